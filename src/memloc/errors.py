@@ -1,0 +1,47 @@
+"""What memloc raises: one sentence that says what was found, what was needed and what to try."""
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class MemlocError(Exception):
+    """Something a user can put right; the command line prints it as one line and exits with 1."""
+
+
+class UnknownName(MemlocError):
+    """A task, model, preset, setting or method that does not exist."""
+
+
+class SettingsError(MemlocError):
+    """A setting outside its limits, or settings that contradict each other."""
+
+
+class DataError(MemlocError):
+    """Texts or labels that cannot be used as they are."""
+
+
+class ModelError(MemlocError):
+    """A model that cannot be loaded, or whose structure is not the usual one."""
+
+
+class TrainingError(MemlocError):
+    """A training that could not go on, or whose result cannot be used."""
+
+
+class StoreError(MemlocError):
+    """A result file or run folder that is damaged, from elsewhere, or cannot be written."""
+
+
+class ScoreError(MemlocError):
+    """Numbers from which a score cannot be computed."""
+
+
+def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
+    """The entry called `name`; where there is none, an error that suggests the nearest name."""
+    if name in known:
+        return known[name]
+    near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
+    raise UnknownName(f"No {kind} is called {name!r}.{near} Known: {', '.join(known)}.")
