@@ -1,1 +1,56 @@
 """memloc: which layers of a fine-tuned transformer hold the labels it memorised?"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memloc.data.sources import load_file, load_noisy_file, load_task, subsample
+    from memloc.errors import MemlocError
+    from memloc.models.check import check_model
+    from memloc.models.load import load_checkpoint, load_model
+    from memloc.protocol import Protocol, preset
+    from memloc.train.run import Run
+    from memloc.train.training import Recipe, train_run
+
+_HOMES = {
+    "load_file": "memloc.data.sources",
+    "load_noisy_file": "memloc.data.sources",
+    "load_task": "memloc.data.sources",
+    "subsample": "memloc.data.sources",
+    "MemlocError": "memloc.errors",
+    "check_model": "memloc.models.check",
+    "load_checkpoint": "memloc.models.load",
+    "load_model": "memloc.models.load",
+    "Protocol": "memloc.protocol",
+    "preset": "memloc.protocol",
+    "Run": "memloc.train.run",
+    "Recipe": "memloc.train.training",
+    "train_run": "memloc.train.training",
+}
+
+__all__ = [
+    "MemlocError",
+    "Protocol",
+    "Recipe",
+    "Run",
+    "check_model",
+    "load_checkpoint",
+    "load_file",
+    "load_model",
+    "load_noisy_file",
+    "load_task",
+    "preset",
+    "subsample",
+    "train_run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Bring a public name in when it is first used: importing memloc loads no torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memloc' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

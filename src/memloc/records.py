@@ -87,7 +87,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
-        draft.unlink(missing_ok=True) if path.parent.exists() else None
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -164,6 +164,6 @@ def _checked(path: Path, record: Any) -> dict[str, Any]:
         raise StoreError(f"{path} was not written by memloc.")
     if record["format"] > FORMAT:
         raise StoreError(
-            f"{path} has format {record['format']}, this memloc reads up to {FORMAT}: update memloc."
+            f"{path} has format {record['format']}, this memloc reads up to {FORMAT}: update it."
         )
     return record

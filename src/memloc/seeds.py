@@ -1,14 +1,11 @@
 """Named, independent random generators from one seed: nothing depends on what ran before it."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import torch
 
 
 def number(seed: int, *names: str | int) -> int:
@@ -27,21 +24,16 @@ def torch_seeded(seed: int, *names: str | int) -> Iterator[None]:
     """Torch's global generators (CPU and accelerators) set for this purpose, put back on exit."""
     import torch
 
-    devices = _accelerator_states(torch)
-    kept = torch.random.get_rng_state()
+    kept: list[tuple[Callable[[Any], None], Any]] = [
+        (torch.random.set_rng_state, torch.random.get_rng_state())
+    ]
+    if torch.cuda.is_available():
+        kept.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    if torch.backends.mps.is_available():
+        kept.append((torch.mps.set_rng_state, torch.mps.get_rng_state()))
     torch.manual_seed(number(seed, *names))
     try:
         yield
     finally:
-        torch.random.set_rng_state(kept)
-        for put_back, state in devices:
+        for put_back, state in kept:
             put_back(state)
-
-
-def _accelerator_states(torch_module: "torch") -> list:  # type: ignore[type-arg, valid-type]
-    states = []
-    if torch_module.cuda.is_available():
-        states.append((torch_module.cuda.set_rng_state_all, torch_module.cuda.get_rng_state_all()))
-    if torch_module.backends.mps.is_available():
-        states.append((torch_module.mps.set_rng_state, torch_module.mps.get_rng_state()))
-    return states

@@ -1,0 +1,1 @@
+"""Texts and labels: reads tasks, assigns wrong labels, turns texts into tokens."""

@@ -1,0 +1,212 @@
+"""Commands: parse, call one library function, print. Results go to stdout, progress to stderr."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from memloc import console
+from memloc.errors import SettingsError
+
+if TYPE_CHECKING:
+    from memloc.protocol import Protocol
+    from memloc.records import NoisyLabels, Task
+
+app = typer.Typer(
+    cls=console.Commands,
+    help="Which layers of a fine-tuned transformer hold the labels it memorised?",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+main = app
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+ModelName = Annotated[str, typer.Argument(help="Embedded name, hub name or folder.")]
+Depth = Annotated[int | None, typer.Option(help="Use only the first so many layers.")]
+RemoteCode = Annotated[
+    bool, typer.Option("--remote-code", help="Run code that the model's repository brings.")
+]
+AnyFormat = Annotated[
+    bool, typer.Option("--any-format", help="Read weights that are not safetensors, too.")
+]
+
+
+@app.command()
+def tasks(category: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
+    """List the tasks: the embedded suite and the paper's twelve.
+
+    Example: `memloc tasks --category nlu`
+    """
+    from memloc.data.tasks import known_tasks
+    from memloc.errors import lookup
+
+    rows = [asdict(row) for row in known_tasks().values()]
+    if category is not None:
+        lookup("category", category, dict.fromkeys(row["category"] for row in rows))
+        rows = [row for row in rows if row["category"] == category]
+    console.show_rows(rows, as_json)
+
+
+@app.command()
+def models(as_json: AsJson = False) -> None:
+    """List the embedded models and those of the paper; any other classifier works as well.
+
+    Example: `memloc models`
+    """
+    from memloc.models.catalogue import known_models
+
+    console.show_rows([asdict(row) for row in known_models()], as_json)
+
+
+@app.command()
+def check(
+    model: ModelName,
+    depth: Depth = None,
+    remote_code: RemoteCode = False,
+    any_format: AnyFormat = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether memloc can work with a model, and what it found there.
+
+    Example: `memloc check tiny-opt`
+    """
+    from memloc.models.check import check_model
+    from memloc.models.load import LoadOptions
+
+    report = check_model(model, LoadOptions(remote_code, any_format, depth))
+    console.show_record(asdict(report), as_json)
+
+
+@app.command()
+def protocol(
+    preset: Annotated[str, typer.Argument(help="paper, reference or demo.")] = "paper",
+    diff: Annotated[str | None, typer.Option(help="Only what differs from this preset.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print every constant of the method and where it comes from.
+
+    Example: `memloc protocol paper --diff reference`
+    """
+    from memloc.protocol import compare, describe
+    from memloc.protocol import preset as named
+
+    rows = describe(named(preset)) if diff is None else compare(named(preset), named(diff))
+    console.show_rows(rows, as_json)
+
+
+@app.command()
+def train(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
+    model: ModelName,
+    task: Annotated[str | None, typer.Argument(help="Name of a task; or give --data.")] = None,
+    seed: Annotated[int, typer.Option(help="Order of the data, initial head, dropout.")] = 1,
+    out: Annotated[Path, typer.Option(help="Runs are kept in here.")] = Path("runs"),
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(help="memorised, final, reference or frozen; left out: all."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Left out: demo for embedded models, else paper.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, e.g. finetune.epochs=30.")
+    ] = None,
+    examples: Annotated[int | None, typer.Option(help="Train on a random so many.")] = None,
+    data_folder: Annotated[
+        Path | None, typer.Option(help="Folder with the paper's tasks (or MEMLOC_DATA).")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Own file: csv, tsv, jsonl or parquet.", show_default=False)
+    ] = None,
+    text: Annotated[str, typer.Option(help="Own file: column of texts.")] = "text",
+    pair: Annotated[str | None, typer.Option(help="Own file: column of second texts.")] = None,
+    label: Annotated[str, typer.Option(help="Own file: column of labels.")] = "label",
+    original: Annotated[
+        str | None, typer.Option(help="Own file: column of labels before noise that is there.")
+    ] = None,
+    held_out: Annotated[Path | None, typer.Option(help="Own file: unseen data.")] = None,
+    depth: Depth = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    remote_code: RemoteCode = False,
+    any_format: AnyFormat = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fine-tune on labels of which a share is wrong, and on the original ones.
+
+    Makes the missing ones of the weights memorised, final, reference and frozen. A run that was
+    interrupted goes on where it was.
+
+    Example: `memloc train tiny-opt tiny-topic`
+
+    Own data: `memloc train roberta-base --data mine.csv --text review --label stars`
+    """
+    from memloc.models.load import LoadOptions
+    from memloc.progress import bars
+    from memloc.train.training import Recipe, default_protocol, train_run
+
+    settings = _settings(preset, change, default_protocol(model))
+    columns = {"text": text, "pair": pair, "label": label, "original": original}
+    chosen, noisy = _read_task(task, data, data_folder, {**columns, "held_out": held_out}, settings)
+    if examples is not None:
+        chosen, noisy = _fewer(chosen, noisy, examples, settings)
+    recipe = Recipe(
+        model,
+        chosen,
+        seed,
+        settings,
+        noisy,  # type: ignore[arg-type]
+        LoadOptions(remote_code, any_format, depth),
+        device,
+    )
+    name = Path(model).name + (f"-depth-{depth}" if depth else "")
+    with bars():
+        run = train_run(recipe, out / chosen.name / name / f"seed-{seed}", **_only(weights))
+    console.show_run(run, as_json)
+
+
+def _only(weights: list[str] | None) -> dict[str, Any]:
+    return {"weights": weights} if weights else {}
+
+
+def _settings(name: str | None, changes: list[str] | None, usual: "Protocol") -> "Protocol":
+    import yaml
+
+    from memloc.protocol import preset
+
+    base = preset(name) if name else usual
+    pairs = [change.partition("=") for change in changes or []]
+    for key, equals, _value in pairs:
+        if not equals:
+            raise SettingsError(f"--set {key} has no value: write --set {key}=VALUE.")
+    return base.replace({key: yaml.safe_load(value) for key, _, value in pairs})
+
+
+def _read_task(
+    name: str | None,
+    data: Path | None,
+    folder: Path | None,
+    columns: dict[str, Any],
+    settings: "Protocol",
+) -> "tuple[Task, NoisyLabels | None]":
+    from memloc.data.sources import load_file, load_noisy_file, load_task
+
+    seed = settings.noise.seed
+    if name is not None and data is None:
+        return load_task(name, folder=folder, seed=seed), None
+    if data is None or name is not None:
+        raise SettingsError("Name a task, or give a file with --data: one of the two.")
+    if columns["original"] is not None:
+        return load_noisy_file(data, seed=seed, **columns)
+    return load_file(data, seed=seed, **columns), None
+
+
+def _fewer(
+    task: "Task", noisy: "NoisyLabels | None", n: int, settings: "Protocol"
+) -> "tuple[Task, NoisyLabels | None]":
+    from memloc.data.sources import subsample
+
+    if noisy is not None:
+        raise SettingsError("--examples cannot be used with --original: shorten the file instead.")
+    return subsample(task, n, settings.noise.seed), None

@@ -1,0 +1,138 @@
+"""Joins a text's parts, tokenises once, and makes batches: random, by length, or by size."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from memloc.errors import ModelError, SettingsError
+from memloc.records import IntArray
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Tokenised texts, end to end in one array; `offsets` says where each begins and ends."""
+
+    tokens: NDArray[np.int32]
+    offsets: IntArray
+    pad_id: int
+    n_truncated: int
+    """How many texts were longer than the limit and lost their end."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> IntArray:
+        """Number of tokens of every text."""
+        return np.diff(self.offsets)
+
+    def batch(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Token ids and attention mask (n, longest) of the texts at `rows`, padded right."""
+        lengths = self.lengths[rows]
+        columns = np.arange(lengths.max(initial=0))
+        is_token = columns < lengths[:, None]
+        ids = np.full(is_token.shape, self.pad_id, dtype=np.int64)
+        ids[is_token] = self.tokens[(self.offsets[rows][:, None] + columns)[is_token]]
+        return ids, is_token.astype(np.int64)
+
+
+def join_parts(parts: Sequence[str], separator: str) -> str:
+    """The parts as one text: "{a} {sep} {b}", or "{word} {sep} {a} {sep} {b}" for three."""
+    return f" {separator} ".join(parts)
+
+
+def encode(
+    examples_parts: Sequence[Sequence[str]], tokenizer: Any, separator: str, max_tokens: int = 512
+) -> Encoded:
+    """Tokenise every example once, with the special tokens that `tokenizer` adds.
+
+    A text without any token (an empty one, where no special tokens are added) becomes one
+    end-of-text token that is attended to, so that there is a position to read a prediction from.
+    """
+    _at_least_one("max_tokens", max_tokens)
+    pad_id, filler = _special_ids(tokenizer)
+    texts = [join_parts(parts, separator) for parts in examples_parts]
+    ids = _tokenise(tokenizer, texts)
+    too_long = [i for i, tokens in enumerate(ids) if len(tokens) > max_tokens]
+    # Cut by the tokenizer, which keeps its closing special token.
+    shortened = _tokenise(
+        tokenizer, [texts[i] for i in too_long], truncation=True, max_length=max_tokens
+    )
+    for i, tokens in zip(too_long, shortened, strict=True):
+        ids[i] = tokens
+    return _packed([tokens or [filler] for tokens in ids], pad_id, len(too_long))
+
+
+def random_batches(n: int, batch_size: int, rng: Generator) -> list[IntArray]:
+    """The numbers 0..n-1 in random order, in batches of `batch_size`; the last may be smaller."""
+    return _cut(rng.permutation(n), batch_size)
+
+
+def length_grouped_batches(
+    lengths: IntArray, batch_size: int, rng: Generator, pool: int = 50
+) -> list[IntArray]:
+    """Random batches of texts that are about as long, every text once, in random order.
+
+    Texts are shuffled, then sorted by length within pools of `pool` batches: little padding, and
+    still other batches in every epoch.
+    """
+    _at_least_one("pool", pool)
+    pools = _cut(rng.permutation(len(lengths)), batch_size * pool)
+    by_length = (rows[np.argsort(lengths[rows], kind="stable")] for rows in pools)
+    batches = [batch for rows in by_length for batch in _cut(rows, batch_size)]
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def sorted_batches(lengths: IntArray, max_tokens_per_batch: int) -> list[IntArray]:
+    """Batches of at most so many tokens with padding (or of one text), the longest texts first."""
+    _at_least_one("max_tokens_per_batch", max_tokens_per_batch)
+    order = np.argsort(-lengths, kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        # The first text of a batch is its longest, so it decides how many fit.
+        size = max(1, max_tokens_per_batch // max(1, int(lengths[order[start]])))
+        batches.append(order[start : start + size])
+        start += size
+    return batches
+
+
+def _cut(rows: IntArray, size: int) -> list[IntArray]:
+    _at_least_one("batch_size", size)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def _tokenise(tokenizer: Any, texts: list[str], **options: Any) -> list[list[int]]:
+    if not texts:
+        return []
+    # verbose=False: the warning about long texts would come before they are cut.
+    return list(
+        tokenizer(texts, return_attention_mask=False, verbose=False, **options)["input_ids"]
+    )
+
+
+def _special_ids(tokenizer: Any) -> tuple[int, int]:
+    """The id to pad with, and the id that stands for a text without tokens."""
+    pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
+    known = [token for token in (pad, end) if token is not None]
+    if not known:
+        raise ModelError(
+            "The tokenizer has neither a padding nor an end-of-text token, one is needed to make"
+            " batches: set its pad_token."
+        )
+    return known[0], known[-1]
+
+
+def _packed(ids: list[list[int]], pad_id: int, n_truncated: int) -> Encoded:
+    offsets = np.zeros(len(ids) + 1, dtype=np.int64)
+    np.cumsum([len(tokens) for tokens in ids], out=offsets[1:])
+    flat = np.fromiter((token for tokens in ids for token in tokens), dtype=np.int32)
+    return Encoded(flat, offsets, pad_id, n_truncated)
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise SettingsError(f"{name} is {value}, it must be at least 1.")

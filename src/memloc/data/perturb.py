@@ -1,0 +1,176 @@
+"""Assigns wrong labels to a share of the examples and remembers which; binarises."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil, floor
+
+import numpy as np
+from numpy.random import Generator
+
+from memloc.data.tasks import binary_name
+from memloc.errors import DataError, SettingsError, lookup
+from memloc.records import Examples, IntArray, NoisyLabels, Task
+
+
+def perturb(
+    labels: IntArray,
+    n_classes: int,
+    rng: Generator,
+    *,
+    rate: float = 0.15,
+    kind: str = "uniform",
+    label_names: Sequence[str] | None = None,
+) -> NoisyLabels:
+    """Give floor(rate · n_c) of the n_c examples of every class c a wrong label.
+
+    `kind` "uniform": every wrong class is equally likely; "next": class c becomes c + 1, the last
+    one the first. Both kinds make the same examples noisy when `rng` is the same.
+    """
+    _check(labels, n_classes, rate)
+    wrong = lookup("kind of noise", kind, KINDS)
+    counts = np.bincount(labels, minlength=n_classes)
+    shares = [_share(rate, n) for n in counts.tolist()]
+    _refuse_small_classes(counts, shares, rate, label_names)
+    chosen = [
+        rng.choice(np.flatnonzero(labels == label), size=share, replace=False)
+        for label, share in enumerate(shares)
+    ]
+    rows = np.concatenate(chosen)
+    assigned = labels.copy()
+    assigned[rows] = wrong(labels[rows], n_classes, rng)
+    return NoisyLabels(original=labels, assigned=assigned, is_noisy=assigned != labels)
+
+
+def given_noise(original: IntArray, assigned: IntArray) -> NoisyLabels:
+    """Noise that was there already: an example is noisy where its two labels differ."""
+    if original.shape != assigned.shape:
+        raise DataError(
+            f"There are {len(original)} original and {len(assigned)} assigned labels, one of each"
+            " is needed for every example: give columns of the same file."
+        )
+    is_noisy = original != assigned
+    if not is_noisy.any() or is_noisy.all():
+        found = "all" if is_noisy.any() else "none"
+        raise DataError(
+            f"Of {len(original)} examples {found} have an assigned label that differs from the"
+            " original one, noisy and clean ones are needed: check the two columns."
+        )
+    return NoisyLabels(original=original, assigned=assigned, is_noisy=is_noisy)
+
+
+def noise_from_list(
+    labels: IntArray, rows: Sequence[int], assigned_labels: Sequence[int]
+) -> NoisyLabels:
+    """Noise as a list: the examples at `rows` (counted from 0) get `assigned_labels`."""
+    numbers = np.asarray(rows, dtype=np.int64)
+    new = np.asarray(assigned_labels, dtype=np.int64)
+    _check_list(labels, numbers, new)
+    assigned = labels.copy()
+    assigned[numbers] = new
+    return given_noise(labels, assigned)
+
+
+def binarise(task: Task) -> Task:
+    """The task with its two most frequent training classes only, in the order they had."""
+    counts = np.bincount(task.train.labels, minlength=task.n_classes)
+    kept = np.sort(np.argsort(-counts, kind="stable")[:2])
+    if len(kept) < 2 or counts[kept].min() == 0:
+        raise DataError(
+            f"Task {task.name!r} has training examples of {np.count_nonzero(counts)} classes, two"
+            " are needed to binarise it: choose another task."
+        )
+    return replace(
+        task,
+        name=binary_name(task.name),
+        label_names=tuple(task.label_names[label] for label in kept),
+        train=_only(task.train, kept),
+        validation=_only(task.validation, kept),
+        test=_only(task.test, kept),
+    )
+
+
+def _uniform(labels: IntArray, n_classes: int, rng: Generator) -> IntArray:
+    return (labels + rng.integers(1, n_classes, size=len(labels))) % n_classes
+
+
+def _next(labels: IntArray, n_classes: int, rng: Generator) -> IntArray:  # noqa: ARG001
+    return (labels + 1) % n_classes
+
+
+KINDS: Mapping[str, Callable[[IntArray, int, Generator], IntArray]] = {
+    "uniform": _uniform,
+    "next": _next,
+}
+"""How a wrong label is chosen, by name."""
+
+
+def _share(rate: float, n: int) -> int:
+    # As a fraction of the decimals one reads: 0.15 * 20 is 3, as floats it may be 2.999...
+    return floor(Fraction(str(float(rate))) * n)
+
+
+def _check(labels: IntArray, n_classes: int, rate: float) -> None:
+    if not 0 < rate < 1:
+        raise SettingsError(
+            f"The noise rate is {rate}, a share above 0 and below 1 is needed, such as 0.15."
+        )
+    if n_classes < 2:
+        raise DataError(
+            f"There is no wrong label to assign with {n_classes} class(es): at least two are"
+            " needed, so choose another task."
+        )
+    if len(labels) == 0 or labels.min() < 0 or labels.max() >= n_classes:
+        raise DataError(
+            f"Labels are {_extent(labels)}, needed are numbers from 0 to {n_classes - 1}: number"
+            " the classes from 0 and leave no example without a label."
+        )
+
+
+def _extent(labels: IntArray) -> str:
+    return f"from {labels.min()} to {labels.max()}" if len(labels) else "none"
+
+
+def _refuse_small_classes(
+    counts: IntArray, shares: list[int], rate: float, names: Sequence[str] | None
+) -> None:
+    small = [c for c, share in enumerate(shares) if share == 0 and counts[c] > 0]
+    if not small:
+        return
+    smallest = min(small, key=lambda c: int(counts[c]))
+    size = int(counts[smallest])
+    called = "" if names is None else f" ({names[smallest]})"
+    advice = "leave it out" if size == 1 else f"use a rate of {_enough(size):g} or more"
+    raise DataError(
+        f"Class {smallest}{called} has {size} training example(s), a share of {rate:g} is less than"
+        f" one of them: {advice}, or add examples."
+    )
+
+
+def _enough(size: int) -> float:
+    """The lowest rate of four decimals that makes one of `size` examples noisy."""
+    return ceil(Fraction(10_000, size)) / 10_000
+
+
+def _check_list(labels: IntArray, rows: IntArray, new: IntArray) -> None:
+    problem = None
+    if len(rows) != len(new):
+        problem = f"has {len(rows)} rows and {len(new)} assigned labels, needed is one for each"
+    elif len(rows) and (rows.min() < 0 or rows.max() >= len(labels)):
+        strange = rows[(rows < 0) | (rows >= len(labels))][0]
+        problem = f"names row {strange}, rows go from 0 to {len(labels) - 1}"
+    elif len(np.unique(rows)) < len(rows):
+        values, times = np.unique(rows, return_counts=True)
+        problem = f"names row {values[times > 1][0]} more than once, once is needed"
+    elif (new < 0).any():
+        problem = f"assigns the label {new.min()}, labels are numbers from 0"
+    elif (labels[rows] == new).any():
+        same = rows[labels[rows] == new][0]
+        problem = f"assigns row {same} the label it has already, another is needed"
+    if problem is not None:
+        raise DataError(f"The list of noisy examples {problem}: correct the list.")
+
+
+def _only(examples: Examples, kept: IntArray) -> Examples:
+    part = examples.take(np.flatnonzero(np.isin(examples.labels, kept)))
+    return Examples(part.parts, np.searchsorted(kept, part.labels).astype(np.int64))

@@ -1,0 +1,117 @@
+"""Self-check: does memloc's view of a model agree with the model itself?"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from memloc.errors import ModelError
+from memloc.models.load import Classifier, LoadOptions, load_model
+from memloc.models.stack import Batch, Stack, at_positions
+from memloc.seeds import generator
+
+TOLERANCE = 1e-4
+"""Largest difference of logits, relative to the largest logit, that counts as float noise."""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What was found; differences are relative to the largest logit."""
+
+    model: str
+    architecture: str
+    depth: int
+    width: int
+    parameters: int
+    block: str
+    readout: str
+    separator: str
+    padding: str
+    max_tokens: int
+    parity: float
+    """Blocks run one by one against the plain forward pass, each text alone."""
+    batch_invariance: float
+    """A padded batch against each text alone."""
+    shared_weights: tuple[str, ...]
+    """Parameters that stand in more than one place."""
+
+
+def check_model(name: str, options: LoadOptions | None = None) -> CheckReport:
+    """Load a model with a head for two classes, compare, and raise where memloc would be wrong."""
+    loaded = load_model(name, ["no", "yes"], options=options)
+    report = examine(loaded)
+    for what, difference in (
+        ("run block by block", report.parity),
+        ("run in a padded batch", report.batch_invariance),
+    ):
+        if not difference <= TOLERANCE:
+            raise ModelError(
+                f"{name} is not supported: {what}, its logits differ by {difference:.2g} of their "
+                f"size from its plain forward pass (at most {TOLERANCE:g} is float noise)."
+            )
+    return report
+
+
+def examine(loaded: Classifier) -> CheckReport:
+    """The report, whatever it says."""
+    model, stack = loaded.model.eval(), loaded.stack
+    parity, invariance = _differences(stack)
+    return CheckReport(
+        model=loaded.name,
+        architecture=type(model).__name__,
+        depth=stack.depth,
+        width=stack.width,
+        parameters=sum(p.numel() for p in model.parameters()),
+        block=type(stack.blocks[0]).__name__,
+        readout={"first": "first token", "last": "last attended token"}[stack.readout],
+        separator=loaded.separator,
+        padding=str(loaded.tokenizer.pad_token),
+        max_tokens=loaded.max_tokens,
+        parity=parity,
+        batch_invariance=invariance,
+        shared_weights=_shared(model),
+    )
+
+
+@torch.inference_mode()
+def _differences(stack: Stack) -> tuple[float, float]:
+    texts = _sample_texts(stack)
+    plain = torch.cat([stack.model(input_ids=text).logits for text in texts])
+    by_block = torch.cat([_by_block(stack, _padded([text], 0)) for text in texts])
+    padded = stack.logits(_padded(texts, stack.model.config.pad_token_id))
+    scale = plain.abs().max().clamp_min(1e-6)
+    return float((by_block - plain).abs().max() / scale), float(
+        (padded - plain).abs().max() / scale
+    )
+
+
+def _by_block(stack: Stack, batch: Batch) -> Tensor:
+    prepared = stack.prepare(batch)
+    return stack.finish(at_positions(stack.run_all(prepared), prepared.positions))
+
+
+def _sample_texts(stack: Stack) -> list[Tensor]:
+    rng = generator(0, "check")
+    longest = min(24, getattr(stack.model.config, "max_position_embeddings", 24) - 2)
+    pad = stack.model.config.pad_token_id
+    tokens = [i for i in range(min(stack.model.config.vocab_size, 5000)) if i != pad]
+    lengths = (longest, 3, longest // 2, longest - 1)
+    return [torch.tensor(rng.choice(tokens, (1, n)), device=stack.device) for n in lengths]
+
+
+def _padded(texts: list[Tensor], pad: int) -> Batch:
+    longest = max(text.shape[1] for text in texts)
+    ids = texts[0].new_full((len(texts), longest), pad)
+    mask = torch.zeros_like(ids)
+    for row, text in enumerate(texts):
+        ids[row, : text.shape[1]] = text
+        mask[row, : text.shape[1]] = 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _shared(model: torch.nn.Module) -> tuple[str, ...]:
+    places: dict[int, list[str]] = defaultdict(list)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        places[id(parameter)].append(name)
+    return tuple(" = ".join(names) for names in places.values() if len(names) > 1)

@@ -1,0 +1,236 @@
+"""Model and tokenizer for a name or folder: local first, hub second; pad and separator tokens."""
+
+import difflib
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from memloc.errors import ModelError
+from memloc.models import tiny
+from memloc.models.stack import Stack
+from memloc.protocol import preset
+from memloc.seeds import torch_seeded
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What may be run and read while loading."""
+
+    remote_code: bool = False
+    """Whether code that a repository brings may run."""
+    any_format: bool = False
+    """Whether weights may be in a format that can carry code (pickle) rather than safetensors."""
+    depth: int | None = None
+    """Keep only the first so many blocks."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A sequence classifier ready for texts, with what its family needs around them."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    separator: str
+    """Between the parts of a text."""
+    new_weights: tuple[str, ...]
+    """Parameters that were not in the file and were drawn at random: the head."""
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The model as embed → blocks → finish."""
+        return Stack(self.model)
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest text that the model can read."""
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        return int(min(self.tokenizer.model_max_length, positions or 10**9))
+
+
+def load_model(
+    name: str,
+    label_names: Sequence[str],
+    *,
+    seed: int = 1,
+    options: LoadOptions | None = None,
+) -> Classifier:
+    """A classifier with a head for these labels; a head that has to be made comes from `seed`."""
+    options = options or LoadOptions()
+    source = _source(name)
+    _refuse_adapters(name, source)
+    with quiet(), _as_model_error(name), torch_seeded(seed, "head"):
+        config = _config(source, label_names, options)
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            source,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=None if options.any_format else True,
+            trust_remote_code=options.remote_code,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=options.remote_code)
+    _settle_padding(name, model, tokenizer)
+    new = _new_weights(name, model, info)
+    return Classifier(name, model.eval(), tokenizer, separator_of(tokenizer), new)
+
+
+def load_checkpoint(folder: Path) -> Classifier:
+    """A classifier that was trained and saved: every weight must be there and be a number."""
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} is not a checkpoint: it has no config.json.")
+    with quiet(), _as_model_error(str(folder)):
+        names = AutoConfig.from_pretrained(folder).id2label
+    loaded = load_model(str(folder), [names[i] for i in sorted(names)])
+    if loaded.new_weights:
+        raise ModelError(
+            f"{folder} is damaged or of another model: {len(loaded.new_weights)} weights are "
+            f"missing, {loaded.new_weights[0]} among them. Train it again."
+        )
+    for weight, values in loaded.model.named_parameters():
+        if not torch.isfinite(values).all():
+            raise ModelError(f"{folder} cannot be used: {weight} holds NaN or infinite numbers.")
+    return loaded
+
+
+def separator_of(tokenizer: Any) -> str:
+    """What stands between the parts of a text.
+
+    The tokenizer's own separator; failing that, the end token where the tokenizer puts special
+    tokens around texts (OPT), and a plain `|` where it puts none (GPT-Neo, Pythia).
+    """
+    if tokenizer.sep_token:
+        return str(tokenizer.sep_token)
+    wraps = tokenizer.num_special_tokens_to_add(pair=False) > 0
+    return str(tokenizer.eos_token) if wraps and tokenizer.eos_token else "|"
+
+
+def _source(name: str) -> str:
+    if name.startswith("tiny-") and not Path(name).is_dir():
+        return str(tiny.folder(name))
+    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
+    path = Path(name).expanduser()
+    if looks_local and not path.is_dir():
+        raise ModelError(
+            f"There is no folder {name}; give a folder with config.json or a hub name."
+        )
+    return str(path) if path.is_dir() else name
+
+
+def _refuse_adapters(name: str, source: str) -> None:
+    folder = Path(source)
+    if (folder / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{name} holds an adapter (PEFT), which memloc does not read: merge it into its base "
+            "model and save that (`model.merge_and_unload().save_pretrained(...)`)."
+        )
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise ModelError(f"{name} is not a model folder: it has no config.json.")
+
+
+def _config(source: str, label_names: Sequence[str], options: LoadOptions) -> Any:
+    labels = dict(enumerate(label_names))
+    config = AutoConfig.from_pretrained(
+        source,
+        trust_remote_code=options.remote_code,
+        num_labels=len(labels),
+        id2label=labels,
+        label2id={label: i for i, label in labels.items()},
+        problem_type="single_label_classification",
+    )
+    return config if options.depth is None else _cut(config, options.depth)
+
+
+def _cut(config: Any, depth: int) -> Any:
+    """The configuration of the model's first `depth` blocks."""
+    whole = config.num_hidden_layers
+    if not 1 <= depth <= whole:
+        raise ModelError(f"A depth of {depth} was asked for; this model has 1 to {whole} layers.")
+    values = {k: v[:depth] if _is_per_layer(v, whole) else v for k, v in config.to_dict().items()}
+    depth_key = config.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    try:
+        return type(config)(**{**values, depth_key: depth})
+    except ValueError as error:
+        raise ModelError(f"This model cannot be cut to {depth} layers: {error}") from error
+
+
+def _is_per_layer(value: Any, depth: int) -> bool:
+    return isinstance(value, list) and len(value) == depth
+
+
+def _settle_padding(name: str, model: Any, tokenizer: Any) -> None:
+    if tokenizer.pad_token is None:
+        # Which token pads does not matter: it is masked, and the readout goes by the mask.
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    if tokenizer.pad_token is None:
+        raise ModelError(f"{name} has no token to pad with: its tokenizer knows no end token.")
+    if len(tokenizer) > model.config.vocab_size:
+        raise ModelError(
+            f"{name}: the tokenizer knows {len(tokenizer)} tokens and the model "
+            f"{model.config.vocab_size}; they do not belong together."
+        )
+    tokenizer.padding_side = "right"
+    model.config.pad_token_id = tokenizer.pad_token_id
+
+
+def _new_weights(name: str, model: Any, info: Any) -> tuple[str, ...]:
+    """The weights that the file did not have; they may only be those of a new head."""
+    new = {str(k[0] if isinstance(k, tuple) else k) for k in info["missing_keys"]}
+    new |= {str(k[0]) for k in info["mismatched_keys"]}
+    body = f"{model.base_model_prefix}."
+    lacking = sorted(k for k in new if k.startswith(body) and ".pooler." not in k)
+    if lacking:
+        raise ModelError(
+            f"{name} is damaged or of another model: {len(lacking)} of its weights are missing or "
+            f"of another size, {lacking[0]} among them."
+        )
+    return tuple(sorted(new))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No reports or bars from transformers: a new head, say, is what one wants here."""
+    level, hub = transformers.logging.get_verbosity(), logging.getLogger("huggingface_hub")
+    transformers.logging.set_verbosity_error()
+    hub_level = hub.level
+    hub.setLevel(logging.ERROR)
+    bars = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(level)
+        hub.setLevel(hub_level)
+        if bars:
+            transformers.logging.enable_progress_bar()
+
+
+@contextmanager
+def _as_model_error(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(_why_not(name, error)) from error
+
+
+def _why_not(name: str, error: Exception) -> str:
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    if Path(name).expanduser().is_dir() or name in tiny.NAMES:
+        return f"{name} cannot be loaded as a classifier, it may be damaged: {reason}"
+    known = [*tiny.NAMES, *preset("paper").flat()["models.small"]]
+    near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
+    return (
+        f"Model {name!r} is no folder here, and the hub did not give it.{near} Without access to "
+        f"the hub, give the path of a folder that `save_pretrained` wrote. (Hub: {reason})"
+    )

@@ -1,0 +1,57 @@
+"""Which parameters a model uses before, in and after its blocks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memloc.models.stack import Prepared, Stack, sample_batch
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Names of a model's parameters by where they are used."""
+
+    embeddings: tuple[str, ...]
+    """Before the first block: word, position and type embeddings, their norm, shared biases."""
+    blocks: tuple[tuple[str, ...], ...]
+    """Each block's own."""
+    after: tuple[str, ...]
+    """After the last block: final norm, pooler, head."""
+
+
+def find_parts(stack: Stack) -> Parts:
+    """The first are those that what the blocks are given depends on, the last are the others."""
+    names = {id(p): name for name, p in stack.model.named_parameters()}
+    blocks = tuple(tuple(names[id(p)] for p in block.parameters()) for block in stack.blocks)
+    in_blocks = {name for block in blocks for name in block}
+    outside = {n: p for n, p in stack.model.named_parameters() if n not in in_blocks}
+    before = _used_before(stack, outside)
+    return Parts(
+        embeddings=tuple(n for n in outside if n in before),
+        blocks=blocks,
+        after=tuple(n for n in outside if n not in before),
+    )
+
+
+def _used_before(stack: Stack, outside: dict[str, nn.Parameter]) -> set[str]:
+    wanted = [p.requires_grad for p in outside.values()]
+    try:
+        for parameter in outside.values():
+            parameter.requires_grad_(True)
+        with torch.enable_grad():
+            given = _differentiable(stack.prepare(sample_batch(stack.model)))
+            total = torch.stack([tensor.double().sum() for tensor in given]).sum()
+            found = torch.autograd.grad(total, list(outside.values()), allow_unused=True)
+    finally:
+        for parameter, want in zip(outside.values(), wanted, strict=True):
+            parameter.requires_grad_(want)
+    return {n for n, g in zip(outside, found, strict=True) if g is not None}
+
+
+def _differentiable(prepared: Prepared) -> list[Tensor]:
+    given: list[Any] = [prepared.state]
+    for call in prepared.calls:
+        given += [*call.args, *call.kwargs.values()]
+    return [x for x in given if isinstance(x, Tensor) and x.requires_grad]

@@ -1,0 +1,110 @@
+"""Documents as batches of token ids, for guessing next words and masked words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerFast
+
+IGNORED = -100
+MASKED_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's input; rows with masked words, if any, come last."""
+
+    ids: Tensor
+    """(rows, length) token ids."""
+    attention: Tensor | None
+    """(rows, 1, length, length), true where a position may look; None leaves it to the model."""
+    targets: Tensor
+    """(rows, length) the word to guess at each position, or IGNORED."""
+    following: Tensor | None = None
+    """(masked rows, vocabulary) frequencies of the words of the next sentence."""
+
+
+class Batches:
+    """An endless supply of batches from a stream of documents."""
+
+    def __init__(
+        self, documents: Iterator[list[str]], tokenizer: PreTrainedTokenizerFast, shape: list[int]
+    ) -> None:
+        self.documents = documents
+        self.tokenizer = tokenizer
+        self.rows, self.length = shape
+        self.ids_of: dict[str, int] = tokenizer.get_vocab()
+        self.starts_with_token = len(tokenizer("").input_ids) > 0
+        self.rng = torch.Generator().manual_seed(0)
+
+    def next_words(self) -> Iterator[Batch]:
+        """Every row guesses its next words."""
+        while True:
+            yield self._causal(self.rows)
+
+    def next_and_masked_words(self) -> Iterator[Batch]:
+        """Half of the rows guess next words, the others masked words and the next sentence."""
+        while True:
+            causal, masked = self._causal(self.rows // 2), self._masked(self.rows // 2)
+            assert masked.attention is not None
+            look_back = torch.ones(self.length, self.length, dtype=torch.bool).tril()
+            yield Batch(
+                torch.cat([causal.ids, masked.ids]),
+                torch.cat([look_back.expand_as(masked.attention), masked.attention]),
+                torch.cat([causal.targets, masked.targets]),
+                masked.following,
+            )
+
+    def _causal(self, rows: int) -> Batch:
+        ids = torch.tensor([self._packed() for _ in range(rows)])
+        targets = torch.full_like(ids, IGNORED)
+        targets[:, :-1] = ids[:, 1:]
+        return Batch(ids, None, targets)
+
+    def _packed(self) -> list[int]:
+        """Documents one after the other, with a boundary token each, cut at the length."""
+        boundary = self.tokenizer.cls_token_id
+        if boundary is None:
+            boundary = self.tokenizer.eos_token_id
+        ids: list[int] = []
+        while len(ids) < self.length:
+            content = self._ids(" ".join(next(self.documents)))
+            ids += [boundary, *content] if self.starts_with_token else [*content, boundary]
+        return ids[: self.length]
+
+    def _masked(self, rows: int) -> Batch:
+        """Beginnings of documents with some words masked, and the words that come next."""
+        cut = [self._beginning() for _ in range(rows)]
+        beginnings = [torch.tensor(ids) for ids, _ in cut]
+        pad = self.tokenizer.pad_token_id
+        ids = pad_sequence(beginnings, batch_first=True, padding_value=pad)
+        ids = torch.nn.functional.pad(ids, (0, self.length - ids.shape[1]), value=pad)
+        special = torch.tensor(self.tokenizer.all_special_ids)
+        hidden = torch.rand(ids.shape, generator=self.rng) < MASKED_SHARE
+        hidden &= ~torch.isin(ids, special)
+        targets = torch.where(hidden, ids, IGNORED)
+        attention = (ids != pad)[:, None, None, :].expand(-1, 1, self.length, -1)
+        following = torch.zeros(rows, len(self.tokenizer))
+        for row, (_, words) in enumerate(cut):
+            following[row].index_add_(
+                0, torch.tensor(words), torch.full((len(words),), 1 / len(words))
+            )
+        return Batch(
+            torch.where(hidden, self.tokenizer.mask_token_id, ids), attention, targets, following
+        )
+
+    def _beginning(self) -> tuple[list[int], list[int]]:
+        """Some sentences of a document, one at least, and the sentence after them."""
+        sentences = next(self.documents)
+        if len(sentences) < 2:
+            return self._beginning()
+        cut = int(torch.randint(1, len(sentences), (1,), generator=self.rng))
+        first = int(torch.randint(0, cut, (1,), generator=self.rng))
+        body = self._ids(" ".join(sentences[first:cut]))[: self.length - 2]
+        cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        return [cls, *body, sep], self._ids(sentences[cut])
+
+    def _ids(self, text: str) -> list[int]:
+        return [self.ids_of[word] for word in text.split()]

@@ -1,0 +1,57 @@
+"""How long work reports how far it is: silent in a library, bars with time left in a terminal."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+
+Advance = Callable[[int], None]
+"""Called with the number of steps that were done since the last call."""
+
+
+@contextmanager
+def _silent(_label: str, _total: int) -> Iterator[Advance]:
+    yield lambda _steps: None
+
+
+_shown: ContextVar[Callable[[str, int], AbstractContextManager[Advance]]] = ContextVar(
+    "shown", default=_silent
+)
+
+
+def track(label: str, total: int) -> AbstractContextManager[Advance]:
+    """`with track("fine-tuning", steps) as advance: ... advance(1)`."""
+    return _shown.get()(label, total)
+
+
+@contextmanager
+def bars() -> Iterator[None]:
+    """While active, tracked work shows as bars with time left on stderr."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+
+        @contextmanager
+        def bar(label: str, total: int) -> Iterator[Advance]:
+            task = progress.add_task(label, total=total)
+            yield lambda steps: progress.advance(task, steps)
+
+        token = _shown.set(bar)
+        try:
+            yield
+        finally:
+            _shown.reset(token)

@@ -1,0 +1,350 @@
+"""The presets `paper`, `reference` and `demo`: every constant of the method and its source."""
+
+from typing import Any, Literal
+
+from memloc.errors import lookup
+from memloc.settings import Settings, ours, paper, published
+
+
+class ModelSettings(Settings):
+    """Which models the study is about."""
+
+    small: tuple[str, ...] = paper(
+        (
+            "google-bert/bert-base-cased",
+            "facebook/opt-125m",
+            "EleutherAI/gpt-neo-125m",
+            "EleutherAI/pythia-160m-deduped",
+        ),
+        "§3",
+    )
+    """The four models of the main study."""
+    large: tuple[str, ...] = paper(("facebook/opt-1.3b",), "appendix B")
+    """Models of appendix B: swapping and centroids only."""
+
+
+class NoiseSettings(Settings):
+    """How labels are perturbed."""
+
+    rate: float = paper(0.15, "§3", gt=0, lt=1)
+    """Share of the training examples of each class that get a wrong label, rounded down."""
+    kind: Literal["uniform", "next"] = paper("uniform", "§3")
+    """`uniform`: any other class, equally likely; `next`: class c becomes class c + 1."""
+    seed: int = published(1, ge=0)
+    """Data seed: which examples, which labels, which random splits."""
+
+
+class SplitSettings(Settings):
+    """How data are divided; these are fixed."""
+
+    held_out: Literal["validation, else test"] = published("validation, else test")
+    """The split that is halved at random into validation and test."""
+    train_percent: Literal[80] = published(80)
+    """Per cent for training where nothing is held out (ImplicitHate, Stormfront, own files)."""
+    reuters_topics: Literal[8] = published(8)
+    """Reuters: ModApte, exactly one topic, that many most frequent ones, duplicates dropped."""
+
+
+class TextSettings(Settings):
+    """How texts become tokens."""
+
+    max_tokens: int = paper(512, "appendix D", ge=2)
+    """Longer sequences are cut; batches are padded on the right to their longest."""
+    separator: Literal["by model"] = published("by model")
+    """Between the parts of a pair: `[SEP]` BERT, `</s>` OPT, `|` GPT-Neo and Pythia."""
+
+
+class FineTuneSettings(Settings):
+    """How θ_M1, θ_M2, θ_O and θ_F are trained."""
+
+    learning_rate: float = paper(1e-5, "appendix D", gt=0)
+    """Peak of the schedule."""
+    large_learning_rate: float = paper(5e-6, "appendix D", gt=0)
+    """The same for the models of appendix B."""
+    batch_size: int = paper(8, "appendix D", ge=1)
+    """Examples an update."""
+    large_batch_size: int = paper(16, "appendix D", ge=1)
+    """The same for the models of appendix B (32 where memory allows)."""
+    accumulate: int = ours(1, ge=1)
+    """Pieces in which a batch is computed; the update is that of the whole batch."""
+    epochs: int = paper(50, "§3", ge=1)
+    """Passes over the training data."""
+    warmup: float = published(0.1, ge=0, lt=1)
+    """Share of the updates with a rising rate; it falls linearly to zero after that."""
+    weight_decay: float = published(0.01, ge=0)
+    """AdamW's, on every trained parameter."""
+    clip: float = published(1.0, gt=0)
+    """Largest norm of the gradient over the trained parameters."""
+    freeze_embeddings: bool = paper(True, "§3")
+    """Whether input embeddings stay as they were pre-trained."""
+    length_grouped: bool = ours(False)
+    """Whether a batch takes examples of similar length (less padding, another order)."""
+    autocast: Literal["none", "bf16"] = ours("none")
+    """Lower precision for the forward pass of training."""
+    seeds: tuple[int, ...] = published((1, 2, 3))
+    """Model seeds: order of the data, initial head, dropout."""
+    near_ceiling: float = paper(0.993, "appendix D", gt=0, lt=1)
+    """θ_M1 is the first epoch whose training score is above this."""
+    near_ceiling_score: Literal["accuracy", "macro F1"] = paper("accuracy", "appendix D")
+    """The training score of θ_M1."""
+    without_near_ceiling: Literal["report", "use last epoch"] = ours("report")
+    """What becomes of θ_M1 where no epoch gets there."""
+    noisy_at_least: float = ours(0.95, gt=0, le=1)
+    """A run whose noisy accuracy ends below this is `not memorised`; a training accuracy of .993
+    with 15 % noise leaves at most 4.7 % of the noisy labels out."""
+
+
+class ControlSettings(Settings):
+    """The planted windows of section 3.2."""
+
+    width: int = paper(2, "§3.2", ge=1)
+    """Layers that the noisy task may change: the first, the middle and the last so many."""
+    auxiliary: str = paper("rte", "§3.2")
+    """The task that changes every layer, with its original labels and its own head."""
+    auxiliary_learning_rate: float = published(5e-6, gt=0)
+    """Its peak rate; it has its own optimiser and schedule."""
+    seed: int = paper(1, "§3", ge=0)
+    """One model seed."""
+    accuracy_above: float = paper(0.99, "appendix D", gt=0, lt=1)
+    """Training accuracy below which training is repeated with a higher rate."""
+    validation_tasks: tuple[str, ...] = paper(("mrpc", "trec"), "§3.2")
+    """Tasks that choose the gradients' post-processing; the others test the methods."""
+    ks: tuple[int, ...] = paper((1, 2), "§3.2")
+    """accuracy@k: share of the k best layers that are planted ones."""
+
+
+class SwappingSettings(Settings):
+    """Layers of θ_O put into θ_M2."""
+
+    normalise: bool = paper(True, "§3.1")
+    """Whether the error of the full window counts as 1.0."""
+
+
+class RetrainingSettings(Settings):
+    """Layers of θ_P put into θ_M2 and trained on clean examples."""
+
+    learning_rate: float = published(3e-5, gt=0)
+    """Peak of the schedule, which is that of fine-tuning."""
+    batch_size: int = published(8, ge=1)
+    """Examples an update."""
+    epochs: int = paper(5, "§3.1", ge=1)
+    """Passes over the clean examples."""
+    seed: int = published(42, ge=0)
+    """Order of the data."""
+    frozen_dropout: bool = ours(False)
+    """Whether the frozen blocks run with dropout."""
+    normalise: bool = paper(True, "§3.1")
+    """Whether the error of the full window counts as 1.0."""
+
+
+class GradientSettings(Settings):
+    """Forgetting gradients."""
+
+    objective: Literal["loss", "logit"] = paper("loss", "§3.1")
+    """Gradient of the negative loss, or of the assigned label's raw logit."""
+    norm: Literal["L1", "L2"] = paper("L1", "appendix E")
+    """Over all parameters of a block."""
+    subtract_clean: bool = paper(True, "appendix E")
+    """Whether the mean gradient of as many clean examples is subtracted first."""
+    divide_frozen: bool = paper(True, "appendix E")
+    """Whether the norm is divided by that of θ_F."""
+
+
+class ProbeSettings(Settings):
+    """Probing classifiers on the vectors of each layer."""
+
+    hidden_layers: int = paper(1, "§3.1", ge=0, le=2)
+    """Hidden layers of the probe."""
+    hidden: int = published(128, ge=1)
+    """Width of each, followed by GELU."""
+    dropout: float = published(0.1, ge=0, lt=1)
+    """On the input."""
+    learning_rate: float = paper(2e-4, "§3.1", gt=0)
+    """AdamW's."""
+    weight_decay: float = published(1e-5, ge=0)
+    """AdamW's."""
+    batch_size: int = published(32, ge=1)
+    """Examples an update."""
+    epochs: int = paper(100, "§3.1", ge=1)
+    """At most."""
+    first_epoch: int = published(25, ge=0)
+    """The best validation epoch is sought after this one."""
+    split: tuple[float, float, float] = published((0.7, 0.1, 0.2))
+    """Training, validation and test shares of the training examples."""
+    class_weights: tuple[float, float] = published((0.33, 0.67))
+    """Of clean and noisy examples in the noise probe's loss."""
+    seeds: tuple[int, ...] = paper((0, 1, 2, 3, 4), "§3.1")
+    """One probe each, a layer."""
+    last_layer: Literal["block output", "final norm"] = paper("block output", "§3.1")
+    """The decoders' vector of the last layer: before or after the final norm."""
+
+
+class CentroidSettings(Settings):
+    """Positions between class centroids, section 5."""
+
+    crossing_at: float = paper(0.5, "§5", gt=0, lt=1)
+    """The noisy mean has crossed where it is below this (assigned class at 0, original at 1)."""
+    events: Literal["first", "last"] = paper("first", "§5")
+    """First crossing and first separation, or the last crossing and the start of the last
+    uninterrupted separation."""
+    central: float = published(0.75, gt=0, lt=1)
+    """Classes are separated where the central shares of their positions do not overlap."""
+
+
+class LabelProbeSettings(Settings):
+    """Label probes, section 5."""
+
+    margin: float = paper(0.10, "§5", gt=0, lt=1)
+    """F1 of assigned labels exceeds F1 of original ones by this: memorisation » generalisation."""
+    share: float = paper(0.9, "§5", gt=0, lt=1)
+    """Share of the best F1 above chance, on clean examples, that makes the 90 % event."""
+
+
+class GeneralisationSettings(Settings):
+    """Models trained on random halves."""
+
+    models: int = paper(30, "§5, footnote 8", ge=2)
+    """How many."""
+    share: float = paper(0.5, "§5, footnote 8", gt=0, lt=1)
+    """Of the training examples that each one sees."""
+    epochs: int = published(10, ge=1)
+    """Passes over that half."""
+    learning_rate: float = published(3e-5, gt=0)
+    """Peak of the schedule."""
+
+
+class AgreementSettings(Settings):
+    """Correlations between methods and between models."""
+
+    between_methods: Literal["spearman", "pearson"] = paper("spearman", "§4, Figure 8")
+    """Coefficient between methods."""
+    between_models: Literal["spearman", "pearson"] = paper("spearman", "§4, Figure 8")
+    """Coefficient between models."""
+    significance: float = paper(0.05, "Table 2", gt=0, lt=1)
+    """Coefficients with a larger p are marked."""
+
+
+class Protocol(Settings):
+    """One versioned object that holds every constant; a preset is one of three of them."""
+
+    preset: str = "paper"
+    """The preset that the values started from."""
+    version: int = 1
+    """Counted up when a preset's values change."""
+    models: ModelSettings = ModelSettings()
+    noise: NoiseSettings = NoiseSettings()
+    splits: SplitSettings = SplitSettings()
+    text: TextSettings = TextSettings()
+    finetune: FineTuneSettings = FineTuneSettings()
+    control: ControlSettings = ControlSettings()
+    swapping: SwappingSettings = SwappingSettings()
+    retraining: RetrainingSettings = RetrainingSettings()
+    gradients: GradientSettings = GradientSettings()
+    probes: ProbeSettings = ProbeSettings()
+    centroids: CentroidSettings = CentroidSettings()
+    label_probes: LabelProbeSettings = LabelProbeSettings()
+    generalisation: GeneralisationSettings = GeneralisationSettings()
+    agreement: AgreementSettings = AgreementSettings()
+
+    def changes(self) -> dict[str, Any]:
+        """Every setting that differs from the preset, under its dotted name."""
+        base = preset(self.preset).flat()
+        return {name: value for name, value in self.flat().items() if value != base[name]}
+
+
+REFERENCE: dict[str, Any] = {
+    "preset": "reference",
+    "gradients.objective": "logit",
+    "finetune.near_ceiling_score": "macro F1",
+    "finetune.without_near_ceiling": "use last epoch",
+    "probes.hidden_layers": 2,
+    "swapping.normalise": False,
+    "centroids.events": "last",
+    "agreement.between_methods": "pearson",
+    "probes.last_layer": "final norm",
+    "retraining.frozen_dropout": True,
+}
+"""Where the published code differs from the text."""
+
+DEMO: dict[str, Any] = {
+    "preset": "demo",
+    "models.small": ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox"),
+    "models.large": (),
+    "text.max_tokens": 128,
+    "finetune.learning_rate": 5e-4,
+    "finetune.batch_size": 16,
+    "finetune.epochs": 40,
+    "control.auxiliary": "tiny-entailment",
+    "control.auxiliary_learning_rate": 2e-4,
+    "control.validation_tasks": ("tiny-acceptability",),
+    "retraining.learning_rate": 1e-3,
+    "retraining.batch_size": 16,
+    "generalisation.learning_rate": 5e-4,
+}
+"""`paper` scaled to the embedded tiny models."""
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {"preset": "paper"},
+    "reference": REFERENCE,
+    "demo": DEMO,
+}
+
+
+def preset(name: str) -> Protocol:
+    """The protocol called `paper`, `reference` or `demo`."""
+    return Protocol().replace(lookup("preset", name, PRESETS))
+
+
+def describe(protocol: Protocol) -> list[dict[str, str]]:
+    """A row a setting: its dotted name, value, source and description, in the method's order."""
+    rows = []
+    changed = protocol.changes()
+    for group in Protocol.model_fields:
+        inner = getattr(protocol, group)
+        if not isinstance(inner, Settings):
+            continue
+        for name, field in type(inner).model_fields.items():
+            dotted = f"{group}.{name}"
+            rows.append(
+                {
+                    "setting": dotted,
+                    "value": readable(getattr(inner, name)),
+                    "source": _source(protocol.preset, dotted, field, dotted in changed),
+                    "meaning": " ".join((field.description or "").split()),
+                }
+            )
+    return rows
+
+
+def compare(one: Protocol, other: Protocol) -> list[dict[str, str]]:
+    """A row a setting that differs: both values side by side, with both sources."""
+    rows = []
+    for left, right in zip(describe(one), describe(other), strict=True):
+        if left["value"] != right["value"]:
+            rows.append(
+                {
+                    "setting": left["setting"],
+                    one.preset: left["value"],
+                    f"{one.preset} from": left["source"],
+                    other.preset: right["value"],
+                    f"{other.preset} from": right["source"],
+                }
+            )
+    return rows
+
+
+def readable(value: Any) -> str:
+    """A setting's value as people write it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(readable, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _source(preset_name: str, dotted: str, field: Any, changed: bool) -> str:
+    if changed:
+        return "changed here"
+    if dotted in PRESETS[preset_name]:
+        return {"reference": "published code", "demo": "our choice"}[preset_name]
+    return str(field.json_schema_extra["source"])

@@ -1,0 +1,34 @@
+"""Small pictures made of characters, for the terminal."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+CURVES = {
+    "clean_accuracy": "clean examples, their label",
+    "noisy_accuracy": "noisy examples, assigned (wrong) label",
+    "noisy_as_original": "noisy examples, original (right) label",
+    "validation_accuracy": "unseen examples, their label",
+}
+"""Columns of a training table, and what they are for people."""
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """A row of bars, 0 empty and 1 full."""
+    last = len(BARS) - 1
+    return "".join(BARS[round(min(1.0, max(0.0, value)) * last)] for value in values)
+
+
+def memorisation_curve(table: "pd.DataFrame") -> str:
+    """How a training on noisy labels went: one line a group of examples, one bar an epoch."""
+    noisy = table[table["training"] == "noisy"].sort_values("epoch")
+    label_width = max(map(len, CURVES.values()))
+    lines = [f"{'predicted correctly, epoch 1 to ' + str(len(noisy)):{label_width}}"]
+    for column, label in CURVES.items():
+        values = noisy[column].tolist()
+        lines.append(f"{label:{label_width}} |{sparkline(values)}| {values[-1]:.0%}")
+    return "\n".join(lines)

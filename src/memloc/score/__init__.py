@@ -1,0 +1,1 @@
+"""Scores as pure functions: arrays in; numbers, arrays or small records out."""

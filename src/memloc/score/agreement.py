@@ -1,0 +1,158 @@
+"""Agreement: of layer weights with planted layers, and of two sets of numbers with each other."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.random import Generator
+from scipy import stats
+
+from memloc.errors import ScoreError, lookup
+from memloc.records import BoolArray, FloatArray
+from memloc.score.uncertainty import Interval, bootstrap
+
+Kind: TypeAlias = Literal["spearman", "pearson"]
+
+COEFFICIENTS: dict[str, Callable[..., Any]] = {
+    "spearman": stats.spearmanr,
+    "pearson": stats.pearsonr,
+}
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """A coefficient with its two-sided p over `n` pairs."""
+
+    rho: float
+    p: float
+    n: int
+    n_dropped: int = 0
+    """Pairs left out because a number is missing."""
+    why: str = ""
+    """Why the coefficient is NaN, where it is."""
+
+
+def accuracy_at_k(weights: FloatArray, planted: Collection[int], k: int) -> float:
+    """Share of the `k` layers with the largest `weights` (L,) that are planted (from 0).
+
+    Among equal weights it is the expected share over all orders, so uniform weights give chance.
+    """
+    is_planted = _planted_mask(weights, planted)
+    if not 1 <= k <= len(weights):
+        raise ScoreError(f"There are {len(weights)} layers, so k cannot be {k}.")
+    least = np.sort(weights)[-k]
+    above, tied = weights > least, weights == least
+    sure = np.count_nonzero(above & is_planted)
+    share = is_planted[tied].mean()
+    return float((sure + (k - np.count_nonzero(above)) * share) / k)
+
+
+def chance_at_k(depth: int, n_planted: int) -> float:
+    """Expected accuracy@k of a random order of the layers, whatever k: n_planted / depth."""
+    return n_planted / depth
+
+
+def reciprocal_rank(weights: FloatArray, planted: Collection[int]) -> float:
+    """1 / rank of the best planted layer (from 0), where the largest of `weights` (L,) has rank 1.
+
+    Equal weights share the mean of their ranks.
+    """
+    is_planted = _planted_mask(weights, planted)
+    return float(1 / stats.rankdata(-weights)[is_planted].min())
+
+
+def auroc(weights: FloatArray, planted: Collection[int]) -> float:
+    """Probability that a planted layer (from 0) outweighs another one; equal weights count half.
+
+    (R - m(m + 1)/2) / (m(L - m)), where R is the sum of the m planted layers' ranks in `weights`
+    (L,), the smallest having rank 1.
+    """
+    is_planted = _planted_mask(weights, planted)
+    m, others = np.count_nonzero(is_planted), np.count_nonzero(~is_planted)
+    if others == 0:
+        raise ScoreError("All layers are planted, so there is none to tell them from.")
+    ranks = stats.rankdata(weights)[is_planted].sum()
+    return float((ranks - m * (m + 1) / 2) / (m * others))
+
+
+def correlation(x: FloatArray, y: FloatArray, kind: Kind = "spearman") -> Correlation:
+    """Coefficient of the pairs of `x` (n,) and `y` (n,); pairs with a missing number are dropped.
+
+    With fewer than three pairs, or where one side is constant, it is NaN and `why` says so.
+    """
+    pairs = _pairs(x, y)
+    n, n_dropped = len(pairs), len(x) - len(pairs)
+    why = _no_correlation(pairs)
+    if why:
+        return Correlation(np.nan, np.nan, n, n_dropped, why)
+    found = lookup("correlation", kind, COEFFICIENTS)(pairs[:, 0], pairs[:, 1])
+    return Correlation(float(found.statistic), float(found.pvalue), n, n_dropped)
+
+
+def correlation_interval(
+    x: FloatArray,
+    y: FloatArray,
+    *,
+    rng: Generator,
+    kind: Kind = "spearman",
+    n_resamples: int = 1000,
+    level: float = 0.95,
+) -> Interval:
+    """The coefficient with its bootstrap interval over pairs.
+
+    Resamples with a constant side are dropped; all is NaN where the coefficient itself is.
+    """
+    pairs = _pairs(x, y)
+    if _no_correlation(pairs):
+        return Interval(np.nan, np.nan, np.nan, level)
+
+    def rho(resample: FloatArray) -> float:
+        return correlation(resample[:, 0], resample[:, 1], kind).rho
+
+    return bootstrap(pairs, rng=rng, statistic=rho, n_resamples=n_resamples, level=level).at()
+
+
+def min_max(weights: FloatArray) -> FloatArray:
+    """`weights` (L,) moved and scaled to reach from 0 to 1."""
+    low, high = float(weights.min()), float(weights.max())
+    if not high > low:
+        raise ScoreError(f"Weights cannot be scaled to reach from 0 to 1: all are {low:g}.")
+    return (weights - low) / (high - low)
+
+
+def distance_from_uniform(weights: FloatArray) -> float:
+    """Total variation: half the sum over layers of |w_i / sum of w - 1 / L|, `weights` (L,)."""
+    total = weights.sum()
+    if not (total > 0 and (weights >= 0).all()):
+        raise ScoreError(
+            f"Weights are no distribution: the least is {weights.min():g}, their sum {total:g}."
+        )
+    return float(np.abs(weights / total - 1 / len(weights)).sum() / 2)
+
+
+def _planted_mask(weights: FloatArray, planted: Collection[int]) -> BoolArray:
+    if np.isnan(weights).any():
+        raise ScoreError("Layers cannot be ranked: some weight is not a number.")
+    depth = len(weights)
+    if not planted or not set(planted) <= set(range(depth)):
+        raise ScoreError(
+            f"Planted layers must be some of 0 to {depth - 1}, found {sorted(planted)}."
+        )
+    return np.isin(np.arange(depth), list(planted))
+
+
+def _pairs(x: FloatArray, y: FloatArray) -> FloatArray:
+    """The pairs (n, 2) in which both numbers are finite."""
+    if x.ndim != 1 or x.shape != y.shape:
+        raise ScoreError(f"Pairs need two lists of one length, found {x.shape} and {y.shape}.")
+    pairs = np.column_stack([x, y]).astype(np.float64)
+    return pairs[np.isfinite(pairs).all(axis=1)]
+
+
+def _no_correlation(pairs: FloatArray) -> str:
+    if len(pairs) < 3:
+        return f"only {len(pairs)} pairs, three are needed"
+    # Equal numbers that were computed in different ways may differ in their last digits.
+    constant = np.ptp(pairs, axis=0) <= 1e-12 * np.abs(pairs).max(axis=0)
+    return f"all values of {'xy'[int(constant.argmax())]} are equal" if constant.any() else ""

@@ -1,0 +1,68 @@
+"""Weights in the ecosystem's own format, with how they came to be; and half-done trainings."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from memloc.errors import StoreError
+from memloc.models.load import Classifier, quiet
+from memloc.records import versions, whole_file, whole_folder, write_json
+from memloc.train.finetune import Objective
+
+PROVENANCE = "memloc.json"
+"""The file beside the weights that says how they came to be."""
+
+
+def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any]) -> None:
+    """A `save_pretrained` folder with tokenizer and provenance, whole or absent."""
+    with whole_folder(folder) as draft, quiet():
+        trained.model.save_pretrained(draft)
+        trained.tokenizer.save_pretrained(draft)
+        write_json(draft / PROVENANCE, {**about, "versions": versions()})
+
+
+def save_state(path: Path, objectives: Sequence[Objective], about: Mapping[str, Any]) -> None:
+    """Everything a training needs to go on after this epoch: weights, AdamW's moments, counters."""
+    tensors: dict[str, torch.Tensor] = {}
+    for objective in objectives:
+        for name, parameter in objective.parameters.items():
+            tensors[f"weight/{name}"] = parameter.detach()
+            for kind, moment in objective.optimiser.state[parameter].items():
+                tensors[f"{objective.name}/{kind}/{name}"] = moment
+    note = {**about, "updates": {o.name: o.updates for o in objectives}}
+    with whole_file(path) as draft:
+        save_file(
+            {k: v.contiguous() for k, v in tensors.items()}, draft, {"memloc": json.dumps(note)}
+        )
+
+
+def load_state(path: Path, objectives: Sequence[Objective]) -> dict[str, Any]:
+    """Put a saved state back into the objectives; returns what was noted about it."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            note: dict[str, Any] = json.loads(file.metadata()["memloc"])
+            for objective in objectives:
+                _restore(objective, file, note["updates"][objective.name])
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise StoreError(
+            f"{path} cannot be continued from ({error}): delete it to train from the start."
+        ) from error
+    return note
+
+
+@torch.no_grad()
+def _restore(objective: Objective, file: Any, updates: int) -> None:
+    objective.updates = updates
+    for name, parameter in objective.parameters.items():
+        parameter.copy_(file.get_tensor(f"weight/{name}"))
+        objective.optimiser.state[parameter] = {
+            kind: file.get_tensor(f"{objective.name}/{kind}/{name}").to(
+                "cpu" if kind == "step" and parameter.device.type == "cpu" else parameter.device
+            )
+            for kind in ("step", "exp_avg", "exp_avg_sq")
+        }

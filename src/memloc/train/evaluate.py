@@ -1,0 +1,60 @@
+"""Predictions for many texts: sorted by length, in batches of a size that memory allows."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import f1_score
+from torch import nn
+
+from memloc.data.encode import Encoded, sorted_batches
+from memloc.models.stack import Batch, Stack
+from memloc.records import IntArray, NoisyLabels
+
+TOKENS_PER_BATCH = 2048
+"""Enough to keep a core busy, little enough for any machine."""
+
+
+def to_batch(encoded: Encoded, rows: IntArray, device: torch.device) -> Batch:
+    """The texts at `rows` as tensors where the model is."""
+    ids, mask = encoded.batch(rows)
+    return {
+        "input_ids": torch.from_numpy(ids).to(device),
+        "attention_mask": torch.from_numpy(mask).to(device),
+    }
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout and gradients; the mode is put back."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
+def predict(stack: Stack, encoded: Encoded) -> NDArray[np.float32]:
+    """Logits (texts, classes) without dropout, in the order of the texts."""
+    logits = np.zeros((len(encoded), stack.model.config.num_labels), dtype=np.float32)
+    with evaluating(stack.model):
+        for rows in sorted_batches(encoded.lengths, TOKENS_PER_BATCH):
+            found = stack.logits(to_batch(encoded, rows, stack.device))
+            logits[rows] = found.float().cpu().numpy()
+    return logits
+
+
+def accuracies(predicted: IntArray, trained_on: IntArray, noisy: NoisyLabels) -> dict[str, float]:
+    """How often predictions hit the labels that were trained on, noisy and clean examples apart."""
+    hit = predicted == trained_on
+    return {
+        "accuracy": float(hit.mean()),
+        "macro_f1": float(f1_score(trained_on, predicted, average="macro", zero_division=0)),
+        "noisy_accuracy": float(hit[noisy.is_noisy].mean()),
+        "clean_accuracy": float(hit[~noisy.is_noisy].mean()),
+        "noisy_as_original": float((predicted == noisy.original)[noisy.is_noisy].mean()),
+    }

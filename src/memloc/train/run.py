@@ -1,0 +1,200 @@
+"""A run on disk: one task, one model, one seed; its labels, weights and training curves."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memloc.errors import StoreError, TrainingError
+from memloc.protocol import Protocol
+from memloc.records import (
+    Examples,
+    NoisyLabels,
+    Task,
+    read_json,
+    read_table,
+    write_json,
+    write_table,
+)
+from memloc.settings import checked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from memloc.models.load import Classifier
+
+TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
+"""The trainings of a run, in order, and the weights that each ends with."""
+CHECKPOINTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAININGS.items()}
+"""The weights of a run, and the training that makes each."""
+DECIDING = ("noise", "splits", "text", "finetune")
+"""The groups of settings that decide what a run's weights are."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, opened."""
+
+    folder: Path
+    about: dict[str, Any]
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """A run that exists."""
+        if not (folder / "run.json").is_file():
+            raise StoreError(
+                f"{folder} is not a run: it has no run.json. `memloc train` makes one."
+            )
+        return cls(folder, read_json(folder / "run.json"))
+
+    @property
+    def protocol(self) -> Protocol:
+        """The settings that it was made with."""
+        return checked(Protocol, self.about["protocol"])
+
+    @property
+    def seed(self) -> int:
+        """The model seed."""
+        return int(self.about["seed"])
+
+    def data(self) -> tuple[Task, NoisyLabels]:
+        """The task as it was trained on, and the labels before and after perturbation."""
+        table, _ = read_table(self.folder / "labels.parquet")
+        train = table[table["split"] == "train"]
+        noisy = NoisyLabels(
+            train["original"].to_numpy(np.int64),
+            train["assigned"].to_numpy(np.int64),
+            train["is_noisy"].to_numpy(bool),
+        )
+        about = self.about["task"]
+        task = Task(
+            name=about["name"],
+            category=about["category"],
+            label_names=tuple(about["label_names"]),
+            train=_examples(train),
+            validation=_examples(table[table["split"] == "validation"]),
+            test=_examples(table[table["split"] == "test"]),
+            source=about["source"],
+        )
+        return task, noisy
+
+    def training(self) -> "pd.DataFrame":
+        """The training curves: a row a training and epoch."""
+        return read_table(self.folder / "training.parquet")[0]
+
+    def path(self, weights: str) -> Path:
+        """The folder of these weights, there or not."""
+        return self.folder / "checkpoints" / weights
+
+    def load(self, weights: str) -> "Classifier":
+        """These weights, with an error that says how to make them where they are missing."""
+        from memloc.models.load import load_checkpoint
+
+        if not self.path(weights).is_dir():
+            why = self.about.get("without", {}).get(weights)
+            hint = why or "`memloc train` with the same settings makes what is missing."
+            raise StoreError(f"{self.folder} has no {weights} weights: {hint}")
+        return load_checkpoint(self.path(weights))
+
+    def verdict(self) -> dict[str, Any]:
+        """Whether the final weights memorised the noisy labels, with the numbers."""
+        return dict(self.about.get("verdict") or {})
+
+    def require_memorised(self, force: bool = False) -> None:
+        """Refuse to draw conclusions from a run that did not memorise."""
+        verdict = self.verdict()
+        if not verdict:
+            raise StoreError(f"{self.folder} has no final weights yet: finish `memloc train`.")
+        if not verdict["memorised"] and not force:
+            raise TrainingError(
+                f"{self.folder} is marked `not memorised`: its final weights predict "
+                f"{verdict['noisy_accuracy']:.1%} of the noisy labels, and {verdict['needed']:.0%} "
+                "are needed. Train longer or with a higher rate, or force it."
+            )
+
+    def note(self, **facts: Any) -> "Run":
+        """The run with more facts in its record."""
+        about = {**self.about, **facts}
+        write_json(self.folder / "run.json", about)
+        return Run(self.folder, about)
+
+
+def begin(folder: Path, task: Task, noisy: NoisyLabels, identity: dict[str, Any]) -> Run:
+    """Open the run in this folder, or make it; one that belongs to other settings is refused."""
+    wanted = {**identity, "task": describe_task(task, noisy)}
+    if (folder / "run.json").is_file():
+        run = Run.open(folder)
+        _same_or_refuse(folder, run.about, wanted)
+        return run
+    write_table(folder / "labels.parquet", _labels_table(task, noisy), identity)
+    write_json(folder / "run.json", wanted)
+    return Run.open(folder)
+
+
+def describe_task(task: Task, noisy: NoisyLabels) -> dict[str, Any]:
+    """What identifies the data of a run: the hash covers texts, labels and splits."""
+    return {
+        "name": task.name,
+        "category": task.category,
+        "label_names": list(task.label_names),
+        "source": task.source,
+        "train": len(task.train),
+        "noisy": int(noisy.is_noisy.sum()),
+        "hash": _hash(task, noisy),
+    }
+
+
+def _hash(task: Task, noisy: NoisyLabels) -> str:
+    digest = hashlib.sha256()
+    for examples in (task.train, task.validation, task.test):
+        for parts in examples.parts:
+            digest.update(("\x1f".join(parts) + "\x1e").encode())
+        digest.update(examples.labels.astype("<i8").tobytes())
+    digest.update(noisy.assigned.astype("<i8").tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _same_or_refuse(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> None:
+    for name, old, new in _differences(there, wanted):
+        raise StoreError(
+            f"{folder} belongs to other settings: {name} is {old!r} there and {new!r} here. "
+            "Choose another folder with --out, or delete that one."
+        )
+
+
+def _differences(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    pairs = [(k, there.get(k), wanted[k]) for k in ("model", "weights_hash", "depth", "seed")]
+    pairs += [(f"task.{k}", there["task"].get(k), v) for k, v in wanted["task"].items()]
+    old, new = (checked(Protocol, side["protocol"]).flat() for side in (there, wanted))
+    pairs += [(k, old[k], new[k]) for k in new if k.split(".")[0] in DECIDING]
+    # The source is for people: the same data read from elsewhere are the same data.
+    return [(k, a, b) for k, a, b in pairs if a != b and k != "task.source"]
+
+
+def _labels_table(task: Task, noisy: NoisyLabels) -> "pd.DataFrame":
+    import pandas as pd
+
+    tables = []
+    for split in ("train", "validation", "test"):
+        examples: Examples = getattr(task, split)
+        is_train = split == "train"
+        tables.append(
+            pd.DataFrame(
+                {
+                    "split": split,
+                    "row": np.arange(len(examples)),
+                    "parts": [list(parts) for parts in examples.parts],
+                    "original": noisy.original if is_train else examples.labels,
+                    "assigned": noisy.assigned if is_train else examples.labels,
+                    "is_noisy": noisy.is_noisy if is_train else False,
+                }
+            )
+        )
+    return pd.concat(tables, ignore_index=True)
+
+
+def _examples(table: "pd.DataFrame") -> Examples:
+    parts = tuple(tuple(row) for row in table["parts"])
+    return Examples(parts, table["original"].to_numpy(np.int64))

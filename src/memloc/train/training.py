@@ -1,0 +1,267 @@
+"""From a task and a model to the weights of a run: θ_M1 and θ_M2, θ_O, and θ_F."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from memloc.data.encode import Encoded, encode, sorted_batches
+from memloc.data.perturb import perturb
+from memloc.errors import DataError, lookup
+from memloc.models import tiny
+from memloc.models.device import pick_device, suitable_threads
+from memloc.models.load import Classifier, LoadOptions, load_model
+from memloc.models.parts import find_parts
+from memloc.models.stack import Stack, at_positions
+from memloc.progress import Advance, track
+from memloc.protocol import FineTuneSettings, Protocol, preset
+from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, write_table
+from memloc.seeds import generator
+from memloc.train.checkpoints import load_state, save_checkpoint, save_state
+from memloc.train.evaluate import TOKENS_PER_BATCH, accuracies, evaluating, predict, to_batch
+from memloc.train.finetune import Objective, train_epoch, training_mode
+from memloc.train.run import CHECKPOINTS, TRAININGS, Run, begin
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained, on what, and how; what is left out is filled in when it is made."""
+
+    model: str
+    """Embedded name, hub name or folder."""
+    task: Task
+    seed: int = 1
+    """Order of the data, initial head, dropout."""
+    protocol: Protocol = cast(Any, None)  # noqa: RUF009
+    """Left out: `demo` for the embedded models, `paper` for others."""
+    noisy: NoisyLabels = cast(Any, None)  # noqa: RUF009
+    """Labels whose noise is already there; left out: the protocol's noise, added."""
+    options: LoadOptions = LoadOptions()  # noqa: RUF009 - frozen
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if _left_out(self.protocol):
+            object.__setattr__(self, "protocol", default_protocol(self.model))
+        if _left_out(self.noisy):
+            object.__setattr__(self, "noisy", add_noise(self.task, self.protocol))
+        if not 0 < self.noisy.is_noisy.sum() < len(self.noisy.is_noisy):
+            raise DataError(
+                f"{self.noisy.is_noisy.sum()} of {len(self.noisy.is_noisy)} training examples are "
+                "noisy; both noisy and clean ones are needed."
+            )
+
+    @property
+    def settings(self) -> FineTuneSettings:
+        """Fine-tuning as the protocol has it for a model of this size."""
+        settings = self.protocol.finetune
+        if self.model not in self.protocol.models.large:
+            return settings
+        large = {"learning_rate": settings.large_learning_rate}
+        return settings.replace({**large, "batch_size": settings.large_batch_size})
+
+
+def _left_out(value: Any) -> bool:
+    return value is None
+
+
+def default_protocol(model: str) -> Protocol:
+    """The preset that suits a model."""
+    return preset("demo" if model in tiny.NAMES else "paper")
+
+
+def add_noise(task: Task, protocol: Protocol) -> NoisyLabels:
+    """Perturb the training labels as the protocol says; other splits are not touched."""
+    return perturb(
+        task.train.labels,
+        task.n_classes,
+        generator(protocol.noise.seed, "noise", task.name),
+        rate=protocol.noise.rate,
+        kind=protocol.noise.kind,
+        label_names=task.label_names,
+    )
+
+
+def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECKPOINTS)) -> Run:
+    """Make the missing ones of a run's weights; what is there stays, what was begun goes on."""
+    wanted = {lookup("set of weights", name, CHECKPOINTS) for name in weights}
+    start = _load(recipe)
+    run = begin(Path(folder), recipe.task, recipe.noisy, _identity(recipe, start))
+    with suitable_threads(start.stack.width):
+        for training in TRAININGS:
+            if training in wanted and not run.path(TRAININGS[training]).is_dir():
+                run = _Training(recipe, run, training).make()
+    return run
+
+
+def _load(recipe: Recipe) -> Classifier:
+    names = recipe.task.label_names
+    return load_model(recipe.model, names, seed=recipe.seed, options=recipe.options)
+
+
+def _identity(recipe: Recipe, start: Classifier) -> dict[str, Any]:
+    return {
+        "model": recipe.model,
+        "weights_hash": _weights_hash(start),
+        "depth": start.stack.depth,
+        "width": start.stack.width,
+        "seed": recipe.seed,
+        "preset": recipe.protocol.preset,
+        "changes": recipe.protocol.changes(),
+        "protocol": recipe.protocol.model_dump(mode="json"),
+    }
+
+
+def _weights_hash(start: Classifier) -> str:
+    """Of the weights that were loaded, not of the new head, which the seed decides."""
+    digest = hashlib.sha256()
+    for name, values in start.model.named_parameters():
+        if name not in start.new_weights:
+            digest.update(name.encode())
+            digest.update(values.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+class _Training:
+    """One of the three trainings of a run: `noisy`, `original` or `frozen`."""
+
+    def __init__(self, recipe: Recipe, run: Run, name: str) -> None:
+        self.recipe, self.run, self.name = recipe, run, name
+        self.trained = _load(recipe)
+        self.trained.model.to(pick_device(recipe.device))
+        self.labels = recipe.noisy.original if name == "original" else recipe.noisy.assigned
+        self.texts = {
+            "train": self._encode(recipe.task.train),
+            "validation": self._encode(recipe.task.validation),
+        }
+        self.vectors: dict[str, Tensor] = {}
+        self.state = run.folder / "checkpoints" / f"{name}.state"
+        self.rows: list[dict[str, Any]] = []
+
+    def make(self) -> Run:
+        """Train from where it was left, epoch by epoch, and keep the weights."""
+        stack, epochs = self.trained.stack, self.recipe.settings.epochs
+        compute, parameters = self._forward(stack)
+        with training_mode(self.trained.model, parameters):
+            objective = Objective(
+                self.name,
+                compute,
+                torch.from_numpy(self.labels).to(stack.device),
+                self.texts["train"].lengths,
+                parameters,
+                self.recipe.settings,
+            )
+            if self.state.is_file():
+                self.rows = load_state(self.state, [objective])["rows"]
+            label = f"{self.recipe.task.name} · {self.recipe.model} · {self.name}"
+            with track(label, epochs * objective.updates_per_epoch) as advance:
+                advance(len(self.rows) * objective.updates_per_epoch)
+                for epoch in range(len(self.rows) + 1, epochs + 1):
+                    self._epoch(objective, epoch, advance)
+        return self._finish()
+
+    def _encode(self, examples: Examples) -> Encoded:
+        limit = min(self.recipe.protocol.text.max_tokens, self.trained.max_tokens)
+        return encode(examples.parts, self.trained.tokenizer, self.trained.separator, limit)
+
+    def _forward(self, stack: Stack) -> tuple[Callable[[IntArray], Tensor], dict[str, Any]]:
+        """How logits are computed in training, and the parameters that learn."""
+        parts, everything = find_parts(stack), dict(stack.model.named_parameters())
+        if self.name == "frozen":
+            # Frozen blocks run without dropout, so their output is computed once.
+            self.vectors = {split: last_vectors(stack, t) for split, t in self.texts.items()}
+            vectors, head = self.vectors["train"], {name: everything[name] for name in parts.after}
+            return (lambda rows: stack.finish(vectors[rows])), head
+        fixed = set(parts.embeddings) if self.recipe.settings.freeze_embeddings else set()
+        learning = {n: p for n, p in everything.items() if n not in fixed}
+        train = self.texts["train"]
+        return (lambda rows: stack.logits(to_batch(train, rows, stack.device))), learning
+
+    def _epoch(self, objective: Objective, epoch: int, advance: Advance) -> None:
+        began = time.perf_counter()
+        losses = train_epoch([objective], self.recipe.seed, epoch, advance)
+        row = {"training": self.name, "epoch": epoch, "loss": losses[self.name], **self._measure()}
+        self.rows.append({**row, "seconds": time.perf_counter() - began})
+        if self.name == "noisy" and self._is_first_near_ceiling():
+            self._save("memorised", epoch)
+        save_state(self.state, [objective], {"rows": self.rows})
+
+    def _measure(self) -> dict[str, float]:
+        right = self._predict("validation") == self.recipe.task.validation.labels
+        measured = accuracies(self._predict("train"), self.labels, self.recipe.noisy)
+        return {**measured, "validation_accuracy": float(right.mean())}
+
+    def _predict(self, split: str) -> IntArray:
+        stack = self.trained.stack
+        if split in self.vectors:
+            with evaluating(stack.model):
+                logits = stack.finish(self.vectors[split]).cpu().numpy()
+        else:
+            logits = predict(stack, self.texts[split])
+        return np.asarray(logits.argmax(1), dtype=np.int64)
+
+    def _is_first_near_ceiling(self) -> bool:
+        settings = self.recipe.settings
+        score = "accuracy" if settings.near_ceiling_score == "accuracy" else "macro_f1"
+        above = [row[score] > settings.near_ceiling for row in self.rows]
+        return above[-1] and not any(above[:-1])
+
+    def _finish(self) -> Run:
+        epochs = len(self.rows)
+        self._write_curve()
+        if self.name == "noisy":
+            fallback = self.recipe.settings.without_near_ceiling == "use last epoch"
+            if fallback and not self.run.path("memorised").is_dir():
+                self._save("memorised", epochs)
+            self.run = self.run.note(**self._verdict())
+        # Last: the presence of these weights says that the training is done.
+        self._save(TRAININGS[self.name], epochs)
+        self.state.unlink()
+        return self.run
+
+    def _write_curve(self) -> None:
+        import pandas as pd
+
+        path = self.run.folder / "training.parquet"
+        table = pd.DataFrame(self.rows)
+        if path.is_file():
+            others = read_table(path)[0]
+            table = pd.concat([others[others["training"] != self.name], table], ignore_index=True)
+        write_table(path, table, {"run": self.run.about})
+
+    def _verdict(self) -> dict[str, Any]:
+        last, settings = self.rows[-1], self.recipe.settings
+        verdict = {
+            "memorised": last["noisy_accuracy"] >= settings.noisy_at_least,
+            "noisy_accuracy": last["noisy_accuracy"],
+            "clean_accuracy": last["clean_accuracy"],
+            "training_accuracy": last["accuracy"],
+            "needed": settings.noisy_at_least,
+        }
+        best = max(row["accuracy"] for row in self.rows)
+        why = (
+            f"no epoch had a training {settings.near_ceiling_score} above "
+            f"{settings.near_ceiling:g} (best accuracy {best:.3f}); train longer or with a "
+            "higher rate."
+        )
+        is_there = self.run.path("memorised").is_dir()
+        return {"verdict": verdict, "without": {} if is_there else {"memorised": why}}
+
+    def _save(self, weights: str, epoch: int) -> None:
+        about = {"weights": weights, "epoch": epoch, "run": self.run.about}
+        save_checkpoint(self.run.path(weights), self.trained, about)
+
+
+def last_vectors(stack: Stack, encoded: Encoded) -> Tensor:
+    """The last block's output at the readout position, (texts, width), without dropout."""
+    vectors = torch.zeros(len(encoded), stack.width, device=stack.device)
+    with evaluating(stack.model):
+        for rows in sorted_batches(encoded.lengths, TOKENS_PER_BATCH):
+            prepared = stack.prepare(to_batch(encoded, rows, stack.device))
+            vectors[rows] = at_positions(stack.run_all(prepared), prepared.positions).float()
+    return vectors

@@ -1,0 +1,241 @@
+from math import floor
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from memloc.data.perturb import binarise, given_noise, noise_from_list, perturb
+from memloc.data.sources import load_task
+from memloc.errors import DataError, SettingsError, UnknownName
+from memloc.records import Examples, Task
+from memloc.seeds import generator
+
+KINDS = st.sampled_from(["uniform", "next"])
+
+
+@st.composite
+def labelled(draw):
+    """Labels in random order with 10 to 60 examples in every class, or none at all."""
+    n_classes = draw(st.integers(2, 6))
+    sizes = [draw(st.integers(10, 60) | st.just(0)) for _ in range(n_classes - 1)]
+    sizes.append(draw(st.integers(10, 60)))
+    labels = np.repeat(np.arange(n_classes), sizes)
+    return generator(draw(st.integers(0, 9))).permutation(labels), n_classes
+
+
+@given(labelled(), st.integers(0, 99), st.integers(10, 99), KINDS)
+def test_every_class_loses_exactly_its_share(data, seed, percent, kind):
+    labels, n_classes = data
+    noise = perturb(labels, n_classes, generator(seed), rate=percent / 100, kind=kind)
+    for label in range(n_classes):
+        there = labels == label
+        assert np.count_nonzero(noise.is_noisy[there]) == there.sum() * percent // 100
+
+
+@given(labelled(), st.integers(0, 99), KINDS)
+def test_noisy_examples_never_keep_their_label_and_clean_ones_always_do(data, seed, kind):
+    labels, n_classes = data
+    before = labels.copy()
+    noise = perturb(labels, n_classes, generator(seed), kind=kind)
+    assert np.array_equal(labels, before)
+    assert np.array_equal(noise.original, before)
+    assert np.array_equal(noise.is_noisy, noise.assigned != noise.original)
+    assert noise.is_noisy.any()
+    assert noise.assigned.min() >= 0
+    assert noise.assigned.max() < n_classes
+
+
+@given(labelled(), st.integers(0, 99), KINDS)
+def test_the_same_seed_gives_the_same_noise_whatever_ran_before(data, seed, kind):
+    labels, n_classes = data
+    one = perturb(labels, n_classes, generator(seed, "noise", "task"), kind=kind)
+    generator(seed).random(5)
+    np.random.default_rng().random(5)
+    two = perturb(labels, n_classes, generator(seed, "noise", "task"), kind=kind)
+    assert np.array_equal(one.assigned, two.assigned)
+
+
+def test_another_seed_makes_other_examples_noisy():
+    labels = np.arange(400) % 4
+    one, two = (perturb(labels, 4, generator(seed)).is_noisy for seed in (1, 2))
+    assert not np.array_equal(one, two)
+
+
+@given(labelled(), st.integers(0, 99))
+def test_next_moves_every_noisy_example_to_the_class_after_its_own(data, seed):
+    labels, n_classes = data
+    noise = perturb(labels, n_classes, generator(seed), kind="next")
+    moved = (noise.original[noise.is_noisy] + 1) % n_classes
+    assert np.array_equal(noise.assigned[noise.is_noisy], moved)
+
+
+@given(labelled(), st.integers(0, 99))
+def test_both_kinds_of_noise_choose_the_same_examples(data, seed):
+    labels, n_classes = data
+    one, two = (perturb(labels, n_classes, generator(seed), kind=k) for k in ("uniform", "next"))
+    assert np.array_equal(one.is_noisy, two.is_noisy)
+
+
+def test_every_wrong_class_is_equally_likely():
+    labels = np.repeat(np.arange(5), 4000)
+    noise = perturb(labels, 5, generator(3), rate=0.5)
+    for label in range(5):
+        assigned = noise.assigned[noise.is_noisy & (labels == label)]
+        counts = np.delete(np.bincount(assigned, minlength=5), label)
+        assert counts.sum() == 2000
+        assert chisquare(counts).pvalue > 0.001
+
+
+def test_every_example_is_equally_likely_to_be_noisy():
+    labels = np.zeros(20, dtype=np.int64)
+    labels[10:] = 1
+    times = sum(perturb(labels, 2, generator(s), rate=0.3).is_noisy for s in range(2000))
+    assert times.sum() == 2000 * 6
+    assert chisquare(times).pvalue > 0.001
+
+
+@settings(max_examples=300)
+@given(st.integers(1, 99), st.integers(1, 3000))
+def test_shares_are_rounded_down_as_on_paper(percent, size):
+    assume(percent * size >= 100)
+    labels = np.zeros(size, dtype=np.int64)
+    noise = perturb(labels, 2, generator(0), rate=percent / 100)
+    assert noise.is_noisy.sum() == percent * size // 100
+
+
+def test_floating_point_does_not_cost_an_example():
+    assert floor(0.29 * 100) == 28  # what plain floats would say
+    noise = perturb(np.zeros(100, dtype=np.int64), 2, generator(0), rate=0.29)
+    assert noise.is_noisy.sum() == 29
+
+
+def test_a_class_without_examples_is_no_obstacle():
+    noise = perturb(np.zeros(20, dtype=np.int64), 3, generator(0))
+    assert noise.is_noisy.sum() == 3
+
+
+def test_a_class_too_small_is_named_with_a_rate_that_would_do():
+    labels = np.array([0] * 20 + [1] * 6 + [2] * 3)
+    with pytest.raises(DataError) as caught:
+        perturb(labels, 3, generator(0), label_names=["earn", "acq", "ship"])
+    assert str(caught.value) == (
+        "Class 2 (ship) has 3 training example(s), a share of 0.15 is less than one of them:"
+        " use a rate of 0.3334 or more, or add examples."
+    )
+    assert perturb(labels, 3, generator(0), rate=0.3334).is_noisy[labels == 2].sum() == 1
+
+
+def test_a_class_of_one_example_is_advised_to_be_left_out():
+    with pytest.raises(DataError, match=r"Class 1 has 1 training example.*: leave it out, or add"):
+        perturb(np.array([0] * 20 + [1]), 2, generator(0))
+
+
+@pytest.mark.parametrize("rate", [0, 1, -0.1, 1.5, float("nan")])
+def test_a_rate_that_is_no_share_is_refused(rate):
+    with pytest.raises(SettingsError, match="a share above 0 and below 1 is needed"):
+        perturb(np.arange(40) % 2, 2, generator(0), rate=rate)
+
+
+def test_an_unknown_kind_is_refused_with_the_nearest_one():
+    with pytest.raises(UnknownName, match=r"is called 'unifrom'\. Did you mean 'uniform'"):
+        perturb(np.arange(40) % 2, 2, generator(0), kind="unifrom")
+
+
+def test_one_class_has_no_wrong_label():
+    with pytest.raises(DataError, match="no wrong label to assign with 1 class"):
+        perturb(np.zeros(40, dtype=np.int64), 1, generator(0))
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"), [([-1, 1], "from -1 to 1"), ([0, 2], "from 0 to 2"), ([], "none")]
+)
+def test_labels_outside_the_classes_are_refused(labels, found):
+    with pytest.raises(DataError, match=f"Labels are {found}, needed are numbers from 0 to 1"):
+        perturb(np.array(labels, dtype=np.int64), 2, generator(0))
+
+
+def test_held_out_data_do_not_change_when_a_tasks_labels_are_perturbed():
+    task, fresh = load_task("tiny-topic"), load_task("tiny-topic")
+    noise = perturb(task.train.labels, task.n_classes, generator(1, "noise", task.name))
+    assert noise.is_noisy.any()
+    for split in ("train", "validation", "test"):
+        assert np.array_equal(getattr(task, split).labels, getattr(fresh, split).labels)
+
+
+def test_given_noise_is_where_labels_differ():
+    noise = given_noise(np.array([0, 1, 2]), np.array([0, 2, 2]))
+    assert noise.is_noisy.tolist() == [False, True, False]
+    assert noise.assigned.tolist() == [0, 2, 2]
+
+
+@pytest.mark.parametrize(("assigned", "found"), [([0, 1], "none"), ([1, 0], "all")])
+def test_given_noise_needs_noisy_and_clean_examples(assigned, found):
+    with pytest.raises(DataError, match=f"Of 2 examples {found} have an assigned label"):
+        given_noise(np.array([0, 1]), np.array(assigned))
+
+
+def test_given_noise_needs_as_many_assigned_as_original_labels():
+    with pytest.raises(DataError, match="There are 2 original and 3 assigned labels"):
+        given_noise(np.array([0, 1]), np.array([0, 1, 1]))
+
+
+def test_listed_examples_get_their_assigned_labels_and_others_keep_theirs():
+    labels = np.array([0, 1, 2, 0])
+    noise = noise_from_list(labels, [3, 1], [2, 0])
+    assert noise.assigned.tolist() == [0, 0, 2, 2]
+    assert noise.is_noisy.tolist() == [False, True, False, True]
+    assert labels.tolist() == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "assigned", "sentence"),
+    [
+        ([1], [0, 0], "has 1 rows and 2 assigned labels"),
+        ([4], [1], "names row 4, rows go from 0 to 3"),
+        ([-1], [1], "names row -1, rows go from 0 to 3"),
+        ([2, 1, 2], [0, 0, 0], "names row 2 more than once"),
+        ([1], [-1], "assigns the label -1"),
+        ([0, 1], [1, 1], "assigns row 1 the label it has already"),
+        ([], [], "none have an assigned label that differs"),
+    ],
+)
+def test_a_wrong_list_of_noisy_examples_is_refused(rows, assigned, sentence):
+    with pytest.raises(DataError, match=sentence):
+        noise_from_list(np.array([0, 1, 2, 0]), rows, assigned)
+
+
+def examples(labels: list[int]) -> Examples:
+    parts = tuple((f"{label} {i}",) for i, label in enumerate(labels))
+    return Examples(parts, np.array(labels, dtype=np.int64))
+
+
+def task_of(train: list[int], held_out: list[int]) -> Task:
+    names = ("red", "green", "blue", "grey")
+    return Task("colours", "own", names, examples(train), *[examples(held_out)] * 2, "a test")
+
+
+@given(st.lists(st.integers(0, 3), min_size=4, max_size=40), st.lists(st.integers(0, 3)))
+def test_binarising_keeps_exactly_the_two_largest_classes_of_training(train, held_out):
+    counts = [train.count(label) for label in range(4)]
+    ranked = sorted(range(4), key=lambda label: (-counts[label], label))[:2]
+    task = task_of(train, held_out)
+    if counts[ranked[1]] == 0:
+        with pytest.raises(DataError, match="training examples of 1 classes, two are needed"):
+            binarise(task)
+        return
+    kept = sorted(ranked)
+    binary = binarise(task)
+    assert binary.label_names == tuple(task.label_names[label] for label in kept)
+    for whole, part in ((task.train, binary.train), (task.test, binary.test)):
+        assert part.parts == tuple(p for p in whole.parts if int(p[0].split()[0]) in kept)
+        assert [kept[label] for label in part.labels] == [int(p[0].split()[0]) for p in part.parts]
+
+
+def test_of_equally_frequent_classes_the_first_are_kept():
+    binary = binarise(task_of([3, 3, 2, 2, 1, 1, 0], [0, 1, 2, 3]))
+    assert binary.name == "colours-binary"
+    assert binary.label_names == ("green", "blue")
+    assert binary.validation.labels.tolist() == [0, 1]
+    assert binary.train.labels.tolist() == [1, 1, 0, 0]

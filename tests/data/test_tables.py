@@ -1,0 +1,156 @@
+import gzip
+import json
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memloc.data.tables import labels_of, read_columns, sorted_labels, texts_of
+from memloc.errors import DataError
+
+TEXTS = ["NA", "null", "None", 'a "quote"', "two\nlines", "tab\there, comma", "zażółć 🙂", "1"]
+LABELS = ["b", "a", "b", "NA", "a", "b", "a", "b"]
+SUFFIXES = [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".tsv.gz", ".jsonl.gz"]
+
+
+def write(path, frame):
+    name = path.name
+    if ".jsonl" in name:
+        frame.to_json(path, orient="records", lines=True, force_ascii=False)
+    elif name.endswith(".parquet"):
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, sep="\t" if ".tsv" in name else ",", index=False)
+    return path
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_kind_of_file_gives_back_the_very_same_texts(tmp_path, suffix):
+    frame = pd.DataFrame({"id": range(len(TEXTS)), "text": TEXTS, "label": LABELS})
+    path = write(tmp_path / f"mine{suffix}", frame)
+    assert read_columns(path, ["text", "label"]) == {"text": TEXTS, "label": LABELS}
+
+
+def test_suffixes_may_be_written_in_capitals(tmp_path):
+    path = tmp_path / "MINE.CSV"
+    path.write_text("text\na\n", encoding="utf-8")
+    assert read_columns(path, ["text"]) == {"text": ["a"]}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_byte_order_mark_is_not_part_of_the_first_column(tmp_path, suffix):
+    content = "text\na\n" if suffix == ".csv" else '{"text": "a"}\n'
+    path = tmp_path / f"mine{suffix}"
+    path.write_bytes(b"\xef\xbb\xbf" + content.encode())
+    assert read_columns(path, ["text"]) == {"text": ["a"]}
+
+
+def test_what_a_row_lacks_is_none(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"a": 1}\n\n{"b": null}\n{"a": NaN, "b": "x"}\n', encoding="utf-8")
+    assert read_columns(path, ["a", "b"]) == {"a": [1, None, None], "b": [None, None, "x"]}
+
+
+def test_numbers_in_parquet_stay_numbers(tmp_path):
+    path = write(tmp_path / "mine.parquet", pd.DataFrame({"label": [2, 10]}))
+    assert read_columns(path, ["label"]) == {"label": [2, 10]}
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"mine\.csv is not there: check the spelling"):
+        read_columns(tmp_path / "mine.csv", ["text"])
+
+
+@pytest.mark.parametrize("name", ["mine.xlsx", "mine", "mine.parquet.gz", "mine.json"])
+def test_an_unknown_suffix_is_refused_with_the_known_ones(tmp_path, name):
+    (tmp_path / name).write_text("text", encoding="utf-8")
+    with pytest.raises(DataError, match=r"suffix memloc cannot read.*\.csv, \.tsv, \.jsonl"):
+        read_columns(tmp_path / name, ["text"])
+
+
+def test_a_missing_column_is_refused_with_the_nearest_and_all_others(tmp_path):
+    path = write(tmp_path / "mine.csv", pd.DataFrame({"sentence": ["a"], "label": ["b"]}))
+    with pytest.raises(DataError) as caught:
+        read_columns(path, ["sentense"])
+    assert str(caught.value) == (
+        f"{path} has no column 'sentense'. Did you mean 'sentence'? It has: sentence, label."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("mine.csv", b"", "No columns"),
+        ("mine.csv", "text,label\nolé,1\n".encode("latin-1"), "decode"),
+        ("mine.csv", b'text,label\n"open,1\n', "EOF inside string"),
+        ("mine.csv", b"text,label\na,b,c\nd,e,f\n", "more fields than its header"),
+        ("mine.csv", b"text,label\na,b\nd,e,f\n", "Expected 2 fields"),
+        ("mine.csv.gz", b"not gzip", "gzip"),
+        ("mine.csv.gz", gzip.compress(b"text,label\n" * 50)[:-9], "end-of-stream|ended"),
+        ("mine.csv.gz", gzip.compress(b"text,label\n")[:10] + b"\xff" * 20, "decompress"),
+        ("mine.jsonl", b'{"text": "a"}\n{"text": \n', "line 2"),
+        ("mine.jsonl", b'["a", "b"]\n', "line 1 is not a JSON object"),
+        ("mine.jsonl.gz", gzip.compress(b'{"text": 1}\n' * 50)[:-9], "end-of-stream|ended"),
+        ("mine.parquet", b"text,label\n", "Parquet"),
+    ],
+)
+def test_an_unreadable_file_is_refused_in_one_sentence(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"could not be read \(.*({reason}).*\): check") as caught:
+        read_columns(tmp_path / name, ["text"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_without_rows_is_refused(tmp_path, suffix):
+    path = write(tmp_path / f"mine{suffix}", pd.DataFrame({"text": []}))
+    with pytest.raises(DataError, match="has columns but no rows"):
+        read_columns(path, ["text"])
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    (tmp_path / "mine.csv").mkdir()
+    with pytest.raises(DataError, match="is not there"):
+        read_columns(tmp_path / "mine.csv", ["text"])
+
+
+def test_empty_texts_are_counted_and_the_first_is_named():
+    with pytest.raises(DataError, match=r"'text' of f\.csv has 3 empty texts, the first in row 2 "):
+        texts_of("f.csv", "text", ["a", "", " \n", "NA", None])
+
+
+def test_numbers_are_no_texts():
+    with pytest.raises(DataError, match="'id' of f holds int values such as 7, texts are needed"):
+        texts_of("f", "id", [None, 7])
+
+
+@pytest.mark.parametrize("missing", ["", None])
+def test_missing_labels_are_counted_and_the_first_is_named(missing):
+    with pytest.raises(DataError, match="'y' of f has 1 empty labels, the first in row 3 "):
+        labels_of("f", "y", ["a", "b", missing])
+
+
+def test_labels_may_be_strings_integers_booleans_or_whole_floats():
+    assert labels_of("f", "y", ["a", 3, True, 2.0, "NA"]) == ["a", "3", "True", "2", "NA"]
+
+
+@pytest.mark.parametrize("strange", [0.5, ["a"], {"a": 1}])
+def test_other_labels_are_refused(strange):
+    with pytest.raises(DataError, match="labels must be strings or integers"):
+        labels_of("f", "y", [strange])
+
+
+def test_integer_labels_are_sorted_as_numbers_and_others_as_words():
+    assert sorted_labels({"10", "9", "-1", "0"}) == ("-1", "0", "9", "10")
+    assert sorted_labels({"10", "9", "b"}) == ("10", "9", "b")
+    assert sorted_labels({"1", "01", "+1"}) == ("+1", "01", "1")
+    assert sorted_labels({"2", "1", "01"}) == ("01", "1", "2")
+
+
+@settings(max_examples=30)
+@given(st.lists(st.text(), min_size=1))
+def test_any_json_text_comes_back_as_it_was(tmp_path_factory, texts):
+    path = tmp_path_factory.mktemp("json") / "mine.jsonl"
+    path.write_text("".join(json.dumps({"t": t}) + "\n" for t in texts), encoding="utf-8")
+    assert read_columns(path, ["t"]) == {"t": texts}

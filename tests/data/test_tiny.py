@@ -1,0 +1,166 @@
+"""The embedded suite: its texts are what it says they are, and its models read them."""
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from memloc.data import tiny
+from memloc.data.tiny.lexicon import TOPICS, all_words, held_out_words, past, plural
+from memloc.errors import UnknownName
+from memloc.models.tiny import NAMES, folder
+
+MEGABYTE = 1_000_000
+TASKS = list(tiny.SUITE)
+SEPARATORS = {"tiny-bert": "[SEP]", "tiny-opt": "</s>", "tiny-gpt-neo": "|", "tiny-gpt-neox": "|"}
+
+
+def words_of(texts):
+    return {word for parts in texts for part in parts for word in part.split()}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_same_seed_makes_the_same_texts_and_another_seed_others(name):
+    assert tiny.generate(name, seed=1) == tiny.generate(name, seed=1)
+    assert tiny.generate(name, seed=1) != tiny.generate(name, seed=2)
+
+
+def test_texts_are_the_same_on_every_machine():
+    (text,), label = (column[0] for column in tiny.generate("tiny-topic", seed=1)["train"])
+    assert (text, label) == ("the drums are melodic .", 2)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_classes_are_balanced(name):
+    for texts, labels in tiny.generate(name).values():
+        counts = Counter(labels)
+        assert len(texts) == len(labels) == 400
+        assert set(counts) == set(range(len(tiny.SUITE[name].label_names)))
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_no_text_appears_twice(name):
+    texts = [parts for split, _ in tiny.generate(name).values() for parts in split]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_held_out_words_appear_in_held_out_data_only(name):
+    splits = tiny.generate(name)
+    assert not words_of(splits["train"][0]) & held_out_words()
+    assert words_of(splits["validation"][0]) & held_out_words()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_vocabulary_covers_every_task(name):
+    for texts, _ in tiny.generate(name, seed=3).values():
+        assert words_of(texts) <= set(tiny.vocabulary())
+
+
+def test_the_vocabulary_is_small_sorted_and_fully_used_by_the_corpus():
+    vocabulary = tiny.vocabulary()
+    used = words_of(tiny.corpus(seed=1, n_documents=20_000))
+    assert used == set(vocabulary)
+    assert vocabulary == sorted(all_words())
+    assert len(vocabulary) < 1000
+    assert "|" in vocabulary
+
+
+def test_documents_are_the_same_for_the_same_seed():
+    assert list(tiny.corpus(5, 20)) == list(tiny.corpus(5, 20))
+    assert list(tiny.corpus(5, 20)) != list(tiny.corpus(6, 20))
+
+
+def test_no_word_belongs_to_two_topics():
+    counts = Counter(
+        word
+        for topic in TOPICS
+        for group in (topic.people, topic.things, topic.verbs, topic.adjectives, topic.places)
+        for word in group.all
+    )
+    assert max(counts.values()) == 1
+
+
+def test_sizes_may_be_chosen():
+    splits = tiny.generate("tiny-topic", sizes={"train": 13, "validation": 7, "test": 6})
+    assert {split: len(texts) for split, (texts, _) in splits.items()} == {
+        "train": 13,
+        "validation": 7,
+        "test": 6,
+    }
+
+
+def test_pairs_have_two_parts_and_other_texts_one():
+    for name in TASKS:
+        parts = {len(parts) for parts in tiny.generate(name)["train"][0]}
+        assert parts == ({2} if name == "tiny-entailment" else {1})
+
+
+@pytest.mark.parametrize(("noun", "expected"), [("cake", "cakes"), ("cherry", "cherries")])
+def test_nouns_have_plurals(noun, expected):
+    assert plural(noun) == expected
+
+
+@pytest.mark.parametrize(
+    ("verb", "expected"), [("bake", "baked"), ("play", "played"), ("carry", "carried")]
+)
+def test_verbs_have_a_past(verb, expected):
+    assert past(verb) == expected
+
+
+def test_generating_needs_no_torch():
+    code = (
+        "import sys, memloc.data.tiny, memloc.models.tiny;"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_model_is_refused_by_name():
+    with pytest.raises(UnknownName, match="tiny-bert"):
+        folder("tiny-llama")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_folder_is_small(name):
+    assert sum(file.stat().st_size for file in folder(name).iterdir()) <= 3 * MEGABYTE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_loads_as_a_classifier_of_twelve_layers(name):
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        folder(name), num_labels=6, local_files_only=True
+    )
+    assert model.config.num_hidden_layers == 12
+    assert model.config.num_labels == 6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tokenizer_gives_back_every_text_without_unknown_words(name):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder(name), local_files_only=True)
+    for task in TASKS:
+        for parts in tiny.generate(task)["validation"][0][:50]:
+            text = f" {SEPARATORS[name]} ".join(parts)
+            ids = tokenizer(text, add_special_tokens=False).input_ids
+            assert len(ids) == len(text.split())
+            assert tokenizer.convert_ids_to_tokens(ids) == text.split()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("tiny-bert", ["[CLS]", "the", "soup", "[SEP]"]),
+        ("tiny-opt", ["</s>", "the", "soup"]),
+        ("tiny-gpt-neo", ["the", "soup"]),
+        ("tiny-gpt-neox", ["the", "soup"]),
+    ],
+)
+def test_a_tokenizer_follows_its_family(name, expected):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder(name), local_files_only=True)
+    assert tokenizer.convert_ids_to_tokens(tokenizer("The soup").input_ids) == expected
+    assert (tokenizer.pad_token is None) == name.startswith("tiny-gpt")
