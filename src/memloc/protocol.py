@@ -319,15 +319,17 @@ def describe(protocol: Protocol) -> list[dict[str, str]]:
 def compare(one: Protocol, other: Protocol) -> list[dict[str, str]]:
     """A row a setting that differs: both values side by side, with both sources."""
     rows = []
+    name = one.preset
+    other_name = other.preset if other.preset != name else f"other {name}"
     for left, right in zip(describe(one), describe(other), strict=True):
         if left["value"] != right["value"]:
             rows.append(
                 {
                     "setting": left["setting"],
-                    one.preset: left["value"],
-                    f"{one.preset} from": left["source"],
-                    other.preset: right["value"],
-                    f"{other.preset} from": right["source"],
+                    name: left["value"],
+                    f"{name} from": left["source"],
+                    other_name: right["value"],
+                    f"{other_name} from": right["source"],
                 }
             )
     return rows

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -87,7 +87,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -125,7 +126,7 @@ def read_json(path: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StoreError(f"{path} does not exist.") from None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise StoreError(f"{path} is not JSON ({error}); delete it and run again.") from error
     return _checked(path, record)
 
@@ -151,8 +152,10 @@ def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
         arrow = pq.read_table(path)
     except FileNotFoundError:
         raise StoreError(f"{path} does not exist.") from None
-    except pa.ArrowInvalid as error:
-        raise StoreError(f"{path} is not Parquet ({error}); delete it and run again.") from error
+    # What is wrong with a damaged file decides which of these it is.
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise StoreError(f"{path} is not Parquet ({reason}); delete it and run again.") from error
     note = (arrow.schema.metadata or {}).get(b"memloc")
     if note is None:
         raise StoreError(f"{path} was not written by memloc: it says nothing about its origin.")
@@ -160,7 +163,7 @@ def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
 
 
 def _checked(path: Path, record: Any) -> dict[str, Any]:
-    if not isinstance(record, dict) or "format" not in record:
+    if not isinstance(record, dict) or not isinstance(record.get("format"), int):
         raise StoreError(f"{path} was not written by memloc.")
     if record["format"] > FORMAT:
         raise StoreError(

@@ -36,13 +36,15 @@ class Correlation:
 def accuracy_at_k(weights: FloatArray, planted: Collection[int], k: int) -> float:
     """Share of the `k` layers with the largest `weights` (L,) that are planted (from 0).
 
-    Among equal weights it is the expected share over all orders, so uniform weights give chance.
+    Among equal weights (to 12 digits) it is the expected share over all orders, so that uniform
+    weights give chance.
     """
     is_planted = _planted_mask(weights, planted)
     if not 1 <= k <= len(weights):
         raise ScoreError(f"There are {len(weights)} layers, so k cannot be {k}.")
-    least = np.sort(weights)[-k]
-    above, tied = weights > least, weights == least
+    rounded = _rounded(weights)
+    least = np.sort(rounded)[-k]
+    above, tied = rounded > least, rounded == least
     sure = np.count_nonzero(above & is_planted)
     share = is_planted[tied].mean()
     return float((sure + (k - np.count_nonzero(above)) * share) / k)
@@ -59,7 +61,7 @@ def reciprocal_rank(weights: FloatArray, planted: Collection[int]) -> float:
     Equal weights share the mean of their ranks.
     """
     is_planted = _planted_mask(weights, planted)
-    return float(1 / stats.rankdata(-weights)[is_planted].min())
+    return float(1 / stats.rankdata(-_rounded(weights))[is_planted].min())
 
 
 def auroc(weights: FloatArray, planted: Collection[int]) -> float:
@@ -72,7 +74,7 @@ def auroc(weights: FloatArray, planted: Collection[int]) -> float:
     m, others = np.count_nonzero(is_planted), np.count_nonzero(~is_planted)
     if others == 0:
         raise ScoreError("All layers are planted, so there is none to tell them from.")
-    ranks = stats.rankdata(weights)[is_planted].sum()
+    ranks = stats.rankdata(_rounded(weights))[is_planted].sum()
     return float((ranks - m * (m + 1) / 2) / (m * others))
 
 
@@ -132,7 +134,7 @@ def distance_from_uniform(weights: FloatArray) -> float:
 
 
 def _planted_mask(weights: FloatArray, planted: Collection[int]) -> BoolArray:
-    if np.isnan(weights).any():
+    if not np.isfinite(weights).all():
         raise ScoreError("Layers cannot be ranked: some weight is not a number.")
     depth = len(weights)
     if not planted or not set(planted) <= set(range(depth)):
@@ -140,6 +142,12 @@ def _planted_mask(weights: FloatArray, planted: Collection[int]) -> BoolArray:
             f"Planted layers must be some of 0 to {depth - 1}, found {sorted(planted)}."
         )
     return np.isin(np.arange(depth), list(planted))
+
+
+def _rounded(weights: FloatArray) -> FloatArray:
+    """Equal weights that were computed in different orders differ in their last digits."""
+    largest = float(np.abs(weights).max())
+    return np.round(weights / largest, 12) if largest > 0 else weights
 
 
 def _pairs(x: FloatArray, y: FloatArray) -> FloatArray:
@@ -153,6 +161,6 @@ def _pairs(x: FloatArray, y: FloatArray) -> FloatArray:
 def _no_correlation(pairs: FloatArray) -> str:
     if len(pairs) < 3:
         return f"only {len(pairs)} pairs, three are needed"
-    # Equal numbers that were computed in different ways may differ in their last digits.
+    # Not `== 0`, for the reason that `_rounded` gives.
     constant = np.ptp(pairs, axis=0) <= 1e-12 * np.abs(pairs).max(axis=0)
     return f"all values of {'xy'[int(constant.argmax())]} are equal" if constant.any() else ""

@@ -109,8 +109,9 @@ def bootstrap(
     n = len(values)
     _check_resampling(n, n_resamples, level)
     measure = _mean if statistic is None else statistic
-    resampled = [measure(values[rng.integers(n, size=n)]) for _ in range(n_resamples)]
-    return _band(np.array([measure(values), *resampled], dtype=np.float64), level)
+    found = [measure(values)]
+    found += [measure(values[rng.integers(n, size=n)]) for _ in range(n_resamples)]
+    return _band(np.array(found, dtype=np.float64), level)
 
 
 def bootstrap_counts(n: int, n_resamples: int, rng: Generator) -> IntArray:

@@ -30,7 +30,7 @@ def save_state(path: Path, objectives: Sequence[Objective], about: Mapping[str, 
     """Everything a training needs to go on after this epoch: weights, AdamW's moments, counters."""
     tensors: dict[str, torch.Tensor] = {}
     for objective in objectives:
-        for name, parameter in objective.parameters.items():
+        for name, parameter in objective.tensors.items():
             tensors[f"weight/{name}"] = parameter.detach()
             for kind, moment in objective.optimiser.state[parameter].items():
                 tensors[f"{objective.name}/{kind}/{name}"] = moment
@@ -58,7 +58,7 @@ def load_state(path: Path, objectives: Sequence[Objective]) -> dict[str, Any]:
 @torch.no_grad()
 def _restore(objective: Objective, file: Any, updates: int) -> None:
     objective.updates = updates
-    for name, parameter in objective.parameters.items():
+    for name, parameter in objective.tensors.items():
         parameter.copy_(file.get_tensor(f"weight/{name}"))
         objective.optimiser.state[parameter] = {
             kind: file.get_tensor(f"{objective.name}/{kind}/{name}").to(

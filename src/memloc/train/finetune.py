@@ -15,6 +15,7 @@ from memloc.errors import TrainingError
 from memloc.protocol import FineTuneSettings
 from memloc.records import IntArray
 from memloc.seeds import generator, torch_seeded
+from memloc.train.gathering import Parameters, clear_gradients, gathered
 
 
 @dataclass
@@ -27,14 +28,19 @@ class Objective:
     labels: Tensor
     lengths: IntArray
     """Tokens of each example, for length-grouped batches."""
-    parameters: dict[str, nn.Parameter]
+    tensors: Parameters
+    """What the optimiser updates, see `learning`."""
+    parameters: Parameters
+    """The parameters of the model behind them."""
     settings: FineTuneSettings
     updates: int = 0
+    on_loss: Callable[[Tensor], None] = lambda _loss: None
+    """Told the mean loss of every batch."""
     optimiser: torch.optim.AdamW = field(init=False)
 
     def __post_init__(self) -> None:
         self.optimiser = torch.optim.AdamW(
-            self.parameters.values(),
+            self.tensors.values(),
             lr=self.settings.learning_rate,
             weight_decay=self.settings.weight_decay,
             fused=True,
@@ -102,7 +108,7 @@ def train_epoch(
 def update(objective: Objective, rows: IntArray) -> Tensor:
     """One step on a batch, computed in pieces if asked; returns the batch's mean loss."""
     settings = objective.settings
-    objective.optimiser.zero_grad()
+    clear_gradients(objective.tensors)
     total = torch.zeros((), device=objective.labels.device)
     for piece in np.array_split(rows, min(settings.accumulate, len(rows))):
         with autocast(settings, objective.labels.device):
@@ -110,7 +116,7 @@ def update(objective: Objective, rows: IntArray) -> Tensor:
         loss = cross_entropy(logits.float(), objective.labels[piece], reduction="sum") / len(rows)
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
-    torch.nn.utils.clip_grad_norm_(objective.parameters.values(), settings.clip)
+    torch.nn.utils.clip_grad_norm_(objective.tensors.values(), settings.clip)
     peak = settings.learning_rate
     share = schedule(
         objective.updates, settings.epochs * objective.updates_per_epoch, settings.warmup
@@ -119,6 +125,7 @@ def update(objective: Objective, rows: IntArray) -> Tensor:
         group["lr"] = peak * share
     objective.optimiser.step()
     objective.updates += 1
+    objective.on_loss(total)
     return total
 
 
@@ -147,16 +154,21 @@ def only_trainable(objectives: Sequence[Objective], index: int) -> Iterator[None
 
 
 @contextmanager
-def training_mode(model: nn.Module, parameters: dict[str, nn.Parameter]) -> Iterator[None]:
-    """Dropout on and gradients for these parameters alone; both are put back."""
+def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Parameters]]:
+    """Dropout on and gradients for these groups of parameters alone; all of it is put back.
+
+    Yields what to optimise for each group. A group is what is always trained together: a block,
+    or what follows the blocks.
+    """
     mode = model.training
     wanted = [(p, p.requires_grad) for p in model.parameters()]
-    mine = {id(p) for p in parameters.values()}
+    mine = {id(p) for group in groups for p in group.values()}
     model.train()
     for parameter, _ in wanted:
         parameter.requires_grad_(id(parameter) in mine)
     try:
-        yield
+        with gathered(groups) as tensors:
+            yield tensors
     finally:
         model.train(mode)
         for parameter, want in wanted:

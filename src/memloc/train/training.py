@@ -17,6 +17,7 @@ from memloc.errors import DataError, lookup
 from memloc.models import tiny
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
+from memloc.models.packing import training_logits
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack, at_positions
 from memloc.progress import Advance, track
@@ -25,7 +26,8 @@ from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, wr
 from memloc.seeds import generator
 from memloc.train.checkpoints import load_state, save_checkpoint, save_state
 from memloc.train.evaluate import TOKENS_PER_BATCH, accuracies, evaluating, predict, to_batch
-from memloc.train.finetune import Objective, train_epoch, training_mode
+from memloc.train.finetune import Objective, learning, train_epoch
+from memloc.train.gathering import Parameters
 from memloc.train.run import CHECKPOINTS, TRAININGS, Run, begin
 
 
@@ -145,23 +147,24 @@ class _Training:
 
     def make(self) -> Run:
         """Train from where it was left, epoch by epoch, and keep the weights."""
-        stack, epochs = self.trained.stack, self.recipe.settings.epochs
-        compute, parameters = self._forward(stack)
-        with training_mode(self.trained.model, parameters):
+        stack, settings = self.trained.stack, self.recipe.settings
+        compute, groups = self._forward(stack)
+        with learning(self.trained.model, groups) as tensors:
             objective = Objective(
-                self.name,
-                compute,
-                torch.from_numpy(self.labels).to(stack.device),
-                self.texts["train"].lengths,
-                parameters,
-                self.recipe.settings,
+                name=self.name,
+                logits=compute,
+                labels=torch.from_numpy(self.labels).to(stack.device),
+                lengths=self.texts["train"].lengths,
+                tensors=_merged(tensors),
+                parameters=_merged(groups),
+                settings=settings,
             )
             if self.state.is_file():
                 self.rows = load_state(self.state, [objective])["rows"]
             label = f"{self.recipe.task.name} · {self.recipe.model} · {self.name}"
-            with track(label, epochs * objective.updates_per_epoch) as advance:
+            with track(label, settings.epochs * objective.updates_per_epoch) as advance:
                 advance(len(self.rows) * objective.updates_per_epoch)
-                for epoch in range(len(self.rows) + 1, epochs + 1):
+                for epoch in range(len(self.rows) + 1, settings.epochs + 1):
                     self._epoch(objective, epoch, advance)
         return self._finish()
 
@@ -169,18 +172,22 @@ class _Training:
         limit = min(self.recipe.protocol.text.max_tokens, self.trained.max_tokens)
         return encode(examples.parts, self.trained.tokenizer, self.trained.separator, limit)
 
-    def _forward(self, stack: Stack) -> tuple[Callable[[IntArray], Tensor], dict[str, Any]]:
-        """How logits are computed in training, and the parameters that learn."""
+    def _forward(self, stack: Stack) -> tuple[Callable[[IntArray], Tensor], list[Parameters]]:
+        """How logits are computed in training, and the groups of parameters that learn."""
         parts, everything = find_parts(stack), dict(stack.model.named_parameters())
+        groups = [parts.after]
         if self.name == "frozen":
             # Frozen blocks run without dropout, so their output is computed once.
             self.vectors = {split: last_vectors(stack, t) for split, t in self.texts.items()}
-            vectors, head = self.vectors["train"], {name: everything[name] for name in parts.after}
-            return (lambda rows: stack.finish(vectors[rows])), head
-        fixed = set(parts.embeddings) if self.recipe.settings.freeze_embeddings else set()
-        learning = {n: p for n, p in everything.items() if n not in fixed}
-        train = self.texts["train"]
-        return (lambda rows: stack.logits(to_batch(train, rows, stack.device))), learning
+            vectors = self.vectors["train"]
+            compute = lambda rows: stack.finish(vectors[rows])  # noqa: E731
+        else:
+            train, logits = self.texts["train"], training_logits(stack)
+            compute = lambda rows: logits(to_batch(train, rows, stack.device))  # noqa: E731
+            groups += parts.blocks
+            if not self.recipe.settings.freeze_embeddings:
+                groups.append(parts.embeddings)
+        return compute, [{name: everything[name] for name in group} for group in groups]
 
     def _epoch(self, objective: Objective, epoch: int, advance: Advance) -> None:
         began = time.perf_counter()
@@ -255,6 +262,10 @@ class _Training:
     def _save(self, weights: str, epoch: int) -> None:
         about = {"weights": weights, "epoch": epoch, "run": self.run.about}
         save_checkpoint(self.run.path(weights), self.trained, about)
+
+
+def _merged(groups: Sequence[Parameters]) -> Parameters:
+    return {name: tensor for group in groups for name, tensor in group.items()}
 
 
 def last_vectors(stack: Stack, encoded: Encoded) -> Tensor:

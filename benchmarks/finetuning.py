@@ -1,0 +1,188 @@
+"""Fine-tuning beside Hugging Face's `Trainer`: same weights, batches, order, optimiser, updates."""
+
+import tempfile
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
+from memloc.data.encode import Encoded, random_batches
+from memloc.models.device import suitable_threads
+from memloc.models.packing import training_logits
+from memloc.models.parts import find_parts
+from memloc.models.stack import Stack
+from memloc.protocol import FineTuneSettings, preset
+from memloc.records import IntArray
+from memloc.seeds import generator
+from memloc.train.evaluate import to_batch
+from memloc.train.finetune import Objective, learning, schedule, train_epoch
+
+SEED = 1
+VOCABULARY = 2000
+
+
+def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
+    """Tokens a second of both, and how far apart their loss curves are."""
+    transformers.logging.set_verbosity_error()
+    encoded, labels = _questions(examples)
+    settings = preset("paper").finetune.replace({"learning_rate": 3e-4, "epochs": epochs})
+    with suitable_threads(hidden) as threads:
+        mine, plain = side_by_side(
+            lambda: _memloc(hidden, encoded, labels, settings),
+            lambda: _trainer(hidden, encoded, labels, settings),
+            repeats,
+        )
+        peak = matmul_peak(threads)
+    seconds, baseline = middle([m[0] for m in mine]), middle([p[0] for p in plain])
+    tokens = int(encoded.lengths.sum()) * epochs
+    # Six operations a weight and token, forward and backward; embeddings only look up.
+    work = 6 * tokens * 12 * 12 * hidden**2
+    return Measured(
+        stage="finetuning",
+        hidden=hidden,
+        ratio=middle([p[0] / m[0] for m, p in zip(mine, plain, strict=True)]),
+        seconds=seconds,
+        baseline_seconds=baseline,
+        baseline="transformers.Trainer",
+        difference=float(np.abs(np.subtract(mine[0][2], plain[0][2])).max()),
+        peak_mb=max(m[1] for m in mine),
+        baseline_peak_mb=max(p[1] for p in plain),
+        threads=threads,
+        details={
+            "tokens_per_second": tokens / seconds,
+            "baseline_tokens_per_second": tokens / baseline,
+            "share_of_matmul_peak": work / seconds / peak,
+            "updates": len(mine[0][2]),
+            "difference_is": "largest difference of the loss curves, averaged over 10 updates",
+        },
+    )
+
+
+def _questions(n: int) -> tuple[Encoded, IntArray]:
+    """Texts as long as TREC's questions, with six classes that a few of their words give away."""
+    rng = generator(SEED, "questions")
+    lengths = np.clip(rng.gamma(9, 1.3, n).round(), 5, 40).astype(np.int64)
+    labels = rng.integers(0, 6, n)
+    texts = [rng.integers(100, VOCABULARY, length) for length in lengths]
+    for text, label in zip(texts, labels, strict=True):
+        text[rng.integers(1, len(text))] = 10 + label
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Encoded(np.concatenate(texts).astype(np.int32), offsets, 0, 0), labels
+
+
+def _model(hidden: int) -> Any:
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        num_hidden_layers=12,
+        num_attention_heads=hidden // 32 if hidden > 64 else 4,
+        intermediate_size=4 * hidden,
+        num_labels=6,
+        # Without dropout the two must follow the very same curve.
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    torch.manual_seed(SEED)
+    return BertForSequenceClassification(config)
+
+
+def _memloc(
+    hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings
+) -> list[float]:
+    stack = Stack(_model(hidden))
+    logits = training_logits(stack)
+    parts, everything = find_parts(stack), dict(stack.model.named_parameters())
+    groups = [{n: everything[n] for n in names} for names in (parts.after, *parts.blocks)]
+    losses: list[float] = []
+    with learning(stack.model, groups) as tensors:
+        objective = Objective(
+            name="noisy",
+            logits=lambda rows: logits(to_batch(encoded, rows, stack.device)),
+            labels=torch.from_numpy(labels),
+            lengths=encoded.lengths,
+            tensors={n: t for group in tensors for n, t in group.items()},
+            parameters={n: p for group in groups for n, p in group.items()},
+            settings=settings,
+            on_loss=lambda loss: losses.append(float(loss)),
+        )
+        for epoch in range(1, settings.epochs + 1):
+            train_epoch([objective], SEED, epoch, lambda _: None)
+    return _smooth(losses)
+
+
+class _SameOrder(Trainer):
+    """Trainer with the batches and the order of memloc, and every loss kept."""
+
+    batches: list[list[int]]
+    losses: list[float]
+
+    def get_train_dataloader(self) -> Any:
+        loader = torch.utils.data.DataLoader(
+            self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator
+        )
+        return self.accelerator.prepare(loader)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().training_step(*args, **kwargs)
+        self.losses.append(float(loss))
+        return loss
+
+
+def _trainer(
+    hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings
+) -> list[float]:
+    model = _model(hidden)
+    model.bert.embeddings.requires_grad_(False)
+    learning = [p for p in model.parameters() if p.requires_grad]
+    batches = [
+        rows.tolist()
+        for epoch in range(1, settings.epochs + 1)
+        for rows in random_batches(
+            len(labels), settings.batch_size, generator(SEED, "order", "first", epoch)
+        )
+    ]
+    optimiser = torch.optim.AdamW(
+        learning, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+    )
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda update: schedule(update, len(batches), settings.warmup)
+    )
+    texts = np.split(encoded.tokens.astype(np.int64), encoded.offsets[1:-1])
+    trainer = _SameOrder(
+        model=model,
+        args=TrainingArguments(
+            output_dir=tempfile.mkdtemp(),
+            num_train_epochs=1,
+            per_device_train_batch_size=settings.batch_size,
+            max_grad_norm=settings.clip,
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            use_cpu=True,
+        ),
+        train_dataset=list(zip(texts, labels.tolist(), strict=True)),
+        data_collator=_collate,
+        optimizers=(optimiser, rate),
+    )
+    trainer.batches, trainer.losses = batches, []
+    trainer.train()
+    return _smooth(trainer.losses)
+
+
+def _collate(examples: list[tuple[Any, int]]) -> dict[str, torch.Tensor]:
+    longest = max(len(text) for text, _ in examples)
+    ids = torch.zeros(len(examples), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, (text, _) in enumerate(examples):
+        ids[row, : len(text)] = torch.from_numpy(text)
+        mask[row, : len(text)] = 1
+    labels = torch.tensor([label for _, label in examples])
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def _smooth(losses: list[float]) -> list[float]:
+    return [float(np.mean(losses[i : i + 10])) for i in range(0, len(losses) - 9, 10)]

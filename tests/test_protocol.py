@@ -1,0 +1,233 @@
+"""Every constant of the method, against the number written out here."""
+
+import pytest
+
+from memloc.errors import SettingsError, UnknownName
+from memloc.protocol import PRESETS, Protocol, compare, describe, preset, readable
+
+PAPER = {
+    "models.small": (
+        "google-bert/bert-base-cased",
+        "facebook/opt-125m",
+        "EleutherAI/gpt-neo-125m",
+        "EleutherAI/pythia-160m-deduped",
+    ),
+    "models.large": ("facebook/opt-1.3b",),
+    "noise.rate": 0.15,
+    "noise.kind": "uniform",
+    "noise.seed": 1,
+    "splits.held_out": "validation, else test",
+    "splits.train_percent": 80,
+    "splits.reuters_topics": 8,
+    "text.max_tokens": 512,
+    "text.separator": "by model",
+    "finetune.learning_rate": 1e-5,
+    "finetune.large_learning_rate": 5e-6,
+    "finetune.batch_size": 8,
+    "finetune.large_batch_size": 16,
+    "finetune.accumulate": 1,
+    "finetune.epochs": 50,
+    "finetune.warmup": 0.1,
+    "finetune.weight_decay": 0.01,
+    "finetune.clip": 1.0,
+    "finetune.freeze_embeddings": True,
+    "finetune.length_grouped": False,
+    "finetune.autocast": "none",
+    "finetune.seeds": (1, 2, 3),
+    "finetune.near_ceiling": 0.993,
+    "finetune.near_ceiling_score": "accuracy",
+    "finetune.without_near_ceiling": "report",
+    "finetune.noisy_at_least": 0.95,
+    "control.width": 2,
+    "control.auxiliary": "rte",
+    "control.auxiliary_learning_rate": 5e-6,
+    "control.seed": 1,
+    "control.accuracy_above": 0.99,
+    "control.validation_tasks": ("mrpc", "trec"),
+    "control.ks": (1, 2),
+    "swapping.normalise": True,
+    "retraining.learning_rate": 3e-5,
+    "retraining.batch_size": 8,
+    "retraining.epochs": 5,
+    "retraining.seed": 42,
+    "retraining.frozen_dropout": False,
+    "retraining.normalise": True,
+    "gradients.objective": "loss",
+    "gradients.norm": "L1",
+    "gradients.subtract_clean": True,
+    "gradients.divide_frozen": True,
+    "probes.hidden_layers": 1,
+    "probes.hidden": 128,
+    "probes.dropout": 0.1,
+    "probes.learning_rate": 2e-4,
+    "probes.weight_decay": 1e-5,
+    "probes.batch_size": 32,
+    "probes.epochs": 100,
+    "probes.first_epoch": 25,
+    "probes.split": (0.7, 0.1, 0.2),
+    "probes.class_weights": (0.33, 0.67),
+    "probes.seeds": (0, 1, 2, 3, 4),
+    "probes.last_layer": "block output",
+    "centroids.crossing_at": 0.5,
+    "centroids.events": "first",
+    "centroids.central": 0.75,
+    "label_probes.margin": 0.10,
+    "label_probes.share": 0.9,
+    "generalisation.models": 30,
+    "generalisation.share": 0.5,
+    "generalisation.epochs": 10,
+    "generalisation.learning_rate": 3e-5,
+    "agreement.between_methods": "spearman",
+    "agreement.between_models": "spearman",
+    "agreement.significance": 0.05,
+}
+PUBLISHED_CODE = {
+    "gradients.objective": "logit",
+    "finetune.near_ceiling_score": "macro F1",
+    "finetune.without_near_ceiling": "use last epoch",
+    "probes.hidden_layers": 2,
+    "swapping.normalise": False,
+    "centroids.events": "last",
+    "agreement.between_methods": "pearson",
+    "probes.last_layer": "final norm",
+    "retraining.frozen_dropout": True,
+}
+"""The eight rows where the published code and the text disagree; the second has two settings."""
+
+
+def settings_of(name: str) -> dict[str, object]:
+    flat = preset(name).flat()
+    assert flat.pop("preset") == name
+    assert flat.pop("version") == 1
+    return flat
+
+
+def test_paper_is_the_text():
+    assert settings_of("paper") == PAPER
+    assert preset("paper") == Protocol()
+
+
+def test_reference_differs_where_the_published_code_does_and_nowhere_else():
+    assert settings_of("reference") == PAPER | PUBLISHED_CODE
+
+
+def test_demo_changes_sizes_and_rates_and_no_method():
+    changed = {k for k, v in settings_of("demo").items() if v != PAPER[k]}
+    methods = {"objective", "norm", "normalise", "events", "kind", "rate", "subtract_clean"}
+    assert {"models.small", "finetune.epochs", "finetune.learning_rate"} <= changed
+    assert not {name.split(".")[1] for name in changed} & methods
+    assert preset("demo").models.small == ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox")
+
+
+def test_the_noisy_threshold_follows_from_the_ceiling():
+    # At most 1 - .993 of all examples are wrong; were all of those noisy, 15 % being noisy:
+    assert 1 - (1 - 0.993) / 0.15 == pytest.approx(0.953, abs=1e-3)
+    assert preset("paper").finetune.noisy_at_least <= 0.953
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_changes_nothing_from_itself(name):
+    assert preset(name).changes() == {}
+
+
+def test_replace_takes_dotted_names_and_leaves_the_original_alone():
+    base = preset("paper")
+    other = base.replace({"finetune.epochs": 3, "noise.rate": "0.2", "control.ks": [1]})
+    assert (other.finetune.epochs, other.noise.rate, other.control.ks) == (3, 0.2, (1,))
+    assert base == preset("paper")
+    assert other.changes() == {"finetune.epochs": 3, "noise.rate": 0.2, "control.ks": (1,)}
+    assert other.preset == "paper"
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        preset("paper").noise.rate = 0.3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [("finetune.epoch", "finetune.epochs"), ("noise.rte", "noise.rate"), ("epochs", "probes")],
+)
+def test_an_unknown_setting_suggests_the_nearest(wrong, near):
+    with pytest.raises(UnknownName, match=f"No setting is called '{wrong}'") as error:
+        preset("paper").replace({wrong: 1})
+    assert near in str(error.value)
+
+
+def test_an_unknown_preset_suggests_the_nearest():
+    with pytest.raises(UnknownName, match="Did you mean 'paper'"):
+        preset("papr")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("noise.rate", 0),
+        ("noise.rate", 1),
+        ("noise.rate", 1.5),
+        ("noise.rate", float("nan")),
+        ("noise.kind", "random"),
+        ("finetune.epochs", 0),
+        ("finetune.epochs", "many"),
+        ("finetune.learning_rate", -1e-5),
+        ("finetune.batch_size", 2.5),
+        ("finetune.clip", None),
+        ("probes.split", (0.5, 0.5)),
+        ("text.max_tokens", 1),
+    ],
+)
+def test_a_value_out_of_range_is_refused_in_one_sentence(name, value):
+    with pytest.raises(SettingsError) as error:
+        preset("paper").replace({name: value})
+    message = str(error.value)
+    assert message.startswith(f"Setting {name}")
+    assert "\n" not in message
+    assert message.endswith(".")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_setting_has_a_source_and_a_meaning(name):
+    rows = describe(preset(name))
+    assert [row["setting"] for row in rows] == list(PAPER)
+    for row in rows:
+        assert row["source"].startswith(("paper, ", "published code", "our choice")), row
+        assert len(row["meaning"]) > 5, row
+        assert row["value"], row
+
+
+def test_sources_say_who_decided():
+    by_name = {row["setting"]: row["source"] for row in describe(preset("reference"))}
+    assert by_name["gradients.objective"] == "published code"
+    assert by_name["noise.rate"] == "paper, §3"
+    demo = {row["setting"]: row["source"] for row in describe(preset("demo"))}
+    assert demo["finetune.epochs"] == "our choice"
+    mine = describe(preset("demo").replace({"noise.rate": 0.3}))
+    assert {row["source"] for row in mine if row["setting"] == "noise.rate"} == {"changed here"}
+
+
+def test_compare_shows_what_differs_side_by_side():
+    rows = compare(preset("paper"), preset("reference"))
+    assert {row["setting"] for row in rows} == set(PUBLISHED_CODE)
+    row = next(row for row in rows if row["setting"] == "gradients.objective")
+    assert (row["paper"], row["reference"]) == ("loss", "logit")
+    assert (row["paper from"], row["reference from"]) == ("paper, §3.1", "published code")
+    assert compare(preset("paper"), preset("paper")) == []
+
+
+def test_compare_keeps_both_sides_of_a_preset_and_its_variant():
+    (row,) = compare(preset("paper"), preset("paper").replace({"noise.rate": 0.3}))
+    assert row["setting"] == "noise.rate"
+    assert {"0.15", "0.3"} <= set(row.values())
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [((), "none"), ((1, 2), "1, 2"), (True, "yes"), (False, "no"), (1e-5, "1e-05"), (8, "8")],
+)
+def test_values_read_as_people_write_them(value, text):
+    assert readable(value) == text
+
+
+def test_settings_survive_json():
+    protocol = preset("demo").replace({"noise.rate": 0.3})
+    assert Protocol.model_validate_json(protocol.model_dump_json()) == protocol

@@ -1,0 +1,195 @@
+import errno
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from memloc.errors import StoreError
+from memloc.records import (
+    FORMAT,
+    Examples,
+    read_json,
+    read_table,
+    whole_file,
+    whole_folder,
+    write_json,
+    write_table,
+)
+
+TABLE = pd.DataFrame({"epoch": [1, 2], "accuracy": [0.5, 1.0], "name": ["θ", "noisy"]})
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_record_comes_back_as_it_was(tmp_path):
+    path = tmp_path / "new" / "run.json"
+    record = {"model": "θ", "n": 3, "rate": 0.1, "names": ["a", "b"], "inner": {"x": None}}
+    write_json(path, record)
+    assert read_json(path) == {"format": FORMAT, **record}
+    assert names_in(path.parent) == ["run.json"]
+    assert "θ" in path.read_text(encoding="utf-8")
+
+
+def test_a_table_comes_back_as_it_was(tmp_path):
+    path = tmp_path / "new" / "t.parquet"
+    write_table(path, TABLE, {"seed": 1, "model": "θ"})
+    table, about = read_table(path)
+    pd.testing.assert_frame_equal(table, TABLE)
+    assert about["seed"] == 1
+    assert about["model"] == "θ"
+    assert about["versions"]["memloc"]
+    assert about["format"] == FORMAT
+    assert names_in(path.parent) == ["t.parquet"]
+
+
+def test_a_table_can_be_read_without_memloc(tmp_path):
+    write_table(tmp_path / "t.parquet", TABLE, {"seed": 1})
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), TABLE)
+
+
+def test_a_file_is_whole_or_as_before(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("before")
+    with pytest.raises(ZeroDivisionError), whole_file(path) as draft:
+        draft.write_text("half")
+        raise ZeroDivisionError
+    assert path.read_text() == "before"
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_a_folder_is_whole_or_as_before(tmp_path):
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "old").write_text("before")
+    with pytest.raises(ZeroDivisionError), whole_folder(path) as draft:
+        (draft / "new").write_text("half")
+        raise ZeroDivisionError
+    assert names_in(path) == ["old"]
+    assert names_in(tmp_path) == ["folder"]
+
+
+def test_a_new_folder_takes_the_place_of_the_old_one(tmp_path):
+    path = tmp_path / "deep" / "folder"
+    for name in ("one", "two"):
+        with whole_folder(path) as draft:
+            (draft / name).write_text(name)
+    assert names_in(path) == ["two"]
+    assert names_in(path.parent) == ["folder"]
+
+
+@pytest.mark.parametrize("whole", [whole_file, whole_folder])
+def test_a_full_disk_is_said_in_one_sentence(tmp_path, whole):
+    with pytest.raises(StoreError) as error, whole(tmp_path / "result"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert str(error.value) == (
+        f"Cannot write {tmp_path / 'result'}: No space left on device. "
+        "Free space or choose another folder."
+    )
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("whole", [whole_file, whole_folder])
+def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(tmp_path, monkeypatch, whole):
+    def refuse(*_args, **_kwargs):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    with pytest.raises(StoreError, match="Permission denied"), whole(tmp_path / "x" / "result"):
+        pytest.fail("nothing can be written there")
+
+
+@pytest.mark.parametrize("whole", [whole_file, whole_folder])
+def test_a_file_where_a_folder_is_needed_is_said_in_one_sentence(tmp_path, whole):
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(StoreError, match="Cannot write"), whole(tmp_path / "runs" / "result"):
+        pytest.fail("nothing can be written there")
+    assert (tmp_path / "runs").read_text() == "a file"
+
+
+def test_a_full_disk_leaves_the_old_table(tmp_path, monkeypatch):
+    path = tmp_path / "t.parquet"
+    write_table(path, TABLE, {"seed": 1})
+
+    def fill(_table, draft):
+        draft.write_bytes(b"PAR1 half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pq, "write_table", fill)
+    with pytest.raises(StoreError, match="No space left"):
+        write_table(path, TABLE, {"seed": 2})
+    assert read_table(path)[1]["seed"] == 1
+    assert names_in(tmp_path) == ["t.parquet"]
+
+
+def test_a_record_that_is_no_json_leaves_nothing(tmp_path):
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "run.json", {"array": np.zeros(2)})
+    assert names_in(tmp_path) == []
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"format": FORMAT + 1}))
+    with pytest.raises(StoreError, match=f"has format {FORMAT + 1}.*update"):
+        read_json(tmp_path / "run.json")
+    arrow = pa.table({"a": [1]}).replace_schema_metadata(
+        {"memloc": json.dumps({"format": FORMAT + 1})}
+    )
+    pq.write_table(arrow, tmp_path / "t.parquet")
+    with pytest.raises(StoreError, match=f"has format {FORMAT + 1}.*update"):
+        read_table(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '{"model": "x"}', "3", '{"format": "A4"}', "null"])
+def test_json_that_is_not_ours_is_refused(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(StoreError, match="was not written by memloc"):
+        read_json(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format": 1, "mod', b"\xff\xfe\x00"])
+def test_damaged_json_is_refused(tmp_path, content):
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(StoreError, match="is not JSON"):
+        read_json(tmp_path / "run.json")
+
+
+def test_a_table_that_is_not_ours_is_refused(tmp_path):
+    TABLE.to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(StoreError, match="was not written by memloc"):
+        read_table(tmp_path / "t.parquet")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    for read, name in ((read_json, "run.json"), (read_table, "t.parquet")):
+        with pytest.raises(StoreError, match=f"{name} does not exist"):
+            read(tmp_path / name)
+
+
+def test_a_damaged_table_is_refused_wherever_the_damage_is(tmp_path):
+    write_table(tmp_path / "t.parquet", TABLE, {"seed": 1})
+    whole = (tmp_path / "t.parquet").read_bytes()
+    damaged = [whole[:n] for n in range(0, len(whole), 97)]
+    damaged += [whole[:n] + bytes(40) + whole[n + 40 :] for n in range(0, len(whole) - 40, 97)]
+    refused = 0
+    for content in damaged:
+        (tmp_path / "d.parquet").write_bytes(content)
+        try:
+            read_table(tmp_path / "d.parquet")
+        except StoreError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > len(damaged) / 2  # what is left: damage to what nobody reads
+
+
+def test_examples_are_taken_in_the_order_asked_for():
+    examples = Examples((("a",), ("b",), ("c",)), np.array([0, 1, 2]))
+    taken = examples.take(np.array([2, 0]))
+    assert taken.parts == (("c",), ("a",))
+    assert taken.labels.tolist() == [2, 0]
+    assert len(taken) == 2
