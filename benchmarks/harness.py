@@ -36,7 +36,7 @@ class Measured:
 def side_by_side(
     ours: Callable[[], Any], baseline: Callable[[], Any], repeats: int
 ) -> tuple[list[tuple[float, float, Any]], list[tuple[float, float, Any]]]:
-    """(seconds, peak megabytes, result) of each repeat; the two take turns, as machines are noisy."""
+    """(seconds, peak megabytes, result) of each repeat; they take turns, as machines are noisy."""
     mine, plain = [], []
     for _ in range(repeats):
         plain.append(timed(baseline))

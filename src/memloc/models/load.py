@@ -43,6 +43,8 @@ class Classifier:
     """Between the parts of a text."""
     new_weights: tuple[str, ...]
     """Parameters that were not in the file and were drawn at random: the head."""
+    unused_weights: tuple[str, ...] = ()
+    """What was in the file and has no place here: another head."""
 
     @cached_property
     def stack(self) -> Stack:
@@ -53,7 +55,9 @@ class Classifier:
     def max_tokens(self) -> int:
         """The longest text that the model can read."""
         positions = getattr(self.model.config, "max_position_embeddings", None)
-        return int(min(self.tokenizer.model_max_length, positions or 10**9))
+        if positions is None:
+            return int(self.tokenizer.model_max_length)
+        return int(min(self.tokenizer.model_max_length, positions - _first_position(self.model)))
 
 
 def load_model(
@@ -81,24 +85,25 @@ def load_model(
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=options.remote_code)
     _settle_padding(name, model, tokenizer)
     new = _new_weights(name, model, info)
-    return Classifier(name, model.eval(), tokenizer, separator_of(tokenizer), new)
+    _refuse_no_numbers(name, model)
+    unused = tuple(sorted(info["unexpected_keys"]))
+    return Classifier(name, model.eval(), tokenizer, separator_of(tokenizer), new, unused)
 
 
 def load_checkpoint(folder: Path) -> Classifier:
-    """A classifier that was trained and saved: every weight must be there and be a number."""
+    """A classifier that was trained and saved: every weight must be there, and no other."""
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} is not a checkpoint: it has no config.json.")
     with quiet(), _as_model_error(str(folder)):
         names = AutoConfig.from_pretrained(folder).id2label
     loaded = load_model(str(folder), [names[i] for i in sorted(names)])
-    if loaded.new_weights:
+    strange = loaded.new_weights or loaded.unused_weights
+    if strange:
         raise ModelError(
-            f"{folder} is damaged or of another model: {len(loaded.new_weights)} weights are "
-            f"missing, {loaded.new_weights[0]} among them. Train it again."
+            f"{folder} is damaged or of another model: {len(strange)} weights are "
+            f"{'missing' if loaded.new_weights else 'too many'}, {strange[0]} among them. "
+            "Train it again."
         )
-    for weight, values in loaded.model.named_parameters():
-        if not torch.isfinite(values).all():
-            raise ModelError(f"{folder} cannot be used: {weight} holds NaN or infinite numbers.")
     return loaded
 
 
@@ -167,7 +172,27 @@ def _is_per_layer(value: Any, depth: int) -> bool:
     return isinstance(value, list) and len(value) == depth
 
 
+def _first_position(model: Any) -> int:
+    """The number of the first position: families that number the padding, too, start behind it."""
+    wanted = model.config.max_position_embeddings
+    tables = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+    starts = [t.padding_idx + 1 for t in tables if t.num_embeddings == wanted and t.padding_idx]
+    return max(starts, default=0)
+
+
+def _refuse_no_numbers(name: str, model: Any) -> None:
+    for weight, values in model.named_parameters():
+        if not torch.isfinite(values).all():
+            raise ModelError(f"{name} cannot be used: {weight} holds NaN or infinite numbers.")
+
+
 def _settle_padding(name: str, model: Any, tokenizer: Any) -> None:
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        # Where a folder lacks the files, transformers makes a tokenizer that knows no words.
+        raise ModelError(
+            f"{name} has no tokenizer, or one without words: save the model's own into the same "
+            "folder (`tokenizer.save_pretrained(...)`)."
+        )
     if tokenizer.pad_token is None:
         # Which token pads does not matter: it is masked, and the readout goes by the mask.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
@@ -226,6 +251,8 @@ def _as_model_error(name: str) -> Iterator[None]:
 
 def _why_not(name: str, error: Exception) -> str:
     reason = " ".join(str(error).split())[:300] or type(error).__name__
+    if "model.safetensors" in reason:
+        reason += " (weights in other formats, which can carry code, are read with --any-format)"
     if Path(name).expanduser().is_dir() or name in tiny.NAMES:
         return f"{name} cannot be loaded as a classifier, it may be damaged: {reason}"
     known = [*tiny.NAMES, *preset("paper").flat()["models.small"]]

@@ -1,7 +1,7 @@
 """Documents as batches of token ids, for guessing next words and masked words."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,12 +44,17 @@ class Batches:
         while True:
             yield self._causal(self.rows)
 
-    def next_and_masked_words(self) -> Iterator[Batch]:
-        """Half of the rows guess next words, the others masked words and the next sentence."""
+    def next_then_masked_words(self, n_next: int) -> Iterator[Batch]:
+        """First `n_next` batches of next words alone, looking back only; then half of the rows
+        guess masked words and the next sentence, looking both ways.
+        """
+        look_back = torch.ones(self.length, self.length, dtype=torch.bool).tril()
+        for _ in range(n_next):
+            causal = self._causal(self.rows)
+            yield replace(causal, attention=look_back.expand(self.rows, 1, -1, -1))
         while True:
             causal, masked = self._causal(self.rows // 2), self._masked(self.rows // 2)
             assert masked.attention is not None
-            look_back = torch.ones(self.length, self.length, dtype=torch.bool).tril()
             yield Batch(
                 torch.cat([causal.ids, masked.ids]),
                 torch.cat([look_back.expand_as(masked.attention), masked.attention]),

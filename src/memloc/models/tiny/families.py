@@ -35,7 +35,7 @@ class Family:
     """Ends of the names of the layers that write into the residual stream."""
     masked: bool = False
     """Learns from masked words as well as from next words."""
-    steps: int = 1600
+    steps: int = 1200
     learning_rate: float = 2e-3
 
 
@@ -59,8 +59,7 @@ FAMILIES: dict[str, Family] = {
         template="[CLS] $A [SEP]",
         residual_outputs=("attention.output.dense", "output.dense"),
         masked=True,
-        steps=3000,
-        learning_rate=1e-3,
+        steps=1600,
     ),
     "tiny-opt": Family(
         OPTConfig(

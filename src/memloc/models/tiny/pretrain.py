@@ -36,7 +36,9 @@ class Recipe:
     length: int = 40
     warm_up: float = 0.1
     weight_decay: float = 0.01
-    embedding_scale: float = 0.5
+    next_word_share: float = 0.5
+    """Share of the steps that a model of masked words spends on next words alone, at first."""
+    embedding_scale: float = 1.5
     """Standard deviation of initial word vectors; large ones keep the first layer from ruling."""
     residual_scale: float = 0.35
     """Shrinks what each layer initially adds to the residual stream."""
@@ -59,7 +61,8 @@ def main(arguments: list[str] | None = None) -> None:
         tokenizer = make_tokenizer(family, tiny.vocabulary())
         documents = tiny.corpus(recipe.seed, recipe.steps * recipe.rows * 10)
         supply = Batches(documents, tokenizer, [recipe.rows, recipe.length])
-        source = supply.next_and_masked_words() if family.masked else supply.next_words()
+        n_next = round(recipe.next_word_share * recipe.steps)
+        source = supply.next_then_masked_words(n_next) if family.masked else supply.next_words()
         pretrain(family, recipe, tokenizer, source, options.out / name)
 
 

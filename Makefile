@@ -1,0 +1,44 @@
+# `make demo` and `make test` do all their set-up in a fresh clone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEV_READY := $(VENV)/.ready-dev
+
+.PHONY: demo test check bench format clean help
+
+help:            ## This list.
+	@grep -E '^[a-z]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+demo: $(READY)   ## Train a tiny run on the embedded default and show how it memorises.
+	$(BIN)/memloc train tiny-opt tiny-topic --out demo
+
+test: $(DEV_READY)  ## All tests.
+	$(BIN)/python -m pytest -n 2
+
+check: $(DEV_READY)  ## Format, lint, types, tests: what CI runs.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(MAKE) test
+
+bench: $(DEV_READY)  ## Ratios against the plain ways, side by side; writes benchmarks/results.json.
+	$(BIN)/python -m benchmarks
+
+format: $(DEV_READY)  ## Put the code into shape.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:           ## Remove the environment and what demo made.
+	rm -rf $(VENV) demo
+
+# torch first and by its exact version: that gives the build for this machine.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(shell grep '^torch==' constraints.txt)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(DEV_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

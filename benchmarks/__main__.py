@@ -1,0 +1,57 @@
+"""`make bench`: every stage beside the plain way, a table, and results.json."""
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import finetuning
+from benchmarks.harness import Measured, keep
+
+STAGES = {
+    "finetuning": lambda: [
+        finetuning.measure(hidden=64, examples=480, epochs=2, repeats=5),
+        finetuning.measure(hidden=384, examples=160, epochs=2, repeats=3),
+    ],
+}
+
+
+def main() -> None:
+    """Run the stages that were named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stages", nargs="*", choices=[[], *STAGES], help="left out: all")
+    found: list[Measured] = []
+    for name in parser.parse_args().stages or STAGES:
+        measured = STAGES[name]()
+        keep(measured)
+        found += measured
+    Console().print(_table(found))
+
+
+def _table(found: list[Measured]) -> Table:
+    table = Table(title="memloc beside the plain way", caption="times faster; medians of turns")
+    for column in (
+        "stage",
+        "hidden",
+        "ratio",
+        "memloc s",
+        "plain s",
+        "MB",
+        "plain MB",
+        "largest difference",
+    ):
+        table.add_column(column)
+    for m in found:
+        numbers = (m.seconds, m.baseline_seconds, m.peak_mb, m.baseline_peak_mb)
+        table.add_row(
+            m.stage,
+            str(m.hidden),
+            f"{m.ratio:.2f}",
+            *(f"{x:.3g}" for x in numbers),
+            f"{m.difference:.1g}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The localisers: how much each layer matters for the labels that a model memorised."""

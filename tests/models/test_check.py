@@ -1,0 +1,72 @@
+import shutil
+
+import pytest
+import torch
+from support import DEPTH, FAMILIES, POSITIONS, WIDTH
+
+from memloc.errors import ModelError
+from memloc.models import check
+from memloc.models.check import check_model, examine
+from memloc.models.load import LoadOptions, load_model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_report_says_what_is_there(tiny_model, family):
+    name = str(tiny_model(family))
+    report = check_model(name)
+    model = load_model(name, ["no", "yes"]).model
+    assert report.model == name
+    assert report.architecture == type(model).__name__
+    assert (report.depth, report.width, report.max_tokens) == (DEPTH, WIDTH, POSITIONS)
+    assert report.parameters == sum(p.numel() for p in model.parameters())
+    assert report.readout in ("first token", "last attended token")
+    assert 0 <= report.parity < 1e-5
+    assert 0 <= report.batch_invariance < 1e-5
+    assert report.shared_weights == ()
+
+
+def test_the_report_follows_the_options(tiny_model):
+    assert check_model(str(tiny_model("bert")), LoadOptions(depth=2)).depth == 2
+
+
+def test_shared_weights_are_named(tiny_model):
+    loaded = load_model(str(tiny_model("bert")), ["no", "yes"])
+    one, two, _ = loaded.model.bert.encoder.layer
+    two.output.dense.weight = one.output.dense.weight
+    (shared,) = examine(loaded).shared_weights
+    assert shared == (
+        "bert.encoder.layer.0.output.dense.weight = bert.encoder.layer.1.output.dense.weight"
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "what"), [("finish", "run block by block"), ("logits", "run in a padded batch")]
+)
+def test_a_difference_from_the_plain_forward_is_refused(tiny_model, monkeypatch, method, what):
+    plain = getattr(check.Stack, method)
+    monkeypatch.setattr(check.Stack, method, lambda self, given: plain(self, given) * 1.01)
+    with pytest.raises(ModelError, match=f"not supported: {what}, its logits differ"):
+        check_model(str(tiny_model("opt")))
+
+
+def test_logits_that_are_no_numbers_are_refused(tiny_model, monkeypatch):
+    monkeypatch.setattr(check.Stack, "logits", lambda _self, given: torch.full((4, 2), torch.nan))
+    with pytest.raises(ModelError, match="differ by nan"):
+        check_model(str(tiny_model("opt")))
+
+
+def test_a_model_with_another_structure_is_refused_in_one_sentence(tiny_model, tmp_path):
+    from transformers import AlbertConfig, AlbertModel
+
+    config = AlbertConfig(
+        vocab_size=len(load_model(str(tiny_model("bert")), ["a", "b"]).tokenizer),
+        embedding_size=8,
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "albert")
+    AlbertModel(config).save_pretrained(folder)
+    with pytest.raises(ModelError, match="AlbertForSequenceClassification is not supported"):
+        check_model(str(folder))

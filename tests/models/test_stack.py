@@ -1,0 +1,265 @@
+import pytest
+import torch
+from support import DEPTH, FAMILIES, WIDTH
+
+from memloc.errors import ModelError
+from memloc.models.load import load_model
+from memloc.models.stack import Stack, at_positions, find_blocks, hidden_of
+
+FIRST = {"bert", "distilbert", "electra", "roberta", "mpnet"}
+LENGTHS = (9, 4, 6, 1)
+
+
+@pytest.fixture(params=FAMILIES)
+def loaded(request, tiny_model):
+    return load_model(str(tiny_model(request.param)), ["no", "maybe", "yes"])
+
+
+@pytest.fixture
+def stack(loaded):
+    return loaded.stack
+
+
+def sample_texts(stack, lengths=LENGTHS, seed=0):
+    """Token ids without the padding token; families with positions from pad + 1 need that."""
+    pad = stack.model.config.pad_token_id
+    tokens = torch.tensor([i for i in range(stack.model.config.vocab_size) if i != pad])
+    rng = torch.Generator().manual_seed(seed)
+    return [tokens[torch.randint(len(tokens), (1, n), generator=rng)] for n in lengths]
+
+
+def padded(texts, pad):
+    longest = max(t.shape[1] for t in texts)
+    ids = torch.full((len(texts), longest), pad)
+    mask = torch.zeros_like(ids)
+    for row, text in enumerate(texts):
+        ids[row, : text.shape[1]] = text
+        mask[row, : text.shape[1]] = 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def alone(text):
+    return {"input_ids": text, "attention_mask": torch.ones_like(text)}
+
+
+def by_blocks(stack, batch):
+    prepared = stack.prepare(batch)
+    state = prepared.state
+    for index, call in enumerate(prepared.calls):
+        state = stack.run(index, state, call)
+    return stack.finish(at_positions(state, prepared.positions))
+
+
+def assert_same(found, expected):
+    """Equal up to float noise, measured against the largest number."""
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def traces(model):
+    """Whatever a stack could leave behind on a model."""
+    return {
+        name: (
+            "forward" in module.__dict__,
+            len(module._forward_hooks),
+            len(module._forward_pre_hooks),
+            module.training,
+        )
+        for name, module in model.named_modules()
+    }
+
+
+def test_depth_width_and_readout_are_found(stack, request):
+    family = request.node.callspec.params["loaded"]
+    assert (stack.depth, stack.width) == (DEPTH, WIDTH)
+    assert stack.readout == ("first" if family in FIRST else "last")
+
+
+@torch.no_grad()
+def test_blocks_one_by_one_give_the_plain_logits(stack):
+    for text in sample_texts(stack):
+        plain = stack.model(input_ids=text).logits
+        assert_same(by_blocks(stack, alone(text)), plain)
+        assert_same(stack.logits(alone(text)), plain)
+
+
+@torch.no_grad()
+def test_a_padded_batch_gives_the_same_logits_as_each_text_alone(stack):
+    texts = sample_texts(stack)
+    batch = padded(texts, stack.model.config.pad_token_id)
+    expected = torch.cat([stack.model(input_ids=text).logits for text in texts])
+    assert (expected.std(0) > 0.01 * expected.abs().max()).all()  # texts differ, so a wrong position would show
+    assert_same(stack.logits(batch), expected)
+    assert_same(by_blocks(stack, batch), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["gpt_neo", "gpt_neox", "gpt2", "llama"])
+def test_a_text_that_ends_with_the_padding_token_is_read_at_its_end(tiny_model, family):
+    stack = load_model(str(tiny_model(family)), ["no", "yes"]).stack
+    pad = stack.model.config.pad_token_id
+    short, long = sample_texts(stack, (4, 7))
+    short[0, -1] = pad  # a word of the text that happens to be the token used for padding
+    expected = stack.finish(hidden_after_blocks(stack, alone(short))[:, -1])
+    batch = padded([long, short], pad)
+    assert_same(stack.logits(batch)[1:], expected)
+    assert_same(stack.logits(alone(short)), expected)
+    misled = stack.model(**batch).logits[1:]
+    assert (misled - expected).abs().max() > 0.01 * expected.abs().max()
+
+
+def hidden_after_blocks(stack, batch):
+    return stack.run_all(stack.prepare(batch))
+
+
+@torch.no_grad()
+def test_any_block_runs_on_any_state(stack):
+    (text,) = sample_texts(stack, (5,))
+    prepared = stack.prepare(alone(text))
+    seen = {}
+    with stack.watched(seen.__setitem__):
+        plain = stack.logits(alone(text))
+    assert sorted(seen) == list(range(DEPTH))
+    state = seen[0]
+    rest = stack.run_all(prepared, first=1, state=state)
+    logits = stack.finish(at_positions(rest, prepared.positions))
+    assert_same(logits, plain)
+    other = stack.run_all(prepared, first=1, state=torch.randn_like(state))
+    assert not torch.allclose(other, rest, atol=1e-3)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_work_leaves_no_trace_on_the_model(loaded, training):
+    model = loaded.model.train(training)
+    before = traces(model)
+    stack = Stack(model)
+    batch = padded(sample_texts(stack), model.config.pad_token_id)
+    with torch.no_grad():
+        by_blocks(stack, batch)
+        stack.logits(batch)
+        with stack.watched(lambda _index, _state: None):
+            stack.logits(batch)
+    assert traces(model) == before
+
+
+def test_an_error_inside_leaves_no_trace_either(loaded):
+    model, stack = loaded.model, loaded.stack
+    before = traces(model)
+    (text,) = sample_texts(stack, (5,))
+
+    def fail(*_):
+        raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"), stack.watched(fail):
+        stack.logits(alone(text))
+    with pytest.raises((IndexError, RuntimeError)):
+        stack.prepare(alone(text + 10_000))
+    with pytest.raises((IndexError, RuntimeError)):
+        stack.logits(alone(text + 10_000))
+    with pytest.raises((IndexError, RuntimeError, ValueError)):
+        stack.finish(torch.zeros(2, WIDTH + 3))
+    assert traces(model) == before
+
+
+def test_weights_are_not_changed_by_looking(loaded):
+    before = {k: v.clone() for k, v in loaded.model.state_dict().items()}
+    batch = padded(sample_texts(loaded.stack), loaded.model.config.pad_token_id)
+    by_blocks(loaded.stack, batch)
+    assert all(torch.equal(v, before[k]) for k, v in loaded.model.state_dict().items())
+    assert all(p.grad is None for p in loaded.model.parameters())
+
+
+def test_gradients_of_the_blocks_are_those_of_the_plain_forward(stack):
+    (text,) = sample_texts(stack, (5,))
+    parameter = next(stack.blocks[1].parameters())
+    (plain,) = torch.autograd.grad(stack.model(input_ids=text).logits[0, 0], parameter)
+    (ours,) = torch.autograd.grad(stack.logits(alone(text))[0, 0], parameter)
+    (run,) = torch.autograd.grad(by_blocks(stack, alone(text))[0, 0], parameter)
+    assert plain.abs().max() > 0
+    assert_same(ours, plain)
+    assert_same(run, plain)
+
+
+def test_a_deep_model_is_seen_whole(tiny_model):
+    stack = load_model(str(tiny_model("opt", depth=24)), ["no", "yes"]).stack
+    assert stack.depth == 24
+    texts = sample_texts(stack)
+    batch = padded(texts, stack.model.config.pad_token_id)
+    with torch.no_grad():
+        expected = torch.cat([stack.model(input_ids=text).logits for text in texts])
+        assert_same(by_blocks(stack, batch), expected)
+
+
+def classifier(config):
+    from transformers import AutoModelForSequenceClassification
+
+    return AutoModelForSequenceClassification.from_config(config)
+
+
+def test_layers_with_shared_weights_are_refused_in_one_sentence():
+    from transformers import AlbertConfig
+
+    model = classifier(
+        AlbertConfig(
+            vocab_size=30,
+            embedding_size=8,
+            hidden_size=16,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            intermediate_size=16,
+        )
+    )
+    with pytest.raises(ModelError, match=r"AlbertForSeq.*0 lists of 3 blocks.*shared weights"):
+        Stack(model)
+
+
+@pytest.mark.parametrize("decoder_layers", [2, 3])
+def test_encoder_decoders_are_refused_in_one_sentence(decoder_layers):
+    from transformers import BartConfig
+
+    model = classifier(
+        BartConfig(
+            vocab_size=30,
+            d_model=16,
+            encoder_layers=2,
+            decoder_layers=decoder_layers,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=16,
+            decoder_ffn_dim=16,
+            max_position_embeddings=32,
+        )
+    )
+    with pytest.raises(ModelError, match="not supported") as error:
+        Stack(model)
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_without_padding_token_is_refused_in_one_sentence(tiny_model):
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_model("gpt_neo"))
+    model.config.pad_token_id = None
+    with pytest.raises(ModelError, match=r"no padding token.*load_model"):
+        Stack(model)
+
+
+def test_a_list_inside_a_block_does_not_count(tiny_model):
+    model = load_model(str(tiny_model("bert")), ["no", "yes"]).model
+    model.bert.encoder.layer[0].experts = torch.nn.ModuleList(
+        torch.nn.Linear(2, 2) for _ in range(DEPTH)
+    )
+    assert find_blocks(model) is model.bert.encoder.layer
+
+
+def test_a_head_that_reads_every_position_is_refused(tiny_model):
+    model = load_model(str(tiny_model("opt")), ["no", "yes"]).model
+    norm = model.model.decoder.final_layer_norm
+    norm.register_forward_hook(lambda _m, _i, out: out + out.mean(1, keepdim=True))
+    with pytest.raises(ModelError, match="its head reads the positions"):
+        Stack(model)
+
+
+def test_a_block_that_returns_something_else_is_refused():
+    with pytest.raises(ModelError, match="returned dict"):
+        hidden_of({"hidden_states": 1})
