@@ -180,7 +180,11 @@ def _settings(name: str | None, changes: list[str] | None, usual: "Protocol") ->
     for key, equals, _value in pairs:
         if not equals:
             raise SettingsError(f"--set {key} has no value: write --set {key}=VALUE.")
-    return base.replace({key: yaml.safe_load(value) for key, _, value in pairs})
+    try:
+        return base.replace({key: yaml.safe_load(value) for key, _, value in pairs})
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise SettingsError(f"--set got a value that is no YAML: {reason}.") from error
 
 
 def _read_task(

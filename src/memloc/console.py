@@ -57,7 +57,7 @@ def show_record(record: Mapping[str, Any], as_json: bool) -> None:
 
 def show_run(run: "Run", as_json: bool) -> None:
     """What a training came to: the curve, the verdict in a sentence, where everything is."""
-    weights = sorted(path.parent.name for path in run.folder.glob("checkpoints/*/config.json"))
+    weights = run.weights()
     if as_json:
         facts = {"folder": str(run.folder), "weights": weights, "verdict": run.verdict()}
         return _show_json({**facts, "without": run.about.get("without", {})})

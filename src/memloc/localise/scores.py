@@ -91,14 +91,16 @@ class LayerScores:
         if "method" not in note or list(table.columns) != list(COLUMNS):
             raise StoreError(f"{path} holds no layer scores.")
         parts = {str(name): part for name, part in table.groupby("quantity")}
-        mcog = [float(parts[name]["value"].iloc[0]) for name in ("mcog", "mcog low", "mcog high")]
-        level = note["scores"].get("level", 0.95)
+        mcog = {
+            end: float(_values(parts[f"mcog{name}"])[0])
+            for end, name in (("estimate", ""), ("low", " low"), ("high", " high"))
+        }
         return cls(
             method=note["method"],
             weights=_values(parts["weight"]),
             low=_values(parts["weight low"]),
             high=_values(parts["weight high"]),
-            mcog=Interval(*mcog, level=level),
+            mcog=Interval(**mcog, level=note["scores"].get("level", 0.95)),
             outcomes=_read_outcomes(parts),
             details={
                 name.removeprefix(DETAIL): _read_detail(part)

@@ -48,7 +48,7 @@ def load_state(path: Path, objectives: Sequence[Objective]) -> dict[str, Any]:
             note: dict[str, Any] = json.loads(file.metadata()["memloc"])
             for objective in objectives:
                 _restore(objective, file, note["updates"][objective.name])
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise StoreError(
             f"{path} cannot be continued from ({error}): delete it to train from the start."
         ) from error
@@ -61,8 +61,6 @@ def _restore(objective: Objective, file: Any, updates: int) -> None:
     for name, parameter in objective.tensors.items():
         parameter.copy_(file.get_tensor(f"weight/{name}"))
         objective.optimiser.state[parameter] = {
-            kind: file.get_tensor(f"{objective.name}/{kind}/{name}").to(
-                "cpu" if kind == "step" and parameter.device.type == "cpu" else parameter.device
-            )
+            kind: file.get_tensor(f"{objective.name}/{kind}/{name}").to(parameter.device)
             for kind in ("step", "exp_avg", "exp_avg_sq")
         }

@@ -91,7 +91,8 @@ def train_epoch(
     that was never interrupted.
     """
     losses: dict[str, list[Tensor]] = {objective.name: [] for objective in objectives}
-    with _out_of_memory_explained(objectives), torch_seeded(seed, "dropout", epoch):
+    settings = [objective.settings for objective in objectives]
+    with out_of_memory_explained(*settings), torch_seeded(seed, "dropout", epoch):
         for index, rows in epoch_order(objectives, seed, epoch):
             with only_trainable(objectives, index):
                 losses[objectives[index].name].append(update(objectives[index], rows))
@@ -177,14 +178,15 @@ def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Pa
 
 
 @contextmanager
-def _out_of_memory_explained(objectives: Sequence[Objective]) -> Iterator[None]:
+def out_of_memory_explained(*settings: FineTuneSettings) -> Iterator[None]:
+    """While active, running out of memory is an error that says what to try."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
             raise
-        size = max(o.settings.batch_size for o in objectives)
-        pieces = max(o.settings.accumulate for o in objectives)
+        size = max(s.batch_size for s in settings)
+        pieces = max(s.accumulate for s in settings)
         raise TrainingError(
             f"Out of memory with batches of {size} in {pieces} piece(s): set finetune.accumulate="
             f"{min(size, 2 * pieces)} (the same updates, less memory), or a smaller "
@@ -193,9 +195,8 @@ def _out_of_memory_explained(objectives: Sequence[Objective]) -> Iterator[None]:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    text = str(error).lower()
-    return (
-        isinstance(error, MemoryError | torch.OutOfMemoryError)
-        or "out of memory" in text
-        or "not enough memory" in text
+    # Torch says it in other words on each system; on a CPU it is a plain RuntimeError.
+    words = ("out of memory", "not enough memory", "allocate memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        wording in str(error).lower() for wording in words
     )

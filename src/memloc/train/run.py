@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memloc.errors import StoreError, TrainingError
+from memloc.errors import StoreError, TrainingError, lookup
 from memloc.protocol import Protocol
 from memloc.records import (
     Examples,
@@ -30,7 +30,9 @@ TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
 CHECKPOINTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAININGS.items()}
 """The weights of a run, and the training that makes each."""
 DECIDING = ("noise", "splits", "text", "finetune")
-"""The groups of settings that decide what a run's weights are."""
+"""The groups of settings that decide what a run's weights are, but for these:"""
+NOT_DECIDING = ("finetune.seeds", "finetune.accumulate")
+"""The seeds of a whole study; and the pieces of a batch, whose update is the same."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,15 @@ class Run:
         """The folder of these weights, there or not."""
         return self.folder / "checkpoints" / weights
 
+    def weights(self) -> list[str]:
+        """The names of the weights that are there."""
+        return [name for name in CHECKPOINTS if self.path(name).is_dir()]
+
     def load(self, weights: str) -> "Classifier":
         """These weights, with an error that says how to make them where they are missing."""
         from memloc.models.load import load_checkpoint
 
+        lookup("set of weights", weights, CHECKPOINTS)
         if not self.path(weights).is_dir():
             why = self.about.get("without", {}).get(weights)
             hint = why or "`memloc train` with the same settings makes what is missing."
@@ -165,10 +172,12 @@ def _same_or_refuse(folder: Path, there: dict[str, Any], wanted: dict[str, Any])
 
 
 def _differences(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    pairs = [(k, there.get(k), wanted[k]) for k in ("model", "weights_hash", "depth", "seed")]
+    names = ("model", "weights_hash", "depth", "seed", "is_large")
+    pairs = [(k, there.get(k), wanted[k]) for k in names]
     pairs += [(f"task.{k}", there["task"].get(k), v) for k, v in wanted["task"].items()]
     old, new = (checked(Protocol, side["protocol"]).flat() for side in (there, wanted))
-    pairs += [(k, old[k], new[k]) for k in new if k.split(".")[0] in DECIDING]
+    deciding = [k for k in new if k.split(".")[0] in DECIDING and k not in NOT_DECIDING]
+    pairs += [(k, old[k], new[k]) for k in deciding]
     # The source is for people: the same data read from elsewhere are the same data.
     return [(k, a, b) for k, a, b in pairs if a != b and k != "task.source"]
 

@@ -26,7 +26,7 @@ from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, wr
 from memloc.seeds import generator
 from memloc.train.checkpoints import load_state, save_checkpoint, save_state
 from memloc.train.evaluate import TOKENS_PER_BATCH, accuracies, evaluating, predict, to_batch
-from memloc.train.finetune import Objective, learning, train_epoch
+from memloc.train.finetune import Objective, learning, out_of_memory_explained, train_epoch
 from memloc.train.gathering import Parameters
 from memloc.train.run import CHECKPOINTS, TRAININGS, Run, begin
 
@@ -92,9 +92,10 @@ def add_noise(task: Task, protocol: Protocol) -> NoisyLabels:
 def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECKPOINTS)) -> Run:
     """Make the missing ones of a run's weights; what is there stays, what was begun goes on."""
     wanted = {lookup("set of weights", name, CHECKPOINTS) for name in weights}
+    pick_device(recipe.device)  # one that is not there is refused before anything is written
     start = _load(recipe)
     run = begin(Path(folder), recipe.task, recipe.noisy, _identity(recipe, start))
-    with suitable_threads(start.stack.width):
+    with suitable_threads(start.stack.width), out_of_memory_explained(recipe.settings):
         for training in TRAININGS:
             if training in wanted and not run.path(TRAININGS[training]).is_dir():
                 run = _Training(recipe, run, training).make()
@@ -113,6 +114,7 @@ def _identity(recipe: Recipe, start: Classifier) -> dict[str, Any]:
         "depth": start.stack.depth,
         "width": start.stack.width,
         "seed": recipe.seed,
+        "is_large": recipe.model in recipe.protocol.models.large,
         "preset": recipe.protocol.preset,
         "changes": recipe.protocol.changes(),
         "protocol": recipe.protocol.model_dump(mode="json"),
