@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
+from benchmarks.samples import SEED, bert, questions
 from memloc.data.encode import Encoded, random_batches
 from memloc.models.device import suitable_threads
 from memloc.models.packing import training_logits
@@ -20,14 +21,11 @@ from memloc.seeds import generator
 from memloc.train.evaluate import to_batch
 from memloc.train.finetune import Objective, learning, schedule, train_epoch
 
-SEED = 1
-VOCABULARY = 2000
-
 
 def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
     """Tokens a second of both, and how far apart their loss curves are."""
     transformers.logging.set_verbosity_error()
-    encoded, labels = _questions(examples)
+    encoded, labels = questions(examples)
     settings = preset("paper").finetune.replace({"learning_rate": 3e-4, "epochs": epochs})
     with suitable_threads(hidden) as threads:
         mine, plain = side_by_side(
@@ -61,38 +59,10 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
     )
 
 
-def _questions(n: int) -> tuple[Encoded, IntArray]:
-    """Texts as long as TREC's questions, with six classes that a few of their words give away."""
-    rng = generator(SEED, "questions")
-    lengths = np.clip(rng.gamma(9, 1.3, n).round(), 5, 40).astype(np.int64)
-    labels = rng.integers(0, 6, n)
-    texts = [rng.integers(100, VOCABULARY, length) for length in lengths]
-    for text, label in zip(texts, labels, strict=True):
-        text[rng.integers(1, len(text))] = 10 + label
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Encoded(np.concatenate(texts).astype(np.int32), offsets, 0, 0), labels
-
-
-def _model(hidden: int) -> Any:
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=hidden,
-        num_hidden_layers=12,
-        num_attention_heads=hidden // 32 if hidden > 64 else 4,
-        intermediate_size=4 * hidden,
-        num_labels=6,
-        # Without dropout the two must follow the very same curve.
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    torch.manual_seed(SEED)
-    return BertForSequenceClassification(config)
-
-
 def _memloc(
     hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings
 ) -> list[float]:
-    stack = Stack(_model(hidden))
+    stack = Stack(bert(hidden))
     logits = training_logits(stack)
     parts, everything = find_parts(stack), dict(stack.model.named_parameters())
     groups = [{n: everything[n] for n in names} for names in (parts.after, *parts.blocks)]
@@ -134,7 +104,7 @@ class _SameOrder(Trainer):
 def _trainer(
     hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings
 ) -> list[float]:
-    model = _model(hidden)
+    model = bert(hidden)
     model.bert.embeddings.requires_grad_(False)
     learning = [p for p in model.parameters() if p.requires_grad]
     batches = [

@@ -1,8 +1,10 @@
 """How the command line prints: tables for people, JSON for machines, one line for an error."""
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,6 +13,8 @@ from typer.core import TyperGroup
 from memloc.errors import MemlocError
 
 if TYPE_CHECKING:
+    from memloc.localise.localise import Localised
+    from memloc.localise.scores import LayerScores
     from memloc.train.run import Run
 
 
@@ -73,6 +77,45 @@ def show_run(run: "Run", as_json: bool) -> None:
         typer.echo(f"No {name} weights: {why}")
     typer.echo(f"\n{run.folder}: {', '.join(weights)}")
     return None
+
+
+def show_localised(found: "Localised", as_json: bool) -> None:
+    """Bars for every layer, one sentence a method, why others did not run, where the files are."""
+    if as_json:
+        return _show_json(
+            {
+                "folder": str(found.folder),
+                "methods": {name: _as_record(scores) for name, scores in found.scores.items()},
+                "skipped": found.skipped,
+            }
+        )
+    from memloc.report.terminal import layer_bars
+    from memloc.report.words import sentence
+
+    for scores in found.scores.values():
+        typer.echo(f"{layer_bars(scores)}\n{sentence(scores)}\n")
+    for name, why in found.skipped.items():
+        typer.echo(f"{name} did not run: it {why}.")
+    typer.echo(f"{found.folder}: {', '.join(f'{name}.parquet' for name in found.scores)}")
+    return None
+
+
+def _as_record(scores: "LayerScores") -> dict[str, Any]:
+    from memloc.report.words import sentence
+
+    return {
+        "weights": scores.weights.tolist(),
+        "low": [_or_none(x) for x in scores.low],
+        "high": [_or_none(x) for x in scores.high],
+        "mcog": {k: _or_none(v) for k, v in asdict(scores.mcog).items()},
+        "sentence": sentence(scores),
+        "about": scores.about,
+    }
+
+
+def _or_none(number: float) -> float | None:
+    """JSON has no NaN."""
+    return None if math.isnan(number) else float(number)
 
 
 def _sentence(run: "Run") -> str:

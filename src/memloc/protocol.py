@@ -118,6 +118,8 @@ class SwappingSettings(Settings):
 
     normalise: bool = paper(True, "§3.1")
     """Whether the error of the full window counts as 1.0."""
+    clean_examples: int | None = ours(None, ge=1)
+    """Clean examples whose error is measured, drawn at random; none given: all."""
 
 
 class RetrainingSettings(Settings):
@@ -148,6 +150,8 @@ class GradientSettings(Settings):
     """Whether the mean gradient of as many clean examples is subtracted first."""
     divide_frozen: bool = paper(True, "appendix E")
     """Whether the norm is divided by that of θ_F."""
+    interval_groups: int = ours(8, ge=0)
+    """Groups of examples that are left out in turn for the intervals; 0: no intervals."""
 
 
 class ProbeSettings(Settings):

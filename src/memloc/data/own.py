@@ -1,5 +1,6 @@
 """Makes a task of anybody's own file, with or without noise that is already in its labels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,3 +131,63 @@ def _examples(
 ) -> Examples:
     index = {name: i for i, name in enumerate(names)}
     return Examples(parts, np.array([index[label] for label in labels], dtype=np.int64))
+
+
+def read_noisy_examples(
+    path: Path,
+    *,
+    text: str,
+    label: str,
+    noisy: str,
+    known: Sequence[str],
+    pair: str | None = None,
+) -> tuple[Examples, NoisyLabels]:
+    """The examples that a model was trained on, for classes it already knows by name or number.
+
+    `noisy` is a column of true and false, or one of original labels; a column of 0 and 1 is taken
+    for original labels where 0 and 1 are classes. Unknown original labels become -1.
+    """
+    path, parts = Path(path), [text] if pair is None else [text, pair]
+    table = read_columns(path, [*parts, label, noisy])
+    texts = [texts_of(path, column, table[column]) for column in parts]
+    names = labels_of(path, label, table[label])
+    index = _known_index(path, label, set(names), known)
+    assigned = np.array([index[name] for name in names], dtype=np.int64)
+    marks = labels_of(path, noisy, table[noisy])
+    if set(marks) <= set(index) | set(known) and not _is_boolean(table[noisy]):
+        known_index = _known_index(path, noisy, set(marks), known)
+        original = np.array([known_index[mark] for mark in marks], dtype=np.int64)
+    else:
+        flagged = np.array([_as_flag(path, noisy, mark) for mark in marks])
+        original = np.where(flagged, -1, assigned)
+    return Examples(tuple(zip(*texts, strict=True)), assigned), given_noise(original, assigned)
+
+
+def _known_index(path: Path, column: str, names: set[str], known: Sequence[str]) -> dict[str, int]:
+    """From the names in a file to the model's classes: by name, or all by number."""
+    by_name = {name: i for i, name in enumerate(known)}
+    by_number = {str(i): i for i in range(len(known))}
+    for index in (by_name, by_number):
+        if names <= set(index):
+            return index
+    strange = sorted_labels(names - set(by_name))
+    raise DataError(
+        f"Column {column!r} of {path} has labels that the model does not know"
+        f" ({', '.join(strange[:5])}); it knows {', '.join(known)}, or their numbers from 0."
+    )
+
+
+FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _is_boolean(values: Sequence[object]) -> bool:
+    return all(isinstance(value, bool) for value in values)
+
+
+def _as_flag(path: Path, column: str, mark: str) -> bool:
+    if mark.lower() not in FLAGS:
+        raise DataError(
+            f"Column {column!r} of {path} holds {mark!r}; it must hold true and false, or the"
+            " labels before noise."
+        )
+    return FLAGS[mark.lower()]

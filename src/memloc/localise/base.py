@@ -1,5 +1,6 @@
 """The contract of a localiser, `score_layers(subject) -> LayerScores`, and how others register."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -44,18 +45,24 @@ class Subject:
     """How to get each set of weights that is there."""
     work: Path
     """A folder in which half-done work may be kept."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """What identifies data and weights, for results to say."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """For sets of weights that are not there: how to get them."""
     device: str = "cpu"
 
     def load(self, weights: str) -> Classifier:
         """A fresh copy of these weights, on the device, in evaluation mode."""
-        if weights not in self.loaders:
-            how = self.missing.get(weights, f"give them with --{weights}.")
-            raise StoreError(f"There are no {weights} weights for {self.name}: {how}")
+        self.require(weights)
         loaded = self.loaders[weights]()
         loaded.model.to(self.device).eval()
         return loaded
+
+    def require(self, weights: str) -> None:
+        """Raise where these weights are not there, and say how to get them."""
+        if weights not in self.loaders:
+            how = self.missing.get(weights, f"give them with --{weights}.")
+            raise StoreError(f"There are no {weights} weights for {self.name}: {how}")
 
     def encode(self, model: Classifier) -> Encoded:
         """The training texts as this model reads them."""
@@ -74,12 +81,15 @@ class Subject:
 
     def about(self) -> dict[str, Any]:
         """What a result says of where it came from."""
-        return {
+        facts = {
             "subject": self.name,
             "seed": self.seed,
             "preset": self.protocol.preset,
             "changes": self.protocol.changes(),
+            "inputs": dict(self.inputs),
         }
+        plain: dict[str, Any] = json.loads(json.dumps(facts))  # as it reads back from a file
+        return plain
 
 
 def localisers() -> dict[str, Callable[[], Localiser]]:

@@ -91,16 +91,14 @@ class LayerScores:
         if "method" not in note or list(table.columns) != list(COLUMNS):
             raise StoreError(f"{path} holds no layer scores.")
         parts = {str(name): part for name, part in table.groupby("quantity")}
-        mcog = {
-            end: float(_values(parts[f"mcog{name}"])[0])
-            for end, name in (("estimate", ""), ("low", " low"), ("high", " high"))
-        }
+        mcog = [float(_values(parts[name])[0]) for name in MCOG]
+        level = float(note["scores"].get("level", 0.95))
         return cls(
             method=note["method"],
             weights=_values(parts["weight"]),
             low=_values(parts["weight low"]),
             high=_values(parts["weight high"]),
-            mcog=Interval(**mcog, level=note["scores"].get("level", 0.95)),
+            mcog=Interval(mcog[0], mcog[1], mcog[2], level, int(mcog[3])),
             outcomes=_read_outcomes(parts),
             details={
                 name.removeprefix(DETAIL): _read_detail(part)
@@ -144,6 +142,7 @@ COLUMNS = {
 }
 """Layers are counted from 1 (0: before the first); `first` and `last` are a window's ends."""
 DETAIL = "detail "
+MCOG = ("mcog", "mcog low", "mcog high", "mcog resamples dropped")
 
 
 def _frames(scores: LayerScores) -> "Iterator[pd.DataFrame]":
@@ -151,8 +150,8 @@ def _frames(scores: LayerScores) -> "Iterator[pd.DataFrame]":
     for name, values in (("", scores.weights), (" low", scores.low), (" high", scores.high)):
         yield _frame(f"weight{name}", values, layer=layers)
     mcog = scores.mcog
-    for name, value in (("", mcog.estimate), (" low", mcog.low), (" high", mcog.high)):
-        yield _frame(f"mcog{name}", np.array([value]))
+    for name, value in zip(MCOG, (mcog.estimate, mcog.low, mcog.high, mcog.n_dropped), strict=True):
+        yield _frame(name, np.array([value]))
     for name, array in scores.details.items():
         flat = array.reshape(len(array), -1)
         layer, item = np.indices(flat.shape)

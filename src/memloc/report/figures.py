@@ -17,11 +17,11 @@ COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#009E73")
 FORMATS = ("png", "svg", "pdf")
 
 
-def training_curves(table: "pd.DataFrame") -> "alt.LayerChart":
+def training_curves(table: "pd.DataFrame") -> "alt.Chart":
     """Accuracy by epoch of the training on noisy labels, noisy and clean examples apart."""
     import altair as alt
 
-    noisy = table[table["training"] == "noisy"]
+    noisy = table.loc[table["training"] == "noisy", ["epoch", *CURVES]]
     long = noisy.melt("epoch", list(CURVES), var_name="group", value_name="accuracy")
     long["group"] = long["group"].map(CURVES)
     names = list(CURVES.values())
@@ -43,8 +43,8 @@ def training_curves(table: "pd.DataFrame") -> "alt.LayerChart":
         strokeDash=alt.StrokeDash("group:N", title=None, sort=names, legend=None),
         tooltip=["group", "epoch", alt.Tooltip("accuracy", format=".1%")],
     )
-    return (base.mark_line(strokeWidth=2.5) + base.mark_point(size=12, filled=True)).properties(
-        width=520, height=260, title="First the rule, then the exceptions"
+    return (base.mark_line(strokeWidth=2.5)).properties(
+        width=520, height=260, title="What is predicted, epoch by epoch"
     )
 
 

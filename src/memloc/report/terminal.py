@@ -1,10 +1,13 @@
 """Small pictures made of characters, for the terminal."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from memloc.localise.scores import LayerScores
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -31,4 +34,17 @@ def memorisation_curve(table: "pd.DataFrame") -> str:
     for column, label in CURVES.items():
         values = noisy[column].tolist()
         lines.append(f"{label:{label_width}} |{sparkline(values)}| {values[-1]:.0%}")
+    return "\n".join(lines)
+
+
+def layer_bars(scores: "LayerScores", width: int = 30) -> str:
+    """A line a layer: a bar for its weight, the number and its interval."""
+    top = float(scores.weights.max()) or 1.0
+    lines = [f"{scores.method}, weight of each layer"]
+    for number, (weight, low, high) in enumerate(
+        zip(scores.weights, scores.low, scores.high, strict=True), start=1
+    ):
+        bar = "█" * round(width * max(0.0, float(weight)) / top)
+        interval = "" if math.isnan(low) else f"  [{low:.3f}, {high:.3f}]"
+        lines.append(f"{number:>3} {bar:<{width}} {weight:.3f}{interval}")
     return "\n".join(lines)

@@ -1,7 +1,8 @@
 """Weights in the ecosystem's own format, with how they came to be; and half-done trainings."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from memloc.train.finetune import Objective
 
 PROVENANCE = "memloc.json"
 """The file beside the weights that says how they came to be."""
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any]) -> None:
     """A `save_pretrained` folder with tokenizer and provenance, whole or absent."""
-    with whole_folder(folder) as draft, quiet():
+    with whole_folder(folder) as draft, quiet(), _as_os_error():
         trained.model.save_pretrained(draft)
         trained.tokenizer.save_pretrained(draft)
         write_json(draft / PROVENANCE, {**about, "versions": versions()})
@@ -35,7 +37,7 @@ def save_state(path: Path, objectives: Sequence[Objective], about: Mapping[str, 
             for kind, moment in objective.optimiser.state[parameter].items():
                 tensors[f"{objective.name}/{kind}/{name}"] = moment
     note = {**about, "updates": {o.name: o.updates for o in objectives}}
-    with whole_file(path) as draft:
+    with whole_file(path) as draft, _as_os_error():
         save_file(
             {k: v.contiguous() for k, v in tensors.items()}, draft, {"memloc": json.dumps(note)}
         )
@@ -58,9 +60,25 @@ def load_state(path: Path, objectives: Sequence[Objective]) -> dict[str, Any]:
 @torch.no_grad()
 def _restore(objective: Objective, file: Any, updates: int) -> None:
     objective.updates = updates
+    saved = set(file.keys())
     for name, parameter in objective.tensors.items():
-        parameter.copy_(file.get_tensor(f"weight/{name}"))
+        weight = file.get_tensor(f"weight/{name}")
+        if weight.shape != parameter.shape:
+            raise ValueError(f"{name} has another size there")
+        parameter.copy_(weight)
+        keys = {kind: f"{objective.name}/{kind}/{name}" for kind in _MOMENTS}
+        # A parameter that the model never uses has no moments.
         objective.optimiser.state[parameter] = {
-            kind: file.get_tensor(f"{objective.name}/{kind}/{name}").to(parameter.device)
-            for kind in ("step", "exp_avg", "exp_avg_sq")
+            kind: file.get_tensor(key).to(parameter.device)
+            for kind, key in keys.items()
+            if saved.intersection(keys.values())
         }
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """What safetensors cannot write (a full disk, say) it reports as an error of its own."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error

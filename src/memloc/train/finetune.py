@@ -162,16 +162,25 @@ def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Pa
     or what follows the blocks.
     """
     mode = model.training
+    model.train()
+    try:
+        with gradients_for(model, groups) as tensors:
+            yield tensors
+    finally:
+        model.train(mode)
+
+
+@contextmanager
+def gradients_for(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Parameters]]:
+    """The same without a change of mode: gradients for these groups alone, gathered."""
     wanted = [(p, p.requires_grad) for p in model.parameters()]
     mine = {id(p) for group in groups for p in group.values()}
-    model.train()
     for parameter, _ in wanted:
         parameter.requires_grad_(id(parameter) in mine)
     try:
         with gathered(groups) as tensors:
             yield tensors
     finally:
-        model.train(mode)
         for parameter, want in wanted:
             parameter.requires_grad_(want)
             parameter.grad = None

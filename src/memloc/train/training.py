@@ -52,6 +52,11 @@ class Recipe:
             object.__setattr__(self, "protocol", default_protocol(self.model))
         if _left_out(self.noisy):
             object.__setattr__(self, "noisy", add_noise(self.task, self.protocol))
+        if not np.array_equal(self.noisy.original, self.task.train.labels):
+            raise DataError(
+                f"The {len(self.noisy.original)} labels before noise are not those of the "
+                f"{len(self.task.train)} training examples of {self.task.name}."
+            )
         if not 0 < self.noisy.is_noisy.sum() < len(self.noisy.is_noisy):
             raise DataError(
                 f"{self.noisy.is_noisy.sum()} of {len(self.noisy.is_noisy)} training examples are "

@@ -22,8 +22,8 @@ class Batch:
     """(rows, 1, length, length), true where a position may look; None leaves it to the model."""
     targets: Tensor
     """(rows, length) the word to guess at each position, or IGNORED."""
-    following: Tensor | None = None
-    """(masked rows, vocabulary) frequencies of the words of the next sentence."""
+    gist: Tensor | None = None
+    """(masked rows, vocabulary) frequencies of the row's own words and of the next sentence's."""
 
 
 class Batches:
@@ -46,7 +46,7 @@ class Batches:
 
     def next_then_masked_words(self, n_next: int) -> Iterator[Batch]:
         """First `n_next` batches of next words alone, looking back only; then half of the rows
-        guess masked words and the next sentence, looking both ways.
+        guess masked words and the gist, looking both ways.
         """
         look_back = torch.ones(self.length, self.length, dtype=torch.bool).tril()
         for _ in range(n_next):
@@ -59,7 +59,7 @@ class Batches:
                 torch.cat([causal.ids, masked.ids]),
                 torch.cat([look_back.expand_as(masked.attention), masked.attention]),
                 torch.cat([causal.targets, masked.targets]),
-                masked.following,
+                masked.gist,
             )
 
     def _causal(self, rows: int) -> Batch:
@@ -80,7 +80,7 @@ class Batches:
         return ids[: self.length]
 
     def _masked(self, rows: int) -> Batch:
-        """Beginnings of documents with some words masked, and the words that come next."""
+        """Parts of documents with some words masked, and what they are about."""
         cut = [self._beginning() for _ in range(rows)]
         beginnings = [torch.tensor(ids) for ids, _ in cut]
         pad = self.tokenizer.pad_token_id
@@ -91,25 +91,24 @@ class Batches:
         hidden &= ~torch.isin(ids, special)
         targets = torch.where(hidden, ids, IGNORED)
         attention = (ids != pad)[:, None, None, :].expand(-1, 1, self.length, -1)
-        following = torch.zeros(rows, len(self.tokenizer))
+        gist = torch.zeros(rows, len(self.tokenizer))
         for row, (_, words) in enumerate(cut):
-            following[row].index_add_(
-                0, torch.tensor(words), torch.full((len(words),), 1 / len(words))
-            )
+            gist[row].index_add_(0, torch.tensor(words), torch.full((len(words),), 1 / len(words)))
         return Batch(
-            torch.where(hidden, self.tokenizer.mask_token_id, ids), attention, targets, following
+            torch.where(hidden, self.tokenizer.mask_token_id, ids), attention, targets, gist
         )
 
     def _beginning(self) -> tuple[list[int], list[int]]:
-        """Some sentences of a document, one at least, and the sentence after them."""
+        """Some sentences of a document, one at least, and their words with the next sentence's."""
         sentences = next(self.documents)
         if len(sentences) < 2:
             return self._beginning()
         cut = int(torch.randint(1, len(sentences), (1,), generator=self.rng))
         first = int(torch.randint(0, cut, (1,), generator=self.rng))
-        body = self._ids(" ".join(sentences[first:cut]))[: self.length - 2]
+        text = " ".join(sentences[first:cut]).replace("|", self.tokenizer.sep_token)
+        body = self._ids(text)[: self.length - 2]
         cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        return [cls, *body, sep], self._ids(sentences[cut])
+        return [cls, *body, sep], body + self._ids(sentences[cut])
 
     def _ids(self, text: str) -> list[int]:
         return [self.ids_of[word] for word in text.split()]

@@ -1,8 +1,9 @@
 """Makes the embedded models: `python -m memloc.models.tiny.pretrain [NAME ...] [--out DIR]`.
 
 Each model learns to continue documents of the embedded suite's generator. BERT, which sees both
-sides, also learns to fill in masked words and to guess the words of the next sentence from its
-first token, in every second row of each batch. The output layers are thrown away.
+sides, starts with that too, looking back only; later half of its rows are for filling in masked
+words and for telling the gist (words there and in the next sentence) from the first token.
+The output layers are thrown away.
 """
 
 import argparse
@@ -110,15 +111,15 @@ def train(model: PreTrainedModel, recipe: Recipe, source: Iterator[Batch]) -> li
     """Trains for the recipe's number of steps, without dropout; returns the loss of each step."""
     model.eval()
     config = model.config
-    words, following = (nn.Linear(config.hidden_size, config.vocab_size) for _ in range(2))
-    parameters = [*model.parameters(), *words.parameters(), *following.parameters()]
+    words, gist = (nn.Linear(config.hidden_size, config.vocab_size) for _ in range(2))
+    parameters = [*model.parameters(), *words.parameters(), *gist.parameters()]
     optimizer = torch.optim.AdamW(
         parameters, recipe.learning_rate, betas=(0.9, 0.98), weight_decay=recipe.weight_decay
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, cosine(recipe))
     losses: list[float] = []
     for step, batch in zip(range(recipe.steps), source, strict=False):
-        loss = batch_loss(model, words, following, batch)
+        loss = batch_loss(model, words, gist, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -132,16 +133,14 @@ def train(model: PreTrainedModel, recipe: Recipe, source: Iterator[Batch]) -> li
     return losses
 
 
-def batch_loss(
-    model: PreTrainedModel, words: nn.Linear, following: nn.Linear, batch: Batch
-) -> Tensor:
-    """Loss of the words to guess, plus that of the next sentence's words where there are any."""
+def batch_loss(model: PreTrainedModel, words: nn.Linear, gist: nn.Linear, batch: Batch) -> Tensor:
+    """Loss of the words to guess, plus that of the gist as read off the first token, if asked."""
     output = model(input_ids=batch.ids, attention_mask=batch.attention)
     guess = batch.targets >= 0
     loss = cross_entropy(words(output.last_hidden_state[guess]), batch.targets[guess])
-    if batch.following is not None:
-        summary = output.pooler_output[-len(batch.following) :]
-        loss = loss + cross_entropy(following(summary), batch.following)
+    if batch.gist is not None:
+        summary = output.pooler_output[-len(batch.gist) :]
+        loss = loss + cross_entropy(gist(summary), batch.gist)
     return loss
 
 

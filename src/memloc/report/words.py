@@ -1,0 +1,40 @@
+"""Results in sentences, computed from the numbers."""
+
+import math
+
+import numpy as np
+
+from memloc.localise.scores import LayerScores
+
+
+def sentence(scores: LayerScores) -> str:
+    """What a method says about a model, with how sure it is."""
+    mcog, depth = scores.mcog, scores.depth
+    if math.isnan(mcog.estimate):
+        return f"{scores.method}: no layer stands out, so there is no centre of gravity."
+    parts = [
+        f"{scores.method}: the centre of gravity is layer {mcog.estimate:.1f} of {depth}"
+        f" ({mcog.level:.0%} interval {mcog.low:.1f} to {mcog.high:.1f})",
+        f"layer {int(np.argmax(scores.weights)) + 1} matters most",
+    ]
+    if scores.outcomes is not None:
+        parts.append(_windows(scores))
+    text = "; ".join(parts) + "."
+    if scores.about.get("forced"):
+        share = scores.about.get("final_noisy_accuracy", float("nan"))
+        return f"FORCED (only {share:.0%} of the noisy labels are predicted): {text}"
+    return text
+
+
+def _windows(scores: LayerScores) -> str:
+    assert scores.outcomes is not None
+    errors, windows = scores.outcomes.errors, scores.outcomes.windows
+    single = max((e for e, w in zip(errors, windows, strict=True) if len(w) == 1), default=np.nan)
+    full = max(
+        (e for e, w in zip(errors, windows, strict=True) if len(w) == scores.depth), default=np.nan
+    )
+    clean = float(scores.outcomes.clean_errors.mean())
+    return (
+        f"changing one layer undoes at most {single:.0%} of the memorised labels, changing all "
+        f"{full:.0%} (clean examples lost on the way: {clean:.1%})"
+    )

@@ -1,0 +1,71 @@
+import pytest
+import torch
+from support import FAMILIES, PAPER_FAMILIES
+
+from memloc.models import packing
+from memloc.models.load import load_model
+from memloc.models.packing import can_pack, packed_logits, training_logits
+
+
+@pytest.fixture
+def stack_of(tiny_model):
+    return lambda family: load_model(str(tiny_model(family)), ["no", "maybe", "yes"]).stack
+
+
+def batch_for(stack, lengths=(9, 2, 6, 1)):
+    pad = stack.model.config.pad_token_id
+    tokens = torch.tensor([i for i in range(stack.model.config.vocab_size) if i != pad])
+    rng = torch.Generator().manual_seed(0)
+    ids = tokens[torch.randint(len(tokens), (len(lengths), max(lengths)), generator=rng)]
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    return {"input_ids": torch.where(mask == 1, ids, pad), "attention_mask": mask}
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_the_models_of_the_paper_can_be_packed(stack_of, family):
+    assert can_pack(stack_of(family))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "lengths", [(9, 2, 6, 1), (4, 4, 4, 1), (2, 1), (5,)], ids=["mixed", "square", "two", "alone"]
+)
+def test_packing_changes_neither_logits_nor_gradients(stack_of, family, lengths):
+    stack = stack_of(family)
+    if not can_pack(stack):
+        pytest.skip("falls back to the padded batch")
+    batch = batch_for(stack, lengths)
+    if len(lengths) == 1:
+        batch["attention_mask"][0, -1] = 0  # a batch that is padded all the same
+    parameters = [p for block in stack.blocks for p in block.parameters()]
+    results = []
+    for compute in (stack.logits, lambda b: packed_logits(stack, b)):
+        logits = compute(batch)
+        gradients = torch.autograd.grad(logits.square().sum(), parameters)
+        results.append((logits.detach(), torch.cat([g.flatten() for g in gradients])))
+    for plain, packed in zip(*results, strict=True):
+        assert (plain - packed).abs().max() <= 1e-4 * plain.abs().max()
+
+
+def test_narrow_models_and_full_batches_are_not_packed(stack_of, monkeypatch):
+    stack = stack_of("opt")
+    assert training_logits(stack) == stack.logits  # narrow
+    monkeypatch.setattr(packing, "NARROW", 1)
+    used = []
+    monkeypatch.setattr(packing, "packed_logits", lambda s, b: used.append(1) or s.logits(b))
+    compute = training_logits(stack)
+    used.clear()  # the trial
+    compute(batch_for(stack, (6, 6, 6)))
+    assert not used
+    compute(batch_for(stack, (9, 2, 1)))
+    assert used
+    used.clear()
+    compute(batch_for(stack, (60, 20, 10)))  # longer, end to end, than the model has positions
+    assert not used
+
+
+def test_a_model_that_packs_wrongly_is_not_packed(stack_of, monkeypatch):
+    stack = stack_of("opt")
+    monkeypatch.setattr(packing, "NARROW", 1)
+    monkeypatch.setattr(packing, "packed_logits", lambda s, b: s.logits(b) * 1.1)
+    assert training_logits(stack) == stack.logits

@@ -1,0 +1,35 @@
+"""Small tasks that a tiny random model can learn by heart, and settings with which it does."""
+
+import numpy as np
+from support import WORDS
+
+from memloc.protocol import Protocol, preset
+from memloc.records import Examples, Task
+
+
+def make_examples(n: int, n_classes: int, seed: int) -> Examples:
+    rng = np.random.default_rng(seed)
+    texts = [
+        " ".join(rng.choice(WORDS[:-1], size=int(rng.integers(3, 9)), replace=False))
+        for _ in range(n)
+    ]
+    return Examples(tuple((text,) for text in texts), np.arange(n, dtype=np.int64) % n_classes)
+
+
+def make_task(n: int = 28, n_classes: int = 2, name: str = "words") -> Task:
+    labels = tuple(f"label {i}" for i in range(n_classes))
+    train, validation, test = (make_examples(size, n_classes, size) for size in (n, 9, 11))
+    return Task(name, "own", labels, train, validation, test, "made up")
+
+
+FAST = {
+    "finetune.epochs": 12,
+    "finetune.learning_rate": 1e-2,
+    "finetune.batch_size": 4,
+    "finetune.weight_decay": 0.0,
+}
+
+
+def fast_protocol(**changes: object) -> Protocol:
+    dotted = {name.replace("__", "."): value for name, value in changes.items()}
+    return preset("paper").replace({**FAST, **dotted})
