@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memloc.data.sources import load_file, load_noisy_file, load_task, subsample
     from memloc.errors import MemlocError
+    from memloc.localise.localise import localise_checkpoints, localise_run
+    from memloc.localise.scores import LayerScores
+    from memloc.localise.subjects import Weights
     from memloc.models.check import check_model
     from memloc.models.load import load_checkpoint, load_model
     from memloc.protocol import Protocol, preset
@@ -18,6 +21,10 @@ _HOMES = {
     "load_task": "memloc.data.sources",
     "subsample": "memloc.data.sources",
     "MemlocError": "memloc.errors",
+    "localise_checkpoints": "memloc.localise.localise",
+    "localise_run": "memloc.localise.localise",
+    "LayerScores": "memloc.localise.scores",
+    "Weights": "memloc.localise.subjects",
     "check_model": "memloc.models.check",
     "load_checkpoint": "memloc.models.load",
     "load_model": "memloc.models.load",
@@ -29,16 +36,20 @@ _HOMES = {
 }
 
 __all__ = [
+    "LayerScores",
     "MemlocError",
     "Protocol",
     "Recipe",
     "Run",
+    "Weights",
     "check_model",
     "load_checkpoint",
     "load_file",
     "load_model",
     "load_noisy_file",
     "load_task",
+    "localise_checkpoints",
+    "localise_run",
     "preset",
     "subsample",
     "train_run",
