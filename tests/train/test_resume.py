@@ -1,10 +1,8 @@
 """A run that was interrupted goes on to the very same weights."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +18,27 @@ from memloc.train.training import Recipe, train_run
 
 EPOCHS = 8
 ALL = ["memorised", "final", "reference", "frozen"]
+
+
+KILLING = """
+import os, random, signal, sys, time
+sys.path[:0] = sys.argv[3:]
+import torch, test_resume
+from pathlib import Path
+from memloc.train.training import train_run
+
+torch.set_num_threads(1)
+recipe = test_resume.make_recipe(sys.argv[1])
+for wait in (0.05, 0.2, 0.3, 0.4, 0.5):
+    child = os.fork()
+    if child == 0:
+        train_run(recipe, Path(sys.argv[2]))
+        os._exit(0)
+    time.sleep(wait + random.random() / 10)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+"""A process that starts others and kills them: importing torch once is enough."""
 
 
 class Killed(BaseException):
@@ -122,24 +141,11 @@ def test_epochs_that_are_done_are_not_done_again(recipe, tmp_path, monkeypatch):
 
 def test_killed_at_any_moment_it_goes_on_to_the_same_bits(recipe, uninterrupted, tmp_path):
     """A real process, really killed; each new one gets a little further."""
-    script = (
-        f"import sys; sys.path[:0] = [{str(Path(__file__).parents[1])!r},"
-        f" {str(Path(__file__).parent)!r}]\n"
-        "from pathlib import Path\n"
-        "import test_resume\n"
-        "from memloc.train.training import train_run\n"
-        "recipe = test_resume.make_recipe(sys.argv[1])\n"
-        "print('ready', flush=True)\n"
-        "train_run(recipe, Path(sys.argv[2]))\n"
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", script, recipe.model, str(tmp_path / "run")]
-    for wait in (0.35, 0.7, 0.9):
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-        child.stdout.readline()
-        time.sleep(wait)
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
+    here = Path(__file__)
+    paths = [str(here.parents[1]), str(here.parent)]
+    command = [sys.executable, "-c", KILLING, recipe.model, str(tmp_path / "run"), *paths]
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    assert not (tmp_path / "run" / "checkpoints" / "frozen").exists()
     assert_same_run(train_run(recipe, tmp_path / "run"), uninterrupted)
 
 

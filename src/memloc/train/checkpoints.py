@@ -36,7 +36,8 @@ def save_state(path: Path, objectives: Sequence[Objective], about: Mapping[str, 
             tensors[f"weight/{name}"] = parameter.detach()
             for kind, moment in objective.optimiser.state[parameter].items():
                 tensors[f"{objective.name}/{kind}/{name}"] = moment
-    note = {**about, "updates": {o.name: o.updates for o in objectives}}
+    facts = {o.name: {"updates": o.updates, "learns": list(o.parameters)} for o in objectives}
+    note = {**about, "objectives": facts}
     with whole_file(path) as draft, _as_os_error():
         save_file(
             {k: v.contiguous() for k, v in tensors.items()}, draft, {"memloc": json.dumps(note)}
@@ -49,7 +50,7 @@ def load_state(path: Path, objectives: Sequence[Objective]) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             note: dict[str, Any] = json.loads(file.metadata()["memloc"])
             for objective in objectives:
-                _restore(objective, file, note["updates"][objective.name])
+                _restore(objective, file, note["objectives"][objective.name])
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise StoreError(
             f"{path} cannot be continued from ({error}): delete it to train from the start."
@@ -58,8 +59,10 @@ def load_state(path: Path, objectives: Sequence[Objective]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _restore(objective: Objective, file: Any, updates: int) -> None:
-    objective.updates = updates
+def _restore(objective: Objective, file: Any, facts: dict[str, Any]) -> None:
+    if facts["learns"] != list(objective.parameters):
+        raise ValueError("it is of another model")
+    objective.updates = facts["updates"]
     saved = set(file.keys())
     for name, parameter in objective.tensors.items():
         weight = file.get_tensor(f"weight/{name}")

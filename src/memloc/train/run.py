@@ -90,6 +90,10 @@ class Run:
         """The folder of these weights, there or not."""
         return self.folder / "checkpoints" / weights
 
+    def state(self, training: str) -> Path:
+        """The file of a training that is not finished, there or not."""
+        return self.folder / "checkpoints" / f"{training}.state"
+
     def weights(self) -> list[str]:
         """The names of the weights that are there."""
         return [name for name in CHECKPOINTS if self.path(name).is_dir()]

@@ -101,8 +101,10 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECK
     start = _load(recipe)
     run = begin(Path(folder), recipe.task, recipe.noisy, _identity(recipe, start))
     with suitable_threads(start.stack.width), out_of_memory_explained(recipe.settings):
-        for training in TRAININGS:
-            if training in wanted and not run.path(TRAININGS[training]).is_dir():
+        for training, last in TRAININGS.items():
+            if run.path(last).is_dir():
+                run.state(training).unlink(missing_ok=True)  # stopped just before this
+            elif training in wanted:
                 run = _Training(recipe, run, training).make()
     return run
 
@@ -149,7 +151,7 @@ class _Training:
             "validation": self._encode(recipe.task.validation),
         }
         self.vectors: dict[str, Tensor] = {}
-        self.state = run.folder / "checkpoints" / f"{name}.state"
+        self.state = run.state(name)
         self.rows: list[dict[str, Any]] = []
 
     def make(self) -> Run:
