@@ -11,6 +11,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
+
 from support import DEPTH, write_model
 
 MakeModel = Callable[..., Path]

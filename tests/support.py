@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 WIDTH, HEADS, POSITIONS, DEPTH = 16, 2, 64, 3
-WORDS = tuple(
-    "a and apple bad bird blue book boy cat cloud cold dark day dog door fish fox girl good great "
-    "green happy hat hot house is it lamp man moon not old rain red river sad sea sky small star "
-    "stone sun the tree very was we wind woman |".split()
+WORDS = (
+    *("a", "and", "apple", "bad", "bird", "blue", "book", "boy", "cat", "cloud", "cold", "dark"),
+    *("day", "dog", "door", "fish", "fox", "girl", "good", "great", "green", "happy", "hat", "hot"),
+    *("house", "is", "it", "lamp", "man", "moon", "not", "old", "rain", "red", "river", "sad"),
+    *("sea", "sky", "small", "star", "stone", "sun", "the", "tree", "very", "was", "we", "wind"),
+    *("woman", "|"),
 )
 
 BERT_LIKE = {
@@ -45,6 +47,7 @@ TOKENIZERS: dict[str, tuple[dict[str, str], str | None]] = {
 
 FAMILIES = tuple(TOKENIZERS)
 PAPER_FAMILIES = ("bert", "opt", "gpt_neo", "gpt_neox")
+
 
 def write_model(folder: Path, family: str, depth: int, dropout: float, seed: int) -> Path:
     """A random model without a head, and its tokenizer, as on the hub."""

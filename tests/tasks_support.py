@@ -1,10 +1,10 @@
 """Small tasks that a tiny random model can learn by heart, and settings with which it does."""
 
 import numpy as np
-from support import WORDS
 
 from memloc.protocol import Protocol, preset
 from memloc.records import Examples, Task
+from support import WORDS
 
 
 def make_examples(n: int, n_classes: int, seed: int) -> Examples:

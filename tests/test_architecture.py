@@ -19,7 +19,7 @@ FRONT = {"cli", "console", "__init__"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     **{room: set() for room in BASE},
-    **{room: BASE | PLAIN for room in PLAIN},
+    **dict.fromkeys(PLAIN, BASE | PLAIN),
     **{room: BASE | PLAIN | {room} for room in MIDDLE},
     "train": BASE | PLAIN | MIDDLE | {"train"},
     **{room: BASE | PLAIN | MIDDLE | {"train", room} for room in LATE},
@@ -69,7 +69,7 @@ def is_module(dotted: str) -> bool:
 
 
 def room_of(module: str) -> str:
-    return (module.split(".") + ["__init__"])[1]
+    return [*module.split("."), "__init__"][1]
 
 
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -123,7 +123,7 @@ def test_demo_changes_sizes_and_rates_and_no_method():
 
 def test_the_noisy_threshold_follows_from_the_ceiling():
     # At most 1 - .993 of all examples are wrong; were all of those noisy, 15 % being noisy:
-    assert 1 - (1 - 0.993) / 0.15 == pytest.approx(0.953, abs=1e-3)
+    assert pytest.approx(0.953, abs=1e-3) == 1 - (1 - 0.993) / 0.15
     assert preset("paper").finetune.noisy_at_least <= 0.953
 
 

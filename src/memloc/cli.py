@@ -228,20 +228,24 @@ def _only(weights: list[str] | None) -> dict[str, Any]:
 
 
 def _settings(name: str | None, changes: list[str] | None, usual: "Protocol") -> "Protocol":
-    import yaml
-
     from memloc.protocol import preset
 
     base = preset(name) if name else usual
-    pairs = [change.partition("=") for change in changes or []]
-    for key, equals, _value in pairs:
-        if not equals:
-            raise SettingsError(f"--set {key} has no value: write --set {key}=VALUE.")
+    return base.replace(dict(_setting(change) for change in changes or []))
+
+
+def _setting(change: str) -> tuple[str, Any]:
+    import yaml
+
+    key, equals, text = change.partition("=")
+    if not equals:
+        raise SettingsError(f"--set {key} has no value: write --set {key}=VALUE.")
     try:
-        return base.replace({key: yaml.safe_load(value) for key, _, value in pairs})
+        return key, yaml.safe_load(text)
     except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise SettingsError(f"--set got a value that is no YAML: {reason}.") from error
+        raise SettingsError(
+            f"--set {key} cannot read {text!r}: check brackets and quotes, e.g. --set {key}=[1, 2]."
+        ) from error
 
 
 def _read_task(

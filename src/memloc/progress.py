@@ -43,15 +43,18 @@ def bars() -> Iterator[None]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    progress = Progress(*columns, console=Console(stderr=True))
 
-        @contextmanager
-        def bar(label: str, total: int) -> Iterator[Advance]:
-            task = progress.add_task(label, total=total)
-            yield lambda steps: progress.advance(task, steps)
+    @contextmanager
+    def bar(label: str, total: int) -> Iterator[Advance]:
+        progress.start()
+        task = progress.add_task(label, total=total)
+        yield lambda steps: progress.advance(task, steps)
 
-        token = _shown.set(bar)
-        try:
-            yield
-        finally:
-            _shown.reset(token)
+    token = _shown.set(bar)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+        if progress.live.is_started:  # stopping prints a line even where nothing was shown
+            progress.stop()

@@ -2,12 +2,12 @@ import shutil
 
 import pytest
 import torch
-from support import DEPTH, FAMILIES, POSITIONS, WIDTH
 
 from memloc.errors import ModelError
 from memloc.models import check
 from memloc.models.check import check_model, examine
 from memloc.models.load import LoadOptions, load_model
+from support import DEPTH, FAMILIES, POSITIONS, WIDTH
 
 
 @pytest.mark.parametrize("family", FAMILIES)

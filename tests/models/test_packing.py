@@ -1,10 +1,10 @@
 import pytest
 import torch
-from support import FAMILIES, PAPER_FAMILIES
 
 from memloc.models import packing
 from memloc.models.load import load_model
 from memloc.models.packing import can_pack, packed_logits, training_logits
+from support import FAMILIES, PAPER_FAMILIES
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 import pytest
-from support import DEPTH, FAMILIES
 
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
+from support import DEPTH, FAMILIES
 
 
 @pytest.fixture(params=FAMILIES)

@@ -1,10 +1,10 @@
 import pytest
 import torch
-from support import DEPTH, FAMILIES, WIDTH
 
 from memloc.errors import ModelError
 from memloc.models.load import load_model
 from memloc.models.stack import Stack, at_positions, find_blocks, hidden_of
+from support import DEPTH, FAMILIES, WIDTH
 
 FIRST = {"bert", "distilbert", "electra", "roberta", "mpnet"}
 LENGTHS = (9, 4, 6, 1)
@@ -88,7 +88,9 @@ def test_a_padded_batch_gives_the_same_logits_as_each_text_alone(stack):
     texts = sample_texts(stack)
     batch = padded(texts, stack.model.config.pad_token_id)
     expected = torch.cat([stack.model(input_ids=text).logits for text in texts])
-    assert (expected.std(0) > 0.01 * expected.abs().max()).all()  # texts differ, so a wrong position would show
+    assert (
+        expected.std(0) > 0.01 * expected.abs().max()
+    ).all()  # texts differ, so a wrong position would show
     assert_same(stack.logits(batch), expected)
     assert_same(by_blocks(stack, batch), expected)
 

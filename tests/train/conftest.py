@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tasks_support import fast_protocol, make_task
 
 from memloc.records import Task
 from memloc.train.training import Recipe
+from tasks_support import fast_protocol, make_task
 
 
 @pytest.fixture
@@ -20,6 +20,8 @@ def recipe_of(tiny_model):
 
     def make(family: str = "opt", *, seed: int = 1, task: Task | None = None, **changes) -> Recipe:
         folder: Path = tiny_model(family, depth=2, dropout=0.1)
-        return Recipe(str(folder), task or make_task(), seed, fast_protocol(**changes), device="cpu")
+        return Recipe(
+            str(folder), task or make_task(), seed, fast_protocol(**changes), device="cpu"
+        )
 
     return make

@@ -1,9 +1,9 @@
 from contextlib import contextmanager
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
-from support import PAPER_FAMILIES, WIDTH
 
 from memloc.data.encode import encode
 from memloc.errors import TrainingError
@@ -22,6 +22,7 @@ from memloc.train.finetune import (
     train_epoch,
     update,
 )
+from support import PAPER_FAMILIES, WIDTH
 
 SETTINGS = FineTuneSettings(learning_rate=1e-2, batch_size=8, epochs=2, weight_decay=0.1, warmup=0)
 ROWS = np.arange(8)
@@ -305,7 +306,7 @@ def test_the_order_depends_on_seed_and_epoch_and_not_on_labels_or_name(load, tas
         assert rows_of(epoch_order([objective], 1, 1)) == first
         assert rows_of(epoch_order([objective], 1, 2)) != first
         assert rows_of(epoch_order([objective], 2, 1)) != first
-        assert sorted(sum(first, [])) == list(range(28))
+        assert sorted(chain(*first)) == list(range(28))
         assert [len(rows) for rows in first] == [8, 8, 8, 4]
 
 
@@ -317,7 +318,7 @@ def test_length_grouped_batches_pad_less_and_hold_everything(load, task):
         plain = epoch_order([objective], 1, 1)
         objective.settings = SETTINGS.replace({"length_grouped": True})
         grouped = epoch_order([objective], 1, 1)
-        assert sorted(sum(rows_of(grouped), [])) == list(range(28))
+        assert sorted(chain(*rows_of(grouped))) == list(range(28))
         assert padding(grouped, objective.lengths) < padding(plain, objective.lengths) / 2
 
 

@@ -8,7 +8,9 @@ from memloc.train.gathering import clear_gradients, gathered
 def make():
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 300), nn.Linear(300, 300), nn.Linear(300, 2))
+        return nn.Sequential(
+            nn.Linear(3, 4), nn.Linear(4, 300), nn.Linear(300, 300), nn.Linear(300, 2)
+        )
 
 
 def groups_of(model):

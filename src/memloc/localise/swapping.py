@@ -27,11 +27,11 @@ from memloc.train.evaluate import evaluating, to_batch
 
 MEMORY = 2**30
 """Bytes that a sweep may use besides the weights."""
-CALL_TOKENS = 2048
+CALL_TOKENS = 1024
 """Most tokens that a block is called with (or one text): enough to keep a core busy (measured)."""
 BATCH_TOKENS = 512
 """Most tokens of a batch (or one text): its streams make many more of them."""
-WORKSPACE = 16
+WORKSPACE = 24
 """Numbers that a block needs for each number of its input while it runs (measured)."""
 
 
@@ -52,7 +52,7 @@ class Swapping:
         clean = _sample(subject.clean_rows, settings.clean_examples, subject.seed)
         sweep = Sweep(final.stack, reference.stack, self.memory)
         rows, n_noisy = np.concatenate([subject.noisy_rows, clean]), len(subject.noisy_rows)
-        wrong, unchanged = _wrong(sweep, subject.encode(final), rows, subject.noisy.assigned)
+        wrong, unchanged = _wrong(sweep, subject, subject.encode(final), rows)
         outcomes = Outcomes(
             tuple(sweep.windows), subject.noisy_rows, wrong[:n_noisy], clean, wrong[n_noisy:]
         )
@@ -74,15 +74,15 @@ def _sample(rows: IntArray, n: int | None, seed: int) -> IntArray:
 
 
 def _wrong(
-    sweep: "Sweep", encoded: Encoded, rows: IntArray, labels: IntArray
+    sweep: "Sweep", subject: Subject, encoded: Encoded, rows: IntArray
 ) -> tuple[BoolArray, BoolArray]:
     """Whether an example's label is not predicted: (rows, windows), and by the unchanged model."""
     wrong = np.zeros((len(rows), len(sweep.windows) + 1), dtype=np.bool_)
-    lengths = encoded.lengths[rows]
-    with track("swapping", int(lengths.sum())) as advance:
+    labels, lengths = subject.noisy.assigned[rows], encoded.lengths[rows]
+    with track(f"{subject.name} · swapping", int(lengths.sum())) as advance:
         for places, logits in sweep.logits(encoded, rows):
             predicted = logits.argmax(-1).cpu().numpy()
-            wrong[places] = predicted != labels[rows[places], np.newaxis]
+            wrong[places] = predicted != labels[places, np.newaxis]
             advance(int(lengths[places].sum()))
     return wrong[:, :-1], wrong[:, -1]
 
@@ -99,21 +99,19 @@ class Room:
     """In one call of a block."""
 
     @classmethod
-    def within(cls, memory: int, length: int, stack: Stack) -> "Room":
-        """The largest that fits into `memory`; at least what one example needs."""
-        growing, every = stack.depth + 1, 1 + stack.depth * (stack.depth - 1) // 2
-        token = bytes_per_token(stack)
-        tokens = max(length, min(CALL_TOKENS, memory // 4 // (WORKSPACE * token)))
-        free = memory // token - WORKSPACE * tokens
-        examples = min(free // ((every + growing) * length), min(tokens, BATCH_TOKENS) // length)
+    def within(cls, memory: int, length: int, depth: int, token: int) -> "Room":
+        """The largest that fits into `memory`; at least what one example needs.
+
+        `token` is the size of a state at one position, in bytes as `memory` is.
+        """
+        growing, every = depth + 1, 1 + depth * (depth - 1) // 2
+        tokens = max(length, min(CALL_TOKENS, memory // (4 * WORKSPACE * token)))
+        # A call's workspace is not there for states.
+        free = (memory // token - WORKSPACE * tokens) // length
+        examples = min(free // (growing + every), min(tokens, BATCH_TOKENS) // length)
         examples = max(1, examples)
-        ended = free // (examples * length) - growing
-        return cls(examples, min(every, max(stack.depth, ended)), tokens)
-
-
-def bytes_per_token(stack: Stack) -> int:
-    """Size of a state at one position."""
-    return int(stack.width * next(stack.model.parameters()).element_size())
+        ended = free // examples - growing
+        return cls(examples, min(every, max(depth, ended)), tokens)
 
 
 class Sweep:
@@ -133,10 +131,11 @@ class Sweep:
         The last of the windows is none: the final model's own logits.
         """
         lengths = encoded.lengths[rows]
+        token = self.final.width * next(self.final.model.parameters()).element_size()
         # Texts of one length make a batch without padding, which spares masks as well.
         for length in sorted(set(lengths.tolist()), reverse=True):
             same = np.flatnonzero(lengths == length)
-            room = Room.within(self.memory, length, self.final)
+            room = Room.within(self.memory, length, self.final.depth, token)
             for start in range(0, len(same), room.examples):
                 places = same[start : start + room.examples]
                 yield places, self._batch_logits(encoded, rows[places], room)
@@ -173,8 +172,8 @@ class _Streams:
     @property
     def used(self) -> int:
         """Bytes of the states and of a block at work."""
-        streams = len(self.growing) + len(self.ended) + WORKSPACE * self.at_once
-        return streams * self.prepared.state.nbytes
+        workspace = WORKSPACE * self.at_once * self.prepared.state.nbytes
+        return self.growing.nbytes + self.ended.nbytes + workspace
 
     def vectors(self) -> Tensor:
         """Readout vectors (windows + 1, examples, width) after the last layer."""
@@ -217,7 +216,7 @@ class _Streams:
             part = states[start : start + self.at_once]
             call = self.sweep.repeater.repeated(layer, self.prepared.calls[layer], len(part))
             out = stack.run(layer, part.flatten(0, 1), call)
-            results[start : start + self.at_once] = out.view_as(part)
+            results[start : start + self.at_once] = out.reshape(part.shape)
 
     def _keep(self, ended: list[range], states: Tensor) -> None:
         for window, state in zip(ended, states, strict=False):

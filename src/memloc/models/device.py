@@ -14,7 +14,11 @@ NARROW = 256
 
 def pick_device(name: str = "auto") -> torch.device:
     """The device called `name`; `auto` takes CUDA, then Apple's, then the CPU."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
     if name == "auto":
         return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if there[kind]))
     if not there.get(name.split(":", maxsplit=1)[0], False):

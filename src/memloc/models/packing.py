@@ -21,18 +21,29 @@ WORTH = 0.15
 
 def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
     """The fastest exact way from batches to logits for this model."""
-    if stack.width < NARROW or not can_pack(stack):
+    worth = worth_packing(stack)
+    if worth is None:
         return stack.logits
-    longest = getattr(stack.model.config, "max_position_embeddings", 0)
 
     def logits(batch: Batch) -> Tensor:
-        mask = batch["attention_mask"]
-        tokens = int(mask.sum())
-        if tokens > longest or tokens > (1 - WORTH) * mask.numel():
-            return stack.logits(batch)
-        return packed_logits(stack, batch)
+        if worth(batch["attention_mask"]):
+            return packed_logits(stack, batch)
+        return stack.logits(batch)
 
     return logits
+
+
+def worth_packing(stack: Stack) -> Callable[[Tensor], bool] | None:
+    """Which batches, by their mask, are faster packed; `None`: none of this model's."""
+    if stack.width < NARROW or not can_pack(stack):
+        return None
+    longest = getattr(stack.model.config, "max_position_embeddings", 0)
+
+    def worth(mask: Tensor) -> bool:
+        tokens = int(mask.sum())
+        return bool(tokens <= longest and tokens <= (1 - WORTH) * mask.numel())
+
+    return worth
 
 
 def can_pack(stack: Stack) -> bool:
@@ -52,22 +63,26 @@ def can_pack(stack: Stack) -> bool:
 
 def packed_logits(stack: Stack, batch: Batch) -> Tensor:
     """The logits of a batch, computed on its attended positions only."""
-    layout = _Layout.of(batch["attention_mask"])
-    prepared = stack.prepare(batch)
+    packed = pack(stack.prepare(batch), batch["attention_mask"])
+    return stack.finish(stack.run_all(packed)[0][packed.positions])
+
+
+def pack(prepared: Prepared, mask: Tensor) -> Prepared:
+    """A batch as one long text; its readout positions are places in that text."""
+    layout = _Layout.of(mask)
     # Blocks are often called with the very same objects: each is packed once.
     done: dict[int, Any] = {}
 
-    def pack(value: Any) -> Any:
+    def once(value: Any) -> Any:
         if id(value) not in done:
             done[id(value)] = layout.pack(value)
         return done[id(value)]
 
     calls = tuple(
-        BlockCall(tuple(map(pack, call.args)), {k: pack(v) for k, v in call.kwargs.items()})
+        BlockCall(tuple(map(once, call.args)), {k: once(v) for k, v in call.kwargs.items()})
         for call in prepared.calls
     )
-    packed = Prepared(layout.pack(prepared.state), calls, prepared.positions)
-    return stack.finish(stack.run_all(packed)[0][layout.rows_at(prepared.positions)])
+    return Prepared(layout.pack(prepared.state), calls, layout.rows_at(prepared.positions))
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,11 @@ class Run:
             raise StoreError(
                 f"{folder} is not a run: it has no run.json. `memloc train` makes one."
             )
-        return cls(folder, read_json(folder / "run.json"))
+        about = read_json(folder / "run.json")
+        lacking = [name for name in ("model", "seed", "task", "protocol") if name not in about]
+        if lacking:
+            raise StoreError(f"{folder / 'run.json'} is damaged: it does not say {lacking[0]}.")
+        return cls(folder, about)
 
     @property
     def protocol(self) -> Protocol:
@@ -66,9 +70,9 @@ class Run:
         table, _ = read_table(self.folder / "labels.parquet")
         train = table[table["split"] == "train"]
         noisy = NoisyLabels(
-            train["original"].to_numpy(np.int64),
-            train["assigned"].to_numpy(np.int64),
-            train["is_noisy"].to_numpy(bool),
+            train["original"].to_numpy(np.int64, copy=True),
+            train["assigned"].to_numpy(np.int64, copy=True),
+            train["is_noisy"].to_numpy(bool, copy=True),
         )
         about = self.about["task"]
         task = Task(
@@ -176,7 +180,7 @@ def _same_or_refuse(folder: Path, there: dict[str, Any], wanted: dict[str, Any])
 
 
 def _differences(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    names = ("model", "weights_hash", "depth", "seed", "is_large")
+    names = ("model", "depth", "weights_hash", "seed", "is_large")
     pairs = [(k, there.get(k), wanted[k]) for k in names]
     pairs += [(f"task.{k}", there["task"].get(k), v) for k, v in wanted["task"].items()]
     old, new = (checked(Protocol, side["protocol"]).flat() for side in (there, wanted))
@@ -210,4 +214,4 @@ def _labels_table(task: Task, noisy: NoisyLabels) -> "pd.DataFrame":
 
 def _examples(table: "pd.DataFrame") -> Examples:
     parts = tuple(tuple(row) for row in table["parts"])
-    return Examples(parts, table["original"].to_numpy(np.int64))
+    return Examples(parts, table["original"].to_numpy(np.int64, copy=True))

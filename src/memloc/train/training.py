@@ -98,9 +98,9 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECK
     """Make the missing ones of a run's weights; what is there stays, what was begun goes on."""
     wanted = {lookup("set of weights", name, CHECKPOINTS) for name in weights}
     pick_device(recipe.device)  # one that is not there is refused before anything is written
-    start = _load(recipe)
-    run = begin(Path(folder), recipe.task, recipe.noisy, _identity(recipe, start))
-    with suitable_threads(start.stack.width), out_of_memory_explained(recipe.settings):
+    identity = _identity(recipe, _load(recipe))
+    run = begin(Path(folder), recipe.task, recipe.noisy, identity)
+    with suitable_threads(identity["width"]), out_of_memory_explained(recipe.settings):
         for training, last in TRAININGS.items():
             if run.path(last).is_dir():
                 run.state(training).unlink(missing_ok=True)  # stopped just before this

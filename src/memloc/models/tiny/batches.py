@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad as pad_to
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast
 
@@ -85,7 +86,7 @@ class Batches:
         beginnings = [torch.tensor(ids) for ids, _ in cut]
         pad = self.tokenizer.pad_token_id
         ids = pad_sequence(beginnings, batch_first=True, padding_value=pad)
-        ids = torch.nn.functional.pad(ids, (0, self.length - ids.shape[1]), value=pad)
+        ids = pad_to(ids, (0, self.length - ids.shape[1]), value=pad)
         special = torch.tensor(self.tokenizer.all_special_ids)
         hidden = torch.rand(ids.shape, generator=self.rng) < MASKED_SHARE
         hidden &= ~torch.isin(ids, special)

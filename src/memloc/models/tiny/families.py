@@ -48,7 +48,13 @@ _SHAPE: dict[str, Any] = {
 
 FAMILIES: dict[str, Family] = {
     "tiny-bert": Family(
-        BertConfig(**_SHAPE, intermediate_size=4 * WIDTH, initializer_range=SCALE),
+        BertConfig(
+            **_SHAPE,
+            intermediate_size=4 * WIDTH,
+            initializer_range=SCALE,
+            hidden_dropout_prob=0.02,  # with .1, as in the large model, it does not memorise pairs
+            attention_probs_dropout_prob=0.02,
+        ),
         special={
             "pad_token": "[PAD]",
             "unk_token": "[UNK]",
@@ -78,6 +84,7 @@ FAMILIES: dict[str, Family] = {
         },
         template="</s> $A",
         residual_outputs=("out_proj", "fc2"),
+        steps=1500,
     ),
     "tiny-gpt-neo": Family(
         GPTNeoConfig(

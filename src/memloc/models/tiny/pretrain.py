@@ -77,9 +77,9 @@ def pretrain(
     """Trains a new model and saves it with the record of how it came to be."""
     torch.manual_seed(recipe.seed)
     model = new_model(family, recipe, tokenizer)
-    start = time.perf_counter()
+    start = time.process_time()
     losses = train(model, recipe, source)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     record = asdict(recipe) | {

@@ -1,0 +1,164 @@
+"""Layer retraining: states below a window kept, beside whole passes with gradients everywhere."""
+
+import copy
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
+from benchmarks.samples import DEPTH, bert, questions
+from memloc.data.encode import Encoded, random_batches
+from memloc.localise.prefix import Prefix
+from memloc.localise.retraining import MEMORY, Setup, retrain_window
+from memloc.models.device import suitable_threads
+from memloc.models.parts import find_parts
+from memloc.models.stack import Stack
+from memloc.protocol import preset
+from memloc.records import BoolArray, IntArray
+from memloc.score.matrix import windows
+from memloc.seeds import generator
+from memloc.train.evaluate import evaluating, to_batch
+from memloc.train.finetune import schedule
+
+SAMPLE = [w for w in windows(DEPTH) if w.start in (0, 4, 8) and len(w) in (1, 4, 8)]
+"""Eight windows with the mean start and about the mean width of all 78."""
+SEED = 42
+BATCH_SIZE = 8
+
+
+def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
+    """Seconds of both for a sample of windows, and how many predictions differ."""
+    with suitable_threads(hidden) as threads:
+        mine, plain = side_by_side(
+            lambda: _memloc(_setup(hidden, examples, epochs)),
+            lambda: _published(_setup(hidden, examples, epochs)),
+            repeats,
+        )
+        peak = matmul_peak(threads)
+    seconds = middle([m[0] for m in mine])
+    setup = _setup(hidden, examples, epochs)
+    passes = _passes(setup)
+    # Two operations a weight, token and pass.
+    work = 2 * passes * float(setup.lengths.mean()) * 12 * hidden**2
+    return Measured(
+        stage="retraining",
+        hidden=hidden,
+        ratio=middle([p[0] / m[0] for m, p in zip(mine, plain, strict=True)]),
+        seconds=seconds,
+        baseline_seconds=middle([p[0] for p in plain]),
+        baseline="gradients of all layers, no states kept, full evaluation after each epoch",
+        difference=float((mine[0][2] != plain[0][2]).mean()),
+        peak_mb=max(m[1] for m in mine),
+        baseline_peak_mb=max(p[1] for p in plain),
+        threads=threads,
+        details={
+            "examples": examples,
+            "epochs": epochs,
+            "windows": [f"{w.start + 1}-{w.stop}" for w in SAMPLE],
+            "block_passes": passes,
+            "baseline_block_passes": _plain_passes(setup),
+            "share_of_matmul_peak": work / seconds / peak,
+            "difference_is": "share of predictions (examples × windows) that differ",
+        },
+    )
+
+
+def _passes(setup: Setup) -> int:
+    """Blocks applied to an example: forward, back to the window, and for the window's weights."""
+    trained = sum(2 * (DEPTH - w.start) + len(w) for w in SAMPLE)
+    tested = sum(DEPTH - w.start for w in SAMPLE)
+    below = max(w.start for w in SAMPLE) * len(setup.lengths)
+    n_tested = len(setup.noisy) + len(setup.held_out)
+    return setup.settings.epochs * len(setup.train) * trained + n_tested * tested + below
+
+
+def _plain_passes(setup: Setup) -> int:
+    a_window = setup.settings.epochs * DEPTH * (3 * len(setup.train) + len(setup.lengths))
+    return len(SAMPLE) * a_window
+
+
+def _setup(hidden: int, examples: int, epochs: int) -> Setup:
+    encoded, labels = questions(examples)
+    stack, pretrained = (Stack(bert(hidden, seed).eval()) for seed in (1, 2))
+    order = generator(SEED, "roles").permutation(examples)
+    noisy, held_out, train = np.split(order, [examples * 15 // 100, examples * 30 // 100])
+    rates = {"learning_rate": 3e-4, "batch_size": BATCH_SIZE, "epochs": epochs}
+    folder = Path(tempfile.gettempdir())
+    return Setup(
+        stack=stack,
+        pretrained=[[p.detach() for p in block.parameters()] for block in pretrained.blocks],
+        after=find_parts(stack).after,
+        forward=Prefix(stack, encoded, folder, MEMORY),
+        labels=torch.from_numpy(labels),
+        lengths=encoded.lengths,
+        train=np.sort(train),
+        held_out=held_out,
+        noisy=noisy,
+        settings=preset("paper").finetune.replace(rates),
+        seed=SEED,
+        frozen_dropout=False,
+        folder=folder,
+        fingerprint="",
+    )
+
+
+def _memloc(setup: Setup) -> BoolArray:
+    found = [retrain_window(setup, window) for window in SAMPLE_BY_START]
+    return np.stack([np.concatenate([p.noisy_wrong, p.clean_wrong]) for p in found])
+
+
+SAMPLE_BY_START = sorted(SAMPLE, key=lambda w: (w.start, w.stop))
+
+
+def _published(setup: Setup) -> BoolArray:
+    encoded = setup.forward.encoded  # type: ignore[union-attr]
+    return np.stack([_retrained(setup, window, encoded) for window in SAMPLE_BY_START])
+
+
+def _retrained(setup: Setup, window: range, encoded: Encoded) -> BoolArray:
+    stack = Stack(copy.deepcopy(setup.stack.model))
+    with torch.no_grad():
+        for i in window:
+            block = stack.blocks[i].parameters()
+            for parameter, before in zip(block, setup.pretrained[i], strict=True):
+                parameter.copy_(before)
+    named = dict(stack.model.named_parameters())
+    learning = [named[n] for n in setup.after]
+    learning += [p for i in window for p in stack.blocks[i].parameters()]
+    settings = setup.settings
+    optimiser = torch.optim.AdamW(
+        learning, lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
+    total = settings.epochs * -(-len(setup.train) // BATCH_SIZE)
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda update: schedule(update, total, settings.warmup)
+    )
+    for epoch in range(1, settings.epochs + 1):
+        rng = generator(SEED, "order", "first", epoch)
+        for picked in random_batches(len(setup.train), BATCH_SIZE, rng):
+            rows = setup.train[picked]
+            stack.model.zero_grad()
+            logits = stack.logits(to_batch(encoded, rows, stack.device))
+            cross_entropy(logits, setup.labels[rows]).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(learning, settings.clip)
+            optimiser.step()
+            rate.step()
+        wrong = [
+            _evaluate(stack, encoded, rows, setup.labels)
+            for rows in (setup.noisy, setup.held_out, setup.train)
+        ]
+    return np.concatenate(wrong[:2])
+
+
+def _evaluate(stack: Stack, encoded: Encoded, rows: IntArray, labels: Any) -> BoolArray:
+    wrong = []
+    with evaluating(stack.model):
+        for start in range(0, len(rows), BATCH_SIZE):
+            some = rows[start : start + BATCH_SIZE]
+            predicted = stack.logits(to_batch(encoded, some, stack.device)).argmax(-1)
+            wrong.append((predicted != labels[some]).numpy())
+    return np.concatenate(wrong)

@@ -1,0 +1,1 @@
+"""What layers do to memorised labels: positions between classes, label probes, generalisation."""

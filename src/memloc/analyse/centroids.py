@@ -1,0 +1,192 @@
+"""Positions between class centroids: noisy examples drift from their original class to another.
+
+For each ordered pair of classes (a, b) the line through the centroids of their clean examples has
+a at 0 and b at 1. Noisy examples of the pair are assigned to a and were b.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memloc.errors import DataError
+from memloc.records import BoolArray, FloatArray, IntArray, NoisyLabels
+
+KINDS = ("noisy", "clean a", "clean b")
+"""What an example is to a pair."""
+COINCIDE = 1e-6
+"""Centroids that are nearer than this share of the vectors' size differ by float noise only."""
+
+
+@dataclass(frozen=True)
+class Positions:
+    """A row an example and pair; K layers, in the order of the vectors."""
+
+    pairs: IntArray
+    """(pairs, 2): the classes a and b."""
+    pair: IntArray
+    """(rows,): index into `pairs`."""
+    example: IntArray
+    """(rows,): row of the example."""
+    kind: IntArray
+    """(rows,): index into `KINDS`."""
+    position: FloatArray
+    """(rows, K): a is 0, b is 1; NaN where there is no line."""
+    separability: FloatArray
+    """(pairs, K): distance of the centroids over the typical distance of a clean example to its
+    own; NaN where either cannot be told."""
+    by_chance: FloatArray
+    """(pairs,): what two samples of these sizes from one cloud would be expected to show."""
+    coincide: BoolArray
+    """(pairs, K): the centroids are the same point, up to float noise."""
+    n_noisy: IntArray
+    """(pairs,)."""
+    n_clean: IntArray
+    """(pairs, 2): clean examples of a and of b."""
+
+    def remarks(self, names: Sequence[str] | None = None) -> list[str]:
+        """What is odd about the data, a sentence each; layers are counted like the vectors'."""
+        return [
+            sentence
+            for index, (a, b) in enumerate(self.pairs)
+            for sentence in _remarks(self, index, f"{_name(a, names)} → {_name(b, names)}")
+        ]
+
+
+def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int) -> Positions:
+    """Positions for `vectors` (examples, K, width), all pairs and layers."""
+    n_clean = np.bincount(noisy.original[~noisy.is_noisy], minlength=n_classes)
+    _check(noisy, n_clean)
+    pairs = np.array([(a, b) for a in range(n_classes) for b in range(n_classes) if a != b])
+    pair, example, kind = _rows(noisy, pairs)
+    n_layers = vectors.shape[1]
+    place = np.empty((len(pair), n_layers))
+    separability, coincide = np.empty((2, len(pairs), n_layers))
+    for layer in range(n_layers):
+        geometry = _Geometry.of(vectors[:, layer], noisy, n_classes)
+        place[:, layer] = geometry.along(example, pairs[pair])
+        separability[:, layer] = geometry.separability(pairs, n_clean)
+        coincide[:, layer] = geometry.coincide[pairs[:, 0], pairs[:, 1]]
+    sizes = n_clean[pairs]
+    with np.errstate(divide="ignore"):
+        by_chance = np.sqrt((1 / sizes).sum(1))
+    return Positions(
+        pairs=pairs,
+        pair=pair,
+        example=example,
+        kind=kind,
+        position=place,
+        separability=separability,
+        by_chance=np.where(np.isfinite(by_chance), by_chance, np.nan),
+        coincide=coincide.astype(bool),
+        n_noisy=np.bincount(pair[kind == 0], minlength=len(pairs)),
+        n_clean=sizes,
+    )
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """Of one layer: products of examples and centroids, from which every position follows."""
+
+    products: FloatArray
+    """(examples, classes): example times centroid."""
+    between: FloatArray
+    """(classes, classes): centroid times centroid."""
+    scatter: FloatArray
+    """(classes,): squared distances of clean examples to their centroid, summed."""
+    coincide: BoolArray
+    """(classes, classes)."""
+
+    @classmethod
+    def of(cls, vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int) -> "_Geometry":
+        clean = ~noisy.is_noisy
+        points = vectors.astype(np.float64)
+        size = np.sqrt((points**2).sum(1).mean())
+        # Positions do not depend on where zero is; near the data nothing cancels.
+        points -= points[clean].mean(0)
+        belongs = (noisy.original == np.arange(n_classes)[:, None]) & clean
+        count = belongs.sum(1)
+        # A class without clean examples has no centroid: NaN, and NaN in all that follows.
+        centroids = (belongs @ points) / np.where(count, count, np.nan)[:, None]
+        products, between = points @ centroids.T, centroids @ centroids.T
+        squares = (belongs @ (points**2).sum(1)) - count * np.diag(between)
+        distance = _distances(between)
+        return cls(products, between, np.maximum(0, squares), distance <= (COINCIDE * size) ** 2)
+
+    def along(self, example: IntArray, ends: IntArray) -> FloatArray:
+        """(h − c_a)·(c_b − c_a) / |c_b − c_a|² for rows of examples and of (a, b)."""
+        a, b = ends.T
+        over = self.products[example, b] - self.products[example, a]
+        over -= self.between[a, b] - self.between[a, a]
+        under = np.where(self.coincide, np.nan, _distances(self.between))[a, b]
+        return np.asarray(over / under)
+
+    def separability(self, pairs: IntArray, n_clean: IntArray) -> FloatArray:
+        """Distance over the pooled standard distance of the clean examples; 0 where they coincide.
+
+        NaN where a centroid is missing or no class of the pair has any spread.
+        """
+        a, b = pairs.T
+        freedom = n_clean[a] + n_clean[b] - 2
+        spread = (self.scatter[a] + self.scatter[b]) / np.where(freedom > 0, freedom, np.nan)
+        distance = _distances(self.between)[a, b]
+        ratio = np.sqrt(distance / np.where(spread > 0, spread, np.nan))
+        return np.where(self.coincide[a, b], 0.0, ratio)
+
+
+def _distances(between: FloatArray) -> FloatArray:
+    """Squared distances of all pairs from their products."""
+    squares = np.diag(between)
+    return np.maximum(0, squares[:, None] + squares - 2 * between)
+
+
+def _rows(noisy: NoisyLabels, pairs: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Pair, example and kind of every row: for each pair its noisy, then its clean examples."""
+    a, b = pairs.T[:, :, None]
+    is_noisy = noisy.is_noisy
+    masks = (
+        is_noisy & (noisy.assigned == a) & (noisy.original == b),
+        ~is_noisy & (noisy.original == a),
+        ~is_noisy & (noisy.original == b),
+    )
+    pair, kind, example = np.nonzero(np.stack(masks, axis=1))
+    return pair, example, kind
+
+
+def _check(noisy: NoisyLabels, n_clean: IntArray) -> None:
+    if (n_clean > 0).sum() < 2:
+        raise DataError(
+            f"Centroids need clean examples of two classes, found {(n_clean > 0).sum()}."
+        )
+    if not noisy.is_noisy.any():
+        raise DataError("No example is noisy: there is nothing to place between the classes.")
+
+
+def _remarks(found: Positions, index: int, pair: str) -> list[str]:
+    missing = found.n_clean[index] == 0
+    if missing.any():
+        return [f"{pair}: a class without clean examples has no centroid, so there is no line."]
+    said = []
+    if found.n_noisy[index] == 0:
+        said.append(f"{pair}: no noisy example.")
+    if (found.n_clean[index] == 1).any():
+        said.append(f"{pair}: a class has one clean example, which is its own centroid.")
+    same = found.coincide[index]
+    if same.any():
+        said.append(f"{pair}: the centroids coincide at {_list(same)}.")
+    value = found.separability[index]
+    if np.isnan(value).any():
+        said.append(f"{pair}: without spread in the classes at {_list(np.isnan(value))}.")
+    weak = (value <= found.by_chance[index]) & ~same
+    if weak.any():
+        said.append(f"{pair}: no further apart than by chance at {_list(weak)}.")
+    return said
+
+
+def _list(which: BoolArray) -> str:
+    return "layer " + ", ".join(map(str, np.flatnonzero(which)))
+
+
+def _name(label: int, names: Sequence[str] | None) -> str:
+    return str(label) if names is None else names[label]

@@ -1,0 +1,57 @@
+"""Subjects made of tiny random models, for the methods that look at gradients and trainings."""
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from memloc.localise.base import Subject
+from memloc.models.load import Classifier
+from memloc.protocol import preset
+from memloc.records import Examples, NoisyLabels
+from support import WORDS, make_config, make_tokenizer
+
+DEPTH, CLASSES = 3, 3
+
+
+def make_classifier(family="bert", seed=0, dropout=0.0, depth=DEPTH):
+    """Random, with weights large enough that a wrong one would show."""
+    tokenizer = make_tokenizer(family)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    config = make_config(family, depth, dropout, tokenizer)
+    config.num_labels, config.pad_token_id = CLASSES, tokenizer.pad_token_id
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=rng)
+            parameter.copy_(0.3 * noise if parameter.dim() > 1 else parameter + 0.1 * noise)
+    return Classifier(family, model, tokenizer, "|", ())
+
+
+def make_data(n=24, n_noisy=5, seed=0):
+    """Texts of one to nine words; the labels are random."""
+    rng = np.random.default_rng(seed)
+    texts = tuple((" ".join(rng.choice(WORDS, rng.integers(1, 10))),) for _ in range(n))
+    original = rng.integers(0, CLASSES, n)
+    is_noisy = np.isin(np.arange(n), rng.choice(n, n_noisy, replace=False))
+    assigned = np.where(is_noisy, (original + 1) % CLASSES, original)
+    return Examples(texts, original), NoisyLabels(original, assigned, is_noisy)
+
+
+def make_subject(work, family="bert", *, weights=("memorised", "frozen"), data=None, **changes):
+    """Each set of weights is another random model of the family; `a__b` is the setting `a.b`."""
+    dropout = changes.pop("dropout", 0.0)
+    examples, noisy = data or make_data()
+
+    def loader(seed):
+        return lambda: make_classifier(family, seed, dropout)
+
+    return Subject(
+        name="tiny",
+        examples=examples,
+        noisy=noisy,
+        protocol=preset("demo").replace({k.replace("__", "."): v for k, v in changes.items()}),
+        seed=1,
+        loaders={name: loader(seed) for seed, name in enumerate(weights, 1)},
+        work=work,
+    )
