@@ -1,11 +1,12 @@
 """`make bench`: every stage beside the plain way, a table, and results.json."""
 
 import argparse
+import sys
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import finetuning
+from benchmarks import centroids, finetuning, gradients, hidden, probing, retraining, swapping
 from benchmarks.harness import Measured, keep
 
 STAGES = {
@@ -13,15 +14,41 @@ STAGES = {
         finetuning.measure(hidden=64, examples=480, epochs=2, repeats=5),
         finetuning.measure(hidden=384, examples=160, epochs=2, repeats=3),
     ],
+    "swapping": lambda: [
+        swapping.measure(hidden=64, examples=96, repeats=3),
+        swapping.measure(hidden=384, examples=48, repeats=2),
+    ],
+    "retraining": lambda: [
+        retraining.measure(hidden=64, examples=64, epochs=5, repeats=2),
+        retraining.measure(hidden=384, examples=32, epochs=5, repeats=1),
+    ],
+    "gradients": lambda: [
+        gradients.measure(hidden=64, examples=150, repeats=3),
+        gradients.measure(hidden=384, examples=60, repeats=2),
+    ],
+    "hidden": lambda: [
+        hidden.measure(hidden=64, examples=400, repeats=3),
+        hidden.measure(hidden=384, examples=160, repeats=3),
+    ],
+    "centroids": lambda: [
+        centroids.measure(hidden=64, examples=400, repeats=3),
+        centroids.measure(hidden=384, examples=160, repeats=2),
+    ],
+    "probing": lambda: [
+        probing.measure(hidden=64, examples=400, epochs=12, repeats=2),
+        probing.measure(hidden=384, examples=400, epochs=12, repeats=2),
+    ],
 }
+"""Sizes at which the plain way takes about a minute."""
 
 
 def main() -> None:
     """Run the stages that were named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stages", nargs="*", choices=[[], *STAGES], help="left out: all")
+    parser.add_argument("stages", nargs="*", help=f"of {', '.join(STAGES)}; left out: all")
     found: list[Measured] = []
     for name in parser.parse_args().stages or STAGES:
+        print(f"measuring {name} …", file=sys.stderr)
         measured = STAGES[name]()
         keep(measured)
         found += measured

@@ -83,7 +83,7 @@ def _memloc(
     return _smooth(losses)
 
 
-class _SameOrder(Trainer):
+class _SameOrder(Trainer):  # type: ignore[misc]
     """Trainer with the batches and the order of memloc, and every loss kept."""
 
     batches: list[list[int]]

@@ -147,6 +147,16 @@ def test_two_classes_with_one_clean_example_each_have_no_spread():
     assert any("2 → 3: without spread" in sentence for sentence in found.remarks())
 
 
+def test_classes_of_identical_examples_have_no_spread_rather_than_infinite_separability():
+    labels = make_labels()
+    vectors = make_vectors(labels)
+    vectors[:, 1] = 50 + np.random.default_rng(1).normal(size=(CLASSES, WIDTH))[labels.original]
+    found = positions(vectors, labels, CLASSES)
+    assert np.isnan(found.separability[:, 1]).all()
+    assert np.isfinite(found.position).all()
+    assert any("without spread in the classes at layer 1." in s for s in found.remarks())
+
+
 def test_a_class_without_clean_examples_has_no_line_and_spoils_no_other():
     labels = hide_clean(make_labels(), of_class=2, keep=0)
     found = positions(make_vectors(labels), labels, CLASSES)

@@ -111,8 +111,9 @@ class _Geometry:
         centroids = (belongs @ points) / np.where(count, count, np.nan)[:, None]
         products, between = points @ centroids.T, centroids @ centroids.T
         squares = (belongs @ (points**2).sum(1)) - count * np.diag(between)
-        distance = _distances(between)
-        return cls(products, between, np.maximum(0, squares), distance <= (COINCIDE * size) ** 2)
+        noise = (COINCIDE * size) ** 2
+        scatter = np.where(squares > count * noise, squares, 0.0)
+        return cls(products, between, scatter, _distances(between) <= noise)
 
     def along(self, example: IntArray, ends: IntArray) -> FloatArray:
         """(h − c_a)·(c_b − c_a) / |c_b − c_a|² for rows of examples and of (a, b)."""

@@ -24,9 +24,13 @@ ENTRY_POINTS = "memloc.localisers"
 class Localiser(Protocol):
     """Anything that scores layers. It is called with nothing and has a name and one verb."""
 
-    name: str
-    needs: tuple[str, ...]
-    """The weights it loads: of pretrained, frozen, reference, memorised, final."""
+    @property
+    def name(self) -> str:
+        """What it is called by."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The weights it loads: of pretrained, frozen, reference, memorised, final."""
 
     def score_layers(self, subject: "Subject") -> LayerScores:
         """How much every layer matters for memorisation."""

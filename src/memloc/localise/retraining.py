@@ -72,7 +72,8 @@ class Retraining:
         return sorted(self._windows(subject.load("final").stack.depth), key=_by_start)
 
     def _windows(self, depth: int) -> list[range]:
-        wanted = {*(self.widths or range(1, depth)), depth}
+        widths = range(1, depth) if self.widths is None else self.widths
+        wanted = {*widths, depth}
         return [window for window in windows(depth) if len(window) in wanted]
 
 
