@@ -27,12 +27,12 @@ STAGES = {
         gradients.measure(hidden=384, examples=60, repeats=2),
     ],
     "hidden": lambda: [
-        hidden.measure(hidden=64, examples=400, repeats=3),
-        hidden.measure(hidden=384, examples=160, repeats=3),
+        hidden.measure(hidden=64, examples=960, repeats=3),
+        hidden.measure(hidden=384, examples=240, repeats=3),
     ],
     "centroids": lambda: [
-        centroids.measure(hidden=64, examples=400, repeats=3),
-        centroids.measure(hidden=384, examples=160, repeats=2),
+        centroids.measure(hidden=64, examples=960, repeats=3),
+        centroids.measure(hidden=384, examples=240, repeats=2),
     ],
     "probing": lambda: [
         probing.measure(hidden=64, examples=400, epochs=12, repeats=2),

@@ -76,12 +76,19 @@ def _measure(model: str, task_name: str, out: Path) -> dict[str, Any]:
 
 def as_table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
-    lines = [
-        "| task | model | test accuracy, original labels | epoch above .993 | training accuracy at the "
-        "end | noisy labels at the end | seconds | one layer swapped undoes at most | all layers | "
-        "clean error of swapping |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    columns = (
+        "task",
+        "model",
+        "test accuracy, original labels",
+        "epoch above .993",
+        "training accuracy at the end",
+        "noisy labels at the end",
+        "seconds",
+        "one layer swapped undoes at most",
+        "all layers",
+        "clean error of swapping",
+    )
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for r in rows:
         lines.append(
             f"| {r['task']} | {r['model']} | {r['test_accuracy']:.2f} | "

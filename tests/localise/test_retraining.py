@@ -265,7 +265,7 @@ def test_little_memory_means_a_file_and_the_same_scores(tmp_path, monkeypatch, w
 def test_a_disk_without_room_is_a_sentence(tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr(prefix.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(StoreError, match="Cannot write .* are needed there"):
+    with pytest.raises(StoreError, match=r"Cannot write .* are needed there"):
         Retraining(memory=1).score_layers(subject_of(tmp_path))
 
 

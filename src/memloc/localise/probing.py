@@ -29,8 +29,8 @@ class Probing:
     Layer 1 is compared with layer 1 of the frozen weights, whose blocks were never trained.
     """
 
-    name: str = "probing"
-    needs: tuple[str, ...] = ("final", "frozen")
+    name = "probing"
+    needs = ("final", "frozen")
     n_resamples: int = 1000
     level: float = 0.95
 

@@ -14,7 +14,18 @@ from memloc.models.stack import Batch, Stack
 from memloc.records import IntArray, NoisyLabels
 
 TOKENS_PER_BATCH = 2048
-"""Enough to keep a core busy, little enough for any machine."""
+"""Enough to keep a device busy, little enough for any machine."""
+NUMBERS_PER_STATE = 100_000
+"""A batch's state on a CPU: larger ones leave the cache, and memory is fetched anew for each
+operation (measured: 1.6 times slower at 2,048 tokens than at 256 for width 384)."""
+
+
+def length_batches(stack: Stack, lengths: IntArray) -> list[IntArray]:
+    """Rows of texts of similar length, in batches of a size that suits the model."""
+    tokens = TOKENS_PER_BATCH
+    if stack.device.type == "cpu":
+        tokens = min(tokens, max(1, NUMBERS_PER_STATE // stack.width))
+    return sorted_batches(lengths, tokens)
 
 
 def to_batch(encoded: Encoded, rows: IntArray, device: torch.device) -> Batch:
@@ -42,7 +53,7 @@ def predict(stack: Stack, encoded: Encoded) -> NDArray[np.float32]:
     """Logits (texts, classes) without dropout, in the order of the texts."""
     logits = np.zeros((len(encoded), stack.model.config.num_labels), dtype=np.float32)
     with evaluating(stack.model):
-        for rows in sorted_batches(encoded.lengths, TOKENS_PER_BATCH):
+        for rows in length_batches(stack, encoded.lengths):
             found = stack.logits(to_batch(encoded, rows, stack.device))
             logits[rows] = found.float().cpu().numpy()
     return logits

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from memloc.data.encode import Encoded, encode, sorted_batches
+from memloc.data.encode import Encoded, encode
 from memloc.data.perturb import perturb
 from memloc.errors import DataError, lookup
 from memloc.models import tiny
@@ -19,16 +19,17 @@ from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.packing import training_logits
 from memloc.models.parts import find_parts
-from memloc.models.stack import Stack, at_positions
+from memloc.models.stack import Stack
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings, Protocol, preset
 from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, write_table
 from memloc.seeds import generator
 from memloc.train.checkpoints import load_state, save_checkpoint, save_state
-from memloc.train.evaluate import TOKENS_PER_BATCH, accuracies, evaluating, predict, to_batch
+from memloc.train.evaluate import accuracies, evaluating, predict, to_batch
 from memloc.train.finetune import Objective, learning, out_of_memory_explained, train_epoch
 from memloc.train.gathering import Parameters
 from memloc.train.run import CHECKPOINTS, TRAININGS, Run, begin
+from memloc.train.vectors import vectors_of
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class _Training:
         groups = [parts.after]
         if self.name == "frozen":
             # Frozen blocks run without dropout, so their output is computed once.
-            self.vectors = {split: last_vectors(stack, t) for split, t in self.texts.items()}
+            self.vectors = {split: _last_vectors(stack, t) for split, t in self.texts.items()}
             vectors = self.vectors["train"]
             compute = lambda rows: stack.finish(vectors[rows])  # noqa: E731
         else:
@@ -277,11 +278,5 @@ def _merged(groups: Sequence[Parameters]) -> Parameters:
     return {name: tensor for group in groups for name, tensor in group.items()}
 
 
-def last_vectors(stack: Stack, encoded: Encoded) -> Tensor:
-    """The last block's output at the readout position, (texts, width), without dropout."""
-    vectors = torch.zeros(len(encoded), stack.width, device=stack.device)
-    with evaluating(stack.model):
-        for rows in sorted_batches(encoded.lengths, TOKENS_PER_BATCH):
-            prepared = stack.prepare(to_batch(encoded, rows, stack.device))
-            vectors[rows] = at_positions(stack.run_all(prepared), prepared.positions).float()
-    return vectors
+def _last_vectors(stack: Stack, encoded: Encoded) -> Tensor:
+    return torch.tensor(vectors_of(stack, encoded)[:, -1], device=stack.device)
