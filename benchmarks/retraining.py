@@ -2,6 +2,7 @@
 
 import copy
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,18 @@ from torch.nn.functional import cross_entropy
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
 from memloc.data.encode import Encoded, random_batches
-from memloc.localise.prefix import Prefix
+from memloc.localise.prefix import Plain, Prefix
 from memloc.localise.retraining import MEMORY, Setup, retrain_window
 from memloc.models.device import suitable_threads
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.protocol import preset
 from memloc.records import BoolArray, IntArray
-from memloc.score.matrix import windows
 from memloc.seeds import generator
 from memloc.train.evaluate import evaluating, to_batch
 from memloc.train.finetune import schedule
 
-SAMPLE = [w for w in windows(DEPTH) if w.start in (0, 4, 8) and len(w) in (1, 4, 8)]
+SAMPLE = [range(a, a + width) for a in (0, 4, 8) for width in (1, 4, 8) if a + width <= DEPTH]
 """Eight windows with the mean start and about the mean width of all 78."""
 SEED = 42
 BATCH_SIZE = 8
@@ -32,15 +32,14 @@ BATCH_SIZE = 8
 
 def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
     """Seconds of both for a sample of windows, and how many predictions differ."""
+    encoded, labels = questions(examples)
+    setup = _setup(hidden, encoded, labels, epochs)
     with suitable_threads(hidden) as threads:
         mine, plain = side_by_side(
-            lambda: _memloc(_setup(hidden, examples, epochs)),
-            lambda: _published(_setup(hidden, examples, epochs)),
-            repeats,
+            lambda: _memloc(setup, encoded), lambda: _published(setup, encoded), repeats
         )
         peak = matmul_peak(threads)
     seconds = middle([m[0] for m in mine])
-    setup = _setup(hidden, examples, epochs)
     passes = _passes(setup)
     # Two operations a weight, token and pass.
     work = 2 * passes * float(setup.lengths.mean()) * 12 * hidden**2
@@ -81,8 +80,8 @@ def _plain_passes(setup: Setup) -> int:
     return len(SAMPLE) * a_window
 
 
-def _setup(hidden: int, examples: int, epochs: int) -> Setup:
-    encoded, labels = questions(examples)
+def _setup(hidden: int, encoded: Encoded, labels: IntArray, epochs: int) -> Setup:
+    examples = len(labels)
     stack, pretrained = (Stack(bert(hidden, seed).eval()) for seed in (1, 2))
     order = generator(SEED, "roles").permutation(examples)
     noisy, held_out, train = np.split(order, [examples * 15 // 100, examples * 30 // 100])
@@ -92,7 +91,7 @@ def _setup(hidden: int, examples: int, epochs: int) -> Setup:
         stack=stack,
         pretrained=[[p.detach() for p in block.parameters()] for block in pretrained.blocks],
         after=find_parts(stack).after,
-        forward=Prefix(stack, encoded, folder, MEMORY),
+        forward=Plain(stack, encoded),
         labels=torch.from_numpy(labels),
         lengths=encoded.lengths,
         train=np.sort(train),
@@ -106,17 +105,15 @@ def _setup(hidden: int, examples: int, epochs: int) -> Setup:
     )
 
 
-def _memloc(setup: Setup) -> BoolArray:
-    found = [retrain_window(setup, window) for window in SAMPLE_BY_START]
+def _memloc(setup: Setup, encoded: Encoded) -> BoolArray:
+    # Nothing is there yet of what is kept from window to window.
+    fresh = replace(setup, forward=Prefix(setup.stack, encoded, setup.folder, MEMORY))
+    found = [retrain_window(fresh, window) for window in SAMPLE]
     return np.stack([np.concatenate([p.noisy_wrong, p.clean_wrong]) for p in found])
 
 
-SAMPLE_BY_START = sorted(SAMPLE, key=lambda w: (w.start, w.stop))
-
-
-def _published(setup: Setup) -> BoolArray:
-    encoded = setup.forward.encoded  # type: ignore[union-attr]
-    return np.stack([_retrained(setup, window, encoded) for window in SAMPLE_BY_START])
+def _published(setup: Setup, encoded: Encoded) -> BoolArray:
+    return np.stack([_retrained(setup, window, encoded) for window in SAMPLE])
 
 
 def _retrained(setup: Setup, window: range, encoded: Encoded) -> BoolArray:

@@ -4,10 +4,14 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from memloc.data.encode import random_batches
 from memloc.localise.base import Subject
 from memloc.models.load import Classifier
 from memloc.protocol import preset
 from memloc.records import Examples, NoisyLabels
+from memloc.seeds import generator
+from memloc.train.evaluate import to_batch
+from memloc.train.finetune import schedule
 from support import WORDS, make_config, make_tokenizer
 
 DEPTH, CLASSES = 3, 3
@@ -55,3 +59,31 @@ def make_subject(work, family="bert", *, weights=("memorised", "frozen"), data=N
         loaders={name: loader(seed) for seed, name in enumerate(weights, 1)},
         work=work,
     )
+
+
+def plainly_retrained(setup, encoded, window, rows):
+    """Logits after retraining a window the published way: every batch from its tokens on."""
+    stack, settings = setup.stack, setup.settings
+    with torch.no_grad():
+        for i in window:
+            for p, before in zip(stack.blocks[i].parameters(), setup.pretrained[i], strict=True):
+                p.copy_(before)
+    named = dict(stack.model.named_parameters())
+    learning = [named[n] for n in setup.after]
+    learning += [p for i in window for p in stack.blocks[i].parameters()]
+    optimiser = torch.optim.AdamW(learning, weight_decay=settings.weight_decay)
+    done, total = 0, settings.epochs * -(-len(setup.train) // settings.batch_size)
+    for epoch in range(1, settings.epochs + 1):
+        rng = generator(setup.seed, "order", "first", epoch)
+        for picked in random_batches(len(setup.train), settings.batch_size, rng):
+            stack.model.zero_grad()
+            batch = setup.train[picked]
+            logits = stack.logits(to_batch(encoded, batch, stack.device))
+            torch.nn.functional.cross_entropy(logits, setup.labels[batch]).backward()
+            torch.nn.utils.clip_grad_norm_(learning, settings.clip)
+            for group in optimiser.param_groups:
+                group["lr"] = settings.learning_rate * schedule(done, total, settings.warmup)
+            optimiser.step()
+            done += 1
+    with torch.no_grad():
+        return stack.logits(to_batch(encoded, rows, stack.device))

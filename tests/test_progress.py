@@ -1,3 +1,4 @@
+from memloc import progress
 from memloc.progress import bars, track
 
 
@@ -14,9 +15,7 @@ def test_bars_go_to_stderr_and_end_with_the_block(capsys):
     assert shown.out == ""
     assert "work" in shown.err
     assert "100 %" in shown.err
-    with track("later", 1) as advance:
-        advance(1)
-    assert capsys.readouterr() == ("", "")
+    assert progress._shown.get() is progress._silent
 
 
 def test_bars_end_after_an_error(capsys):
@@ -25,9 +24,7 @@ def test_bars_end_after_an_error(capsys):
             raise RuntimeError("stop")
     except RuntimeError:
         capsys.readouterr()
-    with track("later", 1) as advance:
-        advance(1)
-    assert capsys.readouterr() == ("", "")
+    assert progress._shown.get() is progress._silent
 
 
 def test_nothing_tracked_shows_nothing(capsys):

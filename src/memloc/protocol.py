@@ -275,15 +275,15 @@ DEMO: dict[str, Any] = {
     "models.small": ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox"),
     "models.large": (),
     "text.max_tokens": 128,
-    "finetune.learning_rate": 5e-4,
+    "finetune.learning_rate": 4e-4,
     "finetune.batch_size": 16,
-    "finetune.epochs": 40,
+    "finetune.epochs": 30,
     "control.auxiliary": "tiny-entailment",
     "control.auxiliary_learning_rate": 2e-4,
     "control.validation_tasks": ("tiny-acceptability",),
     "retraining.learning_rate": 1e-3,
     "retraining.batch_size": 16,
-    "generalisation.learning_rate": 5e-4,
+    "generalisation.learning_rate": 4e-4,
 }
 """`paper` scaled to the embedded tiny models."""
 

@@ -6,19 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from memloc.data.encode import random_batches
 from memloc.errors import ModelError, ScoreError, StoreError
 from memloc.localise import prefix, retraining
 from memloc.localise.base import score_layers
 from memloc.localise.prefix import Plain, Prefix
 from memloc.localise.retraining import Retraining, piece, prepared, retrain_window
 from memloc.localise.scores import LayerScores
-from memloc.models import packing
 from memloc.score.matrix import windows
-from memloc.seeds import generator
 from memloc.train.evaluate import evaluating, to_batch
-from memloc.train.finetune import schedule
-from subject_support import DEPTH, make_classifier, make_data, make_subject
+from subject_support import DEPTH, make_classifier, make_data, make_subject, plainly_retrained
 from support import FAMILIES, PAPER_FAMILIES
 
 WEIGHTS = ("final", "pretrained")
@@ -70,34 +66,6 @@ def trained_logits(setup, window, rows):
     return seen[0]
 
 
-def plain_logits(setup, encoded, window, rows):
-    """The published way: the whole model, every batch from its tokens on."""
-    stack, settings = setup.stack, setup.settings
-    with torch.no_grad():
-        for i in window:
-            for p, before in zip(stack.blocks[i].parameters(), setup.pretrained[i], strict=True):
-                p.copy_(before)
-    named = dict(stack.model.named_parameters())
-    learning = [named[n] for n in setup.after]
-    learning += [p for i in window for p in stack.blocks[i].parameters()]
-    optimiser = torch.optim.AdamW(learning, weight_decay=settings.weight_decay)
-    done = 0
-    for epoch in range(1, settings.epochs + 1):
-        rng = generator(setup.seed, "order", "first", epoch)
-        for picked in random_batches(len(setup.train), settings.batch_size, rng):
-            stack.model.zero_grad()
-            batch = setup.train[picked]
-            logits = stack.logits(to_batch(encoded, batch, stack.device))
-            torch.nn.functional.cross_entropy(logits, setup.labels[batch]).backward()
-            torch.nn.utils.clip_grad_norm_(learning, settings.clip)
-            for group in optimiser.param_groups:
-                group["lr"] = settings.learning_rate * schedule(done, UPDATES, settings.warmup)
-            optimiser.step()
-            done += 1
-    with torch.no_grad():
-        return stack.logits(to_batch(encoded, rows, stack.device))
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_window_learns_as_by_the_plain_loop(tmp_path, family):
     subject, window, rows = subject_of(tmp_path, family), range(1, 2), np.arange(24)
@@ -106,7 +74,7 @@ def test_a_window_learns_as_by_the_plain_loop(tmp_path, family):
         found = trained_logits(setup, window, rows)
         assert_equal_weights(weights_of(setup), before)
         encoded = subject.encode(subject.load("final"))
-        expected = plain_logits(setup, encoded, window, rows)
+        expected = plainly_retrained(setup, encoded, window, rows)
     assert len(setup.train) == 14
     assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
     assert torch.equal(found.argmax(-1), expected.argmax(-1))
@@ -127,15 +95,15 @@ def test_kept_states_change_nothing(tmp_path, family, window):
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_packed_batches_change_nothing(tmp_path, monkeypatch, family):
-    subject, window = subject_of(tmp_path, family), range(1, 2)
-    rows = np.arange(24)
-    with prepared(subject) as setup:
-        expected = trained_logits(setup, window, rows)
-    monkeypatch.setattr(packing, "NARROW", 1)
-    with prepared(subject) as setup:
-        found = trained_logits(setup, window, rows)
-        assert any(len(inputs.places) == 1 for inputs in setup.forward._inputs.values())
-    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+    found = []
+    for packing in (True, False):
+        if not packing:
+            monkeypatch.setattr(prefix, "worth_packing", lambda *_, **__: None)
+        with prepared(subject_of(tmp_path, family)) as setup:
+            found.append(trained_logits(setup, range(1, 2), np.arange(24)))
+            kept = setup.forward._inputs.values()
+            assert any(len(inputs.places) < len(inputs.readout) for inputs in kept) == packing
+    assert (found[0] - found[1]).abs().max() <= 1e-4 * found[1].abs().max()
 
 
 def test_frozen_blocks_neither_change_nor_drop_anything(tmp_path, monkeypatch):

@@ -306,6 +306,13 @@ def test_a_checkpoint_with_fewer_layers_than_weights_is_refused(checkpoint):
     assert "damaged or of another model" in checkpoint_refusal(checkpoint)
 
 
+def test_a_checkpoint_with_code_does_not_ask_to_run_it(checkpoint, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
+    (checkpoint / "custom.py").write_text("raise AssertionError('it ran')")
+    change_config(checkpoint, model_type="mine", auto_map={"AutoConfig": "custom.MyConfig"})
+    assert "custom code" in checkpoint_refusal(checkpoint)
+
+
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
     assert "no config.json" in checkpoint_refusal(tmp_path)
 

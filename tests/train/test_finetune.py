@@ -247,10 +247,14 @@ def test_each_of_two_objectives_changes_only_its_own(load, task):
                 if o is not objectives[index]
                 for n, t in o.tensors.items()
             }
+            own = set(objectives[index].parameters)
+            others = [p for n, p in objectives[1 - index].parameters.items() if n not in own]
+            for parameter in others:
+                parameter.grad.zero_()
             with finetune.only_trainable(objectives, index):
                 update(objectives[index], ROWS)
+            assert all((parameter.grad == 0).all() for parameter in others)
             changed = {n for n, p in named.items() if not torch.equal(p, before[n])}
-            own = set(objectives[index].parameters)
             assert changed <= own
             assert {n for n in own if named[n].dim() > 1} <= changed
             other = objectives[1 - index]

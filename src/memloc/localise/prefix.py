@@ -49,7 +49,7 @@ class Prefix:
     def __init__(self, stack: Stack, encoded: Encoded, folder: Path, memory: int) -> None:
         self.stack, self.encoded = stack, encoded
         self.layer = stack.depth
-        self._worth_packing = worth_packing(stack)
+        self._worth_packing = worth_packing(stack, once=False)
         self._inputs: dict[bytes, _Inputs] = {}
         self._room = CALLS_MEMORY
         self._file = folder / f"states-{os.getpid()}.bin"

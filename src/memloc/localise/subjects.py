@@ -17,7 +17,8 @@ def run_subject(run: Run, device: str = "auto") -> Subject:
     task, noisy = run.data()
     about = run.about
     loaders = {name: _run_loader(run, name) for name in CHECKPOINTS if run.path(name).is_dir()}
-    options = LoadOptions(depth=int(about["depth"]))
+    allowed = (about.get("remote_code", False), about.get("any_format", False))
+    options = LoadOptions(*allowed, depth=int(about["depth"]))
     loaders["pretrained"] = lambda: load_model(
         about["model"], task.label_names, seed=run.seed, options=options
     )

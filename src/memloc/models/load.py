@@ -90,13 +90,16 @@ def load_model(
     return Classifier(name, model.eval(), tokenizer, separator_of(tokenizer), new, unused)
 
 
-def load_checkpoint(folder: Path) -> Classifier:
+def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classifier:
     """A classifier that was trained and saved: every weight must be there, and no other."""
+    options = options or LoadOptions()
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} is not a checkpoint: it has no config.json.")
     with quiet(), _as_model_error(str(folder)):
-        names = AutoConfig.from_pretrained(folder).id2label
-    loaded = load_model(str(folder), [names[i] for i in sorted(names)])
+        # Said outright: left open, transformers asks on the terminal whether to run code.
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=options.remote_code)
+    names = [config.id2label[i] for i in sorted(config.id2label)]
+    loaded = load_model(str(folder), names, options=options)
     strange = loaded.new_weights or loaded.unused_weights
     if strange:
         raise ModelError(

@@ -16,12 +16,12 @@ from memloc.models.device import NARROW
 from memloc.models.stack import Batch, BlockCall, Prepared, Stack, sample_batch
 
 WORTH = 0.15
-"""Share of padding from which packing gains more than it costs (measured)."""
+"""Share of the work from which packing gains more than it costs (measured)."""
 
 
 def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
     """The fastest exact way from batches to logits for this model."""
-    worth = worth_packing(stack)
+    worth = worth_packing(stack, once=True)
     if worth is None:
         return stack.logits
 
@@ -33,15 +33,24 @@ def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
     return logits
 
 
-def worth_packing(stack: Stack) -> Callable[[Tensor], bool] | None:
-    """Which batches, by their mask, are faster packed; `None`: none of this model's."""
-    if stack.width < NARROW or not can_pack(stack):
+def worth_packing(stack: Stack, *, once: bool) -> Callable[[Tensor], bool] | None:
+    """Which batches, by their mask, are faster packed; `None`: none of this model's.
+
+    Packing the masks themselves has a cost, which counts if they are used `once` and not kept.
+    """
+    if (once and stack.width < NARROW) or not can_pack(stack):
         return None
-    longest = getattr(stack.model.config, "max_position_embeddings", 0)
+    most = getattr(stack.model.config, "max_position_embeddings", 0)
+    share = 1 - WORTH if once else 1
+
+    def work(tokens: int, longest: int) -> int:
+        # In a block, 12 width² products a token in matrices, 2 width a pair of tokens in attention.
+        return tokens * (6 * stack.width + longest)
 
     def worth(mask: Tensor) -> bool:
         tokens = int(mask.sum())
-        return bool(tokens <= longest and tokens <= (1 - WORTH) * mask.numel())
+        padded = work(mask.numel(), mask.shape[1])
+        return tokens <= most and work(tokens, tokens) < share * padded
 
     return worth
 

@@ -196,10 +196,11 @@ def out_of_memory_explained(*settings: FineTuneSettings) -> Iterator[None]:
             raise
         size = max(s.batch_size for s in settings)
         pieces = max(s.accumulate for s in settings)
+        more = min(size, 2 * pieces)
+        same = f"finetune.accumulate={more} (the same updates, less memory), or "
         raise TrainingError(
-            f"Out of memory with batches of {size} in {pieces} piece(s): set finetune.accumulate="
-            f"{min(size, 2 * pieces)} (the same updates, less memory), or a smaller "
-            "finetune.batch_size or text.max_tokens."
+            f"Out of memory with batches of {size} in {pieces} piece(s): set "
+            f"{same if more > pieces else ''}a smaller finetune.batch_size or text.max_tokens."
         ) from error
 
 

@@ -104,14 +104,15 @@ class Run:
 
     def load(self, weights: str) -> "Classifier":
         """These weights, with an error that says how to make them where they are missing."""
-        from memloc.models.load import load_checkpoint
+        from memloc.models.load import LoadOptions, load_checkpoint
 
         lookup("set of weights", weights, CHECKPOINTS)
         if not self.path(weights).is_dir():
             why = self.about.get("without", {}).get(weights)
             hint = why or "`memloc train` with the same settings makes what is missing."
             raise StoreError(f"{self.folder} has no {weights} weights: {hint}")
-        return load_checkpoint(self.path(weights))
+        options = LoadOptions(remote_code=self.about.get("remote_code", False))
+        return load_checkpoint(self.path(weights), options)
 
     def verdict(self) -> dict[str, Any]:
         """Whether the final weights memorised the noisy labels, with the numbers."""
@@ -186,8 +187,13 @@ def _differences(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[st
     old, new = (checked(Protocol, side["protocol"]).flat() for side in (there, wanted))
     deciding = [k for k in new if k.split(".")[0] in DECIDING and k not in NOT_DECIDING]
     pairs += [(k, old[k], new[k]) for k in deciding]
-    # The source is for people: the same data read from elsewhere are the same data.
-    return [(k, a, b) for k, a, b in pairs if a != b and k != "task.source"]
+    # These are for people: the same data or weights read from elsewhere are the same.
+    for_people = {"task.source"} | ({"model"} if _same(there, wanted, "weights_hash") else set())
+    return [(k, a, b) for k, a, b in pairs if a != b and k not in for_people]
+
+
+def _same(there: dict[str, Any], wanted: dict[str, Any], key: str) -> bool:
+    return bool(there.get(key) == wanted[key])
 
 
 def _labels_table(task: Task, noisy: NoisyLabels) -> "pd.DataFrame":

@@ -122,6 +122,8 @@ def _identity(recipe: Recipe, start: Classifier) -> dict[str, Any]:
         "depth": start.stack.depth,
         "width": start.stack.width,
         "seed": recipe.seed,
+        "remote_code": recipe.options.remote_code,
+        "any_format": recipe.options.any_format,
         "is_large": recipe.model in recipe.protocol.models.large,
         "preset": recipe.protocol.preset,
         "changes": recipe.protocol.changes(),
