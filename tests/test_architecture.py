@@ -11,7 +11,7 @@ SRC = Path(__file__).parents[1] / "src"
 PACKAGE = SRC / "memloc"
 
 BASE = {"errors"}
-PLAIN = {"records", "protocol", "config", "settings", "seeds", "progress"}
+PLAIN = {"records", "protocol", "explain", "config", "settings", "seeds", "progress"}
 MIDDLE = {"data", "models", "score"}
 LATE = {"localise", "analyse"}
 ENDS = {"experiment", "report"}

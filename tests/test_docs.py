@@ -36,11 +36,14 @@ def desk(tmp_path_factory):
 @pytest.fixture(scope="module")
 def quick_demo():
     """The embedded default on less work: what is tested is that the documents run."""
-    kept = dict(memloc.protocol.DEMO)
-    memloc.protocol.DEMO.update({"finetune.epochs": 8, "finetune.noisy_at_least": 0.01})
+    kept = {name: dict(values) for name, values in memloc.protocol.PRESETS.items()}
+    memloc.protocol.PRESETS["demo"].update({"finetune.epochs": 8})
+    for values in memloc.protocol.PRESETS.values():
+        values["finetune.noisy_at_least"] = 0.01
     yield
-    memloc.protocol.DEMO.clear()
-    memloc.protocol.DEMO.update(kept)
+    for name, values in memloc.protocol.PRESETS.items():
+        values.clear()
+        values.update(kept[name])
 
 
 @pytest.mark.slow

@@ -3,7 +3,8 @@
 import pytest
 
 from memloc.errors import SettingsError, UnknownName
-from memloc.protocol import PRESETS, Protocol, compare, describe, preset, readable
+from memloc.explain import compare, describe, readable
+from memloc.protocol import PRESETS, Protocol, preset
 
 PAPER = {
     "models.small": (

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from memloc.data.encode import Encoded, sorted_batches
+from memloc.data.encode import Encoded
 from memloc.models.packing import pack, training_logits, worth_packing
 from memloc.models.stack import BlockCall, Stack
 from memloc.records import IntArray, cannot_write
 from memloc.seeds import torch_seeded
-from memloc.train.evaluate import TOKENS_PER_BATCH, evaluating, to_batch
+from memloc.train.evaluate import evaluating, length_batches, to_batch
 
 CALLS_MEMORY = 2**28
 """Bytes for how blocks are called (masks, positions), which every window asks for again."""
@@ -91,7 +91,7 @@ class Prefix:
         self.layer += 1
 
     def _batches(self) -> list[IntArray]:
-        return sorted_batches(self.encoded.lengths, TOKENS_PER_BATCH)
+        return length_batches(self.stack, self.encoded.lengths)
 
     def _read(self, inputs: "_Inputs") -> Tensor:
         return self.states[inputs.places].to(self.stack.device)

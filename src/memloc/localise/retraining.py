@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from memloc.data.encode import Encoded, sorted_batches
+from memloc.data.encode import Encoded
 from memloc.errors import ScoreError
 from memloc.localise.base import Subject, check_pair
 from memloc.localise.prefix import Plain, Prefix
@@ -28,7 +28,7 @@ from memloc.protocol import FineTuneSettings, Protocol
 from memloc.records import BoolArray, IntArray, read_json, versions, write_json
 from memloc.score.matrix import windows
 from memloc.seeds import generator
-from memloc.train.evaluate import TOKENS_PER_BATCH, evaluating
+from memloc.train.evaluate import evaluating, length_batches
 from memloc.train.finetune import Objective, learning, train_epoch
 from memloc.train.gathering import Parameters
 
@@ -216,7 +216,7 @@ def _reset(setup: Setup, window: range, groups: Sequence[Parameters]) -> Iterato
 def _wrong(setup: Setup, rows: IntArray) -> BoolArray:
     wrong = np.zeros(len(rows), dtype=np.bool_)
     with evaluating(setup.stack.model):
-        for picked in sorted_batches(setup.lengths[rows], TOKENS_PER_BATCH):
+        for picked in length_batches(setup.stack, setup.lengths[rows]):
             predicted = setup.forward.logits(rows[picked]).argmax(-1)
             wrong[picked] = (predicted != setup.labels[rows[picked]]).cpu().numpy()
     return wrong
