@@ -10,8 +10,10 @@ DEV_READY := $(VENV)/.ready-dev
 help:            ## This list.
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-demo: $(READY)   ## Train a tiny run on the embedded default and show how it memorises.
+demo: $(READY)   ## Train a tiny run on the embedded default and show where its memory is.
 	$(BIN)/memloc train tiny-opt tiny-topic --out demo
+	$(BIN)/memloc localise demo/tiny-topic/tiny-opt/seed-1 swapping gradients probing
+	@echo "Retraining, the fourth method, takes some minutes: $(BIN)/memloc localise demo/tiny-topic/tiny-opt/seed-1"
 
 test: $(DEV_READY)  ## All tests.
 	$(BIN)/python -m pytest -n 2
