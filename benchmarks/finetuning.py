@@ -8,7 +8,7 @@ import torch
 import transformers
 from transformers import Trainer, TrainingArguments
 
-from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
+from benchmarks.harness import Measured, matmul_peak, middle, side_by_side, timed
 from benchmarks.samples import SEED, bert, questions
 from memloc.data.encode import Encoded, random_batches
 from memloc.models.device import suitable_threads
@@ -33,6 +33,8 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
             lambda: _trainer(hidden, encoded, labels, settings),
             repeats,
         )
+        grouped = settings.replace({"length_grouped": True})
+        by_length = [timed(lambda: _memloc(hidden, encoded, labels, grouped)) for _ in mine]
         peak = matmul_peak(threads)
     seconds, baseline = middle([m[0] for m in mine]), middle([p[0] for p in plain])
     tokens = int(encoded.lengths.sum()) * epochs
@@ -53,6 +55,12 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
             "tokens_per_second": tokens / seconds,
             "baseline_tokens_per_second": tokens / baseline,
             "share_of_matmul_peak": work / seconds / peak,
+            "length_grouped_ratio": baseline / middle([g[0] for g in by_length]),
+            "last_losses": {
+                "memloc": mine[0][2][-1],
+                "baseline": plain[0][2][-1],
+                "memloc, length-grouped": by_length[0][2][-1],
+            },
             "updates": len(mine[0][2]),
             "difference_is": "largest difference of the loss curves, averaged over 10 updates",
         },

@@ -94,7 +94,8 @@ class _PeakMemory:
         self.thread.join()
 
     def _watch(self) -> None:
-        while not self.done.wait(0.01):
+        # Seldom: the watcher takes turns with the work that it watches.
+        while not self.done.wait(0.1):
             self.peak = max(self.peak, _resident())
 
     @property
