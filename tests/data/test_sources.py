@@ -186,6 +186,7 @@ def test_a_folder_may_number_the_labels_in_another_order(tmp_path):
         ('["negative", "positive"]', b"not gzip", "could not be read"),
         ('["negative", "positive"]', zipped("x" * 99)[:-9], "could not be read"),
     ],
+    ids=["other labels", "label -1", "no text", "not JSON", "not gzip", "cut off"],
 )
 def test_a_damaged_folder_is_refused(tmp_path, names, rows, sentence):
     write_folder(tmp_path, names=names, rows=rows)
