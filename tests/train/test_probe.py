@@ -10,7 +10,7 @@ from memloc.data.encode import encode
 from memloc.errors import DataError, SettingsError
 from memloc.models.load import load_model
 from memloc.protocol import ProbeSettings
-from memloc.train import vectors as vectors_module
+from memloc.train import evaluate
 from memloc.train.perceptrons import Perceptrons, initial_weights
 from memloc.train.probe import (
     Target,
@@ -257,6 +257,6 @@ def test_vectors_of_texts_come_in_their_order_whatever_the_batches(tiny_model, m
     loaded.model.train()
     whole = vectors_of(loaded.stack, encoded)
     assert loaded.model.training
-    monkeypatch.setattr(vectors_module, "NUMBERS_PER_STATE", 1)  # one text a batch
+    monkeypatch.setattr(evaluate, "NUMBERS_PER_STATE", 1)  # one text a batch
     assert np.allclose(vectors_of(loaded.stack, encoded), whole, atol=1e-5)
     assert np.allclose(vectors_of(loaded.stack, encoded, up_to=1), whole[:, :2], atol=1e-5)
