@@ -19,7 +19,7 @@ STAGES = {
         swapping.measure(hidden=384, examples=48, repeats=2),
     ],
     "retraining": lambda: [
-        retraining.measure(hidden=64, examples=64, epochs=5, repeats=2),
+        retraining.measure(hidden=64, examples=64, epochs=5, repeats=1),
         retraining.measure(hidden=384, examples=32, epochs=5, repeats=1),
     ],
     "gradients": lambda: [
