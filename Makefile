@@ -11,6 +11,7 @@ help:            ## This list.
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 demo: $(READY)   ## Train a tiny run on the embedded default and show where its memory is.
+	@echo "Training tiny-opt on tiny-topic with 15 % wrong labels, then localising them: about two minutes."
 	$(BIN)/memloc train tiny-opt tiny-topic --out demo
 	$(BIN)/memloc localise demo/tiny-topic/tiny-opt/seed-1 swapping gradients probing
 	@echo "Retraining, the fourth method, takes some minutes: $(BIN)/memloc localise demo/tiny-topic/tiny-opt/seed-1"
@@ -36,6 +37,7 @@ clean:           ## Remove the environment and what demo made.
 
 # torch first and by its exact version: that gives the build for this machine.
 $(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): some minutes the first time, as torch and transformers are large."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(shell grep '^torch==' constraints.txt)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .

@@ -72,7 +72,9 @@ def show_run(run: "Run", as_json: bool) -> None:
         table = run.training()
         typer.echo(memorisation_curve(table))
         typer.echo(f"\n{_sentence(run)}")
-        save_figure(training_curves(table), run.folder / "training.png")
+        picture = run.folder / "training.png"
+        save_figure(training_curves(table), picture)
+        typer.echo(f"The curve as a picture: {picture}")
     for name, why in run.about.get("without", {}).items():
         typer.echo(f"No {name} weights: {why}")
     typer.echo(f"\n{run.folder}: {', '.join(weights)}")
