@@ -87,11 +87,15 @@ def test_a_missing_column_is_refused_with_the_nearest_and_all_others(tmp_path):
         ("mine.csv", b"text,label\na,b,c\nd,e,f\n", "more fields than its header"),
         ("mine.csv", b"text,label\na,b\nd,e,f\n", "Expected 2 fields"),
         ("mine.csv.gz", b"not gzip", "gzip"),
-        ("mine.csv.gz", gzip.compress(b"text,label\n" * 50)[:-9], "end-of-stream|ended"),
-        ("mine.csv.gz", gzip.compress(b"text,label\n")[:10] + b"\xff" * 20, "decompress"),
+        ("mine.csv.gz", gzip.compress(b"text,label\n" * 50, mtime=0)[:-9], "end-of-stream|ended"),
+        ("mine.csv.gz", gzip.compress(b"text,label\n", mtime=0)[:10] + b"\xff" * 20, "decompress"),
         ("mine.jsonl", b'{"text": "a"}\n{"text": \n', "line 2"),
         ("mine.jsonl", b'["a", "b"]\n', "line 1 is not a JSON object"),
-        ("mine.jsonl.gz", gzip.compress(b'{"text": 1}\n' * 50)[:-9], "end-of-stream|ended"),
+        (
+            "mine.jsonl.gz",
+            gzip.compress(b'{"text": 1}\n' * 50, mtime=0)[:-9],
+            "end-of-stream|ended",
+        ),
         ("mine.parquet", b"text,label\n", "Parquet"),
     ],
 )
