@@ -103,10 +103,20 @@ class ControlSettings(Settings):
     """The task that changes every layer, with its original labels and its own head."""
     auxiliary_learning_rate: float = published(5e-6, gt=0)
     """Its peak rate; it has its own optimiser and schedule."""
+    auxiliary_examples: int | None = ours(None, ge=2)
+    """Training examples of the auxiliary task, drawn at random; none given: all."""
+    learning_rate: float | None = ours(None, gt=0)
+    """The noisy task's first rate; none given: that of fine-tuning."""
+    epochs: int | None = ours(None, ge=1)
+    """Passes over the data of both tasks; none given: as many as in fine-tuning."""
     seed: int = paper(1, "§3", ge=0)
     """One model seed."""
     accuracy_above: float = paper(0.99, "appendix D", gt=0, lt=1)
     """Training accuracy below which training is repeated with a higher rate."""
+    rate_factor: float = ours(2.0, gt=1)
+    """How much higher."""
+    tries: int = ours(4, ge=1)
+    """Trainings at most; a plant that none of them memorised is not used."""
     validation_tasks: tuple[str, ...] = paper(("mrpc", "trec"), "§3.2")
     """Tasks that choose the gradients' post-processing; the others test the methods."""
     ks: tuple[int, ...] = paper((1, 2), "§3.2")
@@ -280,6 +290,9 @@ DEMO: dict[str, Any] = {
     "finetune.epochs": 30,
     "control.auxiliary": "tiny-entailment",
     "control.auxiliary_learning_rate": 2e-4,
+    "control.auxiliary_examples": 100,
+    "control.learning_rate": 7e-4,
+    "control.epochs": 60,
     "control.validation_tasks": ("tiny-acceptability",),
     "retraining.learning_rate": 1e-3,
     "retraining.batch_size": 16,

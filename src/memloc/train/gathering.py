@@ -5,7 +5,7 @@ on being called. While gathered, the small parameters of a group are views of on
 are their gradients; large parameters stay as they are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -42,6 +42,11 @@ def clear_gradients(tensors: Parameters) -> None:
             tensor.grad.zero_()
         else:
             tensor.grad = None
+
+
+def merged(groups: Iterable[Parameters]) -> Parameters:
+    """The parameters of several groups under their names, which differ."""
+    return {name: tensor for group in groups for name, tensor in group.items()}
 
 
 class _Gathered(nn.Parameter):

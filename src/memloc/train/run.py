@@ -181,7 +181,7 @@ def _same_or_refuse(folder: Path, there: dict[str, Any], wanted: dict[str, Any])
 
 
 def _differences(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    names = ("model", "depth", "weights_hash", "seed", "is_large")
+    names = ("model", "depth", "weights_hash", "seed", "is_large", "control")
     pairs = [(k, there.get(k), wanted[k]) for k in names]
     pairs += [(f"task.{k}", there["task"].get(k), v) for k, v in wanted["task"].items()]
     old, new = (checked(Protocol, side["protocol"]).flat() for side in (there, wanted))

@@ -2,7 +2,8 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,6 @@ from memloc.errors import DataError, lookup
 from memloc.models import tiny
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
-from memloc.models.packing import training_logits
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.progress import Advance, track
@@ -25,11 +25,23 @@ from memloc.protocol import FineTuneSettings, Protocol, preset
 from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, write_table
 from memloc.seeds import generator
 from memloc.train.checkpoints import load_state, save_checkpoint, save_state
-from memloc.train.evaluate import accuracies, evaluating, predict, to_batch
-from memloc.train.finetune import Objective, learning, out_of_memory_explained, train_epoch
-from memloc.train.gathering import Parameters
+from memloc.train.evaluate import accuracies, evaluating, predict
+from memloc.train.finetune import (
+    Objective,
+    learning,
+    logits_of,
+    out_of_memory_explained,
+    train_epoch,
+)
+from memloc.train.gathering import Parameters, merged
+from memloc.train.planting import Learner, Plant, check_windows, share_body, two_objectives
 from memloc.train.run import CHECKPOINTS, TRAININGS, Run, begin
 from memloc.train.vectors import vectors_of
+
+AUXILIARY = "auxiliary"
+"""The name of the objective that trains beside a planted one."""
+NULL_SEED = 1000
+"""Added to the seed for the order in which a null learns."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,8 @@ class Recipe:
     """Labels whose noise is already there; left out: the protocol's noise, added."""
     options: LoadOptions = LoadOptions()  # noqa: RUF009 - frozen
     device: str = "auto"
+    plant: Plant | None = None
+    """Left out: the noisy labels may be memorised anywhere."""
 
     def __post_init__(self) -> None:
         if _left_out(self.protocol):
@@ -99,7 +113,10 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECK
     """Make the missing ones of a run's weights; what is there stays, what was begun goes on."""
     wanted = {lookup("set of weights", name, CHECKPOINTS) for name in weights}
     pick_device(recipe.device)  # one that is not there is refused before anything is written
-    identity = _identity(recipe, _load(recipe))
+    start = _load(recipe, recipe.task)
+    if recipe.plant is not None:
+        check_windows([recipe.plant.window], start.stack.depth)
+    identity = _identity(recipe, start)
     run = begin(Path(folder), recipe.task, recipe.noisy, identity)
     with suitable_threads(identity["width"]), out_of_memory_explained(recipe.settings):
         for training, last in TRAININGS.items():
@@ -110,8 +127,8 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECK
     return run
 
 
-def _load(recipe: Recipe) -> Classifier:
-    names = recipe.task.label_names
+def _load(recipe: Recipe, task: Task) -> Classifier:
+    names = task.label_names
     return load_model(recipe.model, names, seed=recipe.seed, options=recipe.options)
 
 
@@ -125,6 +142,7 @@ def _identity(recipe: Recipe, start: Classifier) -> dict[str, Any]:
         "remote_code": recipe.options.remote_code,
         "any_format": recipe.options.any_format,
         "is_large": recipe.model in recipe.protocol.models.large,
+        "control": recipe.plant and recipe.plant.about(recipe.protocol.control),
         "preset": recipe.protocol.preset,
         "changes": recipe.protocol.changes(),
         "protocol": recipe.protocol.model_dump(mode="json"),
@@ -146,7 +164,7 @@ class _Training:
 
     def __init__(self, recipe: Recipe, run: Run, name: str) -> None:
         self.recipe, self.run, self.name = recipe, run, name
-        self.trained = _load(recipe)
+        self.trained = _load(recipe, recipe.task)
         self.trained.model.to(pick_device(recipe.device))
         self.labels = recipe.noisy.original if name == "original" else recipe.noisy.assigned
         self.texts = {
@@ -156,29 +174,52 @@ class _Training:
         self.vectors: dict[str, Tensor] = {}
         self.state = run.state(name)
         self.rows: list[dict[str, Any]] = []
+        self.plant = None if name == "frozen" else recipe.plant
+        # The null of a planted run differs from its reference by the order of the data alone.
+        other_order = self.plant is not None and self.plant.null and name == "noisy"
+        self.seed = recipe.seed + (NULL_SEED if other_order else 0)
 
     def make(self) -> Run:
         """Train from where it was left, epoch by epoch, and keep the weights."""
-        stack, settings = self.trained.stack, self.recipe.settings
+        settings = self.recipe.settings
+        with self._objectives() as objectives:
+            if self.state.is_file():
+                self.rows = load_state(self.state, objectives)["rows"]
+            label = f"{self.recipe.task.name} · {self.recipe.model} · {self.name}"
+            updates = sum(objective.updates_per_epoch for objective in objectives)
+            with track(label, settings.epochs * updates) as advance:
+                advance(len(self.rows) * updates)
+                for epoch in range(len(self.rows) + 1, settings.epochs + 1):
+                    self._epoch(objectives, epoch, advance)
+        return self._finish()
+
+    @contextmanager
+    def _objectives(self) -> Iterator[list[Objective]]:
+        """What is learnt: the task alone, or a planted one beside an auxiliary one."""
+        stack, settings, train = self.trained.stack, self.recipe.settings, self.texts["train"]
+        labels = torch.from_numpy(self.labels).to(stack.device)
+        if self.plant is not None:
+            with self._planted(self.plant, labels) as objectives:
+                yield objectives
+            return
         compute, groups = self._forward(stack)
         with learning(self.trained.model, groups) as tensors:
-            objective = Objective(
-                name=self.name,
-                logits=compute,
-                labels=torch.from_numpy(self.labels).to(stack.device),
-                lengths=self.texts["train"].lengths,
-                tensors=_merged(tensors),
-                parameters=_merged(groups),
-                settings=settings,
-            )
-            if self.state.is_file():
-                self.rows = load_state(self.state, [objective])["rows"]
-            label = f"{self.recipe.task.name} · {self.recipe.model} · {self.name}"
-            with track(label, settings.epochs * objective.updates_per_epoch) as advance:
-                advance(len(self.rows) * objective.updates_per_epoch)
-                for epoch in range(len(self.rows) + 1, settings.epochs + 1):
-                    self._epoch(objective, epoch, advance)
-        return self._finish()
+            learns = merged(tensors), merged(groups)
+            yield [Objective(self.name, compute, labels, train.lengths, *learns, settings)]
+
+    @contextmanager
+    def _planted(self, plant: Plant, labels: Tensor) -> Iterator[list[Objective]]:
+        other, settings = _load(self.recipe, plant.auxiliary), self.recipe.settings
+        share_body(self.trained, other)
+        other.model.to(labels.device)
+        rate = self.recipe.protocol.control.auxiliary_learning_rate
+        answers = torch.from_numpy(plant.auxiliary.train.labels).to(labels.device)
+        own = settings.replace({"learning_rate": rate})
+        texts = self._encode(plant.auxiliary.train)
+        first = Learner(self.name, self.trained, self.texts["train"], labels, settings)
+        second = Learner(AUXILIARY, other, texts, answers, own)
+        with two_objectives(first, second, plant.window) as objectives:
+            yield objectives
 
     def _encode(self, examples: Examples) -> Encoded:
         limit = min(self.recipe.protocol.text.max_tokens, self.trained.max_tokens)
@@ -194,21 +235,22 @@ class _Training:
             vectors = self.vectors["train"]
             compute = lambda rows: stack.finish(vectors[rows])  # noqa: E731
         else:
-            train, logits = self.texts["train"], training_logits(stack)
-            compute = lambda rows: logits(to_batch(train, rows, stack.device))  # noqa: E731
+            compute = logits_of(stack, self.texts["train"])
             groups += parts.blocks
             if not self.recipe.settings.freeze_embeddings:
                 groups.append(parts.embeddings)
         return compute, [{name: everything[name] for name in group} for group in groups]
 
-    def _epoch(self, objective: Objective, epoch: int, advance: Advance) -> None:
+    def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:
         began = time.perf_counter()
-        losses = train_epoch([objective], self.recipe.seed, epoch, advance)
+        losses = train_epoch(objectives, self.seed, epoch, advance)
         row = {"training": self.name, "epoch": epoch, "loss": losses[self.name], **self._measure()}
+        if AUXILIARY in losses:
+            row["auxiliary_loss"] = losses[AUXILIARY]
         self.rows.append({**row, "seconds": time.perf_counter() - began})
         if self.name == "noisy" and self._is_first_near_ceiling():
             self._save("memorised", epoch)
-        save_state(self.state, [objective], {"rows": self.rows})
+        save_state(self.state, objectives, {"rows": self.rows})
 
     def _measure(self) -> dict[str, float]:
         right = self._predict("validation") == self.recipe.task.validation.labels
@@ -274,10 +316,6 @@ class _Training:
     def _save(self, weights: str, epoch: int) -> None:
         about = {"weights": weights, "epoch": epoch, "run": self.run.about}
         save_checkpoint(self.run.path(weights), self.trained, about)
-
-
-def _merged(groups: Sequence[Parameters]) -> Parameters:
-    return {name: tensor for group in groups for name, tensor in group.items()}
 
 
 def _last_vectors(stack: Stack, encoded: Encoded) -> Tensor:

@@ -1,0 +1,167 @@
+"""Planted memorisation: one task may change a window of layers only, another one all of them.
+
+Both tasks train one body, each with a head of its own. What the first task memorises can only be
+in its window, so there it is known where a localiser should point.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor, nn
+
+from memloc.data.encode import Encoded
+from memloc.errors import ModelError, SettingsError
+from memloc.models.load import Classifier
+from memloc.models.parts import find_parts
+from memloc.protocol import ControlSettings, FineTuneSettings
+from memloc.records import Task
+from memloc.train.finetune import Objective, learning, logits_of
+from memloc.train.gathering import Parameters, merged
+
+HEAD = "head"
+"""The group of parameters that belongs to the planted task alone."""
+
+
+@dataclass(frozen=True)
+class Plant:
+    """Where the noisy task may change a model, and the task that changes it everywhere."""
+
+    window: range
+    """Layers from 0."""
+    auxiliary: Task
+    """Trained beside it, with its original labels."""
+    null: bool = False
+    """Nothing is memorised: the labels are the original ones, learnt in another order."""
+
+    def about(self, settings: ControlSettings) -> dict[str, Any]:
+        """What identifies it, for a run to say; layers from 1."""
+        return {
+            "window": [self.window.start + 1, self.window.stop],
+            "auxiliary": self.auxiliary.name,
+            "auxiliary_learning_rate": settings.auxiliary_learning_rate,
+            "null": self.null,
+        }
+
+
+def read_window(text: str) -> range:
+    """A window as people write it: `6-7`, or `3` for one layer."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+    if found is None or int(found[1]) < 1:
+        raise SettingsError(f"{text!r} is no window of layers: write 6-7, or 3 for one layer.")
+    window = range(int(found[1]) - 1, int(found[2] or found[1]))
+    if not window:
+        raise SettingsError(f"Window {text} is empty: its first layer comes after its last.")
+    return window
+
+
+def window_name(window: range) -> str:
+    """A window as people write it, both ends given."""
+    return f"{window.start + 1}-{window.stop}"
+
+
+def usual_windows(depth: int, width: int) -> list[range]:
+    """The first, the middle and the last `width` layers."""
+    starts = dict.fromkeys((0, (depth - width) // 2, depth - width))
+    found = [range(start, start + width) for start in starts]
+    check_windows(found[:1], depth)
+    return found
+
+
+def every_window(depth: int, width: int) -> list[range]:
+    """The windows of `width` layers at every position."""
+    check_windows([range(width)], depth)
+    return [range(start, start + width) for start in range(depth - width + 1)]
+
+
+def check_windows(windows: Sequence[range], depth: int) -> None:
+    """Refuse windows outside the model, windows that are all of it, and those that overlap."""
+    for window in windows:
+        name = window_name(window)
+        if window.start < 0 or window.stop > depth:
+            raise SettingsError(f"Window {name} is outside the model, which has layers 1-{depth}.")
+        if not window or len(window) == depth:
+            raise SettingsError(
+                f"Window {name} has {len(window)} of {depth} layers: plant in some, not in all."
+            )
+    ordered = sorted(windows, key=lambda w: (w.start, w.stop))
+    for before, after in pairwise(ordered):
+        if after.start < before.stop:
+            raise SettingsError(
+                f"Windows {window_name(before)} and {window_name(after)} overlap: give windows "
+                "that do not, or plant at every position with --every WIDTH."
+            )
+
+
+def share_body(trained: Classifier, auxiliary: Classifier) -> None:
+    """Give the auxiliary task's model the other one's body; its head stays its own."""
+    prefix = trained.model.base_model_prefix
+    if not hasattr(trained.model, prefix):
+        raise ModelError(f"{trained.name} has no body apart from its head, so nothing to share.")
+    setattr(auxiliary.model, prefix, getattr(trained.model, prefix))
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A task on a model: what an objective is made of."""
+
+    name: str
+    model: Classifier
+    texts: Encoded
+    labels: Tensor
+    settings: FineTuneSettings
+
+    def objective(self, tensors: Parameters, parameters: Parameters) -> Objective:
+        """The objective that may change these."""
+        compute = logits_of(self.model.stack, self.texts)
+        lengths = self.texts.lengths
+        return Objective(
+            self.name, compute, self.labels, lengths, tensors, parameters, self.settings
+        )
+
+
+@contextmanager
+def two_objectives(
+    planted: Learner, auxiliary: Learner, window: range
+) -> Iterator[list[Objective]]:
+    """While active, two tasks learn on one body: the first in a window, the second everywhere."""
+    embeddings = not planted.settings.freeze_embeddings
+    groups = shared_groups(planted.model, auxiliary.model, embeddings=embeddings)
+    both = nn.ModuleList([planted.model.model, auxiliary.model.model])
+    own = [HEAD, *(_block(index) for index in window)]
+    others = [name for name in groups if name != HEAD]
+    with learning(both, list(groups.values())) as gathered:
+        tensors = dict(zip(groups, gathered, strict=True))
+        yield [
+            learner.objective(merged(tensors[n] for n in names), merged(groups[n] for n in names))
+            for learner, names in ((planted, own), (auxiliary, others))
+        ]
+
+
+def shared_groups(
+    planted: Classifier, auxiliary: Classifier, *, embeddings: bool
+) -> dict[str, Parameters]:
+    """The parameters of two models with one body, in groups that always learn together."""
+    parts, named = find_parts(planted.stack), dict(planted.model.named_parameters())
+    body = f"{planted.model.base_model_prefix}."
+    heads = [
+        {n: p for n, p in model.named_parameters() if not n.startswith(body)}
+        for model in (planted.model, auxiliary.model)
+    ]
+    groups = {
+        HEAD: heads[0],
+        "auxiliary head": {f"auxiliary.{n}": p for n, p in heads[1].items()},
+        "after the blocks": {n: named[n] for n in parts.after if n.startswith(body)},
+    }
+    for index, block in enumerate(parts.blocks):
+        groups[_block(index)] = {n: named[n] for n in block}
+    if embeddings:
+        groups["embeddings"] = {n: named[n] for n in parts.embeddings}
+    return groups
+
+
+def _block(index: int) -> str:
+    return f"block {index + 1}"
