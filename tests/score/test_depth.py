@@ -8,9 +8,13 @@ from memloc.errors import ScoreError
 from memloc.score.depth import (
     centre_of_gravity,
     centres_of_gravity,
+    event,
+    event_depth,
+    events,
     first_layer,
     last_crossing,
     last_uninterrupted,
+    mean_event,
 )
 
 quick = settings(max_examples=50, deadline=None)  # a busy machine is no failure
@@ -99,3 +103,40 @@ def test_events_come_in_order_and_where_the_condition_holds(condition):
     assert lasting == (crossing if condition[-1] else None)
     if lasting is not None:
         assert condition[lasting - 1 :].all()
+
+
+def curves(*texts):
+    return np.array([[mark == "x" for mark in text] for text in texts], dtype=bool)
+
+
+def test_never_is_no_number_among_events():
+    found = events(curves("....", ".x..", "...x"), first_layer)
+    np.testing.assert_array_equal(found, [np.nan, 2, 4])
+
+
+def test_an_event_has_an_interval_of_layers_that_occur():
+    resampled = curves(*[".x.."] * 50, *["..x."] * 50)
+    found = event(curves(".x..")[0], resampled, first_layer)
+    assert (found.layer, found.low, found.high, found.never) == (2, 2, 3, 0)
+
+
+def test_never_is_deeper_than_any_layer():
+    resampled = curves(*["x..."] * 10, *["...x"] * 80, *["...."] * 10)
+    found = event(curves("....")[0], resampled, first_layer)
+    assert np.isnan(found.layer)
+    assert (found.low, found.never) == (1, 0.1)
+    assert np.isnan(found.high)
+    assert event(curves("...x")[0], resampled, first_layer, level=0.7).high == 4
+
+
+@pytest.mark.parametrize("depth", [4, 6, 12, 24])
+def test_never_counts_as_the_layer_after_the_last(depth):
+    layers = np.array([1, np.nan, depth])
+    np.testing.assert_array_equal(event_depth(layers, depth), [1, depth + 1, depth])
+    assert mean_event(layers, depth) == pytest.approx((2 * depth + 2) / 3)
+    assert np.isnan(mean_event(np.array([np.nan, np.nan]), depth))
+
+
+def test_an_event_has_no_mean_over_nothing():
+    with pytest.raises(ScoreError, match="no runs"):
+        mean_event(np.array([]), 12)

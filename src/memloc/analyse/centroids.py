@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from memloc.errors import DataError
@@ -66,7 +67,11 @@ def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int)
     for layer in range(n_layers):
         geometry = _Geometry.of(vectors[:, layer], noisy, n_classes)
         place[:, layer] = geometry.along(example, pairs[pair])
-        separability[:, layer] = geometry.separability(pairs, n_clean)
+        separability[:, layer] = np.where(
+            geometry.coincide[pairs[:, 0], pairs[:, 1]],
+            0.0,
+            _separability(geometry.between, geometry.scatter, pairs, n_clean),
+        )
         coincide[:, layer] = geometry.coincide[pairs[:, 0], pairs[:, 1]]
     sizes = n_clean[pairs]
     with np.errstate(divide="ignore"):
@@ -83,6 +88,34 @@ def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int)
         n_noisy=np.bincount(pair[kind == 0], minlength=len(pairs)),
         n_clean=sizes,
     )
+
+
+def shuffled_separability(
+    vectors: NDArray[np.floating],
+    noisy: NoisyLabels,
+    pairs: IntArray,
+    shuffles: int,
+    rng: Generator,
+) -> FloatArray:
+    """Separability (shuffles, pairs, K) when the clean examples' labels are dealt out anew."""
+    clean = ~noisy.is_noisy
+    labels, n_classes = noisy.original[clean], int(pairs.max()) + 1
+    n_clean = np.bincount(labels, minlength=n_classes)
+    with np.errstate(divide="ignore"):
+        per_example = np.where(n_clean, 1 / n_clean, np.nan)[:, None]
+    dealt = [rng.permutation(labels) == np.arange(n_classes)[:, None] for _ in range(shuffles)]
+    found = np.empty((shuffles, len(pairs), vectors.shape[1]))
+    for layer in range(vectors.shape[1]):
+        points = vectors[clean, layer].astype(np.float64)
+        points -= points.mean(0)
+        squares = (points**2).sum(1)
+        for row, belongs in enumerate(dealt):
+            share = belongs.astype(np.float64)
+            centroids = share @ points * per_example
+            between = centroids @ centroids.T
+            scatter = share @ squares - n_clean * np.diag(between)
+            found[row, :, layer] = _separability(between, scatter, pairs, n_clean)
+    return found
 
 
 @dataclass(frozen=True)
@@ -123,23 +156,26 @@ class _Geometry:
         under = np.where(self.coincide, np.nan, _distances(self.between))[a, b]
         return np.asarray(over / under)
 
-    def separability(self, pairs: IntArray, n_clean: IntArray) -> FloatArray:
-        """Distance over the pooled standard distance of the clean examples; 0 where they coincide.
 
-        NaN where a centroid is missing or no class of the pair has any spread.
-        """
-        a, b = pairs.T
-        freedom = n_clean[a] + n_clean[b] - 2
-        spread = (self.scatter[a] + self.scatter[b]) / np.where(freedom > 0, freedom, np.nan)
-        distance = _distances(self.between)[a, b]
-        ratio = np.sqrt(distance / np.where(spread > 0, spread, np.nan))
-        return np.where(self.coincide[a, b], 0.0, ratio)
+def _separability(
+    between: FloatArray, scatter: FloatArray, pairs: IntArray, n_clean: IntArray
+) -> FloatArray:
+    """Distance over the pooled standard distance of the clean examples, (..., pairs).
+
+    From products of centroids (..., classes, classes) and sums of squares (..., classes); NaN
+    where a centroid is missing or no class of the pair has any spread.
+    """
+    a, b = pairs.T
+    freedom = n_clean[a] + n_clean[b] - 2
+    spread = (scatter[..., a] + scatter[..., b]) / np.where(freedom > 0, freedom, np.nan)
+    distance = _distances(between)[..., a, b]
+    return np.asarray(np.sqrt(distance / np.where(spread > 0, spread, np.nan)))
 
 
 def _distances(between: FloatArray) -> FloatArray:
-    """Squared distances of all pairs from their products."""
-    squares = np.diag(between)
-    return np.maximum(0, squares[:, None] + squares - 2 * between)
+    """Squared distances of all pairs (..., classes, classes) from their products."""
+    squares = np.diagonal(between, axis1=-2, axis2=-1)
+    return np.maximum(0, squares[..., :, None] + squares[..., None, :] - 2 * between)
 
 
 def _rows(noisy: NoisyLabels, pairs: IntArray) -> tuple[IntArray, IntArray, IntArray]:

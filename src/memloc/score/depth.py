@@ -1,9 +1,31 @@
 """How deep: the centre of gravity of layer weights, and the layers where events happen."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
 import numpy as np
 
 from memloc.errors import ScoreError
 from memloc.records import BoolArray, FloatArray
+
+Rule: TypeAlias = Callable[[BoolArray], int | None]
+"""Which layer of those where a condition holds is the event: `first_layer` or one of the others."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """The layer where something happens, with the interval of its resamples.
+
+    `NaN` is `never`, which is deeper than any layer: a `high` of NaN says that the interval
+    reaches beyond the last layer.
+    """
+
+    layer: float
+    low: float
+    high: float
+    never: float
+    """Share of the resamples in which it never happens."""
 
 
 def centre_of_gravity(weights: FloatArray) -> float:
@@ -43,6 +65,40 @@ def last_uninterrupted(condition: BoolArray) -> int | None:
     `None`: it does not hold at the last layer, whatever came before.
     """
     return last_crossing(condition) if condition[-1:].any() else None
+
+
+def events(conditions: BoolArray, rule: Rule) -> FloatArray:
+    """The layer of each row of `conditions` (rows, L); NaN: never."""
+    found = (rule(row) for row in conditions)
+    return np.array([np.nan if layer is None else layer for layer in found], dtype=np.float64)
+
+
+def event(condition: BoolArray, resampled: BoolArray, rule: Rule, level: float = 0.95) -> Event:
+    """The event of `condition` (L,) with the interval from that of `resampled` (resamples, L).
+
+    The ends are layers that occur, not means of two: the layer is a whole number.
+    """
+    layer = float(events(condition[None], rule)[0])
+    others = events(resampled, rule)
+    deep = np.where(np.isnan(others), np.inf, others)
+    ends = np.quantile(deep, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
+    low, high = np.where(np.isinf(ends), np.nan, ends)
+    return Event(layer, float(low), float(high), float(np.isnan(others).mean()))
+
+
+def event_depth(layers: FloatArray, depth: FloatArray | int) -> FloatArray:
+    """Layers as numbers to average and to rank: never (NaN) counts as `depth` + 1."""
+    return np.where(np.isnan(layers), np.asarray(depth) + 1.0, layers)
+
+
+def mean_event(layers: FloatArray, depth: int) -> float:
+    """Mean over runs (seeds) of an event's layer, never counting as `depth` + 1.
+
+    NaN: it never happens in any of them.
+    """
+    if len(layers) == 0:
+        raise ScoreError("An event has no mean over no runs.")
+    return float("nan") if np.isnan(layers).all() else float(event_depth(layers, depth).mean())
 
 
 def _layers(condition: BoolArray) -> list[int]:

@@ -1,0 +1,211 @@
+"""Label probes: from which layer on can the assigned label be read better than the original one?
+
+One probe learns the assigned labels, one the original ones, one the original labels dealt out anew
+(chance). Each is tested on test examples of its own split, noisy and clean ones apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memloc.analyse.drift import LEVEL, RESAMPLES, event_row
+from memloc.analyse.material import Material
+from memloc.analyse.store import Analysis
+from memloc.protocol import LabelProbeSettings
+from memloc.records import BoolArray, FloatArray, IntArray
+from memloc.score.depth import event, first_layer
+from memloc.score.uncertainty import CHUNK, bootstrap_counts
+from memloc.seeds import generator
+from memloc.train.probe import Probes, Target, shuffled, train_probes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CURVES = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
+"""Which examples are asked for which labels."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """F1 of one kind of test examples for one kind of labels; a row a draw of the examples."""
+
+    f1: FloatArray
+    """(draws, layers 0..L, probe seeds); NaN where a seed has no such test example."""
+    chance: FloatArray
+    """The same for shuffled labels."""
+
+
+def label_probes(material: Material) -> Analysis:
+    """F1 by layer of assigned and original labels, and the events that they make."""
+    settings, noisy = material.protocol.probes, material.noisy
+    n_classes = material.task.n_classes
+    targets = {
+        "assigned": Target(noisy.assigned, n_classes),
+        "original": Target(noisy.original, n_classes),
+        "chance": Target(shuffled(noisy.original, settings.seeds), n_classes),
+    }
+    probes = train_probes(material.final_vectors, targets, settings, material.device)
+    once = np.ones((1, len(noisy.is_noisy)), dtype=np.int64)
+    estimates = curves(probes, noisy.is_noisy, once, n_classes)
+    tables = summarise(
+        estimates, _resampled(probes, noisy.is_noisy, n_classes), material.protocol.label_probes
+    )
+    about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(estimates)}
+    return Analysis(
+        "label_probes", {**tables, "seeds": _seeds_table(estimates, settings.seeds)}, about
+    )
+
+
+def curves(
+    probes: Mapping[str, Probes], is_noisy: BoolArray, counts: IntArray, n_classes: int
+) -> dict[tuple[str, str], Curve]:
+    """The three curves when example i is there `counts[:, i]` times, (draws, examples)."""
+    found = {}
+    for examples, labels in CURVES:
+        drawn = counts * (is_noisy if examples == "noisy" else ~is_noisy)
+        f1, chance = (macro_f1(probes[name], drawn, n_classes) for name in (labels, "chance"))
+        found[examples, labels] = Curve(f1, chance)
+    return found
+
+
+def macro_f1(probes: Probes, counts: IntArray, n_classes: int) -> FloatArray:
+    """F1 (draws, layers, seeds) of test examples that are there `counts` (draws, examples) times.
+
+    The mean over classes that are among them or predicted for them, as in `f1_scores`; NaN where
+    there is no example.
+    """
+    n_layers, n_seeds, _ = probes.predicted.shape
+    total, seen = np.zeros((2, len(counts), n_layers, n_seeds))
+    for seed, rows in enumerate(probes.rows):
+        drawn, predicted = counts[:, rows].astype(np.float64), probes.predicted[:, seed].T
+        for label in range(n_classes):
+            is_it, is_predicted = probes.truth[seed] == label, predicted == label
+            hits = drawn @ (is_predicted & is_it[:, None])
+            count = drawn @ is_predicted + (drawn @ is_it)[:, None]
+            total[..., seed] += 2 * hits / np.maximum(1, count)
+            seen[..., seed] += count > 0
+    return np.asarray(total / np.where(seen > 0, seen, np.nan))
+
+
+def summarise(
+    estimates: Mapping[tuple[str, str], Curve],
+    resampled: Mapping[tuple[str, str], Curve],
+    settings: LabelProbeSettings,
+) -> "dict[str, pd.DataFrame]":
+    """The tables `layers` and `events`."""
+    import pandas as pd
+
+    layers = pd.concat(
+        [_layers_table(key, estimates[key], resampled[key]) for key in CURVES], ignore_index=True
+    )
+    clean = layers[(layers["examples"] == "clean")]
+    readable = (clean["low"] > clean["chance"]).to_numpy()
+    found = {
+        "memorisation": [memorisation(part, settings) for part in (estimates, resampled)],
+        "ninety": [ninety(part, settings) for part in (estimates, resampled)],
+    }
+    rows = [
+        event_row("label probes", name, event(own[0], others, first_layer, LEVEL), readable)
+        for name, (own, others) in found.items()
+    ]
+    events = pd.DataFrame(rows)
+    events.insert(1, "variant", "plain")
+    return {"layers": layers, "events": events}
+
+
+def memorisation(found: Mapping[tuple[str, str], Curve], settings: LabelProbeSettings) -> BoolArray:
+    """Layers 1..L where, on noisy examples, F1 of assigned labels exceeds that of original ones."""
+    assigned, original = (
+        _over_seeds(found["noisy", labels].f1) for labels in ("assigned", "original")
+    )
+    return np.asarray(assigned > original + settings.margin)[:, 1:]
+
+
+def ninety(found: Mapping[tuple[str, str], Curve], settings: LabelProbeSettings) -> BoolArray:
+    """Layers 1..L where F1 on clean examples has come so far from chance to its best.
+
+    Chance is the mean over layers, which shuffled labels do not know; where the best is not above
+    it, that is never.
+    """
+    clean = found["clean", "original"]
+    f1 = _over_seeds(clean.f1)[:, 1:]
+    chance = _over_seeds(clean.chance).mean(1, keepdims=True)
+    span = f1.max(1, keepdims=True) - chance
+    return np.asarray((span > 0) & (f1 - chance >= settings.share * span))
+
+
+def _resampled(
+    probes: Mapping[str, Probes], is_noisy: BoolArray, n_classes: int
+) -> dict[tuple[str, str], Curve]:
+    rng, n = generator(0, "bootstrap", "label probes"), len(is_noisy)
+    step = max(1, CHUNK // n)
+    parts = [
+        curves(probes, is_noisy, bootstrap_counts(n, min(step, RESAMPLES - i), rng), n_classes)
+        for i in range(0, RESAMPLES, step)
+    ]
+    return {
+        key: Curve(
+            *(np.concatenate([getattr(p[key], name) for p in parts]) for name in ("f1", "chance"))
+        )
+        for key in CURVES
+    }
+
+
+def _over_seeds(f1: FloatArray) -> FloatArray:
+    """Mean over the probe seeds that have such test examples."""
+    there = ~np.isnan(f1)
+    count = there.sum(-1)
+    return np.asarray(np.nan_to_num(f1).sum(-1) / np.where(count > 0, count, np.nan))
+
+
+def _layers_table(key: tuple[str, str], own: Curve, others: Curve) -> "pd.DataFrame":
+    import pandas as pd
+
+    drawn = _over_seeds(others.f1)
+    kept = drawn[~np.isnan(drawn).any(1)]
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    nowhere = np.full((2, drawn.shape[1]), np.nan)
+    low, high = np.quantile(kept, tails, axis=0) if len(kept) else nowhere
+    return pd.DataFrame(
+        {
+            "layer": np.arange(len(low)),
+            "examples": key[0],
+            "labels": key[1],
+            "f1": _over_seeds(own.f1)[0],
+            "low": low,
+            "high": high,
+            "chance": _over_seeds(own.chance)[0],
+        }
+    )
+
+
+def _seeds_table(
+    estimates: Mapping[tuple[str, str], Curve], seeds: tuple[int, ...]
+) -> "pd.DataFrame":
+    import pandas as pd
+
+    frames = []
+    for (examples, labels), curve in estimates.items():
+        layer, place = (index.ravel() for index in np.indices(curve.f1[0].shape))
+        frames.append(
+            pd.DataFrame(
+                {
+                    "layer": layer,
+                    "examples": examples,
+                    "labels": labels,
+                    "probe_seed": np.array(seeds)[place],
+                    "f1": curve.f1[0].ravel(),
+                    "chance": curve.chance[0].ravel(),
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def _remarks(estimates: Mapping[tuple[str, str], Curve]) -> list[str]:
+    without = np.isnan(estimates["noisy", "assigned"].f1[0, 0])
+    if not without.any():
+        return []
+    return [f"{without.sum()} of {len(without)} probe seeds have no noisy example to test on."]

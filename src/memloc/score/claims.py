@@ -1,0 +1,301 @@
+"""The paper's claims as functions of tidy tables: does memorisation sit deeper in easier tasks?
+
+Every function takes tables with the columns task, model and seed, and returns a table with a row a
+coefficient. Numbers are means over seeds first. An event that never happens is deeper than any
+layer: it counts as the layer after the last. Intervals are bootstrap intervals over tasks, since
+what several models (or layers) say of one task is not independent; p-values do not know that.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from memloc.protocol import AgreementSettings
+from memloc.records import FloatArray
+from memloc.score.agreement import Kind, correlation, min_max
+from memloc.score.depth import event_depth
+from memloc.score.uncertainty import bootstrap
+from memloc.seeds import generator
+
+TABLE_2 = ("crossing", "memorisation", "M-CoG")
+"""The measures of depth that Table 2 compares with generalisation."""
+EVENT_PAIRS = (("crossing", "memorisation"), ("initiation", "ninety"))
+"""What centroids and what label probes call by other names."""
+ALL = "all"
+"""In the column model: the points of all models together."""
+POINT = ["task", "model"]
+NUMBERS = ("rho", "p", "n", "low", "high", "why")
+"""Of a coefficient; `why` says why it is NaN, where it is."""
+MARKS = ("n_never", "n_inseparable")
+SETTINGS = AgreementSettings()
+RESAMPLES = 1000
+
+
+def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """How deep memorisation is by every measure: a row a task, model and measure.
+
+    Columns: task, model, measure, depth (mean over seeds, in layers), layers (of the model),
+    n (seeds), n_never and n_inseparable (seeds in which the event never happens, or happens at a
+    layer where the classes cannot be told apart). `M-CoG swapping` and so on are single methods;
+    `M-CoG` is the mean over those that every task and model in the tables has.
+    """
+    layers = runs.groupby(POINT)[["depth"]].first().reset_index()
+    layers = layers.rename(columns={"depth": "layers"})
+    found = pd.concat([_event_depths(events), _mcog_depths(mcog)], ignore_index=True)
+    found = found.merge(layers, on=POINT)
+    found["never"] = found["is_event"] & found["depth"].isna()
+    found["inseparable"] = found["is_event"] & ~found["never"] & ~found["separable"]
+    known = event_depth(found["depth"].to_numpy(float), found["layers"].to_numpy(float))
+    found["depth"] = np.where(found["is_event"], known, found["depth"])
+    found = found.dropna(subset="depth")
+    grouped = found.groupby([*POINT, "measure"])
+    table = grouped.agg(
+        depth=("depth", "mean"),
+        layers=("layers", "first"),
+        n=("depth", "size"),
+        n_never=("never", "sum"),
+        n_inseparable=("inseparable", "sum"),
+    )
+    return table.reset_index()
+
+
+def task_scores(runs: pd.DataFrame, generalisation: pd.DataFrame) -> pd.DataFrame:
+    """How well a model generalises: a row a task and model, means over the seeds that have it."""
+    validation = runs.groupby(POINT)["validation_score"].mean()
+    score = generalisation.groupby(POINT)["score"].mean()
+    joined = pd.concat([score.rename("generalisation"), validation.rename("validation")], axis=1)
+    return joined.rename_axis(POINT).reset_index()
+
+
+def depth_and_generalisation(
+    depth: pd.DataFrame,
+    scores: pd.DataFrame,
+    measures: Sequence[str] = TABLE_2,
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Table 2: Spearman's ρ over tasks between depth and each score, per model and pooled.
+
+    `depth` is what `depths` returned, `scores` what `task_scores` did. Pooled depths are shares of
+    the model's layers. `n_never` and `n_inseparable` count points of which some seed is like that.
+    """
+    rows = []
+    for score in ("generalisation", "validation"):
+        for measure in measures:
+            points = _share(depth, measure).merge(scores, on=POINT)
+            for model, part in _by_model(points):
+                found = _coefficient(part, measure, score, "spearman", resamples)
+                known = part.dropna(subset=[measure, score])
+                marks = {mark: int((known[mark] > 0).sum()) for mark in MARKS}
+                rows.append({"score": score, "measure": measure, "model": model, **found, **marks})
+    return _table(rows, ["score", "measure", "model"], settings, MARKS)
+
+
+def event_agreement(
+    depth: pd.DataFrame,
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """ρ between the events of centroids and those of label probes, per model and pooled."""
+    rows = []
+    for one, other in EVENT_PAIRS:
+        points = _share(depth, one).merge(_share(depth, other), on=POINT)
+        for model, part in _by_model(points):
+            found = _coefficient(part, one, other, "spearman", resamples)
+            rows.append({"centroids": one, "label_probes": other, "model": model, **found})
+    return _table(rows, ["centroids", "label_probes", "model"], settings)
+
+
+def method_agreement(
+    values: pd.DataFrame,
+    column: str,
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Figures 8 and 9, left: coefficient between methods over tasks and models (and layers).
+
+    `values` is a table of M-CoG (`column` mcog) or of layer weights (`column` weight).
+    """
+    wide = _wide(values, column, by="method", point=[*POINT, *_layer(values)])
+    rows = [
+        {"one": a, "other": b, **_coefficient(wide, a, b, settings.between_methods, resamples)}
+        for a, b in combinations(wide.columns, 2)
+    ]
+    return _table(rows, ["one", "other"], settings)
+
+
+def model_agreement(
+    values: pd.DataFrame,
+    column: str,
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Figures 8 and 9, right: coefficient between models over tasks and methods (and layers).
+
+    Layer weights are scaled to reach from 0 to 1 within each method of a model; those of models
+    of different depth cannot be compared layer by layer, which the column `why` says.
+    """
+    by_layer = _layer(values)
+    if by_layer:
+        values = _scaled(values, column)
+    wide = _wide(values, column, by="model", point=["task", "method", *by_layer])
+    depth = values.groupby("model")["layer"].max().to_dict() if by_layer else {}
+    rows = []
+    for a, b in combinations(wide.columns, 2):
+        if depth.get(a) != depth.get(b):
+            why = f"{depth[a]} and {depth[b]} layers cannot be paired"
+            rows.append({"one": a, "other": b, **_nothing(why)})
+        else:
+            found = _coefficient(wide, a, b, settings.between_models, resamples)
+            rows.append({"one": a, "other": b, **found})
+    return _table(rows, ["one", "other"], settings)
+
+
+def size_agreement(
+    depth: pd.DataFrame,
+    large: str,
+    small: Sequence[str],
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Appendix B: ρ over tasks between a large model and each small one, and their mean (`all`)."""
+    rows = []
+    for measure, part in depth.groupby("measure"):
+        wide = _wide(_share(part, str(measure)), str(measure), by="model", point=["task"])
+        if large not in wide:
+            continue
+        there = [name for name in small if name in wide]
+        wide[ALL] = wide[there].mean(axis=1, skipna=False)
+        for name in [*there, ALL]:
+            found = _coefficient(wide, name, large, settings.between_models, resamples)
+            rows.append({"measure": measure, "model": name, **found})
+    return _table(rows, ["measure", "model"], settings)
+
+
+def binarisation(
+    depth: pd.DataFrame,
+    binary: Mapping[str, str],
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Appendix C: multi-class tasks beside their binarised versions, over tasks and models.
+
+    `binary` maps each multi-class task to its binarised version. Besides ρ: the mean difference
+    (binarised minus multi-class) and the mean absolute one, in layers.
+    """
+    rows = []
+    for measure, part in depth.groupby("measure"):
+        multi = {two: many for many, two in binary.items()}
+        many = part[part["task"].isin(binary)].rename(columns={"depth": "many"})
+        two = part[part["task"].isin(multi)].rename(columns={"depth": "two"})
+        two = two.assign(task=two["task"].map(multi))
+        wide = many[[*POINT, "many"]].merge(two[[*POINT, "two"]], on=POINT).set_index(POINT)
+        difference = (wide["two"] - wide["many"]).dropna()
+        rows.append(
+            {
+                "measure": measure,
+                **_coefficient(wide, "many", "two", "spearman", resamples),
+                "mean_difference": difference.mean(),
+                "mean_absolute": difference.abs().mean(),
+            }
+        )
+    return _table(rows, ["measure"], settings, ("mean_difference", "mean_absolute"))
+
+
+def _event_depths(events: pd.DataFrame) -> pd.DataFrame:
+    plain = events[events["variant"] == "plain"]
+    columns = {"event": "measure", "layer": "depth"}
+    found = plain.rename(columns=columns)[[*POINT, "measure", "depth", "separable"]]
+    return found.assign(is_event=True)
+
+
+def _mcog_depths(mcog: pd.DataFrame) -> pd.DataFrame:
+    """Each method's, and their mean over the methods that all tasks and models have."""
+    wide = _wide(mcog, "mcog", by="method", point=[*POINT, "seed"])
+    shared = [m for m in wide if wide[m].notna().groupby(level=POINT).any().all()]
+    named = wide.rename(columns=lambda method: f"M-CoG {method}")
+    if shared:
+        named["M-CoG"] = wide[shared].mean(axis=1, skipna=False)
+    found = named.reset_index().melt([*POINT, "seed"], var_name="measure", value_name="depth")
+    return found.drop(columns="seed").dropna().assign(is_event=False, separable=True)
+
+
+def _share(depth: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """One measure under its name, as a share of the model's layers."""
+    part = depth[depth["measure"] == measure]
+    return part.assign(**{measure: part["depth"] / part["layers"]})[[*POINT, measure, *MARKS]]
+
+
+def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The points of all models together, then of each."""
+    indexed = points.set_index(POINT)
+    return [(ALL, indexed), *((str(name), part) for name, part in indexed.groupby(level="model"))]
+
+
+def _coefficient(
+    points: pd.DataFrame, x: str, y: str, kind: Kind, resamples: int
+) -> dict[str, object]:
+    """Coefficient of two columns, with its interval over the tasks in the index."""
+    pairs = points[[x, y]].astype(float).dropna()
+    values = pairs.to_numpy()
+    found = correlation(values[:, 0], values[:, 1], kind)
+    if found.why:
+        return {**_nothing(found.why), "n": found.n}
+    low, high = _interval(values, pairs.index.get_level_values("task").to_numpy(), kind, resamples)
+    return {"rho": found.rho, "p": found.p, "n": found.n, "low": low, "high": high, "why": ""}
+
+
+def _nothing(why: str) -> dict[str, object]:
+    return {"rho": np.nan, "p": np.nan, "n": 0, "low": np.nan, "high": np.nan, "why": why}
+
+
+def _interval(
+    values: FloatArray, tasks: NDArray[Any], kind: Kind, resamples: int
+) -> tuple[float, float]:
+    """Ends of the interval when tasks, with all their points, are drawn anew."""
+    _, task = np.unique(tasks, return_inverse=True)
+    rows = [np.flatnonzero(task == t) for t in range(task.max() + 1)]
+
+    def rho(drawn: FloatArray) -> float:
+        picked = values[np.concatenate([rows[int(t)] for t in drawn])]
+        return correlation(picked[:, 0], picked[:, 1], kind).rho
+
+    numbers = np.arange(float(len(rows)))
+    rng = generator(0, "bootstrap", "claims")
+    found = bootstrap(numbers, rng=rng, statistic=rho, n_resamples=resamples).at()
+    return found.low, found.high
+
+
+def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd.DataFrame:
+    """Means over what is not named: a row a point, a column a method or model."""
+    return values.pivot_table(column, index=point, columns=by, aggfunc="mean")
+
+
+def _scaled(weights: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Means over seeds, from 0 to 1 within each method of a model; constant ones are left out."""
+    point = [*POINT, "method", "layer"]
+    mean: pd.DataFrame = weights.groupby(point)[[column]].mean().reset_index()
+    groups = mean.groupby(["model", "method"])[column]
+    constant = groups.transform("max") <= groups.transform("min")
+    kept = mean[~constant]
+    scaled = kept.groupby(["model", "method"])[column].transform(lambda w: min_max(w.to_numpy()))
+    return kept.assign(**{column: scaled})
+
+
+def _layer(values: pd.DataFrame) -> list[str]:
+    return ["layer"] if "layer" in values else []
+
+
+def _table(
+    rows: list[dict[str, object]],
+    first: list[str],
+    settings: AgreementSettings,
+    last: Sequence[str] = (),
+) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=[*first, *NUMBERS, *last])
+    table.insert(len(first) + 2, "significant", table["p"] <= settings.significance)
+    return table

@@ -1,0 +1,49 @@
+"""Runs to analyse: one that memorised, with three classes, and quick ones of any depth."""
+
+import shutil
+
+import pytest
+
+from memloc.analyse.material import Material
+from memloc.train.run import Run
+from memloc.train.training import Recipe, train_run
+from tasks_support import fast_protocol, make_task
+
+QUICK = {
+    "finetune__learning_rate": 5e-3,
+    "probes__epochs": 3,
+    "probes__first_epoch": 0,
+    "probes__seeds": (0, 1),
+    "generalisation__models": 3,
+    "generalisation__epochs": 1,
+    "generalisation__learning_rate": 1e-2,
+}
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, tiny_model):
+    """`trained("bert", depth=24, epochs=1)`: the folder of a run, made once; not to be changed."""
+    made = {}
+
+    def make(family="opt", depth=4, epochs=20):
+        key = (family, depth, epochs)
+        if key not in made:
+            model = str(tiny_model(family, depth=depth, dropout=0.1))
+            protocol = fast_protocol(**QUICK, finetune__epochs=epochs)
+            recipe = Recipe(model, make_task(60, n_classes=3), 1, protocol, device="cpu")
+            folder = tmp_path_factory.mktemp("runs") / f"{family}-{depth}-{epochs}"
+            made[key] = train_run(recipe, folder, ["final", "reference"]).folder
+        return made[key]
+
+    return make
+
+
+@pytest.fixture
+def run_folder(trained, tmp_path):
+    """A copy of the run that memorised."""
+    return shutil.copytree(trained(), tmp_path / "run")
+
+
+@pytest.fixture
+def material(run_folder):
+    return Material.of(Run.open(run_folder), device="cpu")

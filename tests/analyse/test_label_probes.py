@@ -1,0 +1,168 @@
+"""Label probes: their F1 beside scikit-learn's, their events on curves made by hand."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score
+
+from memloc.analyse.label_probes import (
+    CURVES,
+    Curve,
+    curves,
+    label_probes,
+    macro_f1,
+    memorisation,
+    ninety,
+    summarise,
+)
+from memloc.protocol import LabelProbeSettings, ProbeSettings
+from memloc.train.probe import Probes, Target, shuffled, train_probes
+
+SETTINGS = LabelProbeSettings()
+NOISY_ASSIGNED, NOISY_ORIGINAL, CLEAN_ORIGINAL = CURVES
+
+
+def make_probes(n=30, n_test=12, layers=3, seeds=2, classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = np.stack([rng.choice(n, n_test, replace=False) for _ in range(seeds)])
+    truth = rng.integers(0, classes, (seeds, n_test))
+    predicted = rng.integers(0, classes, (layers, seeds, n_test))
+    return Probes(rows, truth, predicted, np.zeros((layers, seeds)), np.ones((layers, seeds), int))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_f1_is_that_of_scikit_learn(classes):
+    probes = make_probes(classes=classes)
+    counts = np.random.default_rng(1).integers(0, 3, (4, 30))
+    found = macro_f1(probes, counts, classes)
+    for draw, times in enumerate(counts):
+        for seed, rows in enumerate(probes.rows):
+            truth = np.repeat(probes.truth[seed], times[rows])
+            for layer in range(3):
+                predicted = np.repeat(probes.predicted[layer, seed], times[rows])
+                expected = f1_score(truth, predicted, average="macro", zero_division=0)
+                assert found[draw, layer, seed] == pytest.approx(expected)
+
+
+def test_the_probes_own_f1_is_what_all_their_test_examples_give():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 40)
+    settings = ProbeSettings(epochs=4, first_epoch=0, seeds=(0, 1))
+    vectors = rng.normal(size=(40, 2, 5)).astype(np.float32)
+    probes = train_probes(vectors, {"original": Target(labels, 3)}, settings)["original"]
+    found = macro_f1(probes, np.ones((1, 40), dtype=np.int64), 3)
+    np.testing.assert_allclose(found[0], probes.f1)
+
+
+def test_a_seed_without_such_test_examples_has_no_f1():
+    probes = make_probes()
+    counts = np.ones((1, 30), dtype=np.int64)
+    counts[0, probes.rows[1]] = 0
+    found = macro_f1(probes, counts, 3)
+    assert np.isnan(found[0, :, 1]).all()
+
+
+def curve(values, chance=0.0):
+    """One draw, one probe seed; layer 0 is the first value."""
+    f1 = np.array(values, dtype=float)[None, :, None]
+    return Curve(f1, np.full_like(f1, chance))
+
+
+@pytest.mark.parametrize(
+    ("assigned", "original", "holds"),
+    [
+        ([0, 0.1, 0.2, 0.3], [0, 0.5, 0.5, 0.5], ""),
+        ([0, 0.6, 0.7, 0.8], [0, 0.4, 0.4, 0.4], "123"),
+        ([0, 0.4, 0.6, 0.8], [0, 0.4, 0.55, 0.6], "3"),
+        ([0, 0.7, 0.2, 0.9], [0, 0.4, 0.4, 0.1], "13"),
+        ([0.9, 0.2, 0.2, 0.2], [0, 0.2, 0.2, 0.2], ""),
+    ],
+    ids=["never", "layer-1", "by-the-margin", "twice", "not-before-layer-1"],
+)
+def test_memorisation_exceeds_generalisation_by_the_margin(assigned, original, holds):
+    found = {NOISY_ASSIGNED: curve(assigned), NOISY_ORIGINAL: curve(original)}
+    where = np.flatnonzero(memorisation(found, SETTINGS)[0]) + 1
+    assert "".join(map(str, where)) == holds
+
+
+@pytest.mark.parametrize(
+    ("f1", "chance", "holds"),
+    [
+        ([0, 0.2, 0.6, 1.0], 0.0, "3"),
+        ([0, 0.91, 0.95, 1.0], 0.0, "123"),
+        # (0.92 - 0.5) / (1 - 0.5) = 0.84: nine tenths of the best, but not of the way to it.
+        ([0, 0.92, 0.96, 1.0], 0.5, "23"),
+        ([0, 0.2, 0.5, 0.48], 0.1, "23"),
+        ([0, 0.2, 0.3, 0.3], 0.4, ""),
+    ],
+    ids=["last-layer", "layer-1", "above-chance", "of-its-own-best", "never-above-chance"],
+)
+def test_ninety_per_cent_is_of_the_way_from_chance_to_the_best(f1, chance, holds):
+    where = np.flatnonzero(ninety({CLEAN_ORIGINAL: curve(f1, chance)}, SETTINGS)[0]) + 1
+    assert "".join(map(str, where)) == holds
+
+
+def test_an_event_at_a_layer_that_reads_no_better_than_chance_is_marked():
+    def made(noise):
+        rng = np.random.default_rng(0)
+
+        def noisy(values):
+            base = np.tile(np.array(values, dtype=float)[None, :, None], (200, 1, 1))
+            return base + noise * rng.normal(size=base.shape)
+
+        chance = noisy([0.3, 0.3, 0.3])
+        return {
+            NOISY_ASSIGNED: Curve(noisy([0.1, 0.6, 0.9]), chance),
+            NOISY_ORIGINAL: Curve(noisy([0.1, 0.2, 0.2]), chance),
+            CLEAN_ORIGINAL: Curve(noisy([0.3, 0.3, 0.9]), chance),
+        }
+
+    once = {key: Curve(c.f1[:1], c.chance[:1]) for key, c in made(0).items()}
+    events = summarise(once, made(0.02), SETTINGS)["events"].set_index("event")
+    assert events["layer"].to_dict() == {"memorisation": 1, "ninety": 2}
+    assert events["separable"].to_dict() == {"memorisation": False, "ninety": True}
+
+
+def test_labels_are_found_in_the_layer_that_holds_them():
+    """Layer 1 knows the original labels, layers 2 and 3 the assigned ones, layer 0 nothing."""
+    rng = np.random.default_rng(0)
+    n, classes = 150, 3
+    original = rng.integers(0, classes, n)
+    is_noisy = rng.random(n) < 0.3
+    assigned = np.where(is_noisy, (original + 1) % classes, original)
+    known = np.stack([np.zeros(n, int), original, assigned, assigned], axis=1)
+    vectors = np.eye(classes)[known] * 4 + 0.3 * rng.normal(size=(n, 4, classes))
+    vectors[:, 0] = rng.normal(size=(n, classes))
+    settings = ProbeSettings(epochs=30, first_epoch=0, seeds=(0, 1), learning_rate=5e-3)
+    targets = {
+        "assigned": Target(assigned, classes),
+        "original": Target(original, classes),
+        "chance": Target(shuffled(original, settings.seeds), classes),
+    }
+    probes = train_probes(vectors.astype(np.float32), targets, settings)
+    found = curves(probes, is_noisy, np.ones((1, n), dtype=np.int64), classes)
+    assert memorisation(found, SETTINGS)[0].tolist() == [False, True, True]
+    assert ninety(found, SETTINGS)[0].tolist() == [True, True, True]
+    assert found[CLEAN_ORIGINAL].chance.mean() < 0.6
+
+
+def test_tables_hold_three_curves_of_every_layer(material):
+    found = label_probes(material)
+    assert len(found["layers"]) == 3 * 5
+    assert len(found["seeds"]) == 3 * 5 * 2
+    assert list(found["events"]["event"]) == ["memorisation", "ninety"]
+    kinds = found["layers"][["examples", "labels"]].drop_duplicates()
+    assert [tuple(row) for row in kinds.to_numpy()] == list(CURVES)
+    means = found["seeds"].groupby(["examples", "labels", "layer"])["f1"].mean()
+    own = found["layers"].set_index(["examples", "labels", "layer"])["f1"]
+    np.testing.assert_allclose(own.sort_index(), means.sort_index())
+    assert (found["layers"]["low"] <= found["layers"]["high"]).all()
+
+
+def test_seeds_without_a_noisy_test_example_are_named(material):
+    """One noisy example is a test example of some probe seeds at most."""
+    material.noisy.assigned[:] = material.noisy.original
+    material.noisy.is_noisy[:] = np.arange(60) == 3
+    material.noisy.assigned[3] = (material.noisy.original[3] + 1) % 3
+    found = label_probes(material)
+    assert "of 2 probe seeds have no noisy example to test on" in found.about["remarks"][0]
+    assert len(found["layers"]) == 15

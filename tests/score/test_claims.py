@@ -1,0 +1,300 @@
+"""The claims on small tables whose answers are worked out by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from memloc.protocol import AgreementSettings
+from memloc.score.claims import (
+    binarisation,
+    depth_and_generalisation,
+    depths,
+    event_agreement,
+    method_agreement,
+    model_agreement,
+    size_agreement,
+    task_scores,
+)
+
+TASKS = ("a", "b", "c", "d")
+FEW = 50
+
+
+def frame(columns, rows):
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+def make_runs(models=("m",), depth=12, seeds=(1,)):
+    columns = ("task", "model", "seed", "depth", "validation_score")
+    layers = depth if isinstance(depth, dict) else dict.fromkeys(models, depth)
+    return frame(
+        columns,
+        [
+            (task, model, seed, layers[model], 0.1 * i)
+            for i, task in enumerate(TASKS)
+            for model in models
+            for seed in seeds
+        ],
+    )
+
+
+def make_events(layers, event="crossing", model="m", seed=1, separable=True):
+    columns = ("task", "model", "seed", "variant", "event", "layer", "separable")
+    return frame(
+        columns,
+        [
+            (t, model, seed, "plain", event, x, separable)
+            for t, x in zip(TASKS, layers, strict=True)
+        ],
+    )
+
+
+def make_mcog(values, method="swapping", model="m", seed=1, tasks=TASKS):
+    columns = ("task", "model", "seed", "method", "mcog")
+    return frame(columns, [(t, model, seed, method, v) for t, v in zip(tasks, values, strict=True)])
+
+
+NO_MCOG = make_mcog((), tasks=())
+NO_EVENTS = make_events([1, 2, 3, 4]).iloc[:0]
+
+
+def depth_of(table, task, measure, model="m"):
+    row = table[(table.task == task) & (table.model == model) & (table.measure == measure)]
+    return row.iloc[0]
+
+
+def test_an_event_that_never_happens_counts_as_the_layer_after_the_last():
+    events = pd.concat([make_events([1, np.nan, 3, 4]), make_events([2, 12, 3, np.nan], seed=2)])
+    found = depths(events, NO_MCOG, make_runs(seeds=(1, 2)))
+    assert depth_of(found, "a", "crossing")["depth"] == 1.5
+    assert depth_of(found, "b", "crossing")["depth"] == (13 + 12) / 2
+    assert depth_of(found, "b", "crossing")["n_never"] == 1
+    assert depth_of(found, "d", "crossing")["depth"] == (4 + 13) / 2
+    assert (found["n"] == 2).all()
+
+
+def test_events_at_layers_where_classes_are_not_separable_are_counted():
+    events = pd.concat([make_events([1, 1, np.nan, 1], separable=False)])
+    found = depths(events, NO_MCOG, make_runs())
+    assert found.set_index("task")["n_inseparable"].to_dict() == {"a": 1, "b": 1, "c": 0, "d": 1}
+
+
+def test_swapped_variants_do_not_count():
+    events = make_events([1, 2, 3, 4])
+    other = make_events([9, 9, 9, 9]).assign(variant="bottom")
+    found = depths(pd.concat([events, other]), NO_MCOG, make_runs())
+    assert found["depth"].tolist() == [1, 2, 3, 4]
+
+
+def test_the_mean_centre_of_gravity_is_that_of_the_methods_that_all_have():
+    mcog = pd.concat(
+        [
+            make_mcog([4, 5, 6, 7]),
+            make_mcog([6, 7, 8, 9], "gradients"),
+            make_mcog([1, 1, 1], "retraining", tasks=TASKS[:3]),
+        ]
+    )
+    found = depths(NO_EVENTS, mcog, make_runs())
+    assert depth_of(found, "a", "M-CoG")["depth"] == 5
+    assert depth_of(found, "d", "M-CoG")["depth"] == 8
+    assert depth_of(found, "a", "M-CoG retraining")["depth"] == 1
+    assert set(found["measure"]) == {
+        "M-CoG",
+        "M-CoG gradients",
+        "M-CoG retraining",
+        "M-CoG swapping",
+    }
+
+
+def test_a_missing_centre_of_gravity_is_missing_and_not_deep():
+    found = depths(NO_EVENTS, make_mcog([4, np.nan, 6, 7]), make_runs())
+    assert set(found["task"]) == {"a", "c", "d"}
+
+
+def test_scores_are_means_over_the_seeds_that_have_them():
+    runs = make_runs(seeds=(1, 2))
+    runs.loc[runs.seed == 2, "validation_score"] += 0.2
+    generalisation = frame(("task", "model", "seed", "score"), [("b", "m", 1, 0.7)])
+    found = task_scores(runs, generalisation).set_index("task")
+    assert found.loc["b", "generalisation"] == 0.7
+    assert np.isnan(found.loc["a", "generalisation"])
+    assert found.loc["d", "validation"] == pytest.approx(0.4)
+
+
+def make_scores(values, model="m"):
+    columns = ("task", "model", "generalisation", "validation")
+    return frame(columns, [(t, model, v, 1 - v) for t, v in zip(TASKS, values, strict=True)])
+
+
+def row_of(table, **where):
+    for column, value in where.items():
+        table = table[table[column] == value]
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+def test_table_2_by_hand():
+    # Ranks 1 3 2 4 beside 1 2 3 4: sum of squared differences 2, so 1 - 6 * 2 / (4 * 15) = 0.8.
+    found = depth_and_generalisation(
+        depths(make_events([1, 5, 4, np.nan]), NO_MCOG, make_runs()),
+        make_scores([0.1, 0.2, 0.3, 0.4]),
+        ("crossing",),
+        resamples=FEW,
+    )
+    own = row_of(found, score="generalisation", model="m")
+    assert own["rho"] == pytest.approx(0.8)
+    assert own["p"] == pytest.approx(0.2)
+    assert not own["significant"]
+    assert (own["n"], own["n_never"]) == (4, 1)
+    assert own["low"] <= own["rho"] <= own["high"]
+    assert row_of(found, score="validation", model="m")["rho"] == pytest.approx(-0.8)
+
+
+def test_pooled_depths_are_shares_of_the_layers():
+    """Layer 6 of 24 is as deep as layer 3 of 12, which ranks in layers would not say."""
+    events = pd.concat([make_events([3, 6, 9, 12]), make_events([6, 12, 18, 24], model="large")])
+    runs = make_runs(("m", "large"), {"m": 12, "large": 24})
+    scores = pd.concat([make_scores([1, 2, 3, 4]), make_scores([1, 2, 3, 4], "large")])
+    found = depth_and_generalisation(
+        depths(events, NO_MCOG, runs), scores, ("crossing",), resamples=FEW
+    )
+    assert row_of(found, score="generalisation", model="all")["rho"] == pytest.approx(1)
+    assert row_of(found, score="generalisation", model="all")["n"] == 8
+
+
+def test_intervals_draw_tasks_and_not_points():
+    """Four copies of every task make p smaller and must not make the interval narrower."""
+    models = ("m1", "m2", "m3", "m4")
+    layers, values = [1, 5, 4, 8], [0.1, 0.2, 0.3, 0.4]
+    scores = make_scores(values, "m1")
+    found = {}
+    for some in (models[:1], models):
+        events = pd.concat([make_events(layers, model=m) for m in some])
+        points = pd.concat([scores.assign(model=m) for m in some])
+        depth = depths(events, NO_MCOG, make_runs(some))
+        table = depth_and_generalisation(depth, points, ("crossing",), resamples=FEW)
+        found[len(some)] = row_of(table, score="generalisation", model="all")
+    assert found[4]["p"] < found[1]["p"]
+    assert found[4]["rho"] == pytest.approx(found[1]["rho"])
+    for end in ("low", "high"):
+        assert found[4][end] == pytest.approx(found[1][end])
+
+
+def test_what_cannot_be_correlated_says_why():
+    depth = depths(make_events([2, 2, 2, 2]), NO_MCOG, make_runs())
+    found = depth_and_generalisation(depth, make_scores([1, 2, 3, 4]), ("crossing", "M-CoG"))
+    own = row_of(found, score="generalisation", measure="crossing", model="m")
+    assert np.isnan(own["rho"])
+    assert "equal" in own["why"]
+    pooled = row_of(found, score="generalisation", measure="M-CoG", model="all")
+    assert pooled["n"] == 0
+    assert "three are needed" in pooled["why"]
+
+
+def test_events_of_centroids_and_probes_agree_where_their_order_does():
+    events = pd.concat(
+        [
+            make_events([1, 2, 3, 4]),
+            make_events([2, 3, 5, np.nan], "memorisation"),
+            make_events([4, 3, 2, 1], "initiation"),
+            make_events([1, 2, 3, 4], "ninety"),
+        ]
+    )
+    found = event_agreement(depths(events, NO_MCOG, make_runs()), resamples=FEW)
+    assert row_of(found, centroids="crossing", model="m")["rho"] == pytest.approx(1)
+    assert row_of(found, centroids="initiation", model="all")["rho"] == pytest.approx(-1)
+
+
+def test_methods_are_compared_over_tasks_and_models():
+    mcog = pd.concat(
+        [
+            make_mcog([1, 2, 3, 4]),
+            make_mcog([5, 6, 7, 8], model="n"),
+            make_mcog([1, 3, 2, 4], "gradients"),
+            make_mcog([5, 6, 7, 8], "gradients", model="n"),
+        ]
+    )
+    found = method_agreement(mcog, "mcog", resamples=FEW)
+    # Ranks differ by 1 in two of eight places: 1 - 6 * 2 / (8 * 63).
+    assert found["rho"].tolist() == [pytest.approx(1 - 12 / 504)]
+    assert found["n"].tolist() == [8]
+    pearson = AgreementSettings(between_methods="pearson")
+    values = ([1, 2, 3, 4, 5, 6, 7, 8], [1, 3, 2, 4, 5, 6, 7, 8])
+    expected = np.corrcoef(*values)[0, 1]
+    assert method_agreement(mcog, "mcog", pearson, FEW)["rho"][0] == pytest.approx(expected)
+
+
+def make_weights(values, method="swapping", model="m", task="a"):
+    columns = ("task", "model", "seed", "method", "layer", "weight")
+    return frame(columns, [(task, model, 1, method, i, v) for i, v in enumerate(values, start=1)])
+
+
+def test_models_are_compared_on_weights_scaled_within_each_method():
+    """Unscaled, the method with the large numbers would decide alone."""
+    weights = pd.concat(
+        [
+            make_weights([0, 1, 2]),
+            make_weights([100, 300, 200], "gradients"),
+            make_weights([0, 0.1, 0.2], model="n"),
+            make_weights([1, 3, 2], "gradients", model="n"),
+        ]
+    )
+    found = model_agreement(weights, "weight", resamples=FEW)
+    assert found["rho"].tolist() == [pytest.approx(1)]
+    assert found["n"].tolist() == [6]
+
+
+def test_models_of_different_depth_are_not_paired_layer_by_layer():
+    weights = pd.concat([make_weights([1, 2, 3]), make_weights([1, 2, 3, 4], model="n")])
+    found = model_agreement(weights, "weight", resamples=FEW)
+    assert np.isnan(found["rho"]).all()
+    assert "3 and 4 layers" in found["why"][0]
+
+
+def test_centres_of_gravity_of_models_are_compared_over_tasks_and_methods():
+    mcog = pd.concat([make_mcog([1, 2, 3, 4]), make_mcog([2, 1, 3, 4], model="n")])
+    found = model_agreement(mcog, "mcog", resamples=FEW)
+    assert found["rho"].tolist() == [pytest.approx(1 - 12 / 60)]
+
+
+def test_sizes_are_compared_with_each_small_model_and_their_mean():
+    events = pd.concat(
+        [
+            make_events([1, 2, 3, 4], model="s"),
+            make_events([4, 3, 2, 2], model="t"),
+            make_events([2, 4, 6, 8], model="large"),
+        ]
+    )
+    runs = make_runs(("s", "t", "large"), {"s": 12, "t": 12, "large": 24})
+    found = size_agreement(depths(events, NO_MCOG, runs), "large", ("s", "t"), resamples=FEW)
+    assert row_of(found, model="s")["rho"] == pytest.approx(1)
+    assert row_of(found, model="t")["rho"] < 0
+    # Means 5, 5, 5, 6 of 24: ranks 2 2 2 4 beside 1 2 3 4.
+    expected = np.corrcoef([2, 2, 2, 4], [1, 2, 3, 4])[0, 1]
+    assert row_of(found, model="all")["rho"] == pytest.approx(expected)
+
+
+def test_binarised_tasks_are_compared_in_layers():
+    binary = {task: f"{task}-binary" for task in TASKS}
+    many = make_events([4, 6, 8, np.nan])
+    two = make_events([3, 6, 7, 13]).assign(task=list(binary.values()))
+    runs = make_runs()
+    runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
+    found = binarisation(depths(pd.concat([many, two]), NO_MCOG, runs), binary, resamples=FEW)
+    own = row_of(found, measure="crossing")
+    assert own["rho"] == pytest.approx(1)
+    assert own["mean_difference"] == pytest.approx(-0.5)
+    assert own["mean_absolute"] == pytest.approx(0.5)
+    assert own["n"] == 4
+
+
+def test_nothing_in_is_nothing_out():
+    runs = make_runs().iloc[:0]
+    depth = depths(NO_EVENTS, NO_MCOG, runs)
+    assert len(depth) == 0
+    scores = task_scores(runs, frame(("task", "model", "seed", "score"), []))
+    found = depth_and_generalisation(depth, scores)
+    assert found["rho"].isna().all()
+    assert len(method_agreement(NO_MCOG, "mcog")) == 0
+    assert len(size_agreement(depth, "large", ("m",))) == 0
+    assert len(binarisation(depth, {})) == 0
