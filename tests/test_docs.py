@@ -37,7 +37,8 @@ def desk(tmp_path_factory):
 def quick_demo():
     """The embedded default on less work: what is tested is that the documents run."""
     kept = {name: dict(values) for name, values in memloc.protocol.PRESETS.items()}
-    memloc.protocol.PRESETS["demo"].update({"finetune.epochs": 8})
+    less = {"finetune.epochs": 8, "control.epochs": 2, "control.tries": 1}
+    memloc.protocol.PRESETS["demo"].update(less)
     for values in memloc.protocol.PRESETS.values():
         values["finetune.noisy_at_least"] = 0.01
     yield

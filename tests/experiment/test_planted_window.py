@@ -9,11 +9,11 @@ from memloc.protocol import preset
 def test_swapping_and_retraining_find_the_planted_window(tmp_path):
     what = Control(
         models=["tiny-opt"],
-        tasks=[subsample(load_task("tiny-topic"), 160, 1)],
-        windows=[range(2, 4)],
+        tasks=[subsample(load_task("tiny-topic"), 100, 1)],
+        windows=[range(2)],
         methods=["swapping", "retraining"],
         nulls="none",
-        protocol=preset("demo").replace({"control.epochs": 40, "retraining.epochs": 8}),
+        protocol=preset("demo").replace({"control.epochs": 50}),
         options=LoadOptions(depth=6),
         device="cpu",
     )

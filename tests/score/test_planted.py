@@ -7,14 +7,15 @@ import pytest
 from memloc.score.planted import distances, mean_scores, null_claims, plant_scores, wilson
 
 
-def layers(*plants, null=False, method="m"):
+def layers(*plants, null=False, method="m", undone=1.0):
     """A table of plants, each given as (first, last, weights)."""
     rows = []
     for number, (first, last, weights) in enumerate(plants):
         for layer, weight in enumerate(weights, 1):
-            rows.append((f"task {number}", "own", "a", 1, first, last, null, method, layer, weight))
+            key = (f"task {number}", "own", "a", 1, first, last, null, method)
+            rows.append((*key, layer, weight, undone))
     columns = ["task", "category", "model", "seed", "first", "last", "null", "method"]
-    return pd.DataFrame(rows, columns=[*columns, "layer", "weight"])
+    return pd.DataFrame(rows, columns=[*columns, "layer", "weight", "undone"])
 
 
 def test_plants_are_scored_by_hand():
@@ -77,7 +78,7 @@ def test_distances_by_hand():
 
 def test_nulls_that_look_like_plants_are_counted():
     real = layers(*[(1, 1, w) for w in ([1, 0], [0.9, 0.1], [0.8, 0.2])])  # .5, .4, .3
-    null = layers((1, 1, [0.5, 0.5]), (1, 1, [0.85, 0.15]), null=True)  # 0, .35
+    null = layers((1, 1, [0.5, 0.5]), (1, 1, [0.85, 0.15]), null=True, undone=0.1)  # 0, .35
     row = null_claims(pd.concat([real, null])).iloc[0]
     assert row["threshold"] == pytest.approx(0.3)  # 95 % of three plants: all of them
     assert row["called"] == 0.5
@@ -85,6 +86,7 @@ def test_nulls_that_look_like_plants_are_counted():
     assert (row["plants"], row["nulls"]) == (3, 2)
     assert row["distance_null"] == pytest.approx(0.175)
     assert row["called_low"] < 0.5 < row["called_high"]
+    assert (row["undone_planted"], row["undone_null"]) == pytest.approx((1.0, 0.1))
 
 
 def test_without_nulls_there_is_no_claim():

@@ -15,13 +15,14 @@ from memloc.localise.scores import LayerScores
 from memloc.localise.subjects import run_subject
 from memloc.models.load import LoadOptions, load_model
 from memloc.progress import track
-from memloc.protocol import Protocol
+from memloc.protocol import ControlSettings, Protocol
 from memloc.records import Task, write_table
 from memloc.score.agreement import accuracy_at_k
 from memloc.score.planted import mean_scores, null_claims, plant_scores
-from memloc.train.planting import Plant, check_windows, every_window, usual_windows
+from memloc.train.planting import Plant
 from memloc.train.run import CHECKPOINTS, Run
 from memloc.train.training import Recipe, default_protocol
+from memloc.train.windows import check_windows, every_window, usual_windows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,14 +80,19 @@ class Controlled:
 
 def run_control(what: Control, out: Path = Path("runs")) -> Controlled:
     """Make what is missing of the plants, let every method look for them, and sum up."""
+    make_plants(what, Path(out))
+    return read_control(Path(out))
+
+
+def make_plants(what: Control, out: Path) -> None:
+    """Make what is missing of the plants and let every method look for them."""
     for method in what.methods:
         localiser(method)
     plans = list(_plans(what))
     with track("control", len(plans)) as advance:
         for recipe, window, with_null in plans:
-            _one(what, recipe, window, with_null=with_null, out=Path(out))
+            _one(what, recipe, window, with_null=with_null, out=out)
             advance(1)
-    return read_control(Path(out))
 
 
 def _plans(what: Control) -> Iterator[tuple[Recipe, range, bool]]:
@@ -152,8 +158,11 @@ def _localise(planted: Planted, what: Control) -> None:
     localise(subject, planted.run.folder / "localise", what.methods)
 
 
-def read_control(out: Path) -> Controlled:
-    """Sum up all plants in a folder, and write the tables beside them."""
+def read_control(out: Path, settings: ControlSettings | None = None) -> Controlled:
+    """Sum up all plants in a folder, and write the tables beside them.
+
+    Settings that are left out are those that the plants were made with.
+    """
     folder = out / "control"
     runs = [Run.open(path.parent) for path in sorted(folder.glob("*/*/*/*-*/run.json"))]
     if not runs:
@@ -161,7 +170,7 @@ def read_control(out: Path) -> Controlled:
     found = [_scores_of(run) for run in runs]
     layers = _frame([row for run, each in found for row in _layer_rows(run, each)], LAYERS)
     # Protocols of one study agree in what is read here.
-    settings = runs[0].protocol.control
+    settings = settings or runs[0].protocol.control
     validating = [(r, s) for r, s in found if r.about["task"]["name"] in settings.validation_tasks]
     tables = Controlled(
         folder=folder,
@@ -179,7 +188,7 @@ def read_control(out: Path) -> Controlled:
 
 
 KEY = ("task", "category", "model", "seed", "first", "last", "null")
-LAYERS = (*KEY, "method", "layer", "weight", "low", "high")
+LAYERS = (*KEY, "method", "layer", "weight", "low", "high", "undone")
 NORMS = (*KEY, "norm", "kind", "layer", "value")
 PLANTS = (
     *KEY,
@@ -216,8 +225,15 @@ def _key(run: Run) -> dict[str, Any]:
 def _layer_rows(run: Run, scores: Scores) -> Iterator[dict[str, Any]]:
     for method, found in scores.items():
         for index, weight in enumerate(found.weights):
-            ends = {"low": found.low[index], "high": found.high[index]}
-            yield {**_key(run), "method": method, "layer": index + 1, "weight": weight, **ends}
+            yield {
+                **_key(run),
+                "method": method,
+                "layer": index + 1,
+                "weight": weight,
+                "low": found.low[index],
+                "high": found.high[index],
+                "undone": found.outcomes.errors.max() if found.outcomes else float("nan"),
+            }
 
 
 def _norm_rows(run: Run, scores: Scores) -> Iterator[dict[str, Any]]:

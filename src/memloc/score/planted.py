@@ -1,7 +1,8 @@
 """How well localisers find planted layers, and what they say where nothing was planted.
 
 Tables in, tables out. `layers` has a row a plant, method and layer: the columns of KEY, then
-layer (from 1) and weight.
+layer (from 1), weight, and undone: the largest share of the labels in question that changing layers
+undid, for methods that change layers.
 """
 
 from collections.abc import Sequence
@@ -87,8 +88,10 @@ def distances(layers: "pd.DataFrame") -> "pd.DataFrame":
     """How far from uniform the layer weights of each plant and null are; 0: nothing is claimed."""
     import pandas as pd
 
+    undone = layers.groupby(KEY, sort=False, dropna=False)["undone"].first()
     rows = [{**key, "distance": _distance(weights)} for key, weights in _by_plant(layers)]
-    return pd.DataFrame(rows, columns=[*KEY, "distance"])
+    found = pd.DataFrame(rows, columns=[*KEY, "distance"])
+    return found.join(undone, on=KEY)
 
 
 def null_claims(layers: "pd.DataFrame") -> "pd.DataFrame":
@@ -96,13 +99,14 @@ def null_claims(layers: "pd.DataFrame") -> "pd.DataFrame":
 
     A method calls weights localised that are at least `threshold` from uniform, the distance
     which FOUND of the real plants reach. `apart` is the probability that a real plant is further
-    from uniform than a null.
+    from uniform than a null. Weights have no scale: `undone` says how much there was to weigh.
     """
     import pandas as pd
 
     rows = []
     for method, part in distances(layers).groupby("method", sort=False):
-        real, null = (part.loc[part["null"] == kind, "distance"].to_numpy() for kind in (0, 1))
+        is_null = part["null"].astype(bool)
+        real, null = (part.loc[kind, "distance"].to_numpy() for kind in (~is_null, is_null))
         if not len(real) or not len(null):
             continue
         threshold = float(np.quantile(real, 1 - FOUND, method="lower"))
@@ -119,10 +123,13 @@ def null_claims(layers: "pd.DataFrame") -> "pd.DataFrame":
                 "called_low": called.low,
                 "called_high": called.high,
                 "apart": _apart(real, null),
+                "undone_planted": part.loc[~is_null, "undone"].mean(),
+                "undone_null": part.loc[is_null, "undone"].mean(),
             }
         )
     columns = ["method", "plants", "nulls", "distance_planted", "distance_null", "threshold"]
-    return pd.DataFrame(rows, columns=[*columns, "called", "called_low", "called_high", "apart"])
+    columns += ["called", "called_low", "called_high", "apart", "undone_planted", "undone_null"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _by_plant(layers: "pd.DataFrame") -> "list[tuple[dict[str, Any], FloatArray]]":
