@@ -14,6 +14,8 @@ BASE = {"errors"}
 PLAIN = {"records", "protocol", "explain", "config", "settings", "seeds", "progress"}
 MIDDLE = {"data", "models", "score"}
 LATE = {"localise", "analyse"}
+GATHERING = {"results"}
+"""Reads what the rooms before it wrote, without torch."""
 ENDS = {"experiment", "report"}
 FRONT = {"cli", "console", "__init__"}
 
@@ -23,11 +25,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{room: BASE | PLAIN | {room} for room in MIDDLE},
     "train": BASE | PLAIN | MIDDLE | {"train"},
     **{room: BASE | PLAIN | MIDDLE | {"train", room} for room in LATE},
-    **{room: BASE | PLAIN | MIDDLE | {"train"} | LATE | {room} for room in ENDS},
+    **{room: BASE | PLAIN | MIDDLE | {"train"} | LATE | {room} for room in GATHERING},
+    **{room: BASE | PLAIN | MIDDLE | {"train"} | LATE | GATHERING | {room} for room in ENDS},
 }
 EXCEPTIONS = {("memloc.models.tiny.pretrain", "memloc.data.tiny")}
 """A script: it makes the embedded models out of the embedded suite's texts."""
-WITHOUT_TORCH = {"score", "report"}
+WITHOUT_TORCH = {"score", "results", "report"}
 HEAVY = {"torch", "transformers", "datasets", "safetensors", "tokenizers"}
 
 

@@ -4,23 +4,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memloc.analyse.analyse import analyse_run
     from memloc.data.sources import load_file, load_noisy_file, load_task, subsample
     from memloc.errors import MemlocError
+    from memloc.experiment.control import Control, read_control, run_control
     from memloc.localise.localise import localise_checkpoints, localise_run
     from memloc.localise.scores import LayerScores
     from memloc.localise.subjects import Weights
     from memloc.models.check import check_model
     from memloc.models.load import load_checkpoint, load_model
     from memloc.protocol import Protocol, preset
+    from memloc.results import load_results
     from memloc.train.run import Run
     from memloc.train.training import Recipe, train_run
 
 _HOMES = {
+    "analyse_run": "memloc.analyse.analyse",
     "load_file": "memloc.data.sources",
     "load_noisy_file": "memloc.data.sources",
     "load_task": "memloc.data.sources",
     "subsample": "memloc.data.sources",
     "MemlocError": "memloc.errors",
+    "Control": "memloc.experiment.control",
+    "read_control": "memloc.experiment.control",
+    "run_control": "memloc.experiment.control",
     "localise_checkpoints": "memloc.localise.localise",
     "localise_run": "memloc.localise.localise",
     "LayerScores": "memloc.localise.scores",
@@ -30,27 +37,33 @@ _HOMES = {
     "load_model": "memloc.models.load",
     "Protocol": "memloc.protocol",
     "preset": "memloc.protocol",
+    "load_results": "memloc.results",
     "Run": "memloc.train.run",
     "Recipe": "memloc.train.training",
     "train_run": "memloc.train.training",
 }
 
 __all__ = [
+    "Control",
     "LayerScores",
     "MemlocError",
     "Protocol",
     "Recipe",
     "Run",
     "Weights",
+    "analyse_run",
     "check_model",
     "load_checkpoint",
     "load_file",
     "load_model",
     "load_noisy_file",
+    "load_results",
     "load_task",
     "localise_checkpoints",
     "localise_run",
     "preset",
+    "read_control",
+    "run_control",
     "subsample",
     "train_run",
 ]

@@ -223,6 +223,292 @@ def localise(  # noqa: PLR0913, PLR0917 - a run, or the parts of one
     console.show_localised(found, as_json)
 
 
+@app.command()
+def analyse(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    analyses: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ANALYSIS]...",
+            help="centroids, label-probes or generalisation; left out: all.",
+        ),
+    ] = None,
+    window: Annotated[
+        list[str] | None,
+        typer.Option(help="Centroids with these layers, such as 3-6, of the reference, too."),
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, e.g. generalisation.models=10.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Go on without memorisation; marked.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Say how noisy examples drift from their original class to the assigned one.
+
+    Centroids and label probes name the layers where that happens; generalisation trains models
+    on halves of the data to see which labels they can only know by heart.
+
+    Example: `memloc analyse runs/tiny-topic/tiny-opt/seed-1 centroids label-probes`
+    """
+    from memloc.analyse.analyse import analyse_run
+    from memloc.progress import bars
+
+    with bars():
+        found = analyse_run(
+            run,
+            analyses or (),
+            windows=window or (),
+            changes=dict(_setting(text) for text in change or ()),
+            force=force,
+            device=device,
+        )
+    console.show_analysed(found, as_json)
+
+
+@app.command()
+def control(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
+    model: Annotated[list[str], typer.Option(help="Embedded name, hub name or folder.")],
+    task: Annotated[list[str], typer.Option(help="Task whose noise is planted.")],
+    window: Annotated[
+        list[str] | None,
+        typer.Option(help="Layers such as 6-7; left out: first, middle and last two."),
+    ] = None,
+    every: Annotated[
+        list[int] | None, typer.Option(help="Plant windows of this width at every position.")
+    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Left out: the paper's four.")] = None,
+    nulls: Annotated[
+        str, typer.Option(help="Windows whose null is made, too: none, middle or all.")
+    ] = "middle",
+    out: Annotated[Path, typer.Option(help="Plants are kept in its folder control.")] = Path(
+        "runs"
+    ),
+    seed: Annotated[int | None, typer.Option(help="Left out: the protocol's.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Left out: demo for embedded models, else paper.")
+    ] = None,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, e.g. control.auxiliary=rte.")
+    ] = None,
+    examples: Annotated[int | None, typer.Option(help="Train on a random so many.")] = None,
+    data_folder: Annotated[
+        Path | None, typer.Option(help="Folder with the paper's tasks (or MEMLOC_DATA).")
+    ] = None,
+    depth: Depth = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Plant memorisation in known layers and see which methods find it.
+
+    The noisy task may change a window of layers only, another task changes all of them. Trains
+    what is missing, runs the methods, and sums up all plants of the folder.
+
+    Example: `memloc control --model tiny-opt --task tiny-topic --method swapping`
+    """
+    from memloc.data.sources import load_task
+    from memloc.experiment.control import Control, run_control
+    from memloc.localise.localise import METHODS
+    from memloc.models.load import LoadOptions
+    from memloc.progress import bars
+    from memloc.train.training import default_protocol
+    from memloc.train.windows import read_window
+
+    settings = _settings(preset, change, default_protocol(model[0]))
+    noise = settings.noise.seed
+    tasks = [load_task(name, folder=data_folder, seed=noise) for name in task]
+    if examples is not None:
+        tasks = [_fewer(each, None, examples, settings)[0] for each in tasks]
+    what = Control(
+        models=model,
+        tasks=tasks,
+        windows=[read_window(text) for text in window or ()],
+        every=every or (),
+        methods=method or METHODS,
+        nulls=_one_of("nulls", nulls, ("none", "middle", "all")),
+        protocol=settings,
+        seed=seed,
+        options=LoadOptions(depth=depth),
+        data_folder=data_folder,
+        device=device,
+    )
+    with bars():
+        found = run_control(what, out)
+    console.show_control(found, as_json)
+
+
+Study = Annotated[Path, typer.Argument(help="A study's folder, or one run's.")]
+
+
+@app.command()
+def figures(
+    study: Study,
+    kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
+    only: Annotated[list[str] | None, typer.Option(help="Name of a figure, e.g. layers.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Left out: report/figures in the study.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw every figure of a study, one file for each model, task and method.
+
+    Example: `memloc figures runs --format svg --only layers`
+    """
+    from memloc.progress import bars
+    from memloc.report.figures.writing import write_figures
+    from memloc.results import load_results
+
+    folder = study / "report" / "figures" if out is None else out
+    with bars():
+        written, missing = write_figures(load_results(study), folder, kind, only or ())
+    console.show_files(folder, written, [figure.name for figure in missing], as_json)
+
+
+@app.command()
+def tables(
+    study: Study,
+    kind: Annotated[str, typer.Option("--format", help="csv, parquet, markdown or latex.")] = "csv",
+    only: Annotated[list[str] | None, typer.Option(help="Name of a table, e.g. mcog.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Left out: report/tables in the study.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write every table of a study, ready for a paper.
+
+    Example: `memloc tables runs --format latex`
+    """
+    from memloc.report.tables import write_tables
+    from memloc.results import load_results
+
+    folder = study / "report" / "tables" if out is None else out
+    written, missing = write_tables(load_results(study), folder, kind, only or ())
+    console.show_files(folder, written, [table.name for table in missing], as_json)
+
+
+@app.command()
+def report(
+    study: Study,
+    out: Annotated[
+        Path | None, typer.Option(help="Left out: report/index.html in the study.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one page with everything, to be opened in a browser without a network.
+
+    Example: `memloc report runs`
+    """
+    from memloc.report.page import write_report
+
+    console.show_report(write_report(study, out), as_json)
+
+
+StudyFolder = Annotated[Path, typer.Argument(help="A study's folder, with its study.yaml.")]
+Jobs = Annotated[int | None, typer.Option(help="Steps at once; left out: one a core.")]
+
+
+@app.command()
+def init(
+    example: Annotated[str, typer.Argument(help="demo, small or paper.")],
+    folder: Annotated[Path | None, typer.Argument(help="Left out: named like it.")] = None,
+) -> None:
+    """Write a commented study.yaml to start from.
+
+    Example: `memloc init demo`
+    """
+    from memloc.experiment.study import init_study
+
+    path = init_study(example, folder)
+    typer.echo(f"{path} is written; next: memloc plan {path.parent}")
+
+
+@app.command()
+def plan(
+    study: StudyFolder,
+    jobs: Jobs = None,
+    steps: Annotated[bool, typer.Option(help="List every step.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a study consists of, what is done, and what the rest will cost.
+
+    Example: `memloc plan demo`
+    """
+    from memloc.experiment.study import checked_jobs, estimate_study, open_plan, study_states
+    from memloc.experiment.view import plan_rows, plan_sentences, step_rows
+
+    found, at_once = open_plan(study), checked_jobs(jobs)
+    states, expected = study_states(found), estimate_study(found, jobs)
+    if steps or as_json:
+        console.show_rows(step_rows(found, states, expected), as_json)
+    if not as_json:
+        console.show_rows(plan_rows(found, states, expected), as_json)
+        typer.echo("\n" + "\n".join(plan_sentences(found, states, expected, at_once)))
+
+
+@app.command()
+def run(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
+    study: StudyFolder,
+    jobs: Jobs = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Steps whose names have these words, and what they need."),
+    ] = None,
+    retry: Annotated[bool, typer.Option(help="Try again what failed before.")] = False,
+    on: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster, e.g. auto.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Do what is missing of a study: in parallel, in order, and from where it was left.
+
+    Example: `memloc run demo --only "localise tiny-topic" --only report`
+    """
+    from memloc.experiment.study import How, checked_jobs, open_plan, run_study
+    from memloc.experiment.view import View, end_sentences, progress_record
+
+    at_once = checked_jobs(jobs)
+    with View() as view:
+        progress = run_study(study, How(jobs, only or (), retry, on, address), view)
+    found = open_plan(study)
+    if as_json:
+        console.show_record(progress_record(found, progress), as_json)
+    else:
+        typer.echo("\n".join(end_sentences(found, progress, at_once)))
+    if progress.count("failed"):
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(study: StudyFolder, as_json: AsJson = False) -> None:
+    """Say how far a study is, from any terminal.
+
+    Example: `memloc status demo`
+    """
+    from memloc.experiment.study import study_status
+    from memloc.experiment.view import status_sentences
+
+    found = study_status(study)
+    if as_json:
+        console.show_record(found, as_json)
+    else:
+        typer.echo("\n".join(status_sentences(found)))
+
+
+@app.command()
+def logs(
+    study: StudyFolder,
+    step: Annotated[str, typer.Argument(help="Name of a step; `memloc plan --steps` lists them.")],
+) -> None:
+    """Print what a step has said.
+
+    Example: `memloc logs demo train/tiny-topic/tiny-opt/seed-1`
+    """
+    from memloc.experiment.study import read_log
+
+    typer.echo(read_log(study, step), nl=False)
+
+
+def _one_of(option: str, value: str, known: tuple[str, ...]) -> Any:
+    from memloc.errors import lookup
+
+    return lookup(f"value of --{option}", value, {name: name for name in known})
+
+
 def _only(weights: list[str] | None) -> dict[str, Any]:
     return {"weights": weights} if weights else {}
 

@@ -13,8 +13,16 @@ from typer.core import TyperGroup
 from memloc.errors import MemlocError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from memloc.analyse.analyse import Analysed
+    from memloc.analyse.store import Analysis
+    from memloc.experiment.control import Controlled
     from memloc.localise.localise import Localised
     from memloc.localise.scores import LayerScores
+    from memloc.report.page import Report
     from memloc.train.run import Run
 
 
@@ -99,6 +107,130 @@ def show_localised(found: "Localised", as_json: bool) -> None:
     for name, why in found.skipped.items():
         typer.echo(f"{name} did not run: it {why}.")
     typer.echo(f"{found.folder}: {', '.join(f'{name}.parquet' for name in found.scores)}")
+    return None
+
+
+def show_analysed(found: "Analysed", as_json: bool) -> None:
+    """A small picture and a sentence for each analysis, how odd the data are, where files are."""
+    from memloc.report.analyses import picture, sentence
+
+    if as_json:
+        records = {name: _analysis_record(analysis) for name, analysis in found.found.items()}
+        return _show_json({"folder": str(found.folder), "analyses": records})
+    for name, analysis in found.found.items():
+        typer.echo(f"{name}\n{picture(analysis)}\n{sentence(analysis)}")
+        if analysis.remarks:
+            typer.echo(f"Remarks: {len(analysis.remarks)}, such as: {analysis.remarks[0]}")
+        typer.echo("")
+    typer.echo(f"{found.folder}: {', '.join(f'{a.name}.parquet' for a in found.found.values())}")
+    return None
+
+
+def _analysis_record(analysis: "Analysis") -> dict[str, Any]:
+    """Without the tables that have a row an example; those are in the file."""
+    from memloc.report.analyses import SHORT, sentence
+
+    short = {name: analysis[name] for name in SHORT if name in analysis.tables}
+    return {
+        "sentence": sentence(analysis),
+        "tables": {name: json.loads(t.to_json(orient="records")) for name, t in short.items()},
+        "remarks": analysis.remarks,
+        "about": analysis.about,
+    }
+
+
+def show_control(found: "Controlled", as_json: bool) -> None:
+    """accuracy@k a method, task and model with chance beside it; the nulls; appendix E."""
+    if as_json:
+        tables = {
+            "accuracy": found.accuracy(),
+            "by_task": found.accuracy(("method", "task")),
+            "by_model": found.accuracy(("method", "model")),
+            "nulls": found.nulls,
+            "post_processing": found.post_processing,
+            "plants": found.plants,
+        }
+        records = {k: json.loads(t.to_json(orient="records")) for k, t in tables.items()}
+        return _show_json({"folder": str(found.folder), **records})
+    for by in (("method",), ("method", "task"), ("method", "model")):
+        if len(by) == 1 or found.scores[by[1]].nunique() > 1:
+            show_rows(_accuracy_rows(found, by), as_json=False)
+            typer.echo("")
+    if len(found.nulls):
+        typer.echo("Where nothing was planted (distance of the layer weights from uniform):")
+        columns = ["method", "nulls", "distance_planted", "distance_null", "threshold", "called"]
+        columns += ["undone_planted", "undone_null"]
+        show_rows(_records(found.nulls[columns]), as_json=False)
+        typer.echo("")
+    if len(found.post_processing):
+        typer.echo("Gradients, accuracy@2 with each step of the post-processing:")
+        show_rows(_records(found.post_processing), as_json=False)
+        typer.echo("")
+    _say_unused(found)
+    typer.echo(
+        f"{found.folder}: {', '.join(sorted(p.name for p in found.folder.glob('*.parquet')))}"
+    )
+    return None
+
+
+def _accuracy_rows(found: "Controlled", by: Sequence[str]) -> list[dict[str, Any]]:
+    """A row a value of `by`; one column a k."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for record in found.accuracy(by).to_dict("records"):
+        row = rows.setdefault(
+            tuple(record[name] for name in by), {name: record[name] for name in by}
+        )
+        text = f"{record['accuracy']:.2f} [{record['low']:.2f}, {record['high']:.2f}]"
+        row[f"accuracy@{record['k']}"] = text
+        row |= {name: record[name] for name in ("chance", "mrr", "auroc", "plants")}
+    return list(rows.values())
+
+
+def _records(table: "pd.DataFrame") -> list[dict[str, Any]]:
+    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
+
+
+def _say_unused(found: "Controlled") -> None:
+    plants = found.plants
+    again = plants[plants["tries"] > 1]
+    if len(again):
+        most = again["learning_rate"].max()
+        typer.echo(
+            f"{len(again)} of {len(plants)} plants needed a higher rate, {most:g} at most "
+            "(plants.parquet says which)."
+        )
+    for row in plants[~plants["used"]].to_dict("records"):
+        typer.echo(
+            f"NOT USED: {row['model']} on {row['task']}, layers {row['first']}-{row['last']}: "
+            f"training accuracy {row['training_accuracy']:.3f} at rate {row['learning_rate']:g}."
+        )
+
+
+def show_files(
+    folder: "Path", written: "Sequence[Path]", missing: Sequence[str], as_json: bool
+) -> None:
+    """How many files were written where, and what has no results yet."""
+    if as_json:
+        return _show_json({"written": [str(path) for path in written], "missing": list(missing)})
+    typer.echo(f"{folder}: {len(written)} file{'' if len(written) == 1 else 's'}")
+    if missing:
+        typer.echo(f"Without results so far: {', '.join(missing)}.")
+    return None
+
+
+def show_report(report: "Report", as_json: bool) -> None:
+    """The summary in sentences, what is missing, and where the page is."""
+    summary = report.summary
+    if as_json:
+        facts = {"page": str(report.path), "found": summary.found, "open": summary.open}
+        return _show_json({**facts, "missing": report.commands})
+    for line in summary.found:
+        typer.echo(f"- {line}")
+    for line in summary.open:
+        typer.echo(f"? {line}")
+    if report.commands:
+        typer.echo(f"Parts are missing; the page lists the {len(report.commands)} commands.")
+    typer.echo(f"\nOpen in a browser: {report.path}")
     return None
 
 

@@ -1,5 +1,7 @@
 """How long work reports how far it is: silent in a library, bars with time left in a terminal."""
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -58,3 +60,32 @@ def bars() -> Iterator[None]:
         _shown.reset(token)
         if progress.live.is_started:  # stopping prints a line even where nothing was shown
             progress.stop()
+
+
+@contextmanager
+def lines(every: float = 10.0) -> Iterator[None]:
+    """While active, tracked work writes a line to stderr when it begins, now and then, and ends."""
+
+    @contextmanager
+    def reported(label: str, total: int) -> Iterator[Advance]:
+        done, said = 0, time.monotonic()
+
+        def advance(steps: int) -> None:
+            nonlocal done, said
+            done += steps
+            if time.monotonic() - said >= every:
+                said = time.monotonic()
+                say(label, f"{done / max(1, total):.0%}")
+
+        say(label, "begins")
+        yield advance
+        say(label, "done")
+
+    def say(label: str, what: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')}  {label}  {what}", file=sys.stderr, flush=True)
+
+    token = _shown.set(reported)
+    try:
+        yield
+    finally:
+        _shown.reset(token)

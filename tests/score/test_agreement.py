@@ -19,6 +19,7 @@ from memloc.score.agreement import (
     reciprocal_rank,
 )
 from memloc.score.matrix import layer_weights, window_matrix
+from memloc.score.uncertainty import bootstrap_counts
 from memloc.seeds import generator
 
 quick = settings(max_examples=50, deadline=None)  # a busy machine is no failure
@@ -78,7 +79,7 @@ def test_chance_is_the_share_of_planted_layers():
 
 @pytest.mark.parametrize(
     ("planted", "expected"),
-    [({1}, 1), ({3, 0}, 1 / 2), ({2}, 1 / 3.5), ({4, 0}, 1 / 3.5), ({0}, 1 / 5)],
+    [({1}, 1), ({3, 0}, 1 / 2), ({2}, 1 / 3.5), ({4, 0}, 1 / 3.5), ({0}, 1 / 5), ({2, 4}, 1 / 3)],
 )
 def test_the_reciprocal_rank_is_that_of_the_best_planted_layer(planted, expected):
     assert reciprocal_rank(WEIGHTS, planted) == pytest.approx(expected)
@@ -203,6 +204,28 @@ def test_resamples_with_a_constant_side_are_dropped_from_the_interval():
     assert found.n_dropped > 0
     # A resample of three pairs that uses two of them has a coefficient; of one, it has none.
     assert found.low == found.high == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", ["spearman", "pearson"])
+def test_resampled_coefficients_are_those_of_the_repeated_pairs(kind):
+    """The interval's ends are quantiles of what plain resampling gives, ties included."""
+    x = np.array([1.0, 2, 2, 3, 5, 4, 7, 7])
+    y = np.array([2.0, 1, 4, 4, 3, 8, 6, 9])
+    groups = np.array(list("aabbccdd"))
+    found = correlation_interval(
+        x, y, rng=generator(5), groups=groups, kind=kind, n_resamples=50, level=0.8
+    )
+    drawn = bootstrap_counts(4, 50, generator(5))[:, [0, 0, 1, 1, 2, 2, 3, 3]]
+    plain = [correlation(np.repeat(x, c), np.repeat(y, c), kind).rho for c in drawn]
+    low, high = np.nanquantile(plain, [0.1, 0.9])
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_two_groups_are_too_few_for_an_interval():
+    x = np.arange(6.0)
+    found = correlation_interval(x, x, rng=generator(1), groups=np.array(list("aaabbb")))
+    assert found.estimate == pytest.approx(1)
+    assert np.isnan([found.low, found.high]).all()
 
 
 def test_min_max_reaches_from_zero_to_one():

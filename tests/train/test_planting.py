@@ -9,19 +9,16 @@ from memloc.data.encode import encode
 from memloc.errors import SettingsError
 from memloc.models.load import load_model
 from memloc.train.finetune import train_epoch
-from memloc.train.planting import (
-    Learner,
-    Plant,
+from memloc.train.planting import Learner, Plant, share_body, two_objectives
+from memloc.train.run import Run
+from memloc.train.training import Recipe, train_run
+from memloc.train.windows import (
     check_windows,
     every_window,
     read_window,
-    share_body,
-    two_objectives,
     usual_windows,
     window_name,
 )
-from memloc.train.run import Run
-from memloc.train.training import Recipe, train_run
 from support import FAMILIES
 from tasks_support import fast_protocol, make_task
 

@@ -13,7 +13,7 @@ from memloc.errors import SettingsError
 from memloc.models.hidden import Vectors
 from memloc.models.load import Classifier
 from memloc.progress import track
-from memloc.train.planting import read_window, window_name
+from memloc.train.windows import read_window, window_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,9 +9,10 @@ from memloc.errors import StoreError
 from memloc.protocol import Protocol
 from memloc.records import NoisyLabels, read_json, write_json
 from memloc.train.checkpoints import save_checkpoint
-from memloc.train.planting import Plant, window_name
+from memloc.train.planting import Plant
 from memloc.train.run import Run
 from memloc.train.training import Recipe, train_run
+from memloc.train.windows import window_name
 
 TRIES = "tries.json"
 """The file in a planted run's folder that says which rates fell short."""

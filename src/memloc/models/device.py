@@ -7,9 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from memloc.errors import SettingsError
-
-NARROW = 256
-"""Below this width a second thread gains nothing (measured), so one is used."""
+from memloc.models.width import NARROW
 
 
 def pick_device(name: str = "auto") -> torch.device:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memloc.models.device import NARROW
 from memloc.models.stack import Batch, BlockCall, Prepared, Stack, sample_batch
+from memloc.models.width import NARROW
 
 WORTH = 0.15
 """Share of the work from which packing gains more than it costs (measured)."""

@@ -6,11 +6,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 from scipy import stats
 
 from memloc.errors import ScoreError, lookup
 from memloc.records import BoolArray, FloatArray
-from memloc.score.uncertainty import Interval, bootstrap
+from memloc.score.uncertainty import Interval, bootstrap_counts
 
 Kind: TypeAlias = Literal["spearman", "pearson"]
 
@@ -18,6 +19,9 @@ COEFFICIENTS: dict[str, Callable[..., Any]] = {
     "spearman": stats.spearmanr,
     "pearson": stats.pearsonr,
 }
+
+FEWEST = 3
+"""Pairs for a coefficient, and groups of them for its interval."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,15 @@ def chance_at_k(depth: int, n_planted: int) -> float:
 def reciprocal_rank(weights: FloatArray, planted: Collection[int]) -> float:
     """1 / rank of the best planted layer (from 0), where the largest of `weights` (L,) has rank 1.
 
-    Equal weights share the mean of their ranks.
+    Among equal weights it is the expected rank over all orders: of t equal layers of which m are
+    planted, the first planted one is on average the (t + 1)/(m + 1)-th.
     """
     is_planted = _planted_mask(weights, planted)
-    return float(1 / stats.rankdata(-_rounded(weights))[is_planted].min())
+    rounded = _rounded(weights)
+    best = rounded[is_planted].max()
+    tied = rounded == best
+    place = (np.count_nonzero(tied) + 1) / (np.count_nonzero(tied & is_planted) + 1)
+    return float(1 / (np.count_nonzero(rounded > best) + place))
 
 
 def auroc(weights: FloatArray, planted: Collection[int]) -> float:
@@ -92,27 +101,61 @@ def correlation(x: FloatArray, y: FloatArray, kind: Kind = "spearman") -> Correl
     return Correlation(float(found.statistic), float(found.pvalue), n, n_dropped)
 
 
-def correlation_interval(
+def correlation_interval(  # noqa: PLR0913 - four of them have a usual value
     x: FloatArray,
     y: FloatArray,
     *,
     rng: Generator,
+    groups: NDArray[Any] | None = None,
     kind: Kind = "spearman",
     n_resamples: int = 1000,
     level: float = 0.95,
 ) -> Interval:
-    """The coefficient with its bootstrap interval over pairs.
+    """The coefficient with its bootstrap interval over pairs, or over `groups` (n,) of them.
 
-    Resamples with a constant side are dropped; all is NaN where the coefficient itself is.
+    Resamples with a constant side are dropped; all is NaN where the coefficient itself is, and the
+    interval where there are fewer than three groups to draw.
     """
-    pairs = _pairs(x, y)
-    if _no_correlation(pairs):
-        return Interval(np.nan, np.nan, np.nan, level)
+    there = np.isfinite(x) & np.isfinite(y)
+    x, y = x[there], y[there]
+    estimate = correlation(x, y, kind).rho
+    nowhere = Interval(estimate, np.nan, np.nan, level)
+    if np.isnan(estimate):
+        return nowhere
+    _, group = np.unique(
+        np.arange(len(x)) if groups is None else groups[there], return_inverse=True
+    )
+    n_groups = int(group.max()) + 1
+    if n_groups < FEWEST:
+        return nowhere
+    counts = bootstrap_counts(n_groups, n_resamples, rng)[:, group].astype(np.float64)
+    if kind == "spearman":
+        x, y = _weighted_ranks(x, counts), _weighted_ranks(y, counts)
+    found = _weighted_pearson(x, y, counts)
+    kept = found[np.isfinite(found)]
+    if not len(kept):
+        return nowhere
+    low, high = np.quantile(kept, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(estimate, float(low), float(high), level, len(found) - len(kept))
 
-    def rho(resample: FloatArray) -> float:
-        return correlation(resample[:, 0], resample[:, 1], kind).rho
 
-    return bootstrap(pairs, rng=rng, statistic=rho, n_resamples=n_resamples, level=level).at()
+def _weighted_ranks(values: FloatArray, counts: FloatArray) -> FloatArray:
+    """Ranks (draws, n) of `values` (n,) where value i is there `counts[:, i]` times."""
+    _, place = np.unique(values, return_inverse=True)
+    at_place = counts @ (place[:, None] == np.arange(place.max() + 1))
+    return np.asarray((at_place.cumsum(1) - at_place / 2)[:, place])
+
+
+def _weighted_pearson(x: FloatArray, y: FloatArray, counts: FloatArray) -> FloatArray:
+    """Coefficients (draws,) of `x` and `y`, (n,) or (draws, n); NaN where a side is constant."""
+    total = counts.sum(1, keepdims=True)
+    x = x - (counts * x).sum(1, keepdims=True) / total
+    y = y - (counts * y).sum(1, keepdims=True) / total
+    under = np.sqrt((counts * x**2).sum(1) * (counts * y**2).sum(1))
+    over = (counts * x * y).sum(1)
+    # What is left of a constant side is rounding.
+    enough = under > 1e-12 * np.abs(x).max() * np.abs(y).max() * total[:, 0]
+    return np.asarray(np.divide(over, under, out=np.full(len(over), np.nan), where=enough))
 
 
 def min_max(weights: FloatArray) -> FloatArray:

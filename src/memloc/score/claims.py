@@ -8,17 +8,13 @@ what several models (or layers) say of one task is not independent; p-values do 
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from memloc.protocol import AgreementSettings
-from memloc.records import FloatArray
-from memloc.score.agreement import Kind, correlation, min_max
+from memloc.score.agreement import Kind, correlation, correlation_interval, min_max
 from memloc.score.depth import event_depth
-from memloc.score.uncertainty import bootstrap
 from memloc.seeds import generator
 
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
@@ -245,29 +241,20 @@ def _coefficient(
     found = correlation(values[:, 0], values[:, 1], kind)
     if found.why:
         return {**_nothing(found.why), "n": found.n}
-    low, high = _interval(values, pairs.index.get_level_values("task").to_numpy(), kind, resamples)
-    return {"rho": found.rho, "p": found.p, "n": found.n, "low": low, "high": high, "why": ""}
+    tasks = pairs.index.get_level_values("task").to_numpy()
+    interval = correlation_interval(
+        *values.T,
+        groups=tasks,
+        kind=kind,
+        n_resamples=resamples,
+        rng=generator(0, "bootstrap", "claims"),
+    )
+    ends = {"low": interval.low, "high": interval.high}
+    return {"rho": found.rho, "p": found.p, "n": found.n, **ends, "why": ""}
 
 
 def _nothing(why: str) -> dict[str, object]:
     return {"rho": np.nan, "p": np.nan, "n": 0, "low": np.nan, "high": np.nan, "why": why}
-
-
-def _interval(
-    values: FloatArray, tasks: NDArray[Any], kind: Kind, resamples: int
-) -> tuple[float, float]:
-    """Ends of the interval when tasks, with all their points, are drawn anew."""
-    _, task = np.unique(tasks, return_inverse=True)
-    rows = [np.flatnonzero(task == t) for t in range(task.max() + 1)]
-
-    def rho(drawn: FloatArray) -> float:
-        picked = values[np.concatenate([rows[int(t)] for t in drawn])]
-        return correlation(picked[:, 0], picked[:, 1], kind).rho
-
-    numbers = np.arange(float(len(rows)))
-    rng = generator(0, "bootstrap", "claims")
-    found = bootstrap(numbers, rng=rng, statistic=rho, n_resamples=resamples).at()
-    return found.low, found.high
 
 
 def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd.DataFrame:

@@ -34,9 +34,10 @@ from memloc.train.finetune import (
     train_epoch,
 )
 from memloc.train.gathering import Parameters, merged
-from memloc.train.planting import Learner, Plant, check_windows, share_body, two_objectives
+from memloc.train.planting import Learner, Plant, share_body, two_objectives
 from memloc.train.run import CHECKPOINTS, TRAININGS, Run, begin
 from memloc.train.vectors import vectors_of
+from memloc.train.windows import check_windows
 
 AUXILIARY = "auxiliary"
 """The name of the objective that trains beside a planted one."""

@@ -1,0 +1,307 @@
+"use strict";
+(() => {
+  const page = JSON.parse(document.getElementById("page").textContent);
+  const chosen = Object.fromEntries(Object.entries(page.choices).map(([what, values]) => [what, values[0]]));
+  const local = {}; // of each figure: what is chosen in it alone
+  const unpacked = new Map();
+  const drawn = new Map(); // figures that came into view, and their views
+
+  // A block is JSON, compressed, as base64: only what is looked at is unpacked.
+  function unpack(id) {
+    if (!unpacked.has(id)) unpacked.set(id, (async () => {
+      const text = document.getElementById(id).textContent;
+      const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+      return JSON.parse(await new Response(stream).text());
+    })());
+    return unpacked.get(id);
+  }
+
+  const cell = (column, i) => (column.levels ? column.levels[column.values[i]] : column.values[i]);
+
+  function rowsOf(table, choice) {
+    const wanted = Object.entries(choice).map(([name, value]) => [table.columns[name], value]);
+    const names = Object.keys(table.columns);
+    const rows = [];
+    for (let i = 0; i < table.n; i++) {
+      if (wanted.every(([column, value]) => String(cell(column, i)) === String(value)))
+        rows.push(Object.fromEntries(names.map((name) => [name, cell(table.columns[name], i)])));
+    }
+    return rows;
+  }
+
+  const choiceOf = (figure) => Object.fromEntries(
+    figure.choose.map((what) => [what, what in chosen ? chosen[what] : local[figure.name][what]]));
+
+  const labelLimit = (width) => (width < 560 ? 110 : 240);
+
+  function theme(width) {
+    const css = getComputedStyle(document.documentElement);
+    const [ink, muted, line] = ["--ink", "--muted", "--line"].map((name) => css.getPropertyValue(name).trim());
+    const text = { labelColor: ink, titleColor: muted, titleFontWeight: "normal", labelFontSize: 11, titleFontSize: 12 };
+    return {
+      background: "transparent",
+      font: "system-ui, sans-serif",
+      view: { stroke: line },
+      axis: { ...text, gridColor: line, domainColor: line, tickColor: line },
+      axisY: { labelLimit: labelLimit(width) },
+      legend: text,
+      header: { labelColor: ink, labelFontWeight: 600, labelFontSize: 12 },
+    };
+  }
+
+  // Charts are drawn as wide as there is room; panels go below each other where there is little.
+  function fitted(spec, width) {
+    const copy = structuredClone(spec);
+    delete copy.title;
+    if (copy.facet) {
+      const usual = copy.spec.width;
+      const side = Math.min(copy.columns, Math.max(1, Math.floor(width / Math.max(190, usual * 0.75))));
+      copy.columns = side;
+      const names = /"y":\{[^}]*"type":"nominal"/.test(JSON.stringify(copy.spec).replace(/"sort":\[[^\]]*\],?/g, ""));
+      const labels = names ? 110 : 60;
+      copy.spec.width = Math.max(120, Math.min(usual * 1.25, (width - labels - 24 * side - 40) / side));
+    } else if (copy.height?.step) { // Vega does not fit charts whose height depends on their rows
+      copy.width = Math.max(120, Math.min(width, 760) - labelLimit(width) - 40);
+    } else {
+      copy.width = Math.min(width, 640);
+      copy.autosize = { type: "fit-x", contains: "padding" };
+    }
+    (function narrower(part) {
+      if (!part || typeof part !== "object") return;
+      const room = part.legend?.labelLimit > 200 ? 250 : 135; // for the longest label
+      if (part.legend?.columns) part.legend.columns = Math.max(1, Math.min(part.legend.columns, Math.floor(width / room)));
+      if (part.legend && part.legend.labelLimit) part.legend.labelLimit = Math.min(part.legend.labelLimit, width - 60);
+      Object.values(part).forEach(narrower);
+    })(copy);
+    return copy;
+  }
+
+  function missing(element, figure, choice) {
+    element.replaceChildren();
+    const words = document.createElement("p");
+    const code = document.createElement("code");
+    words.className = "missing";
+    words.append(`Nothing for ${Object.values(choice).join(" · ")}. `);
+    const run = page.runs[`${choice.model ?? chosen.model}|${choice.task ?? chosen.task}`];
+    const values = { ...chosen, ...choice, seed: 1, study: page.folder, run: run ?? page.folder };
+    code.textContent = figure.command.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+    words.append(code, " makes it, if this method or analysis gives it.");
+    element.append(words);
+  }
+
+  async function draw(figure) {
+    const box = document.querySelector(`[data-figure="${CSS.escape(figure.name)}"] .chart`);
+    const choice = choiceOf(figure);
+    const table = await unpack(`data-${figure.name}`);
+    if (JSON.stringify(choice) !== JSON.stringify(choiceOf(figure))) return; // chosen anew meanwhile
+    const rows = rowsOf(table, choice);
+    drawn.get(figure.name)?.finalize?.();
+    if (!rows.length) { drawn.set(figure.name, {}); return missing(box, figure, choice); }
+    const width = box.clientWidth;
+    const spec = { ...fitted(figure.spec, width), datasets: { [page.data]: rows } };
+    const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+    const config = { ...spec.config, ...theme(width) };
+    delete spec.config;
+    const view = await vegaEmbed(box, spec, {
+      actions: false, renderer: "svg", config, tooltip: { theme: dark ? "dark" : "light" } });
+    drawn.set(figure.name, view);
+    box.dataset.drawn = JSON.stringify(choice);
+  }
+
+  // One after the other, so that what is looked at first is there first.
+  let last = Promise.resolve();
+  const later = (figure) => { last = last.then(() => draw(figure)).then(() => new Promise(requestAnimationFrame)); };
+  const redraw = (test) => page.figures.filter((f) => drawn.has(f.name) && test(f)).forEach(later);
+
+  function select(what, values, value, change) {
+    const label = document.createElement("label");
+    const field = document.createElement("select");
+    field.dataset.choose = what;
+    values.forEach((v) => field.add(new Option(v, v, v === value, v === value)));
+    field.addEventListener("change", () => change(field.value));
+    label.append(`${what} `, field);
+    return label;
+  }
+
+  async function prepare(figure, element) {
+    const own = figure.choose.filter((what) => !(what in chosen));
+    local[figure.name] = Object.fromEntries(own.map((what) => [what, figure.values[what][0]]));
+    element.querySelector(".local").replaceChildren(...own.map((what) =>
+      select(what, figure.values[what], figure.values[what][0], (value) => {
+        local[figure.name][what] = value;
+        later(figure);
+      })));
+  }
+
+  const seen = new IntersectionObserver((entries) => entries.forEach((entry) => {
+    const name = entry.target.dataset.figure;
+    if (!entry.isIntersecting || drawn.has(name)) return;
+    drawn.set(name, {});
+    later(page.figures.find((f) => f.name === name));
+  }), { rootMargin: "300px" });
+
+  page.figures.forEach((figure) => {
+    const element = document.querySelector(`[data-figure="${CSS.escape(figure.name)}"]`);
+    prepare(figure, element);
+    seen.observe(element);
+  });
+
+  document.querySelectorAll("#chooser select").forEach((field) => field.addEventListener("change", () => {
+    chosen[field.dataset.choose] = field.value;
+    redraw((figure) => figure.choose.includes(field.dataset.choose));
+    examples.show();
+  }));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(() => true));
+  let width = innerWidth;
+  let waiting;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;
+    width = innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(() => redraw(() => true), 200);
+  });
+
+  // The examples table: texts once a task, what windows do as bits a run.
+  const examples = (() => {
+    const body = document.getElementById("rows");
+    if (!body) return { show() {} };
+    const search = document.getElementById("search");
+    const found = document.getElementById("found");
+    const more = document.getElementById("more");
+    const STEP = 50;
+    let state = { rows: [], shown: 0 };
+
+    const element = (name, text, kind) => {
+      const made = document.createElement(name);
+      if (text !== undefined) made.textContent = text;
+      if (kind) made.className = kind;
+      return made;
+    };
+
+    function decode(run, n, count) {
+      const bytes = Uint8Array.from(atob(run.bits), (c) => c.charCodeAt(0));
+      const of = new Map();
+      for (let r = 0; r < n; r++) {
+        const bits = new Uint8Array(count);
+        for (let w = 0; w < count; w++) {
+          const at = r * count + w;
+          bits[w] = (bytes[at >> 3] >> (7 - (at & 7))) & 1;
+        }
+        of.set(run.rows ? run.rows[r] : r, bits);
+      }
+      return of;
+    }
+
+    // As layer weights: over widths, the mean share of windows with the layer that revert it.
+    function strip(bits, run) {
+      const box = element("span", undefined, "strip");
+      for (let layer = 1; layer <= run.depth; layer++) {
+        const widths = new Map();
+        run.windows.forEach(([first, last], w) => {
+          if (first > layer || last < layer) return;
+          const [sum, n] = widths.get(last - first) ?? [0, 0];
+          widths.set(last - first, [sum + bits[w], n + 1]);
+        });
+        const shares = [...widths.values()].map(([sum, n]) => sum / n);
+        const share = shares.reduce((a, b) => a + b, 0) / shares.length;
+        const cell = element("i");
+        cell.style.background = `rgba(var(--cell), ${share.toFixed(3)})`;
+        cell.title = `layer ${layer}: ${(100 * share).toFixed(0)} %`;
+        box.append(cell);
+      }
+      return box;
+    }
+
+    function smallest(bits, run) {
+      let best = Infinity;
+      run.windows.forEach(([first, last], w) => { if (bits[w]) best = Math.min(best, last - first); });
+      if (best === Infinity) return "none";
+      const names = run.windows.filter(([first, last], w) => bits[w] && last - first === best)
+        .map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`));
+      return names.slice(0, 4).join(", ") + (names.length > 4 ? " …" : "");
+    }
+
+    function every(bits, run) {
+      const grid = element("div", undefined, "grid");
+      grid.style.gridTemplateColumns = `repeat(${run.depth + 1}, 15px)`;
+      const at = new Map(run.windows.map(([first, last], w) => [`${first}-${last}`, bits[w]]));
+      grid.append(element("i", ""));
+      for (let last = 1; last <= run.depth; last++) grid.append(element("i", last));
+      for (let first = 1; first <= run.depth; first++) {
+        grid.append(element("i", first));
+        for (let last = 1; last <= run.depth; last++) {
+          const value = at.get(`${first}-${last}`);
+          const cell = element("i", "", value === undefined ? "" : value ? "window reverts" : "window");
+          if (value !== undefined) cell.title = `layers ${first} to ${last}: ${value ? "reverted" : "kept"}`;
+          grid.append(cell);
+        }
+      }
+      return grid;
+    }
+
+    function line({ row, at }) {
+      const { run, bits } = state;
+      const tr = element("tr");
+      tr.tabIndex = 0;
+      const mine = bits?.get(at);
+      const picture = element("td");
+      if (mine) picture.append(strip(mine, run));
+      tr.append(element("td", row[0]), element("td", row[1], "text"), element("td", state.labels[row[2]]),
+        element("td", state.labels[row[3]]), picture, element("td", mine ? smallest(mine, run) : "not measured", "windows"));
+      const open = () => {
+        if (tr.nextSibling?.dataset?.detail) return tr.nextSibling.remove();
+        if (!mine) return undefined;
+        const below = element("tr");
+        below.dataset.detail = "yes";
+        const all = element("td");
+        all.colSpan = 6;
+        all.append(element("div", "Windows by first (rows) and last layer (columns); filled: the assigned label is no longer predicted.", "caption"), every(mine, run));
+        below.append(all);
+        return tr.after(below);
+      };
+      tr.addEventListener("click", open);
+      tr.addEventListener("keydown", (event) => { if (event.key === "Enter") open(); });
+      return tr;
+    }
+
+    function next() {
+      const part = state.rows.slice(state.shown, state.shown + STEP);
+      body.append(...part.map(line));
+      state.shown += part.length;
+      more.hidden = state.shown >= state.rows.length;
+    }
+
+    function filter() {
+      const words = search.value.trim().toLowerCase();
+      state.rows = state.all.filter(({ row }) => !words ||
+        `${row[1]} ${state.labels[row[2]]} ${state.labels[row[3]]}`.toLowerCase().includes(words));
+      state.shown = 0;
+      body.replaceChildren();
+      const left = state.left ? ` (${state.left} more are in the files)` : "";
+      const what = state.run ? `${state.run.model}, ${state.run.method}, seed ${state.run.seed}` :
+        `no windows for ${chosen.model}, ${chosen.method}: choose swapping or retraining`;
+      found.textContent = `${state.rows.length} of ${state.all.length} noisy examples${left} · ${chosen.task} · ${what}`;
+      next();
+    }
+
+    async function show() {
+      const id = page.examples[chosen.task];
+      if (!id) { body.replaceChildren(); found.textContent = `no examples of ${chosen.task}`; return; }
+      const block = await unpack(id);
+      const run = block.runs.find((r) => r.model === chosen.model && r.method === chosen.method);
+      const n = run ? (run.rows ? run.rows.length : block.rows.length) : 0;
+      state = { all: block.rows.map((row, at) => ({ row, at })), labels: block.labels, left: block.left, run,
+        bits: run && decode(run, n, run.windows.length), rows: [], shown: 0 };
+      filter();
+    }
+
+    search.addEventListener("input", filter);
+    more.addEventListener("click", next);
+    const near = new IntersectionObserver((entries) => {
+      if (entries.some((entry) => entry.isIntersecting)) { near.disconnect(); show(); }
+    }, { rootMargin: "300px" });
+    near.observe(document.getElementById("example-table"));
+    return { show() { if (state.all) show(); } };
+  })();
+})();

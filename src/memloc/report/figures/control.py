@@ -1,0 +1,75 @@
+"""How far each method can be trusted: labels planted in known layers."""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from memloc.report.figures.style import BLUE, GREY, method_order, share, task_order
+from memloc.score.planted import mean_scores
+
+
+def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart:
+    """Share of the k best layers that are planted ones, by method; a panel a task or model.
+
+    The mean over planted windows, its interval, and chance as a dashed line.
+    """
+    by = ["method"] if panel is None else [panel, "method"]
+    drawn = mean_scores(table, by)
+    methods = method_order(drawn["method"])
+    ks = sorted(drawn["k"].unique())
+    place = {
+        "x": alt.X("method:N", title=None, sort=methods, axis=alt.Axis(labelAngle=-35)),
+        "xOffset": alt.XOffset("k:O", sort=ks),
+    }
+    base = alt.Chart().encode(**place, tooltip=_tooltip(by))
+    colour = alt.Color(
+        "k:O",
+        title="accuracy@k",
+        scale=alt.Scale(domain=ks, range=["#7db8dd", BLUE, "#004c7a"][: len(ks)]),
+        legend=alt.Legend(orient="bottom"),
+    )
+    bars = base.mark_bar().encode(y=share("accuracy:Q", "planted layers found"), color=colour)
+    ends = base.mark_rule(strokeWidth=1.5, color=GREY).encode(y="low:Q", y2="high:Q")
+    chance = alt.Chart().mark_rule(strokeDash=[5, 4], color=GREY).encode(y="mean(chance):Q")
+    chart = alt.layer(bars, ends, chance, data=drawn)
+    if panel is None:
+        return chart.properties(width=420, height=240)
+    order = task_order(drawn[panel]) if panel == "task" else sorted(drawn[panel].unique())
+    return chart.properties(width=200, height=150).facet(
+        facet=alt.Facet(f"{panel}:N", title=None, sort=order), columns=3
+    )
+
+
+def control_layers(table: pd.DataFrame) -> alt.Chart:
+    """Layer weights of the control set-up, each scaled to its largest; a line a planted window."""
+    keys = ["task", "model", "method", "first", "last", "null"]
+    largest = table.groupby([*keys, "seed"])["weight"].transform("max")
+    drawn = table.assign(scaled=np.where(largest > 0, table["weight"] / largest, np.nan))
+    planted = "layers " + drawn["first"].astype(str) + " to " + drawn["last"].astype(str)
+    drawn["planted"] = np.where(drawn["null"].astype(bool), "nothing", planted)
+    drawn["inside"] = drawn["layer"].between(drawn["first"], drawn["last"]) & ~drawn["null"]
+    order = list(dict.fromkeys(drawn.sort_values("first")["planted"]))
+    base = alt.Chart(drawn[[*keys, "seed", "layer", "weight", "scaled", "planted", "inside"]])
+    encoded = base.encode(
+        x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("planted:N", title="planted in", sort=order),
+        color=alt.Color(
+            "scaled:Q",
+            title="weight / largest",
+            scale=alt.Scale(scheme="viridis", domain=[0, 1]),
+            legend=alt.Legend(orient="bottom"),
+        ),
+        tooltip=["planted", "layer", alt.Tooltip("weight", format=".3f"), "inside"],
+    )
+    frame = encoded.transform_filter("datum.inside").mark_rect(
+        filled=False, stroke="#ff6f3c", strokeWidth=2.5
+    )
+    cells = encoded.mark_rect()
+    return alt.layer(cells, frame.encode(color=alt.value("transparent"))).properties(
+        width=420, height=120
+    )
+
+
+def _tooltip(by: list[str]) -> list[alt.Tooltip]:
+    shares = ("accuracy", "low", "high", "chance")
+    return [*by, "k", *(alt.Tooltip(name, format=".1%") for name in shares), "plants"]

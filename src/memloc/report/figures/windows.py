@@ -1,0 +1,178 @@
+"""What changing windows of layers does, on the whole and example by example."""
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from memloc.records import FloatArray
+from memloc.report.figures.means import over_seeds
+from memloc.report.figures.style import (
+    faded,
+    highlight,
+    method_order,
+    task_colour,
+    task_order,
+    task_shape,
+)
+from memloc.score.depth import centres_of_gravity
+from memloc.score.matrix import layer_weights, window_matrix
+from memloc.score.planted import wilson
+
+MOST_EXAMPLES = 40
+"""Rows of the picture of examples."""
+
+
+def window_matrices(table: pd.DataFrame) -> alt.Chart:
+    """Row = width of a window, column = layer: mean error of the windows that contain the layer.
+
+    The error is divided by that of all layers where the layer weights are; mean over seeds.
+    """
+    keys = ["task", "model", "method"]
+    runs = [*keys, "seed"]
+    parts = [_named(_cells(p), runs, key) for key, p in table.groupby(runs, sort=False)]
+    columns = [*keys, "width", "layer", "error"]
+    cells = pd.concat(parts) if parts else pd.DataFrame(columns=[*columns, "seed"])
+    grouped = cells.groupby([*keys, "width", "layer"], sort=False)["error"]
+    drawn = grouped.agg(error="mean", low="min", high="max").reset_index()
+    percent = [alt.Tooltip(name, format=".1%") for name in ("error", "low", "high")]
+    return (
+        alt.Chart(drawn)
+        .mark_rect()
+        .encode(
+            x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("width:O", title="layers changed at once", sort="descending"),
+            color=alt.Color(
+                "error:Q",
+                title="memorisation error",
+                scale=alt.Scale(scheme="viridis", domain=[0, 1], clamp=True),
+                legend=alt.Legend(
+                    orient="bottom", format="%", gradientLength=220, values=[0, 0.5, 1]
+                ),
+            ),
+            tooltip=["layer", alt.Tooltip("width", title="layers changed"), *percent],
+        )
+        .properties(width=360, height=300)
+    )
+
+
+def single_layers(table: pd.DataFrame) -> alt.Chart:
+    """The largest memorisation error that changing one layer brings; a point a task."""
+    single = table[table["first"] == table["last"]]
+    keys = ["task", "category", "model", "seed", "method"]
+    largest = single.loc[single.groupby(keys)["error"].idxmax()] if len(single) else single
+    pairs = zip(largest["error"], largest["n_noisy"], strict=True)
+    ends = [wilson(float(error), int(n)) for error, n in pairs]
+    found = largest.assign(low=[e.low for e in ends], high=[e.high for e in ends])
+    drawn = over_seeds(found, ["task", "category", "model", "method"], "error")
+    chosen, tasks = highlight(), task_order(drawn["task"])
+    place = {
+        "x": alt.X("model:N", title=None, axis=alt.Axis(labelAngle=-25)),
+        "xOffset": alt.XOffset("task:N", sort=tasks),
+        "color": task_colour(tasks),
+        "opacity": faded(chosen),
+    }
+    percent = [alt.Tooltip(name, format=".1%") for name in ("error", "low", "high")]
+    base = alt.Chart().encode(**place, tooltip=["task", "model", "method", *percent, "seeds"])
+    rules = base.mark_rule().encode(y="low:Q", y2="high:Q")
+    points = base.mark_point(filled=True, opacity=1, size=60).encode(
+        y=alt.Y(
+            "error:Q",
+            title="largest error, one layer changed",
+            axis=alt.Axis(format="%"),
+            scale=alt.Scale(domainMin=0),
+        ),
+        shape=task_shape(tasks),
+    )
+    return (
+        alt.layer(rules, points.add_params(chosen), data=drawn)
+        .properties(width=300, height=240)
+        .facet(
+            facet=alt.Facet("method:N", title=None, sort=method_order(drawn["method"])), columns=2
+        )
+    )
+
+
+def example_layers(table: pd.DataFrame) -> alt.Chart:
+    """Noisy examples by layer: how much of what reverts an example contains the layer.
+
+    A cell is the example's own layer weight: over window widths, the mean share of the windows with
+    that layer that revert the example. The mean over examples is the layer's weight before it is
+    normalised. Examples are ordered by where they are reverted; of many, evenly spaced ones are
+    drawn. The table is `reverted` with the texts and labels of `examples`.
+    """
+    keys = ["task", "model", "method"]
+    parts = [_named(_example_cells(p), keys, key) for key, p in table.groupby(keys, sort=False)]
+    columns = ["example", "layer", "share", "text", "original", "assigned", "place", "row"]
+    drawn = pd.concat(parts) if parts else pd.DataFrame(columns=[*keys, *columns])
+    return (
+        alt.Chart(drawn.reset_index(drop=True))
+        .mark_rect()
+        .encode(
+            x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y(
+                "row:N",
+                title=None,
+                sort=alt.EncodingSortField("place"),
+                axis=alt.Axis(labelFontSize=9),
+            ),
+            color=alt.Color(
+                "share:Q",
+                title="reverted when the layer is changed",
+                scale=alt.Scale(scheme="viridis", domain=[0, 1]),
+                legend=alt.Legend(
+                    orient="bottom",
+                    format="%",
+                    gradientLength=220,
+                    titleLimit=400,
+                    values=[0, 0.5, 1],
+                ),
+            ),
+            tooltip=["text", "original", "assigned", "layer", alt.Tooltip("share", format=".0%")],
+        )
+        .properties(width=320, height=alt.Step(13))
+    )
+
+
+def example_weights(part: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
+    """Rows of examples (n,) and their layer weights (n, L), from `reverted` of one run."""
+    depth = int(part["last"].max())
+    ends = part[["first", "last"]].drop_duplicates()
+    known = [range(int(a) - 1, int(b)) for a, b in ends.itertuples(index=False)]
+    wide = part.pivot(index="example", columns=["first", "last"], values="wrong")
+    wide = wide[list(map(tuple, ends.to_numpy()))].astype(np.float64)
+    weights = layer_weights(window_matrix(wide.to_numpy(), depth, known))
+    return wide.index.to_numpy(), weights
+
+
+def _named(part: pd.DataFrame, names: list[str], key: Any) -> pd.DataFrame:
+    return part.assign(**dict(zip(names, key, strict=True)))
+
+
+def _cells(part: pd.DataFrame) -> pd.DataFrame:
+    depth = int(part["last"].max())
+    known = [range(int(a) - 1, int(b)) for a, b in part[["first", "last"]].itertuples(index=False)]
+    errors = part["normalised"].to_numpy(np.float64)
+    if np.isnan(errors).any():  # changing all layers undid nothing, so nothing is divided by it
+        errors = part["error"].to_numpy(np.float64)
+    matrix = window_matrix(errors, depth, known)
+    width, layer = (index.ravel() + 1 for index in np.indices(matrix.shape))
+    return pd.DataFrame({"width": width, "layer": layer, "error": matrix.ravel()}).dropna()
+
+
+def _example_cells(part: pd.DataFrame) -> pd.DataFrame:
+    one = part[part["seed"] == part["seed"].min()]
+    examples, weights = example_weights(one)
+    texts = one.drop_duplicates("example").set_index("example")
+    order = np.argsort(centres_of_gravity(weights), kind="stable")  # never reverted: NaN, last
+    if len(order) > MOST_EXAMPLES:
+        order = order[np.linspace(0, len(order) - 1, MOST_EXAMPLES).round().astype(int)]
+    place, layer = np.indices((len(order), weights.shape[1]))
+    named = texts.loc[examples[order]].reset_index()
+    wanted = ["example", "text", "original", "assigned"]
+    rows: pd.DataFrame = named[wanted].take(place.ravel()).reset_index(drop=True)
+    short = rows["text"].str.slice(0, 60) + "  #" + rows["example"].astype(str)
+    return rows.assign(
+        layer=layer.ravel() + 1, share=weights[order].ravel(), place=place.ravel(), row=short
+    )

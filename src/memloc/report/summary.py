@@ -1,0 +1,199 @@
+"""A study in sentences, every one computed from its numbers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from memloc.report.figures.means import over_seeds
+from memloc.report.figures.style import method_order
+from memloc.report.findings import Findings
+from memloc.report.missing import command
+from memloc.score.planted import mean_scores
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was found, and what could not be concluded and why."""
+
+    found: tuple[str, ...]
+    open: tuple[str, ...]
+
+
+def summarise(findings: Findings) -> Summary:
+    """The sentences of a study."""
+    if findings.results.runs.empty:
+        return Summary((), (f"There is no run yet: `{command('train', findings.results)}`.",))
+    found = (
+        *_memorised(findings),
+        *_trust(findings),
+        *_depth(findings),
+        *_single(findings),
+        *_events(findings),
+        *_generalisation(findings),
+        *_agreement(findings),
+    )
+    return Summary(found, tuple(_open(findings)))
+
+
+def _memorised(findings: Findings) -> Iterator[str]:
+    runs = findings.results.runs
+    kept = runs[runs["memorised"].astype(bool)]
+    counts = [_count(runs[n].nunique(), n) for n in ("model", "task", "seed")]
+    what = f"{len(kept)} of {_count(len(runs), 'run')} ({', '.join(counts)}) memorised"
+    if kept.empty:
+        yield f"{what} their wrong labels."
+        return
+    low, high = kept["noisy_accuracy"].min(), kept["noisy_accuracy"].max()
+    yield f"{what} their wrong labels: {_range(low, high, '.0%')} of them are predicted in the end."
+
+
+def _trust(findings: Findings) -> Iterator[str]:
+    control = findings.results.control
+    if control.empty:
+        return
+    means = mean_scores(control, ["method"])
+    best = means[means["k"] == means["k"].min()].set_index("method")
+    parts = [
+        f"{m} in {best.loc[m, 'accuracy']:.0%} of {best.loc[m, 'plants']} plants "
+        f"({best.loc[m, 'low']:.0%} to {best.loc[m, 'high']:.0%})"
+        for m in method_order(best.index)
+    ]
+    yield (
+        f"Control: a planted layer is ranked first by {', by '.join(parts)}; "
+        f"chance is {best['chance'].mean():.0%}."
+    )
+
+
+def _depth(findings: Findings) -> Iterator[str]:
+    table = findings.whole("mcog").dropna(subset=["mcog"])
+    if table.empty:
+        return
+    depths = sorted(findings.results.runs["depth"].unique())
+    layers = f"{' or '.join(map(str, depths))} layers"
+    for method in method_order(table["method"]):
+        means = over_seeds(table[table["method"] == method], ["task", "model"], "mcog")
+        means = means.sort_values("mcog")
+        first, last = means.iloc[0], means.iloc[-1]
+        if len(means) == 1:
+            yield f"By {method}, the centre of gravity is layer {_place(first)} of {layers}."
+            continue
+        apart = last["low"] > first["high"]
+        chosen = f"do not overlap, but they are the extremes of {len(means)}"
+        verdict = chosen if apart else "overlap, so no order follows"
+        yield (
+            f"By {method}, the centre of gravity goes from layer {_place(first)} for "
+            f"{first['task']} in {first['model']} to {_place(last)} for {last['task']} in "
+            f"{last['model']}, of {layers}; the two intervals {verdict}."
+        )
+
+
+def _single(findings: Findings) -> Iterator[str]:
+    table = findings.whole("windows")
+    keys = ["task", "model", "seed", "method"]
+    for method in method_order(table["method"]):
+        part = table[table["method"] == method]
+        one = part[part["first"] == part["last"]].groupby(keys)["error"].max()
+        everything = part.loc[part.groupby(keys)["last"].transform("max") == part["last"]]
+        full = everything[everything["first"] == 1]["error"]
+        if one.empty or full.empty:
+            continue
+        clean = part["clean_error"].mean()
+        yield (
+            f"{method.capitalize()} one layer undoes at most {_range(one.min(), one.max(), '.0%')} "
+            f"of the memorised labels, all layers {_range(full.min(), full.max(), '.0%')}; clean "
+            f"examples lost over all windows: {clean:.1%}."
+        )
+
+
+def _events(findings: Findings) -> Iterator[str]:
+    table = findings.events
+    for name, what in (
+        ("crossing", "By centroids, noisy examples cross to their wrong class"),
+        ("memorisation", "By label probes, the wrong label becomes easier to read than the right"),
+    ):
+        part = table[table["event"] == name]
+        if part.empty:
+            continue
+        known = part["layer"].dropna()
+        never = len(part) - len(known)
+        where = f"at layer {_range(known.min(), known.max(), '.0f')}" if len(known) else "nowhere"
+        unclear = int((~part.loc[known.index, "separable"].astype(bool)).sum())
+        more = f"; never in {never} of {_count(len(part), 'run')}" if never else ""
+        if unclear:
+            more += f"; in {unclear} of them classes cannot be told apart there"
+        yield f"{what} {where}{more}."
+
+
+def _generalisation(findings: Findings) -> Iterator[str]:
+    table = findings.table_2
+    if table.empty:
+        return
+    pooled = table[(table["model"] == "all") & table["rho"].notna()]
+    for score, part in pooled.groupby("score", sort=False):
+        parts = [
+            f"{row['measure']} {row['rho']:.2f} ({row['low']:.2f} to {row['high']:.2f}"
+            f"{'' if row['significant'] else ', not significant'})"
+            for row in part.to_dict("records")
+        ]
+        n = _range(part["n"].min(), part["n"].max(), "d")
+        yield f"Depth and the {score} score, ρ over {n} tasks and models: {', '.join(parts)}."
+
+
+def _agreement(findings: Findings) -> Iterator[str]:
+    table = findings.agreement
+    if table.empty:
+        return
+    for (between, what), part in table.groupby(["between", "what"], sort=False):
+        known = part.dropna(subset=["rho"]).sort_values("rho")
+        if known.empty:
+            continue
+        least, most = known.iloc[0], known.iloc[-1]
+        pair = f"{most['rho']:.2f} ({most['one']}, {most['other']})"
+        if len(known) > 1:
+            pair = f"from {least['rho']:.2f} ({least['one']}, {least['other']}) to {pair}"
+        yield f"Agreement of {between} on {what}, ρ: {pair}."
+
+
+def _open(findings: Findings) -> Iterator[str]:
+    results = findings.results
+    for row in results.runs[~results.runs["memorised"].astype(bool)].to_dict("records"):
+        share = row["noisy_accuracy"]
+        why = f"predicts only {share:.0%} of its wrong labels"
+        if pd.isna(share):
+            why = "is not finished"
+        name = f"{row['task']} · {row['model']} · seed {row['seed']}"
+        yield f"Nothing is concluded from {name}, which {why}."
+    if results.control.empty:
+        yield (
+            "How far each method can be trusted here is not known: no labels were planted "
+            f"(`{command('control', results)}`)."
+        )
+    if results.runs["seed"].nunique() == 1:
+        yield "There is one seed, so how much another training would change is not known."
+    if results.mcog.empty:
+        yield f"Nothing was localised yet: `{command('localise', results)}`."
+    if findings.whole("mcog")["task"].nunique() == 1:
+        yield "There is one task, so tasks cannot be compared."
+    table = findings.table_2
+    if table.empty:
+        return
+    lacking = table[(table["model"] == "all") & table["rho"].isna()]
+    for (score, reason), part in lacking.groupby(["score", "why"], sort=False):
+        measures = ", ".join(part["measure"])
+        yield f"Depth ({measures}) cannot be compared with the {score} score: {reason}."
+
+
+def _place(row: "pd.Series") -> str:
+    if pd.isna(row["low"]):
+        return f"{row['mcog']:.1f}"
+    return f"{row['mcog']:.1f} ({row['low']:.1f} to {row['high']:.1f})"
+
+
+def _range(low: float, high: float, form: str) -> str:
+    first, last = format(low, form), format(high, form)
+    return first if first == last else f"{first} to {last}"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" + ("" if n == 1 else "s")

@@ -1,0 +1,56 @@
+"""Windows of layers: as people write them, the usual ones, and which can be planted in."""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from memloc.errors import SettingsError
+
+
+def read_window(text: str) -> range:
+    """A window as people write it: `6-7`, or `3` for one layer."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+    if found is None or int(found[1]) < 1:
+        raise SettingsError(f"{text!r} is no window of layers: write 6-7, or 3 for one layer.")
+    window = range(int(found[1]) - 1, int(found[2] or found[1]))
+    if not window:
+        raise SettingsError(f"Window {text} is empty: its first layer comes after its last.")
+    return window
+
+
+def window_name(window: range) -> str:
+    """A window as people write it, both ends given."""
+    return f"{window.start + 1}-{window.stop}"
+
+
+def usual_windows(depth: int, width: int) -> list[range]:
+    """The first, the middle and the last `width` layers."""
+    starts = dict.fromkeys((0, (depth - width) // 2, depth - width))
+    found = [range(start, start + width) for start in starts]
+    check_windows(found[:1], depth)
+    return found
+
+
+def every_window(depth: int, width: int) -> list[range]:
+    """The windows of `width` layers at every position."""
+    check_windows([range(width)], depth)
+    return [range(start, start + width) for start in range(depth - width + 1)]
+
+
+def check_windows(windows: Sequence[range], depth: int) -> None:
+    """Refuse windows outside the model, windows that are all of it, and those that overlap."""
+    for window in windows:
+        name = window_name(window)
+        if window.start < 0 or window.stop > depth:
+            raise SettingsError(f"Window {name} is outside the model, which has layers 1-{depth}.")
+        if not window or len(window) == depth:
+            raise SettingsError(
+                f"Window {name} has {len(window)} of {depth} layers: plant in some, not in all."
+            )
+    ordered = sorted(windows, key=lambda w: (w.start, w.stop))
+    for before, after in pairwise(ordered):
+        if after.start < before.stop:
+            raise SettingsError(
+                f"Windows {window_name(before)} and {window_name(after)} overlap: give windows "
+                "that do not, or plant at every position with --every WIDTH."
+            )

@@ -1,0 +1,280 @@
+"""Every figure: drawn from real files, valid, and with the values of its table."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import vl_convert
+
+from memloc.errors import UnknownName
+from memloc.report.figures.catalogue import FIGURES
+from memloc.report.figures.writing import write_figures
+from memloc.report.missing import COMMANDS
+from memloc.score.matrix import layer_weights, window_matrix, windows
+from memloc.score.planted import mean_scores
+
+BY_NAME = {figure.name: figure for figure in FIGURES}
+EACH = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+
+
+def rows(name, findings, **values):
+    found = BY_NAME[name].drawn(findings).rows
+    for column, value in values.items():
+        found = found[found[column] == value]
+    return found.reset_index(drop=True)
+
+
+def where(table, **values):
+    return table[np.logical_and.reduce([table[k] == v for k, v in values.items()])]
+
+
+@EACH
+def test_a_figure_is_valid_for_every_choice(figure, findings):
+    drawn = figure.drawn(findings)
+    for choice in drawn.choices(figure.choose)[:2]:
+        spec = drawn.with_rows(choice)
+        json.dumps(spec, allow_nan=False)
+        assert vl_convert.vegalite_to_vega(spec)["marks"]
+
+
+@EACH
+def test_what_is_chosen_is_a_column_of_what_is_drawn(figure, findings):
+    drawn = figure.drawn(findings)
+    assert set(figure.choose) <= set(drawn.rows.columns)
+    choices = drawn.choices(figure.choose)
+    assert sum(len(drawn.with_rows(c)["datasets"]["drawn"]) for c in choices) == len(drawn.rows)
+
+
+@EACH
+def test_without_results_nothing_is_drawn(figure, nothing):
+    assert figure.drawn(nothing) is None
+
+
+@EACH
+def test_every_figure_says_what_it_shows_and_which_command_makes_it(figure):
+    assert figure.caption.endswith(".")
+    assert figure.part in COMMANDS
+
+
+@EACH
+def test_tables_are_not_changed_by_drawing(figure, findings):
+    table = figure.table(findings)
+    before = table.copy()
+    figure.draw(table)
+    pd.testing.assert_frame_equal(table, before)
+
+
+def test_names_are_different():
+    assert len(BY_NAME) == len(FIGURES)
+
+
+def test_layer_curves_are_means_over_seeds_with_the_seeds_intervals(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "probing", "layer": 3}
+    of = where(findings.results.layers, **chosen)
+    (row,) = rows("layers", findings, **chosen).to_dict("records")
+    assert row["weight"] == pytest.approx(of["weight"].mean())
+    assert (row["low"], row["high"]) == (of["low"].min(), of["high"].max())
+    assert row["seeds"] == 2
+
+
+def test_noise_probes_are_the_probes_f1(findings):
+    of = where(findings.results.noise_probes, task="tiny-topic", model="tiny-opt", layer=0)
+    (row,) = rows("noise-probes", findings, task="tiny-topic", model="tiny-opt", layer=0).to_dict(
+        "records"
+    )
+    assert row["f1"] == pytest.approx(of["f1"].mean())
+    assert row["chance"] == pytest.approx(of["chance"].mean())
+
+
+def test_window_matrices_are_means_over_windows_and_seeds(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "retraining"}
+    drawn = rows("windows", findings, **chosen)
+    parts = [
+        window_matrix(part["normalised"].to_numpy(), 4)
+        for _, part in where(findings.results.windows, **chosen).groupby("seed")
+    ]
+    expected = np.mean(parts, axis=0)
+    assert len(drawn) == 16
+    for row in drawn.to_dict("records"):
+        assert row["error"] == pytest.approx(expected[row["width"] - 1, row["layer"] - 1])
+
+
+def test_single_layers_show_the_largest_error_of_one_layer(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "swapping"}
+    of = where(findings.results.windows, **chosen)
+    of = of[of["first"] == of["last"]]
+    (row,) = rows("single-layers", findings, **chosen).to_dict("records")
+    assert row["error"] == pytest.approx(of.groupby("seed")["error"].max().mean())
+    assert row["low"] <= row["error"] <= row["high"]
+
+
+def test_centres_of_gravity_are_averaged_over_models_or_methods(findings):
+    table = findings.whole("mcog")
+    (row,) = rows("mcog-over-models", findings, task="tiny-topic", method="swapping").to_dict(
+        "records"
+    )
+    of = where(table, task="tiny-topic", method="swapping")["mcog"]
+    assert row["mcog"] == pytest.approx(of.mean())
+    assert row["high"] - row["mcog"] == pytest.approx(of.std())
+    (row,) = rows("mcog-over-methods", findings, task="tiny-topic", model="tiny-opt").to_dict(
+        "records"
+    )
+    of = where(table, task="tiny-topic", model="tiny-opt")["mcog"]
+    assert row["mcog"] == pytest.approx(of.mean())
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "gradients"}
+    (row,) = rows("mcog-models", findings, **chosen).to_dict("records")
+    assert row["mcog"] == pytest.approx(where(table, **chosen)["mcog"].mean())
+
+
+def test_events_count_never_as_the_layer_after_the_last(findings):
+    (row,) = rows(
+        "events", findings, source="centroids", models="tiny-opt", task="tiny-topic"
+    ).to_dict("records")
+    of = where(findings.results.events, task="tiny-topic", model="tiny-opt", variant="plain")
+    for event, axis in (("initiation", "x"), ("crossing", "y")):
+        layers = of.loc[of["event"] == event, "layer"]
+        assert row[f"layer_{axis}"] == pytest.approx(layers.fillna(5).mean())
+        assert row[f"never_{axis}"] == layers.isna().sum()
+
+
+def test_events_of_binarised_tasks_are_a_set_of_their_own(findings):
+    drawn = rows("events", findings)
+    assert set(drawn.loc[drawn["set"] == "two classes", "task"]) == {"tiny-topic-binary"}
+
+
+def test_binarised_tasks_stand_against_the_whole_ones(findings):
+    (row,) = rows("binarised", findings, method="swapping").to_dict("records")
+    mcog = where(findings.results.mcog, method="swapping")
+    assert row["mcog"] == pytest.approx(mcog[mcog["task"] == "tiny-topic"]["mcog"].mean())
+    binary = mcog[mcog["task"] == "tiny-topic-binary"]["mcog"].mean()
+    assert row["mcog_binary"] == pytest.approx(binary)
+    assert "tiny-topic-binary" not in set(rows("layers", findings)["task"])
+
+
+def test_control_bars_are_mean_accuracies_with_chance(findings):
+    control = findings.results.control
+    for name, by in (("methods", []), ("tasks", ["task"]), ("models", ["model"])):
+        expected = mean_scores(control, [*by, "method"])
+        drawn = BY_NAME[f"control-{name}"].drawn(findings).rows
+        pd.testing.assert_frame_equal(drawn, expected)
+
+
+def test_control_layers_mark_what_was_planted(findings):
+    drawn = rows("control-layers", findings)
+    inside = drawn[drawn["inside"]]
+    assert not inside["null"].any()
+    assert ((inside["layer"] >= inside["first"]) & (inside["layer"] <= inside["last"])).all()
+    assert drawn["scaled"].max() == 1.0
+
+
+def test_the_last_gradient_step_is_what_the_method_weighs_layers_by(findings):
+    table = findings.results.control_gradients
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "norm": "L1"}
+    one = where(table, **chosen, first=1, null=False)
+    wide = one.pivot(index="layer", columns="kind", values="value")
+    ratio = wide["difference"] / wide["frozen difference"]
+    drawn = rows("gradient-steps", findings, **chosen, planted="layers 1 to 2")
+    last = drawn[drawn["step"].str.startswith("g")].set_index("layer")["value"]
+    assert last.tolist() == pytest.approx((ratio / ratio.sum()).tolist())
+    first = drawn[drawn["step"].str.startswith("a")].set_index("layer")["value"]
+    assert first.tolist() == wide["frozen noisy"].tolist()
+
+
+def test_centroids_are_means_over_seeds_and_marked_where_inseparable(findings):
+    of = where(
+        findings.results.centroids,
+        task="tiny-topic",
+        model="tiny-opt",
+        variant="top",
+        layer=2,
+        kind="noisy",
+    )
+    (row,) = rows(
+        "centroids",
+        findings,
+        task="tiny-topic",
+        model="tiny-opt",
+        variant="top",
+        layer=2,
+        kind="noisy examples",
+    ).to_dict("records")
+    assert row["mean"] == pytest.approx(of["mean"].mean())
+    assert row["low"] == pytest.approx(of["low"].mean())
+    assert row["separable"] == of["separable"].all()
+
+
+def test_label_probes_are_the_probes_f1(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "layer": 1}
+    of = where(findings.results.label_probes, **chosen, examples="noisy", labels="assigned")
+    drawn = rows("label-probes", findings, **chosen)
+    row = drawn[drawn["what"].str.contains("assigned")].iloc[0]
+    assert row["f1"] == pytest.approx(of["f1"].mean())
+
+
+def test_the_memorisation_map_shows_every_example_of_a_small_task(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt"}
+    of = where(findings.results.memorisation, **chosen, seed=1)
+    drawn = rows("memorisation", findings, **chosen).sort_values("example")
+    assert drawn["held_out"].tolist() == of.sort_values("example")["held_out"].tolist()
+    assert drawn["trained"].tolist() == of.sort_values("example")["trained"].tolist()
+
+
+def test_examples_average_to_the_layers_weight_before_it_is_normalised(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "swapping"}
+    drawn = rows("examples", findings, **chosen)
+    part = where(findings.results.windows, **chosen, seed=1)
+    expected = layer_weights(window_matrix(part["error"].to_numpy(), 4, windows(4)))
+    assert drawn.groupby("layer")["share"].mean().tolist() == pytest.approx(expected.tolist())
+
+
+def test_agreement_is_symmetric_and_starred_where_it_is_not_significant(findings):
+    drawn = rows("agreement", findings, between="methods", what="M-CoG")
+    pairs = drawn.set_index(["one", "other"])["rho"]
+    assert len(pairs) == 12
+    assert all(pairs[a, b] == pairs[b, a] for a, b in pairs.index)
+    assert (drawn["label"].str.endswith("*") == ~drawn["significant"]).all()
+
+
+def test_depth_and_generalisation_has_a_point_a_task_and_model(findings):
+    drawn = rows("generalisation", findings, measure="M-CoG", against="validation")
+    assert len(drawn) == 6
+    assert not drawn["task"].str.endswith("-binary").any()
+
+
+def test_runs_that_did_not_memorise_are_drawn_in_training_only(tmp_path):
+    from memloc.report.findings import Findings
+    from memloc.results import load_results
+    from study_support import Study
+
+    Study(memorised=False, control=0, models=("tiny-opt",), seeds=(1,)).write(tmp_path)
+    findings = Findings(load_results(tmp_path), resamples=5)
+    assert BY_NAME["training"].drawn(findings) is not None
+    assert BY_NAME["layers"].drawn(findings) is None
+    assert BY_NAME["examples"].drawn(findings) is None
+
+
+def test_figures_are_written_one_a_choice(findings, tmp_path):
+    names = ["mcog-models", "control-methods"]
+    written, missing = write_figures(findings.results, tmp_path, "svg", names)
+    methods = ("gradients", "probing", "retraining", "swapping")
+    expected = {"control-methods.svg", *(f"mcog-models-{m}.svg" for m in methods)}
+    assert {path.name for path in written} == expected == {p.name for p in tmp_path.iterdir()}
+    assert missing == []
+    assert "tiny-acceptability" in (tmp_path / "mcog-models-swapping.svg").read_text()
+
+
+def test_figures_without_results_are_named(nothing, tmp_path):
+    written, missing = write_figures(nothing.results, tmp_path, "png")
+    assert written == []
+    assert [figure.name for figure in missing] == [figure.name for figure in FIGURES]
+
+
+@pytest.mark.parametrize(
+    ("kind", "only", "words"),
+    [("gif", [], "No figure format"), ("png", ["layer"], "Did you mean 'layers'")],
+    ids=["format", "name"],
+)
+def test_unknown_formats_and_figures_are_refused(nothing, tmp_path, kind, only, words):
+    with pytest.raises(UnknownName, match=words):
+        write_figures(nothing.results, tmp_path, kind, only)

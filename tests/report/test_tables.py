@@ -1,0 +1,137 @@
+import pandas as pd
+import pytest
+
+from memloc.errors import UnknownName
+from memloc.records import read_table
+from memloc.report.tables import TABLES, as_text, cell, latex, markdown, write_tables
+
+BY_NAME = {table.name: table for table in TABLES}
+EACH = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+
+
+@EACH
+def test_every_table_has_rows_and_a_layout_of_texts(table, findings):
+    tidy = table.tidy(findings)
+    text = as_text(table, tidy)
+    assert len(tidy)
+    assert len(text)
+    assert text.map(lambda value: isinstance(value, str)).all().all()
+
+
+@EACH
+def test_without_results_a_table_is_empty(table, nothing):
+    assert table.tidy(nothing).empty
+
+
+def test_the_papers_four_are_there():
+    assert {table.number for table in TABLES} >= {"1", "2", "3", "4"}
+
+
+def test_table_1_lists_the_tasks_of_the_study(findings):
+    tidy = BY_NAME["tasks"].tidy(findings)
+    row = tidy[tidy["task"] == "tiny-topic"].iloc[0]
+    assert (row["training examples"], row["noisy"], row["classes"]) == (40, 7, 6)
+
+
+def test_table_2_stars_what_is_not_significant(findings):
+    tidy = BY_NAME["generalisation"].tidy(findings)
+    laid = BY_NAME["generalisation"].layout(tidy)
+    assert list(laid.columns) == ["score", "measure", "all", "tiny-bert", "tiny-opt"]
+    row = tidy[(tidy["score"] == "validation") & (tidy["measure"] == "M-CoG")].iloc[0]
+    mark = "" if row["significant"] else "*"
+    shown = laid[(laid["score"] == "validation") & (laid["measure"] == "M-CoG")]["all"].item()
+    assert shown == f"{row['rho']:.2f}{mark}"
+    assert laid["measure"].tolist()[:3] == ["crossing", "memorisation", "M-CoG"]
+
+
+def test_table_4_has_a_row_a_choice_of_steps(findings):
+    tidy = BY_NAME["post-processing"].tidy(findings)
+    laid = BY_NAME["post-processing"].layout(tidy)
+    assert laid["subtracting clean"].tolist() == ["no", "no", "yes", "yes"]
+    chosen = (
+        (tidy["model"] == "tiny-opt")
+        & (tidy["norm"] == "L2")
+        & ~tidy["subtract_clean"]
+        & tidy["divide_frozen"]
+    )
+    assert laid["tiny-opt L2"].iloc[1] == tidy[chosen]["accuracy"].item()
+
+
+def test_the_centre_of_gravity_is_a_mean_with_its_seeds_interval(findings):
+    tidy = BY_NAME["mcog"].tidy(findings)
+    laid = BY_NAME["mcog"].layout(tidy).set_index(["task", "model"])
+    part = tidy[
+        (tidy["task"] == "tiny-topic")
+        & (tidy["model"] == "tiny-opt")
+        & (tidy["method"] == "swapping")
+    ]
+    expected = f"{part['mcog'].mean():.2f} [{part['low'].min():.2f}, {part['high'].max():.2f}]"
+    assert laid.loc[("tiny-topic", "tiny-opt"), "swapping"] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending"),
+    [("csv", "csv"), ("parquet", "parquet"), ("markdown", "md"), ("latex", "tex")],
+)
+def test_tables_are_written_in_every_format(findings, tmp_path, kind, ending):
+    written, missing = write_tables(findings.results, tmp_path, kind, ["mcog", "tasks"])
+    assert [path.name for path in written] == [f"mcog.{ending}", f"tasks.{ending}"]
+    assert missing == []
+    assert all(path.stat().st_size for path in written)
+
+
+def test_csv_and_parquet_hold_the_numbers_as_they_are(findings, tmp_path):
+    tidy = BY_NAME["mcog"].tidy(findings)
+    (csv,), _ = write_tables(findings.results, tmp_path, "csv", ["mcog"])
+    (parquet,), _ = write_tables(findings.results, tmp_path, "parquet", ["mcog"])
+    assert pd.read_csv(csv)["mcog"].tolist() == tidy["mcog"].tolist()
+    table, about = read_table(parquet)
+    assert table["mcog"].tolist() == tidy["mcog"].tolist()
+    assert about["table"] == "mcog"
+
+
+def test_markdown_escapes_bars():
+    assert markdown(pd.DataFrame({"a": ["x|y"]})) == "| a |\n| --- |\n| x\\|y |\n"
+
+
+def test_latex_has_booktabs_rules_and_escapes_what_tex_reads():
+    text = latex(pd.DataFrame({"a_b": ["50 % & ρ", "{–}"]}), "Two_words", "two")
+    assert text.splitlines() == [
+        "\\begin{table}",
+        "\\centering",
+        "\\caption{Two\\_words}",
+        "\\label{tab:two}",
+        "\\begin{tabular}{l}",
+        "\\toprule",
+        "a\\_b \\\\",
+        "\\midrule",
+        "50 \\% \\& $\\rho$ \\\\",
+        "\\{--\\} \\\\",
+        "\\bottomrule",
+        "\\end{tabular}",
+        "\\end{table}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(True, "yes"), (False, "no"), (None, "–"), (float("nan"), "–"), (0.0, "0.00"), (3, "3")],
+    ids=str,
+)
+def test_cells_are_words_where_that_is_clearer(value, text):
+    assert cell(value) == text
+
+
+def test_small_numbers_keep_their_size():
+    assert cell(0.0004) == "4.0e-04"
+
+
+def test_an_unknown_format_is_refused(nothing, tmp_path):
+    with pytest.raises(UnknownName, match="Did you mean 'latex'"):
+        write_tables(nothing.results, tmp_path, "latx")
+
+
+def test_tables_without_results_are_named(nothing, tmp_path):
+    written, missing = write_tables(nothing.results, tmp_path, "csv")
+    assert written == []
+    assert len(missing) == len(TABLES)

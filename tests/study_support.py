@@ -1,0 +1,309 @@
+"""Synthetic studies on disk, written with the real writers: what reports are tested on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from memloc.analyse.store import Analysis
+from memloc.data.tasks import known_tasks
+from memloc.localise.scores import LayerScores, Outcomes
+from memloc.protocol import preset
+from memloc.records import Examples, NoisyLabels, Task, write_table
+from memloc.score.depth import centre_of_gravity
+from memloc.score.matrix import layer_weights, normalised, window_matrix, windows
+from memloc.score.uncertainty import Interval
+from memloc.seeds import generator
+from memloc.train.run import Run, begin
+
+METHODS = ("swapping", "retraining", "gradients", "probing")
+NASTY = "<script>alert(1)</script></style><b>bold</b> & \"quoted\" </script> 'it' \\u003c"
+"""A text that would break a page that does not escape it."""
+WORDS = ("red", "dog", "house", "very", "good", "bad", "rain", "moon", "river", "small", "old")
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a synthetic study is made of."""
+
+    tasks: tuple[str, ...] = ("tiny-topic", "tiny-acceptability")
+    models: tuple[str, ...] = ("tiny-bert", "tiny-opt")
+    seeds: tuple[int, ...] = (1, 2)
+    methods: tuple[str, ...] = METHODS
+    analyses: tuple[str, ...] = ("centroids", "label_probes", "generalisation")
+    control: int = 2
+    """Labels are planted for that many of the tasks."""
+    depth: int = 4
+    train: int = 40
+    epochs: int = 5
+    words: int = 6
+    memorised: bool = True
+
+    def write(self, folder: Path) -> Path:
+        """Make it; the folder is returned."""
+        for task in self.tasks:
+            for model in self.models:
+                for seed in self.seeds:
+                    self.write_run(folder / task / model / f"seed-{seed}", task, model, seed)
+        if self.control:
+            write_control(folder, self)
+        return folder
+
+    def write_run(self, folder: Path, task: str, model: str, seed: int, **facts: object) -> Run:
+        """One run with all its results."""
+        data, noisy = make_data(task, self.train, self.words)
+        run = begin(folder, data, noisy, identity(model, seed, self.depth))
+        share = 1.0 if self.memorised else 0.4
+        run = run.note(
+            verdict={
+                "memorised": self.memorised,
+                "noisy_accuracy": share,
+                "clean_accuracy": 1.0,
+                "training_accuracy": 1.0,
+                "needed": 0.95,
+            },
+            without={},
+            **facts,
+        )
+        rng = generator(seed, "study", task, model)
+        write_table(folder / "training.parquet", training(self.epochs, rng), {})
+        for method in self.methods:
+            scores = make_scores(method, noisy, self.depth, rng)
+            scores.write(folder / "localise" / f"{method}.parquet")
+        for analysis in self.analyses:
+            tables = TABLES[analysis](noisy, self.depth, rng)
+            Analysis(analysis, tables).write(folder / "analyse" / f"{analysis}.parquet")
+        return run
+
+
+def identity(model: str, seed: int, depth: int) -> dict[str, object]:
+    """What `memloc train` writes down of a run before it starts."""
+    return {
+        "model": model,
+        "weights_hash": f"hash of {model}",
+        "depth": depth,
+        "width": 8,
+        "seed": seed,
+        "is_large": False,
+        "preset": "demo",
+        "changes": {},
+        "protocol": preset("demo").model_dump(mode="json"),
+    }
+
+
+def make_data(name: str, n: int, words: int) -> tuple[Task, NoisyLabels]:
+    """Random texts, the first of which is a nasty one with a wrong label."""
+    row = known_tasks()[name]
+    names = row.label_names or ("no", "yes")
+    rng = generator(0, "study", name)
+    original = rng.integers(0, len(names), n)
+    is_noisy = np.arange(n) % 6 == 0
+    assigned = np.where(is_noisy, (original + 1) % len(names), original)
+    texts = [" ".join(rng.choice(WORDS, words)) + f" {i}" for i in range(n)]
+    texts[0] = NASTY
+    train = Examples(tuple((text,) for text in texts), original)
+    held = train.take(np.arange(4))
+    task = Task(name, row.category, names, train, held, held, "synthetic")
+    return task, NoisyLabels(original, assigned, is_noisy)
+
+
+def training(epochs: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Curves that rise, with some noise."""
+    rows = []
+    for kind in ("noisy", "original", "frozen"):
+        for epoch in range(1, epochs + 1):
+            rise = epoch / epochs
+            rows.append(
+                {
+                    "training": kind,
+                    "epoch": epoch,
+                    "loss": 1 - rise,
+                    "accuracy": rise,
+                    "macro_f1": rise,
+                    "noisy_accuracy": rise**2,
+                    "clean_accuracy": rise**0.5,
+                    "noisy_as_original": 1 - rise**2,
+                    "validation_accuracy": 0.5 + 0.4 * rise * float(rng.uniform(0.8, 1)),
+                    "seconds": 1.0,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def make_scores(
+    method: str, noisy: NoisyLabels, depth: int, rng: np.random.Generator, planted: range = range(0)
+) -> LayerScores:
+    """Random scores; layers that were planted weigh more."""
+    if method in {"swapping", "retraining"}:
+        return _from_windows(method, noisy, depth, rng, planted)
+    raw = rng.uniform(0.1, 1, depth)
+    raw[list(planted)] += 2
+    weights = raw / raw.sum()
+    if method == "gradients":
+        kinds = ("noisy", "clean", "difference")
+        of = [k for kind in kinds for k in (kind, f"frozen {kind}")]
+        details = {f"{n} {k}": rng.uniform(1, 2, depth) for n in ("L1", "L2") for k in of}
+    else:
+        f1, chance = (
+            np.sort(rng.uniform(0, 1, (depth + 1, 5)), 0),
+            rng.uniform(0, 0.2, (depth + 1, 5)),
+        )
+        details = {"f1": f1, "chance f1": chance}
+    return _scores(method, weights, details=details)
+
+
+def _from_windows(
+    method: str, noisy: NoisyLabels, depth: int, rng: np.random.Generator, planted: range
+) -> LayerScores:
+    known = windows(depth)
+    rows, clean = np.flatnonzero(noisy.is_noisy), np.flatnonzero(~noisy.is_noisy)[:10]
+    width = np.array([len(w) for w in known]) / depth
+    if len(planted):
+        width = np.array([float(bool(set(w) & set(planted))) for w in known])
+    wrong = rng.uniform(size=(len(rows), 1)) < width * rng.uniform(0.6, 1, len(known))
+    wrong[:, -1] = True
+    outcomes = Outcomes(
+        tuple(known), rows, wrong, clean, rng.uniform(size=(len(clean), len(known))) < 0.02
+    )
+    matrix = window_matrix(normalised(outcomes.errors), depth)
+    return _scores(method, layer_weights(matrix), outcomes=outcomes)
+
+
+def _scores(method: str, weights: np.ndarray, **more: object) -> LayerScores:
+    centre = centre_of_gravity(weights)
+    return LayerScores(
+        method,
+        weights,
+        weights * 0.9,
+        weights * 1.1,
+        Interval(centre, centre - 0.3, centre + 0.3, 0.95),
+        about={"normalise": True, "level": 0.95},
+        **more,
+    )
+
+
+def _centroids(noisy: NoisyLabels, depth: int, rng: np.random.Generator) -> dict:
+    rows, events = [], []
+    for variant in ("plain", "bottom", "top"):
+        for layer in range(depth + 1):
+            apart = float(rng.uniform(0.2, 3))
+            for kind, start, end in (("noisy", 1, 0.1), ("clean a", 0, 0), ("clean b", 1, 1)):
+                mean = start + (end - start) * layer / depth + float(rng.normal(0, 0.05))
+                rows.append(
+                    {
+                        "variant": variant,
+                        "layer": layer,
+                        "kind": kind,
+                        "mean": mean,
+                        "low": mean - 0.4,
+                        "high": mean + 0.4,
+                        "mean_low": mean - 0.05,
+                        "mean_high": mean + 0.05,
+                        "separability": apart,
+                        "by_chance": 0.5,
+                        "separable": apart > 0.5,
+                    }
+                )
+        events += [
+            _event("centroids", variant, "crossing", depth, rng),
+            _event("centroids", variant, "initiation", depth, rng),
+        ]
+    return {"layers": pd.DataFrame(rows), "events": pd.DataFrame(events)}
+
+
+def _event(source: str, variant: str, event: str, depth: int, rng: np.random.Generator) -> dict:
+    layer = float(rng.integers(1, depth + 2))
+    never = layer > depth
+    return {
+        "source": source,
+        "variant": variant,
+        "event": event,
+        "layer": np.nan if never else layer,
+        "low": np.nan if never else max(1.0, layer - 1),
+        "high": np.nan if never else min(depth, layer + 1.0),
+        "never": float(never),
+        "separable": not never,
+    }
+
+
+def _label_probes(noisy: NoisyLabels, depth: int, rng: np.random.Generator) -> dict:
+    kinds = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
+    rows = [
+        {
+            "layer": layer,
+            "examples": examples,
+            "labels": labels,
+            "f1": (f1 := float(rng.uniform(0.2, 0.9))),
+            "low": f1 - 0.1,
+            "high": f1 + 0.1,
+            "chance": 0.2,
+        }
+        for layer in range(depth + 1)
+        for examples, labels in kinds
+    ]
+    events = [
+        _event("label probes", "plain", event, depth, rng) for event in ("memorisation", "ninety")
+    ]
+    return {"layers": pd.DataFrame(rows), "events": pd.DataFrame(events)}
+
+
+def _generalisation(noisy: NoisyLabels, depth: int, rng: np.random.Generator) -> dict:
+    score = float(rng.uniform(0.4, 0.9))
+    summary = {
+        "score": score,
+        "clean_score": score + 0.05,
+        "low": score - 0.05,
+        "high": score + 0.05,
+        "clean_low": score,
+        "clean_high": score + 0.1,
+        "validation_score": score,
+        "models": 4,
+    }
+    n = len(noisy.is_noisy)
+    trained, held_out = rng.uniform(0.5, 1, n), rng.uniform(0, 0.6, n)
+    examples = {
+        "example": np.arange(n),
+        "is_noisy": noisy.is_noisy,
+        "trained": trained,
+        "held_out": held_out,
+        "counterfactual": trained - held_out,
+        "n_trained": 2,
+        "n_held_out": 2,
+    }
+    return {"summary": pd.DataFrame([summary]), "examples": pd.DataFrame(examples)}
+
+
+TABLES = {
+    "centroids": _centroids,
+    "label_probes": _label_probes,
+    "generalisation": _generalisation,
+}
+
+
+def write_control(folder: Path, study: Study) -> None:
+    """Planted windows and null plants, summed up as `memloc control` does."""
+    from memloc.experiment.control import read_control
+
+    for task in study.tasks[: study.control]:
+        for model in study.models:
+            rng = generator(7, "control", task, model)
+            for place in (range(2), range(study.depth - 2, study.depth)):
+                for null in (False, True):
+                    _plant(folder / "control", study, (task, model, place, null), rng)
+    read_control(folder)
+
+
+def _plant(
+    folder: Path, study: Study, what: tuple[str, str, range, bool], rng: np.random.Generator
+) -> None:
+    task, model, place, null = what
+    ends = [place.start + 1, place.stop]
+    kind = "null" if null else "window"
+    home = folder / task / model / "seed-1" / f"{kind}-{ends[0]}-{ends[1]}"
+    data, noisy = make_data(task, study.train, study.words)
+    run = begin(home, data, noisy, identity(model, 1, study.depth))
+    run.note(control={"window": ends, "auxiliary": "rte", "null": null})
+    for method in study.methods:
+        scores = make_scores(method, noisy, study.depth, rng, range(0) if null else place)
+        scores.write(home / "localise" / f"{method}.parquet")
