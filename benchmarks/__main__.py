@@ -6,7 +6,16 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import centroids, finetuning, gradients, hidden, probing, retraining, swapping
+from benchmarks import (
+    centroids,
+    finetuning,
+    gradients,
+    hidden,
+    probing,
+    retraining,
+    study,
+    swapping,
+)
 from benchmarks.harness import Measured, keep
 
 STAGES = {
@@ -38,6 +47,7 @@ STAGES = {
         probing.measure(hidden=64, examples=400, epochs=12, repeats=2),
         probing.measure(hidden=384, examples=400, epochs=12, repeats=2),
     ],
+    "study": lambda: [study.measure(repeats=5)],
 }
 """Sizes at which the plain way takes about a minute."""
 

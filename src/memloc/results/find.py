@@ -28,7 +28,7 @@ def find_runs(folder: Path) -> list[Found]:
     # Deepest first: what stands where `memloc train` puts it keeps the plain name.
     places.sort(key=lambda p: (-len(p.parts), str(p)))
     opened = [Run.open(place) for place in places]
-    return _keyed([run for run in opened if "control" not in run.about], folder)
+    return _keyed([run for run in opened if not run.about.get("control")], folder)
 
 
 def _keyed(runs: list[Run], folder: Path) -> list[Found]:

@@ -1,0 +1,134 @@
+"""What planning needs to know of models and data without loading them: sizes and fingerprints."""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from memloc.data.sources import DATA_VARIABLE
+from memloc.data.tasks import PAPER_TASKS, known_tasks
+from memloc.errors import ModelError, SettingsError
+from memloc.models import tiny
+from memloc.models.catalogue import known_models
+
+SAMPLE = 2**20
+"""Bytes at either end of a file that its fingerprint looks at."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a model is."""
+
+    depth: int
+    width: int
+    vocabulary: int
+
+    @property
+    def block_parameters(self) -> int:
+        """Of all blocks: attention and feed-forward of the usual proportions."""
+        return 12 * self.depth * self.width**2
+
+    @property
+    def parameters(self) -> int:
+        """With the embeddings."""
+        return self.block_parameters + self.vocabulary * self.width
+
+
+@cache
+def shape_of(name: str, depth: int | None = None) -> Shape:
+    """From the model's configuration: embedded, in a folder, known by name, or on the hub."""
+    layers, width, vocabulary = _whole(name)
+    if depth is not None and depth > layers:
+        raise SettingsError(f"{name} has {layers} layers, so a depth of {depth} cannot be used.")
+    return Shape(depth or layers, width, vocabulary)
+
+
+def _whole(name: str) -> tuple[int, int, int]:
+    if name.startswith("tiny-") and not Path(name).is_dir():
+        return _from_config(name, tiny.folder(name) / "config.json")
+    local = Path(name).expanduser()
+    if local.is_dir():
+        return _from_config(name, local / "config.json")
+    known = {row.name: row for row in known_models() if row.where == "hub"}
+    if name in known:
+        return int(known[name].layers), int(known[name].width), 50_000
+    return _from_config(name, _from_hub(name))
+
+
+def _from_config(name: str, path: Path) -> tuple[int, int, int]:
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{name} is not a model: {path} cannot be read ({error}).") from error
+    found = [
+        next((int(config[key]) for key in keys if key in config), None)
+        for keys in (
+            ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+            ("hidden_size", "n_embd", "dim", "d_model"),
+            ("vocab_size",),
+        )
+    ]
+    depth, width, vocabulary = found
+    if depth is None or width is None:
+        raise ModelError(f"{path} does not say how many layers {name} has and how wide they are.")
+    return depth, width, vocabulary or 0
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    if name.startswith(("/", "~")):
+        raise ModelError(f"There is no folder {name}; give a folder with config.json.")
+    try:
+        return Path(hf_hub_download(name, "config.json"))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"Model {name!r} is no folder here, and the hub did not say how large it is ({reason})."
+        ) from error
+
+
+def model_fingerprint(name: str) -> str:
+    """What identifies a model: its name, or what is in its folder wherever that is."""
+    local = Path(name).expanduser()
+    if name in tiny.NAMES or not local.is_dir():
+        return name
+    files = [p for p in sorted(local.iterdir()) if p.suffix in {".safetensors", ".json", ".bin"}]
+    return f"{local.name} {_of_files(files)}"
+
+
+def data_folder(given: str | None) -> Path | None:
+    """The folder with the paper's tasks, if there is one."""
+    named = given or os.environ.get(DATA_VARIABLE)
+    return Path(named).expanduser() if named else None
+
+
+def task_fingerprint(name: str, folder: Path | None) -> str:
+    """What identifies a task: its name, and what is in its folder."""
+    whole = name.removesuffix("-binary")
+    if whole not in PAPER_TASKS or folder is None:
+        return name
+    return f"{name} {_of_files(sorted((folder / whole).glob('*')))}"
+
+
+@cache
+def training_examples(task: str, examples: int | None = None) -> int:
+    """How many, as far as it is known without reading the data."""
+    text = known_tasks()[task].train_size.removeprefix("part of ")
+    whole = round(float(text[:-1]) * 1000) if text.endswith("k") else int(text)
+    return min(whole, examples or whole)
+
+
+def _of_files(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(SAMPLE))
+            file.seek(max(SAMPLE, size - SAMPLE))
+            digest.update(file.read(SAMPLE))
+    return digest.hexdigest()[:16]

@@ -1,0 +1,218 @@
+"""How people see a study: its plan, how far it is, and how it ended."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from memloc.experiment.estimate import Estimate, free_bytes
+from memloc.experiment.execute import Progress, cores
+from memloc.experiment.plan import KINDS, Plan
+from memloc.experiment.step import Outcome
+from memloc.experiment.store import State
+
+
+def plan_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
+    """A row a kind of step: how many there are, how they stand, what the rest costs."""
+    rows = []
+    for kind in KINDS:
+        names = [s.name for s in plan.steps.values() if s.kind == kind]
+        if not names:
+            continue
+        left = [n for n in names if states[n].name != "done"]
+        counts = {s: sum(states[n].name == s for n in names) for s in STATES}
+        rows.append(
+            {
+                "steps": kind,
+                "all": len(names),
+                **counts,
+                "time": duration(sum(estimate.seconds[n] for n in left)),
+                "memory": size(max((estimate.memory[n] for n in left), default=0)),
+                "disk": size(sum(estimate.disk[n] for n in left)),
+            }
+        )
+    return rows
+
+
+STATES = ("done", "missing", "stale", "failed")
+
+
+def plan_sentences(
+    plan: Plan, states: Mapping[str, State], estimate: Estimate, jobs: int
+) -> list[str]:
+    """What is left in all, how sure that is, and what is wrong or will be removed."""
+    left = {n for n, state in states.items() if state.name != "done"}
+    if not left:
+        return ["Everything is done."]
+    seconds = estimate.total(left, cores(), jobs)
+    low, high = seconds / estimate.factor, seconds * estimate.factor
+    source = f"and {estimate.compared} finished steps" if estimate.compared else "alone"
+    disk, free = sum(estimate.disk[n] for n in left), free_bytes(plan.file.folder)
+    lines = [
+        f"{len(left)} of {len(states)} steps are left: about {duration(seconds)} with {jobs} at "
+        f"once ({duration(low)} to {duration(high)}; from a calibration {source}).",
+        f"They will take {size(disk)} of disk; {size(free)} are free.",
+    ]
+    if disk > free:
+        lines.append("THAT IS MORE THAN THERE IS: choose another folder or free space first.")
+    return lines + stale_sentences(states)
+
+
+def stale_sentences(states: Mapping[str, State]) -> list[str]:
+    """Why steps are stale, each reason once; what they left is removed when they are redone."""
+    reasons: dict[str, int] = {}
+    for state in states.values():
+        if state.name == "stale":
+            reasons[state.why] = reasons.get(state.why, 0) + 1
+    return [f"{n} stale, to be made anew: {why}." for why, n in reasons.items()]
+
+
+def step_rows(
+    plan: Plan, states: Mapping[str, State], estimate: Estimate | None = None
+) -> list[dict[str, Any]]:
+    """A row a step."""
+    return [
+        {
+            "step": name,
+            "state": state.name,
+            **({"seconds": round(estimate.seconds[name])} if estimate else {}),
+            "needs": [] if plan.steps[name].soft else list(plan.steps[name].inputs),
+            "why": state.why,
+        }
+        for name, state in states.items()
+    ]
+
+
+class View:
+    """Shows on stderr how far a study is: a live table in a terminal, else a line a step."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._live: Any = None
+        self._quiet = quiet
+
+    def __enter__(self) -> "View":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: Progress, ended: Outcome | None) -> None:
+        """Told how far it is."""
+        if self._quiet:
+            return
+        if sys.stderr.isatty():
+            self._draw(progress)
+        elif ended is not None:
+            print(_line(progress, ended), file=sys.stderr, flush=True)
+
+    def _draw(self, progress: Progress) -> None:
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._live is None:
+            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._live.start()
+        lines = [_head(progress)]
+        now = time.time()
+        lines += [f"  {n}  {duration(now - since)}" for n, since in progress.running.items()]
+        failed = [n for n in progress.chosen if progress.states[n].name == "failed"]
+        lines += [f"  FAILED {n}: {progress.states[n].why}" for n in failed[:5]]
+        self._live.update(Group(*(Text(line, overflow="ellipsis") for line in lines)), refresh=True)
+
+
+def _head(progress: Progress) -> str:
+    done, failed = progress.count("done"), progress.count("failed")
+    text = f"{done} of {len(progress.chosen)} steps done, {len(progress.running)} running"
+    text += f", {failed} failed" if failed else ""
+    return f"{text}, about {duration(progress.seconds_left())} left"
+
+
+def _line(progress: Progress, ended: Outcome) -> str:
+    if ended.reason:
+        return f"FAILED  {ended.step}: {ended.reason}"
+    took = f"{ended.seconds:.1f} s"
+    return f"done  {ended.step}  {took}  ({_head(progress)})"
+
+
+def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
+    """What was done, how long each stage took and how good the estimate was, what failed."""
+    done = {n: o for n, o in progress.outcomes.items() if not o.reason}
+    took = time.time() - progress.began
+    lines = []
+    if done:
+        for kind in KINDS:
+            seconds = [o.seconds for n, o in done.items() if plan.steps[n].kind == kind]
+            if seconds:
+                lines.append(f"{kind:9} {len(seconds):4} steps  {duration(sum(seconds))}")
+        expected = progress.estimate.total(set(done), progress.cores, jobs)
+        lines.append(
+            f"{len(done)} steps took {duration(took)}; {duration(expected)} were expected, so the "
+            f"estimate was off by a factor of {max(took, expected) / min(took, expected):.2f}."
+        )
+    elif not progress.outcomes:
+        lines.append("Nothing to do: everything that can be done is done.")
+    failed = sorted(n for n in progress.chosen if progress.states[n].name == "failed")
+    lines += [f"FAILED {n}: {progress.states[n].why}" for n in failed]
+    if progress.blocked:
+        lines.append(f"{len(progress.blocked)} steps wait for those that failed.")
+    if failed:
+        folder = plan.file.folder
+        lines.append(
+            f"`memloc logs {folder} {failed[0]}` shows more; `memloc run {folder} --retry` tries "
+            "again."
+        )
+    return lines
+
+
+def status_sentences(status: Mapping[str, Any]) -> list[str]:
+    """How a study stands."""
+    counts = ", ".join(f"{status[s]} {s}" for s in STATES if status[s] or s == "done")
+    lines = [f"{status['folder']}: {status['steps']} steps, {counts}."]
+    running = status["running"]
+    if running is None:
+        lines.append("Nobody runs it.")
+    else:
+        left = duration(running.get("seconds_left", 0.0))
+        lines.append(
+            f"Process {running['pid']} on {running['host']} runs it; about {left} left of the "
+            f"{running.get('chosen', status['steps'])} steps that were asked for."
+        )
+        now = time.time()
+        steps = running.get("running", {}).items()
+        lines += [f"  {name}  {duration(now - since)}" for name, since in steps]
+    lines += [f"FAILED {name}: {why}" for name, why in status["failures"].items()]
+    return lines
+
+
+def progress_record(plan: Plan, progress: Progress) -> dict[str, Any]:
+    """How it ended, for machines."""
+    return {
+        "folder": str(plan.file.folder),
+        "seconds": time.time() - progress.began,
+        "done": {n: o.seconds for n, o in progress.outcomes.items() if not o.reason},
+        "failed": {
+            n: progress.states[n].why
+            for n in sorted(progress.chosen)
+            if progress.states[n].name == "failed"
+        },
+        "blocked": progress.blocked,
+        "states": {n: progress.states[n].name for n in plan.steps if n in progress.chosen},
+    }
+
+
+def duration(seconds: float) -> str:
+    """As people say it."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def size(count: float) -> str:
+    """Bytes as people say them."""
+    for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"

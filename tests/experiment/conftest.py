@@ -1,0 +1,69 @@
+"""A study that takes seconds: an embedded model cut to two layers, few examples, every step."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MICRO = """\
+preset: demo
+models: [tiny-opt]
+tasks: [tiny-sentiment]
+methods: [swapping, retraining, gradients, probing]
+analyses: [centroids, label-probes, generalisation]
+control: {windows: ["1"], methods: [swapping]}
+report: false
+depth: 2
+examples: 30
+device: cpu
+overrides:
+  finetune.epochs: 4
+  finetune.batch_size: 8
+  finetune.near_ceiling: 0.01
+  finetune.noisy_at_least: 0.001
+  retraining.epochs: 1
+  probes.epochs: 3
+  probes.first_epoch: 0
+  probes.seeds: [0]
+  generalisation.models: 2
+  generalisation.epochs: 1
+  control.epochs: 2
+  control.width: 1
+  control.accuracy_above: 0.01
+  control.auxiliary_examples: 10
+"""
+
+
+@pytest.fixture
+def micro(tmp_path):
+    """Writes a micro study, with `changes` to its text, and returns its folder."""
+
+    def write(name="study", changes=None):
+        text = MICRO
+        for old, new in (changes or {}).items():
+            assert old in text
+            text = text.replace(old, new)
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "study.yaml").write_text(text, encoding="utf-8")
+        return folder
+
+    return write
+
+
+def memloc(*words, **options):
+    """The command line in a process of its own."""
+    command = [sys.executable, "-c", "from memloc.cli import main; main()", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """A micro study that was carried out by the command, without interruption."""
+    folder = tmp_path_factory.mktemp("finished") / "study"
+    folder.mkdir()
+    Path(folder / "study.yaml").write_text(MICRO, encoding="utf-8")
+    done = memloc("run", folder, "--jobs", 1)
+    assert done.returncode == 0, done.stderr
+    return folder

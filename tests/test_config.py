@@ -1,0 +1,101 @@
+"""A study's file: what it says, and what is refused with line, key and a suggestion."""
+
+from pathlib import Path
+
+import pytest
+
+from memloc.config import ANALYSES, METHODS, parse_study, read_study
+from memloc.errors import SettingsError, StoreError
+
+LEAST = "models: [tiny-opt]\ntasks: [tiny-topic]\n"
+HERE = Path("here")
+
+
+def refused(text):
+    with pytest.raises(SettingsError) as error:
+        parse_study(text, HERE)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_what_is_left_out_is_the_paper_s():
+    study = parse_study(LEAST, HERE).study
+    assert (study.preset, study.seeds, study.control) == ("paper", (1,), None)
+    assert (study.methods, study.analyses) == (METHODS, ANALYSES)
+    assert study.protocol.finetune.epochs == 50
+
+
+def test_overrides_are_settings_by_their_dotted_names():
+    text = LEAST + "overrides:\n  finetune.epochs: 3\n  finetune.learning_rate: 1e-4\n"
+    protocol = parse_study(text, HERE).study.protocol
+    assert protocol.changes() == {"finetune.epochs": 3, "finetune.learning_rate": 1e-4}
+
+
+def test_a_study_cannot_be_changed_once_read():
+    study = parse_study(LEAST, HERE).study
+    with pytest.raises(ValueError, match="frozen"):
+        study.examples = 3
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "key", "message"),
+    [
+        ("metods: [swapping]\n", 3, "metods", "Did you mean 'methods'?"),
+        ("also:\n  - seed: [1]\n", 4, "also[0].seed", "Did you mean 'seeds'?"),
+        ("control:\n  window: [1-2]\n", 4, "control.window", "Did you mean 'windows'?"),
+        ("control:\n  nulls: some\n", 4, "control.nulls", "'some': input should be 'none'"),
+        ("preset: papper\n", 3, "preset", "Did you mean 'paper'?"),
+        (
+            "overrides:\n  finetune.epoch: 3\n",
+            4,
+            "overrides.finetune.epoch",
+            "Did you mean 'finetune.epochs'? `memloc protocol` lists all.",
+        ),
+        ("overrides:\n  noise.rate: 2\n", 4, "overrides.noise.rate", "less than 1"),
+        ("overrides:\n  preset: demo\n", 4, "overrides.preset", "it is set by `preset`"),
+        ("seeds: []\n", 3, "seeds", "at least 1 item"),
+        ("seeds: [1, one]\n", 3, "seeds[1]", "'one': input should be a valid integer"),
+        ("seeds:\n- 1\n- 2\n- 1\n", 6, "seeds[2]", "1 is there twice"),
+        ("examples: 2\n", 3, "examples", "greater than or equal to 4"),
+        ("tasks: [tiny-sentiment]\n", 3, "tasks", "it is there twice"),
+    ],
+)
+def test_what_is_wrong_is_said_with_line_and_key(more, line, key, message):
+    said = refused(LEAST + more)
+    assert said.startswith(f"here/study.yaml, line {line}, {key}: ")
+    assert message in said
+
+
+def test_what_is_missing_is_named():
+    assert refused("tasks: [tiny-topic]\n") == "here/study.yaml, line 1, models: it is missing."
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words"])
+def test_a_file_that_is_no_mapping_is_refused(text):
+    assert "holds no settings: `memloc init demo` shows" in refused(text)
+
+
+def test_broken_yaml_is_said_with_its_line():
+    assert "line 2 is not YAML" in refused("models: [tiny-opt\ntasks: [x]\n")
+
+
+def test_a_study_is_read_from_its_folder_or_file(tmp_path):
+    (tmp_path / "study.yaml").write_text(LEAST, encoding="utf-8")
+    assert read_study(tmp_path) == read_study(tmp_path / "study.yaml")
+    assert read_study(str(tmp_path)).folder == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("nowhere", "does not exist: `memloc init demo"), ("other.yaml", "must be called study.yaml")],
+)
+def test_a_study_that_is_not_there_is_refused(tmp_path, place, message):
+    (tmp_path / "other.yaml").write_text(LEAST, encoding="utf-8")
+    with pytest.raises(StoreError, match=message):
+        read_study(tmp_path / place)
+
+
+def test_a_path_that_begins_with_a_dot_is_beside_the_file(tmp_path):
+    file = parse_study(LEAST, tmp_path)
+    assert file.path_of("./model") == str(tmp_path.resolve() / "model")
+    assert file.path_of("facebook/opt-125m") == "facebook/opt-125m"
