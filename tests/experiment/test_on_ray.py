@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,8 +53,12 @@ def test_a_node_dies_and_the_study_ends_with_the_same_results(finished, tmp_path
         pytest.skip("needs memloc[ray]")
     folder = tmp_path / "on-ray"
     folder.mkdir()
-    for name in (FILE, CALIBRATION):
-        shutil.copy(finished / name, folder / name)
+    shutil.copy(finished / CALIBRATION, folder / CALIBRATION)
+    text = (finished / FILE).read_text()
+    # Each step is a fresh process there, so fewer of them.
+    text = re.sub("^methods: .*", "methods: [swapping, probing]", text, flags=re.MULTILINE)
+    text = re.sub("^analyses: .*", "analyses: []", text, flags=re.MULTILINE)
+    (folder / FILE).write_text(text)
     done = subprocess.run(
         [sys.executable, "-c", RAY, str(folder)],
         capture_output=True,
@@ -63,7 +68,7 @@ def test_a_node_dies_and_the_study_ends_with_the_same_results(finished, tmp_path
     )
     assert "killed beside 1 failed 0" in done.stdout, done.stdout + done.stderr
     assert {state.name for state in study_states(open_plan(folder)).values()} == {"done"}
-    assert_same_results(finished, folder)
+    assert_same_results(folder, finished)
 
 
 def test_without_ray_it_is_said_how_to_get_it(tmp_path, monkeypatch):

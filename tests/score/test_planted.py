@@ -53,6 +53,16 @@ def test_means_over_plants():
     assert by_task["task"].tolist() == ["task 0", "task 1"]
 
 
+def test_tasks_that_chose_the_method_do_not_test_it():
+    table = layers((1, 2, [0.5, 0.1, 0.4, 0.0]), (3, 4, [0.9, 0.3, 0.2, 0.0]))
+    marked = plant_scores(table, (1,), ["task 1"])
+    assert marked["validation"].tolist() == [False, True]
+    assert mean_scores(marked, ["method"])["accuracy"].tolist() == [1.0]
+    # Where there is nothing else, they are shown all the same.
+    alone = plant_scores(table, (1,), ["task 0", "task 1"])
+    assert mean_scores(alone, ["method"])["accuracy"].tolist() == [0.5]
+
+
 def test_no_plants_give_an_empty_table():
     empty = layers((1, 2, [1, 2, 3]), null=True)
     found = mean_scores(plant_scores(empty, (1,)), ["method"])

@@ -39,7 +39,7 @@ class How:
     """Of the cluster; left out: the one that this machine is part of, or a new one on it."""
 
 
-def init_study(example: str, folder: Path | None = None) -> Path:
+def init_study(example: str, folder: str | Path | None = None) -> Path:
     """Write the example's file into a folder, which becomes the study's; returns the file."""
     lookup("example study", example, {name: name for name in EXAMPLES})
     text = files("memloc.experiment").joinpath("examples", f"{example}.yaml").read_text("utf-8")

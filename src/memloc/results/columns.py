@@ -42,7 +42,10 @@ _AFTER_KEY: dict[str, tuple[str, ...]] = {
         *("example", "is_noisy", "trained", "held_out", "counterfactual"),
         *("n_trained", "n_held_out"),
     ),
-    "control": ("first", "last", "method", "chance", "mrr", "auroc", "k", "accuracy"),
+    "control": (
+        *("first", "last", "method", "chance", "mrr", "auroc"),
+        *("validation", "k", "accuracy"),
+    ),
     "control_layers": (*PLANT, "method", "layer", "weight", "low", "high"),
     "control_gradients": (*PLANT, "norm", "kind", "layer", "value"),
     "plants": (

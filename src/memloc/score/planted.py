@@ -29,8 +29,13 @@ FOUND = 0.95
 """Share of the real plants that a method has to call localised."""
 
 
-def plant_scores(layers: "pd.DataFrame", ks: Sequence[int]) -> "pd.DataFrame":
-    """accuracy@k, chance, reciprocal rank and AUROC of every real plant, method and k."""
+def plant_scores(
+    layers: "pd.DataFrame", ks: Sequence[int], validation_tasks: Sequence[str] = ()
+) -> "pd.DataFrame":
+    """accuracy@k, chance, reciprocal rank and AUROC of every real plant, method and k.
+
+    `validation_tasks` chose how a method works, so they do not test it: they are marked.
+    """
     import pandas as pd
 
     rows = []
@@ -41,16 +46,23 @@ def plant_scores(layers: "pd.DataFrame", ks: Sequence[int]) -> "pd.DataFrame":
             "chance": chance_at_k(len(weights), len(planted)),
             "mrr": reciprocal_rank(weights, planted),
             "auroc": auroc(weights, planted),
+            "validation": key["task"] in validation_tasks,
         }
         rows += [{**shared, "k": k, "accuracy": accuracy_at_k(weights, planted, k)} for k in ks]
-    columns = [*KEY, "chance", "mrr", "auroc", "k", "accuracy"]
+    columns = [*KEY, "chance", "mrr", "auroc", "validation", "k", "accuracy"]
     return pd.DataFrame(rows, columns=columns).drop(columns="null")
 
 
 def mean_scores(scores: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
-    """Means over plants for each value of `by` and k, with Wilson intervals of the accuracy."""
+    """Means over plants for each value of `by` and k, with Wilson intervals of the accuracy.
+
+    Plants of validation tasks count only where there are no others.
+    """
     import pandas as pd
 
+    validates = scores["validation"].astype(bool)
+    if not validates.all():
+        scores = scores[~validates]
     rows = []
     for key, part in scores.groupby([*by, "k"], sort=False):
         interval = wilson(float(part["accuracy"].mean()), len(part))
