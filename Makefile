@@ -10,11 +10,9 @@ DEV_READY := $(VENV)/.ready-dev
 help:            ## This list.
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-demo: $(READY)   ## Train a tiny run on the embedded default and show where its memory is.
-	@echo "Training tiny-opt on tiny-topic with 15 % wrong labels, then localising them: about two minutes."
-	$(BIN)/memloc train tiny-opt tiny-topic --out demo
-	$(BIN)/memloc localise demo/tiny-topic/tiny-opt/seed-1 swapping gradients probing
-	@echo "Retraining, the fourth method, takes some minutes: $(BIN)/memloc localise demo/tiny-topic/tiny-opt/seed-1"
+demo: $(READY)   ## The demo study: one tiny model, three tasks, every method, planted layers, the report.
+	$(BIN)/memloc init demo
+	$(BIN)/memloc run demo
 
 test: $(DEV_READY)  ## All tests.
 	$(BIN)/python -m pytest -n 2
