@@ -460,6 +460,7 @@ def run(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
     """
     from memloc.experiment.study import How, checked_jobs, open_plan, run_study
     from memloc.experiment.view import View, end_sentences, progress_record
+    from memloc.report.page import read_report
 
     at_once = checked_jobs(jobs)
     with View() as view:
@@ -469,6 +470,10 @@ def run(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
         console.show_record(progress_record(found, progress), as_json)
     else:
         typer.echo("\n".join(end_sentences(found, progress, at_once)))
+        report = read_report(found.file.folder)
+        if report is not None:
+            typer.echo("")
+            console.show_report(report, as_json)
     if progress.count("failed"):
         raise typer.Exit(1)
 

@@ -9,7 +9,7 @@ from memloc.errors import StoreError
 from memloc.records import read_json, write_json
 from memloc.report.figures.catalogue import FIGURES
 from memloc.report.packing import LONGEST, columns_of, example_block, packed
-from memloc.report.page import render, write_report
+from memloc.report.page import read_report, render, write_report
 from memloc.report.summary import summarise
 from memloc.report.tables import TABLES
 from study_support import NASTY, Study
@@ -131,6 +131,11 @@ def test_an_empty_study_gives_a_page_that_says_so(tmp_path):
     assert html.count('class="missing"') >= len(FIGURES) + len(TABLES)
     assert "memloc control --model" in html
     assert record(html)["figures"] == []
+    assert read_report(tmp_path) == report
+
+
+def test_without_a_report_there_is_nothing_to_read(tmp_path):
+    assert read_report(tmp_path) is None
 
 
 def test_a_half_finished_study_shows_what_is_missing_with_the_command(tmp_path):

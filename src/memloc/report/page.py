@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from memloc.records import whole_file
+from memloc.records import read_json, whole_file, write_json
 from memloc.report.figures.catalogue import FIGURES
 from memloc.report.figures.figure import DATA, Drawn, Figure
 from memloc.report.figures.style import method_order, task_order
@@ -77,7 +77,20 @@ def write_report(study: str | Path, out: Path | None = None) -> Report:
     html = render(findings, summary)
     with whole_file(path) as draft:
         draft.write_text(html, encoding="utf-8")
-    return Report(path, summary, coverage(findings.results).commands)
+    report = Report(path, summary, coverage(findings.results).commands)
+    said = {"found": list(summary.found), "open": list(summary.open)}
+    write_json(path.with_suffix(".json"), {**said, "missing": list(report.commands)})
+    return report
+
+
+def read_report(study: str | Path) -> Report | None:
+    """The report that is in a study's folder, if there is one."""
+    path = Path(study) / "report" / "index.html"
+    if not path.with_suffix(".json").is_file():
+        return None
+    said = read_json(path.with_suffix(".json"))
+    summary = Summary(tuple(said["found"]), tuple(said["open"]))
+    return Report(path, summary, tuple(said["missing"]))
 
 
 def render(findings: Findings, summary: Summary) -> str:
