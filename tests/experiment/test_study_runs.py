@@ -153,11 +153,11 @@ def runner(fresh):
 
 
 def test_two_at_once_one_says_that_the_other_is_running(fresh, runner):
+    step = Store(fresh).record(f"train/{RUN}")["pid"]  # before it is done
     with pytest.raises(StoreError, match=f"is being run by process {runner.pid}"):
         run_study(fresh, How(jobs=1), lambda *_: None)
     assert f"Process {runner.pid}" in memloc("status", fresh).stdout
     # A step that lost its runner ends, too: its process does not go on alone.
-    step = Store(fresh).record(f"train/{RUN}")["pid"]
     os.kill(runner.pid, signal.SIGKILL)
     runner.wait()
     until = time.monotonic() + 10

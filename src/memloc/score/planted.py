@@ -39,7 +39,8 @@ def plant_scores(
     import pandas as pd
 
     rows = []
-    for key, weights in _by_plant(layers[~layers["null"]]):
+    real = layers[~layers["null"].astype(bool)]
+    for key, weights in _by_plant(real):
         planted = range(int(key["first"]) - 1, int(key["last"]))
         shared = {
             **key,

@@ -186,7 +186,7 @@ class _Training:
         with self._objectives() as objectives:
             if self.state.is_file():
                 self.rows = load_state(self.state, objectives)["rows"]
-            label = f"{self.recipe.task.name} · {self.recipe.model} · {self.name}"
+            label = f"{self.recipe.task.name} · {Path(self.recipe.model).name} · {self.name}"
             updates = sum(objective.updates_per_epoch for objective in objectives)
             with track(label, settings.epochs * updates) as advance:
                 advance(len(self.rows) * updates)
