@@ -13,13 +13,12 @@ from benchmarks.samples import SEED, bert, questions
 from memloc.data.encode import Encoded, random_batches
 from memloc.models.device import suitable_threads
 from memloc.models.packing import training_logits
-from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.protocol import FineTuneSettings, preset
 from memloc.records import IntArray
 from memloc.seeds import generator
 from memloc.train.evaluate import to_batch
-from memloc.train.finetune import Objective, learning, schedule, train_epoch
+from memloc.train.finetune import Objective, learning, learning_groups, schedule, train_epoch
 
 
 def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
@@ -72,8 +71,7 @@ def _memloc(
 ) -> list[float]:
     stack = Stack(bert(hidden))
     logits = training_logits(stack)
-    parts, everything = find_parts(stack), dict(stack.model.named_parameters())
-    groups = [{n: everything[n] for n in names} for names in (parts.after, *parts.blocks)]
+    groups = learning_groups(stack, embeddings=False)
     losses: list[float] = []
     with learning(stack.model, groups) as tensors:
         objective = Objective(

@@ -253,12 +253,12 @@ def _or_none(number: float) -> float | None:
 
 
 def _sentence(run: "Run") -> str:
-    verdict, task = run.verdict(), run.about["task"]
+    verdict, task, model = run.verdict(), run.about["task"], Path(run.about["model"]).name
     what = f"{verdict['noisy_accuracy']:.0%} of {task['noisy']} wrong labels"
     if verdict["memorised"]:
-        return f"{run.about['model']} memorised {what} among {task['train']} of {task['name']}."
+        return f"{model} memorised {what} among {task['train']} of {task['name']}."
     return (
-        f"NOT MEMORISED: {run.about['model']} predicts only {what} of {task['name']}; "
+        f"NOT MEMORISED: {model} predicts only {what} of {task['name']}; "
         f"{verdict['needed']:.0%} are needed before anything can be concluded."
     )
 

@@ -81,6 +81,8 @@ class FineTuneSettings(Settings):
     """Whether a batch takes examples of similar length (less padding, another order)."""
     autocast: Literal["none", "bf16"] = ours("none")
     """Lower precision for the forward pass of training."""
+    measure_every: int = ours(1, ge=1)
+    """Epochs after which accuracies are measured; so is the last. θ_M1 is one of them."""
     seeds: tuple[int, ...] = published((1, 2, 3))
     """Model seeds: order of the data, initial head, dropout."""
     near_ceiling: float = paper(0.993, "appendix D", gt=0, lt=1)

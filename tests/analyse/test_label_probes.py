@@ -1,64 +1,22 @@
-"""Label probes: their F1 beside scikit-learn's, their events on curves made by hand."""
+"""Label probes: their events on curves made by hand, their curves on labels put into layers."""
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score
 
 from memloc.analyse.label_probes import (
     CURVES,
     Curve,
     curves,
     label_probes,
-    macro_f1,
     memorisation,
     ninety,
     summarise,
 )
 from memloc.protocol import LabelProbeSettings, ProbeSettings
-from memloc.train.probe import Probes, Target, shuffled, train_probes
+from memloc.train.probe import Target, shuffled, train_probes
 
 SETTINGS = LabelProbeSettings()
 NOISY_ASSIGNED, NOISY_ORIGINAL, CLEAN_ORIGINAL = CURVES
-
-
-def make_probes(n=30, n_test=12, layers=3, seeds=2, classes=3, seed=0):
-    rng = np.random.default_rng(seed)
-    rows = np.stack([rng.choice(n, n_test, replace=False) for _ in range(seeds)])
-    truth = rng.integers(0, classes, (seeds, n_test))
-    predicted = rng.integers(0, classes, (layers, seeds, n_test))
-    return Probes(rows, truth, predicted, np.zeros((layers, seeds)), np.ones((layers, seeds), int))
-
-
-@pytest.mark.parametrize("classes", [2, 3, 7])
-def test_f1_is_that_of_scikit_learn(classes):
-    probes = make_probes(classes=classes)
-    counts = np.random.default_rng(1).integers(0, 3, (4, 30))
-    found = macro_f1(probes, counts, classes)
-    for draw, times in enumerate(counts):
-        for seed, rows in enumerate(probes.rows):
-            truth = np.repeat(probes.truth[seed], times[rows])
-            for layer in range(3):
-                predicted = np.repeat(probes.predicted[layer, seed], times[rows])
-                expected = f1_score(truth, predicted, average="macro", zero_division=0)
-                assert found[draw, layer, seed] == pytest.approx(expected)
-
-
-def test_the_probes_own_f1_is_what_all_their_test_examples_give():
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, 40)
-    settings = ProbeSettings(epochs=4, first_epoch=0, seeds=(0, 1))
-    vectors = rng.normal(size=(40, 2, 5)).astype(np.float32)
-    probes = train_probes(vectors, {"original": Target(labels, 3)}, settings)["original"]
-    found = macro_f1(probes, np.ones((1, 40), dtype=np.int64), 3)
-    np.testing.assert_allclose(found[0], probes.f1)
-
-
-def test_a_seed_without_such_test_examples_has_no_f1():
-    probes = make_probes()
-    counts = np.ones((1, 30), dtype=np.int64)
-    counts[0, probes.rows[1]] = 0
-    found = macro_f1(probes, counts, 3)
-    assert np.isnan(found[0, :, 1]).all()
 
 
 def curve(values, chance=0.0):

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -239,7 +240,7 @@ def test_a_subsample_rounds_by_largest_remainder():
     assert np.bincount(subsample(task, 4, seed=3).train.labels, minlength=3).tolist() == [3, 1, 0]
 
 
-def test_a_subsample_depends_on_its_seed_and_leaves_held_out_data_alone():
+def test_a_subsample_depends_on_its_seed_and_leaves_small_held_out_data_alone():
     task = task_of([0, 1] * 50, 2)
     one, again, other = (subsample(task, 20, seed=seed) for seed in (1, 1, 2))
     assert same(one.train, again.train)
@@ -247,6 +248,16 @@ def test_a_subsample_depends_on_its_seed_and_leaves_held_out_data_alone():
     assert one.validation is task.validation
     assert one.test is task.test
     assert one.source == "a test, 20 of 100 training examples"
+
+
+def test_a_subsample_has_no_more_held_out_examples_than_training_examples():
+    task = replace(task_of([0, 1] * 50, 2), validation=numbered(30), test=numbered(21))
+    part = subsample(task, 20, seed=1)
+    assert (len(part.validation), len(part.test)) == (20, 20)
+    assert set(part.validation.parts) <= set(task.validation.parts)
+    again, other = (subsample(task, 20, seed=seed) for seed in (1, 2))
+    assert same(part.validation, again.validation)
+    assert not same(part.validation, other.validation)
 
 
 @pytest.mark.parametrize("size", [0, 101])

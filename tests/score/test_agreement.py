@@ -134,14 +134,41 @@ def test_spearman_is_computed_from_ranks():
     # Rank differences 0, 1, 1, 1, 1: rho = 1 - 6 * 4 / (5 * 24).
     found = correlation(np.array([1.0, 2, 3, 4, 5]), np.array([1.0, 30, 2, 500, 400]))
     assert (found.rho, found.n, found.n_dropped, found.why) == (pytest.approx(0.8), 5, 0, "")
-    assert found.p == pytest.approx(0.1041, abs=1e-4)
+    # Of the 120 orders 16 have as small a sum of squared differences (at most 4) or as large a one.
+    assert found.p == pytest.approx(16 / 120)
 
 
 def test_pearson_is_computed_from_values():
     # Deviations (-1, 0, 1) and (-2, 1, 1): 3 / sqrt(2 * 6).
     found = correlation(np.array([1.0, 2, 3]), np.array([0.0, 3, 3]), "pearson")
     assert found.rho == pytest.approx(3 / np.sqrt(12))
-    assert found.p == pytest.approx(stats.pearsonr([1, 2, 3], [0, 3, 3]).pvalue)
+    # 0 comes first, second or last: two orders each, of which the middle ones give 0.
+    assert found.p == pytest.approx(4 / 6)
+
+
+def test_few_pairs_have_an_exact_p():
+    three, eight, nine = (np.arange(float(n)) for n in (3, 8, 9))
+    # All orders of three: only the given one and its reverse are perfect.
+    assert correlation(three, -three).p == pytest.approx(2 / 6)
+    assert correlation(eight, eight).p == pytest.approx(2 / 40320)
+    mixed = np.array([3.0, 0, 2, 1, 4, 8, 5, 7, 6])
+    assert correlation(nine, mixed).p == stats.spearmanr(nine, mixed).pvalue
+
+
+@pytest.mark.parametrize("kind", ["spearman", "pearson"])
+def test_the_exact_p_is_that_of_a_permutation_test(kind):
+    """Ties included, and pairs in whatever order."""
+    x, y = np.array([1.0, 4, 4, 2, 9, 3]), np.array([2.0, 2, 7, 1, 3, 3])
+    coefficient = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}[kind]
+    plain = stats.permutation_test(
+        (x,),
+        lambda moved: abs(coefficient(moved, y).statistic),
+        permutation_type="pairings",
+        alternative="greater",
+        n_resamples=np.inf,
+    )
+    assert correlation(x, y, kind).p == pytest.approx(plain.pvalue, abs=1e-12)
+    assert correlation(x[::-1], y[::-1], kind).p == pytest.approx(plain.pvalue, abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["spearman", "pearson"])
@@ -199,31 +226,31 @@ def test_the_interval_of_a_correlation_is_about_as_wide_as_fisher_says(kind):
 
 
 def test_resamples_with_a_constant_side_are_dropped_from_the_interval():
-    three = np.array([1.0, 2.0, 3.0])
-    found = correlation_interval(three, three, rng=generator(1), n_resamples=400)
+    five = np.arange(5.0)
+    found = correlation_interval(five, five, rng=generator(1), n_resamples=4000)
     assert found.n_dropped > 0
-    # A resample of three pairs that uses two of them has a coefficient; of one, it has none.
+    # A resample that uses two pairs has a coefficient; of one, it has none.
     assert found.low == found.high == pytest.approx(1)
 
 
 @pytest.mark.parametrize("kind", ["spearman", "pearson"])
 def test_resampled_coefficients_are_those_of_the_repeated_pairs(kind):
     """The interval's ends are quantiles of what plain resampling gives, ties included."""
-    x = np.array([1.0, 2, 2, 3, 5, 4, 7, 7])
-    y = np.array([2.0, 1, 4, 4, 3, 8, 6, 9])
-    groups = np.array(list("aabbccdd"))
+    x = np.array([1.0, 2, 2, 3, 5, 4, 7, 7, 6, 5])
+    y = np.array([2.0, 1, 4, 4, 3, 8, 6, 9, 9, 5])
+    groups = np.array(list("aabbccddee"))
     found = correlation_interval(
         x, y, rng=generator(5), groups=groups, kind=kind, n_resamples=50, level=0.8
     )
-    drawn = bootstrap_counts(4, 50, generator(5))[:, [0, 0, 1, 1, 2, 2, 3, 3]]
+    drawn = bootstrap_counts(5, 50, generator(5))[:, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]]
     plain = [correlation(np.repeat(x, c), np.repeat(y, c), kind).rho for c in drawn]
     low, high = np.nanquantile(plain, [0.1, 0.9])
     assert (found.low, found.high) == pytest.approx((low, high))
 
 
-def test_two_groups_are_too_few_for_an_interval():
-    x = np.arange(6.0)
-    found = correlation_interval(x, x, rng=generator(1), groups=np.array(list("aaabbb")))
+def test_four_groups_are_too_few_for_an_interval():
+    x = np.arange(8.0)
+    found = correlation_interval(x, x, rng=generator(1), groups=np.array(list("aabbccdd")))
     assert found.estimate == pytest.approx(1)
     assert np.isnan([found.low, found.high]).all()
 

@@ -17,6 +17,7 @@ from memloc.train.finetune import (
     Objective,
     epoch_order,
     learning,
+    learning_groups,
     out_of_memory_explained,
     schedule,
     train_epoch,
@@ -49,6 +50,18 @@ def groups_of(loaded, *, blocks=(0, 1)):
     parts, named = find_parts(loaded.stack), dict(loaded.model.named_parameters())
     chosen = [parts.after, *(parts.blocks[i] for i in blocks)]
     return [{name: named[name] for name in group} for group in chosen]
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_what_learns_is_all_of_a_model_but_for_frozen_embeddings(load, family, embeddings):
+    loaded, _ = load(family)
+    parts = find_parts(loaded.stack)
+    after, *blocks = learning_groups(loaded.stack, embeddings=embeddings)
+    assert tuple(after) == parts.after
+    expected = [*parts.blocks, *([parts.embeddings] if embeddings else [])]
+    assert [tuple(block) for block in blocks] == expected
+    everything = dict(loaded.model.named_parameters())
+    assert all(p is everything[name] for group in (after, *blocks) for name, p in group.items())
 
 
 def merged(groups):

@@ -13,7 +13,9 @@ from memloc.protocol import ProbeSettings
 from memloc.train import evaluate
 from memloc.train.perceptrons import Perceptrons, initial_weights
 from memloc.train.probe import (
+    Probes,
     Target,
+    drawn_f1,
     epoch_dropout,
     epoch_order,
     f1_scores,
@@ -174,6 +176,46 @@ def test_f1_agrees_with_scikit_learn(f1_of):
                     )
                 )
             assert found[row] == pytest.approx(expected)
+
+
+def random_probes(n=30, n_test=12, layers=3, seeds=2, classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = np.stack([rng.choice(n, n_test, replace=False) for _ in range(seeds)])
+    truth = rng.integers(0, classes, (seeds, n_test))
+    predicted = rng.integers(0, classes, (layers, seeds, n_test))
+    return Probes(rows, truth, predicted, np.zeros((layers, seeds)), np.ones((layers, seeds), int))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_f1_of_examples_drawn_several_times_is_that_of_repeated_ones(classes):
+    probes = random_probes(classes=classes)
+    counts = np.random.default_rng(1).integers(0, 3, (4, 30)).astype(float)
+    found = drawn_f1(probes, counts, range(classes))
+    for draw, times in enumerate(counts.astype(int)):
+        for seed, rows in enumerate(probes.rows):
+            truth = np.repeat(probes.truth[seed], times[rows])
+            for layer in range(3):
+                predicted = np.repeat(probes.predicted[layer, seed], times[rows])
+                expected = f1_score(truth, predicted, average="macro", zero_division=0)
+                assert found[draw, layer, seed] == pytest.approx(expected)
+
+
+def test_the_probes_own_f1_is_what_all_their_test_examples_give():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 40)
+    settings = settings_with(epochs=4, first_epoch=0)
+    vectors = rng.normal(size=(40, 2, 5)).astype(np.float32)
+    probes = train_probes(vectors, {"original": Target(labels, 3)}, settings)["original"]
+    found = drawn_f1(probes, np.ones((1, 40)), range(3))
+    np.testing.assert_allclose(found[0], probes.f1)
+
+
+def test_a_seed_without_such_test_examples_has_no_f1():
+    probes = random_probes()
+    counts = np.ones((1, 30))
+    counts[0, probes.rows[1]] = 0
+    found = drawn_f1(probes, counts, range(3))
+    assert np.isnan(found[0, :, 1]).all()
 
 
 def test_a_signal_is_found_where_it_is_and_shuffled_labels_are_not():

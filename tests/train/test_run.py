@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from memloc.errors import StoreError, UnknownName
 from memloc.records import Examples
@@ -18,6 +20,25 @@ EPOCHS = {"finetune__epochs": 1}
 def there(recipe_of, tmp_path):
     """A run with the frozen weights only, which are quick to make."""
     return train_run(recipe_of(**EPOCHS), tmp_path / "run", ["frozen"])
+
+
+def test_a_run_is_called_by_the_names_of_its_task_and_model(recipe_of, there):
+    folder = Path(recipe_of().model)
+    assert folder.is_absolute()
+    assert there.name == f"words · {folder.name} · seed 1"
+    hub = Run(there.folder, {**there.about, "model": "facebook/opt-125m"})
+    assert hub.name == "words · opt-125m · seed 1"
+
+
+def test_a_run_knows_the_weights_it_started_from(recipe_of, there):
+    start = there.load_pretrained(seed=1)
+    frozen = there.load("frozen")
+    for block, same in zip(start.stack.blocks, frozen.stack.blocks, strict=True):
+        for one, other in zip(block.parameters(), same.parameters(), strict=True):
+            assert torch.equal(one, other)
+    assert start.new_weights
+    heads = [there.load_pretrained(seed=s).model.state_dict()[start.new_weights[0]] for s in (1, 2)]
+    assert not torch.equal(*heads)
 
 
 def refusal(recipe, run):

@@ -1,6 +1,7 @@
 """From a recipe to a run on disk, on models that really learn a few labels by heart."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -98,6 +99,23 @@ def test_memorised_is_the_first_epoch_above_the_threshold(made):
     loaded = run.load("memorised")
     found = predict(loaded.stack, encoded(loaded, task.train)).argmax(1)
     assert (found == noisy.assigned).mean() == pytest.approx(table["accuracy"][first - 1])
+
+
+def test_measuring_less_often_changes_nothing_else(made, tmp_path):
+    recipe, run = made
+    seldom = recipe.protocol.replace({"finetune.measure_every": 5})
+    other = train_run(replace(recipe, protocol=seldom), tmp_path, ["final", "memorised"])
+    one, two = (r.load("final").model.state_dict() for r in (run, other))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    plain, less = curve(run), curve(other)
+    measured = less[less["accuracy"].notna()]
+    assert list(measured["epoch"]) == [5, 10, 12]  # and the last
+    assert list(measured["accuracy"]) == list(plain["accuracy"][measured.index])
+    assert list(less["loss"]) == list(plain["loss"])
+    first = next(
+        e for e, a in zip(measured["epoch"], measured["accuracy"], strict=True) if a > 0.993
+    )
+    assert json.loads((other.path("memorised") / "memloc.json").read_text())["epoch"] == first
 
 
 @pytest.mark.parametrize(

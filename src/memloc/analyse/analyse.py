@@ -12,6 +12,7 @@ from memloc.analyse.store import Analysis
 from memloc.analyse.variants import centroids, variants
 from memloc.errors import lookup
 from memloc.models.device import suitable_threads
+from memloc.train.provenance import of_the_same
 from memloc.train.run import Run
 
 ANALYSES = ("centroids", "label-probes", "generalisation")
@@ -85,7 +86,7 @@ def _kept_or_made(out: Path, material: Material, maker: _Maker, name: str) -> An
     inputs = {**material.about(), **maker.depends_on}
     if path.is_file():
         kept = Analysis.read(path)
-        if all(kept.about.get(key) == value for key, value in inputs.items()):
+        if of_the_same(kept.about, inputs):
             return kept
     found = maker.make()
     verdict = material.run.verdict()

@@ -6,7 +6,6 @@ that were is counterfactual memorisation. Each model is a piece of work of its o
 file when it is done, and made again only for other settings.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,6 @@ from memloc.analyse.drift import LEVEL, RESAMPLES
 from memloc.analyse.material import Material
 from memloc.analyse.store import Analysis
 from memloc.data.encode import Encoded
-from memloc.models.load import Classifier, LoadOptions, load_model
-from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings
@@ -29,8 +26,9 @@ from memloc.records import BoolArray, FloatArray, IntArray, read_table, write_ta
 from memloc.score.uncertainty import Interval, bootstrap
 from memloc.seeds import generator, number
 from memloc.train.evaluate import predict
-from memloc.train.finetune import Objective, learning, logits_of, train_epoch
+from memloc.train.finetune import Objective, learning, learning_groups, logits_of, train_epoch
 from memloc.train.gathering import merged
+from memloc.train.provenance import plain
 from memloc.train.training import Recipe
 
 if TYPE_CHECKING:
@@ -142,7 +140,8 @@ def train_half(material: Material, model: int, advance: Advance = lambda _steps:
     n = len(material.noisy.assigned)
     settings, seed = _settings(material), number(material.run.seed, "generalisation", model)
     rows = half_of(n, material.protocol.generalisation.share, material.run.seed, model)
-    start = _pretrained(material, seed)
+    start = material.run.load_pretrained(seed)
+    start.model.to(material.device)
     encoded = material.encode(start)
     _fit(start.stack, encoded, rows, material.noisy.assigned[rows], (settings, seed, advance))
     logits = predict(start.stack, encoded)
@@ -168,17 +167,8 @@ def _train(material: Material, models: Sequence[int]) -> dict[int, Half]:
     settings, n = _settings(material), len(material.noisy.assigned)
     size = len(half_of(n, material.protocol.generalisation.share, material.run.seed, 1))
     updates = settings.epochs * -(-size // settings.batch_size)
-    with track(f"{material.name} · generalisation", len(models) * updates) as advance:
+    with track(f"{material.run.name} · generalisation", len(models) * updates) as advance:
         return {model: train_half(material, model, advance) for model in models}
-
-
-def _pretrained(material: Material, seed: int) -> Classifier:
-    about = material.run.about
-    allowed = (about.get("remote_code", False), about.get("any_format", False))
-    options = LoadOptions(*allowed, depth=int(about["depth"]))
-    loaded = load_model(about["model"], material.task.label_names, seed=seed, options=options)
-    loaded.model.to(material.device)
-    return loaded
 
 
 def _settings(material: Material) -> FineTuneSettings:
@@ -197,20 +187,16 @@ def _fit(
     how: tuple[FineTuneSettings, int, Advance],
 ) -> None:
     settings, seed, advance = how
-    parts, named = find_parts(stack), dict(stack.model.named_parameters())
-    groups = [parts.after, *parts.blocks]
-    if not settings.freeze_embeddings:
-        groups.append(parts.embeddings)
-    chosen = [{name: named[name] for name in group} for group in groups]
+    groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
     logits = logits_of(stack, encoded)
-    with learning(stack.model, chosen) as tensors:
+    with learning(stack.model, groups) as tensors:
         objective = Objective(
             name="generalisation",
             logits=lambda batch: logits(rows[batch]),
             labels=torch.from_numpy(labels).to(stack.device),
             lengths=encoded.lengths[rows],
             tensors=merged(tensors),
-            parameters=merged(chosen),
+            parameters=merged(groups),
             settings=settings,
         )
         for epoch in range(1, settings.epochs + 1):
@@ -225,14 +211,13 @@ def _identity(material: Material, model: int) -> dict[str, Any]:
     """What decides a model's answers: not how many models there are."""
     facts = {
         "model": model,
-        "inputs": material.about()["inputs"],
+        "inputs": material.run.inputs,
         "seed": material.run.seed,
         "share": material.protocol.generalisation.share,
         "text": material.protocol.text.model_dump(),
         "finetune": _settings(material).model_dump(exclude={"seeds", "accumulate"}),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(facts))
-    return plain
+    return plain(facts)
 
 
 def _write(material: Material, model: int, half: Half) -> None:

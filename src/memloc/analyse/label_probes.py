@@ -18,7 +18,7 @@ from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.score.depth import event, first_layer
 from memloc.score.uncertainty import CHUNK, bootstrap_counts
 from memloc.seeds import generator
-from memloc.train.probe import Probes, Target, shuffled, train_probes
+from memloc.train.probe import Probes, Target, drawn_f1, shuffled, train_probes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,31 +62,12 @@ def curves(
     probes: Mapping[str, Probes], is_noisy: BoolArray, counts: IntArray, n_classes: int
 ) -> dict[tuple[str, str], Curve]:
     """The three curves when example i is there `counts[:, i]` times, (draws, examples)."""
-    found = {}
+    found, classes = {}, range(n_classes)
     for examples, labels in CURVES:
-        drawn = counts * (is_noisy if examples == "noisy" else ~is_noisy)
-        f1, chance = (macro_f1(probes[name], drawn, n_classes) for name in (labels, "chance"))
+        drawn = (counts * (is_noisy if examples == "noisy" else ~is_noisy)).astype(np.float64)
+        f1, chance = (drawn_f1(probes[name], drawn, classes) for name in (labels, "chance"))
         found[examples, labels] = Curve(f1, chance)
     return found
-
-
-def macro_f1(probes: Probes, counts: IntArray, n_classes: int) -> FloatArray:
-    """F1 (draws, layers, seeds) of test examples that are there `counts` (draws, examples) times.
-
-    The mean over classes that are among them or predicted for them, as in `f1_scores`; NaN where
-    there is no example.
-    """
-    n_layers, n_seeds, _ = probes.predicted.shape
-    total, seen = np.zeros((2, len(counts), n_layers, n_seeds))
-    for seed, rows in enumerate(probes.rows):
-        drawn, predicted = counts[:, rows].astype(np.float64), probes.predicted[:, seed].T
-        for label in range(n_classes):
-            is_it, is_predicted = probes.truth[seed] == label, predicted == label
-            hits = drawn @ (is_predicted & is_it[:, None])
-            count = drawn @ is_predicted + (drawn @ is_it)[:, None]
-            total[..., seed] += 2 * hits / np.maximum(1, count)
-            seen[..., seed] += count > 0
-    return np.asarray(total / np.where(seen > 0, seen, np.nan))
 
 
 def summarise(

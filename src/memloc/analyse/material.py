@@ -1,19 +1,20 @@
 """What an analysis looks at: a run's examples, labels, settings and weights."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from memloc.data.encode import Encoded, encode
+from memloc.data.encode import Encoded
 from memloc.errors import DataError, SettingsError
 from memloc.models.device import pick_device
 from memloc.models.hidden import Vectors
 from memloc.models.load import Classifier
 from memloc.protocol import Protocol
 from memloc.records import NoisyLabels, Task
+from memloc.train.evaluate import encode_for
+from memloc.train.provenance import provenance
 from memloc.train.run import Run
 from memloc.train.vectors import vectors_of
 
@@ -48,11 +49,6 @@ class Material:
         return cls(run, task, noisy, protocol, str(pick_device(device)))
 
     @property
-    def name(self) -> str:
-        """For people."""
-        return f"{self.task.name} · {self.run.about['model']} · seed {self.run.seed}"
-
-    @property
     def work(self) -> Path:
         """A folder in which half-done work may be kept."""
         return self.run.folder / "analyse" / "work"
@@ -65,8 +61,7 @@ class Material:
 
     def encode(self, model: Classifier) -> Encoded:
         """The training texts as this model reads them."""
-        limit = min(self.protocol.text.max_tokens, model.max_tokens)
-        return encode(self.task.train.parts, model.tokenizer, model.separator, limit)
+        return encode_for(model, self.task.train, self.protocol.text.max_tokens)
 
     def vectors(self, model: Classifier) -> Vectors:
         """Of the training texts, one for each layer 0..L, in one pass."""
@@ -80,17 +75,9 @@ class Material:
 
     def about(self) -> dict[str, Any]:
         """What a result says of where it came from."""
-        about = self.run.about
-        facts = {
-            "subject": self.name,
-            "seed": self.run.seed,
-            "depth": about["depth"],
-            "preset": self.protocol.preset,
-            "changes": self.protocol.changes(),
-            "inputs": {"run": about["task"]["hash"], "weights": about["weights_hash"]},
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(facts))  # as it reads back from a file
-        return plain
+        run = self.run
+        depth = run.about["depth"]
+        return provenance(run.name, run.seed, self.protocol, run.inputs, depth=depth)
 
 
 def _check(task: Task, noisy: NoisyLabels) -> None:

@@ -48,7 +48,7 @@ def centroids(material: Material, wanted: Mapping[str, range | None]) -> Analysi
 
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     remarks: list[str] = []
-    with track(f"{material.name} · centroids", len(wanted)) as advance:
+    with track(f"{material.run.name} · centroids", len(wanted)) as advance:
         for name, window in wanted.items():
             vectors = variant_vectors(material, window)
             found = positions(vectors, material.noisy, material.task.n_classes)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.random import Generator
 
 from memloc.errors import DataError, SettingsError
-from memloc.records import Examples, IntArray, Task
+from memloc.records import Examples, Task
 from memloc.seeds import generator
 
 
@@ -28,7 +28,8 @@ def halve(examples: Examples, rng: Generator) -> tuple[Examples, Examples]:
 def subsample(task: Task, n_train: int, seed: int) -> Task:
     """The task with a random `n_train` of its training examples, classes in the same shares.
 
-    Shares are rounded by largest remainder; a very rare class may lose its last example.
+    Shares are rounded by largest remainder; a very rare class may lose its last example. Held-out
+    splits keep at most as many, since every epoch is measured on them.
     """
     there = len(task.train)
     if not 1 <= n_train <= there:
@@ -36,9 +37,18 @@ def subsample(task: Task, n_train: int, seed: int) -> Task:
             f"{n_train:,} training examples were asked for, task {task.name!r} has {there:,}:"
             f" choose a number from 1 to {there:,}."
         )
-    rows = _stratified(task.train.labels, n_train, generator(seed, "subsample", task.name))
-    source = f"{task.source}, {n_train} of {there} training examples"
-    return replace(task, train=task.train.take(rows), source=source)
+
+    def some(part: Examples, *name: str) -> Examples:
+        rng = generator(seed, "subsample", task.name, *name)
+        return part if len(part) < n_train else _some(part, n_train, rng)
+
+    return replace(
+        task,
+        train=some(task.train),
+        validation=some(task.validation, "validation"),
+        test=some(task.test, "test"),
+        source=f"{task.source}, {n_train} of {there} training examples",
+    )
 
 
 def _cut(examples: Examples, size: int, rng: Generator) -> tuple[Examples, Examples]:
@@ -46,7 +56,9 @@ def _cut(examples: Examples, size: int, rng: Generator) -> tuple[Examples, Examp
     return examples.take(np.sort(order[:size])), examples.take(np.sort(order[size:]))
 
 
-def _stratified(labels: IntArray, size: int, rng: Generator) -> IntArray:
+def _some(examples: Examples, size: int, rng: Generator) -> Examples:
+    """So many at random, classes in the same shares."""
+    labels = examples.labels
     counts = np.bincount(labels)
     # Integers throughout: a share of count * size / total is exact as quotient and remainder.
     quota, remainder = np.divmod(counts * size, len(labels))
@@ -56,4 +68,4 @@ def _stratified(labels: IntArray, size: int, rng: Generator) -> IntArray:
         rng.choice(np.flatnonzero(labels == label), size=n, replace=False)
         for label, n in enumerate(quota)
     ]
-    return np.sort(np.concatenate(chosen))
+    return examples.take(np.sort(np.concatenate(chosen)))

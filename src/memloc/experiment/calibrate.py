@@ -25,14 +25,13 @@ from memloc.experiment.planning import make_plan
 from memloc.experiment.shapes import Shape
 from memloc.experiment.step import limit_threads
 from memloc.models.device import pick_device
-from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.models.width import NARROW
 from memloc.protocol import FineTuneSettings, Protocol
 from memloc.records import write_json
 from memloc.seeds import generator, torch_seeded
 from memloc.train.evaluate import predict
-from memloc.train.finetune import Objective, learning, logits_of, train_epoch
+from memloc.train.finetune import Objective, learning, learning_groups, logits_of, train_epoch
 from memloc.train.gathering import merged
 from memloc.train.probe import Target, train_probes
 
@@ -121,8 +120,7 @@ def _texts(n: int, length: int) -> Encoded:
 
 
 def _update_seconds(stack: Stack, texts: Encoded, settings: FineTuneSettings) -> float:
-    parts, named = find_parts(stack), dict(stack.model.named_parameters())
-    groups = [{n: named[n] for n in group} for group in [parts.after, *parts.blocks]]
+    groups = learning_groups(stack, embeddings=False)
     labels = torch.zeros(len(texts), dtype=torch.int64, device=stack.device)
     with learning(stack.model, groups) as tensors:
         objective = Objective(

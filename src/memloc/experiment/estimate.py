@@ -172,7 +172,7 @@ class _Costs:
 
     def _training(self, weights: tuple[str, ...], n: float, epochs: int) -> float:
         validation = 0.25 * self.n
-        looking = (self.n + validation) * self.predict
+        looking = (self.n + validation) * self.predict / self.protocol.finetune.measure_every
         whole = epochs * (n * self.update + looking)
         trainings = ("final" in weights or "memorised" in weights) + ("reference" in weights)
         # Only the head learns, on vectors that are there.

@@ -89,6 +89,7 @@ class View:
     def __init__(self, quiet: bool = False) -> None:
         self._live: Any = None
         self._quiet = quiet
+        self._began = False
 
     def __enter__(self) -> "View":
         return self
@@ -105,6 +106,9 @@ class View:
             self._draw(progress)
         elif ended is not None:
             print(_line(progress, ended), file=sys.stderr, flush=True)
+        elif progress.running and not self._began:
+            print(_head(progress), file=sys.stderr, flush=True)
+        self._began |= bool(progress.running)
 
     def _draw(self, progress: Progress) -> None:
         from rich.console import Console, Group

@@ -1,6 +1,5 @@
 """The contract of a localiser, `score_layers(subject) -> LayerScores`, and how others register."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,12 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from memloc.data.encode import Encoded, encode
+from memloc.data.encode import Encoded
 from memloc.errors import MemlocError, ModelError, StoreError, lookup
 from memloc.localise.scores import LayerScores
 from memloc.models.load import Classifier
 from memloc.protocol import Protocol as Settings
 from memloc.records import Examples, IntArray, NoisyLabels
+from memloc.train.evaluate import encode_for
+from memloc.train.provenance import provenance
 
 ENTRY_POINTS = "memloc.localisers"
 """Other packages register a localiser under this group."""
@@ -70,8 +71,7 @@ class Subject:
 
     def encode(self, model: Classifier) -> Encoded:
         """The training texts as this model reads them."""
-        limit = min(self.protocol.text.max_tokens, model.max_tokens)
-        return encode(self.examples.parts, model.tokenizer, model.separator, limit)
+        return encode_for(model, self.examples, self.protocol.text.max_tokens)
 
     @cached_property
     def noisy_rows(self) -> IntArray:
@@ -85,15 +85,7 @@ class Subject:
 
     def about(self) -> dict[str, Any]:
         """What a result says of where it came from."""
-        facts = {
-            "subject": self.name,
-            "seed": self.seed,
-            "preset": self.protocol.preset,
-            "changes": self.protocol.changes(),
-            "inputs": dict(self.inputs),
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(facts))  # as it reads back from a file
-        return plain
+        return provenance(self.name, self.seed, self.protocol, self.inputs)
 
 
 def localisers() -> dict[str, Callable[[], Localiser]]:

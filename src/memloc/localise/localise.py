@@ -12,6 +12,7 @@ from memloc.localise.scores import LayerScores
 from memloc.localise.subjects import Weights, checkpoint_subject, run_subject
 from memloc.models.device import suitable_threads
 from memloc.train.evaluate import predict
+from memloc.train.provenance import of_the_same
 from memloc.train.run import Run
 
 METHODS = ("swapping", "retraining", "gradients", "probing")
@@ -121,5 +122,4 @@ def _there_already(path: Path, subject: Subject) -> LayerScores | None:
     if not path.is_file():
         return None
     found = LayerScores.read(path)
-    same = all(found.about.get(key) == value for key, value in subject.about().items())
-    return found if same else None
+    return found if of_the_same(found.about, subject.about()) else None

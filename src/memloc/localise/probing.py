@@ -13,7 +13,7 @@ from memloc.records import FloatArray, IntArray
 from memloc.score.depth import centres_of_gravity
 from memloc.score.uncertainty import CHUNK, Interval, bootstrap_counts
 from memloc.seeds import generator
-from memloc.train.probe import Probes, Target, shuffled, train_probes
+from memloc.train.probe import Probes, Target, drawn_f1, shuffled, train_probes
 from memloc.train.vectors import vectors_of
 
 NOISY = 1
@@ -79,17 +79,12 @@ def resampled_f1(probes: Probes, n: int, n_resamples: int, rng: Generator) -> Fl
 
     One draw serves all layers and seeds; of an example, each seed sees it if it is a test example.
     """
-    is_noisy, called_noisy = probes.truth == NOISY, probes.predicted == NOISY
     found = np.empty((n_resamples, *probes.f1.shape))
     step = max(1, CHUNK // n)
     for start in range(0, n_resamples, step):
         counts = bootstrap_counts(n, min(step, n_resamples - start), rng).astype(np.float32)
-        for seed, rows in enumerate(probes.rows):
-            drawn, noisy, called = counts[:, rows], is_noisy[seed], called_noisy[:, seed].T
-            hits = drawn @ (called & noisy[:, None]).astype(np.float32)
-            total = drawn @ (called * np.float32(1) + noisy[:, None])
-            found[start : start + step, :, seed] = 2 * hits / np.maximum(1, total)
-    return found
+        found[start : start + step] = drawn_f1(probes, counts, [NOISY])
+    return np.nan_to_num(found)
 
 
 def _vectors(subject: Subject) -> Vectors:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memloc.localise.base import Subject
 from memloc.models.device import pick_device
-from memloc.models.load import Classifier, LoadOptions, load_checkpoint, load_model
+from memloc.models.load import Classifier, load_checkpoint, load_model
 from memloc.protocol import Protocol, preset
 from memloc.records import Examples, NoisyLabels
 from memloc.train.run import CHECKPOINTS, Run
@@ -15,23 +15,18 @@ from memloc.train.run import CHECKPOINTS, Run
 def run_subject(run: Run, device: str = "auto") -> Subject:
     """A run's training examples and weights."""
     task, noisy = run.data()
-    about = run.about
-    loaders = {name: _run_loader(run, name) for name in CHECKPOINTS if run.path(name).is_dir()}
-    allowed = (about.get("remote_code", False), about.get("any_format", False))
-    options = LoadOptions(*allowed, depth=int(about["depth"]))
-    loaders["pretrained"] = lambda: load_model(
-        about["model"], task.label_names, seed=run.seed, options=options
-    )
-    without = about.get("without", {})
+    loaders = {name: _run_loader(run, name) for name in run.weights()}
+    loaders["pretrained"] = lambda: run.load_pretrained(run.seed)
+    without = run.about.get("without", {})
     return Subject(
-        name=f"{task.name} · {about['model']} · seed {run.seed}",
+        name=run.name,
         examples=task.train,
         noisy=noisy,
         protocol=run.protocol,
         seed=run.seed,
         loaders=loaders,
         work=run.folder / "localise" / "work",
-        inputs={"run": about["task"]["hash"], "weights": about["weights_hash"]},
+        inputs=run.inputs,
         missing={n: without.get(n, "`memloc train` makes them.") for n in CHECKPOINTS},
         device=str(pick_device(device)),
     )

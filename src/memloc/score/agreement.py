@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,7 +23,11 @@ COEFFICIENTS: dict[str, Callable[..., Any]] = {
 }
 
 FEWEST = 3
-"""Pairs for a coefficient, and groups of them for its interval."""
+"""Pairs for a coefficient."""
+FEWEST_GROUPS = 5
+"""For an interval: resamples of fewer groups are too often all alike."""
+EXACT_UP_TO = 8
+"""Pairs for which p counts all orders: the usual approximation is sure of three in a row."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,8 @@ def auroc(weights: FloatArray, planted: Collection[int]) -> float:
 def correlation(x: FloatArray, y: FloatArray, kind: Kind = "spearman") -> Correlation:
     """Coefficient of the pairs of `x` (n,) and `y` (n,); pairs with a missing number are dropped.
 
-    With fewer than three pairs, or where one side is constant, it is NaN and `why` says so.
+    With fewer than three pairs, or where one side is constant, it is NaN and `why` says so. Up to
+    eight pairs p is exact: the share of all orders of `y` with as large a coefficient.
     """
     pairs = _pairs(x, y)
     n, n_dropped = len(pairs), len(x) - len(pairs)
@@ -98,7 +105,8 @@ def correlation(x: FloatArray, y: FloatArray, kind: Kind = "spearman") -> Correl
     if why:
         return Correlation(np.nan, np.nan, n, n_dropped, why)
     found = lookup("correlation", kind, COEFFICIENTS)(pairs[:, 0], pairs[:, 1])
-    return Correlation(float(found.statistic), float(found.pvalue), n, n_dropped)
+    p = _exact_p(pairs, kind) if n <= EXACT_UP_TO else float(found.pvalue)
+    return Correlation(float(found.statistic), p, n, n_dropped)
 
 
 def correlation_interval(  # noqa: PLR0913 - four of them have a usual value
@@ -114,7 +122,7 @@ def correlation_interval(  # noqa: PLR0913 - four of them have a usual value
     """The coefficient with its bootstrap interval over pairs, or over `groups` (n,) of them.
 
     Resamples with a constant side are dropped; all is NaN where the coefficient itself is, and the
-    interval where there are fewer than three groups to draw.
+    interval where there are fewer than five groups to draw.
     """
     there = np.isfinite(x) & np.isfinite(y)
     x, y = x[there], y[there]
@@ -126,7 +134,7 @@ def correlation_interval(  # noqa: PLR0913 - four of them have a usual value
         np.arange(len(x)) if groups is None else groups[there], return_inverse=True
     )
     n_groups = int(group.max()) + 1
-    if n_groups < FEWEST:
+    if n_groups < FEWEST_GROUPS:
         return nowhere
     counts = bootstrap_counts(n_groups, n_resamples, rng)[:, group].astype(np.float64)
     if kind == "spearman":
@@ -137,6 +145,22 @@ def correlation_interval(  # noqa: PLR0913 - four of them have a usual value
         return nowhere
     low, high = np.quantile(kept, [(1 - level) / 2, (1 + level) / 2])
     return Interval(estimate, float(low), float(high), level, len(found) - len(kept))
+
+
+def _exact_p(pairs: FloatArray, kind: Kind) -> float:
+    """Share of the orders of one column that put the coefficient as far from 0 as it is."""
+    if kind == "spearman":
+        pairs = stats.rankdata(pairs, axis=0)
+    x, y = (pairs - pairs.mean(0)).T
+    found = np.abs(y[_orders(len(y))] @ x)
+    # The first order is the one found; others that are equal to it may differ in the last digits.
+    return float(np.mean(found >= found[0] * (1 - 1e-9)))
+
+
+@cache
+def _orders(n: int) -> NDArray[np.int64]:
+    """All orders (n!, n) of n things, the given one first."""
+    return np.array(list(permutations(range(n))))
 
 
 def _weighted_ranks(values: FloatArray, counts: FloatArray) -> FloatArray:
@@ -202,7 +226,7 @@ def _pairs(x: FloatArray, y: FloatArray) -> FloatArray:
 
 
 def _no_correlation(pairs: FloatArray) -> str:
-    if len(pairs) < 3:
+    if len(pairs) < FEWEST:
         return f"only {len(pairs)} pairs, three are needed"
     # Not `== 0`, for the reason that `_rounded` gives.
     constant = np.ptp(pairs, axis=0) <= 1e-12 * np.abs(pairs).max(axis=0)

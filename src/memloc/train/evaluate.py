@@ -9,15 +9,22 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch import nn
 
-from memloc.data.encode import Encoded, sorted_batches
+from memloc.data.encode import Encoded, encode, sorted_batches
+from memloc.models.load import Classifier
 from memloc.models.stack import Batch, Stack
-from memloc.records import IntArray, NoisyLabels
+from memloc.records import Examples, IntArray, NoisyLabels
 
 TOKENS_PER_BATCH = 2048
 """Enough to keep a device busy, little enough for any machine."""
 NUMBERS_PER_STATE = 100_000
 """A batch's state on a CPU: larger ones leave the cache, and memory is fetched anew for each
 operation (measured: 1.6 times slower at 2,048 tokens than at 256 for width 384)."""
+
+
+def encode_for(model: Classifier, examples: Examples, max_tokens: int) -> Encoded:
+    """Texts as this model reads them, cut where they are longer than asked or than it can read."""
+    limit = min(max_tokens, model.max_tokens)
+    return encode(examples.parts, model.tokenizer, model.separator, limit)
 
 
 def length_batches(stack: Stack, lengths: IntArray) -> list[IntArray]:

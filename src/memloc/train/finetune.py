@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from memloc.data.encode import Encoded, length_grouped_batches, random_batches
 from memloc.errors import TrainingError
 from memloc.models.packing import training_logits
+from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.protocol import FineTuneSettings
 from memloc.records import IntArray
@@ -161,6 +162,15 @@ def only_trainable(objectives: Sequence[Objective], index: int) -> Iterator[None
     finally:
         for parameter in everything.values():
             parameter.requires_grad_(True)
+
+
+def learning_groups(stack: Stack, *, embeddings: bool) -> list[Parameters]:
+    """What follows the blocks, then each block, then the embeddings if they learn."""
+    parts, named = find_parts(stack), dict(stack.model.named_parameters())
+    groups = [parts.after, *parts.blocks]
+    if embeddings:
+        groups.append(parts.embeddings)
+    return [{name: named[name] for name in group} for group in groups]
 
 
 @contextmanager

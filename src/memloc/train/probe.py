@@ -4,7 +4,7 @@ All that is random in a probe (split, order, dropout, first weights) comes from 
 probes of one seed differ in their layer alone, and none depends on what is trained beside it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,6 +118,25 @@ def f1_of_class(
     hits = (is_it & is_predicted).sum(-1)
     count = is_it.sum(-1) + is_predicted.sum(-1)
     return 2 * hits / np.maximum(1, count), count > 0
+
+
+def drawn_f1(probes: Probes, counts: NDArray[np.floating], classes: Sequence[int]) -> FloatArray:
+    """F1 (draws, layers, seeds) of test examples that are there `counts` (draws, examples) times.
+
+    The mean over those of `classes` that are among them or predicted for them, as in `f1_scores`;
+    NaN where none is.
+    """
+    n_layers, n_seeds, _ = probes.predicted.shape
+    total, seen = np.zeros((2, len(counts), n_layers, n_seeds))
+    for seed, rows in enumerate(probes.rows):
+        drawn, predicted = counts[:, rows], probes.predicted[:, seed].T
+        for label in classes:
+            is_it, is_predicted = probes.truth[seed] == label, predicted == label
+            hits = drawn @ (is_predicted & is_it[:, None])
+            count = drawn @ is_predicted + (drawn @ is_it)[:, None]
+            total[..., seed] += 2 * hits / np.maximum(1, count)
+            seen[..., seed] += count > 0
+    return np.asarray(total / np.where(seen > 0, seen, np.nan))
 
 
 @dataclass(frozen=True)

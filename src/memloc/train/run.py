@@ -65,6 +65,16 @@ class Run:
         """The model seed."""
         return int(self.about["seed"])
 
+    @property
+    def name(self) -> str:
+        """For people; a model from a folder is called like the folder."""
+        return f"{self.about['task']['name']} · {Path(self.about['model']).name} · seed {self.seed}"
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """What identifies its data and the weights that it started from."""
+        return {"run": self.about["task"]["hash"], "weights": self.about["weights_hash"]}
+
     def data(self) -> tuple[Task, NoisyLabels]:
         """The task as it was trained on, and the labels before and after perturbation."""
         table, _ = read_table(self.folder / "labels.parquet")
@@ -113,6 +123,15 @@ class Run:
             raise StoreError(f"{self.folder} has no {weights} weights: {hint}")
         options = LoadOptions(remote_code=self.about.get("remote_code", False))
         return load_checkpoint(self.path(weights), options)
+
+    def load_pretrained(self, seed: int) -> "Classifier":
+        """The weights that it started from, with a new head from `seed`."""
+        from memloc.models.load import LoadOptions, load_model
+
+        about = self.about
+        allowed = (about.get("remote_code", False), about.get("any_format", False))
+        options = LoadOptions(*allowed, depth=int(about["depth"]))
+        return load_model(about["model"], about["task"]["label_names"], seed=seed, options=options)
 
     def verdict(self) -> dict[str, Any]:
         """Whether the final weights memorised the noisy labels, with the numbers."""

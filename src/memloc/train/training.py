@@ -12,23 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from memloc.data.encode import Encoded, encode
+from memloc.data.encode import Encoded
 from memloc.data.perturb import perturb
 from memloc.errors import DataError, lookup
 from memloc.models import tiny
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
-from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings, Protocol, preset
 from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, write_table
 from memloc.seeds import generator
 from memloc.train.checkpoints import load_state, save_checkpoint, save_state
-from memloc.train.evaluate import accuracies, evaluating, predict
+from memloc.train.evaluate import accuracies, encode_for, evaluating, predict
 from memloc.train.finetune import (
     Objective,
     learning,
+    learning_groups,
     logits_of,
     out_of_memory_explained,
     train_epoch,
@@ -223,29 +223,25 @@ class _Training:
             yield objectives
 
     def _encode(self, examples: Examples) -> Encoded:
-        limit = min(self.recipe.protocol.text.max_tokens, self.trained.max_tokens)
-        return encode(examples.parts, self.trained.tokenizer, self.trained.separator, limit)
+        return encode_for(self.trained, examples, self.recipe.protocol.text.max_tokens)
 
     def _forward(self, stack: Stack) -> tuple[Callable[[IntArray], Tensor], list[Parameters]]:
         """How logits are computed in training, and the groups of parameters that learn."""
-        parts, everything = find_parts(stack), dict(stack.model.named_parameters())
-        groups = [parts.after]
-        if self.name == "frozen":
-            # Frozen blocks run without dropout, so their output is computed once.
-            self.vectors = {split: _last_vectors(stack, t) for split, t in self.texts.items()}
-            vectors = self.vectors["train"]
-            compute = lambda rows: stack.finish(vectors[rows])  # noqa: E731
-        else:
-            compute = logits_of(stack, self.texts["train"])
-            groups += parts.blocks
-            if not self.recipe.settings.freeze_embeddings:
-                groups.append(parts.embeddings)
-        return compute, [{name: everything[name] for name in group} for group in groups]
+        groups = learning_groups(stack, embeddings=not self.recipe.settings.freeze_embeddings)
+        if self.name != "frozen":
+            return logits_of(stack, self.texts["train"]), groups
+        # Frozen blocks run without dropout, so their output is computed once.
+        self.vectors = {split: _last_vectors(stack, t) for split, t in self.texts.items()}
+        vectors = self.vectors["train"]
+        return lambda rows: stack.finish(vectors[rows]), groups[:1]
 
     def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:
         began = time.perf_counter()
         losses = train_epoch(objectives, self.seed, epoch, advance)
-        row = {"training": self.name, "epoch": epoch, "loss": losses[self.name], **self._measure()}
+        row = {"training": self.name, "epoch": epoch, "loss": losses[self.name]}
+        every, last = self.recipe.settings.measure_every, self.recipe.settings.epochs
+        if epoch % every == 0 or epoch == last:
+            row |= self._measure()
         if AUXILIARY in losses:
             row["auxiliary_loss"] = losses[AUXILIARY]
         self.rows.append({**row, "seconds": time.perf_counter() - began})
@@ -270,7 +266,7 @@ class _Training:
     def _is_first_near_ceiling(self) -> bool:
         settings = self.recipe.settings
         score = "accuracy" if settings.near_ceiling_score == "accuracy" else "macro_f1"
-        above = [row[score] > settings.near_ceiling for row in self.rows]
+        above = [row.get(score, 0) > settings.near_ceiling for row in self.rows]
         return above[-1] and not any(above[:-1])
 
     def _finish(self) -> Run:
@@ -305,7 +301,7 @@ class _Training:
             "training_accuracy": last["accuracy"],
             "needed": settings.noisy_at_least,
         }
-        best = max(row["accuracy"] for row in self.rows)
+        best = max(row.get("accuracy", 0) for row in self.rows)
         why = (
             f"no epoch had a training {settings.near_ceiling_score} above "
             f"{settings.near_ceiling:g} (best accuracy {best:.3f}); train longer or with a "

@@ -1,0 +1,267 @@
+"""What our studies show beside what the paper found: `python -m benchmarks.findings SMALL REAL`.
+
+Reads the results of two finished studies and puts their tables into docs/findings.md. Numbers of
+the paper are those of its text, or read off its figures.
+"""
+
+import argparse
+import sys
+from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from memloc.report.findings import Findings
+from memloc.report.tables import cell, markdown
+from memloc.results import load_results
+from memloc.score import claims
+from memloc.score.crossings import RULES, crossings
+
+PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
+RUN, POINT = ["task", "model", "seed"], ["task", "model"]
+UNDONE = 0.9
+"""Share of the memorised labels that counts as undone."""
+TABLE_2 = ".56 to .94"
+Numbers = dict[str, dict[tuple[str, ...], float]]
+
+METHODS: Numbers = {
+    "M-CoG": {
+        ("retraining", "swapping"): 0.97,
+        ("probing", "swapping"): 0.55,
+        ("probing", "retraining"): 0.58,
+        ("gradients", "swapping"): 0.79,
+        ("gradients", "retraining"): 0.77,
+        ("gradients", "probing"): 0.49,
+    },
+    "layer weights": {
+        ("retraining", "swapping"): 0.91,
+        ("probing", "swapping"): 0.32,
+        ("probing", "retraining"): 0.39,
+        ("gradients", "swapping"): 0.68,
+        ("gradients", "retraining"): 0.53,
+        ("gradients", "probing"): 0.14,
+    },
+}
+MODELS: Numbers = {
+    "M-CoG": {
+        ("bert", "opt"): 0.74,
+        ("bert", "gpt-neo"): 0.76,
+        ("bert", "gpt-neox"): 0.58,
+        ("gpt-neo", "opt"): 0.69,
+        ("gpt-neox", "opt"): 0.40,
+        ("gpt-neo", "gpt-neox"): 0.48,
+    },
+    "layer weights": {
+        ("bert", "opt"): 0.83,
+        ("bert", "gpt-neo"): 0.67,
+        ("bert", "gpt-neox"): 0.74,
+        ("gpt-neo", "opt"): 0.80,
+        ("gpt-neox", "opt"): 0.73,
+        ("gpt-neo", "gpt-neox"): 0.65,
+    },
+}
+EVENTS = {"crossing": 0.84, "initiation": 0.73}
+
+
+def main() -> None:
+    """Put the tables of both studies into the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("small", type=Path, help="folder of the embedded suite's study")
+    parser.add_argument("real", type=Path, nargs="?", help="folder of the real encoder's study")
+    options = parser.parse_args()
+    for name, folder in (("small", options.small), ("real", options.real)):
+        if folder is not None:
+            text = "\n".join(blocks(Findings(load_results(folder))))
+            sys.stdout.write(text)
+            put(name, text)
+
+
+def put(name: str, text: str) -> None:
+    """Replace what is between the marks of this name."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, rest = PAGE.read_text(encoding="utf-8").split(begin)
+    PAGE.write_text(f"{before}{begin}\n{text}{end}{rest.split(end)[1]}", encoding="utf-8")
+
+
+def blocks(found: Findings) -> Iterator[str]:
+    """Every table with its heading."""
+    makers = {
+        "What was learnt": learnt,
+        "How much a change of layers undoes": undone,
+        "Where memorisation is: M-CoG": centres,
+        "When labels change: events": events,
+        "Crossings by other rules": other_crossings,
+        "Depth and generalisation (Table 2)": table_2,
+        "Agreement of methods (Figures 8 and 9)": lambda f: agreement(f, "methods", METHODS),
+        "Agreement of models (Figures 8 and 9)": lambda f: agreement(f, "models", MODELS),
+        "Centroids and label probes": event_agreement,
+    }
+    for title, make in makers.items():
+        table = make(found)
+        if len(table):
+            yield f"\n**{title}**\n\n{markdown(table.map(cell).astype(str))}"
+
+
+def learnt(found: Findings) -> pd.DataFrame:
+    """How well each task is known, noisy labels included; means over models and seeds."""
+    runs = found.results.runs
+    table = runs.groupby("task", sort=False).agg(
+        runs=("memorised", "size"),
+        memorised=("memorised", "sum"),
+        noisy=("noisy_accuracy", "mean"),
+        validation=("validation_accuracy", "mean"),
+        validation_score=("validation_score", "mean"),
+    )
+    score = found.results.generalisation.groupby("task")["score"].mean()
+    if len(score):
+        table["generalisation score"] = score
+    names = {
+        "memorised": "of them memorised",
+        "noisy": "noisy labels known",
+        "validation": "validation accuracy",
+        "validation_score": "validation score",
+    }
+    return table.rename(columns=names).reset_index()
+
+
+def undone(found: Findings) -> pd.DataFrame:
+    """Errors of swapped and retrained windows; means over models and seeds, with the range."""
+    windows = found.memorised("windows")
+    windows = windows.assign(width=windows["last"] - windows["first"] + 1)
+    full = windows["width"] == windows.groupby([*RUN, "method"])["width"].transform("max")
+    rows = []
+    for (method, task), part in windows.groupby(["method", "task"], sort=False):
+        one = part[part["width"] == 1].groupby(RUN)["error"].max()
+        enough = part[part["error"] >= UNDONE].groupby(RUN)["width"].min()
+        at_full = part[full.loc[part.index]]
+        clean = part.groupby(RUN)["clean_error"].mean()
+        rows.append(
+            {
+                "method": method,
+                "task": task,
+                "one layer, at most": spread(one),
+                "layers that undo 90 %": spread(enough, ".1f"),
+                "all layers": at_full["error"].mean(),
+                "clean error, all layers": at_full["clean_error"].mean(),
+                "difference": (at_full["error"] - at_full["clean_error"]).mean(),
+                "clean error, all windows": clean.mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def centres(found: Findings) -> pd.DataFrame:
+    """M-CoG by method: mean over models and seeds, with the range."""
+    mcog = found.memorised("mcog")
+    table = mcog.groupby(["task", "method"])["mcog"].apply(spread).unstack()
+    return table.rename_axis(columns=None).reset_index()
+
+
+def events(found: Findings) -> pd.DataFrame:
+    """Layers of events: mean over models and seeds, `never` as one after the last."""
+    depths = found.depths
+    depths = depths[~depths["measure"].str.startswith("M-CoG")]
+    rows = []
+    for (task, measure), part in depths.groupby(["task", "measure"]):
+        text = spread(part["depth"], ".1f")
+        marks = [f"{part[m].sum():.0f} {w}" for m, w in MARKS.items() if part[m].sum() > 0]
+        rows.append({"task": task, "event": measure, "layer": "; ".join([text, *marks])})
+    if not rows:
+        return pd.DataFrame()
+    wide = pd.DataFrame(rows).pivot(index="task", columns="event", values="layer")
+    return wide.rename_axis(columns=None).reset_index()
+
+
+MARKS = {"n_never": "never", "n_inseparable": "not separable"}
+
+
+def other_crossings(found: Findings) -> pd.DataFrame:
+    """Crossings by every rule, and each one's ρ with the scores over all tasks and models."""
+    centroids = found.memorised("centroids")
+    if centroids.empty:
+        return pd.DataFrame()
+    mcog, runs = found.memorised("mcog"), found.results.runs
+    scores = claims.task_scores(runs, found.results.generalisation)
+    rows = []
+    for rule in RULES:
+        table = crossings(centroids[centroids["variant"] == "plain"], rule)  # type: ignore[arg-type]
+        depth = claims.depths(table, mcog, runs)
+        depth = depth[depth["measure"] == "crossing"]
+        layers = depth.groupby("task")["depth"].mean()
+        row: dict[str, object] = {"crossing": rule}
+        row |= {str(task): f"{layer:.1f}" for task, layer in layers.items()}
+        row["never"] = int(depth["n_never"].sum())
+        row["not separable"] = int(depth["n_inseparable"].sum())
+        claim = claims.depth_and_generalisation(depth, scores, ("crossing",))
+        for score, part in claim[claim["model"] == claims.ALL].groupby("score", sort=False):
+            row[f"ρ {score}"] = coefficient(part.to_dict("records")[0])
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def table_2(found: Findings) -> pd.DataFrame:
+    """ρ between depth and either score, all models together and each."""
+    table = found.table_2
+    if table.empty:
+        return table
+    table = table.assign(text=[coefficient(row) for row in table.to_dict("records")])
+    models = list(dict.fromkeys(table["model"]))
+    wide = table.pivot_table("text", ["score", "measure"], "model", aggfunc="first", sort=False)
+    return wide[models].rename_axis(columns=None).reset_index().assign(paper=TABLE_2)
+
+
+def agreement(found: Findings, between: str, paper: Numbers) -> pd.DataFrame:
+    """Coefficients between methods or models beside the paper's."""
+    table = found.agreement
+    if table.empty:
+        return table
+    table = table[table["between"] == between]
+    rows: dict[tuple[str, ...], dict[str, object]] = {}
+    for row in table.to_dict("records"):
+        pair = tuple(sorted(str(row[name]).removeprefix("tiny-") for name in ("one", "other")))
+        cells = rows.setdefault(pair, {between: " – ".join(pair)})
+        cells[str(row["what"])] = coefficient(row)
+        cells[f"{row['what']}, paper"] = paper[row["what"]].get(pair, "–")
+    return pd.DataFrame(list(rows.values()))
+
+
+def event_agreement(found: Findings) -> pd.DataFrame:
+    """ρ between the events of centroids and of label probes."""
+    table = found.event_agreement
+    if table.empty:
+        return table
+    rows = [
+        {
+            "centroids": row["centroids"],
+            "label probes": row["label_probes"],
+            "model": row["model"],
+            "ρ": coefficient(row),
+            "paper": EVENTS[row["centroids"]] if row["model"] == claims.ALL else "–",
+        }
+        for row in table.to_dict("records")
+    ]
+    return pd.DataFrame(rows)
+
+
+def coefficient(row: Mapping[Hashable, Any]) -> str:
+    """ρ with its interval if it has one, in brackets where it is not significant."""
+    if pd.isna(row["rho"]):
+        return "–"
+    text = f"{row['rho']:.2f}"
+    if pd.notna(row["low"]):
+        text += f" [{row['low']:.2f}, {row['high']:.2f}]"
+    return text if row["significant"] else f"({text})"
+
+
+def spread(values: "pd.Series[float]", form: str = ".2f") -> str:
+    """Mean, and the least and the largest."""
+    values = values.dropna()
+    if values.empty:
+        return "–"
+    low, mean, high = values.min(), values.mean(), values.max()
+    return f"{mean:{form}} ({low:{form}}–{high:{form}})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""How a study's time, memory and disk grow: `python -m benchmarks.growth`.
+
+One study with every method, analysis and a planted window, cut short, with one thing changed at a
+time: steps at once, seeds, layers. The models are random ones, since time does not depend on what
+they know. Needs a quiet machine; puts its table into docs/studies.md.
+"""
+
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from memloc.config import FILE
+from memloc.experiment.store import Store
+from memloc.experiment.study import How, estimate_study, open_plan, run_study
+from memloc.models import tiny
+
+PAGE = Path(__file__).parents[1] / "docs" / "studies.md"
+MARKS = "<!-- growth: begin -->", "<!-- growth: end -->"
+STUDY = """\
+preset: demo
+models: [../layers-{depth}]
+tasks: [tiny-topic, tiny-sentiment]
+seeds: {seeds}
+examples: 80
+force: true
+control: {{tasks: [tiny-topic], windows: [1-2], nulls: none}}
+overrides:
+  finetune.epochs: 6
+  finetune.near_ceiling: 0.01
+  finetune.noisy_at_least: 0.001
+  retraining.epochs: 1
+  generalisation.models: 4
+  control.epochs: 6
+  control.accuracy_above: 0.01
+  probes.epochs: 40
+"""
+HEAD = ("at once", "seeds", "layers", "steps", "time", "sum of steps", "memory of a step", "disk")
+USUAL = {"jobs": 2, "seeds": 1, "depth": 12}
+CHANGES: tuple[dict[str, int], ...] = ({}, {"jobs": 1}, {"seeds": 2}, {"depth": 6}, {"depth": 24})
+
+
+def main() -> None:
+    """Run every variant and put the table into the page."""
+    with tempfile.TemporaryDirectory() as place:
+        rows = [measure(Path(place), **{**USUAL, **change}) for change in CHANGES]
+    usual = rows[0]
+    lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
+    for row in rows:
+        cells = [f"{row[name]:.0f}" for name in ("jobs", "seeds", "depth", "steps")]
+        for name, unit in (("wall", "s"), ("seconds", "s"), ("memory", "MB"), ("disk", "MB")):
+            cells.append(f"{row[name]:.0f} {unit} ({row[name] / usual[name]:.2f})")
+        lines.append(f"| {' | '.join(cells)} |")
+    table = "\n".join(lines)
+    sys.stdout.write(f"{table}\n")
+    before, rest = PAGE.read_text(encoding="utf-8").split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    PAGE.write_text(f"{before}{MARKS[0]}\n{table}\n{MARKS[1]}{after}", encoding="utf-8")
+
+
+def measure(place: Path, jobs: int, seeds: int, depth: int) -> dict[str, float]:
+    """One variant from nothing; measuring the machine for the estimate does not count."""
+    make_model(place / f"layers-{depth}", depth)
+    folder = place / f"{jobs}-{seeds}-{depth}"
+    folder.mkdir()
+    text = STUDY.format(depth=depth, seeds=list(range(1, seeds + 1)))
+    (folder / FILE).write_text(text, encoding="utf-8")
+    estimate_study(open_plan(folder), jobs)
+    began = time.perf_counter()
+    progress = run_study(folder, How(jobs=jobs), lambda *_: None)
+    wall = time.perf_counter() - began
+    if progress.count("failed"):
+        raise SystemExit(f"{progress.states}")
+    names = open_plan(folder).steps
+    records = [record for name in names if (record := Store(folder).record(name))]
+    return {
+        "jobs": jobs,
+        "seeds": seeds,
+        "depth": depth,
+        "steps": len(names),
+        "wall": wall,
+        "seconds": sum(float(record["seconds"]) for record in records),
+        "memory": max(float(record["peak_mb"]) for record in records),
+        "disk": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6,
+    }
+
+
+def make_model(folder: Path, depth: int) -> None:
+    """A random model like tiny-opt with so many layers."""
+    if folder.is_dir():
+        return
+    from transformers import AutoConfig, AutoModel
+
+    start = tiny.folder("tiny-opt")
+    config = AutoConfig.from_pretrained(start)
+    config.num_hidden_layers = depth
+    AutoModel.from_config(config).save_pretrained(folder)
+    for path in start.glob("tokenizer*"):
+        shutil.copy(path, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Commands: parse, call one library function, print. Results go to stdout, progress to stderr."""
+
+from collections.abc import Callable
+
+import typer
+
+from memloc import console
+from memloc.cli.catalogue import check, models, protocol, tasks
+from memloc.cli.layers import analyse, localise
+from memloc.cli.planting import control
+from memloc.cli.results import figures, report, tables
+from memloc.cli.studies import init, logs, plan, run, status
+from memloc.cli.training import train
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(tasks, models, check, protocol),
+    *(train, localise, analyse, control),
+    *(figures, tables, report),
+    *(init, plan, run, status, logs),
+)
+"""In the order in which `memloc --help` lists them."""
+
+app = typer.Typer(
+    cls=console.Commands,
+    help="Which layers of a fine-tuned transformer hold the labels it memorised?",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+for command in COMMANDS:
+    app.command()(command)
+main = app

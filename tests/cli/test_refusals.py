@@ -1,0 +1,146 @@
+"""What people get wrong: one line, exit code 1, nothing left behind."""
+
+import shutil
+
+import pytest
+
+from command_support import COLUMNS, FAST, printed, rows_of, write_csv
+from support import WORDS, make_tokenizer
+
+
+def test_an_unknown_task_suggests_the_nearest(bad, model):
+    assert "Did you mean 'tiny-topic'?" in bad("train", model, "tiny-topics")
+
+
+def test_an_unknown_model_suggests_the_nearest(bad, mine):
+    assert "Did you mean 'tiny-bert'?" in bad("check", "tiny-brt")
+    assert "Did you mean 'tiny-opt'?" in bad("train", "tiny-opd", "--data", mine, *COLUMNS)
+    assert "Did you mean 'facebook/opt-125m'?" in bad("check", "facebok/opt-125m")
+
+
+def test_without_the_hub_a_model_can_come_from_a_folder(bad):
+    assert "give the path of a folder" in bad("check", "EleutherAI/gpt-neo-125m")
+
+
+def test_without_the_hub_a_task_can_come_from_a_folder(bad, model):
+    assert "MEMLOC_DATA" in bad("train", model, "rte")
+
+
+def test_a_task_and_a_file_are_too_much_and_neither_too_little(bad, model, mine):
+    assert "one of the two" in bad("train", model, "tiny-topic", "--data", mine)
+    assert "one of the two" in bad("train", model)
+
+
+def test_a_missing_file_is_named(bad, model):
+    assert "nowhere.csv is not there" in bad("train", model, "--data", "nowhere.csv")
+
+
+def test_a_column_that_is_not_there_suggests_the_nearest(bad, model, mine):
+    assert "Did you mean 'review'?" in bad(
+        "train", model, "--data", mine, "--text=reviews", "--label=stars"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([*rows_of(20), ("", "good")], "1 empty texts, the first in row 21"),
+        ([*rows_of(20), ("a cat", "")], "1 empty labels, the first in row 21"),
+        ([(text, "good") for text, _ in rows_of(20)], "the one label 'good'"),
+        ([*rows_of(40), *[("the fox", "odd")] * 4], "odd"),
+        (rows_of(1), "the one label 'good'"),
+        (rows_of(4), "give at least two, or six in all"),
+        ([], "no rows"),
+    ],
+    ids=[
+        "empty text",
+        "missing label",
+        "one class",
+        "class too small",
+        "one row",
+        "few rows",
+        "no rows",
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(bad, model, tmp_path, rows, said):
+    path = write_csv(tmp_path / "bad.csv", rows)
+    assert said in bad("train", model, "--data", path, *COLUMNS)
+
+
+@pytest.mark.parametrize("rate", ["0", "1", "1.5", "-0.1", "much"])
+def test_a_noise_share_outside_its_limits_is_refused(bad, model, mine, rate):
+    assert "noise.rate" in bad("train", model, "--data", mine, *COLUMNS, f"--set=noise.rate={rate}")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("finetune.epoch=3", "Did you mean 'finetune.epochs'?"),
+        ("finetune.epochs", "--set finetune.epochs=VALUE"),
+        ("finetune.epochs=[1", "--set finetune.epochs"),
+        ("finetune.epochs=", "finetune.epochs"),
+        ("finetune.autocast=fp8", "finetune.autocast"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(bad, model, mine, change, said):
+    assert said in bad("train", model, "--data", mine, *COLUMNS, f"--set={change}")
+
+
+@pytest.mark.parametrize("depth", [0, 3, -2])
+def test_a_depth_that_the_model_does_not_have_is_refused(bad, model, mine, depth):
+    said = f"A depth of {depth} was asked for; this model has 1 to 2 layers."
+    assert said in bad("train", model, "--data", mine, *COLUMNS, f"--depth={depth}")
+    assert said in bad("check", model, f"--depth={depth}")
+
+
+def test_a_device_that_is_not_there_is_refused(bad, model, mine):
+    assert "not on this machine" in bad("train", model, "--data", mine, *COLUMNS, "--device=tpu")
+
+
+def test_weights_that_do_not_exist_are_refused(bad, model, mine):
+    assert "Did you mean 'frozen'?" in bad(
+        "train", model, "--data", mine, *COLUMNS, "--weights=froze"
+    )
+
+
+def test_more_examples_than_there_are_are_refused(bad, model, mine):
+    assert "1,000 training examples" in bad(
+        "train", model, "--data", mine, *COLUMNS, "--examples=1000"
+    )
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(bad, model, mine):
+    assert "Cannot write" in bad("train", model, "--data", mine, *COLUMNS, *FAST, "--out", mine)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("truncated", "it may be damaged"),
+        ("other tokenizer", "do not belong together"),
+        ("adapter", "merge it into its base model"),
+        ("no weights", "no file named model.safetensors"),
+    ],
+)
+def test_a_damaged_model_folder_is_refused(bad, model, mine, tmp_path, damage, said):
+    folder = shutil.copytree(model, tmp_path / "copy")
+    weights = folder / "model.safetensors"
+    if damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-50])
+    elif damage == "other tokenizer":
+        tokenizer = make_tokenizer("bert")
+        tokenizer.add_tokens([f"{word}s" for word in WORDS])
+        tokenizer.save_pretrained(folder)
+    elif damage == "adapter":
+        (folder / "adapter_config.json").write_text("{}")
+    else:
+        weights.unlink()
+    assert said in bad("check", folder)
+    assert said in bad("train", folder, "--data", mine, *COLUMNS)
+
+
+def test_a_run_folder_of_other_settings_is_refused(bad, run, model, mine):
+    words = ("train", model, "--data", mine, *COLUMNS, *FAST, "--weights=frozen")
+    printed(run(*words))
+    line = bad(*words, "--set=finetune.clip=2.0")
+    assert "belongs to other settings: finetune.clip is 1.0 there and 2.0 here" in line

@@ -1,0 +1,110 @@
+import json
+import time
+
+import torch
+
+from command_support import COLUMNS, FAST, printed, refused, rows_of, write_csv
+
+
+def test_train_makes_everything_from_a_file_with_string_labels(run, model, mine, tmp_path):
+    command = ("train", model, "--data", mine, *COLUMNS, *FAST)
+    shown = run(*command)
+    folder = tmp_path / "runs" / "mine" / model.name / "seed-1"
+    assert "unseen examples" in printed(shown)
+    assert "NOT MEMORISED" in shown.stdout
+    assert "noisy" in shown.stderr  # progress
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "checkpoints",
+        "labels.parquet",
+        "run.json",
+        "training.parquet",
+        "training.png",
+    ]
+    about = json.loads((folder / "run.json").read_text())
+    assert about["task"]["label_names"] == ["bad", "good"]
+    assert about["changes"]["finetune.learning_rate"] == 0.01
+    config = json.loads((folder / "checkpoints" / "final" / "config.json").read_text())
+    assert config["id2label"] == {"0": "bad", "1": "good"}
+
+    before = {p: p.read_bytes() for p in (folder / "checkpoints").rglob("*") if p.is_file()}
+    began = time.perf_counter()
+    again = json.loads(printed(run(*command, "--json")))
+    assert time.perf_counter() - began < 10
+    assert again["weights"] == ["final", "reference", "frozen"]
+    assert again["verdict"]["memorised"] is False
+    assert "memorised" in again["without"]
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_train_makes_only_the_weights_asked_for(run, model, mine):
+    command = ("train", model, "--data", mine, *COLUMNS, *FAST, "--json")
+    first = json.loads(printed(run(*command, "--weights", "frozen")))
+    assert first["weights"] == ["frozen"]
+    assert first["verdict"] == {}
+    second = json.loads(printed(run(*command, "--weights", "reference", "--weights", "frozen")))
+    assert second["weights"] == ["reference", "frozen"]
+
+
+def test_train_says_what_there_is_when_nothing_was_memorised_yet(run, model, mine):
+    shown = printed(run("train", model, "--data", mine, *COLUMNS, *FAST, "--weights", "frozen"))
+    assert "seed-1: frozen" in shown
+
+
+def test_train_goes_on_where_it_was(run, model, mine, monkeypatch):
+    from memloc.train import training
+
+    plain, count = training.save_state, []
+
+    def interrupted(*args):
+        plain(*args)
+        count.append(1)
+        if len(count) == 1:
+            raise KeyboardInterrupt
+
+    command = ("train", model, "--data", mine, *COLUMNS, *FAST)
+    monkeypatch.setattr(training, "save_state", interrupted)
+    stopped = run(*command)
+    assert stopped.exit_code == 130
+    assert "interrupted; the same command goes on from here." in stopped.stderr
+    assert json.loads(printed(run(*command, "--json")))["weights"][0] == "final"
+    assert len(count) == 6  # three trainings of two epochs, none of them twice
+
+
+def test_train_keeps_the_noise_that_a_file_brings(run, model, tmp_path):
+    rows = rows_of(60)
+    wrong = {"good": "bad", "bad": "good"}
+    noisy = [(text, wrong[y] if i % 10 == 0 else y, y) for i, (text, y) in enumerate(rows)]
+    path = write_csv(tmp_path / "real.csv", noisy, ("review", "stars", "true"))
+    words = ("--data", path, *COLUMNS, "--original=true", *FAST, "--weights=frozen", "--json")
+    folder = tmp_path / json.loads(printed(run("train", model, *words)))["folder"]
+    about = json.loads((folder / "run.json").read_text())
+    assert 0 < about["task"]["noisy"] <= 6
+    assert "--examples" in refused(run("train", model, *words, "--examples=20"))
+
+
+def test_train_can_take_fewer_examples_layers_and_another_seed(run, model, mine, tmp_path):
+    words = ("--data", mine, *COLUMNS, *FAST, "--weights=frozen", "--json")
+    found = json.loads(
+        printed(run("train", model, *words, "--examples=20", "--depth=1", "--seed=7"))
+    )
+    assert found["folder"].endswith(f"{model.name}-depth-1/seed-7")
+    about = json.loads((tmp_path / found["folder"] / "run.json").read_text())
+    assert (about["task"]["train"], about["depth"], about["seed"]) == (20, 1, 7)
+
+
+def test_out_of_memory_suggests_pieces_and_loses_nothing(run, model, mine, monkeypatch):
+    from memloc.models.stack import Stack
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    words = ("train", model, "--data", mine, *COLUMNS, *FAST, "--weights=final")
+    with monkeypatch.context() as patch:
+        patch.setattr(Stack, "logits", fail)
+        result = run(*words)
+    assert result.exit_code == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("memloc: Out of memory with batches of 8")
+    assert "finetune.accumulate=2" in last
+    assert "Traceback" not in result.stderr
+    printed(run(*words, "--set=finetune.accumulate=2"))

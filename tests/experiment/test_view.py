@@ -1,0 +1,33 @@
+"""What people are told where there is no terminal: a line at the start, and a line a step."""
+
+import time
+
+from memloc.experiment.estimate import Estimate
+from memloc.experiment.execute import Progress
+from memloc.experiment.step import Outcome
+from memloc.experiment.store import State
+from memloc.experiment.view import View
+
+
+def make_progress(names):
+    seconds = dict.fromkeys(names, 120.0)
+    estimate = Estimate(seconds, seconds, seconds, dict.fromkeys(names, 1))
+    return Progress({n: State("missing") for n in names}, set(names), estimate, cores=2)
+
+
+def test_the_first_line_says_how_much_there_is_to_do(capsys):
+    progress = make_progress(["one", "two", "three", "four"])
+    with View() as view:
+        view(progress, None)  # nothing has begun
+        progress.running |= {"one": time.time(), "two": time.time()}
+        view(progress, None)
+        view(progress, None)
+        progress.running.pop("one")
+        progress.states["one"] = State("done")
+        view(progress, Outcome("one", "", 119.0, 1.0))
+        view(progress, None)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "0 of 4 steps done, 2 running, about 4.0 min left",
+        "done  one  119.0 s  (1 of 4 steps done, 1 running, about 3.0 min left)",
+    ]
