@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,8 +14,6 @@ from typer.core import TyperGroup
 from memloc.errors import MemlocError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
     from memloc.analyse.analyse import Analysed
@@ -207,7 +206,7 @@ def _say_unused(found: "Controlled") -> None:
 
 
 def show_files(
-    folder: "Path", written: "Sequence[Path]", missing: Sequence[str], as_json: bool
+    folder: Path, written: Sequence[Path], missing: Sequence[str], as_json: bool
 ) -> None:
     """How many files were written where, and what has no results yet."""
     if as_json:
