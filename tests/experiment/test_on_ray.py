@@ -13,6 +13,7 @@ from memloc.config import FILE
 from memloc.errors import SettingsError
 from memloc.experiment import on_ray
 from memloc.experiment.estimate import CALIBRATION
+from memloc.experiment.execute import Needs
 from memloc.experiment.study import open_plan, study_states
 from same_results import assert_same_results
 
@@ -45,6 +46,18 @@ for name in progress.chosen:
         print(name, progress.states[name].why, file=sys.stderr)
 cluster.shutdown()
 """
+
+
+def test_a_step_asks_for_what_one_machine_has():
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 64.0, "memory": 2e11}},
+        {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0, "memory": 6e10}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0, "memory": 2e11}},
+    ]
+    with_gpu = on_ray.best_machine(nodes, Needs(threads=16, memory=1, gpus=1.0))
+    assert with_gpu == {"CPU": 8.0, "GPU": 1.0, "memory": 6e10}
+    assert on_ray.best_machine(nodes, Needs(threads=16, memory=1)) == nodes[0]["Resources"]
+    assert on_ray.best_machine([], Needs()) == {}
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_the_small_study_is_as_large_as_it_says(tmp_path):
     init_study("small", tmp_path / "small")
     plan = open_plan(tmp_path / "small")
     kinds = [step.kind for step in plan.steps.values()]
-    assert (kinds.count("train"), kinds.count("plant")) == (4 * 4 * 2, 4 * 4 * 3)
+    assert (kinds.count("train"), kinds.count("plant")) == (4 * 4 * 2, 4 * 3)
 
 
 def test_a_step_comes_after_all_that_it_needs(micro):
@@ -118,7 +118,15 @@ def test_after_everything_nothing_is_left(micro):
 
 STALE = {
     "noise": ({"examples: 30": "examples: 31"}, 10),
-    "epochs": ({"finetune.epochs: 4": "finetune.epochs: 5"}, 10),
+    "epochs": ({"finetune.epochs: 4": "finetune.epochs: 5"}, 8),  # plants have their own
+    "of large models": (
+        {"control.epochs: 2": "control.epochs: 2\n  finetune.large_learning_rate: 0.1"},
+        0,
+    ),
+    "of noise probes": (
+        {"control.epochs: 2": "control.epochs: 2\n  probes.class_weights: [0.5, 0.5]"},
+        1,
+    ),
     "swapping": ({"report: false": "report: false\n# a remark"}, 0),
     "retraining": ({"retraining.epochs: 1": "retraining.epochs: 2"}, 1),
     "generalisation": ({"generalisation.models: 2": "generalisation.models: 3"}, 1),
@@ -161,8 +169,10 @@ def test_a_model_is_what_is_in_its_folder(tmp_path, tiny_model, micro):
     text = text.replace("depth: 2", "depth: 3")
     plans = [make_plan(parse_study(text, tmp_path / name)) for name in ("one", "two")]
     assert plans[0].identities == plans[1].identities
-    config = tmp_path / "two" / "model" / "config.json"
-    config.write_text(config.read_text() + " ")
+    weights = tmp_path / "two" / "model" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
     assert make_plan(parse_study(text, tmp_path / "two")).identities != plans[0].identities
 
 
@@ -195,6 +205,8 @@ def test_two_models_of_one_name_are_refused(micro, tmp_path, tiny_model):
         shutil.copytree(tiny_model("opt", depth=3), tmp_path / "study" / name / "model")
     with pytest.raises(SettingsError, match="would share the folder model-depth-2"):
         plan_of(micro(changes={"[tiny-opt]": "[./a/model, ./b/model]"}))
+    with pytest.raises(SettingsError, match="would share the folder model-depth-2"):
+        plan_of(micro(changes={"control: {": "control: {models: [./a/model, ./b/model], "}))
 
 
 @pytest.mark.parametrize(

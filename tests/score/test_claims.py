@@ -106,6 +106,18 @@ def test_the_mean_centre_of_gravity_is_that_of_the_methods_that_all_have():
     }
 
 
+def test_a_method_that_was_tried_on_some_seeds_only_counts_with_those():
+    mcog = pd.concat(
+        [
+            make_mcog([4, 5, 6, 7], seed=1),
+            make_mcog([6, 7, 8, 9], seed=2),
+            make_mcog([1, 1, 1, 1], "retraining", seed=1),
+        ]
+    )
+    found = depths(NO_EVENTS, mcog, make_runs(seeds=(1, 2)))
+    assert depth_of(found, "a", "M-CoG")["depth"] == (5 + 1) / 2
+
+
 def test_a_missing_centre_of_gravity_is_missing_and_not_deep():
     found = depths(NO_EVENTS, make_mcog([4, np.nan, 6, 7]), make_runs())
     assert set(found["task"]) == {"a", "c", "d"}

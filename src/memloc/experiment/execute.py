@@ -196,7 +196,8 @@ class Carrying:
 
     def _needs(self, step: Step) -> Needs:
         name = step.name
-        gpus = self.plan.file.study.gpus if step.shape is not None else 0.0
+        study = self.plan.file.study
+        gpus = study.gpus if step.shape is not None and study.device != "cpu" else 0.0
         return Needs(self.estimate.threads[name], int(self.estimate.memory[name]), gpus)
 
     def _note(self, outcome: Outcome, order: Order, progress: Progress, store: Store) -> None:

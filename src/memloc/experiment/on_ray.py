@@ -3,7 +3,7 @@ folder, which every machine sees under the same path."""
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +56,15 @@ class RayExecutor:
     def has_room(self, needs: Needs, running: Mapping[str, Needs]) -> bool:
         """Ray queues what does not fit; a few more than fit keep every machine busy."""
         busy = sum(other.threads for other in running.values())
-        return busy + needs.threads <= 2 * self.cores()
+        return not running or busy + needs.threads <= 2 * self.cores()
 
     def submit(self, order: Order, needs: Needs) -> None:
         """Have a step done somewhere."""
-        there = self._ray.cluster_resources()
+        best = best_machine(self._ray.nodes(), needs)
         options: dict[str, Any] = {
-            "num_cpus": min(needs.threads, max(1, int(self._largest("CPU")))),
-            "num_gpus": min(needs.gpus, there.get("GPU", 0.0)),
-            "memory": int(min(needs.memory, 0.9 * self._largest("memory"))),
+            "num_cpus": min(needs.threads, max(1, int(best.get("CPU", 1)))),
+            "num_gpus": min(needs.gpus, best.get("GPU", 0.0)),
+            "memory": int(min(needs.memory, 0.9 * best.get("memory", 0.0))),
             "max_retries": RETRIES,
             "name": order.step,
         }
@@ -73,11 +73,6 @@ class RayExecutor:
             options["runtime_env"] = {"env_vars": {DATA_VARIABLE: folder}}
         reference = self._remote.options(**options).remote(str(self.folder), order.text())
         self._running[reference] = order.step
-
-    def _largest(self, resource: str) -> float:
-        """What the best machine has: a step never waits for more than that."""
-        nodes = [node for node in self._ray.nodes() if node["Alive"]]
-        return max((node["Resources"].get(resource, 0.0) for node in nodes), default=0.0)
 
     def wait(self, seconds: float) -> list[Outcome]:
         """The steps that ended, after at most so long."""
@@ -103,6 +98,17 @@ class RayExecutor:
         self._running.clear()
         if self._began_here:
             self._ray.shutdown()
+
+
+def best_machine(nodes: Sequence[Mapping[str, Any]], needs: Needs) -> dict[str, float]:
+    """What one machine has, the best for a step: it must not wait for more than that."""
+    there: list[dict[str, float]] = [node["Resources"] for node in nodes if node["Alive"]]
+
+    def suits(has: Mapping[str, float]) -> tuple[float, ...]:
+        wanted = {"GPU": needs.gpus, "memory": needs.memory, "CPU": needs.threads}
+        return tuple(min(has.get(name, 0.0), most) for name, most in wanted.items())
+
+    return max(there, key=suits, default={})
 
 
 def _carry_out(folder: str, order: str) -> dict[str, Any]:

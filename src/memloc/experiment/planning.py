@@ -15,7 +15,7 @@ from memloc.experiment.shapes import (
     task_fingerprint,
 )
 from memloc.protocol import Protocol
-from memloc.train.run import DECIDING, NOT_DECIDING
+from memloc.train.run import deciding_settings
 from memloc.train.windows import check_windows, every_window, read_window, usual_windows
 from memloc.train.windows import window_name as name_of
 
@@ -69,7 +69,8 @@ class _Makers:
     def all_steps(self) -> Iterator[Step]:
         """In an order in which each comes after its inputs."""
         runs = wanted_runs(self.study)
-        self._check_folders({model for _, model, _ in runs})
+        planted = self.study.control.models if self.study.control else None
+        self._check_folders({model for _, model, _ in runs} | set(planted or ()))
         made: list[Step] = []
         for key, (methods, analyses) in runs.items():
             made.append(train := self._train(key, [*methods, *analyses]))
@@ -131,14 +132,15 @@ class _Makers:
 
     def _train_settings(self, key: tuple[str, str, int]) -> dict[str, Any]:
         task, model, seed = key
+        is_large = self.file.path_of(model) in self.protocol.models.large
         return {
             "model": self._print("model", model),
             "task": self._print("task", task),
             "seed": seed,
             "examples": self.study.examples,
             "depth": self.study.depth,
-            "large": self.file.path_of(model) in self.protocol.models.large,
-            **self._settings(DECIDING, NOT_DECIDING),
+            "large": is_large,
+            **deciding_settings(self.flat, is_large),
         }
 
     def _train(self, key: tuple[str, str, int], users: Sequence[str]) -> Step:
@@ -182,7 +184,8 @@ class _Makers:
     def _decided_by(self, name: str) -> dict[str, Any]:
         """Settings of a method or analysis; of somebody else's method, all of them."""
         groups = DECIDED_BY.get(name)
-        return self._settings(groups) if groups else dict(self.flat)
+        without = ("probes.class_weights",) if name == "label-probes" else ()
+        return self._settings(groups, without) if groups else dict(self.flat)
 
     def _plants(self, block: ControlBlock) -> Iterator[Step]:
         auxiliary = self.protocol.control.auxiliary
@@ -212,8 +215,11 @@ class _Makers:
         place = f"control/{task}/{name}/seed-{key[2]}"
         kinds = ("window", "null") if null else ("window",)
         folders = tuple(f"{place}/{kind}-{name_of(window)}" for kind in kinds)
+        own = self.protocol.control
+        instead = {"finetune.learning_rate": own.learning_rate, "finetune.epochs": own.epochs}
         training = {
             **self._train_settings(key),
+            **{name: value for name, value in instead.items() if value is not None},
             **self._settings(("control",), NOT_PLANTED),
             "auxiliary": self._print("task", self.protocol.control.auxiliary),
             "window": name_of(window),

@@ -14,8 +14,12 @@ from memloc.errors import ModelError, SettingsError
 from memloc.models import tiny
 from memloc.models.catalogue import known_models
 
-SAMPLE = 2**20
-"""Bytes at either end of a file that its fingerprint looks at."""
+SAMPLES, SAMPLE = 256, 2**14
+"""Pieces of a file, and bytes of each, that its fingerprint looks at."""
+
+
+READ = {".safetensors", ".json", ".bin", ".txt", ".model"}
+"""Endings of the files of a model that decide what it does."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def model_fingerprint(name: str) -> str:
     local = Path(name).expanduser()
     if name in tiny.NAMES or not local.is_dir():
         return name
-    files = [p for p in sorted(local.iterdir()) if p.suffix in {".safetensors", ".json", ".bin"}]
+    files = [p for p in sorted(local.iterdir()) if p.suffix in READ]
     return f"{local.name} {_of_files(files)}"
 
 
@@ -128,7 +132,8 @@ def _of_files(files: list[Path]) -> str:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}".encode())
         with path.open("rb") as file:
-            digest.update(file.read(SAMPLE))
-            file.seek(max(SAMPLE, size - SAMPLE))
-            digest.update(file.read(SAMPLE))
+            # Evenly spread: every layer of a checkpoint has some; small files are read whole.
+            for place in range(0, size, max(SAMPLE, size // SAMPLES)):
+                file.seek(place)
+                digest.update(file.read(SAMPLE))
     return digest.hexdigest()[:16]

@@ -77,7 +77,8 @@ def localise(
         if found is None:
             with suitable_threads(subject.load("final").stack.width):
                 found = score_layers(subject, method)
-            mark = {"final_noisy_accuracy": noisy_accuracy, "forced": force}
+            forced = noisy_accuracy < subject.protocol.finetune.noisy_at_least
+            mark = {"final_noisy_accuracy": noisy_accuracy, "forced": forced}
             found = replace(found, about={**found.about, **mark})
             found.write(path)
         scores[method] = found

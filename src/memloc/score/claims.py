@@ -215,7 +215,9 @@ def _mcog_depths(mcog: pd.DataFrame) -> pd.DataFrame:
     shared = [m for m in wide if wide[m].notna().groupby(level=POINT).any().all()]
     named = wide.rename(columns=lambda method: f"M-CoG {method}")
     if shared:
-        named["M-CoG"] = wide[shared].mean(axis=1, skipna=False)
+        # A seed that a method was not tried on counts as that method's mean over the others.
+        over_seeds = wide[shared].groupby(level=POINT).transform("mean")
+        named["M-CoG"] = wide[shared].fillna(over_seeds).mean(axis=1)
     found = named.reset_index().melt([*POINT, "seed"], var_name="measure", value_name="depth")
     return found.drop(columns="seed").dropna().assign(is_event=False, separable=True)
 

@@ -1,6 +1,7 @@
 """A run on disk: one task, one model, one seed; its labels, weights and training curves."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,20 @@ DECIDING = ("noise", "splits", "text", "finetune")
 """The groups of settings that decide what a run's weights are, but for these:"""
 NOT_DECIDING = ("finetune.seeds", "finetune.accumulate")
 """The seeds of a whole study; and the pieces of a batch, whose update is the same."""
+
+
+def deciding_settings(settings: Mapping[str, Any], is_large: bool) -> dict[str, Any]:
+    """Those of all settings that decide the weights, as they apply to a model of this size."""
+    found = {
+        name: value
+        for name, value in settings.items()
+        if name.split(".")[0] in DECIDING and name not in NOT_DECIDING
+    }
+    for name in ("learning_rate", "batch_size"):
+        of_large = found.pop(f"finetune.large_{name}")
+        if is_large:
+            found[f"finetune.{name}"] = of_large
+    return found
 
 
 @dataclass(frozen=True)
@@ -204,8 +219,8 @@ def _differences(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[st
     pairs = [(k, there.get(k), wanted[k]) for k in names]
     pairs += [(f"task.{k}", there["task"].get(k), v) for k, v in wanted["task"].items()]
     old, new = (checked(Protocol, side["protocol"]).flat() for side in (there, wanted))
-    deciding = [k for k in new if k.split(".")[0] in DECIDING and k not in NOT_DECIDING]
-    pairs += [(k, old[k], new[k]) for k in deciding]
+    was, is_now = (deciding_settings(flat, bool(wanted["is_large"])) for flat in (old, new))
+    pairs += [(k, was[k], value) for k, value in is_now.items()]
     # These are for people: the same data or weights read from elsewhere are the same.
     for_people = {"task.source"} | ({"model"} if _same(there, wanted, "weights_hash") else set())
     return [(k, a, b) for k, a, b in pairs if a != b and k not in for_people]
