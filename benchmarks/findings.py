@@ -229,8 +229,8 @@ def other_crossings(found: Findings) -> pd.DataFrame:
     centroids = found.memorised("centroids")
     if centroids.empty:
         return pd.DataFrame()
-    mcog, runs = found.memorised("mcog"), found.results.runs
-    scores = claims.task_scores(runs, found.results.generalisation)
+    mcog, runs = found.memorised("mcog"), found.memorised("runs")
+    scores = claims.task_scores(runs, found.memorised("generalisation"))
     rows = []
     for rule in RULES:
         table = crossings(centroids[centroids["variant"] == "plain"], rule)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Every figure: drawn from real files, valid, and with the values of its table."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from memloc.report.figures.catalogue import FIGURES
 from memloc.report.figures.writing import write_figures
 from memloc.report.missing import COMMANDS
 from memloc.score.matrix import layer_weights, window_matrix, windows
-from memloc.score.planted import mean_scores
+from memloc.score.planted import mean_scores, wilson
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
 EACH = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
@@ -98,6 +99,10 @@ def test_window_matrices_are_means_over_windows_and_seeds(findings):
     assert len(drawn) == 16
     for row in drawn.to_dict("records"):
         assert row["error"] == pytest.approx(expected[row["width"] - 1, row["layer"] - 1])
+        assert row["low"] < row["error"] + 1e-12
+        assert row["high"] > row["error"] - 1e-12
+    all_layers = where(drawn, width=4, layer=1).iloc[0]
+    assert all_layers["low"] == pytest.approx(wilson(1.0, 7).low)
 
 
 def test_single_layers_show_the_largest_error_of_one_layer(findings):
@@ -105,8 +110,10 @@ def test_single_layers_show_the_largest_error_of_one_layer(findings):
     of = where(findings.results.windows, **chosen)
     of = of[of["first"] == of["last"]]
     (row,) = rows("single-layers", findings, **chosen).to_dict("records")
-    assert row["error"] == pytest.approx(of.groupby("seed")["error"].max().mean())
-    assert row["low"] <= row["error"] <= row["high"]
+    largest = of.groupby("seed")["error"].max()
+    assert row["error"] == pytest.approx(largest.mean())
+    assert row["low"] == pytest.approx(min(wilson(share, 7).low for share in largest))
+    assert row["high"] == pytest.approx(max(wilson(share, 7).high for share in largest))
 
 
 def test_centres_of_gravity_are_averaged_over_models_or_methods(findings):
@@ -114,14 +121,17 @@ def test_centres_of_gravity_are_averaged_over_models_or_methods(findings):
     (row,) = rows("mcog-over-models", findings, task="tiny-topic", method="swapping").to_dict(
         "records"
     )
-    of = where(table, task="tiny-topic", method="swapping")["mcog"]
+    of = where(table, task="tiny-topic", method="swapping").groupby("model")["mcog"].mean()
     assert row["mcog"] == pytest.approx(of.mean())
-    assert row["high"] - row["mcog"] == pytest.approx(of.std())
+    assert row["models"] == 2
+    # Of two, a quarter of the resamples are the lower one twice, and another the higher one.
+    assert (row["low"], row["high"]) == pytest.approx((of.min(), of.max()))
     (row,) = rows("mcog-over-methods", findings, task="tiny-topic", model="tiny-opt").to_dict(
         "records"
     )
-    of = where(table, task="tiny-topic", model="tiny-opt")["mcog"]
+    of = where(table, task="tiny-topic", model="tiny-opt").groupby("method")["mcog"].mean()
     assert row["mcog"] == pytest.approx(of.mean())
+    assert of.min() <= row["low"] < row["mcog"] < row["high"] <= of.max()
     chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "gradients"}
     (row,) = rows("mcog-models", findings, **chosen).to_dict("records")
     assert row["mcog"] == pytest.approx(where(table, **chosen)["mcog"].mean())
@@ -165,7 +175,9 @@ def test_control_layers_mark_what_was_planted(findings):
     inside = drawn[drawn["inside"]]
     assert not inside["null"].any()
     assert ((inside["layer"] >= inside["first"]) & (inside["layer"] <= inside["last"])).all()
-    assert drawn["scaled"].max() == 1.0
+    assert drawn["weight"].max() == 1.0
+    assert (drawn["low"] <= drawn["weight"]).all()
+    assert not drawn.duplicated(["task", "model", "method", "planted", "layer"]).any()
 
 
 def test_the_last_gradient_step_is_what_the_method_weighs_layers_by(findings):
@@ -240,6 +252,69 @@ def test_depth_and_generalisation_has_a_point_a_task_and_model(findings):
     drawn = rows("generalisation", findings, measure="M-CoG", against="validation")
     assert len(drawn) == 6
     assert not drawn["task"].str.endswith("-binary").any()
+
+
+@pytest.mark.parametrize("against", ["generalisation", "validation"])
+@pytest.mark.parametrize("measure", ["M-CoG", "M-CoG probing", "crossing", "ninety"])
+def test_depths_and_scores_lie_within_their_intervals(findings, measure, against):
+    drawn = rows("generalisation", findings, measure=measure, against=against)
+    assert len(drawn) == 6
+    for name in ("depth", "score"):
+        value, low, high = (drawn[f"{name}{end}"] for end in ("", "_low", "_high"))
+        assert ((low <= value) & (value <= high)).all()
+        assert (low < high).any()
+
+
+def test_the_ends_of_a_mean_over_methods_are_the_means_of_theirs(findings):
+    (row,) = rows(
+        "generalisation",
+        findings,
+        **{"measure": "M-CoG", "against": "validation", "task": "tiny-topic", "model": "tiny-opt"},
+    ).to_dict("records")
+    mcog = where(findings.results.mcog, task="tiny-topic", model="tiny-opt")
+    lows = mcog.groupby("method")["low"].min()
+    assert row["depth_low"] == pytest.approx(lows.mean())
+
+
+LAYERS = {"events": ("x", "y"), "layers": ("x",), "centroids": ("x",), "label-probes": ("x",)}
+
+
+@pytest.mark.parametrize(("name", "axis"), [(n, a) for n, axes in LAYERS.items() for a in axes])
+def test_axes_of_layers_have_whole_numbers_only(findings, name, axis):
+    drawn = BY_NAME[name].drawn(findings)
+    few = {**drawn.spec, "datasets": {"drawn": drawn.rows.head(2).to_dict("records")}}
+    axes = [a for a in _axes(vl_convert.vegalite_to_vega(few)) if a["scale"] == axis]
+    labelled = [a for a in axes if a.get("labels", True)]
+    assert labelled
+    assert all(a["tickMinStep"] == 1 for a in labelled)
+
+
+def _axes(part):
+    """Every axis of a Vega specification."""
+    found = list(part.get("axes", []))
+    for mark in part.get("marks", []):
+        found += _axes(mark)
+    return found
+
+
+@pytest.mark.parametrize(("low", "whole"), [(1.0, True), (5.6, False)], ids=["events", "centres"])
+def test_depths_that_are_far_apart_get_whole_numbers(low, whole):
+    from memloc.report.figures import depth_and_generalisation
+
+    depths = {"depth": [low, 6.0], "depth_low": [low, 6.0], "depth_high": [low, 6.0]}
+    scores = {"score": [0.1, 0.2], "score_low": [0.1, 0.2], "score_high": [0.1, 0.2]}
+    table = pd.DataFrame({"task": ["a", "b"], "model": "m", **depths, **scores})
+    svg = vl_convert.vegalite_to_svg(depth_and_generalisation(table).to_dict())
+    labels = re.findall(r">(\d+(?:\.\d+)?)</text>", svg.split("Y-axis")[1].split("X-axis")[0])
+    assert labels
+    assert all(label.isdigit() for label in labels) == whole
+
+
+@EACH
+def test_a_caption_says_what_bars_and_bands_are(figure):
+    said = ("interval", "range over")
+    assert any(words in figure.caption for words in said)
+    assert "standard deviation" not in figure.caption
 
 
 def test_runs_that_did_not_memorise_are_drawn_in_training_only(tmp_path):

@@ -54,6 +54,20 @@ def test_every_figure_has_its_place_and_its_rows(findings, html):
         assert set(table["columns"]) == set(rows.columns)
 
 
+def test_what_is_chosen_at_first_has_most_to_show(tmp_path):
+    """Planted layers are of one task only, which is not the first."""
+    from memloc.report.findings import Findings
+    from memloc.results import load_results
+
+    tasks = ("tiny-topic", "tiny-acceptability")
+    study = Study(tasks=tasks, models=("tiny-opt",), seeds=(1,), analyses=(), control=1)
+    findings = Findings(load_results(study.write(tmp_path)), resamples=5)
+    html = render(findings, summarise(findings))
+    start = {"model": "tiny-opt", "task": "tiny-topic", "method": "swapping"}
+    assert record(html)["start"] == start
+    assert "<option selected>tiny-topic</option>" in html
+
+
 def test_numbers_on_the_page_are_those_of_the_table(findings, html):
     rows = next(f for f in FIGURES if f.name == "layers").drawn(findings).rows
     table = unpacked(block(html, "data-layers"))["columns"]
@@ -79,7 +93,7 @@ def test_names_cannot_break_the_page(tmp_path):
     findings = Findings(load_results(tmp_path), resamples=5)
     html = render(findings, summarise(findings))
     assert "<b>model" not in html
-    assert record(html)["choices"]["model"] == ["script><b>model"]
+    assert record(html)["start"]["model"] == "script><b>model"
 
 
 def test_bits_say_which_window_reverts_which_example(findings):

@@ -1,8 +1,13 @@
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
 import pytest
 
 from memloc.report.findings import Findings
 from memloc.report.missing import COMMANDS, command, coverage
-from memloc.report.reproduce import commands, settings, versions
+from memloc.report.reproduce import settings, versions
 from memloc.report.summary import summarise
 from memloc.results import load_results
 from memloc.train.run import begin
@@ -35,8 +40,77 @@ def test_the_sentences_hold_the_numbers(findings):
     assert f"ranked first by swapping in {share:.0%} of {n} plants" in said
 
 
-def test_a_whole_study_leaves_nothing_open(findings):
-    assert summarise(findings).open == ()
+def coefficient(rho, p, low=np.nan, high=np.nan, **more):
+    row = {"score": "validation", "measure": "M-CoG", "model": "all", "n": 12, "why": ""}
+    row |= {"between": "methods", "what": "M-CoG", "one": "swapping", "other": "probing"}
+    return {**row, "rho": rho, "p": p, "significant": p <= 0.05, "low": low, "high": high, **more}
+
+
+def with_tables(findings, **tables):
+    """The same findings, but for coefficients."""
+    found = replace(findings)
+    found.__dict__.update({name: pd.DataFrame(rows) for name, rows in tables.items()})
+    return found
+
+
+def test_few_tasks_are_told_without_missing_numbers(findings):
+    found = summarise(findings)
+    said = " ".join([*found.found, *found.open])
+    assert not re.search(r"\bnan\b", said)
+    assert sum("no interval, which takes 5 tasks" in line for line in found.open) == 1
+
+
+def test_what_is_not_significant_is_no_finding(findings):
+    for line in summarise(findings).found:
+        assert "not significant" not in line
+    table = findings.table_2
+    pooled = table[(table["model"] == "all") & (table["score"] == "validation")]
+    assert not pooled["significant"].any()
+    (line,) = [said for said in summarise(findings).open if "the validation score" in said]
+    assert "ρ over 6 tasks and models cannot be told from 0" in line
+    row = pooled.iloc[0]
+    assert f"{row['measure']} {row['rho']:.2f}, p = {row['p']:.2f}" in line
+
+
+@pytest.mark.parametrize(
+    ("row", "is_found"),
+    [
+        (coefficient(0.8, 0.001, 0.5, 0.9), True),
+        (coefficient(0.8, 0.001), True),
+        (coefficient(0.8, 0.2, 0.5, 0.9), False),
+        (coefficient(0.8, 0.01, -0.1, 0.9), False),
+    ],
+    ids=["sure", "without interval", "large p", "interval around 0"],
+)
+def test_a_coefficient_is_found_where_p_and_interval_say_so(findings, row, is_found):
+    found = summarise(with_tables(findings, table_2=[row], agreement=[row]))
+    depth = [line for line in found.found if line.startswith("Depth and the validation score")]
+    agreement = [line for line in found.found if line.startswith("Agreement of methods on M-CoG")]
+    assert (len(depth), len(agreement)) == ((1, 1) if is_found else (0, 0))
+    unknown = [line for line in found.open if line.startswith("Whether ")]
+    assert len(unknown) == (0 if is_found else 2)
+    if is_found and not np.isnan(row["low"]):
+        assert "M-CoG 0.80 (0.50 to 0.90)" in depth[0]
+        assert (
+            "0.80 (0.50 to 0.90) for swapping and probing; 1 of 1 pair significant"
+            in (agreement[0])
+        )
+
+
+def test_only_significant_pairs_are_named_in_an_agreement(findings):
+    rows = [coefficient(0.2, 0.5, other="gradients"), coefficient(0.7, 0.01, 0.3, 0.9)]
+    said = " ".join(summarise(with_tables(findings, agreement=rows)).found)
+    assert "ρ: 0.70 (0.30 to 0.90) for swapping and probing; 1 of 2 pairs significant." in said
+    assert "0.20" not in said
+
+
+def test_a_method_that_sees_no_layer_is_named(tmp_path):
+    Study(control=0, analyses=(), seeds=(1,), models=("tiny-opt",)).write(tmp_path)
+    results = load_results(tmp_path)
+    nothing = (results.mcog["method"] == "probing") & (results.mcog["task"] == "tiny-topic")
+    results = replace(results, mcog=results.mcog.assign(mcog=results.mcog["mcog"].mask(nothing)))
+    said = " ".join(summarise(Findings(results, resamples=5)).open)
+    assert "Probing sees no layer in 1 of 2 runs (tiny-topic · tiny-opt)" in said
 
 
 def test_an_empty_study_says_how_to_begin(nothing):
@@ -95,13 +169,7 @@ def test_every_command_that_is_named_exists(part, findings):
     assert all(word in shown.output for word in words if word.startswith("--"))
 
 
-def test_how_it_was_made_names_commands_settings_and_versions(findings):
-    lines = commands(findings.results)
-    assert any(
-        line.startswith("memloc train tiny-opt tiny-topic --seed 2 --preset demo --out")
-        for line in lines
-    )
-    assert any(line.startswith("memloc control --model tiny-opt") for line in lines)
+def test_how_it_was_made_names_settings_and_versions(findings):
     (group,) = settings(findings.results)
     assert group["runs"] == 16
     assert ("finetune.epochs", "30") in group["values"]

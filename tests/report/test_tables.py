@@ -1,9 +1,11 @@
+import numpy as np
 import pandas as pd
 import pytest
 
 from memloc.errors import UnknownName
 from memloc.records import read_table
 from memloc.report.tables import TABLES, as_text, cell, latex, markdown, write_tables
+from memloc.score.planted import wilson
 
 BY_NAME = {table.name: table for table in TABLES}
 EACH = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -29,8 +31,9 @@ def test_the_papers_four_are_there():
 
 def test_table_1_lists_the_tasks_of_the_study(findings):
     tidy = BY_NAME["tasks"].tidy(findings)
-    row = tidy[tidy["task"] == "tiny-topic"].iloc[0]
-    assert (row["training examples"], row["noisy"], row["classes"]) == (40, 7, 6)
+    row = tidy[tidy["dataset"] == "tiny-topic"].iloc[0]
+    assert (row["size"], row["noisy"], row["labels"]) == (40, 7, 6)
+    assert list(tidy.columns)[:4] == ["category", "dataset", "task", "domain"]
 
 
 def test_table_2_stars_what_is_not_significant(findings):
@@ -41,7 +44,34 @@ def test_table_2_stars_what_is_not_significant(findings):
     mark = "" if row["significant"] else "*"
     shown = laid[(laid["score"] == "validation") & (laid["measure"] == "M-CoG")]["all"].item()
     assert shown == f"{row['rho']:.2f}{mark}"
-    assert laid["measure"].tolist()[:3] == ["crossing", "memorisation", "M-CoG"]
+    assert laid["measure"].tolist()[:3] == ["crossing", "mem. » gen.", "M-CoG"]
+
+
+def test_table_2_says_once_why_there_is_no_interval(findings):
+    table = BY_NAME["generalisation"]
+    tidy = table.tidy(findings)
+    text = markdown(as_text(table, tidy), table.said_of(tidy))
+    assert "nan" not in text.lower().replace("dominan", "")
+    assert "[" not in text
+    assert text.count("No interval: fewer than 5 tasks.") == 1
+    five = tidy.assign(low=0.1, high=0.9)
+    assert "bootstrap interval over tasks" in table.said_of(five)
+    assert "No interval" not in table.said_of(five)
+    assert table.layout(five)["all"].str.endswith("[0.10, 0.90]").all()
+
+
+def test_table_3_has_the_papers_columns(findings):
+    table = BY_NAME["models"]
+    tidy = table.tidy(findings).set_index("model")
+    assert tidy.loc["tiny-opt", ["corpus", "tokens", "steps"]].tolist() == [
+        "embedded texts",
+        1500 * 24 * 40,
+        1500,
+    ]
+    assert (tidy.loc["tiny-opt", "parameters"], tidy.loc["tiny-opt", "layers"]) == (599808, 4)
+    laid = table.layout(table.tidy(findings)).set_index("model")
+    shown = ["tokens", "steps", "parameters"]
+    assert laid.loc["tiny-opt", shown].tolist() == ["1.4M", "1.5k", "600k"]
 
 
 def test_table_4_has_a_row_a_choice_of_steps(findings):
@@ -54,7 +84,43 @@ def test_table_4_has_a_row_a_choice_of_steps(findings):
         & ~tidy["subtract_clean"]
         & tidy["divide_frozen"]
     )
-    assert laid["tiny-opt L2"].iloc[1] == tidy[chosen]["accuracy"].item()
+    found = wilson(tidy[chosen]["accuracy"].item(), tidy[chosen]["plants"].item())
+    expected = f"{found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    assert laid["tiny-opt L2"].iloc[1] == expected
+
+
+def test_ranks_of_planted_layers_have_intervals_over_plants(findings):
+    row = BY_NAME["control"].tidy(findings).iloc[0]
+    control = findings.results.control
+    plants = control[(control["method"] == row["method"]) & (control["k"] == row["k"])]
+    tested = plants[~plants["validation"]]
+    for name in ("mrr", "auroc"):
+        assert tested[name].min() <= row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
+        assert row[name] == pytest.approx(tested[name].mean())
+
+
+def test_nulls_have_intervals_over_plants_and_nulls(findings):
+    tidy = BY_NAME["nulls"].tidy(findings).set_index("method")
+    assert ((tidy["apart_low"] <= tidy["apart"]) & (tidy["apart"] <= tidy["apart_high"])).all()
+    row = tidy.loc["swapping"]
+    assert row["undone_null_low"] <= row["undone_null"] <= row["undone_null_high"]
+    assert tidy.loc["gradients", ["undone_null", "undone_null_low"]].isna().all()
+
+
+def test_binarised_tasks_differ_by_means_with_intervals(findings):
+    tidy = BY_NAME["binarised"].tidy(findings).set_index("measure")
+    depths = findings.depths.set_index(["measure", "task", "model"])["depth"].sort_index()
+    both = [depths["M-CoG", task] for task in ("tiny-topic-binary", "tiny-topic")]
+    difference = both[0] - both[1]
+    assert tidy.loc["M-CoG", "mean_difference"] == pytest.approx(difference.mean())
+    assert np.isnan(tidy.loc["M-CoG", "mean_difference_low"])  # one task
+
+
+def test_unseen_accuracies_have_wilson_intervals(findings):
+    tidy = BY_NAME["runs"].tidy(findings)
+    found = wilson(tidy["validation_accuracy"].iloc[0], 4)
+    shown = BY_NAME["runs"].layout(tidy)["validation_accuracy"].iloc[0]
+    assert shown == f"{found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def test_the_centre_of_gravity_is_a_mean_with_its_seeds_interval(findings):
@@ -90,16 +156,20 @@ def test_csv_and_parquet_hold_the_numbers_as_they_are(findings, tmp_path):
     assert about["table"] == "mcog"
 
 
+def test_markdown_ends_with_the_note():
+    assert markdown(pd.DataFrame({"a": ["x"]}), "A note.").endswith("| x |\n\nA note.\n")
+
+
 def test_markdown_escapes_bars():
     assert markdown(pd.DataFrame({"a": ["x|y"]})) == "| a |\n| --- |\n| x\\|y |\n"
 
 
 def test_latex_has_booktabs_rules_and_escapes_what_tex_reads():
-    text = latex(pd.DataFrame({"a_b": ["50 % & ρ", "{–}"]}), "Two_words", "two")
+    text = latex(pd.DataFrame({"a_b": ["50 % & ρ", "{–}"]}), "Two_words", "two", "95 % of it.")
     assert text.splitlines() == [
         "\\begin{table}",
         "\\centering",
-        "\\caption{Two\\_words}",
+        "\\caption{Two\\_words. 95 \\% of it.}",
         "\\label{tab:two}",
         "\\begin{tabular}{l}",
         "\\toprule",

@@ -261,7 +261,7 @@ class _Makers:
             name="report",
             kind="report",
             what={},
-            parts={"page": Part({}, ())},
+            parts={"page": Part(self._settings(("agreement",)), ())},
             outputs=("report/index.html",),
             inputs=tuple(step.name for step in made),
             soft=True,

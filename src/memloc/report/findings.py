@@ -2,13 +2,22 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
+from memloc.config import FILE, read_study
+from memloc.protocol import Protocol, preset
+from memloc.records import FloatArray
+from memloc.report.means import wilson_ends
 from memloc.results import Results
 from memloc.score import claims
+from memloc.score.depth import event_depth
+from memloc.train.run import Run
 
 RUN = ["task", "model", "seed"]
+POINT = ["task", "model"]
 BINARY = "-binary"
 
 
@@ -19,6 +28,16 @@ class Findings:
     results: Results
     resamples: int = claims.RESAMPLES
     """For the intervals of correlations."""
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """The study's settings; of runs without a study, the first one's."""
+        folder = self.results.folder
+        if (folder / FILE).is_file():
+            return read_study(folder).study.protocol
+        runs = [folder / str(name) for name in self.results.runs["folder"]]
+        there = [path for path in runs if (path / "run.json").is_file()]
+        return Run.open(there[0]).protocol if there else preset("paper")
 
     def memorised(self, name: str) -> pd.DataFrame:
         """A table of the results, without runs that did not memorise."""
@@ -56,20 +75,29 @@ class Findings:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """Depth by every measure beside how well the task generalises, by either score."""
-        scores = claims.task_scores(self.results.runs, self.results.generalisation)
-        long = scores.melt(["task", "model"], var_name="against", value_name="score")
+        """Depth by every measure beside how well the task generalises, both with their ends."""
         found = self.depths[~self.depths["task"].astype(str).str.endswith(BINARY)]
-        return found.merge(long, on=["task", "model"]).dropna(subset=["score", "depth"])
+        if found.empty:
+            return pd.DataFrame()
+        depths = found.merge(depth_ends(self), on=[*POINT, "measure"], how="left")
+        return depths.merge(score_ends(self), on=POINT).dropna(subset=["score", "depth"])
 
     @cached_property
     def table_2(self) -> pd.DataFrame:
         """Depth and generalisation, correlated over tasks."""
         if self.points.empty:
             return pd.DataFrame()
-        scores = claims.task_scores(self.results.runs, self.results.generalisation)
-        plain = self.depths[~self.depths["task"].str.endswith(BINARY)]
-        return claims.depth_and_generalisation(plain, scores, resamples=self.resamples)
+        depths = claims.depths(self._main("events"), self._main("mcog"), self.results.runs)
+        scores = claims.task_scores(self._main("runs"), self._main("generalisation"))
+        return claims.depth_and_generalisation(
+            depths, scores, settings=self.protocol.agreement, resamples=self.resamples
+        )
+
+    def _main(self, name: str) -> pd.DataFrame:
+        """A table without binarised tasks and without the larger models, if there are others."""
+        table = self.whole(name)
+        is_large = table["model"].isin([Path(m).name for m in self.protocol.models.large])
+        return table if is_large.all() else table[~is_large]
 
     @cached_property
     def agreement(self) -> pd.DataFrame:
@@ -78,8 +106,11 @@ class Findings:
         for what, (name, column) in COMPARED.items():
             values = self.whole(name)
             if len(values):
+                if column == "mcog":  # models may have other depths
+                    values = values.assign(mcog=_share_of_layers(values, self.results.runs))
                 for between, compare in COMPARISONS.items():
-                    found = compare(values, column, resamples=self.resamples)
+                    settings = self.protocol.agreement
+                    found = compare(values, column, settings, resamples=self.resamples)
                     parts.append(found.assign(what=what, between=between))
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
@@ -88,7 +119,8 @@ class Findings:
         """Whether centroids and label probes tell of the same events."""
         if self.depths.empty:
             return pd.DataFrame()
-        return claims.event_agreement(self.depths, resamples=self.resamples)
+        settings = self.protocol.agreement
+        return claims.event_agreement(self.depths, settings, resamples=self.resamples)
 
     @cached_property
     def binary(self) -> dict[str, str]:
@@ -101,8 +133,63 @@ class Findings:
         """Tasks with all their classes beside those with two."""
         if not self.binary or self.depths.empty:
             return pd.DataFrame()
-        return claims.binarisation(self.depths, self.binary, resamples=self.resamples)
+        settings = self.protocol.agreement
+        return claims.binarisation(self.depths, self.binary, settings, resamples=self.resamples)
+
+
+def _share_of_layers(mcog: pd.DataFrame, runs: pd.DataFrame) -> FloatArray:
+    depth = mcog.merge(runs[[*RUN, "depth"]], on=RUN, how="left")["depth"]
+    return np.asarray(mcog["mcog"].to_numpy(float) / depth.to_numpy(float))
 
 
 COMPARED = {"M-CoG": ("mcog", "mcog"), "layer weights": ("layers", "weight")}
 COMPARISONS = {"methods": claims.method_agreement, "models": claims.model_agreement}
+
+
+def depth_ends(findings: Findings) -> pd.DataFrame:
+    """What holds the seeds' intervals, by task, model and measure of depth.
+
+    Those of `M-CoG`, a mean over methods, are the means of the methods' ends.
+    """
+    mcog = findings.memorised("mcog")
+    methods = _ends(mcog.assign(measure="M-CoG " + mcog["method"].astype(str)), "depth")
+    shared = _measured_everywhere(findings.depths)
+    mean = methods[methods["measure"].isin(shared)].groupby(POINT)[["depth_low", "depth_high"]]
+    events = findings.events
+    depth = events["depth"].to_numpy(float)
+    filled = {n: event_depth(events[n].to_numpy(float), depth) for n in ("low", "high")}
+    parts = [
+        methods,
+        mean.mean().reset_index().assign(measure="M-CoG"),
+        _ends(events.assign(measure=events["event"], **filled), "depth"),
+    ]
+    return pd.concat([part for part in parts if len(part)], ignore_index=True)
+
+
+def score_ends(findings: Findings) -> pd.DataFrame:
+    """Either score (`against`) by task and model, with what holds the seeds' intervals."""
+    runs, generalisation = findings.memorised("runs"), findings.memorised("generalisation")
+    scores = claims.task_scores(runs, generalisation)
+    long = scores.melt(POINT, var_name="against", value_name="score")
+    chance = 1 / runs["n_classes"]
+    unseen = (runs[n].to_numpy(float) for n in ("validation_accuracy", "validation"))
+    low, high = ((end - chance) / (1 - chance) for end in wilson_ends(*unseen))
+    parts = [
+        _ends(generalisation.assign(against="generalisation"), "score", "against"),
+        _ends(runs.assign(against="validation", low=low, high=high), "score", "against"),
+    ]
+    ends = pd.concat([part for part in parts if len(part)], ignore_index=True)
+    return long.merge(ends, on=[*POINT, "against"], how="left")
+
+
+def _ends(table: pd.DataFrame, name: str, by: str = "measure") -> pd.DataFrame:
+    named = {f"{name}_low": ("low", "min"), f"{name}_high": ("high", "max")}
+    return pd.DataFrame(table.groupby([*POINT, by]).agg(**named)).reset_index()
+
+
+def _measured_everywhere(depths: pd.DataFrame) -> set[str]:
+    """The single methods' measures that every task and model with one has."""
+    single = depths[depths["measure"].str.startswith("M-CoG ")]
+    points = len(single[POINT].drop_duplicates())
+    counts = single.groupby("measure").size()
+    return set(counts[counts == points].index)

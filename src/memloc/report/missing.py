@@ -19,6 +19,7 @@ COMMANDS = {
     "label_probes": "memloc analyse {run} label-probes",
     "generalisation": "memloc analyse {run} generalisation",
     "control": "memloc control --model {model} --task {task} --out {study}",
+    "post_processing": "memloc control --model {model} --task {validation} --out {study}",
     "binarised": "memloc train {model} {task}-binary --seed {seed} --out {study}",
 }
 """Which command makes a part of a study."""
@@ -75,8 +76,15 @@ def _of_run(results: Results, part: str, run: Mapping[Any, Any]) -> str:
 def _first(results: Results) -> dict[str, object]:
     study = str(results.folder)
     usual = {"task": "tiny-topic", "model": "tiny-opt", "seed": 1, "method": "swapping"}
+    usual |= {"validation": _validates(results)}
     if results.runs.empty:
         return {**usual, "study": study, "run": f"{study}/tiny-topic/tiny-opt/seed-1"}
     row = results.runs.iloc[0]
     found = {name: row[name] for name in RUN}
     return {**usual, **found, "study": study, "run": str(results.folder / row["folder"])}
+
+
+def _validates(results: Results) -> str:
+    """A task on which the gradients' post-processing is chosen."""
+    settings = results.abouts[0]["protocol"]["control"] if results.abouts else {}
+    return str([*settings.get("validation_tasks", ()), "tiny-topic"][0])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from memloc.records import FloatArray
 from memloc.results import Results
 
 MOST_EXAMPLES = 2500
@@ -33,16 +34,17 @@ def _column(values: "pd.Series") -> dict[str, Any]:
     if pd.api.types.is_bool_dtype(values):
         return {"values": [bool(v) for v in values]}
     if pd.api.types.is_numeric_dtype(values):
-        return {"values": [_number(v) for v in values]}
+        return {"values": _numbers(values.to_numpy(np.float64, na_value=np.nan))}
     codes, levels = pd.factorize(values.astype(str))
     return {"levels": list(levels), "values": codes.tolist()}
 
 
-def _number(value: Any) -> float | int | None:
-    if pd.isna(value) or np.isinf(value):
-        return None
-    short = float(f"{float(value):.{DIGITS}g}")
-    return int(short) if short.is_integer() else short
+def _numbers(values: FloatArray) -> list[Any]:
+    known = np.isfinite(values)
+    if (values[known] % 1 == 0).all():
+        return [int(v) if there else None for v, there in zip(values, known, strict=True)]
+    short = np.char.mod(f"%.{DIGITS}g", values)  # a text each, in one go
+    return [float(v) if there else None for v, there in zip(short, known, strict=True)]
 
 
 def example_block(results: Results, runs: "list[pd.DataFrame]") -> dict[str, Any] | None:
@@ -50,9 +52,9 @@ def example_block(results: Results, runs: "list[pd.DataFrame]") -> dict[str, Any
 
     A bit for each example and window of each run. None where there are no noisy examples.
     """
-    texts = [results.examples_of(run) for run in runs]
+    texts = [results.examples_of(run, noisy_only=True) for run in runs]
     keys = ["example", "text", "original", "assigned"]
-    noisy = pd.concat([t[t["is_noisy"].astype(bool)][keys] for t in texts]).drop_duplicates()
+    noisy = pd.concat([t[keys] for t in texts]).drop_duplicates()
     if noisy.empty:
         return None
     shown = noisy.head(MOST_EXAMPLES)
@@ -75,19 +77,18 @@ def _bits(
     numbered = shown.assign(place=np.arange(len(shown)))
     mine = texts.merge(numbered, on=list(shown.columns)).set_index("example")["place"]
     found = []
-    for method, table in results.reverted_of(run).groupby("method", sort=False):
-        wide = table.pivot(index="example", columns=["first", "last"], values="wrong")
-        wide = wide[wide.index.isin(mine.index)]
-        places = mine.loc[wide.index].tolist()
+    for outcomes in results.outcomes_of(run):
+        kept = outcomes.take(np.flatnonzero(np.isin(outcomes.examples, mine.index)))
+        places = mine.loc[kept.examples.tolist()].tolist()
         found.append(
             {
                 "model": str(run["model"].iloc[0]),
                 "seed": int(run["seed"].iloc[0]),
-                "method": str(method),
-                "depth": int(table["last"].max()),
-                "windows": np.array(wide.columns.to_list()).tolist(),
+                "method": outcomes.method,
+                "depth": int(outcomes.windows.max()),
+                "windows": outcomes.windows.tolist(),
                 "rows": None if places == list(range(len(shown))) else places,
-                "bits": base64.b64encode(np.packbits(wide.to_numpy(bool)).tobytes()).decode(),
+                "bits": base64.b64encode(np.packbits(kept.wrong).tobytes()).decode(),
             }
         )
     return found

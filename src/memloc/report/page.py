@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +21,7 @@ from memloc.report.figures.style import method_order, task_order
 from memloc.report.findings import Findings
 from memloc.report.missing import COMMANDS, command, coverage
 from memloc.report.packing import columns_of, example_block, packed
-from memloc.report.reproduce import commands, settings, versions
+from memloc.report.reproduce import commands, settings, study_file, versions
 from memloc.report.summary import Summary, summarise
 from memloc.report.tables import TABLES, as_text, cell
 from memloc.results import Results, load_results
@@ -57,6 +58,8 @@ SECTIONS: dict[str, tuple[str, str, str]] = {
     "settings": ("Settings", "Settings, versions, how to reproduce", ""),
 }
 """In the list at the top, as a heading, and what is said below it."""
+SHORT = 16
+"""Rows of a table that is not folded away."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,10 @@ def render(findings: Findings, summary: Summary) -> str:
     blocks = dict(_figure_blocks(drawn))
     texts = dict(_example_blocks(findings))
     blocks |= {f"examples-{i}": packed(block) for i, block in enumerate(texts.values())}
+    choices = _choices(results)
     page = {
         "data": DATA,
-        "choices": _choices(results),
+        "start": _start(choices, drawn),
         "folder": str(results.folder),
         "runs": _folders(results),
         "figures": [_figure_record(f, d) for f, d in drawn.items() if d is not None],
@@ -116,12 +120,13 @@ def render(findings: Findings, summary: Summary) -> str:
             folder=str(results.folder),
             sections=_sections(),
             summary=summary,
-            choices=page["choices"],
+            choices=choices,
+            start=page["start"],
             has_examples=bool(texts),
             figures=[_heading(figure, d, results) for figure, d in drawn.items()],
             tables=list(_tables(findings)),
-            show=_show_table,
             coverage=_coverage(results),
+            study=study_file(results),
             commands=commands(results),
             settings=settings(results),
             versions=versions(results),
@@ -171,8 +176,18 @@ def _heading(figure: Figure, drawn: Drawn | None, results: Results) -> dict[str,
     }
 
 
+def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn | None]) -> dict[str, str]:
+    """What is chosen at first: the model, task and method for which there is most to see."""
+    found = {}
+    for what, values in choices.items():
+        having = [d for figure, d in drawn.items() if d is not None and what in figure.choose]
+        shown = Counter(str(value) for each in having for value in each.rows[what].unique())
+        found[what] = max(values, key=lambda value: shown[value])
+    return found
+
+
 def _choices(results: Results) -> dict[str, list[str]]:
-    """Models, tasks and methods; first the ones that memorised, as they have most to show."""
+    """Models, tasks and methods that can be chosen."""
     runs = results.runs
     if runs.empty:
         return {}
@@ -213,28 +228,9 @@ def _tables(findings: Findings) -> Iterator[dict[str, Any]]:
             "columns": [] if text is None else [str(c).replace("_", " ") for c in text.columns],
             "rows": [] if text is None else text.to_numpy().tolist(),
             "missing": command(table.part, findings.results) if text is None else "",
+            "note": "" if text is None else table.said_of(tidy),
+            "open": text is None or len(text) <= SHORT,
         }
-
-
-def _show_table(table: dict[str, Any]) -> Markup:
-    """A table that can be folded away; open where it is short."""
-    number = Markup(' <span class="number">{}</span>').format(table["number"])
-    title = Markup("<summary><b>{}</b>{}</summary>").format(table["title"], number)
-    if table["missing"]:
-        words = Markup('<p class="missing">No results yet. <code>{}</code> makes them.</p>')
-        return Markup("<details open>{}{}</details>").format(title, words.format(table["missing"]))
-    head = Markup("").join(Markup("<th>{}</th>").format(c) for c in table["columns"])
-    rows = Markup("").join(
-        Markup("<tr>{}</tr>").format(
-            Markup("").join(Markup("<td>{}</td>").format(value) for value in row)
-        )
-        for row in table["rows"]
-    )
-    body = Markup(
-        '<div class="scroll"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
-    )
-    is_open = Markup(" open") if len(rows) and len(table["rows"]) <= 16 else Markup("")
-    return Markup("<details{}>{}{}</details>").format(is_open, title, body.format(head, rows))
 
 
 def _coverage(results: Results) -> dict[str, Any]:
@@ -258,7 +254,8 @@ def _environment() -> jinja2.Environment:
 
 def _code(text: str) -> Markup:
     """What stands between backticks is set as code; the text itself is escaped."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    unbroken = text.replace(" %", "\u00a0%")  # no line ends between a number and its sign
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(unbroken))))
 
 
 def _script_json(value: Any) -> Markup:

@@ -1,14 +1,17 @@
 """A study in sentences, every one computed from its numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
-from memloc.report.figures.means import over_seeds
 from memloc.report.figures.style import method_order
 from memloc.report.findings import Findings
+from memloc.report.means import over_seeds
 from memloc.report.missing import command
+from memloc.score.agreement import FEWEST_GROUPS
+from memloc.score.claims import ALL
 from memloc.score.planted import mean_scores
 
 
@@ -98,11 +101,12 @@ def _single(findings: Findings) -> Iterator[str]:
         full = everything[everything["first"] == 1]["error"]
         if one.empty or full.empty:
             continue
-        clean = part["clean_error"].mean()
+        clean = part.groupby(keys)["clean_error"].mean().dropna()
+        lost = _range(clean.min(), clean.max(), ".1%") if len(clean) else "not measured"
         yield (
             f"{method.capitalize()} one layer undoes at most {_range(one.min(), one.max(), '.0%')} "
             f"of the memorised labels, all layers {_range(full.min(), full.max(), '.0%')}; clean "
-            f"examples lost over all windows: {clean:.1%}."
+            f"examples lost, mean over windows: {lost}{_of_runs(len(one))}."
         )
 
 
@@ -119,23 +123,19 @@ def _events(findings: Findings) -> Iterator[str]:
         never = len(part) - len(known)
         where = f"at layer {_range(known.min(), known.max(), '.0f')}" if len(known) else "nowhere"
         unclear = int((~part.loc[known.index, "separable"].astype(bool)).sum())
-        more = f"; never in {never} of {_count(len(part), 'run')}" if never else ""
+        more = f"; never in {_count(never, 'run')}" if never else ""
         if unclear:
-            more += f"; in {unclear} of them classes cannot be told apart there"
-        yield f"{what} {where}{more}."
+            more += f"; in {_count(unclear, 'run')} classes cannot be told apart there"
+        yield f"{what} {where}{_of_runs(len(part))}{more}."
 
 
 def _generalisation(findings: Findings) -> Iterator[str]:
     table = findings.table_2
     if table.empty:
         return
-    pooled = table[(table["model"] == "all") & table["rho"].notna()]
-    for score, part in pooled.groupby("score", sort=False):
-        parts = [
-            f"{row['measure']} {row['rho']:.2f} ({row['low']:.2f} to {row['high']:.2f}"
-            f"{'' if row['significant'] else ', not significant'})"
-            for row in part.to_dict("records")
-        ]
+    pooled = table[table["model"] == ALL]
+    for score, part in pooled[sure(pooled)].groupby("score", sort=False):
+        parts = [f"{row['measure']} {_rho(row)}" for row in part.to_dict("records")]
         n = _range(part["n"].min(), part["n"].max(), "d")
         yield f"Depth and the {score} score, ρ over {n} tasks and models: {', '.join(parts)}."
 
@@ -145,14 +145,19 @@ def _agreement(findings: Findings) -> Iterator[str]:
     if table.empty:
         return
     for (between, what), part in table.groupby(["between", "what"], sort=False):
-        known = part.dropna(subset=["rho"]).sort_values("rho")
+        known = part[sure(part)].sort_values("rho")
         if known.empty:
             continue
-        least, most = known.iloc[0], known.iloc[-1]
-        pair = f"{most['rho']:.2f} ({most['one']}, {most['other']})"
-        if len(known) > 1:
-            pair = f"from {least['rho']:.2f} ({least['one']}, {least['other']}) to {pair}"
-        yield f"Agreement of {between} on {what}, ρ: {pair}."
+        least, most = (_pair(known.iloc[i]) for i in (0, -1))
+        pairs = most if len(known) == 1 else f"from {least} to {most}"
+        some = f"{len(known)} of {_count(len(part), 'pair')} significant"
+        yield f"Agreement of {between} on {what}, ρ: {pairs}; {some}."
+
+
+def sure(table: pd.DataFrame) -> "pd.Series":
+    """Which coefficients are found: p is small, and an interval that is there leaves 0 out."""
+    around_0 = (table["low"] <= 0) & (table["high"] >= 0)
+    return table["significant"].astype(bool) & ~around_0
 
 
 def _open(findings: Findings) -> Iterator[str]:
@@ -175,13 +180,71 @@ def _open(findings: Findings) -> Iterator[str]:
         yield f"Nothing was localised yet: `{command('localise', results)}`."
     if findings.whole("mcog")["task"].nunique() == 1:
         yield "There is one task, so tasks cannot be compared."
+    yield from _nowhere(findings)
+    yield from _unrelated(findings)
+    yield from _disagreement(findings)
+    if any(_lacks_intervals(table) for table in (findings.table_2, findings.agreement)):
+        yield (
+            f"Coefficients have no interval, which takes {FEWEST_GROUPS} tasks, and p takes models "
+            "and layers of one task for independent."
+        )
+
+
+def _nowhere(findings: Findings) -> Iterator[str]:
+    """Methods that found nothing to weigh."""
+    table = findings.whole("mcog")
+    for method in method_order(table["method"]):
+        part = table[table["method"] == method]
+        none = part[part["mcog"].isna()]
+        if len(none):
+            names = ", ".join(f"{r['task']} · {r['model']}" for r in none.to_dict("records")[:3])
+            more = " …" if len(none) > 3 else ""
+            yield (
+                f"{method.capitalize()} sees no layer in {len(none)} of "
+                f"{_count(len(part), 'run')} ({names}{more}), so there is no centre of gravity."
+            )
+
+
+def _unrelated(findings: Findings) -> Iterator[str]:
+    """Depth and generalisation where nothing significant was found, or nothing could be."""
     table = findings.table_2
     if table.empty:
         return
-    lacking = table[(table["model"] == "all") & table["rho"].isna()]
-    for (score, reason), part in lacking.groupby(["score", "why"], sort=False):
+    pooled = table[table["model"] == ALL]
+    for score, part in pooled[pooled["rho"].notna() & ~sure(pooled)].groupby("score", sort=False):
+        parts = [f"{r['measure']} {_rho(r)}, p = {r['p']:.2f}" for r in part.to_dict("records")]
+        n = _range(part["n"].min(), part["n"].max(), "d")
+        yield (
+            f"Whether depth goes with the {score} score is not known: ρ over {n} tasks and models "
+            f"cannot be told from 0 ({'; '.join(parts)})."
+        )
+    lacking = pooled[pooled["rho"].isna()]
+    for (against, reason), part in lacking.groupby(["score", "why"], sort=False):
         measures = ", ".join(part["measure"])
-        yield f"Depth ({measures}) cannot be compared with the {score} score: {reason}."
+        yield f"Depth ({measures}) cannot be compared with the {against} score: {reason}."
+
+
+def _disagreement(findings: Findings) -> Iterator[str]:
+    table = findings.agreement
+    if table.empty:
+        return
+    for (between, what), part in table.groupby(["between", "what"], sort=False):
+        if not sure(part).any():
+            pairs = "their only pair" if len(part) == 1 else f"any of {len(part)} pairs"
+            yield f"Whether {between} agree on {what} is not known: no significant ρ for {pairs}."
+
+
+def _lacks_intervals(table: pd.DataFrame) -> bool:
+    return len(table) > 0 and bool((table["rho"].notna() & table["low"].isna()).any())
+
+
+def _rho(row: "Mapping[Any, Any] | pd.Series") -> str:
+    ends = "" if pd.isna(row["low"]) else f" ({row['low']:.2f} to {row['high']:.2f})"
+    return f"{row['rho']:.2f}{ends}"
+
+
+def _pair(row: "pd.Series") -> str:
+    return f"{_rho(row)} for {row['one']} and {row['other']}"
 
 
 def _place(row: "pd.Series") -> str:
@@ -197,3 +260,8 @@ def _range(low: float, high: float, form: str) -> str:
 
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+def _of_runs(n: int) -> str:
+    """What a range is over."""
+    return "" if n == 1 else f" (over {n} runs)"

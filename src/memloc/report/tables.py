@@ -8,10 +8,9 @@ import pandas as pd
 
 from memloc.errors import lookup
 from memloc.records import whole_file, write_table
-from memloc.report.figures.style import method_order, task_order
+from memloc.report import layouts
 from memloc.report.findings import Findings
 from memloc.results import Results
-from memloc.score.planted import mean_scores
 
 FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}
 """Names of the formats, and the endings of their files."""
@@ -33,6 +32,12 @@ class Table:
     """As a person reads it: Markdown, LaTeX and the page."""
     part: str = "localise"
     """Whose results it needs."""
+    note: str | Callable[[pd.DataFrame], str] = ""
+    """What its intervals are, and why some are not there."""
+
+    def said_of(self, tidy: pd.DataFrame) -> str:
+        """The note, below the table for people."""
+        return self.note if isinstance(self.note, str) else self.note(tidy)
 
 
 def write_tables(
@@ -60,21 +65,21 @@ def as_text(table: Table, tidy: pd.DataFrame) -> pd.DataFrame:
     return table.layout(tidy).map(cell).astype(str)
 
 
-def markdown(table: pd.DataFrame) -> str:
+def markdown(table: pd.DataFrame, note: str = "") -> str:
     """A table of texts as Markdown."""
     head = [str(name) for name in table.columns]
     rows = [head, ["---"] * len(head), *table.to_numpy().tolist()]
-    lines = ("| " + " | ".join(str(c).replace("|", "\\|") for c in row) + " |" for row in rows)
-    return "\n".join(lines) + "\n"
+    lines = ["| " + " | ".join(str(c).replace("|", "\\|") for c in row) + " |" for row in rows]
+    return "\n".join([*lines, *(["", note] if note else [])]) + "\n"
 
 
-def latex(table: pd.DataFrame, title: str, name: str) -> str:
+def latex(table: pd.DataFrame, title: str, name: str, note: str = "") -> str:
     """A table of texts as LaTeX with booktabs rules."""
     head, *rows = [[str(c) for c in row] for row in [table.columns, *table.to_numpy()]]
     lines = [
         "\\begin{table}",
         "\\centering",
-        f"\\caption{{{_tex(title)}}}",
+        f"\\caption{{{_tex(f'{title}. {note}' if note else title)}}}",
         f"\\label{{tab:{name}}}",
         f"\\begin{{tabular}}{{{'l' * len(head)}}}",
         "\\toprule",
@@ -122,131 +127,79 @@ def _write(table: Table, tidy: pd.DataFrame, path: Path) -> None:
     if path.suffix == ".csv":
         text = tidy.to_csv(index=False)
     elif path.suffix == ".md":
-        text = markdown(as_text(table, tidy))
+        text = markdown(as_text(table, tidy), table.said_of(tidy))
     else:
-        text = latex(as_text(table, tidy), table.title, table.name)
+        text = latex(as_text(table, tidy), table.title, table.name, table.said_of(tidy))
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
     return None
 
 
-def _tasks(findings: Findings) -> pd.DataFrame:
-    """One row a task: the paper's Table 1 for the tasks that are here."""
-    from memloc.data.tasks import known_tasks
-
-    runs = findings.results.runs
-    known = known_tasks()
-    first = {row["task"]: row for row in runs.drop_duplicates("task").to_dict("records")}
-    return pd.DataFrame(
-        [
-            {
-                "category": first[task]["category"],
-                "task": task,
-                "description": known[task].description if task in known else "own data",
-                "training examples": first[task]["train"],
-                "noisy": first[task]["noisy"],
-                "classes": first[task]["n_classes"],
-            }
-            for task in task_order(runs["task"])
-        ]
-    )
-
-
-def _models(findings: Findings) -> pd.DataFrame:
-    rows = {}
-    for about, model in zip(findings.results.abouts, findings.results.runs["model"], strict=True):
-        rows[model] = {
-            "model": model,
-            "loaded from": str(about["model"]),
-            "layers": int(about["depth"]),
-            "width": int(about.get("width", 0)) or None,
-            "weights": str(about.get("weights_hash", "")),
-        }
-    return pd.DataFrame(list(rows.values()))
-
-
-def _table_2(tidy: pd.DataFrame) -> pd.DataFrame:
-    marked = [
-        "–" if pd.isna(rho) else f"{rho:.2f}{'' if sure else '*'}"
-        for rho, sure in zip(tidy["rho"], tidy["significant"], strict=True)
-    ]
-    rows = ["score", "measure"]
-    wide = tidy.assign(rho=marked).pivot(index=rows, columns="model", values="rho")
-    wide = wide.loc[list(map(tuple, tidy[rows].drop_duplicates().to_numpy()))]
-    return wide[list(dict.fromkeys(tidy["model"]))].reset_index().rename_axis(columns=None)
-
-
-def _table_4(tidy: pd.DataFrame) -> pd.DataFrame:
-    steps = ["subtract_clean", "divide_frozen"]
-    named = tidy.assign(column=tidy["model"] + " " + tidy["norm"])
-    wide = named.pivot(index=steps, columns="column", values="accuracy").reset_index()
-    marks = {True: "yes", False: "no"}
-    wide[steps] = wide[steps].map(lambda on: marks[bool(on)])
-    names = {"subtract_clean": "subtracting clean", "divide_frozen": "normalising frozen"}
-    return wide.rename(columns=names).rename_axis(columns=None)
-
-
-def _control(findings: Findings) -> pd.DataFrame:
-    table = findings.results.control
-    return mean_scores(table, ["method"]) if len(table) else table
-
-
-def _estimates(value: str, columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """Means over seeds with the seeds' least and greatest end: a row a task and model."""
-
-    def layout(tidy: pd.DataFrame) -> pd.DataFrame:
-        keys = ["task", "model", columns]
-        grouped = tidy.groupby(keys, sort=False)
-        found = grouped.agg(mean=(value, "mean"), low=("low", "min"), high=("high", "max"))
-        text = [
-            cell(mean) if pd.isna(low) else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
-            for mean, low, high in found.itertuples(index=False)
-        ]
-        wide = found.assign(text=text)["text"].unstack(columns)
-        order = method_order(wide.columns) if columns == "method" else list(wide.columns)
-        return wide[order].reset_index().rename_axis(columns=None)
-
-    return layout
-
-
-def _runs(tidy: pd.DataFrame) -> pd.DataFrame:
-    shown = ["task", "model", "seed", "train", "noisy", "memorised", "noisy_accuracy"]
-    return tidy[[*shown, "clean_accuracy", "validation_accuracy", "preset"]]
-
-
-def _matrix(tidy: pd.DataFrame) -> pd.DataFrame:
-    return tidy[["between", "what", "one", "other", "rho", "low", "high", "p", "n", "why"]]
+SEEDS = (
+    "Mean over seeds; in brackets, from the lowest to the highest end of the seeds' 95 % intervals "
+)
+OVER_EXAMPLES = "(bootstrap over examples; gradients: jackknife over groups of examples)."
 
 
 TABLES: tuple[Table, ...] = (
-    Table("tasks", "settings", "Tasks of this study", "1", _tasks, part="train"),
+    Table("tasks", "settings", "Tasks of this study", "1", layouts.tasks, part="train"),
     Table(
         "generalisation",
         "depth",
-        "Spearman's ρ between depth of memorisation and generalisation (*: p > .05)",
+        "Spearman's ρ between depth of memorisation and generalisation",
         "2",
         lambda findings: findings.table_2,
-        _table_2,
+        layouts.table_2,
         part="generalisation",
+        note=layouts.coefficient_note,
     ),
-    Table("models", "settings", "Models of this study", "3", _models, part="train"),
+    Table(
+        "models",
+        "settings",
+        "Models of this study",
+        "3",
+        layouts.models,
+        layouts.table_3,
+        part="train",
+        note="Parameters are those of the layers, without embeddings and head.",
+    ),
     Table(
         "post-processing",
         "control",
         "Gradient post-processing: accuracy@2 on the validation tasks",
         "4",
         lambda findings: findings.results.post_processing,
-        _table_4,
-        part="control",
+        layouts.table_4,
+        part="post_processing",
+        note="In brackets: 95 % Wilson interval over planted runs.",
     ),
-    Table("control", "control", "Planted layers found", "", _control, part="control"),
+    Table(
+        "control",
+        "control",
+        "Planted layers found",
+        "",
+        layouts.control,
+        layouts.control_rows,
+        part="control",
+        note=(
+            "Means over planted runs; in brackets, 95 % intervals: Wilson's for accuracy@k, "
+            "bootstrap over planted runs for reciprocal rank (mrr) and AUROC."
+        ),
+    ),
     Table(
         "nulls",
         "control",
         "What methods claim where nothing was planted",
         "",
-        lambda findings: findings.results.nulls,
+        layouts.nulls,
+        layouts.null_rows,
         part="control",
+        note=(
+            "A method finds layers where its weights are as far from uniform as in 95 % of the "
+            "planted runs. Shares: of nulls in which it would (95 % Wilson interval), of pairs in "
+            "which the planted run is further from uniform than the null, and of labels that "
+            "changing layers undid at most (95 % bootstrap intervals over runs; none over one)."
+        ),
     ),
     Table(
         "plants",
@@ -255,26 +208,39 @@ TABLES: tuple[Table, ...] = (
         "",
         lambda findings: findings.results.plants,
         part="control",
+        note="Accuracies count all training examples of one run: there is no interval.",
     ),
     Table(
-        "runs", "settings", "Runs", "", lambda findings: findings.results.runs, _runs, part="train"
+        "runs",
+        "settings",
+        "Runs",
+        "",
+        lambda findings: findings.results.runs,
+        layouts.runs,
+        part="train",
+        note=(
+            "Accuracies on noisy and clean examples count all of them; that on validation examples "
+            "has a 95 % Wilson interval."
+        ),
     ),
     Table(
         "mcog",
         "depth",
-        "Memorisation centre of gravity, mean over seeds and their intervals",
+        "Memorisation centre of gravity",
         "",
         lambda findings: findings.memorised("mcog"),
-        _estimates("mcog", "method"),
+        layouts.mean_over_seeds("mcog", "method"),
+        note=f"{SEEDS}{OVER_EXAMPLES}",
     ),
     Table(
         "events",
         "depth",
-        "Layers of events, mean over the seeds in which they happen, and intervals",
+        "Layers of events",
         "",
         lambda findings: findings.events,
-        _estimates("layer", "event"),
+        layouts.mean_over_seeds("layer", "event"),
         part="centroids",
+        note=f"{SEEDS}(bootstrap over examples); seeds in which it never happens left out.",
     ),
     Table(
         "agreement",
@@ -282,7 +248,8 @@ TABLES: tuple[Table, ...] = (
         "Agreement of methods and of models",
         "",
         lambda findings: findings.agreement,
-        _matrix,
+        layouts.matrix,
+        note=layouts.coefficient_note,
     ),
     Table(
         "event-agreement",
@@ -290,14 +257,21 @@ TABLES: tuple[Table, ...] = (
         "Centroids and label probes: do they tell of the same events?",
         "",
         lambda findings: findings.event_agreement,
+        layouts.matrix,
         part="label_probes",
+        note=layouts.coefficient_note,
     ),
     Table(
         "binarised",
         "depth",
         "Tasks with all their classes and with two",
         "",
-        lambda findings: findings.binarisation,
+        layouts.binarised,
+        layouts.binarised_rows,
         part="binarised",
+        note=lambda tidy: (
+            f"{layouts.coefficient_note(tidy)} Differences (two classes minus all) in layers, with "
+            "95 % bootstrap intervals over tasks."
+        ),
     ),
 )

@@ -1,17 +1,17 @@
 """The results of a study as pandas tables: what figures, tables and the report are made of."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memloc.analyse.store import Analysis
 from memloc.errors import StoreError
 from memloc.records import read_table
 from memloc.results import parts
-from memloc.results.columns import COLUMNS, KEY, stacked
+from memloc.results.columns import COLUMNS, KEY, Columns, keyed, stacked
 from memloc.results.find import Found, find_runs
+from memloc.results.reading import Reverted, Scores, read_note, read_scores, read_tables
 from memloc.train.run import Run
 
 if TYPE_CHECKING:
@@ -71,13 +71,24 @@ class Results:
         """For every noisy example and window: is its assigned label no longer predicted?"""
         return self.reverted_of(self.runs)
 
-    def examples_of(self, runs: "pd.DataFrame") -> "pd.DataFrame":
+    def examples_of(self, runs: "pd.DataFrame", *, noisy_only: bool = False) -> "pd.DataFrame":
         """The part of `examples` that belongs to some rows of `runs`."""
-        return stacked("examples", map(parts.examples, self._opened(runs)))
+        opened = self._opened(runs)
+        return stacked(
+            "examples", ((f.key, parts.examples(f, noisy_only=noisy_only)) for f in opened)
+        )
 
     def reverted_of(self, runs: "pd.DataFrame") -> "pd.DataFrame":
         """The part of `reverted` that belongs to some rows of `runs`."""
-        return stacked("reverted", _each(parts.reverted(found) for found in self._opened(runs)))
+        opened = self._opened(runs)
+        return stacked(
+            "reverted", ((f.key, o.table()) for f in opened for o in parts.outcomes_of(f))
+        )
+
+    def outcomes_of(self, run: "pd.DataFrame") -> list[Reverted]:
+        """The same of one run as matrices, which are smaller; a row of `runs` is given."""
+        (found,) = self._opened(run)
+        return parts.outcomes_of(found)
 
     @cached_property
     def abouts(self) -> list[dict[str, Any]]:
@@ -88,7 +99,7 @@ class Results:
     def versions(self) -> list[dict[str, str]]:
         """The versions that the runs were made with, each set of them once."""
         paths = [self.folder / folder / "training.parquet" for folder in self.runs["folder"]]
-        notes = [read_table(path)[1] for path in paths if path.is_file()]
+        notes = [read_note(path) for path in paths if path.is_file()]
         return list({tuple(n["versions"].items()): n["versions"] for n in notes}.values())
 
     def only(self, **values: object) -> "Results":
@@ -108,10 +119,12 @@ def load_results(path: str | Path) -> Results:
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder: give a study, e.g. `runs`.")
     runs = find_runs(folder)
+    curves = [parts.training(found) for found in runs]
+    pairs = list(zip(runs, curves, strict=True))
     return Results(
         folder=folder,
-        runs=stacked("runs", (parts.run_row(found, folder) for found in runs)),
-        training=stacked("training", _each(map(parts.training, runs))),
+        runs=stacked("runs", ((f.key, parts.run_row(f, folder, curve)) for f, curve in pairs)),
+        training=stacked("training", ((f.key, curve) for f, curve in pairs if len(curve))),
         **_localised(runs),
         **_analyses(runs),
         **{name: _summary(name, folder / "control" / file) for name, file in CONTROL.items()},
@@ -119,27 +132,45 @@ def load_results(path: str | Path) -> Results:
 
 
 def _localised(runs: list[Found]) -> "dict[str, pd.DataFrame]":
-    scores = [(found, s) for found in runs for s in found.scores()]
-    several = ("windows", "gradients", "noise_probes")
-    return {
-        "layers": stacked("layers", (parts.layers(f, s) for f, s in scores)),
-        "mcog": stacked("mcog", (parts.mcog(f, s) for f, s in scores)),
-        **{n: stacked(n, _each(getattr(parts, n)(f, s) for f, s in scores)) for n in several},
-    }
+    found: dict[str, list[Any]] = {name: [] for name in LOCALISED}
+    for run in runs:
+        for scores in map(read_scores, run.score_files()):
+            for name, make in LOCALISED.items():
+                columns = make(scores)
+                if columns is not None:
+                    found[name].append(({**run.key, "method": scores.method}, columns))
+    return {name: stacked(name, tables) for name, tables in found.items()}
+
+
+LOCALISED: dict[str, Callable[[Scores], Columns | None]] = {
+    "layers": parts.layers,
+    "mcog": parts.mcog,
+    "windows": parts.windows,
+    "gradients": parts.gradients,
+    "noise_probes": parts.noise_probes,
+}
+"""The tables that localisers' files give."""
 
 
 def _analyses(runs: list[Found]) -> "dict[str, pd.DataFrame]":
-    found: dict[str, list[pd.DataFrame]] = {
-        name: [] for tables in ANALYSES.values() for name in tables.values()
-    }
+    found: dict[str, list[Any]] = {name: [] for t in ANALYSES.values() for name in t.values()}
     for run in runs:
         for file, tables in ANALYSES.items():
             path = run.run.folder / "analyse" / f"{file}.parquet"
             if path.is_file():
-                frames = Analysis.read(path)
-                for inside, name in tables.items():
-                    found[name].append(frames[inside].assign(**run.key))
-    return {name: stacked(name, frames) for name, frames in found.items()}
+                for inside, table in read_tables(path, list(tables)).items():
+                    found[tables[inside]].append((run.key, *table))
+    return {name: _analysed(name, tables) for name, tables in found.items()}
+
+
+def _analysed(name: str, tables: list[Any]) -> "pd.DataFrame":
+    import pyarrow as pa
+
+    if not tables:
+        return stacked(name, [])
+    keys, rows, types = zip(*tables, strict=True)
+    whole = pa.concat_tables(rows, promote_options="permissive").to_pandas().astype(types[0])
+    return keyed(name, whole, keys, [part.num_rows for part in rows])
 
 
 def _summary(name: str, file: Path) -> "pd.DataFrame":
@@ -150,12 +181,7 @@ def _summary(name: str, file: Path) -> "pd.DataFrame":
     lacking = sorted(set(COLUMNS[name]) - set(table.columns))
     if lacking:
         raise StoreError(f"{path} has no column {lacking[0]}; `memloc control` writes it anew.")
-    return stacked(name, [table])
-
-
-def _each(groups: "Iterable[Iterable[pd.DataFrame]]") -> "Iterator[pd.DataFrame]":
-    for group in groups:
-        yield from group
+    return table[list(COLUMNS[name])]
 
 
 def _rows(table: "pd.DataFrame", values: Mapping[str, object]) -> "pd.DataFrame":

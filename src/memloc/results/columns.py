@@ -1,7 +1,7 @@
 """The columns of every table, which it has even where it has no row."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,9 +13,9 @@ PLANT = ("first", "last", "null")
 
 _AFTER_KEY: dict[str, tuple[str, ...]] = {
     "runs": (
-        *("depth", "n_classes", "train", "noisy", "memorised", "noisy_accuracy", "clean_accuracy"),
-        *("training_accuracy", "validation_accuracy", "validation_score", "preset", "changes"),
-        "folder",
+        *("depth", "n_classes", "train", "noisy", "validation", "memorised", "noisy_accuracy"),
+        *("clean_accuracy", "training_accuracy", "validation_accuracy", "validation_score"),
+        *("preset", "changes", "folder"),
     ),
     "training": (
         *("training", "epoch", "loss", "accuracy", "macro_f1", "noisy_accuracy", "clean_accuracy"),
@@ -46,7 +46,7 @@ _AFTER_KEY: dict[str, tuple[str, ...]] = {
         *("first", "last", "method", "chance", "mrr", "auroc"),
         *("validation", "k", "accuracy"),
     ),
-    "control_layers": (*PLANT, "method", "layer", "weight", "low", "high"),
+    "control_layers": (*PLANT, "method", "layer", "weight", "low", "high", "undone"),
     "control_gradients": (*PLANT, "norm", "kind", "layer", "value"),
     "plants": (
         *(*PLANT, "learning_rate", "tries", "training_accuracy", "noisy_accuracy"),
@@ -58,7 +58,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     **{name: (*KEY, *columns) for name, columns in _AFTER_KEY.items()},
     "nulls": (
         *("method", "plants", "nulls", "distance_planted", "distance_null", "threshold"),
-        *("called", "called_low", "called_high", "apart"),
+        *("called", "called_low", "called_high", "apart", "undone_planted", "undone_null"),
     ),
     "post_processing": (
         *("model", "norm", "subtract_clean", "divide_frozen", "accuracy", "plants"),
@@ -66,10 +66,42 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 
 
-def stacked(name: str, parts: "Iterable[pd.DataFrame]") -> "pd.DataFrame":
-    """The table of this name from its parts."""
+Columns: TypeAlias = Mapping[str, Any]
+"""A table as its columns, each an array."""
+
+
+def stacked(
+    name: str, parts: "Iterable[tuple[Mapping[str, Any], Columns | pd.DataFrame]]"
+) -> "pd.DataFrame":
+    """The table of this name from its parts, each with the key that stands before its rows."""
     import pandas as pd
 
-    columns = list(COLUMNS[name])
-    found = [part[columns] for part in parts]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
+    found = list(parts)
+    if not found:
+        return pd.DataFrame(columns=list(COLUMNS[name]))
+    keys, tables = zip(*found, strict=True)
+    wanted = [column for column in COLUMNS[name] if column not in keys[0]]
+    # Columns, not frames: a study has thousands of small ones.
+    body = {c: _joined([table[c] for table in tables]) for c in wanted}
+    return keyed(name, pd.DataFrame(body), keys, [len(table[wanted[0]]) for table in tables])
+
+
+def keyed(
+    name: str, table: "pd.DataFrame", keys: "Sequence[Mapping[str, Any]]", sizes: Sequence[int]
+) -> "pd.DataFrame":
+    """The table of this name from the rows of several parts, so many of each."""
+    import numpy as np
+    import pandas as pd
+
+    rows = np.repeat(np.arange(len(keys)), sizes)
+    before = pd.DataFrame([dict(key) for key in keys]).take(rows).reset_index(drop=True)
+    return pd.concat([before, table], axis=1)[list(COLUMNS[name])]
+
+
+def _joined(columns: "Sequence[Any]") -> Any:
+    import numpy as np
+    import pandas as pd
+
+    if isinstance(columns[0], pd.Series):
+        return pd.concat(columns, ignore_index=True)
+    return np.concatenate(columns)

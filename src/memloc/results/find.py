@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memloc.localise.scores import LayerScores
 from memloc.results.columns import KEY
 from memloc.train.run import Run
 
@@ -16,10 +15,9 @@ class Found:
     key: dict[str, Any]
     run: Run
 
-    def scores(self) -> list[LayerScores]:
+    def score_files(self) -> list[Path]:
         """What the localisers found, by name."""
-        folder = self.run.folder / "localise"
-        return [LayerScores.read(path) for path in sorted(folder.glob("*.parquet"))]
+        return sorted((self.run.folder / "localise").glob("*.parquet"))
 
 
 def find_runs(folder: Path) -> list[Found]:

@@ -1,34 +1,40 @@
-"""Tables of one run, each with the run's key."""
+"""Tables of one run, without its key."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memloc.localise.scores import LayerScores
+from memloc.localise.scores import DETAIL
+from memloc.results.columns import COLUMNS, KEY, Columns
 from memloc.results.find import Found
-from memloc.score.matrix import windows as all_windows
+from memloc.results.reading import (
+    Reverted,
+    Scores,
+    count_split,
+    read_reverted,
+    read_training_examples,
+)
 from memloc.train.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def run_row(found: Found, folder: Path) -> "pd.DataFrame":
+def run_row(found: Found, folder: Path, training: "pd.DataFrame") -> "pd.DataFrame":
     """What the run is of and what became of it; a run that is not finished memorised nothing."""
     import pandas as pd
 
     about, verdict = found.run.about, found.run.verdict()
     classes = len(about["task"]["label_names"])
-    unseen = _last_validation(found.run)
+    unseen = _last_validation(training)
     accuracies = ("noisy_accuracy", "clean_accuracy", "training_accuracy")
     row = {
-        **found.key,
         "depth": int(about["depth"]),
         "n_classes": classes,
         "train": about["task"]["train"],
         "noisy": about["task"]["noisy"],
+        "validation": _n_validation(found.run),
         "memorised": bool(verdict.get("memorised", False)),
         **{name: verdict.get(name, np.nan) for name in accuracies},
         "validation_accuracy": unseen,
@@ -40,135 +46,99 @@ def run_row(found: Found, folder: Path) -> "pd.DataFrame":
     return pd.DataFrame([row])
 
 
-def training(found: Found) -> "Iterator[pd.DataFrame]":
-    """The training curves, where there are some."""
-    if _trained(found.run):
-        yield found.run.training().assign(**found.key)
+def training(found: Found) -> "pd.DataFrame":
+    """The training curves; empty where there are none yet."""
+    import pandas as pd
+
+    if not (found.run.folder / "training.parquet").is_file():
+        return pd.DataFrame(columns=[c for c in COLUMNS["training"] if c not in KEY])
+    return found.run.training()
 
 
-def layers(found: Found, scores: LayerScores) -> "pd.DataFrame":
+def layers(scores: Scores) -> Columns:
     """A weight a layer."""
-    import pandas as pd
-
-    layer = np.arange(1, scores.depth + 1)
-    values = {"weight": scores.weights, "low": scores.low, "high": scores.high}
-    return pd.DataFrame({**found.key, "method": scores.method, "layer": layer, **values})
+    names = {"weight": "weight", "low": "weight low", "high": "weight high"}
+    values = {name: scores.values[quantity] for name, quantity in names.items()}
+    return {"layer": np.arange(1, scores.depth + 1), **values}
 
 
-def mcog(found: Found, scores: LayerScores) -> "pd.DataFrame":
+def mcog(scores: Scores) -> Columns:
     """One row: the centre of gravity."""
-    import pandas as pd
-
-    centre = scores.mcog
-    values = {"mcog": centre.estimate, "low": centre.low, "high": centre.high}
-    return pd.DataFrame([{**found.key, "method": scores.method, **values}])
+    names = {"mcog": "mcog", "low": "mcog low", "high": "mcog high"}
+    return {name: scores.values[quantity] for name, quantity in names.items()}
 
 
-def windows(found: Found, scores: LayerScores) -> "Iterator[pd.DataFrame]":
+def windows(scores: Scores) -> Columns | None:
     """Errors of windows, for methods that change windows."""
-    import pandas as pd
-
-    outcomes = scores.outcomes
-    if outcomes is None:
-        return
-    errors = outcomes.errors
-    yield pd.DataFrame(
-        {
-            **found.key,
-            "method": scores.method,
-            "first": [w.start + 1 for w in outcomes.windows],
-            "last": [w.stop for w in outcomes.windows],
-            "error": errors,
-            "clean_error": outcomes.clean_errors if len(outcomes.clean_rows) else np.nan,
-            "normalised": errors / _divisor(scores),
-            "n_noisy": len(outcomes.noisy_rows),
-        }
-    )
+    table = scores.windows
+    return table and {**table, "normalised": table["error"] / _divisor(scores)}
 
 
-def reverted(found: Found) -> "Iterator[pd.DataFrame]":
-    """For every noisy example and window: is the assigned label no longer predicted?"""
-    import pandas as pd
-
-    for scores in found.scores():
-        outcomes = scores.outcomes
-        if outcomes is None:
-            continue
-        ends = np.array([(w.start + 1, w.stop) for w in outcomes.windows], dtype=np.int16)
-        first, last = np.tile(ends, (len(outcomes.noisy_rows), 1)).T
-        rows = outcomes.noisy_rows.astype(np.int32)
-        yield pd.DataFrame(
-            {
-                **found.key,
-                "method": scores.method,
-                "example": np.repeat(rows, len(outcomes.windows)),
-                "first": first,
-                "last": last,
-                "wrong": outcomes.noisy_wrong.ravel(),
-            }
-        )
+def outcomes_of(found: Found) -> list[Reverted]:
+    """Which windows undo which noisy example, for each method that changes windows."""
+    read = map(read_reverted, found.score_files())
+    return [outcomes for outcomes in read if outcomes is not None]
 
 
-def examples(found: Found) -> "pd.DataFrame":
+def examples(found: Found, *, noisy_only: bool = False) -> "pd.DataFrame":
     """The training examples, labels by name."""
     import pandas as pd
 
-    task, noisy = found.run.data()
-    names = np.array(task.label_names, dtype=object)
+    rows = read_training_examples(found.run.folder / "labels.parquet", noisy_only=noisy_only)
+    names = np.array(found.run.about["task"]["label_names"], dtype=object)
     return pd.DataFrame(
         {
-            **found.key,
-            "example": np.arange(len(task.train)),
-            "text": [" ‖ ".join(parts) for parts in task.train.parts],
-            "original": names[noisy.original],
-            "assigned": names[noisy.assigned],
-            "is_noisy": noisy.is_noisy,
+            "example": rows["row"].to_numpy(np.int64),
+            "text": [" ‖ ".join(parts) for parts in rows["parts"]],
+            "original": names[rows["original"]],
+            "assigned": names[rows["assigned"]],
+            "is_noisy": rows["is_noisy"].to_numpy(bool),
         }
     )
 
 
-def gradients(found: Found, scores: LayerScores) -> "Iterator[pd.DataFrame]":
+def gradients(scores: Scores) -> Columns | None:
     """Gradient norms; kind is e.g. `frozen noisy`: of the frozen weights, on noisy examples."""
-    import pandas as pd
-
     if scores.method != "gradients":
-        return
-    layer = np.arange(1, scores.depth + 1)
-    for name, values in scores.details.items():
-        norm, _, kind = name.partition(" ")
-        row = {**found.key, "kind": kind, "norm": norm}
-        yield pd.DataFrame({**row, "layer": layer, "value": values})
+        return None
+    names = scores.details()
+    norms = [name.removeprefix(DETAIL).partition(" ") for name in names]
+    sizes = [len(scores.values[name]) for name in names]
+    return {
+        "kind": np.repeat(np.array([kind for _, _, kind in norms], dtype=object), sizes),
+        "norm": np.repeat(np.array([norm for norm, _, _ in norms], dtype=object), sizes),
+        "layer": np.concatenate([scores.layers[name] for name in names]),
+        "value": np.concatenate([scores.values[name] for name in names]),
+    }
 
 
-def noise_probes(found: Found, scores: LayerScores) -> "Iterator[pd.DataFrame]":
+def noise_probes(scores: Scores) -> Columns | None:
     """F1 of the probes that look for noisy examples: mean over probe seeds, and their range."""
-    import pandas as pd
-
-    if scores.method != "probing" or not {"f1", "chance f1"} <= set(scores.details):
-        return
-    f1, chance = scores.details["f1"], scores.details["chance f1"]
+    names = [f"{DETAIL}{name}" for name in ("f1", "chance f1")]
+    if scores.method != "probing" or not set(names) <= set(scores.details()):
+        return None
+    f1, chance = (scores.values[name].reshape(scores.depth + 1, -1) for name in names)
     values = {"f1": f1.mean(1), "low": f1.min(1), "high": f1.max(1), "chance": chance.mean(1)}
-    yield pd.DataFrame({**found.key, "layer": np.arange(len(f1)), **values})
+    return {"layer": np.arange(len(f1)), **values}
 
 
-def _divisor(scores: LayerScores) -> Any:
+def _divisor(scores: Scores) -> float:
     """The error of the window of all layers where the weights were normalised by it."""
-    assert scores.outcomes is not None
-    full = all_windows(scores.depth)[-1]
-    if not scores.about.get("normalise") or full not in scores.outcomes.windows:
+    assert scores.windows is not None
+    first, last, errors = (scores.windows[name] for name in ("first", "last", "error"))
+    full = errors[(first == 1) & (last == scores.depth)]
+    if not scores.about.get("normalise") or not len(full):
         return 1.0
-    error = scores.outcomes.errors[scores.outcomes.windows.index(full)]
-    return error if error > 0 else np.nan
+    return float(full[0]) if full[0] > 0 else np.nan
 
 
-def _last_validation(run: Run) -> float:
+def _n_validation(run: Run) -> int:
+    """How many examples the accuracy on unseen data is measured on."""
+    path = run.folder / "labels.parquet"
+    return count_split(path, "validation") if path.is_file() else 0
+
+
+def _last_validation(training: "pd.DataFrame") -> float:
     """Accuracy on unseen data at the last epoch of the training on noisy labels."""
-    if not _trained(run):
-        return float("nan")
-    table = run.training()
-    noisy = table[table["training"] == "noisy"].sort_values("epoch")
+    noisy = training[training["training"] == "noisy"].sort_values("epoch")
     return float(noisy["validation_accuracy"].iloc[-1]) if len(noisy) else float("nan")
-
-
-def _trained(run: Run) -> bool:
-    return (run.folder / "training.parquet").is_file()

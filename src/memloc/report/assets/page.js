@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const page = JSON.parse(document.getElementById("page").textContent);
-  const chosen = Object.fromEntries(Object.entries(page.choices).map(([what, values]) => [what, values[0]]));
+  const chosen = { ...page.start };
   const local = {}; // of each figure: what is chosen in it alone
   const unpacked = new Map();
   const drawn = new Map(); // figures that came into view, and their views
@@ -46,23 +46,36 @@
       axis: { ...text, gridColor: line, domainColor: line, tickColor: line },
       axisY: { labelLimit: labelLimit(width) },
       legend: text,
+      rule: { color: ink },
       header: { labelColor: ink, labelFontWeight: 600, labelFontSize: 12 },
     };
   }
 
+  const layersOf = (spec) => (spec.layer ?? [spec]).map((layer) => layer.encoding ?? {});
+
+  // What the names along the left take, or the numbers.
+  function labelRoom(spec, rows, width) {
+    const names = layersOf(spec).map(({ y }) => y).find((y) => y?.type === "nominal");
+    if (!names) return 60;
+    const longest = Math.max(...rows.map((row) => String(row[names.field]).length));
+    return Math.min(labelLimit(width), 6.5 * longest) + (names.title ? 40 : 25);
+  }
+
   // Charts are drawn as wide as there is room; panels go below each other where there is little.
-  function fitted(spec, width) {
+  function fitted(spec, rows, width) {
     const copy = structuredClone(spec);
     delete copy.title;
     if (copy.facet) {
       const usual = copy.spec.width;
-      const side = Math.min(copy.columns, Math.max(1, Math.floor(width / Math.max(190, usual * 0.75))));
+      const panels = new Set(rows.map((row) => row[copy.facet.field])).size;
+      const labels = labelRoom(copy.spec, rows, width);
+      const each = copy.resolve?.scale?.y === "independent" ? labels + 20 : 24; // beside a panel
+      const least = Math.max(110, usual * 0.6) + each;
+      const side = Math.max(1, Math.min(copy.columns, panels, Math.floor((width - labels) / least)));
       copy.columns = side;
-      const names = /"y":\{[^}]*"type":"nominal"/.test(JSON.stringify(copy.spec).replace(/"sort":\[[^\]]*\],?/g, ""));
-      const labels = names ? 110 : 60;
-      copy.spec.width = Math.max(120, Math.min(usual * 1.25, (width - labels - 24 * side - 40) / side));
+      copy.spec.width = Math.max(120, Math.min(usual * 1.6, (width - labels - 20) / side - each));
     } else if (copy.height?.step) { // Vega does not fit charts whose height depends on their rows
-      copy.width = Math.max(120, Math.min(width, 760) - labelLimit(width) - 40);
+      copy.width = Math.max(120, Math.min(width, 760) - labelRoom(copy, rows, width) - 20);
     } else {
       copy.width = Math.min(width, 640);
       copy.autosize = { type: "fit-x", contains: "padding" };
@@ -99,12 +112,14 @@
     drawn.get(figure.name)?.finalize?.();
     if (!rows.length) { drawn.set(figure.name, {}); return missing(box, figure, choice); }
     const width = box.clientWidth;
-    const spec = { ...fitted(figure.spec, width), datasets: { [page.data]: rows } };
+    const spec = { ...fitted(figure.spec, rows, width), datasets: { [page.data]: rows } };
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const config = { ...spec.config, ...theme(width) };
     delete spec.config;
+    box.style.minHeight = `${box.offsetHeight}px`; // nothing below it jumps while it is drawn anew
     const view = await vegaEmbed(box, spec, {
       actions: false, renderer: "svg", config, tooltip: { theme: dark ? "dark" : "light" } });
+    box.style.minHeight = "";
     drawn.set(figure.name, view);
     box.dataset.drawn = JSON.stringify(choice);
   }

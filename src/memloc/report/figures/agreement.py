@@ -3,9 +3,11 @@
 import altair as alt
 import pandas as pd
 
+from memloc.report.figures.style import GREY
+
 
 def agreement(table: pd.DataFrame) -> alt.Chart:
-    """Coefficients between all pairs as a matrix; a star where p is above the limit.
+    """Coefficients between all pairs as a matrix, with their intervals; a star: p above the limit.
 
     The table is what `method_agreement` and `model_agreement` return, a row a pair.
     """
@@ -14,6 +16,10 @@ def agreement(table: pd.DataFrame) -> alt.Chart:
     drawn["label"] = [
         "–" if pd.isna(rho) else f"{rho:.2f}{'' if sure else '*'}"
         for rho, sure in zip(drawn["rho"], drawn["significant"], strict=True)
+    ]
+    drawn["ends"] = [
+        "" if pd.isna(low) else f"{low:.2f} to {high:.2f}"
+        for low, high in zip(drawn["low"], drawn["high"], strict=True)
     ]
     order = list(dict.fromkeys(table["one"])) + list(dict.fromkeys(table["other"]))
     order = list(dict.fromkeys(order))
@@ -31,6 +37,9 @@ def agreement(table: pd.DataFrame) -> alt.Chart:
             legend=alt.Legend(orient="bottom", gradientLength=200),
         )
     )
-    bright = alt.condition("datum.rho > 0.55", alt.value("#111111"), alt.value("#ffffff"))
-    words = base.mark_text(fontSize=12).encode(text="label:N", color=bright)
-    return alt.layer(cells, words).properties(width=300, height=260)
+    dark, none = alt.value("#111111"), alt.value(GREY)
+    ink = alt.when("datum.rho == null").then(none).when("datum.rho > 0.35").then(dark)
+    colour = ink.otherwise(alt.value("#ffffff"))
+    words = base.mark_text(fontSize=13).encode(text="label:N", color=colour)
+    ends = base.mark_text(fontSize=10, dy=15).encode(text="ends:N", color=colour)
+    return alt.layer(cells, words, ends).properties(width=340, height=260)

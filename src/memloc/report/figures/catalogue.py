@@ -7,6 +7,7 @@ import pandas as pd
 
 from memloc.report import figures as draw
 from memloc.report.figures.figure import Figure
+from memloc.report.figures.windows import example_weights, spread
 from memloc.report.findings import Findings
 
 
@@ -28,12 +29,14 @@ def _both(findings: Findings) -> pd.DataFrame:
 
 
 def _texts(findings: Findings) -> pd.DataFrame:
-    """What windows revert, with the texts; of one seed, as it is much."""
+    """What windows revert, with the texts; of one seed and the examples that are drawn."""
     results = findings.results
     parts = []
     for run in findings.first_runs():
-        texts = results.examples_of(run)[["example", "text", "original", "assigned"]]
-        parts.append(results.reverted_of(run).merge(texts, on="example"))
+        texts = results.examples_of(run, noisy_only=True).drop(columns="is_noisy")
+        for outcomes in results.outcomes_of(run):
+            drawn = outcomes.take(spread(example_weights(outcomes.wrong, outcomes.windows)))
+            parts.append(drawn.table().merge(texts, on="example"))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
@@ -43,7 +46,7 @@ FIGURES: tuple[Figure, ...] = (
         "control",
         "How often each method finds planted layers",
         "Wrong labels were planted in two known layers. The bars say which share of the k layers "
-        "that a method ranks highest are planted ones, over all planted windows, with 95 % "
+        "that a method ranks highest are planted ones: means over planted runs with 95 % Wilson "
         "intervals; the dashed line is chance.",
         "2, left",
         _any("control"),
@@ -54,7 +57,7 @@ FIGURES: tuple[Figure, ...] = (
         "control-tasks",
         "control",
         "The same, task by task",
-        "Share of the k best layers that are planted ones, by task.",
+        "Share of the k best layers that are planted ones, by task; 95 % Wilson intervals.",
         "2, middle",
         _any("control"),
         partial(draw.control_accuracy, panel="task"),
@@ -64,7 +67,7 @@ FIGURES: tuple[Figure, ...] = (
         "control-models",
         "control",
         "The same, model by model",
-        "Share of the k best layers that are planted ones, by model.",
+        "Share of the k best layers that are planted ones, by model; 95 % Wilson intervals.",
         "2, right",
         _any("control"),
         partial(draw.control_accuracy, panel="model"),
@@ -75,7 +78,8 @@ FIGURES: tuple[Figure, ...] = (
         "control",
         "What a method sees of planted layers",
         "Weights divided by the largest; the frame is around the layers where the labels were "
-        "planted. `nothing`: a null plant, where no method should see anything.",
+        "planted. `nothing`: a null, where there is nothing to see. A hover shows the weight with "
+        "its 95 % interval.",
         "",
         _any("control_layers"),
         draw.control_layers,
@@ -87,7 +91,8 @@ FIGURES: tuple[Figure, ...] = (
         "control",
         "What the gradients' post-processing does",
         "Norms of the mean gradient of each layer in the control set-up: of the frozen weights, of "
-        "clean and of noisy examples; then scaled to sum 1, without and with the two steps.",
+        "clean and of noisy examples; then scaled to sum 1, without and with the two steps. Single "
+        "numbers: there are no intervals.",
         "21",
         _any("control_gradients"),
         draw.gradient_steps,
@@ -98,8 +103,9 @@ FIGURES: tuple[Figure, ...] = (
         "layers",
         "layers",
         "How much each layer matters",
-        "Layer weights by a method's own measure; bands hold the 95 % intervals of all seeds. A "
-        "click on a task in the legend leaves it alone.",
+        "Layer weights by a method's own measure, mean over seeds; bands reach from the lowest to "
+        "the highest end of the seeds' 95 % intervals (bootstrap over examples; gradients: "
+        "jackknife over groups of examples). A click on a task in the legend leaves it alone.",
         "5, 13 and 18",
         _whole("layers"),
         draw.layer_curves,
@@ -109,8 +115,8 @@ FIGURES: tuple[Figure, ...] = (
         "noise-probes",
         "layers",
         "Where noisy examples can be told from clean ones",
-        "F1 of probes for noisy examples; bands hold the range over probe seeds, dashes are "
-        "probes of shuffled labels.",
+        "F1 of probes for noisy examples, mean over model and probe seeds; bands are the range "
+        "over these seeds, dashes the mean of probes of shuffled labels (no interval).",
         "5 and 13, bottom",
         _whole("noise_probes"),
         draw.noise_probes,
@@ -121,8 +127,8 @@ FIGURES: tuple[Figure, ...] = (
         "single-layers",
         "layers",
         "One layer is not enough",
-        "The largest memorisation error that changing a single layer brings; rules hold the 95 % "
-        "intervals of all seeds.",
+        "The largest memorisation error that changing a single layer brings, mean over seeds; "
+        "rules reach from the lowest to the highest end of the seeds' 95 % Wilson intervals.",
         "4",
         _whole("windows"),
         draw.single_layers,
@@ -131,8 +137,9 @@ FIGURES: tuple[Figure, ...] = (
         "mcog-models",
         "depth",
         "Centre of gravity, model by model",
-        "The memorisation centre of gravity (M-CoG) of the layer weights; rules hold the 95 % "
-        "intervals of all seeds.",
+        "The memorisation centre of gravity (M-CoG) of the layer weights, mean over seeds; rules "
+        "reach from the lowest to the highest end of the seeds' 95 % intervals (bootstrap over "
+        "examples; gradients: jackknife over groups of examples).",
         "6",
         _whole("mcog"),
         draw.mcog_by_model,
@@ -142,7 +149,8 @@ FIGURES: tuple[Figure, ...] = (
         "mcog-over-models",
         "depth",
         "Centre of gravity by method",
-        "Mean over models and seeds, a standard deviation to either side.",
+        "Mean over models, seeds averaged first; rules are 95 % bootstrap intervals over models. "
+        "Of a single model: what holds its seeds' own intervals.",
         "7, left",
         _whole("mcog"),
         draw.mcog_over_models,
@@ -151,7 +159,8 @@ FIGURES: tuple[Figure, ...] = (
         "mcog-over-methods",
         "depth",
         "Centre of gravity by model",
-        "Mean over methods and seeds, a standard deviation to either side.",
+        "Mean over methods, seeds averaged first; rules are 95 % bootstrap intervals over methods. "
+        "Of a single method: what holds its seeds' own intervals.",
         "7, right",
         _whole("mcog"),
         draw.mcog_over_methods,
@@ -161,8 +170,9 @@ FIGURES: tuple[Figure, ...] = (
         "depth",
         "When memorisation wins",
         "By centroids: crossing against classification initiation. By label probes: memorisation » "
-        "generalisation against the 90 % event. Rules: a standard deviation over runs, or the "
-        "interval of the only one. `Never` counts as the layer after the last.",
+        "generalisation against the 90 % event. Rules: of all models, 95 % bootstrap intervals "
+        "over models; of one, what holds its seeds' 95 % intervals (bootstrap over examples). "
+        "`Never` counts as the layer after the last.",
         "12, 17 and 20",
         lambda findings: findings.events,
         draw.events,
@@ -173,8 +183,9 @@ FIGURES: tuple[Figure, ...] = (
         "binarised",
         "depth",
         "All classes against two of them",
-        "M-CoG of tasks with all their classes and with the two most frequent ones; rules are a "
-        "standard deviation over models.",
+        "M-CoG of tasks with all their classes and with the two most frequent ones, mean over "
+        "models; rules are 95 % bootstrap intervals over models. Of a single model: what holds "
+        "its seeds' own intervals.",
         "19",
         _both,
         draw.binarised,
@@ -186,7 +197,9 @@ FIGURES: tuple[Figure, ...] = (
         "depth",
         "Depth and generalisation",
         "Depth of memorisation against the generalisation score (by models trained on halves) or "
-        "the validation score; a point a task and model, means over seeds.",
+        "the validation score; a point a task and model, means over seeds. Rules reach from the "
+        "lowest to the highest end of the seeds' 95 % intervals (validation: Wilson's; others: "
+        "bootstrap over examples; of M-CoG, the means of the methods' ends).",
         "Table 2",
         lambda findings: findings.points,
         draw.depth_and_generalisation,
@@ -197,7 +210,8 @@ FIGURES: tuple[Figure, ...] = (
         "depth",
         "Do methods agree, and models?",
         "Rank correlations over tasks and models (between methods) or tasks and methods (between "
-        "models); a star: p > .05. Intervals are bootstrapped over tasks.",
+        "models); a star: p > .05. Below them: 95 % bootstrap intervals over tasks, which need "
+        "five tasks.",
         "8 and 9",
         lambda findings: findings.agreement,
         draw.agreement,
@@ -207,8 +221,8 @@ FIGURES: tuple[Figure, ...] = (
         "training",
         "run",
         "How the labels were learnt",
-        "What is predicted at every epoch of the training on noisy labels; mean and range over "
-        "seeds.",
+        "What is predicted at every epoch of the training on noisy labels, mean over seeds; bands "
+        "are the range over seeds, of which one alone has none.",
         "",
         _any("training"),
         draw.training_curves,
@@ -220,7 +234,8 @@ FIGURES: tuple[Figure, ...] = (
         "run",
         "What changing windows of layers undoes",
         "Memorisation error by number of layers changed at once and layer: the mean over the "
-        "windows that contain the layer, changing all of them being 100 %.",
+        "windows that contain the layer, changing all of them being 100 %; mean over seeds. A "
+        "hover shows what holds the seeds' 95 % Wilson intervals.",
         "3 and 16",
         _of("windows"),
         draw.window_matrices,
@@ -230,8 +245,9 @@ FIGURES: tuple[Figure, ...] = (
         "centroids",
         "run",
         "How noisy examples change class",
-        "Positions between the centroid of the assigned class (0) and of the original one (1): "
-        "mean, its interval, and the central 75 % of examples. Hollow points: the classes are no "
+        "Positions between the centroid of the assigned class (0) and of the original one (1). "
+        "Points: mean over examples and seeds; rules: what holds the seeds' 95 % bootstrap "
+        "intervals of it; bands: the central 75 % of examples. Hollow points: the classes are no "
         "further apart than by chance.",
         "10, 11 and 15",
         _of("centroids"),
@@ -243,8 +259,9 @@ FIGURES: tuple[Figure, ...] = (
         "label-probes",
         "run",
         "Which label can be read off",
-        "F1 of probes for the assigned and for the original label, with 95 % intervals; grey: "
-        "probes of shuffled labels.",
+        "F1 of probes for the assigned and for the original label, mean over seeds; bands reach "
+        "from the lowest to the highest end of the seeds' 95 % bootstrap intervals over examples. "
+        "Grey: probes of shuffled labels (no interval).",
         "14",
         _of("label_probes"),
         draw.label_probes,
@@ -256,7 +273,8 @@ FIGURES: tuple[Figure, ...] = (
         "run",
         "The memorisation map",
         "Every point is a training example: how probable its label is to models trained on it, and "
-        "to models that never saw it. Top left is memorised, top right learnt from others.",
+        "to models that never saw it, of the first seed. Top left is memorised, top right learnt "
+        "from others. A hover says over how many models a mean is; intervals are not kept.",
         "",
         _any("memorisation"),
         draw.memorisation_map,
@@ -268,7 +286,8 @@ FIGURES: tuple[Figure, ...] = (
         "examples",
         "Which layers revert which example",
         "Noisy examples, evenly spaced from those that are reverted in low layers to those in high "
-        "ones: among windows with that layer, the share that reverts the example.",
+        "ones: among windows with that layer, the share that reverts the example in the first "
+        "seed. Counts, so there is no interval.",
         "",
         _texts,
         draw.example_layers,

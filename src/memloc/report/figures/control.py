@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.report.figures.style import BLUE, GREY, method_order, share, task_order
+from memloc.report.means import over_seeds
 from memloc.score.planted import mean_scores
 
 
@@ -17,8 +18,9 @@ def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart
     drawn = mean_scores(table, by)
     methods = method_order(drawn["method"])
     ks = sorted(drawn["k"].unique())
+    angle = alt.Axis(labelAngle=0 if panel is None else -35)
     place = {
-        "x": alt.X("method:N", title=None, sort=methods, axis=alt.Axis(labelAngle=-35)),
+        "x": alt.X("method:N", title=None, sort=methods, axis=angle),
         "xOffset": alt.XOffset("k:O", sort=ks),
     }
     base = alt.Chart().encode(**place, tooltip=_tooltip(by))
@@ -29,44 +31,51 @@ def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart
         legend=alt.Legend(orient="bottom"),
     )
     bars = base.mark_bar().encode(y=share("accuracy:Q", "planted layers found"), color=colour)
-    ends = base.mark_rule(strokeWidth=1.5, color=GREY).encode(y="low:Q", y2="high:Q")
+    ends = base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
     chance = alt.Chart().mark_rule(strokeDash=[5, 4], color=GREY).encode(y="mean(chance):Q")
     chart = alt.layer(bars, ends, chance, data=drawn)
     if panel is None:
         return chart.properties(width=420, height=240)
     order = task_order(drawn[panel]) if panel == "task" else sorted(drawn[panel].unique())
-    return chart.properties(width=200, height=150).facet(
-        facet=alt.Facet(f"{panel}:N", title=None, sort=order), columns=3
-    )
+    panels = alt.Facet(f"{panel}:N", title=None, sort=order)
+    chart = chart.properties(width=200, height=150)
+    return chart.facet(panels, columns=3).resolve_axis(x="independent")
 
 
 def control_layers(table: pd.DataFrame) -> alt.Chart:
     """Layer weights of the control set-up, each scaled to its largest; a line a planted window."""
     keys = ["task", "model", "method", "first", "last", "null"]
     largest = table.groupby([*keys, "seed"])["weight"].transform("max")
-    drawn = table.assign(scaled=np.where(largest > 0, table["weight"] / largest, np.nan))
-    planted = "layers " + drawn["first"].astype(str) + " to " + drawn["last"].astype(str)
-    drawn["planted"] = np.where(drawn["null"].astype(bool), "nothing", planted)
-    drawn["inside"] = drawn["layer"].between(drawn["first"], drawn["last"]) & ~drawn["null"]
-    order = list(dict.fromkeys(drawn.sort_values("first")["planted"]))
-    base = alt.Chart(drawn[[*keys, "seed", "layer", "weight", "scaled", "planted", "inside"]])
+    scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}
+    drawn = over_seeds(table.assign(**scaled), [*keys, "layer"], "weight")
+    null = drawn["null"].astype(bool)
+    layers = drawn["first"].astype(str) + " to " + drawn["last"].astype(str)
+    drawn["planted"] = np.where(null, "nothing in " + layers, "layers " + layers)
+    drawn["inside"] = drawn["layer"].between(drawn["first"], drawn["last"]) & ~null
+    order = list(dict.fromkeys(drawn.sort_values(["null", "first"])["planted"]))
+    base = alt.Chart(drawn)
     encoded = base.encode(
         x=alt.X("layer:O", title="layer", axis=alt.Axis(labelAngle=0)),
         y=alt.Y("planted:N", title="planted in", sort=order),
         color=alt.Color(
-            "scaled:Q",
+            "weight:Q",
             title="weight / largest",
             scale=alt.Scale(scheme="viridis", domain=[0, 1]),
             legend=alt.Legend(orient="bottom"),
         ),
-        tooltip=["planted", "layer", alt.Tooltip("weight", format=".3f"), "inside"],
+        tooltip=[
+            "planted",
+            "layer",
+            *(alt.Tooltip(name, format=".2f") for name in ("weight", "low", "high")),
+            "inside",
+        ],
     )
     frame = encoded.transform_filter("datum.inside").mark_rect(
         filled=False, stroke="#ff6f3c", strokeWidth=2.5
     )
     cells = encoded.mark_rect()
     return alt.layer(cells, frame.encode(color=alt.value("transparent"))).properties(
-        width=420, height=120
+        width=420, height=alt.Step(24)
     )
 
 

@@ -4,7 +4,17 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from memloc.report.figures.style import BLUE, ORANGE, share, task_colour, task_order, task_shape
+from memloc.report.figures.style import (
+    BLUE,
+    ORANGE,
+    ROOM,
+    faded,
+    highlight,
+    share,
+    task_colour,
+    task_order,
+    task_shape,
+)
 from memloc.seeds import generator
 
 MOST_POINTS = 300
@@ -19,9 +29,10 @@ def memorisation_map(table: pd.DataFrame) -> alt.Chart:
     named = table.assign(example_kind=table["is_noisy"].map({True: "noisy", False: "clean"}))
     keys = ["task", "model", "example_kind"]
     parts = [_some(part) for _, part in named.groupby(keys, sort=False)]
-    columns = [*keys, "example", "held_out", "trained", "counterfactual"]
+    means, counts = ("trained", "held_out", "counterfactual"), ("n_trained", "n_held_out")
+    columns = [*keys, "example", *means, *counts]
     drawn = pd.concat(parts)[columns] if parts else pd.DataFrame(columns=columns)
-    numbers = [alt.Tooltip(n, format=".2f") for n in ("trained", "held_out", "counterfactual")]
+    numbers = [alt.Tooltip(name, format=".2f") for name in means]
     return (
         alt.Chart(drawn)
         .mark_point(filled=True, size=32, opacity=0.75)
@@ -29,6 +40,7 @@ def memorisation_map(table: pd.DataFrame) -> alt.Chart:
             x=alt.X(
                 "held_out:Q",
                 title="probability of the label when held out",
+                axis=alt.Axis(format="%"),
                 scale=alt.Scale(domain=[0, 1]),
             ),
             y=share("trained:Q", "probability when trained on it"),
@@ -43,7 +55,7 @@ def memorisation_map(table: pd.DataFrame) -> alt.Chart:
                 title=None,
                 scale=alt.Scale(domain=["noisy", "clean"], range=["diamond", "circle"]),
             ),
-            tooltip=["example_kind", "example", *numbers],
+            tooltip=["example_kind", "example", *numbers, *counts],
         )
         .properties(width=340, height=300)
     )
@@ -52,22 +64,28 @@ def memorisation_map(table: pd.DataFrame) -> alt.Chart:
 def depth_and_generalisation(table: pd.DataFrame) -> alt.Chart:
     """Depth of memorisation against how well a task generalises; a point a task and model.
 
-    The table has `measure` (which depth), `depth`, `against` (which score) and `score`.
+    The table has `measure` (which depth), `depth`, `against` (which score) and `score`, and the
+    ends of both as `depth_low`, `score_low` and so on.
     """
-    tasks = task_order(table["task"])
-    numbers = [alt.Tooltip(name, format=".2f") for name in ("score", "depth")]
-    return (
-        alt.Chart(table)
-        .mark_point(filled=True, opacity=1, size=80)
-        .encode(
-            x=alt.X("score:Q", title="how well it generalises", scale=alt.Scale(zero=False)),
-            y=alt.Y("depth:Q", title="depth of memorisation (layer)", scale=alt.Scale(zero=False)),
-            color=task_colour(tasks),
-            shape=task_shape(tasks),
-            tooltip=["task", "model", *numbers, "measure", "against"],
-        )
-        .properties(width=380, height=300)
+    tasks, chosen = task_order(table["task"]), highlight()
+    shown = ("score", "score_low", "score_high", "depth", "depth_low", "depth_high")
+    base = alt.Chart(table).encode(
+        color=task_colour(tasks),
+        opacity=faded(chosen),
+        tooltip=["task", "model", *(alt.Tooltip(n, format=".2f") for n in shown)],
     )
+    x = alt.X("score:Q", title="how well it generalises", scale=ROOM)
+    y = alt.Y("depth:Q", title="depth (layer)", scale=ROOM, axis=_depth_axis())
+    across = base.mark_rule().encode(x="score_low:Q", x2="score_high:Q", y=y)
+    along = base.mark_rule().encode(x=x, y="depth_low:Q", y2="depth_high:Q")
+    points = base.mark_point(filled=True, size=80).encode(x=x, y=y, shape=task_shape(tasks))
+    return alt.layer(across, along, points.add_params(chosen)).properties(width=380, height=300)
+
+
+def _depth_axis() -> alt.Axis:
+    """Whole layers, but for centres of gravity that are less than that apart."""
+    step = alt.expr("domain('y')[1] - domain('y')[0] > 1.5 ? 1 : 0")
+    return alt.Axis(format="~r", tickMinStep=step)
 
 
 def _some(part: pd.DataFrame) -> pd.DataFrame:

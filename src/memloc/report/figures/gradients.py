@@ -24,16 +24,18 @@ def gradient_steps(table: pd.DataFrame) -> alt.Chart:
     The table is `gradients`, or `control_gradients`, whose planted windows are drawn apart.
     """
     drawn = pd.concat([_step(table, step) for step in STEPS], ignore_index=True)
-    planted = sorted(drawn["planted"].unique())
+    ordered = table.sort_values(["null", "first"]) if "first" in table.columns else table
+    planted = list(dict.fromkeys(_planted(ordered)))
+    some = {"range": COLOURS} if len(planted) <= len(COLOURS) else {"scheme": "viridis"}
     base = alt.Chart().encode(
         x=layer_axis(),
-        y=alt.Y("value:Q", title="gradient norm", scale=alt.Scale(zero=False)),
+        y=alt.Y("value:Q", title="norm, or share", scale=alt.Scale(zero=False)),
         color=alt.Color(
             "planted:N",
             title="labels in",
             sort=planted,
-            scale=alt.Scale(domain=planted, range=[COLOURS[i % 4] for i in range(len(planted))]),
-            legend=alt.Legend(orient="bottom"),
+            scale=alt.Scale(domain=planted, **some),
+            legend=alt.Legend(orient="bottom", columns=4, labelLimit=180),
         ),
         detail="seed:N",
         tooltip=["step", "planted", "layer", alt.Tooltip("value", format=".3g"), "seed"],
@@ -44,6 +46,7 @@ def gradient_steps(table: pd.DataFrame) -> alt.Chart:
         .properties(width=180, height=130)
         .facet(alt.Facet("step:N", title=None, sort=list(STEPS)), columns=4)
         .resolve_scale(y="independent")
+        .resolve_axis(x="independent")
     )
 
 
@@ -66,12 +69,15 @@ def _step(table: pd.DataFrame, step: str) -> pd.DataFrame:
 
 
 def _wide(table: pd.DataFrame) -> pd.DataFrame:
-    planted = pd.Series("the whole model", index=table.index)
-    if "first" in table.columns:
-        layers = "layers " + table["first"].astype(str) + " to " + table["last"].astype(str)
-        planted = layers.where(~table["null"].astype(bool), "nothing planted")
-    named = table.assign(planted=planted)
+    named = table.assign(planted=_planted(table))
     return named.pivot_table(index=[*KEYS, "layer"], columns="kind", values="value", sort=False)
+
+
+def _planted(table: pd.DataFrame) -> "pd.Series":
+    if "first" not in table.columns:
+        return pd.Series("the whole model", index=table.index)
+    layers = table["first"].astype(str) + " to " + table["last"].astype(str)
+    return ("layers " + layers).where(~table["null"].astype(bool), "nothing in " + layers)
 
 
 def _over(norms: "pd.Series | None", frozen: "pd.Series | None") -> "pd.Series | None":

@@ -3,10 +3,10 @@
 import altair as alt
 import pandas as pd
 
-from memloc.report.figures.means import over_runs, over_seeds
 from memloc.report.figures.style import (
     GREY,
     POINT,
+    ROOM,
     category_order,
     faded,
     highlight,
@@ -16,6 +16,7 @@ from memloc.report.figures.style import (
     task_order,
     task_shape,
 )
+from memloc.report.means import over_groups, over_seeds
 
 RUN = ["task", "category", "model"]
 
@@ -40,15 +41,17 @@ def mcog_by_model(table: pd.DataFrame) -> alt.Chart:
 
 
 def mcog_over_models(table: pd.DataFrame) -> alt.Chart:
-    """The centre of gravity by method, mean and standard deviation over models and seeds."""
-    drawn = over_runs(table, ["task", "category", "method"], "mcog")
-    return _centres(drawn, "method", method_order(drawn["method"]), "runs")
+    """The centre of gravity by method, mean over models with its interval."""
+    drawn = over_groups(table, ["task", "category", "method"], "mcog", "model")
+    drawn = drawn.rename(columns={"n": "models"})
+    return _centres(drawn, "method", method_order(drawn["method"]), "models")
 
 
 def mcog_over_methods(table: pd.DataFrame) -> alt.Chart:
-    """The centre of gravity by model, mean and standard deviation over methods and seeds."""
-    drawn = over_runs(table, RUN, "mcog")
-    return _centres(drawn, "model", sorted(drawn["model"].unique()), "runs")
+    """The centre of gravity by model, mean over methods with its interval."""
+    drawn = over_groups(table, RUN, "mcog", "method")
+    drawn = drawn.rename(columns={"n": "methods"})
+    return _centres(drawn, "model", sorted(drawn["model"].unique()), "methods")
 
 
 def binarised(table: pd.DataFrame) -> alt.Chart:
@@ -56,15 +59,15 @@ def binarised(table: pd.DataFrame) -> alt.Chart:
     is_binary = table["task"].str.endswith("-binary")
     keys = ["task", "method"]
     two = table[is_binary].assign(task=table["task"].str.removesuffix("-binary"))
-    both = over_runs(table[~is_binary], keys, "mcog").merge(
-        over_runs(two, keys, "mcog"), on=keys, suffixes=("", "_binary")
+    both = over_groups(table[~is_binary], keys, "mcog", "model").merge(
+        over_groups(two, keys, "mcog", "model"), on=keys, suffixes=("", "_binary")
     )
     tasks = task_order(both["task"])
-    scale = alt.Scale(zero=False, nice=True)
-    numbers = [alt.Tooltip(name, format=".2f") for name in ("mcog", "mcog_binary")]
+    ends = ("mcog", "low", "high", "mcog_binary", "low_binary", "high_binary")
+    numbers = [alt.Tooltip(name, format=".2f") for name in ends]
     base = alt.Chart().encode(color=task_colour(tasks), tooltip=["task", "method", *numbers])
-    x = alt.X("mcog:Q", title="M-CoG, all classes", scale=scale)
-    y = alt.Y("mcog_binary:Q", title="M-CoG, two classes", scale=scale)
+    x = alt.X("mcog:Q", title="M-CoG, all classes", scale=ROOM)
+    y = alt.Y("mcog_binary:Q", title="M-CoG, two classes", scale=ROOM)
     points = base.mark_point(**POINT, size=90).encode(x=x, y=y, shape=task_shape(tasks))
     across = base.mark_rule().encode(x="low:Q", x2="high:Q", y=y)
     along = base.mark_rule().encode(x=x, y="low_binary:Q", y2="high_binary:Q")
@@ -96,7 +99,8 @@ def _curves(drawn: pd.DataFrame, value: str, title: str, chance: str | None = No
         by_chance = base.mark_line(strokeDash=[4, 4], strokeWidth=1)
         parts.insert(0, by_chance.encode(y=f"{chance}:Q", opacity=faded(chosen, 0.7)))
     panels = alt.Facet("category:N", title=None, sort=category_order(drawn["category"]))
-    return alt.layer(*parts, data=drawn).properties(width=320, height=200).facet(panels, columns=2)
+    chart = alt.layer(*parts, data=drawn).properties(width=320, height=200)
+    return chart.facet(panels, columns=2).resolve_axis(x="independent")
 
 
 def _centres(drawn: pd.DataFrame, panel: str, order: list[str], count: str) -> alt.Chart:
@@ -108,14 +112,8 @@ def _centres(drawn: pd.DataFrame, panel: str, order: list[str], count: str) -> a
         tooltip=["task", panel, *numbers, count],
     )
     ends = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
-    x = alt.X(
-        "mcog:Q", title="M-CoG (layer)", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5)
-    )
+    x = alt.X("mcog:Q", title="M-CoG (layer)", scale=ROOM, axis=alt.Axis(tickCount=5))
     points = base.mark_point(**POINT, size=80).encode(x=x, shape=task_shape(tasks).legend(None))
     panels = alt.Facet(f"{panel}:N", title=None, sort=order)
-    height = alt.Step(18)
-    return (
-        alt.layer(ends, points, data=drawn)
-        .properties(width=260, height=height)
-        .facet(panels, columns=2)
-    )
+    chart = alt.layer(ends, points, data=drawn).properties(width=260, height=alt.Step(18))
+    return chart.facet(panels, columns=2).resolve_axis(x="independent")

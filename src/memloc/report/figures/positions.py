@@ -5,19 +5,21 @@ import numpy as np
 import pandas as pd
 
 from memloc.report.analyses import PROBES
-from memloc.report.figures.means import over_runs
 from memloc.report.figures.style import (
     BLUE,
     GREEN,
     GREY,
     ORANGE,
     POINT,
+    ROOM,
     layer_axis,
     share,
     task_colour,
     task_order,
     task_shape,
+    whole_numbers,
 )
+from memloc.report.means import over_groups
 from memloc.score.depth import event_depth
 
 KINDS = {
@@ -120,9 +122,9 @@ def events(table: pd.DataFrame) -> alt.Chart:
     """Where memorisation wins against where the classes are told apart; a point a task."""
     drawn = event_pairs(table)
     tasks = task_order(drawn["task"])
-    scale = alt.Scale(zero=False, nice=True)
-    x = alt.X("layer_x:Q", title="layer at which classes are told apart", scale=scale)
-    y = alt.Y("layer_y:Q", title="layer at which the wrong label wins", scale=scale)
+    look = {"scale": ROOM, "axis": whole_numbers()}
+    x = alt.X("layer_x:Q", title="layer at which classes are told apart", **look)
+    y = alt.Y("layer_y:Q", title="layer at which the wrong label wins", **look)
     ends = ("layer_x", "low_x", "high_x", "layer_y", "low_y", "high_y")
     base = alt.Chart(drawn).encode(
         color=task_colour(tasks),
@@ -141,9 +143,8 @@ def events(table: pd.DataFrame) -> alt.Chart:
 
 
 def _event(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    found = over_runs(table, keys, "layer")
     never = table.groupby(keys, sort=False)["times_never"].sum().rename("never").reset_index()
-    return found.merge(never, on=keys).drop(columns="sd")
+    return over_groups(table, keys, "layer", "model").merge(never, on=keys)
 
 
 def _kind_scale(names: list[str]) -> alt.Scale:

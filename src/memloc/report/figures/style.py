@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterable
+from typing import Any
 
 import altair as alt
 
@@ -14,6 +15,8 @@ COLOURS = (BLUE, ORANGE, PINK, GREEN)
 """Okabe and Ito's, which people with any colour vision can tell apart."""
 GREY = "#8a8f98"
 POINT = {"filled": True, "opacity": 1}
+ROOM = alt.Scale(zero=False, nice=False, padding=12)
+"""For points: none lies on the frame, which would cut it."""
 
 TASKS: dict[str, tuple[str, str]] = {
     "wic": (BLUE, "circle"),
@@ -88,10 +91,15 @@ def _legend() -> alt.Legend:
     return alt.Legend(orient="bottom", columns=4, labelLimit=180, symbolSize=80, symbolOpacity=1)
 
 
-def layer_axis(field: str = "layer:Q", title: str = "layer") -> alt.X:
-    """Layers along the bottom, whole numbers only."""
-    axis = alt.Axis(format="d", tickMinStep=1, grid=False)
-    return alt.X(field, title=title, axis=axis, scale=alt.Scale(nice=False, zero=False))
+def layer_axis() -> alt.X:
+    """Layers along the bottom."""
+    axis = whole_numbers(grid=False)
+    return alt.X("layer:Q", title="layer", axis=axis, scale=alt.Scale(nice=False, zero=False))
+
+
+def whole_numbers(**more: Any) -> alt.Axis:
+    """An axis of layers or epochs: there is nothing at one and a half."""
+    return alt.Axis(format="d", tickMinStep=1, **more)
 
 
 def share(field: str, title: str, **more: object) -> alt.Y:

@@ -3,7 +3,7 @@
 import altair as alt
 import pandas as pd
 
-from memloc.report.figures.style import COLOURS, share
+from memloc.report.figures.style import COLOURS, share, whole_numbers
 from memloc.report.terminal import CURVES
 
 
@@ -15,6 +15,7 @@ def training_curves(table: pd.DataFrame) -> alt.Chart:
     keys = [name for name in ("task", "model") if name in table.columns]
     noisy = table.loc[table["training"] == "noisy", [*keys, "epoch", *CURVES]]
     long = noisy.melt([*keys, "epoch"], list(CURVES), var_name="group", value_name="accuracy")
+    long = long.dropna(subset="accuracy")  # not every epoch need be measured
     long["group"] = long["group"].map(CURVES)
     grouped = long.groupby([*keys, "group", "epoch"], sort=False)["accuracy"]
     drawn = grouped.agg(accuracy="mean", low="min", high="max").reset_index()
@@ -23,7 +24,7 @@ def training_curves(table: pd.DataFrame) -> alt.Chart:
         x=alt.X(
             "epoch:Q",
             title="epoch",
-            axis=alt.Axis(format="d", tickMinStep=1),
+            axis=whole_numbers(),
             scale=alt.Scale(nice=False),
         ),
         color=alt.Color(

@@ -6,8 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from memloc.records import FloatArray
-from memloc.report.figures.means import over_seeds
+from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.report.figures.style import (
     faded,
     highlight,
@@ -16,9 +15,9 @@ from memloc.report.figures.style import (
     task_order,
     task_shape,
 )
+from memloc.report.means import over_seeds, wilson_ends
 from memloc.score.depth import centres_of_gravity
 from memloc.score.matrix import layer_weights, window_matrix
-from memloc.score.planted import wilson
 
 MOST_EXAMPLES = 40
 """Rows of the picture of examples."""
@@ -27,15 +26,15 @@ MOST_EXAMPLES = 40
 def window_matrices(table: pd.DataFrame) -> alt.Chart:
     """Row = width of a window, column = layer: mean error of the windows that contain the layer.
 
-    The error is divided by that of all layers where the layer weights are; mean over seeds.
+    The error is divided by that of all layers where the layer weights are; mean over seeds, with
+    what holds the seeds' Wilson intervals.
     """
     keys = ["task", "model", "method"]
     runs = [*keys, "seed"]
     parts = [_named(_cells(p), runs, key) for key, p in table.groupby(runs, sort=False)]
-    columns = [*keys, "width", "layer", "error"]
-    cells = pd.concat(parts) if parts else pd.DataFrame(columns=[*columns, "seed"])
-    grouped = cells.groupby([*keys, "width", "layer"], sort=False)["error"]
-    drawn = grouped.agg(error="mean", low="min", high="max").reset_index()
+    columns = [*runs, "width", "layer", "error", "low", "high"]
+    cells = pd.concat(parts) if parts else pd.DataFrame(columns=columns)
+    drawn = over_seeds(cells, [*keys, "width", "layer"], "error")
     percent = [alt.Tooltip(name, format=".1%") for name in ("error", "low", "high")]
     return (
         alt.Chart(drawn)
@@ -51,7 +50,7 @@ def window_matrices(table: pd.DataFrame) -> alt.Chart:
                     orient="bottom", format="%", gradientLength=220, values=[0, 0.5, 1]
                 ),
             ),
-            tooltip=["layer", alt.Tooltip("width", title="layers changed"), *percent],
+            tooltip=["layer", alt.Tooltip("width", title="layers changed"), *percent, "seeds"],
         )
         .properties(width=360, height=300)
     )
@@ -62,9 +61,8 @@ def single_layers(table: pd.DataFrame) -> alt.Chart:
     single = table[table["first"] == table["last"]]
     keys = ["task", "category", "model", "seed", "method"]
     largest = single.loc[single.groupby(keys)["error"].idxmax()] if len(single) else single
-    pairs = zip(largest["error"], largest["n_noisy"], strict=True)
-    ends = [wilson(float(error), int(n)) for error, n in pairs]
-    found = largest.assign(low=[e.low for e in ends], high=[e.high for e in ends])
+    low, high = wilson_ends(*(largest[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
+    found = largest.assign(low=low, high=high)
     drawn = over_seeds(found, ["task", "category", "model", "method"], "error")
     chosen, tasks = highlight(), task_order(drawn["task"])
     place = {
@@ -85,13 +83,10 @@ def single_layers(table: pd.DataFrame) -> alt.Chart:
         ),
         shape=task_shape(tasks),
     )
-    return (
-        alt.layer(rules, points.add_params(chosen), data=drawn)
-        .properties(width=300, height=240)
-        .facet(
-            facet=alt.Facet("method:N", title=None, sort=method_order(drawn["method"])), columns=2
-        )
-    )
+    chart = alt.layer(rules, points.add_params(chosen), data=drawn)
+    panels = alt.Facet("method:N", title=None, sort=method_order(drawn["method"]))
+    chart = chart.properties(width=300, height=240).facet(panels, columns=2)
+    return chart.resolve_axis(x="independent")
 
 
 def example_layers(table: pd.DataFrame) -> alt.Chart:
@@ -135,15 +130,19 @@ def example_layers(table: pd.DataFrame) -> alt.Chart:
     )
 
 
-def example_weights(part: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
-    """Rows of examples (n,) and their layer weights (n, L), from `reverted` of one run."""
-    depth = int(part["last"].max())
-    ends = part[["first", "last"]].drop_duplicates()
-    known = [range(int(a) - 1, int(b)) for a, b in ends.itertuples(index=False)]
-    wide = part.pivot(index="example", columns=["first", "last"], values="wrong")
-    wide = wide[list(map(tuple, ends.to_numpy()))].astype(np.float64)
-    weights = layer_weights(window_matrix(wide.to_numpy(), depth, known))
-    return wide.index.to_numpy(), weights
+def example_weights(wrong: BoolArray, ends: IntArray) -> FloatArray:
+    """Layer weights (n, L) of each example from what windows (W, 2) revert it: `wrong` (n, W)."""
+    known = [range(int(first) - 1, int(last)) for first, last in ends]
+    depth = int(ends.max())
+    return layer_weights(window_matrix(wrong.astype(np.float64), depth, known))
+
+
+def spread(weights: FloatArray) -> IntArray:
+    """Rows of examples from those reverted in low layers to high ones; of many, evenly spaced."""
+    order = np.argsort(centres_of_gravity(weights), kind="stable")  # never reverted: NaN, last
+    if len(order) > MOST_EXAMPLES:
+        order = order[np.linspace(0, len(order) - 1, MOST_EXAMPLES).round().astype(int)]
+    return order
 
 
 def _named(part: pd.DataFrame, names: list[str], key: Any) -> pd.DataFrame:
@@ -151,25 +150,29 @@ def _named(part: pd.DataFrame, names: list[str], key: Any) -> pd.DataFrame:
 
 
 def _cells(part: pd.DataFrame) -> pd.DataFrame:
+    """The matrix of one run; a share of windows varies less than a yes or no, so ends are wide."""
     depth = int(part["last"].max())
     known = [range(int(a) - 1, int(b)) for a, b in part[["first", "last"]].itertuples(index=False)]
-    errors = part["normalised"].to_numpy(np.float64)
-    if np.isnan(errors).any():  # changing all layers undid nothing, so nothing is divided by it
-        errors = part["error"].to_numpy(np.float64)
+    errors, shares = (part[n].to_numpy(np.float64) for n in ("error", "normalised"))
+    most = int(errors.argmax())
+    # Shares are errors over one number, the error of all layers; NaN where that undid nothing.
+    divisor = errors[most] / shares[most] if shares[most] > 0 else 1.0
     matrix = window_matrix(errors, depth, known)
+    ends = wilson_ends(matrix.ravel(), part["n_noisy"].to_numpy(np.float64)[0])
     width, layer = (index.ravel() + 1 for index in np.indices(matrix.shape))
-    return pd.DataFrame({"width": width, "layer": layer, "error": matrix.ravel()}).dropna()
+    named = zip(("error", "low", "high"), (matrix.ravel(), *ends), strict=True)
+    values = {name: value / divisor for name, value in named}
+    return pd.DataFrame({"width": width, "layer": layer, **values}).dropna()
 
 
 def _example_cells(part: pd.DataFrame) -> pd.DataFrame:
     one = part[part["seed"] == part["seed"].min()]
-    examples, weights = example_weights(one)
+    wide = one.pivot(index="example", columns=["first", "last"], values="wrong")
+    weights = example_weights(wide.to_numpy(bool), np.array(wide.columns.to_list()))
     texts = one.drop_duplicates("example").set_index("example")
-    order = np.argsort(centres_of_gravity(weights), kind="stable")  # never reverted: NaN, last
-    if len(order) > MOST_EXAMPLES:
-        order = order[np.linspace(0, len(order) - 1, MOST_EXAMPLES).round().astype(int)]
+    order = spread(weights)
     place, layer = np.indices((len(order), weights.shape[1]))
-    named = texts.loc[examples[order]].reset_index()
+    named = texts.loc[wide.index[order]].reset_index()
     wanted = ["example", "text", "original", "assigned"]
     rows: pd.DataFrame = named[wanted].take(place.ravel()).reset_index(drop=True)
     short = rows["text"].str.slice(0, 60) + "  #" + rows["example"].astype(str)

@@ -72,6 +72,26 @@ def test_examples_have_label_names_and_the_training_split_only(results):
     assert mine["is_noisy"].tolist() == noisy.is_noisy.tolist()
 
 
+def test_examples_can_be_the_noisy_ones_only(results):
+    run = results.runs.head(1)
+    whole, noisy = results.examples_of(run), results.examples_of(run, noisy_only=True)
+    pd.testing.assert_frame_equal(noisy, whole[whole["is_noisy"]].reset_index(drop=True))
+
+
+def test_outcomes_are_what_is_reverted_as_matrices(results):
+    run = results.runs.tail(1)
+    tables = [found.table() for found in results.outcomes_of(run)]
+    assert [found.method for found in results.outcomes_of(run)] == ["retraining", "swapping"]
+    columns = ["method", "example", "first", "last", "wrong"]
+    pd.testing.assert_frame_equal(
+        pd.concat(tables, ignore_index=True), results.reverted_of(run)[columns]
+    )
+
+
+def test_validation_examples_are_counted(results):
+    assert set(results.runs["validation"]) == {4}
+
+
 def test_gradient_norms_are_taken_apart_by_name(results):
     kinds = {"noisy", "clean", "difference"}
     assert set(results.gradients["kind"]) == kinds | {f"frozen {kind}" for kind in kinds}
