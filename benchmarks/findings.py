@@ -140,7 +140,7 @@ def planted(found: Findings) -> pd.DataFrame:
 
 def learnt(found: Findings) -> pd.DataFrame:
     """How well each task is known, noisy labels included; means over models and seeds."""
-    runs = found.results.runs
+    runs = found.results.runs.dropna(subset="noisy_accuracy")  # others are not finished
     table = runs.groupby("task", sort=False).agg(
         runs=("memorised", "size"),
         seeds=("seed", "nunique"),
