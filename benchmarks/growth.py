@@ -2,7 +2,7 @@
 
 One study with every method, analysis and a planted window, cut short, with one thing changed at a
 time: steps at once, seeds, layers. The models are random ones, since time does not depend on what
-they know. Needs a quiet machine; puts its table into docs/studies.md.
+they know. Needs a quiet machine.
 """
 
 import shutil
@@ -16,8 +16,6 @@ from memloc.experiment.store import Store
 from memloc.experiment.study import How, estimate_study, open_plan, run_study
 from memloc.models import tiny
 
-PAGE = Path(__file__).parents[1] / "docs" / "studies.md"
-MARKS = "<!-- growth: begin -->", "<!-- growth: end -->"
 STUDY = """\
 preset: demo
 models: [../layers-{depth}]
@@ -42,7 +40,7 @@ CHANGES: tuple[dict[str, int], ...] = ({}, {"jobs": 1}, {"seeds": 2}, {"depth": 
 
 
 def main() -> None:
-    """Run every variant and put the table into the page."""
+    """Run every variant and print the table."""
     with tempfile.TemporaryDirectory() as place:
         rows = [measure(Path(place), **{**USUAL, **change}) for change in CHANGES]
     usual = rows[0]
@@ -52,11 +50,7 @@ def main() -> None:
         for name, unit in (("wall", "s"), ("seconds", "s"), ("memory", "MB"), ("disk", "MB")):
             cells.append(f"{row[name]:.0f} {unit} ({row[name] / usual[name]:.2f})")
         lines.append(f"| {' | '.join(cells)} |")
-    table = "\n".join(lines)
-    sys.stdout.write(f"{table}\n")
-    before, rest = PAGE.read_text(encoding="utf-8").split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    PAGE.write_text(f"{before}{MARKS[0]}\n{table}\n{MARKS[1]}{after}", encoding="utf-8")
+    sys.stdout.write("\n".join([*lines, ""]))
 
 
 def measure(place: Path, jobs: int, seeds: int, depth: int) -> dict[str, float]:

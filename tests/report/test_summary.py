@@ -169,6 +169,16 @@ def test_every_command_that_is_named_exists(part, findings):
     assert all(word in shown.output for word in words if word.startswith("--"))
 
 
+def test_tasks_that_a_command_names_exist(findings, nothing):
+    from memloc.data.tasks import known_tasks
+
+    for part in ("binarised", "post_processing"):
+        for found in (findings, nothing):
+            words = command(part, found.results).split()
+            named = words[3] if part == "binarised" else words[words.index("--task") + 1]
+            assert named in known_tasks()
+
+
 def test_how_it_was_made_names_settings_and_versions(findings):
     (group,) = settings(findings.results)
     assert group["runs"] == 16

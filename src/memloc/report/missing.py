@@ -20,7 +20,7 @@ COMMANDS = {
     "generalisation": "memloc analyse {run} generalisation",
     "control": "memloc control --model {model} --task {task} --out {study}",
     "post_processing": "memloc control --model {model} --task {validation} --out {study}",
-    "binarised": "memloc train {model} {task}-binary --seed {seed} --out {study}",
+    "binarised": "memloc train {model} {many}-binary --seed {seed} --out {study}",
 }
 """Which command makes a part of a study."""
 
@@ -76,7 +76,7 @@ def _of_run(results: Results, part: str, run: Mapping[Any, Any]) -> str:
 def _first(results: Results) -> dict[str, object]:
     study = str(results.folder)
     usual = {"task": "tiny-topic", "model": "tiny-opt", "seed": 1, "method": "swapping"}
-    usual |= {"validation": _validates(results)}
+    usual |= {"validation": _validates(results), "many": _has_many_classes(results)}
     if results.runs.empty:
         return {**usual, "study": study, "run": f"{study}/tiny-topic/tiny-opt/seed-1"}
     row = results.runs.iloc[0]
@@ -88,3 +88,10 @@ def _validates(results: Results) -> str:
     """A task on which the gradients' post-processing is chosen."""
     settings = results.abouts[0]["protocol"]["control"] if results.abouts else {}
     return str([*settings.get("validation_tasks", ()), "tiny-topic"][0])
+
+
+def _has_many_classes(results: Results) -> str:
+    """A task with classes to leave out."""
+    runs = results.runs
+    many = runs.loc[(runs["n_classes"] > 2) & ~runs["task"].str.endswith("-binary"), "task"]
+    return str([*many, "tiny-topic"][0])

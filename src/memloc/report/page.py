@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -177,13 +177,19 @@ def _heading(figure: Figure, drawn: Drawn | None, results: Results) -> dict[str,
 
 
 def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn | None]) -> dict[str, str]:
-    """What is chosen at first: the model, task and method for which there is most to see."""
-    found = {}
-    for what, values in choices.items():
-        having = [d for figure, d in drawn.items() if d is not None and what in figure.choose]
-        shown = Counter(str(value) for each in having for value in each.rows[what].unique())
-        found[what] = max(values, key=lambda value: shown[value])
-    return found
+    """What is chosen at first: the model, task and method of which most figures show something."""
+    shown = []
+    for figure, found in drawn.items():
+        names = [name for name in figure.choose if name in choices]
+        if found is not None and names:
+            rows = found.rows[names].drop_duplicates()
+            shown.append((names, set(rows.itertuples(index=False, name=None))))
+
+    def count(values: Iterable[str]) -> int:
+        choice = dict(zip(choices, values, strict=True))
+        return sum(tuple(choice[n] for n in names) in there for names, there in shown)
+
+    return dict(zip(choices, max(product(*choices.values()), key=count), strict=True))
 
 
 def _choices(results: Results) -> dict[str, list[str]]:
@@ -225,7 +231,7 @@ def _tables(findings: Findings) -> Iterator[dict[str, Any]]:
             "section": table.section,
             "title": table.title,
             "number": f"paper: Table {table.number}" if table.number else "",
-            "columns": [] if text is None else [str(c).replace("_", " ") for c in text.columns],
+            "columns": [] if text is None else list(text.columns),
             "rows": [] if text is None else text.to_numpy().tolist(),
             "missing": command(table.part, findings.results) if text is None else "",
             "note": "" if text is None else table.said_of(tidy),

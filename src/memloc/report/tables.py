@@ -62,7 +62,8 @@ def write_tables(
 
 def as_text(table: Table, tidy: pd.DataFrame) -> pd.DataFrame:
     """The layout for people, every cell a text."""
-    return table.layout(tidy).map(cell).astype(str)
+    text = table.layout(tidy).map(cell).astype(str)
+    return text.rename(columns=lambda name: str(name).replace("_", " "))
 
 
 def markdown(table: pd.DataFrame, note: str = "") -> str:
@@ -110,6 +111,7 @@ TEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "ρ": r"$\rho$",
+    **{sign: f"${sign}$" for sign in "<>"},
     "»": r"$\gg$",
     "–": "--",
     "−": "$-$",

@@ -133,7 +133,11 @@ def read_tables(path: Path, names: Sequence[str]) -> "dict[str, tuple[pa.Table, 
 
 def read_note(path: Path) -> dict[str, Any]:
     """What was written about a table."""
-    return _read(path, columns=[])[1]
+    with suppress(OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+        note: dict[str, Any] = json.loads(pq.read_schema(path).metadata[b"memloc"])
+        if note["format"] <= FORMAT:
+            return note
+    raise _unreadable(path)
 
 
 def count_split(path: Path, split: str) -> int:
@@ -144,13 +148,15 @@ def count_split(path: Path, split: str) -> int:
 
 def _read(path: Path, **which: Any) -> "tuple[pa.Table, dict[str, Any]]":
     """The rows and columns (as pyarrow calls them) of a file, and what was written about it."""
-    with suppress(OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-        table = pq.read_table(path, **which)
-        note = json.loads(table.schema.metadata[b"memloc"])
-        if note["format"] <= FORMAT:
-            return table, note
-    read_table(path)  # says what is wrong with it
-    raise StoreError(f"{path} does not hold what it should; delete it and run again.")
+    with suppress(StoreError, OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+        # Most files are small, and threads take longer to start than to read one.
+        return pq.read_table(path, use_threads=False, **which), read_note(path)
+    raise _unreadable(path)
+
+
+def _unreadable(path: Path) -> StoreError:
+    read_table(path)  # says what is wrong with it, as a rule
+    return StoreError(f"{path} does not hold what it should; delete it and run again.")
 
 
 def _windows(by_example: "pa.Table") -> dict[str, NDArray[Any]] | None:

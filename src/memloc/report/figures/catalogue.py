@@ -56,7 +56,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure(
         "control-tasks",
         "control",
-        "The same, task by task",
+        "Planted layers found, task by task",
         "Share of the k best layers that are planted ones, by task; 95 % Wilson intervals.",
         "2, middle",
         _any("control"),
@@ -66,7 +66,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure(
         "control-models",
         "control",
-        "The same, model by model",
+        "Planted layers found, model by model",
         "Share of the k best layers that are planted ones, by model; 95 % Wilson intervals.",
         "2, right",
         _any("control"),

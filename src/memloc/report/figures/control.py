@@ -4,7 +4,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from memloc.report.figures.style import BLUE, GREY, method_order, share, task_order
+from memloc.report.figures.style import BLUE, GREY, method_order, task_order
 from memloc.report.means import over_seeds
 from memloc.score.planted import mean_scores
 
@@ -18,10 +18,9 @@ def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart
     drawn = mean_scores(table, by)
     methods = method_order(drawn["method"])
     ks = sorted(drawn["k"].unique())
-    angle = alt.Axis(labelAngle=0 if panel is None else -35)
     place = {
-        "x": alt.X("method:N", title=None, sort=methods, axis=angle),
-        "xOffset": alt.XOffset("k:O", sort=ks),
+        "y": alt.Y("method:N", title=None, sort=methods),
+        "yOffset": alt.YOffset("k:O", sort=ks),
     }
     base = alt.Chart().encode(**place, tooltip=_tooltip(by))
     colour = alt.Color(
@@ -30,15 +29,21 @@ def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart
         scale=alt.Scale(domain=ks, range=["#7db8dd", BLUE, "#004c7a"][: len(ks)]),
         legend=alt.Legend(orient="bottom"),
     )
-    bars = base.mark_bar().encode(y=share("accuracy:Q", "planted layers found"), color=colour)
-    ends = base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q")
-    chance = alt.Chart().mark_rule(strokeDash=[5, 4], color=GREY).encode(y="mean(chance):Q")
+    x = alt.X(
+        "accuracy:Q",
+        title="planted layers found",
+        axis=alt.Axis(format="%", tickCount=4),
+        scale=alt.Scale(domain=[0, 1], clamp=True),
+    )
+    bars = base.mark_bar().encode(x=x, color=colour)
+    ends = base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
+    chance = alt.Chart().mark_rule(strokeDash=[5, 4], color=GREY).encode(x="mean(chance):Q")
     chart = alt.layer(bars, ends, chance, data=drawn)
     if panel is None:
         return chart.properties(width=420, height=240)
     order = task_order(drawn[panel]) if panel == "task" else sorted(drawn[panel].unique())
     panels = alt.Facet(f"{panel}:N", title=None, sort=order)
-    chart = chart.properties(width=200, height=150)
+    chart = chart.properties(width=170, height=110)
     return chart.facet(panels, columns=3).resolve_axis(x="independent")
 
 

@@ -71,20 +71,22 @@ def depth_and_generalisation(table: pd.DataFrame) -> alt.Chart:
     shown = ("score", "score_low", "score_high", "depth", "depth_low", "depth_high")
     base = alt.Chart(table).encode(
         color=task_colour(tasks),
-        opacity=faded(chosen),
         tooltip=["task", "model", *(alt.Tooltip(n, format=".2f") for n in shown)],
     )
     x = alt.X("score:Q", title="how well it generalises", scale=ROOM)
     y = alt.Y("depth:Q", title="depth (layer)", scale=ROOM, axis=_depth_axis())
-    across = base.mark_rule().encode(x="score_low:Q", x2="score_high:Q", y=y)
-    along = base.mark_rule().encode(x=x, y="depth_low:Q", y2="depth_high:Q")
-    points = base.mark_point(filled=True, size=80).encode(x=x, y=y, shape=task_shape(tasks))
+    rules = base.mark_rule().encode(opacity=faded(chosen, 0.65))
+    across = rules.encode(x="score_low:Q", x2="score_high:Q", y=y)
+    along = rules.encode(x=x, y="depth_low:Q", y2="depth_high:Q")
+    points = base.mark_point(filled=True, size=80).encode(
+        x=x, y=y, shape=task_shape(tasks), opacity=faded(chosen)
+    )
     return alt.layer(across, along, points.add_params(chosen)).properties(width=380, height=300)
 
 
 def _depth_axis() -> alt.Axis:
     """Whole layers, but for centres of gravity that are less than that apart."""
-    step = alt.expr("domain('y')[1] - domain('y')[0] > 1.5 ? 1 : 0")
+    step = alt.expr("domain('y')[1] - domain('y')[0] > 2 ? 1 : 0")
     return alt.Axis(format="~r", tickMinStep=step)
 
 

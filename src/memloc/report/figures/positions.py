@@ -13,7 +13,6 @@ from memloc.report.figures.style import (
     POINT,
     ROOM,
     layer_axis,
-    share,
     task_colour,
     task_order,
     task_shape,
@@ -87,7 +86,7 @@ def label_probes(table: pd.DataFrame) -> alt.Chart:
     )
     band = base.mark_area(opacity=0.15, strokeOpacity=0).encode(y="low:Q", y2="high:Q")
     line = base.mark_line(strokeWidth=2.5, point=alt.OverlayMarkDef(size=30)).encode(
-        y=share("f1:Q", "F1"),
+        y=alt.Y("f1:Q", title="F1", scale=alt.Scale(domain=[0, 1], clamp=True)),
         strokeDash=alt.StrokeDash("what:N", title=None, sort=names, legend=None),
     )
     chance = (

@@ -102,10 +102,10 @@ def whole_numbers(**more: Any) -> alt.Axis:
     return alt.Axis(format="d", tickMinStep=1, **more)
 
 
-def share(field: str, title: str, **more: object) -> alt.Y:
+def share(field: str, title: str) -> alt.Y:
     """A share from 0 to 1, in per cent."""
     limits = alt.Scale(domain=[0, 1], clamp=True)
-    return alt.Y(field, title=title, axis=alt.Axis(format="%"), scale=limits, **more)
+    return alt.Y(field, title=title, axis=alt.Axis(format="%"), scale=limits)
 
 
 def highlight() -> alt.Parameter:

@@ -66,19 +66,19 @@ def single_layers(table: pd.DataFrame) -> alt.Chart:
     drawn = over_seeds(found, ["task", "category", "model", "method"], "error")
     chosen, tasks = highlight(), task_order(drawn["task"])
     place = {
-        "x": alt.X("model:N", title=None, axis=alt.Axis(labelAngle=-25)),
-        "xOffset": alt.XOffset("task:N", sort=tasks),
+        "y": alt.Y("model:N", title=None),
+        "yOffset": alt.YOffset("task:N", sort=tasks),
         "color": task_colour(tasks),
         "opacity": faded(chosen),
     }
     percent = [alt.Tooltip(name, format=".1%") for name in ("error", "low", "high")]
     base = alt.Chart().encode(**place, tooltip=["task", "model", "method", *percent, "seeds"])
-    rules = base.mark_rule().encode(y="low:Q", y2="high:Q")
+    rules = base.mark_rule().encode(x="low:Q", x2="high:Q")
     points = base.mark_point(filled=True, opacity=1, size=60).encode(
-        y=alt.Y(
+        x=alt.X(
             "error:Q",
             title="largest error, one layer changed",
-            axis=alt.Axis(format="%"),
+            axis=alt.Axis(format="%", tickCount=5),
             scale=alt.Scale(domainMin=0),
         ),
         shape=task_shape(tasks),
