@@ -34,6 +34,7 @@ PAPER = {
     "finetune.freeze_embeddings": True,
     "finetune.length_grouped": False,
     "finetune.autocast": "none",
+    "finetune.measure_every": 1,
     "finetune.seeds": (1, 2, 3),
     "finetune.near_ceiling": 0.993,
     "finetune.near_ceiling_score": "accuracy",
