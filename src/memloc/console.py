@@ -75,10 +75,17 @@ def show_run(run: "Run", as_json: bool) -> None:
     if run.verdict():
         from memloc.report.figures import save_figure, training_curves
         from memloc.report.terminal import memorisation_curve
+        from memloc.train.run import at_the_end
 
         table = run.training()
         typer.echo(memorisation_curve(table))
         typer.echo(f"\n{_sentence(run)}")
+        reference = at_the_end(table, "original", "accuracy")
+        if reference < run.verdict()["needed"]:
+            typer.echo(
+                f"The reference weights, trained without noise, predict only {reference:.0%} of "
+                "their own labels: swapping says little here. Train longer."
+            )
         picture = run.folder / "training.png"
         save_figure(training_curves(table), picture)
         typer.echo(f"The curve as a picture: {picture}")

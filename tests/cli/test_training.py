@@ -12,6 +12,7 @@ def test_train_makes_everything_from_a_file_with_string_labels(run, model, mine,
     folder = tmp_path / "runs" / "mine" / model.name / "seed-1"
     assert "unseen examples" in printed(shown)
     assert "NOT MEMORISED" in shown.stdout
+    assert "The reference weights, trained without noise, predict only" in printed(shown)
     assert "noisy" in shown.stderr  # progress
     assert sorted(p.name for p in folder.iterdir()) == [
         "checkpoints",

@@ -9,6 +9,7 @@ from memloc.experiment.local import LocalExecutor
 from memloc.experiment.planning import make_plan
 from memloc.experiment.step import Outcome
 from memloc.experiment.store import Store
+from memloc.experiment.view import end_sentences
 
 RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 TRAIN, PLANT = f"train/{RUN}", f"plant/{RUN}/1-1"
@@ -118,6 +119,15 @@ def test_only_some_steps(folder):
     assert executor.submitted == [TRAIN, f"localise/{RUN}/swapping"]
     executor, _, _ = carry_out(folder, only=["report"])
     assert executor.submitted == ["report"]
+
+
+def test_a_summary_of_nothing_says_what_to_ask_for(folder):
+    executor, progress, _ = carry_out(folder, only=["control"])
+    assert executor.submitted == []
+    (line,) = end_sentences(executor.plan, progress, jobs=1)
+    assert line == (
+        "Nothing to do: control sums up other steps, and none of them is done; `--only plant`."
+    )
 
 
 def test_steps_on_which_most_depends_come_first(folder):

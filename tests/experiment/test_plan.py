@@ -127,6 +127,10 @@ STALE = {
         {"control.epochs: 2": "control.epochs: 2\n  probes.class_weights: [0.5, 0.5]"},
         1,
     ),
+    # Training, gradients, which look at those weights, and the plant with its summary.
+    "near ceiling": ({"near_ceiling: 0.01": "near_ceiling: 0.02"}, 4),
+    "verdict": ({"noisy_at_least: 0.001": "noisy_at_least: 0.002"}, 3),
+    "force": ({"report: false": "report: false\nforce: true"}, 0),
     "swapping": ({"report: false": "report: false\n# a remark"}, 0),
     "retraining": ({"retraining.epochs: 1": "retraining.epochs: 2"}, 1),
     "generalisation": ({"generalisation.models: 2": "generalisation.models: 3"}, 1),
@@ -226,5 +230,5 @@ def test_words_choose_steps_and_what_they_need(micro, only, chosen):
 
 
 def test_words_that_fit_nothing_are_refused(micro):
-    with pytest.raises(SettingsError, match="no step fits --only 'localise bert'"):
+    with pytest.raises(SettingsError, match="No step fits --only 'localise bert'"):
         plan_of(micro()).chosen(["localise bert"])

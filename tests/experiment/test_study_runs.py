@@ -52,6 +52,40 @@ def change(folder, old, new):
     (folder / FILE).write_text(text.replace(old, new))
 
 
+def bytes_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_when_the_memorised_weights_are_kept_changes_no_other_weights(copied):
+    run = copied / RUN
+    before = bytes_of(run / "checkpoints" / "final")["model.safetensors"]
+    others = [run / "checkpoints/reference/model.safetensors", run / "localise/swapping.parquet"]
+    when = [path.stat().st_mtime_ns for path in others]
+    change(copied, "near_ceiling: 0.01", "near_ceiling: 0.02")
+    progress = run_study(copied, How(only=["train", "localise"]), lambda *_: None)
+    assert set(progress.outcomes) >= {f"train/{RUN}", f"localise/{RUN}/gradients"}
+    assert f"localise/{RUN}/swapping" not in progress.outcomes
+    assert bytes_of(run / "checkpoints" / "final")["model.safetensors"] == before
+    assert [path.stat().st_mtime_ns for path in others] == when
+    assert json.loads((run / "run.json").read_text())["changes"]["finetune.near_ceiling"] == 0.02
+
+
+def test_another_bar_is_a_new_verdict_and_no_training(copied):
+    run, step = copied / RUN, f"localise/{RUN}/swapping"
+    weights = (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns
+    change(copied, "noisy_at_least: 0.001", "noisy_at_least: 1.0")
+    (run / "localise/swapping.parquet").unlink()
+    progress = run_study(copied, How(only=[step]), lambda *_: None)
+    assert "`not memorised`" in progress.states[step].why
+    assert not memloc_api.load_results(copied).runs["memorised"].any()
+    again = run_study(copied, How(only=[step]), lambda *_: None)
+    assert not again.outcomes  # what failed is not tried again
+    change(copied, "noisy_at_least: 1.0", "noisy_at_least: 0.001")
+    progress = run_study(copied, How(only=[step]), lambda *_: None)
+    assert progress.states[step].name == "done"
+    assert (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns == weights
+
+
 def test_everything_is_there_when_it_is_done(finished):
     assert {state.name for state in study_states(open_plan(finished)).values()} == {"done"}
     status = study_status(finished)

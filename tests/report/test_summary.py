@@ -40,6 +40,16 @@ def test_the_sentences_hold_the_numbers(findings):
     assert f"ranked first by swapping in {share:.0%} of {n} plants" in said
 
 
+def test_reference_weights_that_learnt_too_little_are_told(findings):
+    assert "Swapping says little" not in " ".join(summarise(findings).open)
+    runs = findings.results.runs.copy()
+    runs.loc[0, "reference_accuracy"] = 0.889
+    found = Findings(replace(findings.results, runs=runs), resamples=5)
+    (line,) = [said for said in summarise(found).open if "Swapping says little" in said]
+    name = f"{runs['task'][0]} · {runs['model'][0]} · seed {runs['seed'][0]}"
+    assert f"about {name}: trained without noise, it predicts only 89%" in line
+
+
 def coefficient(rho, p, low=np.nan, high=np.nan, **more):
     row = {"score": "validation", "measure": "M-CoG", "model": "all", "n": 12, "why": ""}
     row |= {"between": "methods", "what": "M-CoG", "one": "swapping", "other": "probing"}

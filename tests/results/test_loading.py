@@ -104,6 +104,14 @@ def test_the_validation_score_is_accuracy_above_chance(results):
     assert row["validation_score"] == pytest.approx(expected)
 
 
+def test_the_reference_accuracy_is_that_of_the_last_epoch_without_noise(results):
+    training = results.training
+    rows = training[training["training"] == "original"].sort_values("epoch")
+    last = rows.groupby(list(KEY))["accuracy"].last()
+    runs = results.runs.set_index(list(KEY))["reference_accuracy"]
+    assert runs.to_dict() == last.to_dict()
+
+
 def test_only_keeps_the_rows_of_a_model(results):
     one = results.only(model="tiny-opt", seed=1)
     for name in TABLES:

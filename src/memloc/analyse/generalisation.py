@@ -29,6 +29,7 @@ from memloc.train.evaluate import predict
 from memloc.train.finetune import Objective, learning, learning_groups, logits_of, train_epoch
 from memloc.train.gathering import merged
 from memloc.train.provenance import plain
+from memloc.train.run import MEMORISED_ONLY, NOT_DECIDING
 from memloc.train.training import Recipe
 
 if TYPE_CHECKING:
@@ -207,6 +208,9 @@ def _path(material: Material, model: int) -> Path:
     return material.work / "generalisation" / f"model-{model}.parquet"
 
 
+_NOT_DECIDING = {name.split(".")[1] for name in (*NOT_DECIDING, *MEMORISED_ONLY)}
+
+
 def _identity(material: Material, model: int) -> dict[str, Any]:
     """What decides a model's answers: not how many models there are."""
     facts = {
@@ -215,7 +219,7 @@ def _identity(material: Material, model: int) -> dict[str, Any]:
         "seed": material.run.seed,
         "share": material.protocol.generalisation.share,
         "text": material.protocol.text.model_dump(),
-        "finetune": _settings(material).model_dump(exclude={"seeds", "accumulate"}),
+        "finetune": _settings(material).model_dump(exclude=_NOT_DECIDING),
     }
     return plain(facts)
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from memloc.config import StudyFile
+from memloc.errors import SettingsError
 from memloc.experiment.shapes import Shape
 
 KINDS = ("train", "localise", "analyse", "plant", "control", "report")
@@ -40,6 +41,10 @@ class Step:
     """Files and folders, in the study's folder, that are there when it is done."""
     inputs: tuple[str, ...] = ()
     """Names of the steps whose results it reads."""
+    reads: tuple[str, ...] = ()
+    """The parts of its inputs that decide it; none: all."""
+    allowed: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that decide whether it may be done, and nothing of what comes out."""
     soft: bool = False
     """Whether it makes do with those of its inputs that are there."""
     shape: Shape | None = None
@@ -68,8 +73,16 @@ class Plan:
         """Of every step, given that all its inputs are there."""
         found: dict[str, str] = {}
         for step in self.steps.values():
-            found[step.name] = step.identity(found[name] for name in step.inputs)
+            found[step.name] = step.identity(
+                self._read(step, self.steps[name]) or found[name] for name in step.inputs
+            )
         return found
+
+    @staticmethod
+    def _read(step: Step, need: Step) -> str:
+        """A hash of what a step reads of one that it needs, where that is not all of it."""
+        own = {name: need.parts[name].identity for name in step.reads}
+        return hashed({"kind": need.kind, "parts": own}) if own else ""
 
     def chosen(self, only: Sequence[str]) -> set[str]:
         """The steps that the words name, and all that these need; no words: every step.
@@ -82,9 +95,8 @@ class Plan:
         for text in only:
             fits = {name for name in self.steps if _fits(name, text.split())}
             if not fits:
-                raise self.file.problem(
-                    [], f"no step fits --only {text!r}: `memloc plan` lists the steps."
-                )
+                command = f"`memloc plan {self.file.folder}`"
+                raise SettingsError(f"No step fits --only {text!r}: {command} lists the steps.")
             found |= fits
         return self._with_inputs(found)
 

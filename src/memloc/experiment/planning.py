@@ -15,7 +15,7 @@ from memloc.experiment.shapes import (
     task_fingerprint,
 )
 from memloc.protocol import Protocol
-from memloc.train.run import deciding_settings
+from memloc.train.run import BAR, MEMORISED_ONLY, deciding_settings
 from memloc.train.windows import check_windows, every_window, read_window, usual_windows
 from memloc.train.windows import window_name as name_of
 
@@ -153,10 +153,22 @@ class _Makers:
             name=f"train/{where}",
             kind="train",
             what={**self._what(key), "weights": weights},
-            parts={"run": Part(self._train_settings(key), (where,))},
+            parts=self._train_parts(key),
             outputs=(f"{where}/run.json", *kept),
             shape=self._shape(key[1]),
         )
+
+    def _train_parts(self, key: tuple[str, str, int]) -> dict[str, Part]:
+        """What decides the weights, those of near-ceiling accuracy alone, and the verdict."""
+        where, settings = self._where(*key), self._train_settings(key)
+        when = {name: settings.pop(name) for name in MEMORISED_ONLY}
+        # The training on noisy labels is done again for them; the other trainings stay.
+        again = ("run.json", *(f"checkpoints/{w}" for w in ("noisy.state", "final", "memorised")))
+        return {
+            "weights": Part(settings, (where,)),
+            "memorised": Part(when, tuple(f"{where}/{name}" for name in again)),
+            "verdict": Part(self._settings((BAR,)), ()),
+        }
 
     def _localise(self, train: Step, key: tuple[str, str, int], method: str) -> Step:
         path = f"{self._where(*key)}/localise/{method}.parquet"
@@ -170,14 +182,16 @@ class _Makers:
         self, kind: str, train: Step, key: tuple[str, str, int], result: tuple[str, str]
     ) -> Step:
         name, path = result
-        settings = {**self._decided_by(name), "force": self.study.force}
+        reads = ("memorised",) if "memorised" in WEIGHTS.get(name, ALL_WEIGHTS) else ()
         return Step(
             name=f"{kind}/{self._where(*key)}/{name}",
             kind=kind,
             what={**self._what(key), "name": name, "force": self.study.force},
-            parts={"result": Part(settings, (path,))},
+            parts={"result": Part(self._decided_by(name), (path,))},
             outputs=(path,),
             inputs=(train.name,),
+            reads=("weights", *reads),
+            allowed={"force": self.study.force, **self._settings((BAR,))},
             shape=train.shape,
         )
 
@@ -220,7 +234,7 @@ class _Makers:
         training = {
             **self._train_settings(key),
             **{name: value for name, value in instead.items() if value is not None},
-            **self._settings(("control",), NOT_PLANTED),
+            **self._settings(("control", BAR), NOT_PLANTED),
             "auxiliary": self._print("task", self.protocol.control.auxiliary),
             "window": name_of(window),
         }

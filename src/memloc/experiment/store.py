@@ -61,7 +61,8 @@ class Store:
 
     def fail(self, step: Step, identity: str, reason: str) -> None:
         """Note that a step failed, and why."""
-        self._write(step, identity, {"state": "failed", "reason": reason})
+        facts = {"state": "failed", "reason": reason, "allowed": dict(step.allowed)}
+        self._write(step, identity, facts)
 
     def sweep(self) -> None:
         """Remove the drafts of files that processes which were killed left behind."""
@@ -87,6 +88,8 @@ class Store:
         if record["identity"] != identity:
             return State("stale", _difference(step, record), identity)
         if record["state"] == "failed":
+            if record.get("allowed", {}) != step.allowed:
+                return State("missing", "it may be allowed now", identity)
             return State("failed", record["reason"], identity)
         if record["state"] == "begun":
             return State("missing", "begun", identity)

@@ -156,7 +156,7 @@ def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
             f"estimate was off by a factor of {max(took, expected) / min(took, expected):.2f}."
         )
     elif not progress.outcomes:
-        lines.append("Nothing to do: everything that can be done is done.")
+        lines.append(_nothing(plan, progress))
     failed = sorted(n for n in progress.chosen if progress.states[n].name == "failed")
     lines += [f"FAILED {n}: {progress.states[n].why}" for n in failed]
     if progress.blocked:
@@ -168,6 +168,17 @@ def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
             "again."
         )
     return lines
+
+
+def _nothing(plan: Plan, progress: Progress) -> str:
+    """Why no step was done."""
+    for name in sorted(progress.chosen):
+        step = plan.steps[name]
+        if step.soft and progress.states[name].name == "missing" and step.inputs:
+            kinds = {plan.steps[need].kind for need in step.inputs}
+            words = " or ".join(f"`--only {kind}`" for kind in KINDS if kind in kinds)
+            return f"Nothing to do: {name} sums up other steps, and none of them is done; {words}."
+    return "Nothing to do: everything that can be done is done."
 
 
 def status_sentences(status: Mapping[str, Any]) -> list[str]:

@@ -172,7 +172,7 @@ def runs(tidy: pd.DataFrame) -> pd.DataFrame:
         *(tidy[n].to_numpy(np.float64) for n in ("validation_accuracy", "validation"))
     )
     shown = ["task", "model", "seed", "train", "noisy", "memorised", "noisy_accuracy"]
-    shown += ["clean_accuracy", "validation_accuracy", "preset"]
+    shown += ["clean_accuracy", "reference_accuracy", "validation_accuracy", "preset"]
     return tidy.assign(validation_accuracy=estimates(tidy["validation_accuracy"], *ends))[shown]
 
 

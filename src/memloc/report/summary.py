@@ -160,6 +160,21 @@ def sure(table: pd.DataFrame) -> "pd.Series":
     return table["significant"].astype(bool) & ~around_0
 
 
+def _references(findings: Findings) -> Iterator[str]:
+    """Runs whose weights without noise did not learn: what is put in from there undoes anything."""
+    runs, needed = findings.memorised("runs"), findings.protocol.finetune.noisy_at_least
+    for row in runs[runs["reference_accuracy"] < needed].to_dict("records"):
+        yield (
+            f"Swapping says little about {_name(row)}: trained without noise, it predicts only "
+            f"{row['reference_accuracy']:.0%} of its own labels, so its layers undo what they "
+            "never learnt, too; see the clean error."
+        )
+
+
+def _name(row: Mapping[Any, Any]) -> str:
+    return f"{row['task']} · {row['model']} · seed {row['seed']}"
+
+
 def _open(findings: Findings) -> Iterator[str]:
     results = findings.results
     for row in results.runs[~results.runs["memorised"].astype(bool)].to_dict("records"):
@@ -167,8 +182,8 @@ def _open(findings: Findings) -> Iterator[str]:
         why = f"predicts only {share:.0%} of its wrong labels"
         if pd.isna(share):
             why = "is not finished"
-        name = f"{row['task']} · {row['model']} · seed {row['seed']}"
-        yield f"Nothing is concluded from {name}, which {why}."
+        yield f"Nothing is concluded from {_name(row)}, which {why}."
+    yield from _references(findings)
     if results.control.empty:
         yield (
             "How far each method can be trusted here is not known: no labels were planted "

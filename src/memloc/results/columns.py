@@ -14,8 +14,8 @@ PLANT = ("first", "last", "null")
 _AFTER_KEY: dict[str, tuple[str, ...]] = {
     "runs": (
         *("depth", "n_classes", "train", "noisy", "validation", "memorised", "noisy_accuracy"),
-        *("clean_accuracy", "training_accuracy", "validation_accuracy", "validation_score"),
-        *("preset", "changes", "folder"),
+        *("clean_accuracy", "training_accuracy", "reference_accuracy"),
+        *("validation_accuracy", "validation_score", "preset", "changes", "folder"),
     ),
     "training": (
         *("training", "epoch", "loss", "accuracy", "macro_f1", "noisy_accuracy", "clean_accuracy"),

@@ -15,7 +15,7 @@ from memloc.results.reading import (
     read_reverted,
     read_training_examples,
 )
-from memloc.train.run import Run
+from memloc.train.run import Run, at_the_end
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ def run_row(found: Found, folder: Path, training: "pd.DataFrame") -> "pd.DataFra
 
     about, verdict = found.run.about, found.run.verdict()
     classes = len(about["task"]["label_names"])
-    unseen = _last_validation(training)
+    unseen = at_the_end(training, "noisy", "validation_accuracy")
     accuracies = ("noisy_accuracy", "clean_accuracy", "training_accuracy")
     row = {
         "depth": int(about["depth"]),
@@ -37,6 +37,7 @@ def run_row(found: Found, folder: Path, training: "pd.DataFrame") -> "pd.DataFra
         "validation": _n_validation(found.run),
         "memorised": bool(verdict.get("memorised", False)),
         **{name: verdict.get(name, np.nan) for name in accuracies},
+        "reference_accuracy": at_the_end(training, "original", "accuracy"),
         "validation_accuracy": unseen,
         "validation_score": (unseen - 1 / classes) / (1 - 1 / classes),
         "preset": about["protocol"].get("preset", ""),
@@ -136,9 +137,3 @@ def _n_validation(run: Run) -> int:
     """How many examples the accuracy on unseen data is measured on."""
     path = run.folder / "labels.parquet"
     return count_split(path, "validation") if path.is_file() else 0
-
-
-def _last_validation(training: "pd.DataFrame") -> float:
-    """Accuracy on unseen data at the last epoch of the training on noisy labels."""
-    noisy = training[training["training"] == "noisy"].sort_values("epoch")
-    return float(noisy["validation_accuracy"].iloc[-1]) if len(noisy) else float("nan")

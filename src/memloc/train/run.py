@@ -32,8 +32,15 @@ CHECKPOINTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAIN
 """The weights of a run, and the training that makes each."""
 DECIDING = ("noise", "splits", "text", "finetune")
 """The groups of settings that decide what a run's weights are, but for these:"""
-NOT_DECIDING = ("finetune.seeds", "finetune.accumulate")
-"""The seeds of a whole study; and the pieces of a batch, whose update is the same."""
+BAR = "finetune.noisy_at_least"
+"""What the verdict is by, and nothing else."""
+NOT_DECIDING = ("finetune.seeds", "finetune.accumulate", BAR)
+"""The seeds of a whole study; the pieces of a batch, whose update is the same; the bar."""
+MEMORISED_ONLY = (
+    *("finetune.near_ceiling", "finetune.near_ceiling_score"),
+    *("finetune.without_near_ceiling", "finetune.measure_every"),
+)
+"""Settings that decide when the memorised weights are kept, and no other weights."""
 
 
 def deciding_settings(settings: Mapping[str, Any], is_large: bool) -> dict[str, Any]:
@@ -48,6 +55,12 @@ def deciding_settings(settings: Mapping[str, Any], is_large: bool) -> dict[str, 
         if is_large:
             found[f"finetune.{name}"] = of_large
     return found
+
+
+def at_the_end(training: "pd.DataFrame", name: str, column: str) -> float:
+    """What was measured at the last epoch of a training; NaN where there is none."""
+    rows = training[training["training"] == name].sort_values("epoch")
+    return float(rows[column].iloc[-1]) if len(rows) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -151,6 +164,17 @@ class Run:
     def verdict(self) -> dict[str, Any]:
         """Whether the final weights memorised the noisy labels, with the numbers."""
         return dict(self.about.get("verdict") or {})
+
+    def judged(self, needed: float) -> "Run":
+        """The run with its verdict by this bar, which decides nothing else."""
+        if self.protocol.finetune.noisy_at_least == needed:
+            return self
+        protocol = self.protocol.replace({BAR: needed})
+        facts = {"protocol": protocol.model_dump(mode="json"), "changes": protocol.changes()}
+        if verdict := self.verdict():
+            memorised = verdict["noisy_accuracy"] >= needed
+            facts["verdict"] = {**verdict, "needed": needed, "memorised": memorised}
+        return self.note(**facts)
 
     def require_memorised(self, force: bool = False) -> None:
         """Refuse to draw conclusions from a run that did not memorise."""

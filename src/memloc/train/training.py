@@ -119,6 +119,7 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECK
         check_windows([recipe.plant.window], start.stack.depth)
     identity = _identity(recipe, start)
     run = begin(Path(folder), recipe.task, recipe.noisy, identity)
+    run = run.judged(recipe.settings.noisy_at_least)
     with suitable_threads(identity["width"]), out_of_memory_explained(recipe.settings):
         for training, last in TRAININGS.items():
             if run.path(last).is_dir():
