@@ -4,6 +4,7 @@ import pytest
 
 from memloc.errors import UnknownName
 from memloc.records import read_table
+from memloc.report.findings import Findings
 from memloc.report.tables import TABLES, as_text, cell, latex, markdown, write_tables
 from memloc.score.planted import wilson
 
@@ -11,9 +12,17 @@ BY_NAME = {table.name: table for table in TABLES}
 EACH = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 
 
+@pytest.fixture
+def with_large(results):
+    """The findings if one of the models counted as large."""
+    found = Findings(results, resamples=5)
+    found.__dict__["_large"] = ["tiny-bert"]
+    return found
+
+
 @EACH
-def test_every_table_has_rows_and_a_layout_of_texts(table, findings):
-    tidy = table.tidy(findings)
+def test_every_table_has_rows_and_a_layout_of_texts(table, findings, with_large):
+    tidy = table.tidy(with_large if table.name == "sizes" else findings)
     text = as_text(table, tidy)
     assert len(tidy)
     assert len(text)
@@ -114,6 +123,23 @@ def test_binarised_tasks_differ_by_means_with_intervals(findings):
     difference = both[0] - both[1]
     assert tidy.loc["M-CoG", "mean_difference"] == pytest.approx(difference.mean())
     assert np.isnan(tidy.loc["M-CoG", "mean_difference_low"])  # one task
+
+
+def test_without_a_large_model_sizes_are_not_compared(findings):
+    assert BY_NAME["sizes"].tidy(findings).empty
+
+
+def test_a_large_model_is_compared_with_the_small_ones(with_large):
+    tidy = BY_NAME["sizes"].tidy(with_large)
+    assert set(tidy["large"]) == {"tiny-bert"}
+    assert set(tidy["model"]) == {"tiny-opt", "all"}
+    depths = with_large.depths[with_large.depths["measure"] == "crossing"]
+    wide = depths[~depths["task"].str.endswith("-binary")].pivot(
+        index="task", columns="model", values="depth"
+    )
+    row = tidy[(tidy["measure"] == "crossing") & (tidy["model"] == "tiny-opt")].iloc[0]
+    assert row["n"] == len(wide)
+    assert row["rho"] == pytest.approx(wide.rank().corr().iloc[0, 1])
 
 
 def test_unseen_accuracies_have_wilson_intervals(findings):

@@ -42,8 +42,8 @@ LONGEST = 64
 USUAL_TOKENS = 48
 """Assumed of a task whose texts are not on this machine."""
 HEADS, VOCABULARY, PROBED = 4, 500, 200
-FOR_DEPTH = 2
-"""Layers of a wide model that are timed."""
+FOR_DEPTH, FEW = 2, 16
+"""Layers of a wide model that are timed, and texts that it looks at."""
 
 
 def calibrate(plan: Plan, threads: int) -> dict[str, Any]:
@@ -80,12 +80,13 @@ def _tokens(task: str, plan: Plan) -> float:
 
 
 def _speed(shape: Shape, length: int, protocol: Protocol, device: torch.device) -> dict[str, float]:
-    depth = shape.depth if shape.width < NARROW else FOR_DEPTH
+    is_narrow = shape.width < NARROW
+    depth = shape.depth if is_narrow else FOR_DEPTH
     settings = protocol.finetune.replace({"epochs": 1 + UPDATES})
     stack = _stand_in(shape.width, depth, device)
     texts = _texts(settings.batch_size, length)
     scale = shape.depth / depth
-    many = _texts(PROBED, length)
+    many = _texts(PROBED if is_narrow else FEW, length)
     return {
         "update": scale * _update_seconds(stack, texts, settings),
         "predict": scale * _timed(lambda: predict(stack, many)) / len(many),

@@ -96,8 +96,12 @@ class Findings:
     def _main(self, name: str) -> pd.DataFrame:
         """A table without binarised tasks and without the larger models, if there are others."""
         table = self.whole(name)
-        is_large = table["model"].isin([Path(m).name for m in self.protocol.models.large])
+        is_large = table["model"].isin(self._large)
         return table if is_large.all() else table[~is_large]
+
+    @cached_property
+    def _large(self) -> list[str]:
+        return [Path(name).name for name in self.protocol.models.large]
 
     @cached_property
     def agreement(self) -> pd.DataFrame:
@@ -121,6 +125,21 @@ class Findings:
             return pd.DataFrame()
         settings = self.protocol.agreement
         return claims.event_agreement(self.depths, settings, resamples=self.resamples)
+
+    @cached_property
+    def size_agreement(self) -> pd.DataFrame:
+        """Whether larger models put memorisation of the same tasks deeper."""
+        depths = self.depths[~self.depths["task"].astype(str).str.endswith(BINARY)]
+        models = list(dict.fromkeys(depths["model"]))
+        small = [name for name in models if name not in self._large]
+        parts = [
+            claims.size_agreement(
+                depths, large, small, self.protocol.agreement, resamples=self.resamples
+            ).assign(large=large)
+            for large in models
+            if large in self._large and small
+        ]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     @cached_property
     def binary(self) -> dict[str, str]:

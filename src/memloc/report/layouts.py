@@ -182,7 +182,10 @@ def matrix(tidy: pd.DataFrame) -> pd.DataFrame:
     return tidy.assign(**{"ρ": coefficients(tidy)})[[*first, "ρ", "p", "n", "why"]]
 
 
-COMPARED = ("between", "what", "one", "other", "centroids", "label_probes", "model")
+COMPARED = (
+    *("between", "what", "one", "other", "centroids", "label_probes"),
+    *("measure", "large", "model"),
+)
 
 
 def binarised(findings: Findings) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from memloc.protocol import preset
 from memloc.report.figures.style import METHODS
 from memloc.results import Results
 
@@ -20,9 +21,11 @@ COMMANDS = {
     "generalisation": "memloc analyse {run} generalisation",
     "control": "memloc control --model {model} --task {task} --out {study}",
     "post_processing": "memloc control --model {model} --task {validation} --out {study}",
+    "sizes": "memloc train {large} {task} --seed {seed} --out {study}",
     "binarised": "memloc train {model} {many}-binary --seed {seed} --out {study}",
 }
 """Which command makes a part of a study."""
+PAPER_LARGE = preset("paper").models.large
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,16 @@ def _first(results: Results) -> dict[str, object]:
     study = str(results.folder)
     usual = {"task": "tiny-topic", "model": "tiny-opt", "seed": 1, "method": "swapping"}
     usual |= {"validation": _validates(results), "many": _has_many_classes(results)}
+    usual |= {"large": [*_models(results).get("large", ()), *PAPER_LARGE][0]}
     if results.runs.empty:
         return {**usual, "study": study, "run": f"{study}/tiny-topic/tiny-opt/seed-1"}
     row = results.runs.iloc[0]
     found = {name: row[name] for name in RUN}
     return {**usual, **found, "study": study, "run": str(results.folder / row["folder"])}
+
+
+def _models(results: Results) -> dict[str, Any]:
+    return dict(results.abouts[0]["protocol"]["models"]) if results.abouts else {}
 
 
 def _validates(results: Results) -> str:

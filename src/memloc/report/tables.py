@@ -264,6 +264,16 @@ TABLES: tuple[Table, ...] = (
         note=layouts.coefficient_note,
     ),
     Table(
+        "sizes",
+        "depth",
+        "A large model and small ones: is memorisation of the same tasks deeper?",
+        "",
+        lambda findings: findings.size_agreement,
+        layouts.matrix,
+        part="sizes",
+        note=layouts.coefficient_note,
+    ),
+    Table(
         "binarised",
         "depth",
         "Tasks with all their classes and with two",
