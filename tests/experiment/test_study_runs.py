@@ -90,6 +90,10 @@ def test_everything_is_there_when_it_is_done(finished):
     assert {state.name for state in study_states(open_plan(finished)).values()} == {"done"}
     status = study_status(finished)
     assert (status["done"], status["running"]) == (status["steps"], None)
+    records = [Store(finished).record(name) for name in open_plan(finished).steps]
+    assert status["seconds"] == pytest.approx(sum(r["seconds"] for r in records))
+    assert status["memory"] == 1e6 * max(r["peak_mb"] for r in records)
+    assert status["disk"] == sum(p.stat().st_size for p in finished.rglob("*") if p.is_file())
     assert memloc_api.load_results(finished).runs["task"].tolist() == ["tiny-sentiment"]
     record = Store(finished).record(f"train/{RUN}")
     assert record["seconds"] > 0

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -121,9 +122,27 @@ def study_status(place: str | Path) -> dict[str, Any]:
         "folder": str(plan.file.folder),
         "steps": len(states),
         **{s: count(states, s) for s in ("done", "missing", "stale", "failed")},
+        **_spent(plan, [name for name, state in states.items() if state.name == "done"]),
         "running": running,
         "failures": {n: s.why for n, s in states.items() if s.name == "failed"},
     }
+
+
+def _spent(plan: Plan, done: Sequence[str]) -> dict[str, float]:
+    """What the steps that are done took: seconds one after the other, the largest memory, disk."""
+    store = Store(plan.file.folder)
+    records = [record for name in done if (record := store.record(name))]
+    return {
+        "seconds": sum(float(record["seconds"]) for record in records),
+        "memory": max((float(record["peak_mb"]) * 1e6 for record in records), default=0.0),
+        "disk": float(sum(_bytes(path) for path in plan.file.folder.rglob("*"))),
+    }
+
+
+def _bytes(path: Path) -> int:
+    with suppress(FileNotFoundError):  # a draft, which has its name by now
+        return path.stat().st_size if path.is_file() else 0
+    return 0
 
 
 def count(states: dict[str, State], name: str) -> int:

@@ -185,6 +185,11 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
     """How a study stands."""
     counts = ", ".join(f"{status[s]} {s}" for s in STATES if status[s] or s == "done")
     lines = [f"{status['folder']}: {status['steps']} steps, {counts}."]
+    if status["done"]:
+        lines.append(
+            f"What is done took {duration(status['seconds'])} of single steps and at most "
+            f"{size(status['memory'])} of memory a step; the folder has {size(status['disk'])}."
+        )
     running = status["running"]
     if running is None:
         lines.append("Nobody runs it.")
