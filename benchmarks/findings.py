@@ -169,7 +169,9 @@ def undone(found: Findings) -> pd.DataFrame:
     full = windows["width"] == windows.groupby([*RUN, "method"])["width"].transform("max")
     rows = []
     for (method, task), part in windows.groupby(["method", "task"], sort=False):
-        one = part[part["width"] == 1].groupby(RUN)["error"].max()
+        single = part[part["width"] == 1]
+        largest = single.loc[single.groupby(RUN)["error"].idxmax()]
+        one = largest["error"]
         enough = part[part["error"] >= UNDONE].groupby(RUN)["width"].min()
         reached = f"{len(enough)} of {len(one)}"
         at_full = part[full.loc[part.index]]
@@ -179,6 +181,7 @@ def undone(found: Findings) -> pd.DataFrame:
                 "method": method,
                 "task": task,
                 "one layer, at most": spread(one),
+                "its clean error": largest["clean_error"].mean(),
                 "layers that undo 90 %": spread(enough, ".1f"),
                 "runs that get there": reached,
                 "all layers": at_full["error"].mean(),

@@ -175,3 +175,8 @@ def test_what_has_no_line_at_all_is_refused():
     one = NoisyLabels(np.zeros(N, np.int64), labels.is_noisy.astype(np.int64), labels.is_noisy)
     with pytest.raises(DataError, match="two classes, found 1"):
         positions(make_vectors(one), one, 2)
+    # All noisy examples are of a class that has no clean one.
+    original = np.arange(N) % 3
+    other = NoisyLabels(original, np.where(original == 2, 0, original), original == 2)
+    with pytest.raises(DataError, match="No noisy example can be placed"):
+        positions(make_vectors(other), other, 3)

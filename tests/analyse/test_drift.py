@@ -142,6 +142,20 @@ def test_a_draw_without_such_examples_has_no_numbers():
     assert np.isnan([mine.mean, mine.low, mine.high]).all()
 
 
+def test_draws_without_a_noisy_example_are_not_never():
+    """The one noisy example is at its assigned class in every layer."""
+    labels = make_labels()
+    one = np.flatnonzero(labels.is_noisy)[0]
+    kept = np.flatnonzero(~labels.is_noisy | (np.arange(N) == one))
+    few = NoisyLabels(labels.original[kept], labels.assigned[kept], labels.is_noisy[kept])
+    vectors = make_vectors([1, 0.0, 0.0])[kept]
+    found = positions(vectors, few, 2)
+    separability = pooled_separability(found, vectors, few, shuffles=20)
+    events = drift(found, separability, CentroidSettings(), len(kept))[1].set_index("event")
+    crossing = events.loc["crossing"]
+    assert (crossing["layer"], crossing["low"], crossing["high"], crossing["never"]) == (1, 1, 1, 0)
+
+
 def test_pieces_of_resamples_do_not_matter(monkeypatch):
     vectors = make_vectors([1, 0.52, 0.2], spread=0.5)
     whole = found_of(vectors)

@@ -116,6 +116,24 @@ def test_tables_hold_three_curves_of_every_layer(material):
     assert (found["layers"]["low"] <= found["layers"]["high"]).all()
 
 
+def test_where_nothing_noisy_is_tested_memorisation_is_not_never():
+    nothing, known = curve([np.nan] * 3), curve([0, 0.5, 1.0])
+    found = {NOISY_ASSIGNED: nothing, NOISY_ORIGINAL: nothing, CLEAN_ORIGINAL: known}
+    assert list(summarise(found, found, SETTINGS)["events"]["event"]) == ["ninety"]
+    # Nor are draws without a noisy example among those in which it never happens.
+    own = {NOISY_ASSIGNED: curve([0, 0.9, 0.9]), NOISY_ORIGINAL: curve([0, 0.1, 0.1])}
+    own[CLEAN_ORIGINAL] = known
+    draws = {
+        k: Curve(*(np.concatenate([getattr(c[k], n) for c in (own, found)]) for n in NAMES))
+        for k in own
+    }
+    events = summarise(own, draws, SETTINGS)["events"].set_index("event")
+    assert tuple(events.loc["memorisation", ["layer", "high", "never"]]) == (1, 1, 0)
+
+
+NAMES = ("f1", "chance")
+
+
 def test_seeds_without_a_noisy_test_example_are_named(material):
     """One noisy example is a test example of some probe seeds at most."""
     material.noisy.assigned[:] = material.noisy.original

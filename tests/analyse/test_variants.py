@@ -70,6 +70,8 @@ def test_without_reference_weights_there_are_no_halves(run_folder):
     shutil.rmtree(run_folder / "checkpoints" / "reference")
     material = Material.of(Run.open(run_folder), device="cpu")
     assert list(variants(material)) == ["plain"]
+    (remark, *_) = centroids(material, variants(material)).remarks
+    assert "no reference weights, which `memloc train` makes" in remark
     with pytest.raises(StoreError, match="no reference weights: `memloc train`"):
         variant_vectors(material, range(2))
 

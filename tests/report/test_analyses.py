@@ -32,6 +32,15 @@ def make_centroids(*events, about=None):
     return Analysis("centroids", tables, about or {})
 
 
+def test_a_layer_without_positions_is_a_dot_and_a_crossing_that_means_nothing_is_marked():
+    sure = picture(make_centroids(make_event()))
+    assert "apart" not in sure
+    found = make_centroids(make_event(separable=False))
+    found["layers"].loc[1, "mean"] = np.nan
+    line = picture(found).splitlines()[-1]
+    assert line == "plain |·▄ | crossing 3, where the classes cannot be told apart"
+
+
 def test_an_event_is_told_with_its_interval():
     said = sentence(make_centroids(make_event(), make_event("initiation", 1.0, (1.0, 1.0))))
     assert "the assigned one: layer 3 (95 % interval 2 to 5);" in said

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,9 @@ import vl_convert
 
 from memloc.errors import UnknownName
 from memloc.report.figures.catalogue import FIGURES
+from memloc.report.figures.positions import event_pairs
 from memloc.report.figures.writing import write_figures
+from memloc.report.findings import Findings
 from memloc.report.missing import COMMANDS
 from memloc.score.matrix import layer_weights, window_matrix, windows
 from memloc.score.planted import mean_scores, wilson
@@ -101,6 +104,10 @@ def test_window_matrices_are_means_over_windows_and_seeds(findings):
         assert row["error"] == pytest.approx(expected[row["width"] - 1, row["layer"] - 1])
         assert row["low"] < row["error"] + 1e-12
         assert row["high"] > row["error"] - 1e-12
+    clean = where(findings.results.windows, **chosen).groupby(["first", "last"])["clean_error"]
+    single = where(drawn, width=1, layer=2).iloc[0]
+    assert single["clean_error"] == pytest.approx(clean.mean()[2, 2])
+    assert single["difference"] == pytest.approx(single["error"] - single["clean_error"])
     all_layers = where(drawn, width=4, layer=1).iloc[0]
     assert all_layers["low"] == pytest.approx(wilson(1.0, 7).low)
 
@@ -112,6 +119,9 @@ def test_single_layers_show_the_largest_error_of_one_layer(findings):
     (row,) = rows("single-layers", findings, **chosen).to_dict("records")
     largest = of.groupby("seed")["error"].max()
     assert row["error"] == pytest.approx(largest.mean())
+    at_largest = of.loc[of.groupby("seed")["error"].idxmax(), "clean_error"].mean()
+    assert row["clean_error"] == pytest.approx(at_largest)
+    assert row["difference"] == pytest.approx(largest.mean() - at_largest)
     assert row["low"] == pytest.approx(min(wilson(share, 7).low for share in largest))
     assert row["high"] == pytest.approx(max(wilson(share, 7).high for share in largest))
 
@@ -146,6 +156,34 @@ def test_events_count_never_as_the_layer_after_the_last(findings):
         layers = of.loc[of["event"] == event, "layer"]
         assert row[f"layer_{axis}"] == pytest.approx(layers.fillna(5).mean())
         assert row[f"never_{axis}"] == layers.isna().sum()
+
+
+def test_layers_of_deeper_models_are_not_averaged_with_those_of_others():
+    def made(model, depth, layers):
+        common = {"task": "a", "category": "c", "source": "centroids", "variant": "plain"}
+        rows = zip(("crossing", "initiation"), layers, strict=True)
+        numbers = [{"event": e, "layer": x, "low": x, "high": x} for e, x in rows]
+        more = {"model": model, "depth": depth, "seed": 1, "separable": model != "p"}
+        return [{**common, **more, **row} for row in numbers]
+
+    runs = [*made("o", 12, (6, 5)), *made("p", 12, (6, 5)), *made("large", 24, (12, 10))]
+    drawn = event_pairs(pd.DataFrame(runs)).set_index("models")
+    assert tuple(drawn.loc["all models", ["layer_x", "layer_y"]]) == (5, 6)
+    assert tuple(drawn.loc["large", ["layer_x", "layer_y"]]) == (10, 12)
+    assert drawn["unclear_y"].to_dict() == {"all models": 1, "o": 0, "p": 1, "large": 0}
+
+
+def test_points_are_those_that_table_2_is_of(results):
+    """A large model with one method does not change what the M-CoG of the others is over."""
+    mcog = results.mcog
+    fewer = mcog[(mcog["model"] != "tiny-bert") | (mcog["method"] == "swapping")]
+    found = Findings(replace(results, mcog=fewer), resamples=5)
+    found.__dict__["_large"] = ["tiny-bert"]
+    points = found.points
+    assert set(points["model"]) == {"tiny-opt"}
+    own = where(points, task="tiny-topic", measure="M-CoG", against="validation").iloc[0]
+    mine = where(mcog, task="tiny-topic", model="tiny-opt").groupby("seed")["mcog"].mean()
+    assert own["depth"] == pytest.approx(mine.mean())
 
 
 def test_events_of_binarised_tasks_are_a_set_of_their_own(findings):

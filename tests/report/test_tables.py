@@ -142,6 +142,32 @@ def test_a_large_model_is_compared_with_the_small_ones(with_large):
     assert row["rho"] == pytest.approx(wide.rank().corr().iloc[0, 1])
 
 
+def test_events_that_never_happen_count_and_are_named():
+    def made(event, seed, layer, low, high, separable=True):
+        key = {"task": "a", "model": "m", "seed": seed, "event": event, "depth": 12}
+        return {**key, "layer": layer, "low": low, "high": high, "separable": separable}
+
+    never = (np.nan, 11, np.nan)
+    rows = [made("crossing", 1, 5, 4, 7, separable=False), made("crossing", 2, *never)]
+    rows += [made("initiation", seed, np.nan, np.nan, np.nan) for seed in (1, 2)]
+    rows += [made("ninety", seed, 3, 2, 4) for seed in (1, 2)]
+    (row,) = BY_NAME["events"].layout(pd.DataFrame(rows)).to_dict("records")
+    assert row["crossing"] == "9.00 [4.00, 13.00]; 1 never; 1 not separable"
+    assert row["initiation"] == "13.00 [13.00, 13.00]; 2 never"
+    assert row["ninety"] == "3.00 [2.00, 4.00]"
+
+
+def test_coefficients_of_events_that_mean_nothing_have_a_dagger(findings):
+    tidy = (
+        BY_NAME["generalisation"]
+        .tidy(findings)
+        .assign(n_inseparable=[1, *[0] * 100][: len(findings.table_2)])
+    )
+    text = BY_NAME["generalisation"].layout(tidy)
+    assert sum("†" in cell for cell in text.to_numpy().ravel()) == 1
+    assert "†: some events are at layers" in BY_NAME["generalisation"].said_of(tidy)
+
+
 def test_unseen_accuracies_have_wilson_intervals(findings):
     tidy = BY_NAME["runs"].tidy(findings)
     found = wilson(tidy["validation_accuracy"].iloc[0], 4)

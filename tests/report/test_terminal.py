@@ -11,6 +11,7 @@ from memloc.report.terminal import CURVES, memorisation_curve, sparkline
         ([0.0, 0.5, 1.0], " ▄█"),
         ([0.125, 0.25, 0.375, 0.625, 0.75, 0.875], "▁▂▃▅▆▇"),
         ([-1.0, 2.0], " █"),
+        ([float("nan"), 1.0], "·█"),
     ],
 )
 def test_a_sparkline_is_empty_at_0_and_full_at_1(values, bars):

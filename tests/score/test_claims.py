@@ -12,6 +12,7 @@ from memloc.score.claims import (
     event_agreement,
     method_agreement,
     model_agreement,
+    same_seeds,
     size_agreement,
     task_scores,
 )
@@ -300,6 +301,52 @@ def test_binarised_tasks_are_compared_in_layers():
     assert own["mean_difference"] == pytest.approx(-0.5)
     assert own["mean_absolute"] == pytest.approx(0.5)
     assert own["n"] == 4
+
+
+def test_binarised_tasks_are_compared_with_the_same_seeds():
+    binary = {task: f"{task}-binary" for task in TASKS}
+    two = make_events([3, 4, 5, 6]).assign(task=list(binary.values()))
+    others = [make_events([9, 9, 9, 9], seed=seed) for seed in (2, 3)]
+    alone = make_events([1], tasks=["z"])
+    events = pd.concat([make_events([3, 4, 5, 6]), two, *others, alone])
+    kept = same_seeds(events, binary, "event")
+    assert set(kept["seed"]) == {1}
+    assert set(kept["task"]) == {*binary, *binary.values()}
+    runs = make_runs()
+    runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
+    found = binarisation(depths(kept, NO_MCOG, runs), binary, resamples=FEW)
+    assert row_of(found, measure="crossing")["mean_difference"] == 0
+
+
+def test_models_of_other_depth_are_pooled_by_shares_of_their_layers():
+    binary = {task: f"{task}-binary" for task in TASKS}
+    parts = []
+    for model, scale in (("m", 1), ("deep", 2)):
+        many = make_events(np.array([1, 2, 3, 4]) * scale, model=model)
+        two = make_events(np.array([4, 3, 2, 1]) * scale, model=model)
+        parts += [many, two.assign(task=list(binary.values()))]
+    runs = make_runs(("m", "deep"), {"m": 12, "deep": 24})
+    runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
+    found = binarisation(depths(pd.concat(parts), NO_MCOG, runs), binary, resamples=FEW)
+    assert row_of(found, measure="crossing")["rho"] == pytest.approx(-1)
+
+
+def test_coefficients_count_points_that_mean_nothing():
+    runs = make_runs(("s", "large"))
+    events = pd.concat(
+        [
+            make_events([1, 2, 3, 4], model="s", separable=False),
+            make_events([1, 2, np.nan, 4], model="large"),
+            make_events([1, 2, 3, 4], event="memorisation", model="s"),
+            make_events([1, 2, 3, 4], event="memorisation", model="large"),
+        ]
+    )
+    depth = depths(events, NO_MCOG, runs)
+    both = row_of(event_agreement(depth, resamples=FEW), centroids="crossing", model="all")
+    assert (both["n_never"], both["n_inseparable"]) == (1, 4)
+    sizes = size_agreement(depth, "large", ("s",), resamples=FEW)
+    found = row_of(sizes, measure="crossing", model="s")
+    assert (found["n_never"], found["n_inseparable"]) == (1, 4)
 
 
 def test_nothing_in_is_nothing_out():

@@ -14,7 +14,6 @@ from memloc.score.depth import (
     first_layer,
     last_crossing,
     last_uninterrupted,
-    mean_event,
 )
 
 quick = settings(max_examples=50, deadline=None)  # a busy machine is no failure
@@ -133,10 +132,3 @@ def test_never_is_deeper_than_any_layer():
 def test_never_counts_as_the_layer_after_the_last(depth):
     layers = np.array([1, np.nan, depth])
     np.testing.assert_array_equal(event_depth(layers, depth), [1, depth + 1, depth])
-    assert mean_event(layers, depth) == pytest.approx((2 * depth + 2) / 3)
-    assert np.isnan(mean_event(np.array([np.nan, np.nan]), depth))
-
-
-def test_an_event_has_no_mean_over_nothing():
-    with pytest.raises(ScoreError, match="no runs"):
-        mean_event(np.array([]), 12)

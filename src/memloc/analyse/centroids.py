@@ -198,6 +198,12 @@ def _check(noisy: NoisyLabels, n_clean: IntArray) -> None:
         )
     if not noisy.is_noisy.any():
         raise DataError("No example is noisy: there is nothing to place between the classes.")
+    has_line = (n_clean[noisy.original] > 0) & (n_clean[noisy.assigned] > 0)
+    if not has_line[noisy.is_noisy].any():
+        raise DataError(
+            "No noisy example can be placed: its original or its assigned class has no clean "
+            "example, so there is no line between them. Use data with clean examples of both."
+        )
 
 
 def _remarks(found: Positions, index: int, pair: str) -> list[str]:

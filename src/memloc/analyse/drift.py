@@ -209,7 +209,9 @@ def _events_table(
     import pandas as pd
 
     crossing_rule, initiation_rule = RULES[settings.events]
-    noisy = [crossing(pool[0].mean, settings) for pool in (estimates, resampled)]
+    # A draw without any noisy example says nothing of them.
+    drawn = resampled[0].mean[~np.isnan(resampled[0].mean).all(1)]
+    noisy = [crossing(mean, settings) for mean in (estimates[0].mean, drawn)]
     classes = [separated(pool[1], pool[2]) for pool in (estimates, resampled)]
     found = {
         "crossing": event(noisy[0][0], noisy[1], crossing_rule, LEVEL),

@@ -83,10 +83,12 @@ def summarise(
     )
     clean = layers[(layers["examples"] == "clean")]
     readable = (clean["low"] > clean["chance"]).to_numpy()
-    found = {
-        "memorisation": [memorisation(part, settings) for part in (estimates, resampled)],
-        "ninety": [ninety(part, settings) for part in (estimates, resampled)],
-    }
+    found = {"ninety": [ninety(part, settings) for part in (estimates, resampled)]}
+    own = memorisation(estimates, settings)
+    # Without a noisy example to test on, in the data or in a draw, nothing can be said.
+    if not np.isnan(_over_seeds(estimates["noisy", "assigned"].f1)).all():
+        known = ~np.isnan(_over_seeds(resampled["noisy", "assigned"].f1)).all(1)
+        found = {"memorisation": [own, memorisation(resampled, settings)[known]], **found}
     rows = [
         event_row("label probes", name, event(own[0], others, first_layer, LEVEL), readable)
         for name, (own, others) in found.items()

@@ -48,6 +48,11 @@ def centroids(material: Material, wanted: Mapping[str, range | None]) -> Analysi
 
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     remarks: list[str] = []
+    if "bottom" not in wanted and int(material.run.about["depth"]) > 1:
+        remarks.append(
+            "Without the bottom and the top half swapped in: the run has no reference weights, "
+            "which `memloc train` makes."
+        )
     with track(f"{material.run.name} · centroids", len(wanted)) as advance:
         for name, window in wanted.items():
             vectors = variant_vectors(material, window)

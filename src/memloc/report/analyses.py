@@ -3,8 +3,6 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from memloc.analyse.store import Analysis
 from memloc.report.terminal import sparkline
 
@@ -71,9 +69,12 @@ def _drift(found: Analysis) -> str:
     lines = [f"where noisy examples are, layer 1 to {last}: full original class, empty assigned"]
     width = max(map(len, noisy["variant"]))
     events = found["events"]
-    crossings = events[events["event"] == "crossing"].set_index("variant")["layer"]
+    crossings = {e.variant: e for e in events[events["event"] == "crossing"].itertuples()}
     for variant, part in noisy.groupby("variant", sort=False):
-        when = _layer(crossings[variant])
+        event: Any = crossings[variant]
+        when = _layer(event.layer)
+        if not math.isnan(event.layer) and not event.separable:
+            when += ", where the classes cannot be told apart"
         lines.append(f"{variant!s:{width}} |{_bars(part, 'mean')}| crossing {when}")
     return "\n".join(lines)
 
@@ -90,7 +91,7 @@ def _probes(found: Analysis) -> str:
 
 def _bars(part: "pd.DataFrame", column: str) -> str:
     ordered = part[part["layer"] > 0].sort_values("layer")
-    return sparkline([float(value) for value in np.nan_to_num(ordered[column])])
+    return sparkline([float(value) for value in ordered[column]])
 
 
 def _memory(found: Analysis) -> str:

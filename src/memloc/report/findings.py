@@ -68,7 +68,14 @@ class Findings:
     @cached_property
     def depths(self) -> pd.DataFrame:
         """How deep memorisation is by every measure: `claims.depths`."""
-        mcog, events = self.memorised("mcog"), self.memorised("events")
+        return self._depths(self.memorised("events"), self.memorised("mcog"))
+
+    @cached_property
+    def main_depths(self) -> pd.DataFrame:
+        """The same of the main study: without binarised tasks and the larger models."""
+        return self._depths(self._main("events"), self._main("mcog"))
+
+    def _depths(self, events: pd.DataFrame, mcog: pd.DataFrame) -> pd.DataFrame:
         if mcog.empty and events.empty:
             return pd.DataFrame(columns=["task", "model", "measure", "depth", "layers"])
         return claims.depths(events, mcog, self.results.runs)
@@ -76,10 +83,9 @@ class Findings:
     @cached_property
     def points(self) -> pd.DataFrame:
         """Depth by every measure beside how well the task generalises, both with their ends."""
-        found = self.depths[~self.depths["task"].astype(str).str.endswith(BINARY)]
-        if found.empty:
+        if self.main_depths.empty:
             return pd.DataFrame()
-        depths = found.merge(depth_ends(self), on=[*POINT, "measure"], how="left")
+        depths = self.main_depths.merge(depth_ends(self), on=[*POINT, "measure"], how="left")
         return depths.merge(score_ends(self), on=POINT).dropna(subset=["score", "depth"])
 
     @cached_property
@@ -87,10 +93,9 @@ class Findings:
         """Depth and generalisation, correlated over tasks."""
         if self.points.empty:
             return pd.DataFrame()
-        depths = claims.depths(self._main("events"), self._main("mcog"), self.results.runs)
         scores = claims.task_scores(self._main("runs"), self._main("generalisation"))
         return claims.depth_and_generalisation(
-            depths, scores, settings=self.protocol.agreement, resamples=self.resamples
+            self.main_depths, scores, settings=self.protocol.agreement, resamples=self.resamples
         )
 
     def _main(self, name: str) -> pd.DataFrame:
@@ -98,6 +103,17 @@ class Findings:
         table = self.whole(name)
         is_large = table["model"].isin(self._large)
         return table if is_large.all() else table[~is_large]
+
+    def usual(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table without models that have more or fewer layers than most.
+
+        Their layers cannot be averaged or compared with those of the others.
+        """
+        models = self.results.runs.drop_duplicates("model")
+        if models.empty:
+            return table
+        same = models.loc[models["depth"] == models["depth"].mode().iloc[0], "model"]
+        return table[table["model"].isin(same)]
 
     @cached_property
     def _large(self) -> list[str]:
@@ -121,10 +137,10 @@ class Findings:
     @cached_property
     def event_agreement(self) -> pd.DataFrame:
         """Whether centroids and label probes tell of the same events."""
-        if self.depths.empty:
+        if self.main_depths.empty:
             return pd.DataFrame()
         settings = self.protocol.agreement
-        return claims.event_agreement(self.depths, settings, resamples=self.resamples)
+        return claims.event_agreement(self.main_depths, settings, resamples=self.resamples)
 
     @cached_property
     def size_agreement(self) -> pd.DataFrame:
@@ -150,10 +166,19 @@ class Findings:
     @cached_property
     def binarisation(self) -> pd.DataFrame:
         """Tasks with all their classes beside those with two."""
-        if not self.binary or self.depths.empty:
+        if not self.binary or self.binary_depths.empty:
             return pd.DataFrame()
-        settings = self.protocol.agreement
-        return claims.binarisation(self.depths, self.binary, settings, resamples=self.resamples)
+        settings, resamples = self.protocol.agreement, self.resamples
+        return claims.binarisation(self.binary_depths, self.binary, settings, resamples=resamples)
+
+    @cached_property
+    def binary_depths(self) -> pd.DataFrame:
+        """Depths of tasks with all their classes and with two, of the seeds that have both."""
+        return self._depths(self.paired("events", "event"), self.paired("mcog", "method"))
+
+    def paired(self, name: str, by: str) -> pd.DataFrame:
+        """A table of tasks with all their classes and with two, of the seeds that have both."""
+        return claims.same_seeds(self.memorised(name), self.binary, by)
 
 
 def _share_of_layers(mcog: pd.DataFrame, runs: pd.DataFrame) -> FloatArray:
@@ -172,7 +197,7 @@ def depth_ends(findings: Findings) -> pd.DataFrame:
     """
     mcog = findings.memorised("mcog")
     methods = _ends(mcog.assign(measure="M-CoG " + mcog["method"].astype(str)), "depth")
-    shared = _measured_everywhere(findings.depths)
+    shared = _measured_everywhere(findings.main_depths)
     mean = methods[methods["measure"].isin(shared)].groupby(POINT)[["depth_low", "depth_high"]]
     events = findings.events
     depth = events["depth"].to_numpy(float)

@@ -11,6 +11,7 @@ from memloc.report.findings import BINARY, POINT, Findings
 from memloc.report.means import RESAMPLES, bootstrap_ends, over_seeds, wilson_ends
 from memloc.report.pretraining import layer_parameters, pretraining, rounded
 from memloc.score.agreement import FEWEST_GROUPS
+from memloc.score.depth import event_depth
 from memloc.score.planted import distances, mean_scores
 from memloc.score.uncertainty import bootstrap_counts
 from memloc.seeds import generator
@@ -157,13 +158,37 @@ def mean_over_seeds(value: str, columns: str) -> Callable[[pd.DataFrame], pd.Dat
 
     def layout(tidy: pd.DataFrame) -> pd.DataFrame:
         found = over_seeds(tidy, [*POINT, columns], value)
-        text = estimates(found[value], found["low"], found["high"])
-        wide = found.assign(text=text).pivot(index=POINT, columns=columns, values="text")
-        wide = wide.loc[list(map(tuple, found[POINT].drop_duplicates().to_numpy()))]
-        order = method_order(wide.columns) if columns == "method" else list(wide.columns)
-        return wide[order].reset_index().rename_axis(columns=None)
+        wide = _a_column_each(found, columns, estimates(found[value], found["low"], found["high"]))
+        return wide[[*POINT, *method_order(wide.columns.drop(POINT))]]
 
     return layout
+
+
+def events(tidy: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds, in which never counts as the layer after the last; a row a task and model.
+
+    What never happens in some seeds, or where classes cannot be told apart, is said.
+    """
+    depth, keys = tidy["depth"].to_numpy(np.float64), [*POINT, "event"]
+    numbers = {n: event_depth(tidy[n].to_numpy(np.float64), depth) for n in ("layer", *ENDS)}
+    never = tidy["layer"].isna()
+    unclear = ~never & ~tidy["separable"].astype(bool)
+    found = over_seeds(tidy.assign(**numbers), keys, "layer")
+    marks = tidy.assign(never=never, unclear=unclear).groupby(keys, sort=False)
+    sums = marks[["never", "unclear"]].sum().reset_index()
+    texts = estimates(found["layer"], found["low"], found["high"])
+    said = [
+        "".join(f"; {n} {word}" for n, word in ((a, "never"), (b, "not separable")) if n)
+        for a, b in sums[["never", "unclear"]].itertuples(index=False)
+    ]
+    return _a_column_each(found, "event", [a + b for a, b in zip(texts, said, strict=True)])
+
+
+def _a_column_each(found: pd.DataFrame, columns: str, texts: list[str]) -> pd.DataFrame:
+    """Texts by task and model in the order that these have, a column each of `columns`."""
+    wide = found.assign(text=texts).pivot(index=POINT, columns=columns, values="text")
+    wide = wide.loc[list(map(tuple, found[POINT].drop_duplicates().to_numpy()))]
+    return wide.reset_index().rename_axis(columns=None)
 
 
 def runs(tidy: pd.DataFrame) -> pd.DataFrame:
@@ -190,7 +215,7 @@ COMPARED = (
 
 def binarised(findings: Findings) -> pd.DataFrame:
     """Tasks with all their classes beside those with two; differences with their ends."""
-    found, depths = findings.binarisation, findings.depths
+    found, depths = findings.binarisation, findings.binary_depths
     if found.empty:
         return found
     whole = {two: many for many, two in findings.binary.items()}
@@ -218,15 +243,29 @@ def binarised_rows(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def coefficients(tidy: pd.DataFrame) -> list[str]:
-    """ρ with its interval, and a star where it is not significant."""
-    marks = ["" if sure else "*" for sure in tidy["significant"]]
+    """ρ with its interval, a star where it is not significant, a dagger where points are unsure."""
+    marks = [
+        ("" if sure else "*") + (DAGGER if unclear else "")
+        for sure, unclear in zip(tidy["significant"], _unclear(tidy), strict=True)
+    ]
     return estimates(tidy["rho"], tidy["low"], tidy["high"], marks)
+
+
+DAGGER = "†"
+
+
+def _unclear(tidy: pd.DataFrame) -> "list[bool]":
+    """Which coefficients have points that are events where classes cannot be told apart."""
+    named = tidy.get("n_inseparable")
+    return [False] * len(tidy) if named is None else [bool(n > 0) for n in named]
 
 
 def coefficient_note(tidy: pd.DataFrame) -> str:
     """What stars and brackets say, or why there are no brackets."""
     known = tidy[tidy["rho"].notna()]
     words = ["*: p > .05 (exact up to eight pairs)."]
+    if any(_unclear(known)):
+        words.append(f"{DAGGER}: some events are at layers where classes cannot be told apart.")
     if known["low"].notna().any():
         words.append("In brackets: 95 % bootstrap interval over tasks.")
     if known["low"].isna().any():

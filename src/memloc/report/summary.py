@@ -69,11 +69,10 @@ def _trust(findings: Findings) -> Iterator[str]:
 
 
 def _depth(findings: Findings) -> Iterator[str]:
-    table = findings.whole("mcog").dropna(subset=["mcog"])
+    table = findings.usual(findings.whole("mcog")).dropna(subset=["mcog"])
     if table.empty:
         return
-    depths = sorted(findings.results.runs["depth"].unique())
-    layers = f"{' or '.join(map(str, depths))} layers"
+    layers = f"{findings.usual(findings.results.runs)['depth'].iloc[0]} layers"
     for method in method_order(table["method"]):
         means = over_seeds(table[table["method"] == method], ["task", "model"], "mcog")
         means = means.sort_values("mcog")
@@ -96,18 +95,26 @@ def _single(findings: Findings) -> Iterator[str]:
     keys = ["task", "model", "seed", "method"]
     for method in method_order(table["method"]):
         part = table[table["method"] == method]
-        one = part[part["first"] == part["last"]].groupby(keys)["error"].max()
+        single = part[part["first"] == part["last"]]
+        one = single.loc[single.groupby(keys)["error"].idxmax()]
         everything = part.loc[part.groupby(keys)["last"].transform("max") == part["last"]]
-        full = everything[everything["first"] == 1]["error"]
+        full = everything[everything["first"] == 1]
         if one.empty or full.empty:
             continue
-        clean = part.groupby(keys)["clean_error"].mean().dropna()
-        lost = _range(clean.min(), clean.max(), ".1%") if len(clean) else "not measured"
         yield (
-            f"{method.capitalize()} one layer undoes at most {_range(one.min(), one.max(), '.0%')} "
-            f"of the memorised labels, all layers {_range(full.min(), full.max(), '.0%')}; clean "
-            f"examples lost, mean over windows: {lost}{_of_runs(len(one))}."
+            f"{method.capitalize()} one layer undoes at most {_both(one)}, all layers "
+            f"{_both(full)}{_of_runs(len(one))}."
         )
+
+
+def _both(windows: pd.DataFrame) -> str:
+    """What changing these windows does to memorised and to clean labels."""
+    error, clean = windows["error"], windows["clean_error"].dropna()
+    lost = _range(clean.min(), clean.max(), ".1%") if len(clean) else "an unknown share"
+    return (
+        f"{_range(error.min(), error.max(), '.0%')} of the memorised labels (and {lost} of the "
+        "clean ones)"
+    )
 
 
 def _events(findings: Findings) -> Iterator[str]:

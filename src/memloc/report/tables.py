@@ -240,9 +240,12 @@ TABLES: tuple[Table, ...] = (
         "Layers of events",
         "",
         lambda findings: findings.events,
-        layouts.mean_over_seeds("layer", "event"),
+        layouts.events,
         part="centroids",
-        note=f"{SEEDS}(bootstrap over examples); seeds in which it never happens left out.",
+        note=(
+            f"{SEEDS}(bootstrap over examples). Never counts as the layer after the last; in how "
+            "many seeds it is never, or at a layer where classes cannot be told apart, is said."
+        ),
     ),
     Table(
         "agreement",

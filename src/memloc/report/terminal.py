@@ -21,16 +21,20 @@ CURVES = {
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A row of bars, 0 empty and 1 full."""
+    """A row of bars, 0 empty and 1 full; a dot where there is no number."""
     last = len(BARS) - 1
-    return "".join(BARS[round(min(1.0, max(0.0, value)) * last)] for value in values)
+    return "".join(
+        "·" if math.isnan(value) else BARS[round(min(1.0, max(0.0, value)) * last)]
+        for value in values
+    )
 
 
 def memorisation_curve(table: "pd.DataFrame") -> str:
     """How a training on noisy labels went: one line a group of examples, one bar an epoch."""
-    noisy = table[table["training"] == "noisy"].sort_values("epoch")
+    noisy = table[table["training"] == "noisy"].sort_values("epoch").dropna(subset=[*CURVES])
     label_width = max(map(len, CURVES.values()))
-    lines = [f"{'predicted correctly, epoch 1 to ' + str(len(noisy)):{label_width}}"]
+    first, last = noisy["epoch"].iloc[0], noisy["epoch"].iloc[-1]
+    lines = [f"{f'predicted correctly, epoch {first} to {last}':{label_width}}"]
     for column, label in CURVES.items():
         values = noisy[column].tolist()
         lines.append(f"{label:{label_width}} |{sparkline(values)}| {values[-1]:.0%}")

@@ -28,13 +28,12 @@ def sentence(scores: LayerScores) -> str:
 
 def _windows(scores: LayerScores) -> str:
     assert scores.outcomes is not None
-    errors, windows = scores.outcomes.errors, scores.outcomes.windows
-    single = max((e for e, w in zip(errors, windows, strict=True) if len(w) == 1), default=np.nan)
-    full = max(
-        (e for e, w in zip(errors, windows, strict=True) if len(w) == scores.depth), default=np.nan
-    )
-    clean = float(scores.outcomes.clean_errors.mean())
+    outcomes = scores.outcomes
+    every = list(zip(outcomes.errors, outcomes.clean_errors, outcomes.windows, strict=True))
+    nothing = [(math.nan, math.nan)]
+    single = max([(e, c) for e, c, window in every if len(window) == 1] or nothing)
+    full = max([(e, c) for e, c, window in every if len(window) == scores.depth] or nothing)
     return (
-        f"changing one layer undoes at most {single:.0%} of the memorised labels, changing all "
-        f"{full:.0%} (clean examples lost on the way: {clean:.1%})"
+        f"changing one layer undoes at most {single[0]:.0%} of the memorised labels and "
+        f"{single[1]:.1%} of the clean ones, changing all {full[0]:.0%} and {full[1]:.1%}"
     )

@@ -85,8 +85,7 @@ def depth_and_generalisation(
             points = _share(depth, measure).merge(scores, on=POINT)
             for model, part in _by_model(points):
                 found = _coefficient(part, measure, score, "spearman", resamples)
-                known = part.dropna(subset=[measure, score])
-                marks = {mark: int((known[mark] > 0).sum()) for mark in MARKS}
+                marks = _marks(part.dropna(subset=[measure, score]))
                 rows.append({"score": score, "measure": measure, "model": model, **found, **marks})
     return _table(rows, ["score", "measure", "model"], settings, MARKS)
 
@@ -100,10 +99,11 @@ def event_agreement(
     rows = []
     for one, other in EVENT_PAIRS:
         points = _share(depth, one).merge(_share(depth, other), on=POINT)
+        points = points.join(_both_marks(points))
         for model, part in _by_model(points):
-            found = _coefficient(part, one, other, "spearman", resamples)
+            found = {**_coefficient(part, one, other, "spearman", resamples), **_marks(part)}
             rows.append({"centroids": one, "label_probes": other, "model": model, **found})
-    return _table(rows, ["centroids", "label_probes", "model"], settings)
+    return _table(rows, ["centroids", "label_probes", "model"], settings, MARKS)
 
 
 def method_agreement(
@@ -168,8 +168,22 @@ def size_agreement(
         wide[ALL] = wide[there].mean(axis=1, skipna=False)
         for name in [*there, ALL]:
             found = _coefficient(wide, name, large, settings.between_models, resamples)
-            rows.append({"measure": measure, "model": name, **found})
-    return _table(rows, ["measure", "model"], settings)
+            compared = part["model"].isin([large, *(there if name == ALL else [name])])
+            rows.append({"measure": measure, "model": name, **found, **_marks(part[compared])})
+    return _table(rows, ["measure", "model"], settings, MARKS)
+
+
+def same_seeds(table: pd.DataFrame, binary: Mapping[str, str], by: str) -> pd.DataFrame:
+    """Rows of multi-class tasks and of their binarised versions of which the other is there, too.
+
+    The other has the same model, seed and `by`, the name of a method or an event.
+    """
+    whole = table["task"].map({two: many for many, two in binary.items()})
+    kind = np.where(whole.notna(), "two", np.where(table["task"].isin(binary), "many", ""))
+    keyed = table.assign(whole=whole.fillna(table["task"]), kind=kind)
+    keyed = keyed[keyed["kind"] != ""]
+    kinds = keyed.groupby(["whole", "model", "seed", by])["kind"].transform("nunique")
+    return keyed[kinds == 2].drop(columns=["whole", "kind"])
 
 
 def binarisation(
@@ -180,8 +194,9 @@ def binarisation(
 ) -> pd.DataFrame:
     """Appendix C: multi-class tasks beside their binarised versions, over tasks and models.
 
-    `binary` maps each multi-class task to its binarised version. Besides ρ: the mean difference
-    (binarised minus multi-class) and the mean absolute one, in layers.
+    `binary` maps each multi-class task to its binarised version, `depth` is of `same_seeds`.
+    Besides ρ, of shares of the model's layers: the mean difference (binarised minus multi-class)
+    and the mean absolute one, in layers.
     """
     rows = []
     for measure, part in depth.groupby("measure"):
@@ -189,17 +204,19 @@ def binarisation(
         many = part[part["task"].isin(binary)].rename(columns={"depth": "many"})
         two = part[part["task"].isin(multi)].rename(columns={"depth": "two"})
         two = two.assign(task=two["task"].map(multi))
-        wide = many[[*POINT, "many"]].merge(two[[*POINT, "two"]], on=POINT).set_index(POINT)
+        wide = many.merge(two, on=POINT).set_index(POINT)
         difference = (wide["two"] - wide["many"]).dropna()
+        shares = wide[["many", "two"]].div(wide["layers_x"], axis=0).join(_both_marks(wide))
         rows.append(
             {
                 "measure": measure,
-                **_coefficient(wide, "many", "two", "spearman", resamples),
+                **_coefficient(shares, "many", "two", "spearman", resamples),
+                **_marks(shares),
                 "mean_difference": difference.mean(),
                 "mean_absolute": difference.abs().mean(),
             }
         )
-    return _table(rows, ["measure"], settings, ("mean_difference", "mean_absolute"))
+    return _table(rows, ["measure"], settings, (*MARKS, "mean_difference", "mean_absolute"))
 
 
 def _event_depths(events: pd.DataFrame) -> pd.DataFrame:
@@ -226,6 +243,16 @@ def _share(depth: pd.DataFrame, measure: str) -> pd.DataFrame:
     """One measure under its name, as a share of the model's layers."""
     part = depth[depth["measure"] == measure]
     return part.assign(**{measure: part["depth"] / part["layers"]})[[*POINT, measure, *MARKS]]
+
+
+def _marks(points: pd.DataFrame) -> dict[str, int]:
+    """How many points have a seed in which the event never happens, or one that means nothing."""
+    return {mark: int((points[mark] > 0).sum()) for mark in MARKS}
+
+
+def _both_marks(points: pd.DataFrame) -> pd.DataFrame:
+    """Marks of points that two tables were merged for: those of either."""
+    return pd.DataFrame({mark: points[[f"{mark}_x", f"{mark}_y"]].max(axis=1) for mark in MARKS})
 
 
 def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

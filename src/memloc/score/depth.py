@@ -91,15 +91,5 @@ def event_depth(layers: FloatArray, depth: FloatArray | int) -> FloatArray:
     return np.where(np.isnan(layers), np.asarray(depth) + 1.0, layers)
 
 
-def mean_event(layers: FloatArray, depth: int) -> float:
-    """Mean over runs (seeds) of an event's layer, never counting as `depth` + 1.
-
-    NaN: it never happens in any of them.
-    """
-    if len(layers) == 0:
-        raise ScoreError("An event has no mean over no runs.")
-    return float("nan") if np.isnan(layers).all() else float(event_depth(layers, depth).mean())
-
-
 def _layers(condition: BoolArray) -> list[int]:
     return [int(index) + 1 for index in np.flatnonzero(condition)]

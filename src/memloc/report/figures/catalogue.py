@@ -19,13 +19,17 @@ def _whole(name: str) -> Callable[[Findings], pd.DataFrame]:
     return lambda findings: findings.whole(name)
 
 
+def _usual(name: str) -> Callable[[Findings], pd.DataFrame]:
+    """Without models of other depth than most, for means over models."""
+    return lambda findings: findings.usual(findings.whole(name))
+
+
 def _any(name: str) -> Callable[[Findings], pd.DataFrame]:
     return lambda findings: getattr(findings.results, name)
 
 
 def _both(findings: Findings) -> pd.DataFrame:
-    table, binary = findings.memorised("mcog"), findings.binary
-    return table[table["task"].isin([*binary, *binary.values()])]
+    return findings.usual(findings.paired("mcog", "method"))
 
 
 def _texts(findings: Findings) -> pd.DataFrame:
@@ -128,7 +132,8 @@ FIGURES: tuple[Figure, ...] = (
         "layers",
         "One layer is not enough",
         "The largest memorisation error that changing a single layer brings, mean over seeds; "
-        "rules reach from the lowest to the highest end of the seeds' 95 % Wilson intervals.",
+        "rules reach from the lowest to the highest end of the seeds' 95 % Wilson intervals. A "
+        "hover shows the error on clean examples and the difference.",
         "4",
         _whole("windows"),
         draw.single_layers,
@@ -149,10 +154,10 @@ FIGURES: tuple[Figure, ...] = (
         "mcog-over-models",
         "depth",
         "Centre of gravity by method",
-        "Mean over models, seeds averaged first; rules are 95 % bootstrap intervals over models. "
-        "Of a single model: what holds its seeds' own intervals.",
+        "Mean over models of the same depth, seeds averaged first; rules are 95 % bootstrap "
+        "intervals over models. Of a single model: what holds its seeds' own intervals.",
         "7, left",
-        _whole("mcog"),
+        _usual("mcog"),
         draw.mcog_over_models,
     ),
     Figure(
@@ -172,7 +177,8 @@ FIGURES: tuple[Figure, ...] = (
         "By centroids: crossing against classification initiation. By label probes: memorisation » "
         "generalisation against the 90 % event. Rules: of all models, 95 % bootstrap intervals "
         "over models; of one, what holds its seeds' 95 % intervals (bootstrap over examples). "
-        "`Never` counts as the layer after the last.",
+        "`Never` counts as the layer after the last. Hollow: in some runs an event is at a layer "
+        "where the classes cannot be told apart. All models: those of the same depth as most.",
         "12, 17 and 20",
         lambda findings: findings.events,
         draw.events,
@@ -183,9 +189,9 @@ FIGURES: tuple[Figure, ...] = (
         "binarised",
         "depth",
         "All classes against two of them",
-        "M-CoG of tasks with all their classes and with the two most frequent ones, mean over "
-        "models; rules are 95 % bootstrap intervals over models. Of a single model: what holds "
-        "its seeds' own intervals.",
+        "M-CoG of tasks with all their classes and with the two most frequent ones, of the seeds "
+        "that have both, mean over models; rules are 95 % bootstrap intervals over models. Of a "
+        "single model: what holds its seeds' own intervals.",
         "19",
         _both,
         draw.binarised,
@@ -199,7 +205,8 @@ FIGURES: tuple[Figure, ...] = (
         "Depth of memorisation against the generalisation score (by models trained on halves) or "
         "the validation score; a point a task and model, means over seeds. Rules reach from the "
         "lowest to the highest end of the seeds' 95 % intervals (validation: Wilson's; others: "
-        "bootstrap over examples; of M-CoG, the means of the methods' ends).",
+        "bootstrap over examples; of M-CoG, the mean over methods that all have, the means of the "
+        "methods' ends). Hollow: an event at a layer where the classes cannot be told apart.",
         "Table 2",
         lambda findings: findings.points,
         draw.depth_and_generalisation,
@@ -235,7 +242,8 @@ FIGURES: tuple[Figure, ...] = (
         "What changing windows of layers undoes",
         "Memorisation error by number of layers changed at once and layer: the mean over the "
         "windows that contain the layer, changing all of them being 100 %; mean over seeds. A "
-        "hover shows what holds the seeds' 95 % Wilson intervals.",
+        "hover shows what holds the seeds' 95 % Wilson intervals, the error on clean examples in "
+        "the same windows, and the difference.",
         "3 and 16",
         _of("windows"),
         draw.window_matrices,

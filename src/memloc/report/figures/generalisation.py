@@ -12,11 +12,16 @@ from memloc.report.figures.style import (
     highlight,
     share,
     task_colour,
+    task_fill,
     task_order,
     task_shape,
 )
 from memloc.seeds import generator
 
+MARKS = (
+    alt.Tooltip("n_never:Q", title="never, seeds"),
+    alt.Tooltip("n_inseparable:Q", title="where classes cannot be told apart, seeds"),
+)
 MOST_POINTS = 300
 """Noisy examples, and clean ones, drawn of one task and model."""
 
@@ -65,21 +70,27 @@ def depth_and_generalisation(table: pd.DataFrame) -> alt.Chart:
     """Depth of memorisation against how well a task generalises; a point a task and model.
 
     The table has `measure` (which depth), `depth`, `against` (which score) and `score`, and the
-    ends of both as `depth_low`, `score_low` and so on.
+    ends of both as `depth_low`, `score_low` and so on. Points of which `n_inseparable` seeds have
+    the event where classes cannot be told apart are hollow.
     """
     tasks, chosen = task_order(table["task"]), highlight()
     shown = ("score", "score_low", "score_high", "depth", "depth_low", "depth_high")
     base = alt.Chart(table).encode(
         color=task_colour(tasks),
-        tooltip=["task", "model", *(alt.Tooltip(n, format=".2f") for n in shown)],
+        tooltip=["task", "model", *(alt.Tooltip(n, format=".2f") for n in shown), *MARKS],
     )
     x = alt.X("score:Q", title="how well it generalises", scale=ROOM)
     y = alt.Y("depth:Q", title="depth (layer)", scale=ROOM, axis=_depth_axis())
     rules = base.mark_rule().encode(opacity=faded(chosen, 0.65))
     across = rules.encode(x="score_low:Q", x2="score_high:Q", y=y)
     along = rules.encode(x=x, y="depth_low:Q", y2="depth_high:Q")
-    points = base.mark_point(filled=True, size=80).encode(
-        x=x, y=y, shape=task_shape(tasks), opacity=faded(chosen)
+    points = base.mark_point(size=80).encode(
+        x=x,
+        y=y,
+        shape=task_shape(tasks),
+        opacity=faded(chosen),
+        fill=task_fill(tasks),
+        fillOpacity=alt.condition("datum.n_inseparable > 0", alt.value(0), alt.value(1)),
     )
     return alt.layer(across, along, points.add_params(chosen)).properties(width=380, height=300)
 

@@ -10,10 +10,10 @@ from memloc.report.figures.style import (
     GREEN,
     GREY,
     ORANGE,
-    POINT,
     ROOM,
     layer_axis,
     task_colour,
+    task_fill,
     task_order,
     task_shape,
     whole_numbers,
@@ -29,6 +29,10 @@ KINDS = {
 EVENTS = {"centroids": ("initiation", "crossing"), "label probes": ("ninety", "memorisation")}
 """By source: the event of the class, along the bottom, and that of memorisation."""
 ALL = "all models"
+UNCLEAR = {
+    "x": "told apart where it cannot be sure, runs",
+    "y": "wrong label wins where classes cannot be told apart, runs",
+}
 ENDS = ("low", "high")
 
 
@@ -104,8 +108,13 @@ def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
     """
     depth = table["depth"].to_numpy(np.int64)
     numbers = {n: event_depth(table[n].to_numpy(np.float64), depth) for n in ("layer", *ENDS)}
-    filled = table.assign(**numbers, times_never=table["layer"].isna().astype(int))
-    everywhere = pd.concat([filled.assign(models=ALL), filled.assign(models=filled["model"])])
+    never = table["layer"].isna()
+    unclear = ~never & ~table["separable"].astype(bool)
+    filled = table.assign(**numbers, never=never.astype(int), unclear=unclear.astype(int))
+    # Layers of models of another depth cannot be averaged with those of most.
+    usual = filled.drop_duplicates("model")["depth"].mode()
+    of_all = filled[filled["depth"].isin(usual[:1])]
+    everywhere = pd.concat([of_all.assign(models=ALL), filled.assign(models=filled["model"])])
     keys = ["task", "category", "source", "variant", "models"]
     parts = []
     for source, names in EVENTS.items():
@@ -133,17 +142,26 @@ def events(table: pd.DataFrame) -> alt.Chart:
             *(alt.Tooltip(name, format=".1f") for name in ends),
             alt.Tooltip("never_x", title="never told apart, runs"),
             alt.Tooltip("never_y", title="never memorised here, runs"),
+            *(alt.Tooltip(f"unclear_{axis}", title=UNCLEAR[axis]) for axis in UNCLEAR),
         ],
     )
     across = base.mark_rule().encode(x="low_x:Q", x2="high_x:Q", y=y)
     along = base.mark_rule().encode(x=x, y="low_y:Q", y2="high_y:Q")
-    points = base.mark_point(**POINT, size=110).encode(x=x, y=y, shape=task_shape(tasks))
+    points = base.mark_point(opacity=1, size=110).encode(
+        x=x,
+        y=y,
+        shape=task_shape(tasks),
+        fill=task_fill(tasks),
+        fillOpacity=alt.condition(
+            "datum.unclear_x + datum.unclear_y > 0", alt.value(0), alt.value(1)
+        ),
+    )
     return alt.layer(across, along, points).properties(width=380, height=320)
 
 
 def _event(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    never = table.groupby(keys, sort=False)["times_never"].sum().rename("never").reset_index()
-    return over_groups(table, keys, "layer", "model").merge(never, on=keys)
+    counts = table.groupby(keys, sort=False)[["never", "unclear"]].sum().reset_index()
+    return over_groups(table, keys, "layer", "model").merge(counts, on=keys)
 
 
 def _kind_scale(names: list[str]) -> alt.Scale:

@@ -75,9 +75,18 @@ def category_order(names: Iterable[str]) -> list[str]:
 
 def task_colour(names: Iterable[str]) -> alt.Color:
     """The colours of these tasks."""
+    return alt.Color("task:N", **_coloured(names))
+
+
+def task_fill(names: Iterable[str]) -> alt.Fill:
+    """The same for the inside of points that may be hollow."""
+    return alt.Fill("task:N", **_coloured(names))
+
+
+def _coloured(names: Iterable[str]) -> dict[str, Any]:
     tasks = task_order(names)
     scale = alt.Scale(domain=tasks, range=[task_style(task)[0] for task in tasks])
-    return alt.Color("task:N", title="task", sort=tasks, scale=scale, legend=_legend())
+    return {"title": "task", "sort": tasks, "scale": scale, "legend": _legend()}
 
 
 def task_shape(names: Iterable[str]) -> alt.Shape:

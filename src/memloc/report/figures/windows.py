@@ -32,10 +32,9 @@ def window_matrices(table: pd.DataFrame) -> alt.Chart:
     keys = ["task", "model", "method"]
     runs = [*keys, "seed"]
     parts = [_named(_cells(p), runs, key) for key, p in table.groupby(runs, sort=False)]
-    columns = [*runs, "width", "layer", "error", "low", "high"]
+    columns = [*runs, "width", "layer", "error", "low", "high", "clean_error"]
     cells = pd.concat(parts) if parts else pd.DataFrame(columns=columns)
-    drawn = over_seeds(cells, [*keys, "width", "layer"], "error")
-    percent = [alt.Tooltip(name, format=".1%") for name in ("error", "low", "high")]
+    drawn = _with_clean(cells, [*keys, "width", "layer"])
     return (
         alt.Chart(drawn)
         .mark_rect()
@@ -50,7 +49,7 @@ def window_matrices(table: pd.DataFrame) -> alt.Chart:
                     orient="bottom", format="%", gradientLength=220, values=[0, 0.5, 1]
                 ),
             ),
-            tooltip=["layer", alt.Tooltip("width", title="layers changed"), *percent, "seeds"],
+            tooltip=["layer", alt.Tooltip("width", title="layers changed"), *_errors(), "seeds"],
         )
         .properties(width=360, height=300)
     )
@@ -63,7 +62,7 @@ def single_layers(table: pd.DataFrame) -> alt.Chart:
     largest = single.loc[single.groupby(keys)["error"].idxmax()] if len(single) else single
     low, high = wilson_ends(*(largest[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
     found = largest.assign(low=low, high=high)
-    drawn = over_seeds(found, ["task", "category", "model", "method"], "error")
+    drawn = _with_clean(found, ["task", "category", "model", "method"])
     chosen, tasks = highlight(), task_order(drawn["task"])
     place = {
         "y": alt.Y("model:N", title=None),
@@ -71,8 +70,7 @@ def single_layers(table: pd.DataFrame) -> alt.Chart:
         "color": task_colour(tasks),
         "opacity": faded(chosen),
     }
-    percent = [alt.Tooltip(name, format=".1%") for name in ("error", "low", "high")]
-    base = alt.Chart().encode(**place, tooltip=["task", "model", "method", *percent, "seeds"])
+    base = alt.Chart().encode(**place, tooltip=["task", "model", "method", *_errors(), "seeds"])
     rules = base.mark_rule().encode(x="low:Q", x2="high:Q")
     points = base.mark_point(filled=True, opacity=1, size=60).encode(
         x=alt.X(
@@ -130,6 +128,27 @@ def example_layers(table: pd.DataFrame) -> alt.Chart:
     )
 
 
+def _with_clean(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Means over seeds of the memorisation error, the error on clean examples, the difference."""
+    drawn = over_seeds(table, keys, "error")
+    clean = table.groupby(keys, sort=False)["clean_error"].mean().reset_index()
+    drawn = drawn.merge(clean, on=keys)
+    return drawn.assign(difference=drawn["error"] - drawn["clean_error"])
+
+
+def _errors() -> list[alt.Tooltip]:
+    return [alt.Tooltip(name, title=title, format=".1%") for name, title in ERRORS.items()]
+
+
+ERRORS = {
+    "error": "memorisation error",
+    "low": "low",
+    "high": "high",
+    "clean_error": "clean error",
+    "difference": "difference",
+}
+
+
 def example_weights(wrong: BoolArray, ends: IntArray) -> FloatArray:
     """Layer weights (n, L) of each example from what windows (W, 2) revert it: `wrong` (n, W)."""
     known = [range(int(first) - 1, int(last)) for first, last in ends]
@@ -162,7 +181,9 @@ def _cells(part: pd.DataFrame) -> pd.DataFrame:
     width, layer = (index.ravel() + 1 for index in np.indices(matrix.shape))
     named = zip(("error", "low", "high"), (matrix.ravel(), *ends), strict=True)
     values = {name: value / divisor for name, value in named}
-    return pd.DataFrame({"width": width, "layer": layer, **values}).dropna()
+    clean = window_matrix(part["clean_error"].to_numpy(np.float64), depth, known).ravel()
+    found = pd.DataFrame({"width": width, "layer": layer, **values, "clean_error": clean})
+    return found.dropna(subset=list(values))
 
 
 def _example_cells(part: pd.DataFrame) -> pd.DataFrame:
