@@ -311,6 +311,7 @@ def test_binarised_tasks_are_compared_with_the_same_seeds():
     events = pd.concat([make_events([3, 4, 5, 6]), two, *others, alone])
     kept = same_seeds(events, binary, "event")
     assert set(kept["seed"]) == {1}
+    assert same_seeds(events, {}, "event").empty
     assert set(kept["task"]) == {*binary, *binary.values()}
     runs = make_runs()
     runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])

@@ -178,12 +178,11 @@ def same_seeds(table: pd.DataFrame, binary: Mapping[str, str], by: str) -> pd.Da
 
     The other has the same model, seed and `by`, the name of a method or an event.
     """
-    whole = table["task"].map({two: many for many, two in binary.items()})
-    kind = np.where(whole.notna(), "two", np.where(table["task"].isin(binary), "many", ""))
-    keyed = table.assign(whole=whole.fillna(table["task"]), kind=kind)
-    keyed = keyed[keyed["kind"] != ""]
-    kinds = keyed.groupby(["whole", "model", "seed", by])["kind"].transform("nunique")
-    return keyed[kinds == 2].drop(columns=["whole", "kind"])
+    multi = {two: many for many, two in binary.items()}
+    paired = table[table["task"].isin([*binary, *multi])]
+    keyed = paired.assign(whole=[multi.get(task, task) for task in paired["task"]])
+    tasks = keyed.groupby(["whole", "model", "seed", by])["task"].transform("nunique")
+    return paired[tasks == 2]
 
 
 def binarisation(
