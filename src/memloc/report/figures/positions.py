@@ -30,8 +30,8 @@ EVENTS = {"centroids": ("initiation", "crossing"), "label probes": ("ninety", "m
 """By source: the event of the class, along the bottom, and that of memorisation."""
 ALL = "all models"
 UNCLEAR = {
-    "x": "told apart where it cannot be sure, runs",
-    "y": "wrong label wins where classes cannot be told apart, runs",
+    "x": "told apart no better than by chance, runs",
+    "y": "wrong label wins where they cannot be told apart, runs",
 }
 ENDS = ("low", "high")
 

@@ -32,7 +32,7 @@ def window_matrices(table: pd.DataFrame) -> alt.Chart:
     keys = ["task", "model", "method"]
     runs = [*keys, "seed"]
     parts = [_named(_cells(p), runs, key) for key, p in table.groupby(runs, sort=False)]
-    columns = [*runs, "width", "layer", "error", "low", "high", "clean_error"]
+    columns = [*runs, "width", "layer", "error", "low", "high", "clean_error", "difference"]
     cells = pd.concat(parts) if parts else pd.DataFrame(columns=columns)
     drawn = _with_clean(cells, [*keys, "width", "layer"])
     return (
@@ -61,7 +61,9 @@ def single_layers(table: pd.DataFrame) -> alt.Chart:
     keys = ["task", "category", "model", "seed", "method"]
     largest = single.loc[single.groupby(keys)["error"].idxmax()] if len(single) else single
     low, high = wilson_ends(*(largest[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
-    found = largest.assign(low=low, high=high)
+    found = largest.assign(
+        low=low, high=high, difference=largest["error"] - largest["clean_error"]
+    )
     drawn = _with_clean(found, ["task", "category", "model", "method"])
     chosen, tasks = highlight(), task_order(drawn["task"])
     place = {
@@ -130,10 +132,8 @@ def example_layers(table: pd.DataFrame) -> alt.Chart:
 
 def _with_clean(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Means over seeds of the memorisation error, the error on clean examples, the difference."""
-    drawn = over_seeds(table, keys, "error")
-    clean = table.groupby(keys, sort=False)["clean_error"].mean().reset_index()
-    drawn = drawn.merge(clean, on=keys)
-    return drawn.assign(difference=drawn["error"] - drawn["clean_error"])
+    others = table.groupby(keys, sort=False)[["clean_error", "difference"]].mean().reset_index()
+    return over_seeds(table, keys, "error").merge(others, on=keys)
 
 
 def _errors() -> list[alt.Tooltip]:
@@ -182,7 +182,9 @@ def _cells(part: pd.DataFrame) -> pd.DataFrame:
     named = zip(("error", "low", "high"), (matrix.ravel(), *ends), strict=True)
     values = {name: value / divisor for name, value in named}
     clean = window_matrix(part["clean_error"].to_numpy(np.float64), depth, known).ravel()
-    found = pd.DataFrame({"width": width, "layer": layer, **values, "clean_error": clean})
+    # The difference is of plain errors: what clean examples lose is not a share of anything.
+    others = {"clean_error": clean, "difference": matrix.ravel() - clean}
+    found = pd.DataFrame({"width": width, "layer": layer, **values, **others})
     return found.dropna(subset=list(values))
 
 
