@@ -88,7 +88,7 @@ def main() -> None:
     """Put the tables of both studies into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("small", type=Path, help="folder of the embedded suite's study")
-    parser.add_argument("real", type=Path, nargs="?", help="folder of the real encoder's study")
+    parser.add_argument("real", type=Path, nargs="?", help="folder of the real encoder's studies")
     options = parser.parse_args()
     for name, folder in (("small", options.small), ("real", options.real)):
         if folder is not None:
@@ -146,6 +146,7 @@ def learnt(found: Findings) -> pd.DataFrame:
         seeds=("seed", "nunique"),
         memorised=("memorised", "sum"),
         noisy=("noisy_accuracy", "mean"),
+        reference=("reference_accuracy", "mean"),
         validation=("validation_accuracy", "mean"),
         validation_score=("validation_score", "mean"),
     )
@@ -156,6 +157,7 @@ def learnt(found: Findings) -> pd.DataFrame:
     names = {
         "memorised": "of them memorised",
         "noisy": "noisy labels known",
+        "reference": "labels that θ_O knows",
         "validation": "validation accuracy",
         "validation_score": "validation score",
     }
