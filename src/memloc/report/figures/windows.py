@@ -61,9 +61,7 @@ def single_layers(table: pd.DataFrame) -> alt.Chart:
     keys = ["task", "category", "model", "seed", "method"]
     largest = single.loc[single.groupby(keys)["error"].idxmax()] if len(single) else single
     low, high = wilson_ends(*(largest[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
-    found = largest.assign(
-        low=low, high=high, difference=largest["error"] - largest["clean_error"]
-    )
+    found = largest.assign(low=low, high=high, difference=largest["error"] - largest["clean_error"])
     drawn = _with_clean(found, ["task", "category", "model", "method"])
     chosen, tasks = highlight(), task_order(drawn["task"])
     place = {
