@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -127,6 +129,14 @@ def test_binarised_tasks_differ_by_means_with_intervals(findings):
 
 def test_without_a_large_model_sizes_are_not_compared(findings):
     assert BY_NAME["sizes"].tidy(findings).empty
+
+
+def test_a_deeper_model_is_a_large_one(results):
+    """So that the command which the page names makes the table."""
+    runs = results.runs.copy()
+    runs.loc[runs["model"] == "tiny-bert", "depth"] = 8
+    tidy = BY_NAME["sizes"].tidy(Findings(replace(results, runs=runs), resamples=5))
+    assert set(tidy["large"]) == {"tiny-bert"}
 
 
 def test_a_large_model_is_compared_with_the_small_ones(with_large):

@@ -10,7 +10,7 @@ import pandas as pd
 from memloc.config import FILE, read_study
 from memloc.protocol import Protocol, preset
 from memloc.records import FloatArray
-from memloc.report.means import wilson_ends
+from memloc.report.means import usual_depth, wilson_ends
 from memloc.results import Results
 from memloc.score import claims
 from memloc.score.depth import event_depth
@@ -105,14 +105,9 @@ class Findings:
         return table if is_large.all() else table[~is_large]
 
     def usual(self, table: pd.DataFrame) -> pd.DataFrame:
-        """A table without models that have more or fewer layers than most.
-
-        Their layers cannot be averaged or compared with those of the others.
-        """
-        models = self.results.runs.drop_duplicates("model")
-        if models.empty:
-            return table
-        same = models.loc[models["depth"] == models["depth"].mode().iloc[0], "model"]
+        """A table without models that have more or fewer layers than most."""
+        runs = self.results.runs
+        same = runs.loc[runs["depth"] == usual_depth(runs), "model"]
         return table[table["model"].isin(same)]
 
     @cached_property
@@ -144,16 +139,18 @@ class Findings:
 
     @cached_property
     def size_agreement(self) -> pd.DataFrame:
-        """Whether larger models put memorisation of the same tasks deeper."""
+        """Whether larger models, by name or by depth, put memorisation of the same tasks deeper."""
         depths = self.depths[~self.depths["task"].astype(str).str.endswith(BINARY)]
-        models = list(dict.fromkeys(depths["model"]))
-        small = [name for name in models if name not in self._large]
+        runs, models = self.results.runs, list(dict.fromkeys(depths["model"]))
+        deeper = set(runs.loc[runs["depth"] > usual_depth(runs), "model"])
+        larger = deeper.union(self._large)
+        small = [name for name in models if name not in larger]
         parts = [
             claims.size_agreement(
                 depths, large, small, self.protocol.agreement, resamples=self.resamples
             ).assign(large=large)
             for large in models
-            if large in self._large and small
+            if large in larger and small
         ]
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 

@@ -8,10 +8,15 @@ import pandas as pd
 from memloc.records import FloatArray
 from memloc.report.figures.style import method_order, task_order
 from memloc.report.findings import BINARY, POINT, Findings
-from memloc.report.means import RESAMPLES, bootstrap_ends, over_seeds, wilson_ends
+from memloc.report.means import (
+    RESAMPLES,
+    bootstrap_ends,
+    counted_events,
+    over_seeds,
+    wilson_ends,
+)
 from memloc.report.pretraining import layer_parameters, pretraining, rounded
 from memloc.score.agreement import FEWEST_GROUPS
-from memloc.score.depth import event_depth
 from memloc.score.planted import distances, mean_scores
 from memloc.score.uncertainty import bootstrap_counts
 from memloc.seeds import generator
@@ -169,13 +174,9 @@ def events(tidy: pd.DataFrame) -> pd.DataFrame:
 
     What never happens in some seeds, or where classes cannot be told apart, is said.
     """
-    depth, keys = tidy["depth"].to_numpy(np.float64), [*POINT, "event"]
-    numbers = {n: event_depth(tidy[n].to_numpy(np.float64), depth) for n in ("layer", *ENDS)}
-    never = tidy["layer"].isna()
-    unclear = ~never & ~tidy["separable"].astype(bool)
-    found = over_seeds(tidy.assign(**numbers), keys, "layer")
-    marks = tidy.assign(never=never, unclear=unclear).groupby(keys, sort=False)
-    sums = marks[["never", "unclear"]].sum().reset_index()
+    counted, keys = counted_events(tidy), [*POINT, "event"]
+    found = over_seeds(counted, keys, "layer")
+    sums = counted.groupby(keys, sort=False)[["never", "unclear"]].sum()
     texts = estimates(found["layer"], found["low"], found["high"])
     said = [
         "".join(f"; {n} {word}" for n, word in ((a, "never"), (b, "not separable")) if n)

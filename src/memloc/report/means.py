@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.records import FloatArray
+from memloc.score.depth import event_depth
 from memloc.score.uncertainty import bootstrap_counts
 from memloc.seeds import generator
 
@@ -43,6 +44,28 @@ def over_groups(table: pd.DataFrame, by: Sequence[str], value: str, group: str) 
             low, high = bootstrap_ends(part[value].to_numpy(np.float64))
         rows.append({**row, "low": low, "high": high})
     return pd.DataFrame(rows, columns=[*by, value, "low", "high", "n"])
+
+
+def counted_events(table: pd.DataFrame) -> pd.DataFrame:
+    """Events with numbers to average: never is the layer after the last of the model's `depth`.
+
+    `never` and `unclear` mark those, and events where classes cannot be told apart.
+    """
+    depth = table["depth"].to_numpy(np.float64)
+    names = ("layer", "low", "high")
+    numbers = {n: event_depth(table[n].to_numpy(np.float64), depth) for n in names}
+    never = table["layer"].isna()
+    unclear = ~never & ~table["separable"].astype(bool)
+    return table.assign(**numbers, never=never.astype(int), unclear=unclear.astype(int))
+
+
+def usual_depth(table: pd.DataFrame) -> int:
+    """How many layers most models have, by the columns `model` and `depth`; of no model: 0.
+
+    Layers of other models cannot be averaged or compared with theirs.
+    """
+    found = table.drop_duplicates("model")["depth"].mode()
+    return int(found.iloc[0]) if len(found) else 0
 
 
 def bootstrap_ends(

@@ -18,8 +18,7 @@ from memloc.report.figures.style import (
     task_shape,
     whole_numbers,
 )
-from memloc.report.means import over_groups
-from memloc.score.depth import event_depth
+from memloc.report.means import counted_events, over_groups, usual_depth
 
 KINDS = {
     "noisy": "noisy examples",
@@ -33,7 +32,6 @@ UNCLEAR = {
     "x": "told apart no better than by chance, runs",
     "y": "wrong label wins where they cannot be told apart, runs",
 }
-ENDS = ("low", "high")
 
 
 def centroid_trajectories(table: pd.DataFrame) -> alt.Chart:
@@ -106,14 +104,8 @@ def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
 
     The table is `events` with the model's `depth`; `never` counts as the layer after the last.
     """
-    depth = table["depth"].to_numpy(np.int64)
-    numbers = {n: event_depth(table[n].to_numpy(np.float64), depth) for n in ("layer", *ENDS)}
-    never = table["layer"].isna()
-    unclear = ~never & ~table["separable"].astype(bool)
-    filled = table.assign(**numbers, never=never.astype(int), unclear=unclear.astype(int))
-    # Layers of models of another depth cannot be averaged with those of most.
-    usual = filled.drop_duplicates("model")["depth"].mode()
-    of_all = filled[filled["depth"].isin(usual[:1])]
+    filled = counted_events(table)
+    of_all = filled[filled["depth"] == usual_depth(filled)]
     everywhere = pd.concat([of_all.assign(models=ALL), filled.assign(models=filled["model"])])
     keys = ["task", "category", "source", "variant", "models"]
     parts = []
