@@ -1,0 +1,40 @@
+"""A micro study gives what it gave when it was recorded, on all four families."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support import PAPER_FAMILIES
+
+_spec = importlib.util.spec_from_file_location("measure", Path(__file__).with_name("measure.py"))
+golden = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(golden)
+RECORDED = json.loads(golden.RECORD.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_a_micro_study_gives_what_was_recorded(family, tmp_path):
+    same_machine = RECORDED["machine"] == golden.machine()
+    assert_same(
+        golden.measure(family, tmp_path), RECORDED["families"][family], family, same_machine
+    )
+
+
+def assert_same(found, recorded, where, exact):
+    """Numbers to the bit on the machine that recorded them, up to float noise on others."""
+    if isinstance(recorded, dict):
+        assert found.keys() == recorded.keys(), where
+        for name, value in recorded.items():
+            if name != "hash" or exact:
+                assert_same(found[name], value, f"{where} {name}", exact)
+    elif isinstance(recorded, list):
+        assert len(found) == len(recorded), where
+        for i, (here, there) in enumerate(zip(found, recorded, strict=True)):
+            assert_same(here, there, f"{where}[{i}]", exact)
+    elif isinstance(recorded, float) and not exact:
+        np.testing.assert_allclose(found, recorded, rtol=2e-2, atol=2e-2, err_msg=where)
+    else:
+        assert found == recorded, where
