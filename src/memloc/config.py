@@ -8,14 +8,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from memloc import paths
 from memloc.errors import MemlocError, SettingsError, StoreError
 from memloc.protocol import PRESETS, Protocol, preset
 from memloc.settings import Settings
 
-FILE = "study.yaml"
-"""A study's folder holds this file, and everything that is made."""
-METHODS = ("swapping", "retraining", "gradients", "probing")
-ANALYSES = ("centroids", "label-probes", "generalisation")
 Names = tuple[str, ...]
 Seeds = tuple[int, ...]
 
@@ -33,6 +30,20 @@ class Block(Settings):
     """Localisers."""
     analyses: Names | None = None
     """Of section 5."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Settings of these runs that differ from the main part's."""
+
+
+def _localisers() -> Names:
+    from memloc.methods.base import method_names
+
+    return method_names("localiser")
+
+
+def _analyses() -> Names:
+    from memloc.methods.base import method_names
+
+    return method_names("analysis")
 
 
 class ControlBlock(Settings):
@@ -46,7 +57,7 @@ class ControlBlock(Settings):
     """Layers such as 6-7; none given: the first, the middle and the last ones."""
     every: tuple[int, ...] = ()
     """Windows of so many layers at every position."""
-    methods: Names = METHODS
+    methods: Names = Field(default_factory=_localisers)
     """That look for the planted layers."""
     nulls: Literal["none", "middle", "all"] = "middle"
     """Windows whose null is made, too: the same with nothing to memorise."""
@@ -65,10 +76,12 @@ class Study(Settings):
     """Names that `memloc tasks` lists."""
     seeds: Seeds = Field((1,), min_length=1)
     """Model seeds: order of the data, initial head, dropout."""
-    methods: Names = METHODS
+    methods: Names = Field(default_factory=_localisers)
     """Localisers."""
-    analyses: Names = ANALYSES
+    analyses: Names = Field(default_factory=_analyses)
     """Of section 5."""
+    runs: Names = ()
+    """Folders of runs in the study's folder that were made before, such as adopted ones."""
     also: tuple[Block, ...] = ()
     """Further runs, with what differs from the above."""
     control: ControlBlock | None = None
@@ -104,7 +117,7 @@ class StudyFile:
 
     def problem(self, key: Sequence[Hashable], what: str) -> SettingsError:
         """An error that names the line and the key."""
-        return _problem(self.folder / FILE, self.lines, key, what)
+        return _problem(self.folder / paths.STUDY, self.lines, key, what)
 
     def path_of(self, name: str) -> str:
         """A name from the file; one that begins with a dot is a path from the file's folder."""
@@ -115,7 +128,7 @@ def read_study(place: str | Path) -> StudyFile:
     """The study in a folder, or in the file itself."""
     path = Path(place)
     if path.is_dir() or path.suffix not in {".yaml", ".yml"}:
-        path = path / FILE
+        path = path / paths.STUDY
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -124,14 +137,14 @@ def read_study(place: str | Path) -> StudyFile:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"{path} cannot be read: {error}.") from error
-    if path.name != FILE:
-        raise StoreError(f"{path} must be called {FILE}: its folder is the study's.")
+    if path.name != paths.STUDY:
+        raise StoreError(f"{path} must be called {paths.STUDY}: its folder is the study's.")
     return parse_study(text, path.parent)
 
 
 def parse_study(text: str, folder: Path) -> StudyFile:
     """A study from the text of its file; what is wrong is said with line and key."""
-    path = folder / FILE
+    path = folder / paths.STUDY
     values, lines = _parsed(text, path)
     try:
         study = Study.model_validate(values)
@@ -154,14 +167,16 @@ def _check_settings(file: StudyFile) -> None:
     if study.preset not in PRESETS:
         known = suggestion(study.preset, list(PRESETS))
         raise file.problem(["preset"], f"there is no preset {study.preset!r}.{known}")
-    base = preset(study.preset)
-    for name, value in study.overrides.items():
-        if name in {"preset", "version"}:
-            raise file.problem(["overrides", name], "it is set by `preset`.")
-        try:
-            base.replace({name: value})
-        except MemlocError as error:
-            raise file.problem(["overrides", name], _short(error)) from None
+    blocks: list[tuple[list[Hashable], Mapping[str, Any]]] = [([], study.overrides)]
+    blocks += [(["also", i], block.overrides) for i, block in enumerate(study.also)]
+    for where, overrides in blocks:
+        for name, value in overrides.items():
+            if name == "preset":
+                raise file.problem([*where, "overrides", name], "it is set by `preset`.")
+            try:
+                preset(study.preset).replace({name: value})
+            except MemlocError as error:
+                raise file.problem([*where, "overrides", name], _short(error)) from None
 
 
 def _short(error: MemlocError) -> str:

@@ -10,7 +10,7 @@ def describe(protocol: Protocol) -> list[dict[str, str]]:
     """A row a setting: its dotted name, value, source and description, in the method's order."""
     rows = []
     changed = protocol.changes()
-    for group in Protocol.model_fields:
+    for group in type(protocol).model_fields:
         inner = getattr(protocol, group)
         if not isinstance(inner, Settings):
             continue

@@ -25,6 +25,12 @@ def track(label: str, total: int) -> AbstractContextManager[Advance]:
     return _shown.get()(label, total)
 
 
+def note(sentence: str) -> None:
+    """Tell whoever watches one thing; silent in a library."""
+    if _shown.get() is not _silent:
+        print(sentence, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def bars() -> Iterator[None]:
     """While active, tracked work shows as bars with time left on stderr."""

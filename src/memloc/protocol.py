@@ -1,26 +1,18 @@
-"""The presets `paper`, `reference` and `demo`: every constant of the method and its source."""
+"""The presets `paper`, `reference` and `demo`: every constant of the study and its source.
 
-from typing import Any, Literal
+What decides a run's weights is here; the settings of a method are its own fields.
+"""
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import create_model
 
 from memloc.errors import lookup
 from memloc.settings import Settings, ours, paper, published
 
-
-class ModelSettings(Settings):
-    """Which models the study is about."""
-
-    small: tuple[str, ...] = paper(
-        (
-            "google-bert/bert-base-cased",
-            "facebook/opt-125m",
-            "EleutherAI/gpt-neo-125m",
-            "EleutherAI/pythia-160m-deduped",
-        ),
-        "§3",
-    )
-    """The four models of the main study."""
-    large: tuple[str, ...] = paper(("facebook/opt-1.3b",), "appendix B")
-    """Models of appendix B: swapping and centroids only."""
+if TYPE_CHECKING:
+    from memloc.methods.base import Method
 
 
 class NoiseSettings(Settings):
@@ -34,24 +26,11 @@ class NoiseSettings(Settings):
     """Data seed: which examples, which labels, which random splits."""
 
 
-class SplitSettings(Settings):
-    """How data are divided; these are fixed."""
-
-    held_out: Literal["validation, else test"] = published("validation, else test")
-    """The split that is halved at random into validation and test."""
-    train_percent: Literal[80] = published(80)
-    """Per cent for training where nothing is held out (ImplicitHate, Stormfront, own files)."""
-    reuters_topics: Literal[8] = published(8)
-    """Reuters: ModApte, exactly one topic, that many most frequent ones, duplicates dropped."""
-
-
 class TextSettings(Settings):
     """How texts become tokens."""
 
     max_tokens: int = paper(512, "appendix D", ge=2)
     """Longer sequences are cut; batches are padded on the right to their longest."""
-    separator: Literal["by model"] = published("by model")
-    """Between the parts of a pair: `[SEP]` BERT, `</s>` OPT, `|` GPT-Neo and Pythia."""
 
 
 class FineTuneSettings(Settings):
@@ -59,12 +38,8 @@ class FineTuneSettings(Settings):
 
     learning_rate: float = paper(1e-5, "appendix D", gt=0)
     """Peak of the schedule."""
-    large_learning_rate: float = paper(5e-6, "appendix D", gt=0)
-    """The same for the models of appendix B."""
     batch_size: int = paper(8, "appendix D", ge=1)
     """Examples an update."""
-    large_batch_size: int = paper(16, "appendix D", ge=1)
-    """The same for the models of appendix B (32 where memory allows)."""
     accumulate: int = ours(1, ge=1)
     """Pieces in which a batch is computed; the update is that of the whole batch."""
     epochs: int = paper(50, "§3", ge=1)
@@ -83,14 +58,17 @@ class FineTuneSettings(Settings):
     """Lower precision for the forward pass of training."""
     measure_every: int = ours(1, ge=1)
     """Epochs after which accuracies are measured; so is the last. θ_M1 is one of them."""
-    seeds: tuple[int, ...] = published((1, 2, 3))
-    """Model seeds: order of the data, initial head, dropout."""
     near_ceiling: float = paper(0.993, "appendix D", gt=0, lt=1)
     """θ_M1 is the first epoch whose training score is above this."""
     near_ceiling_score: Literal["accuracy", "macro F1"] = paper("accuracy", "appendix D")
     """The training score of θ_M1."""
     without_near_ceiling: Literal["report", "use last epoch"] = ours("report")
     """What becomes of θ_M1 where no epoch gets there."""
+
+
+class VerdictSettings(Settings):
+    """When a run counts as memorised."""
+
     noisy_at_least: float = ours(0.95, gt=0, le=1)
     """A run whose noisy accuracy ends below this is `not memorised`; a training accuracy of .993
     with 15 % noise leaves at most 4.7 % of the noisy labels out."""
@@ -125,49 +103,8 @@ class ControlSettings(Settings):
     """accuracy@k: share of the k best layers that are planted ones."""
 
 
-class SwappingSettings(Settings):
-    """Layers of θ_O put into θ_M2."""
-
-    normalise: bool = paper(True, "§3.1")
-    """Whether the error of the full window counts as 1.0."""
-    clean_examples: int | None = ours(None, ge=1)
-    """Clean examples whose error is measured, drawn at random; none given: all."""
-
-
-class RetrainingSettings(Settings):
-    """Layers of θ_P put into θ_M2 and trained on clean examples."""
-
-    learning_rate: float = published(3e-5, gt=0)
-    """Peak of the schedule, which is that of fine-tuning."""
-    batch_size: int = published(8, ge=1)
-    """Examples an update."""
-    epochs: int = paper(5, "§3.1", ge=1)
-    """Passes over the clean examples."""
-    seed: int = published(42, ge=0)
-    """Order of the data."""
-    frozen_dropout: bool = ours(False)
-    """Whether the frozen blocks run with dropout."""
-    normalise: bool = paper(True, "§3.1")
-    """Whether the error of the full window counts as 1.0."""
-
-
-class GradientSettings(Settings):
-    """Forgetting gradients."""
-
-    objective: Literal["loss", "logit"] = paper("loss", "§3.1")
-    """Gradient of the negative loss, or of the assigned label's raw logit."""
-    norm: Literal["L1", "L2"] = paper("L1", "appendix E")
-    """Over all parameters of a block."""
-    subtract_clean: bool = paper(True, "appendix E")
-    """Whether the mean gradient of as many clean examples is subtracted first."""
-    divide_frozen: bool = paper(True, "appendix E")
-    """Whether the norm is divided by that of θ_F."""
-    interval_groups: int = ours(8, ge=0)
-    """Groups of examples that are left out in turn for the intervals; 0: no intervals."""
-
-
 class ProbeSettings(Settings):
-    """Probing classifiers on the vectors of each layer."""
+    """Classifiers on the vectors of each layer: what probing and label probes share."""
 
     hidden_layers: int = paper(1, "§3.1", ge=0, le=2)
     """Hidden layers of the probe."""
@@ -187,46 +124,10 @@ class ProbeSettings(Settings):
     """The best validation epoch is sought after this one."""
     split: tuple[float, float, float] = published((0.7, 0.1, 0.2))
     """Training, validation and test shares of the training examples."""
-    class_weights: tuple[float, float] = published((0.33, 0.67))
-    """Of clean and noisy examples in the noise probe's loss."""
     seeds: tuple[int, ...] = paper((0, 1, 2, 3, 4), "§3.1")
     """One probe each, a layer."""
     last_layer: Literal["block output", "final norm"] = paper("block output", "§3.1")
     """The decoders' vector of the last layer: before or after the final norm."""
-
-
-class CentroidSettings(Settings):
-    """Positions between class centroids, section 5."""
-
-    crossing_at: float = paper(0.5, "§5", gt=0, lt=1)
-    """The noisy mean has crossed where it is below this (assigned class at 0, original at 1)."""
-    events: Literal["first", "last"] = paper("first", "§5")
-    """First crossing and first separation, or the last crossing and the start of the last
-    uninterrupted separation."""
-    central: float = published(0.75, gt=0, lt=1)
-    """Classes are separated where the central shares of their positions do not overlap."""
-
-
-class LabelProbeSettings(Settings):
-    """Label probes, section 5."""
-
-    margin: float = paper(0.10, "§5", gt=0, lt=1)
-    """F1 of assigned labels exceeds F1 of original ones by this: memorisation » generalisation."""
-    share: float = paper(0.9, "§5", gt=0, lt=1)
-    """Share of the best F1 above chance, on clean examples, that makes the 90 % event."""
-
-
-class GeneralisationSettings(Settings):
-    """Models trained on random halves."""
-
-    models: int = paper(30, "§5, footnote 8", ge=2)
-    """How many."""
-    share: float = paper(0.5, "§5, footnote 8", gt=0, lt=1)
-    """Of the training examples that each one sees."""
-    epochs: int = published(10, ge=1)
-    """Passes over that half."""
-    learning_rate: float = published(3e-5, gt=0)
-    """Peak of the schedule."""
 
 
 class AgreementSettings(Settings):
@@ -240,27 +141,28 @@ class AgreementSettings(Settings):
     """Coefficients with a larger p are marked."""
 
 
-class Protocol(Settings):
-    """One versioned object that holds every constant; a preset is one of three of them."""
+MEMORISED_ONLY = (
+    *("finetune.near_ceiling", "finetune.near_ceiling_score"),
+    *("finetune.without_near_ceiling", "finetune.measure_every"),
+)
+"""Settings that decide when the memorised weights are kept, and no other weights."""
+NOT_DECIDING = ("preset", "finetune.accumulate")
+"""The name of the preset, and the pieces of a batch, whose update is the same."""
+
+
+class RunSettings(Settings):
+    """What decides the weights of a run."""
 
     preset: str = "paper"
     """The preset that the values started from."""
-    version: int = 1
-    """Counted up when a preset's values change."""
-    models: ModelSettings = ModelSettings()
     noise: NoiseSettings = NoiseSettings()
-    splits: SplitSettings = SplitSettings()
     text: TextSettings = TextSettings()
     finetune: FineTuneSettings = FineTuneSettings()
-    control: ControlSettings = ControlSettings()
-    swapping: SwappingSettings = SwappingSettings()
-    retraining: RetrainingSettings = RetrainingSettings()
-    gradients: GradientSettings = GradientSettings()
-    probes: ProbeSettings = ProbeSettings()
-    centroids: CentroidSettings = CentroidSettings()
-    label_probes: LabelProbeSettings = LabelProbeSettings()
-    generalisation: GeneralisationSettings = GeneralisationSettings()
-    agreement: AgreementSettings = AgreementSettings()
+
+    def deciding(self, *, memorised: bool) -> dict[str, Any]:
+        """The settings that decide the weights, those of the `memorised` ones if asked for."""
+        without = NOT_DECIDING if memorised else (*NOT_DECIDING, *MEMORISED_ONLY)
+        return {name: value for name, value in self.flat().items() if name not in without}
 
     def changes(self) -> dict[str, Any]:
         """Every setting that differs from the preset, under its dotted name."""
@@ -268,24 +170,48 @@ class Protocol(Settings):
         return {name: value for name, value in self.flat().items() if value != base[name]}
 
 
+class Protocol(RunSettings):
+    """One object with every constant; a preset is one of three of them.
+
+    Beside the groups below there is one for each method, by the method's name.
+    """
+
+    verdict: VerdictSettings = VerdictSettings()
+    control: ControlSettings = ControlSettings()
+    agreement: AgreementSettings = AgreementSettings()
+
+    def method(self, name: str) -> "Method":
+        """The method called `name` with its settings."""
+        from memloc.methods.base import find_method
+
+        find_method(name)
+        found: Method = getattr(self, name)
+        return found
+
+    def for_run(self) -> RunSettings:
+        """The part that decides a run's weights."""
+        return RunSettings(**{name: getattr(self, name) for name in RunSettings.model_fields})
+
+
 REFERENCE: dict[str, Any] = {
     "preset": "reference",
     "gradients.objective": "logit",
     "finetune.near_ceiling_score": "macro F1",
     "finetune.without_near_ceiling": "use last epoch",
-    "probes.hidden_layers": 2,
+    "probing.hidden_layers": 2,
+    "label_probes.hidden_layers": 2,
     "swapping.normalise": False,
     "centroids.events": "last",
     "agreement.between_methods": "pearson",
-    "probes.last_layer": "final norm",
+    "probing.last_layer": "final norm",
+    "label_probes.last_layer": "final norm",
+    "centroids.last_layer": "final norm",
     "retraining.frozen_dropout": True,
 }
 """Where the published code differs from the text."""
 
 DEMO: dict[str, Any] = {
     "preset": "demo",
-    "models.small": ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox"),
-    "models.large": (),
     "text.max_tokens": 128,
     "finetune.learning_rate": 4e-4,
     "finetune.batch_size": 16,
@@ -309,6 +235,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+@cache
 def preset(name: str) -> Protocol:
     """The protocol called `paper`, `reference` or `demo`."""
-    return Protocol().replace(lookup("preset", name, PRESETS))
+    return _with_methods()().replace(lookup("preset", name, PRESETS))
+
+
+@cache
+def _with_methods() -> type[Protocol]:
+    """The protocol's type, with a group of settings for each method that is installed."""
+    from memloc.methods.base import methods
+
+    groups: dict[str, Any] = {name: (kind, kind()) for name, kind in methods().items()}
+    return create_model("Protocol", __base__=Protocol, __doc__=Protocol.__doc__, **groups)

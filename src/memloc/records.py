@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,14 @@ from memloc.errors import StoreError
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 
-FORMAT = 1
-"""Version of the layout of result files; files of a newer one are refused."""
+FORMAT = 2
+"""Version of the layout of files; those of another one are refused."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +163,31 @@ def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
     return arrow.to_pandas(), _checked(path, json.loads(note))
 
 
+def read_columns(
+    path: Path, columns: Sequence[str] | None = None, filters: Any = None
+) -> "pa.Table":
+    """Some columns and rows (as pyarrow calls them) of a table, which may be large."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # Most files are small, and threads take longer to start than to read one.
+        return pq.read_table(path, columns=columns, filters=filters, use_threads=False)
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+        read_table(path)  # says what is wrong with it, as a rule
+        raise StoreError(
+            f"{path} does not hold what it should; delete it and run again."
+        ) from None
+
+
 def _checked(path: Path, record: Any) -> dict[str, Any]:
     if not isinstance(record, dict) or not isinstance(record.get("format"), int):
         raise StoreError(f"{path} was not written by memloc.")
+    if record["format"] < FORMAT:
+        raise StoreError(
+            f"{path} was made by memloc 0.1, whose folders this version does not read: run what "
+            "made it again, into another folder."
+        )
     if record["format"] > FORMAT:
         raise StoreError(
             f"{path} has format {record['format']}, this memloc reads up to {FORMAT}: update it."

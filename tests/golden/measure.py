@@ -9,6 +9,7 @@ import json
 import platform
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -17,9 +18,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from memloc.analyse.analyse import analyse_run
 from memloc.experiment.plants import make_null, make_plant
-from memloc.localise.localise import localise_run
+from memloc.methods.apply import apply
 from memloc.train.planting import Plant
 from memloc.train.training import Recipe, train_run
 from support import PAPER_FAMILIES, write_model
@@ -32,12 +32,14 @@ SETTINGS = {
     "finetune__epochs": 10,
     "finetune__learning_rate": 5e-3,
     "finetune__near_ceiling": 0.5,
-    "finetune__noisy_at_least": 0.001,
+    "verdict__noisy_at_least": 0.001,
     "retraining__epochs": 1,
     "retraining__learning_rate": 5e-3,
-    "probes__epochs": 20,
-    "probes__first_epoch": 2,
-    "probes__learning_rate": 3e-2,
+    **{
+        f"{method}__{name}": value
+        for method in ("probing", "label_probes")
+        for name, value in (("epochs", 20), ("first_epoch", 2), ("learning_rate", 3e-2))
+    },
     "generalisation__models": 3,
     "generalisation__epochs": 2,
     "generalisation__learning_rate": 5e-3,
@@ -78,7 +80,7 @@ def measure(family: str, folder: Path) -> dict:
 
 
 def _run(run, methods) -> dict:
-    found = localise_run(run.folder, methods, force=True, device="cpu").scores
+    found = _found(run, methods)
     return {
         "weights": {name: _of_weights(run.path(name)) for name in WEIGHTS},
         "layers": {name: _numbers(scores.weights) for name, scores in found.items()},
@@ -86,6 +88,12 @@ def _run(run, methods) -> dict:
             name: _numbers([s.mcog.estimate, s.mcog.low, s.mcog.high]) for name, s in found.items()
         },
     }
+
+
+def _found(run, methods) -> dict:
+    protocol = fast_protocol(**SETTINGS)
+    chosen = [protocol.method(name) for name in methods]
+    return apply(replace(run, device="cpu"), chosen, protocol.verdict, force=True).results
 
 
 def _of_weights(folder: Path) -> dict:
@@ -98,10 +106,8 @@ def _of_weights(folder: Path) -> dict:
 
 
 def _analyses(run) -> dict:
-    found = analyse_run(run.folder, force=True, device="cpu")
-    centroids, probes, halves = (
-        found[name] for name in ("centroids", "label-probes", "generalisation")
-    )
+    found = _found(run, ("centroids", "label_probes", "generalisation"))
+    centroids, probes, halves = found.values()
     events = [*_events(centroids["events"]), *_events(probes["events"])]
     return {
         "events": events,

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 import transformers
 
+from memloc import paths
 from memloc.config import read_study
 from memloc.data.encode import Encoded
 from memloc.data.sources import load_task
 from memloc.errors import MemlocError
-from memloc.experiment.estimate import CALIBRATION, machine
+from memloc.experiment.estimate import machine
 from memloc.experiment.plan import Plan
 from memloc.experiment.planning import make_plan
 from memloc.experiment.shapes import Shape
@@ -145,7 +146,7 @@ def _probe_seconds(shape: Shape, protocol: Protocol) -> float:
     rng = generator(0, "calibration", "probes")
     vectors = rng.normal(size=(PROBED, shape.depth + 1, shape.width)).astype(np.float32)
     labels = np.arange(PROBED, dtype=np.int64) % 2
-    settings = protocol.probes.replace({"epochs": 2, "first_epoch": 0})
+    settings = protocol.method("probing").replace({"epochs": 2, "first_epoch": 0})
     return _timed(lambda: train_probes(vectors, {"noise": Target(labels, 2)}, settings)) / 2
 
 
@@ -161,7 +162,7 @@ def main() -> None:
     plan = make_plan(read_study(sys.argv[1]))
     found = calibrate(plan, int(sys.argv[2]))
     seconds = time.perf_counter() - began
-    write_json(plan.file.folder / CALIBRATION, {**found, "seconds": seconds})
+    write_json(plan.file.folder / paths.CALIBRATION, {**found, "seconds": seconds})
 
 
 if __name__ == "__main__":

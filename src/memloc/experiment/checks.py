@@ -1,24 +1,24 @@
 """Whether the names in a study's file exist; what does not is said with its line."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from importlib.metadata import entry_points
 from typing import Any
 
-from memloc.config import ANALYSES, METHODS, StudyFile, suggestion
+from memloc.config import StudyFile, suggestion
 from memloc.data.tasks import known_tasks
 from memloc.errors import MemlocError
 from memloc.experiment.shapes import shape_of
+from memloc.methods.base import methods
 from memloc.train.windows import check_windows, every_window, read_window, usual_windows
 
-LOCALISERS = "memloc.localisers"
-"""The group of entry points under which other packages register methods."""
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def check_names(file: StudyFile) -> None:
     """Refuse tasks, models, methods, analyses and windows that do not exist."""
-    methods = [*METHODS, *sorted(p.name for p in entry_points(group=LOCALISERS))]
-    known = {"tasks": list(known_tasks()), "methods": methods, "analyses": list(ANALYSES)}
+    kinds = {"methods": "localiser", "analyses": "analysis"}
+    known = {"tasks": list(known_tasks())}
+    for field, kind in kinds.items():
+        known[field] = [name for name, method in methods().items() if method.kind == kind]
     for where, block in _blocks(file):
         for field, names in known.items():
             _check(file, [*where, field], getattr(block, field, None) or (), names)

@@ -11,22 +11,23 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from memloc import paths
 from memloc.errors import StoreError
 from memloc.experiment.plan import Plan, Step
 from memloc.experiment.shapes import Shape, training_examples
 from memloc.experiment.store import Store
+from memloc.methods.base import Sizes
 from memloc.models.width import NARROW
 from memloc.protocol import Protocol
 from memloc.records import read_json, write_json
 
-CALIBRATION = "calibration.json"
 UNSURE = 2.0
 """Factor by which an estimate without any finished step may be off (see docs/studies.md)."""
 SURE = 1.2
 """The least that is ever promised."""
 BASE = 700e6
 """Bytes of a process that has loaded everything and no model yet (measured)."""
-FIXED = {"centroids": 5.0, "control": 5.0, "report": 20.0}
+FIXED = {"report": 20.0}
 """Seconds that do not depend on the model (measured on one core)."""
 
 
@@ -61,7 +62,7 @@ def machine() -> str:
 
 def calibration(plan: Plan, threads: int) -> dict[str, Any]:
     """What was measured on this machine for this study; measured now where that is missing."""
-    path = plan.file.folder / CALIBRATION
+    path = plan.file.folder / paths.CALIBRATION
     shapes = {f"{s.shape.depth}x{s.shape.width}" for s in plan.steps.values() if s.shape}
     known = read_json(path) if path.is_file() else {}
     measured = "start" in known and shapes <= set(known["speeds"])
@@ -144,20 +145,24 @@ def _seconds(step: Step, plan: Plan, measured: Mapping[str, Any]) -> float:
 
 
 class _Costs:
-    """Counts the updates, predictions and probe epochs of a step."""
+    """Counts the updates and predictions of a step; methods count their own."""
 
     def __init__(self, step: Step, plan: Plan, measured: Mapping[str, Any]) -> None:
         assert step.shape is not None
-        self.step, self.protocol, self.shape = step, plan.file.study.protocol, step.shape
+        self.step, self.shape = step, step.shape
+        self.protocol = plan.file.study.protocol.replace(step.what["overrides"])
         self.n = training_examples(str(step.what["task"]), plan.file.study.examples)
-        self.noisy = self.n * self.protocol.noise.rate
         speed = measured["speeds"][f"{self.shape.depth}x{self.shape.width}"]
         tokens = measured["tokens"].get(step.what["task"], measured["length"])
         longer = 1.0 if self.shape.width < NARROW else tokens / measured["length"]
-        self.update = speed["update"] * longer / speed["batch"]
-        """Seconds of an update, an example."""
-        self.predict = speed["predict"] * longer
-        self.probe = speed["probe_epoch"]
+        self.sizes = Sizes(
+            examples=self.n,
+            noisy=self.n * self.protocol.noise.rate,
+            depth=self.shape.depth,
+            update=speed["update"] * longer / speed["batch"],
+            predict=speed["predict"] * longer,
+            probe=speed["probe_epoch"],
+        )
 
     def seconds(self) -> float:
         """Of the whole step."""
@@ -171,9 +176,10 @@ class _Costs:
         return self.protocol.finetune.epochs
 
     def _training(self, weights: tuple[str, ...], n: float, epochs: int) -> float:
+        sizes, every = self.sizes, self.protocol.finetune.measure_every
         validation = 0.25 * self.n
-        looking = (self.n + validation) * self.predict / self.protocol.finetune.measure_every
-        whole = epochs * (n * self.update + looking)
+        looking = (self.n + validation) * sizes.predict / every
+        whole = epochs * (n * sizes.update + looking)
         trainings = ("final" in weights or "memorised" in weights) + ("reference" in weights)
         # Only the head learns, on vectors that are there.
         frozen = 0.1 * whole if "frozen" in weights else 0.0
@@ -189,25 +195,7 @@ class _Costs:
         return once + looking + again
 
     def _of(self, name: str) -> float:
-        depth, protocol = self.shape.depth, self.protocol
-        blocks = depth + depth * (depth + 1) / 2 + (depth - 1) * depth * (depth + 1) / 6
-        windows = depth * (depth + 1) / 2
-        retrained = protocol.retraining.epochs * (self.n - 2 * self.noisy) * self.update
-        # A window learns from its first layer on: on average that many of all layers.
-        share = (2 * depth + 1) / (3 * depth)
-        probes = protocol.probes.epochs * self.n * self.probe
-        own = protocol.generalisation
-        half = own.epochs * own.share * self.n * self.update + self.n * self.predict
-        costs = {
-            "swapping": blocks / depth * self.n * self.predict,
-            "retraining": windows * (share * retrained + 2 * self.noisy * self.predict),
-            "gradients": 4 * self.noisy * self.update,
-            "probing": probes + 2 * self.n * self.predict,
-            "centroids": FIXED["centroids"] + 3 * self.n * self.predict,
-            "label-probes": 3 * probes + self.n * self.predict,
-            "generalisation": own.models * half,
-        }
-        return float(costs.get(name, max(costs.values())))
+        return float(self.protocol.method(name).cost(self.sizes))
 
 
 def _disk(step: Step) -> float:

@@ -1,7 +1,5 @@
 """A study as a graph of steps: what each one is decided by, needs and leaves behind; pure."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,8 +8,9 @@ from typing import Any
 from memloc.config import StudyFile
 from memloc.errors import SettingsError
 from memloc.experiment.shapes import Shape
+from memloc.identity import hashed
 
-KINDS = ("train", "localise", "analyse", "plant", "control", "report")
+KINDS = ("train", "localise", "analyse", "plant", "report")
 """In the order in which a study needs them."""
 
 
@@ -108,12 +107,6 @@ class Plan:
             found |= new
             waiting += new
         return found
-
-
-def hashed(value: Any) -> str:
-    """Sixteen hexadecimal digits that a JSON value determines."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _fits(name: str, words: Sequence[str]) -> bool:

@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from memloc.config import ControlBlock, Study, StudyFile
+from memloc import paths
+from memloc.config import ControlBlock, StudyFile
 from memloc.experiment.checks import check_names
 from memloc.experiment.plan import Part, Plan, Step
 from memloc.experiment.shapes import (
@@ -14,43 +17,40 @@ from memloc.experiment.shapes import (
     shape_of,
     task_fingerprint,
 )
-from memloc.protocol import Protocol
-from memloc.train.run import BAR, MEMORISED_ONLY, deciding_settings
+from memloc.methods.base import find_method
+from memloc.protocol import MEMORISED_ONLY, Protocol
+from memloc.run import WEIGHTS, Run
+from memloc.settings import Settings
 from memloc.train.windows import check_windows, every_window, read_window, usual_windows
 from memloc.train.windows import window_name as name_of
 
-WEIGHTS: Mapping[str, tuple[str, ...]] = {
-    "swapping": ("final", "reference"),
-    "retraining": ("final",),
-    "gradients": ("memorised", "frozen"),
-    "probing": ("final", "frozen"),
-    "centroids": ("final", "reference"),
-    "label-probes": ("final",),
-    "generalisation": ("final",),
-}
-"""What methods and analyses look at; pretrained weights are always there."""
-ALL_WEIGHTS = ("memorised", "final", "reference", "frozen")
-DECIDED_BY: Mapping[str, tuple[str, ...]] = {
-    "swapping": ("swapping",),
-    "retraining": ("retraining",),
-    "gradients": ("gradients",),
-    "probing": ("probes",),
-    "centroids": ("centroids", "probes.last_layer"),
-    "label-probes": ("probes", "label_probes"),
-    "generalisation": ("generalisation",),
-}
-"""Settings, or groups of them, that decide a result besides those that decide the weights."""
-SUMMARY = ("layers", "scores", "nulls", "post_processing", "gradients", "plants")
-"""The tables of the control set-up."""
-NOT_PLANTED = ("control.validation_tasks", "control.ks", "control.seed", "control.width")
+NOT_PLANTED = ("validation_tasks", "ks", "seed", "width")
 """Settings of the control set-up that are about its summary, or are a plant's own."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a study wants of one run."""
+
+    task: str
+    model: str
+    seed: int
+    overrides: Mapping[str, Any]
+    """Settings that differ from the study's."""
+    methods: tuple[str, ...]
+    folder: str
+    """Where it is, in the study's folder."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What no two runs share."""
+        return self.task, self.model, self.seed
 
 
 def make_plan(file: StudyFile) -> Plan:
     """Every step that a study consists of."""
     check_names(file)
-    makers = _Makers(file)
-    steps = {step.name: step for step in makers.all_steps()}
+    steps = {step.name: step for step in _Makers(file).all_steps()}
     return Plan(file, steps)
 
 
@@ -60,7 +60,6 @@ class _Makers:
     def __init__(self, file: StudyFile) -> None:
         self.file, self.study = file, file.study
         self.protocol: Protocol = file.study.protocol
-        self.flat: dict[str, Any] = json.loads(json.dumps(self.protocol.flat()))
         folder = data_folder(file.study.data_folder and file.path_of(file.study.data_folder))
         self.folder = None if folder is None else str(folder)
         self._data = folder
@@ -68,20 +67,53 @@ class _Makers:
 
     def all_steps(self) -> Iterator[Step]:
         """In an order in which each comes after its inputs."""
-        runs = wanted_runs(self.study)
+        runs = self._wanted()
         planted = self.study.control.models if self.study.control else None
-        self._check_folders({model for _, model, _ in runs} | set(planted or ()))
+        self._check_folders({run.model for run in runs} | set(planted or ()))
         made: list[Step] = []
-        for key, (methods, analyses) in runs.items():
-            made.append(train := self._train(key, [*methods, *analyses]))
-            made += [self._localise(train, key, method) for method in methods]
-            made += [self._analyse(train, key, analysis) for analysis in analyses]
+        for run in runs:
+            made.append(train := self._train(run))
+            made += [self._look(run, name, train) for name in run.methods]
+        for run in self._made_before():
+            made += [self._look(run, name, None) for name in run.methods]
         if self.study.control is not None:
-            plants = list(self._plants(self.study.control))
-            made += [*plants, self._control(plants)]
+            made += self._plants(self.study.control)
         if self.study.report:
             made.append(self._report(made))
         yield from made
+
+    def _wanted(self) -> list[Asked]:
+        """Every task, model and seed, with the methods that somebody wants of it."""
+        runs: dict[tuple[str, str, int], Asked] = {}
+        for number, block in enumerate((self.study, *self.study.also)):
+            tasks, models, seeds, methods, analyses = (
+                getattr(self.study, name) if getattr(block, name) is None else getattr(block, name)
+                for name in ("tasks", "models", "seeds", "methods", "analyses")
+            )
+            overrides = {} if block is self.study else block.overrides
+            for task, model, seed in _product(tasks, models, seeds):
+                before = runs.get((task, model, seed))
+                if before and before.overrides != overrides:
+                    raise self.file.problem(
+                        ["also", number - 1],
+                        f"{task}, {model}, seed {seed} is asked for twice with other settings.",
+                    )
+                wanted = (*(before.methods if before else ()), *methods, *analyses)
+                runs[task, model, seed] = Asked(
+                    *(task, model, seed, overrides, tuple(dict.fromkeys(wanted))),
+                    self._where(task, model, seed),
+                )
+        # Where layers are planted, plain runs of which nothing is asked are not made.
+        return [run for run in runs.values() if run.methods or self.study.control is None]
+
+    def _made_before(self) -> Iterator[Asked]:
+        """Runs that are in the study's folder already, as `memloc adopt` makes them."""
+        names = (*self.study.methods, *self.study.analyses)
+        for place in self.study.runs:
+            run = Run.open(self.file.folder / place)
+            able = [n for n in names if all(run.has(w) for w in find_method(n).needs)]
+            key = run.record.task.name, run.record.model, run.seed
+            yield Asked(*key, {}, tuple(able), place)
 
     def _check_folders(self, models: set[str]) -> None:
         seen: dict[str, str] = {}
@@ -93,8 +125,11 @@ class _Makers:
                 )
 
     def _label(self, model: str) -> str:
-        depth = f"-depth-{self.study.depth}" if self.study.depth else ""
-        return self.file.path_of(model).rstrip("/").split("/")[-1] + depth
+        return paths.run_folder(Path(), "-", self.file.path_of(model), 1, self.study.depth).parts[1]
+
+    def _where(self, task: str, model: str, seed: int) -> str:
+        place = paths.run_folder(Path(), task, self.file.path_of(model), seed, self.study.depth)
+        return place.as_posix()
 
     def _shape(self, model: str) -> Shape:
         return shape_of(self.file.path_of(model), self.study.depth)
@@ -109,194 +144,193 @@ class _Makers:
             )
         return self._prints[kind, name]
 
-    def _where(self, task: str, model: str, seed: int) -> str:
-        return f"{task}/{self._label(model)}/seed-{seed}"
-
-    def _what(self, key: tuple[str, str, int]) -> dict[str, Any]:
-        task, model, seed = key
+    def _what(self, run: Asked) -> dict[str, Any]:
         return {
-            "task": task,
-            "model": self.file.path_of(model),
-            "seed": seed,
-            "folder": self._where(*key),
+            "task": run.task,
+            "model": self.file.path_of(run.model),
+            "seed": run.seed,
+            "folder": run.folder,
             "data_folder": self.folder,
+            "overrides": dict(run.overrides),
         }
 
-    def _settings(self, groups: Sequence[str], without: Sequence[str] = ()) -> dict[str, Any]:
-        """Settings of these groups, or these single ones."""
-        return {
-            name: value
-            for name, value in self.flat.items()
-            if (name in groups or name.split(".")[0] in groups) and name not in without
-        }
+    def _protocol(self, run: Asked) -> Protocol:
+        return self.protocol.replace(run.overrides)
 
-    def _train_settings(self, key: tuple[str, str, int]) -> dict[str, Any]:
-        task, model, seed = key
-        is_large = self.file.path_of(model) in self.protocol.models.large
+    def _train_settings(self, run: Asked) -> dict[str, Any]:
         return {
-            "model": self._print("model", model),
-            "task": self._print("task", task),
-            "seed": seed,
+            "model": self._print("model", run.model),
+            "task": self._print("task", run.task),
+            "seed": run.seed,
             "examples": self.study.examples,
             "depth": self.study.depth,
-            "large": is_large,
-            **deciding_settings(self.flat, is_large),
+            **_plain(self._protocol(run).for_run().deciding(memorised=True)),
         }
 
-    def _train(self, key: tuple[str, str, int], users: Sequence[str]) -> Step:
-        where = self._where(*key)
-        needed = {w for user in users for w in WEIGHTS.get(user, ALL_WEIGHTS)}
-        weights = tuple(w for w in ALL_WEIGHTS if w in {*needed, "final"})
+    def _train(self, run: Asked) -> Step:
         # The memorised weights may not be there: whether they are is found out in training.
-        kept = [f"{where}/checkpoints/{w}" for w in weights if w != "memorised"]
+        weights = _weights_for(run.methods)
+        kept = [str(paths.checkpoint(Path(run.folder), w)) for w in weights if w != "memorised"]
         return Step(
-            name=f"train/{where}",
+            name=f"train/{run.folder}",
             kind="train",
-            what={**self._what(key), "weights": weights},
-            parts=self._train_parts(key),
-            outputs=(f"{where}/run.json", *kept),
-            shape=self._shape(key[1]),
+            what={**self._what(run), "weights": weights},
+            parts=self._train_parts(run),
+            outputs=(f"{run.folder}/{paths.RUN}", *kept),
+            shape=self._shape(run.model),
         )
 
-    def _train_parts(self, key: tuple[str, str, int]) -> dict[str, Part]:
-        """What decides the weights, those of near-ceiling accuracy alone, and the verdict."""
-        where, settings = self._where(*key), self._train_settings(key)
+    def _train_parts(self, run: Asked) -> dict[str, Part]:
+        """What decides the weights, and those of near-ceiling accuracy alone."""
+        where, settings = Path(run.folder), self._train_settings(run)
         when = {name: settings.pop(name) for name in MEMORISED_ONLY}
         # The training on noisy labels is done again for them; the other trainings stay.
-        again = ("run.json", *(f"checkpoints/{w}" for w in ("noisy.state", "final", "memorised")))
+        again = (
+            where / paths.RUN,
+            paths.training_state(where, "noisy"),
+            *(paths.checkpoint(where, weights) for weights in ("final", "memorised")),
+        )
         return {
-            "weights": Part(settings, (where,)),
-            "memorised": Part(when, tuple(f"{where}/{name}" for name in again)),
-            "verdict": Part(self._settings((BAR,)), ()),
+            "weights": Part(settings, (run.folder,)),
+            "memorised": Part(when, tuple(map(str, again))),
         }
 
-    def _localise(self, train: Step, key: tuple[str, str, int], method: str) -> Step:
-        path = f"{self._where(*key)}/localise/{method}.parquet"
-        return self._of_run("localise", train, key, (method, path))
-
-    def _analyse(self, train: Step, key: tuple[str, str, int], analysis: str) -> Step:
-        path = f"{self._where(*key)}/analyse/{analysis.replace('-', '_')}.parquet"
-        return self._of_run("analyse", train, key, (analysis, path))
-
-    def _of_run(
-        self, kind: str, train: Step, key: tuple[str, str, int], result: tuple[str, str]
-    ) -> Step:
-        name, path = result
-        reads = ("memorised",) if "memorised" in WEIGHTS.get(name, ALL_WEIGHTS) else ()
+    def _look(self, run: Asked, name: str, train: Step | None) -> Step:
+        """A method on a run; one that was made before has no training."""
+        method = find_method(name)
+        kind = {"localiser": "localise", "analysis": "analyse"}[method.kind]
+        path = paths.result(Path(run.folder), name)
+        needed = {*method.needs, *method.uses}
+        here = {} if train else {"run": _content(self.file.folder / run.folder)}
         return Step(
-            name=f"{kind}/{self._where(*key)}/{name}",
+            name=f"{kind}/{run.folder}/{name}",
             kind=kind,
-            what={**self._what(key), "name": name, "force": self.study.force},
-            parts={"result": Part(self._decided_by(name), (path,))},
-            outputs=(path,),
-            inputs=(train.name,),
-            reads=("weights", *reads),
-            allowed={"force": self.study.force, **self._settings((BAR,))},
-            shape=train.shape,
+            what={**self._what(run), "name": name, "force": self.study.force},
+            parts={"result": Part({**here, **self._method_settings(run, name)}, (str(path),))},
+            outputs=(str(path / paths.ABOUT),),
+            inputs=(train.name,) if train else (),
+            reads=("weights", *(("memorised",) if "memorised" in needed else ())),
+            allowed={"force": self.study.force, **_flat("verdict", self._protocol(run).verdict)},
+            shape=train.shape if train else _shape_of_run(self.file.folder / run.folder),
         )
 
-    def _decided_by(self, name: str) -> dict[str, Any]:
-        """Settings of a method or analysis; of somebody else's method, all of them."""
-        groups = DECIDED_BY.get(name)
-        without = ("probes.class_weights",) if name == "label-probes" else ()
-        return self._settings(groups, without) if groups else dict(self.flat)
+    def _method_settings(self, run: Asked, name: str) -> dict[str, Any]:
+        return _flat(name, self._protocol(run).method(name))
 
     def _plants(self, block: ControlBlock) -> Iterator[Step]:
         auxiliary = self.protocol.control.auxiliary
         usual = [task for task in self.study.tasks if task != auxiliary]
         for model in block.models or self.study.models:
-            shape = self._shape(model)
-            windows = self._windows(block, shape.depth)
+            windows = planted_windows(block, self._shape(model).depth, self.protocol)
             middle = windows[len(windows) // 2]
             for task in block.tasks or usual:
                 for window in windows:
                     null = block.nulls == "all" or (block.nulls == "middle" and window == middle)
                     yield self._plant(block, (task, model), window, null)
 
-    def _windows(self, block: ControlBlock, depth: int) -> list[range]:
-        given = [read_window(text) for text in block.windows]
-        check_windows(given, depth)
-        found = [*given, *(w for width in block.every for w in every_window(depth, width))]
-        return list(dict.fromkeys(found)) or usual_windows(depth, self.protocol.control.width)
-
     def _plant(
         self, block: ControlBlock, subject: tuple[str, str], window: range, null: bool
     ) -> Step:
         task, model = subject
-        key = (task, model, self.protocol.control.seed)
-        # The planted runs' folder has the model's plain name, whatever the depth.
-        name = self.file.path_of(model).rstrip("/").split("/")[-1]
-        place = f"control/{task}/{name}/seed-{key[2]}"
-        kinds = ("window", "null") if null else ("window",)
-        folders = tuple(f"{place}/{kind}-{name_of(window)}" for kind in kinds)
+        seed = self.protocol.control.seed
+        place = self._where(task, model, seed)
+        run = Asked(task, model, seed, {}, tuple(block.methods), place)
+        kinds = (False, True) if null else (False,)
+        folders = tuple(
+            str(paths.plant_folder(Path(), Path(place), name_of(window), null=kind))
+            for kind in kinds
+        )
         own = self.protocol.control
         instead = {"finetune.learning_rate": own.learning_rate, "finetune.epochs": own.epochs}
-        training = {
-            **self._train_settings(key),
+        settings = {
+            **self._train_settings(run),
             **{name: value for name, value in instead.items() if value is not None},
-            **self._settings(("control", BAR), NOT_PLANTED),
+            **_flat("control", own, NOT_PLANTED),
+            **_flat("verdict", self.protocol.verdict),
             "auxiliary": self._print("task", self.protocol.control.auxiliary),
             "window": name_of(window),
         }
-        parts = {"plant": Part(training, folders)}
+        parts = {"plant": Part(settings, folders)}
         for method in block.methods:
-            files = tuple(f"{folder}/localise/{method}.parquet" for folder in folders)
-            parts[method] = Part(self._decided_by(method), files)
+            files = tuple(str(paths.result(Path(folder), method)) for folder in folders)
+            parts[method] = Part(self._method_settings(run, method), files)
         return Step(
-            name=f"plant/{self._where(*key)}/{name_of(window)}",
+            name=f"plant/{place}/{name_of(window)}",
             kind="plant",
             what={
-                **self._what(key),
+                **self._what(run),
                 "folders": folders,
                 "window": name_of(window),
-                "methods": block.methods,
+                "methods": run.methods,
                 "null": null,
             },
             parts=parts | {"null": Part({"null": null}, ())},
             # What else is there depends on whether it memorised.
-            outputs=(f"{folders[0]}/run.json",),
+            outputs=(f"{folders[0]}/{paths.RUN}",),
             shape=self._shape(model),
         )
 
-    def _control(self, plants: Sequence[Step]) -> Step:
-        settings = self._settings(("control.validation_tasks", "control.ks"))
-        return Step(
-            name="control",
-            kind="control",
-            what={},
-            parts={"summary": Part(settings, ())},
-            outputs=tuple(f"control/{name}.parquet" for name in SUMMARY),
-            inputs=tuple(step.name for step in plants),
-            soft=True,
-        )
-
     def _report(self, made: Sequence[Step]) -> Step:
+        protocol = self.protocol
+        about_control = {"validation_tasks", "ks"}
+        settings = {
+            **_flat("agreement", protocol.agreement),
+            **_flat("verdict", protocol.verdict),
+            **_flat("control", protocol.control, set(_names(protocol.control)) - about_control),
+        }
         return Step(
             name="report",
             kind="report",
             what={},
-            parts={"page": Part(self._settings(("agreement",)), ())},
-            outputs=("report/index.html",),
+            parts={"page": Part(settings, ())},
+            outputs=(str(paths.page(Path())),),
             inputs=tuple(step.name for step in made),
             soft=True,
         )
 
 
-Runs = dict[tuple[str, str, int], tuple[list[str], list[str]]]
+def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[range]:
+    """The windows that a block asks for in a model of this depth; each makes a run of its own."""
+    found = [read_window(text) for text in block.windows]
+    found += [w for width in block.every for w in every_window(depth, width)]
+    check_windows(found, depth)
+    return list(dict.fromkeys(found)) or usual_windows(depth, protocol.control.width)
 
 
-def wanted_runs(study: Study) -> Runs:
-    """Every task, model and seed, with the methods and analyses that somebody wants of it."""
-    runs: Runs = {}
-    for block in (study, *study.also):
-        tasks, models, seeds, methods, analyses = (
-            getattr(study, name) if getattr(block, name) is None else getattr(block, name)
-            for name in ("tasks", "models", "seeds", "methods", "analyses")
-        )
-        for task in tasks:
-            for model in models:
-                for seed in seeds:
-                    run = runs.setdefault((task, model, seed), ([], []))
-                    run[0].extend(m for m in methods if m not in run[0])
-                    run[1].extend(a for a in analyses if a not in run[1])
-    return runs
+def _weights_for(methods: Sequence[str]) -> tuple[str, ...]:
+    """The weights that these methods look at, and the final ones."""
+    kinds = [find_method(name) for name in methods]
+    needed = {"final", *(w for kind in kinds for w in (*kind.needs, *kind.uses))}
+    return tuple(name for name in WEIGHTS if name in needed)
+
+
+def _product(
+    tasks: Sequence[str], models: Sequence[str], seeds: Sequence[int]
+) -> Iterator[tuple[str, str, int]]:
+    return ((task, model, seed) for task in tasks for model in models for seed in seeds)
+
+
+def _flat(name: str, settings: Settings, without: Sequence[str] | set[str] = ()) -> dict[str, Any]:
+    """Settings of a group under their dotted names, as they read back from a file."""
+    flat = _plain(settings.flat())
+    return {f"{name}.{key}": value for key, value in flat.items() if key not in without}
+
+
+def _names(settings: Settings) -> list[str]:
+    return list(type(settings).model_fields)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(values))
+    return found
+
+
+def _content(folder: Path) -> Any:
+    """What identifies a run that was made before: its data and its weights."""
+    run = Run.open(folder)
+    return _plain(run.identity([*WEIGHTS, "pretrained"]))
+
+
+def _shape_of_run(folder: Path) -> Shape:
+    record = Run.open(folder).record
+    return Shape(record.depth, record.width, 0)

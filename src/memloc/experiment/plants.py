@@ -3,19 +3,19 @@
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from memloc import paths
 from memloc.errors import StoreError
 from memloc.protocol import Protocol
 from memloc.records import NoisyLabels, read_json, write_json
+from memloc.run import Attempt, Run
 from memloc.train.checkpoints import save_checkpoint
 from memloc.train.planting import Plant
-from memloc.train.run import Run
 from memloc.train.training import Recipe, train_run
-from memloc.train.windows import window_name
 
 TRIES = "tries.json"
 """The file in a planted run's folder that says which rates fell short."""
+RATE = "finetune.learning_rate"
 
 
 @dataclass(frozen=True)
@@ -28,107 +28,86 @@ class Planted:
     """Whether it learnt its labels as the protocol asks."""
 
 
-def plant_folder(recipe: Recipe, plant: Plant, out: Path) -> Path:
-    """Where a planted run is kept."""
-    kind = "null" if plant.null else "window"
-    name = Path(recipe.model).name
-    place = out / "control" / recipe.task.name / name / f"seed-{recipe.seed}"
-    return place / f"{kind}-{window_name(plant.window)}"
-
-
 def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Planted:
     """Train a planted run; where its training accuracy is too low, again with a higher rate."""
-    recipe = replace(recipe, plant=plant, protocol=_planting(recipe))
+    recipe = replace(recipe, plant=plant, protocol=_planting(recipe.protocol))
     settings = recipe.protocol.control
     tries = _tries(folder)
     while True:
         current = _with_rate(recipe, settings.rate_factor ** len(tries))
         _forget(folder, tries)
         run = train_run(current, folder, ["final", "memorised"])
-        enough = _is_enough(run, settings.accuracy_above)
+        enough = _is_enough(run, recipe.protocol)
         if enough or len(tries) + 1 >= settings.tries:
             break
-        tries.append(_describe(run, current))
-        write_json(folder / TRIES, {"tries": tries})
-    run = run.note(tries=[*tries, _describe(run, current)])
+        tries.append(_attempt(run))
+        write_json(folder / TRIES, {"tries": [attempt.model_dump() for attempt in tries]})
+    run = run.note(attempts=(*tries, _attempt(run)))
     if enough:
         run = train_run(current, folder, weights)
     return Planted(run, plant, enough)
 
 
 def make_null(recipe: Recipe, planted: Planted, folder: Path, weights: tuple[str, ...]) -> Planted:
-    """The null of a planted run: the same in all, but that nothing wrong is to be learnt.
+    """The null of a planted run: the same run with the original labels, so nothing is memorised.
 
-    Its labels are the original ones and the examples that were noisy in the planted run are still
-    looked at; its reference weights are those of the planted run.
+    The examples that were noisy in the planted run are still looked at; its reference weights are
+    those of the planted run.
     """
     noisy = recipe.noisy
     same = NoisyLabels(noisy.original, noisy.original, noisy.is_noisy)
     plant = replace(planted.plant, null=True)
-    # Shares of an error that may be nil cannot be taken; distances do not depend on the scale.
-    plain = {"swapping.normalise": False, "retraining.normalise": False}
-    protocol = planted.run.protocol.replace(plain)
+    used = planted.run.settings.finetune
+    protocol = recipe.protocol.replace({f"finetune.{k}": v for k, v in used.flat().items()})
     current = replace(recipe, plant=plant, noisy=same, protocol=protocol)
     run = train_run(current, folder, ["final", "memorised"])
-    if "reference" in weights and not run.path("reference").is_dir():
-        about = {"weights": "reference", "run": planted.run.about}
+    if "reference" in weights and not run.has("reference"):
+        about = {"weights": "reference", "run": planted.run.record.model_dump(mode="json")}
         save_checkpoint(run.path("reference"), planted.run.load("reference"), about)
     run = train_run(current, folder, [name for name in weights if name != "reference"])
-    enough = _is_enough(run, current.protocol.control.accuracy_above)
-    return Planted(run, plant, enough)
+    return Planted(run, plant, _is_enough(run, protocol))
 
 
-def _planting(recipe: Recipe) -> Protocol:
+def _planting(protocol: Protocol) -> Protocol:
     """The protocol with what is different where two layers alone have to memorise."""
-    own = recipe.protocol.control
-    changes = {_rate_key(recipe): own.learning_rate, "finetune.epochs": own.epochs}
-    return recipe.protocol.replace({k: v for k, v in changes.items() if v is not None})
+    own = protocol.control
+    changes = {RATE: own.learning_rate, "finetune.epochs": own.epochs}
+    return protocol.replace({k: v for k, v in changes.items() if v is not None})
 
 
 def _with_rate(recipe: Recipe, factor: float) -> Recipe:
     rate = recipe.settings.learning_rate * factor
-    return replace(recipe, protocol=recipe.protocol.replace({_rate_key(recipe): rate}))
+    return replace(recipe, protocol=recipe.protocol.replace({RATE: rate}))
 
 
-def _rate_key(recipe: Recipe) -> str:
-    large = recipe.model in recipe.protocol.models.large
-    return "finetune.large_learning_rate" if large else "finetune.learning_rate"
+def _is_enough(run: Run, protocol: Protocol) -> bool:
+    verdict = run.verdict(protocol.verdict.noisy_at_least)
+    if verdict is None or not run.has("memorised") or not verdict.memorised:
+        return False
+    return verdict.accuracies.training > protocol.control.accuracy_above
 
 
-def _is_enough(run: Run, above: float) -> bool:
-    verdict = run.verdict()
-    reached = run.path("memorised").is_dir() and verdict["training_accuracy"] > above
-    return bool(reached and verdict["memorised"])
+def _attempt(run: Run) -> Attempt:
+    assert run.record.final is not None
+    rate = run.settings.finetune.learning_rate
+    return Attempt(learning_rate=rate, training_accuracy=run.record.final.training)
 
 
-def _describe(run: Run, recipe: Recipe) -> dict[str, Any]:
-    return {
-        "learning_rate": recipe.settings.learning_rate,
-        "training_accuracy": run.verdict()["training_accuracy"],
-    }
-
-
-def _tries(folder: Path) -> list[dict[str, Any]]:
+def _tries(folder: Path) -> list[Attempt]:
     path = folder / TRIES
-    return list(read_json(path)["tries"]) if path.is_file() else []
+    return [Attempt(**each) for each in read_json(path)["tries"]] if path.is_file() else []
 
 
-def _forget(folder: Path, tries: list[dict[str, Any]]) -> None:
+def _forget(folder: Path, tries: list[Attempt]) -> None:
     """Remove what a try that fell short left behind; the note of it stays."""
-    if not (folder / "run.json").is_file():
+    if not (folder / paths.RUN).is_file():
         return
-    run = Run.open(folder)
-    rates = [attempt["learning_rate"] for attempt in tries]
-    if _rate(run.about, run.protocol) not in rates:
+    rate = Run.open(folder).settings.finetune.learning_rate
+    if rate not in [attempt.learning_rate for attempt in tries]:
         return
     try:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        for name in ("training.parquet", "labels.parquet", "run.json"):
+        shutil.rmtree(folder / paths.CHECKPOINTS, ignore_errors=True)
+        for name in (paths.TRAINING, paths.LABELS, paths.RUN):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{folder} cannot be cleared for another try: {error}.") from error
-
-
-def _rate(about: dict[str, Any], protocol: Protocol) -> float:
-    settings = protocol.finetune
-    return settings.large_learning_rate if about.get("is_large") else settings.learning_rate

@@ -1,6 +1,5 @@
 """What planning needs to know of models and data without loading them: sizes and fingerprints."""
 
-import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -11,16 +10,9 @@ from typing import Any
 from memloc.data.sources import DATA_VARIABLE
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import ModelError, SettingsError
+from memloc.identity import hash_checkpoint, hash_files
 from memloc.models import tiny
 from memloc.models.catalogue import known_models
-
-SAMPLES, SAMPLE = 256, 2**14
-"""Pieces of a file, and bytes of each, that its fingerprint looks at."""
-
-
-READ = {".safetensors", ".json", ".bin", ".txt", ".model"}
-"""Endings of the files of a model that decide what it does."""
-
 
 @dataclass(frozen=True)
 class Shape:
@@ -100,8 +92,7 @@ def model_fingerprint(name: str) -> str:
     local = Path(name).expanduser()
     if name in tiny.NAMES or not local.is_dir():
         return name
-    files = [p for p in sorted(local.iterdir()) if p.suffix in READ]
-    return f"{local.name} {_of_files(files)}"
+    return f"{local.name} {hash_checkpoint(local)}"
 
 
 def data_folder(given: str | None) -> Path | None:
@@ -115,7 +106,7 @@ def task_fingerprint(name: str, folder: Path | None) -> str:
     whole = name.removesuffix("-binary")
     if whole not in PAPER_TASKS or folder is None:
         return name
-    return f"{name} {_of_files(sorted((folder / whole).glob('*')))}"
+    return f"{name} {hash_files(sorted((folder / whole).glob('*')))}"
 
 
 @cache
@@ -124,16 +115,3 @@ def training_examples(task: str, examples: int | None = None) -> int:
     text = known_tasks()[task].train_size.removeprefix("part of ")
     whole = round(float(text[:-1]) * 1000) if text.endswith("k") else int(text)
     return min(whole, examples or whole)
-
-
-def _of_files(files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in files:
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}".encode())
-        with path.open("rb") as file:
-            # Evenly spread: every layer of a checkpoint has some; small files are read whole.
-            for place in range(0, size, max(SAMPLE, size // SAMPLES)):
-                file.seek(place)
-                digest.update(file.read(SAMPLE))
-    return digest.hexdigest()[:16]

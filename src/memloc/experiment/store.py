@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from memloc import paths
 from memloc.errors import StoreError
 from memloc.experiment.plan import Plan, Step
 from memloc.records import cannot_write, read_json, versions, write_json
 
-STEPS, LOGS = "steps", "logs"
-"""Folders of a study with a record and a log of every step."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,11 @@ class Store:
 
     def record_path(self, name: str) -> Path:
         """Where a step's record is kept."""
-        return self.folder / STEPS / f"{name}.json"
+        return self.folder / paths.STEPS / f"{name}.json"
 
     def log_path(self, name: str) -> Path:
         """Where a step's output is kept."""
-        return self.folder / LOGS / f"{name}.log"
+        return self.folder / paths.LOGS / f"{name}.log"
 
     def record(self, name: str) -> dict[str, Any] | None:
         """What is known of a step, if it was ever begun."""

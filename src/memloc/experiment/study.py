@@ -8,7 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from memloc.config import FILE, read_study
+from memloc import paths
+from memloc.config import read_study
 from memloc.errors import SettingsError, StoreError, lookup
 from memloc.experiment.estimate import Estimate, calibration, estimate
 from memloc.experiment.execute import Carrying, Executor, Progress, Watcher, cores, threads_for
@@ -44,7 +45,7 @@ def init_study(example: str, folder: str | Path | None = None) -> Path:
     """Write the example's file into a folder, which becomes the study's; returns the file."""
     lookup("example study", example, {name: name for name in EXAMPLES})
     text = files("memloc.experiment").joinpath("examples", f"{example}.yaml").read_text("utf-8")
-    path = (Path(example) if folder is None else Path(folder)) / FILE
+    path = (Path(example) if folder is None else Path(folder)) / paths.STUDY
     if path.exists() and path.read_text(encoding="utf-8") != text:
         raise StoreError(f"{path} is there already and is another one: choose another folder.")
     with whole_file(path) as draft:

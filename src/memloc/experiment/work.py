@@ -1,22 +1,18 @@
 """What the steps of a study do: each is one call of a library function."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memloc.analyse.analyse import analyse_run
-from memloc.analyse.material import GROUPS
 from memloc.data.sources import load_task, subsample
-from memloc.experiment.control import Control, make_plants, read_control
 from memloc.experiment.plan import Plan, Step
-from memloc.experiment.planning import DECIDED_BY
-from memloc.localise.localise import localise
-from memloc.localise.subjects import run_subject
+from memloc.experiment.plants import make_null, make_plant
+from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
 from memloc.protocol import Protocol
 from memloc.records import Task
-from memloc.train.run import Run
+from memloc.run import WEIGHTS, Run
+from memloc.train.planting import Plant
 from memloc.train.training import Recipe, train_run
 from memloc.train.windows import read_window
 
@@ -27,23 +23,32 @@ def do(plan: Plan, step: Step) -> None:
 
 
 def _train(plan: Plan, step: Step) -> None:
+    train_run(_recipe(plan, step), _folder(plan, step.what), step.what["weights"])
+
+
+def _recipe(plan: Plan, step: Step) -> Recipe:
     study, what = plan.file.study, step.what
-    recipe = Recipe(
+    task = _task(plan, what, what["task"])
+    return Recipe(
         what["model"],
-        _task(plan, what),
+        task,
         what["seed"],
-        study.protocol,
+        _protocol(plan, step),
         options=LoadOptions(depth=study.depth),
         device=study.device,
+        command=f"memloc run {plan.file.folder}",
     )
-    train_run(recipe, _folder(plan, what), what["weights"])
 
 
-def _task(plan: Plan, what: Mapping[str, Any]) -> Task:
+def _protocol(plan: Plan, step: Step) -> Protocol:
+    return plan.file.study.protocol.replace(step.what["overrides"])
+
+
+def _task(plan: Plan, what: Mapping[str, Any], name: str) -> Task:
     study = plan.file.study
     seed = study.protocol.noise.seed
     given = what["data_folder"]
-    task = load_task(what["task"], folder=given and Path(given), seed=seed)
+    task = load_task(name, folder=given and Path(given), seed=seed)
     few = study.examples
     return task if few is None or few >= len(task.train) else subsample(task, few, seed)
 
@@ -52,64 +57,36 @@ def _folder(plan: Plan, what: Mapping[str, Any]) -> Path:
     return plan.file.folder / str(what["folder"])
 
 
-def _localise(plan: Plan, step: Step) -> None:
-    study, what = plan.file.study, step.what
-    run = Run.open(_folder(plan, what))
-    run.require_memorised(what["force"])
-    # The study's settings: those in the run's record may have been others when it was trained.
-    subject = replace(run_subject(run, study.device), protocol=study.protocol)
-    localise(subject, run.folder / "localise", [what["name"]], force=what["force"])
-
-
-def _analyse(plan: Plan, step: Step) -> None:
-    study, what = plan.file.study, step.what
-    settings = study.protocol.flat()
-    changes = {name: v for name, v in settings.items() if name.split(".")[0] in GROUPS}
-    analyse_run(
-        _folder(plan, what),
-        [what["name"]],
-        changes=changes,
-        force=what["force"],
-        device=study.device,
-    )
+def _look(plan: Plan, step: Step) -> None:
+    study, protocol = plan.file.study, _protocol(plan, step)
+    run = Run.open(_folder(plan, step.what), study.device)
+    method = protocol.method(step.what["name"])
+    apply(run, [method], protocol.verdict, force=step.what["force"])
 
 
 def _plant(plan: Plan, step: Step) -> None:
-    study, what = plan.file.study, step.what
-    for folder in what["folders"]:
-        _refresh(plan.file.folder / folder, study.protocol)
-    given = what["data_folder"]
-    control = Control(
-        models=[what["model"]],
-        tasks=[_task(plan, what)],
-        windows=[read_window(what["window"])],
-        methods=what["methods"],
-        nulls="all" if what["null"] else "none",
-        protocol=study.protocol,
-        seed=what["seed"],
-        options=LoadOptions(depth=study.depth),
-        data_folder=given and Path(given),
-        device=study.device,
-    )
-    make_plants(control, plan.file.folder)
+    study, what, recipe = plan.file.study, step.what, _recipe(plan, step)
+    methods = [recipe.protocol.method(name) for name in what["methods"]]
+    needed = {"final", *(w for m in methods for w in (*m.needs, *m.uses))}
+    weights = tuple(name for name in WEIGHTS if name in needed)
+    plant = Plant(read_window(what["window"]), _auxiliary(plan, what))
+    folders = [plan.file.folder / folder for folder in what["folders"]]
+    made = make_plant(recipe, plant, folders[0], weights)
+    found = [made]
+    if made.enough and what["null"]:
+        found.append(make_null(recipe, made, folders[1], weights))
+    for planted in found:
+        if planted.enough:
+            run = Run.open(planted.run.folder, study.device)
+            apply(run, methods, recipe.protocol.verdict)
 
 
-def _refresh(folder: Path, protocol: Protocol) -> None:
-    """Give a planted run that is there already the methods' settings as they are now."""
-    if not (folder / "run.json").is_file():
-        return
-    run = Run.open(folder)
-    groups = {name.split(".")[0] for names in DECIDED_BY.values() for name in names}
-    changes = {k: v for k, v in protocol.flat().items() if k.split(".")[0] in groups}
-    if run.about["control"]["null"]:  # where errors are never shares of one that may be nil
-        changes = {k: v for k, v in changes.items() if not k.endswith(".normalise")}
-    now = run.protocol.replace(changes)
-    if now != run.protocol:
-        run.note(protocol=now.model_dump(mode="json"), changes=now.changes())
-
-
-def _control(plan: Plan, step: Step) -> None:  # noqa: ARG001
-    read_control(plan.file.folder, plan.file.study.protocol.control)
+def _auxiliary(plan: Plan, what: Mapping[str, Any]) -> Task:
+    protocol, given = plan.file.study.protocol, what["data_folder"]
+    settings, seed = protocol.control, protocol.noise.seed
+    task = load_task(settings.auxiliary, folder=given and Path(given), seed=seed)
+    few = settings.auxiliary_examples
+    return task if few is None or few >= len(task.train) else subsample(task, few, seed)
 
 
 def _report(plan: Plan, step: Step) -> None:  # noqa: ARG001
@@ -120,9 +97,8 @@ def _report(plan: Plan, step: Step) -> None:  # noqa: ARG001
 
 DO: dict[str, Callable[[Plan, Step], None]] = {
     "train": _train,
-    "localise": _localise,
-    "analyse": _analyse,
+    "localise": _look,
+    "analyse": _look,
     "plant": _plant,
-    "control": _control,
     "report": _report,
 }

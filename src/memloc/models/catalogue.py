@@ -4,7 +4,16 @@ import json
 from dataclasses import dataclass
 
 from memloc.models import tiny
-from memloc.protocol import preset
+
+
+PAPER_MODELS = (
+    ("google-bert/bert-base-cased", 12, 768),
+    ("facebook/opt-125m", 12, 768),
+    ("EleutherAI/gpt-neo-125m", 12, 768),
+    ("EleutherAI/pythia-160m-deduped", 12, 768),
+    ("facebook/opt-1.3b", 24, 2048),
+)
+"""Name, layers and width; the last one is of appendix B."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,4 @@ def _embedded(name: str) -> ModelRow:
 
 
 def _paper() -> list[ModelRow]:
-    models = preset("paper").models
-    small = [ModelRow(name, "12", "768", "hub") for name in models.small]
-    return small + [ModelRow(name, "24", "2048", "hub") for name in models.large]
+    return [ModelRow(name, str(depth), str(width), "hub") for name, depth, width in PAPER_MODELS]

@@ -53,6 +53,18 @@ def check_model(name: str, options: LoadOptions | None = None) -> CheckReport:
     return report
 
 
+def check_pair(final: Classifier, other: Classifier, what: str) -> None:
+    """Refuse two sets of weights that are not of the same model."""
+    for name in ("depth", "width"):
+        here, there = getattr(final.stack, name), getattr(other.stack, name)
+        if here != there:
+            raise ModelError(f"The final weights have {name} {here}, the {what} ones {there}.")
+    for name in ("vocab_size", "num_labels", "model_type"):
+        here, there = getattr(final.model.config, name), getattr(other.model.config, name)
+        if here != there:
+            raise ModelError(f"The final weights have {name} {here}, the {what} ones {there}.")
+
+
 def examine(loaded: Classifier) -> CheckReport:
     """The report, whatever it says."""
     model, stack = loaded.model.eval(), loaded.stack

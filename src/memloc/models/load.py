@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from memloc.errors import ModelError
 from memloc.models import tiny
+from memloc.models.catalogue import known_models
 from memloc.models.stack import Stack
-from memloc.protocol import preset
 from memloc.seeds import torch_seeded
 
 
@@ -258,7 +258,7 @@ def _why_not(name: str, error: Exception) -> str:
         reason += " (weights in other formats, which can carry code, are read with --any-format)"
     if Path(name).expanduser().is_dir() or name in tiny.NAMES:
         return f"{name} cannot be loaded as a classifier, it may be damaged: {reason}"
-    known = [*tiny.NAMES, *preset("paper").flat()["models.small"]]
+    known = [row.name for row in known_models()]
     near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
     return (
         f"Model {name!r} is no folder here, and the hub did not give it.{near} Without access to "

@@ -1,37 +1,36 @@
 """The results of a study as pandas tables: what figures, tables and the report are made of."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from memloc import paths
+from memloc.config import read_study
 from memloc.errors import StoreError
-from memloc.records import read_table
-from memloc.results import parts
-from memloc.results.columns import COLUMNS, KEY, Columns, keyed, stacked
-from memloc.results.find import Found, find_runs
-from memloc.results.reading import Reverted, Scores, read_note, read_scores, read_tables
-from memloc.train.run import Run
+from memloc.methods.result import read_about
+from memloc.protocol import Protocol, preset
+from memloc.records import read_columns, read_table
+from memloc.results.columns import COLUMNS, KEY, PLANT
+from memloc.results.planted import control_tables
+from memloc.run import Run, RunRecord, at_the_end
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
-ANALYSES = {
+LOCALISED = ("layers", "mcog", "windows", "gradients", "noise_probes")
+"""Tables of localisers, which keep their name and get a column with the method's."""
+ANALYSED = {
     "centroids": {"layers": "centroids", "events": "events"},
     "label_probes": {"layers": "label_probes", "events": "events"},
     "generalisation": {"summary": "generalisation", "examples": "memorisation"},
 }
-"""File of an analysis, table in it, and what the table is called here."""
-CONTROL = {
-    "control": "scores",
-    "control_layers": "layers",
-    "control_gradients": "gradients",
-    "nulls": "nulls",
-    "plants": "plants",
-    "post_processing": "post_processing",
-}
-"""The tables that the control set-up leaves for the whole study, and their files."""
+"""Tables of analyses, and what each is called here."""
+TABLES = (*LOCALISED, "centroids", "events", "label_probes", "generalisation", "memorisation")
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,11 @@ class Results:
     post_processing: "pd.DataFrame"
 
     @cached_property
+    def protocol(self) -> Protocol:
+        """The settings of the study; of runs without one, the first run's preset."""
+        return _protocol(self.folder, self.records)
+
+    @cached_property
     def examples(self) -> "pd.DataFrame":
         """The training examples of every run, labels by name."""
         return self.examples_of(self.runs)
@@ -74,33 +78,34 @@ class Results:
     def examples_of(self, runs: "pd.DataFrame", *, noisy_only: bool = False) -> "pd.DataFrame":
         """The part of `examples` that belongs to some rows of `runs`."""
         opened = self._opened(runs)
-        return stacked(
-            "examples", ((f.key, parts.examples(f, noisy_only=noisy_only)) for f in opened)
-        )
+        return _stacked("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
 
     def reverted_of(self, runs: "pd.DataFrame") -> "pd.DataFrame":
         """The part of `reverted` that belongs to some rows of `runs`."""
-        opened = self._opened(runs)
-        return stacked(
-            "reverted", ((f.key, o.table()) for f in opened for o in parts.outcomes_of(f))
-        )
+        found = []
+        for key, run in self._opened(runs):
+            for method, table in _outcome_files(run):
+                rows = read_columns(table, ["example", "first", "last", "wrong"], NOISY)
+                found.append(({**key, "method": method}, rows.to_pandas()))
+        return _stacked("reverted", found)
 
-    def outcomes_of(self, run: "pd.DataFrame") -> list[Reverted]:
+    def outcomes_of(self, run: "pd.DataFrame") -> "list[Reverted]":
         """The same of one run as matrices, which are smaller; a row of `runs` is given."""
-        (found,) = self._opened(run)
-        return parts.outcomes_of(found)
+        ((_, opened),) = self._opened(run)
+        return [_reverted(method, table) for method, table in _outcome_files(opened)]
 
     @cached_property
-    def abouts(self) -> list[dict[str, Any]]:
-        """The records of the runs, in the order of `runs`: settings, task, verdict."""
-        return [found.run.about for found in self._opened(self.runs)]
+    def records(self) -> list[RunRecord]:
+        """The records of the runs, in the order of `runs`: settings, task, accuracies."""
+        return [run.record for _, run in self._opened(self.runs)]
 
     @cached_property
     def versions(self) -> list[dict[str, str]]:
         """The versions that the runs were made with, each set of them once."""
-        paths = [self.folder / folder / "training.parquet" for folder in self.runs["folder"]]
-        notes = [read_note(path) for path in paths if path.is_file()]
-        return list({tuple(n["versions"].items()): n["versions"] for n in notes}.values())
+        files = [self.folder / folder / paths.LABELS for folder in self.runs["folder"]]
+        notes = [read_columns(path, []).schema.metadata[b"memloc"] for path in files]
+        found = [_versions(note) for note in notes]
+        return list({tuple(each.items()): each for each in found}.values())
 
     def only(self, **values: object) -> "Results":
         """The rows of one task, model or seed, e.g. `only(model="tiny-opt")`."""
@@ -108,9 +113,29 @@ class Results:
         chosen: dict[str, Any] = {name: _rows(t, values) for name, t in tables.items()}
         return replace(self, **chosen)
 
-    def _opened(self, runs: "pd.DataFrame") -> Iterator[Found]:
+    def _opened(self, runs: "pd.DataFrame") -> Iterator[tuple[dict[str, Any], Run]]:
         for row in runs.to_dict("records"):
-            yield Found({name: row[name] for name in KEY}, Run.open(self.folder / row["folder"]))
+            yield {name: row[name] for name in KEY}, Run.open(self.folder / row["folder"])
+
+
+NOISY = [("is_noisy", "==", True)]
+
+
+@dataclass(frozen=True)
+class Reverted:
+    """Which windows of layers undo which noisy example, by one method."""
+
+    method: str
+    examples: "np.ndarray[Any, Any]"
+    """(n,)."""
+    windows: "np.ndarray[Any, Any]"
+    """(W, 2): first and last layer, from 1."""
+    wrong: "np.ndarray[Any, Any]"
+    """(n, W): the assigned label is no longer predicted."""
+
+    def take(self, rows: "np.ndarray[Any, Any]") -> "Reverted":
+        """Some of the examples, in that order."""
+        return replace(self, examples=self.examples[rows], wrong=self.wrong[rows])
 
 
 def load_results(path: str | Path) -> Results:
@@ -118,70 +143,187 @@ def load_results(path: str | Path) -> Results:
     folder = Path(path)
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder: give a study, e.g. `runs`.")
-    runs = find_runs(folder)
-    curves = [parts.training(found) for found in runs]
-    pairs = list(zip(runs, curves, strict=True))
+    every = _find_runs(folder)
+    runs = _keyed([run for run in every if run.record.plant is None], folder)
+    protocol = _protocol(folder, [run.record for run in every])
+    curves = [(key, run.training()) for key, run in runs]
+    needed = protocol.verdict.noisy_at_least
+    rows = [
+        (key, _run_row(run, folder, curve, needed))
+        for (key, run), (_, curve) in zip(runs, curves, strict=True)
+    ]
+    planted = [(_plant_key(run), run) for run in every if run.record.plant is not None]
     return Results(
         folder=folder,
-        runs=stacked("runs", ((f.key, parts.run_row(f, folder, curve)) for f, curve in pairs)),
-        training=stacked("training", ((f.key, curve) for f, curve in pairs if len(curve))),
-        **_localised(runs),
-        **_analyses(runs),
-        **{name: _summary(name, folder / "control" / file) for name, file in CONTROL.items()},
+        runs=_stacked("runs", rows),
+        training=_stacked("training", [(key, curve) for key, curve in curves if len(curve)]),
+        **{name: _stacked(name, found) for name, found in _collected(runs).items()},
+        **control_tables(planted, _collected(planted), protocol.control),
     )
 
 
-def _localised(runs: list[Found]) -> "dict[str, pd.DataFrame]":
-    found: dict[str, list[Any]] = {name: [] for name in LOCALISED}
+def _find_runs(folder: Path) -> list[Run]:
+    places = [p.parent for p in folder.rglob(paths.RUN) if paths.CHECKPOINTS not in p.parts]
+    # Deepest first: what stands where `memloc train` puts it keeps the plain name.
+    places.sort(key=lambda p: (-len(p.parts), str(p)))
+    return [Run.open(place) for place in places]
+
+
+def _keyed(runs: Sequence[Run], folder: Path) -> list[tuple[dict[str, Any], Run]]:
+    seen: set[tuple[Any, ...]] = set()
+    found = []
     for run in runs:
-        for scores in map(read_scores, run.score_files()):
-            for name, make in LOCALISED.items():
-                columns = make(scores)
-                if columns is not None:
-                    found[name].append(({**run.key, "method": scores.method}, columns))
-    return {name: stacked(name, tables) for name, tables in found.items()}
+        key = _key(run)
+        if tuple(key.values()) in seen:  # two runs of one task, model and seed never merge
+            key["model"] += f" ({run.folder.relative_to(folder)})"
+        seen.add(tuple(key.values()))
+        found.append((key, run))
+    return sorted(found, key=lambda pair: [str(pair[0][n]) for n in ("task", "model", "seed")])
 
 
-LOCALISED: dict[str, Callable[[Scores], Columns | None]] = {
-    "layers": parts.layers,
-    "mcog": parts.mcog,
-    "windows": parts.windows,
-    "gradients": parts.gradients,
-    "noise_probes": parts.noise_probes,
-}
-"""The tables that localisers' files give."""
+def _key(run: Run) -> dict[str, Any]:
+    task = run.record.task
+    return dict(zip(KEY, (task.name, task.category, run.model_name, run.seed), strict=True))
 
 
-def _analyses(runs: list[Found]) -> "dict[str, pd.DataFrame]":
-    found: dict[str, list[Any]] = {name: [] for t in ANALYSES.values() for name in t.values()}
-    for run in runs:
-        for file, tables in ANALYSES.items():
-            path = run.run.folder / "analyse" / f"{file}.parquet"
-            if path.is_file():
-                for inside, table in read_tables(path, list(tables)).items():
-                    found[tables[inside]].append((run.key, *table))
-    return {name: _analysed(name, tables) for name, tables in found.items()}
+def _plant_key(run: Run) -> dict[str, Any]:
+    plant = run.record.plant
+    assert plant is not None
+    return {**_key(run), **{name: getattr(plant, name) for name in PLANT}}
 
 
-def _analysed(name: str, tables: list[Any]) -> "pd.DataFrame":
+def _protocol(folder: Path, records: Sequence[RunRecord]) -> Protocol:
+    if (folder / paths.STUDY).is_file():
+        return read_study(folder).study.protocol
+    return preset(records[0].settings.preset if records else "paper")
+
+
+def _collected(runs: Iterable[tuple[dict[str, Any], Run]]) -> dict[str, list[Any]]:
+    """The tables of all methods of some runs, each with its run's key, by what they are here."""
+    found: dict[str, list[Any]] = {name: [] for name in TABLES}
+    for key, run in runs:
+        for folder in sorted((run.folder / paths.RESULTS).glob(f"*/{paths.ABOUT}")):
+            about = read_about(folder.parent)
+            is_localiser = "mcog" in about["tables"]
+            names = ANALYSED.get(about["method"], {})
+            if is_localiser:
+                names = {name: name for name in LOCALISED}
+            for table, name in names.items():
+                if table in about["tables"]:
+                    rows = read_columns(folder.parent / f"{table}.parquet")
+                    method = {"method": about["method"]} if is_localiser else {}
+                    found[name].append(({**key, **method}, rows))
+    return found
+
+
+def _stacked(name: str, parts: "Sequence[tuple[Mapping[str, Any], Any]]") -> "pd.DataFrame":
+    """The table of this name from its parts, each with the key that stands before its rows."""
+    import pandas as pd
+
+    if not parts:
+        return pd.DataFrame(columns=list(COLUMNS[name]))
+    keys, tables = zip(*parts, strict=True)
+    body = joined(tables)
+    rows = np.repeat(np.arange(len(keys)), [len(table) for table in tables])
+    before = pd.DataFrame([dict(key) for key in keys]).take(rows).reset_index(drop=True)
+    extra = [column for column in before if column in body]
+    whole = pd.concat([before, body.drop(columns=extra)], axis=1)
+    lacking = sorted(set(COLUMNS[name]) - set(whole.columns))
+    if lacking:
+        raise StoreError(
+            f"A table of {name} has no column {lacking[0]}: it is damaged or of another version; "
+            "run what made it again."
+        )
+    return whole[list(COLUMNS[name])]
+
+
+def joined(tables: "Sequence[pa.Table | pd.DataFrame]") -> "pd.DataFrame":
+    """Tables one below the other; as they are read, a study has thousands of small ones."""
+    import pandas as pd
     import pyarrow as pa
 
-    if not tables:
-        return stacked(name, [])
-    keys, rows, types = zip(*tables, strict=True)
-    whole = pa.concat_tables(rows, promote_options="permissive").to_pandas().astype(types[0])
-    return keyed(name, whole, keys, [part.num_rows for part in rows])
+    if isinstance(tables[0], pd.DataFrame):
+        return pd.concat(tables, ignore_index=True)
+    whole: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    return whole
 
 
-def _summary(name: str, file: Path) -> "pd.DataFrame":
-    path = file.with_suffix(".parquet")
-    if not path.is_file():
-        return stacked(name, [])
-    table, _ = read_table(path)
-    lacking = sorted(set(COLUMNS[name]) - set(table.columns))
-    if lacking:
-        raise StoreError(f"{path} has no column {lacking[0]}; `memloc control` writes it anew.")
-    return table[list(COLUMNS[name])]
+def _run_row(run: Run, folder: Path, curve: "pd.DataFrame", needed: float) -> "pd.DataFrame":
+    """What the run is of and what became of it; a run that is not finished memorised nothing."""
+    import pandas as pd
+
+    task, verdict = run.record.task, run.verdict(needed)
+    final = run.record.final
+    chance = 1 / len(task.label_names)
+    unseen = at_the_end(curve, "noisy", "validation_accuracy")
+    row = {
+        "depth": run.depth,
+        "n_classes": len(task.label_names),
+        "train": task.train,
+        "noisy": task.noisy,
+        "validation": _n_validation(run),
+        "memorised": verdict is not None and verdict.memorised,
+        "noisy_accuracy": final.noisy if final else np.nan,
+        "clean_accuracy": final.clean if final else np.nan,
+        "training_accuracy": final.training if final else np.nan,
+        "reference_accuracy": at_the_end(curve, "original", "accuracy"),
+        "validation_accuracy": unseen,
+        "validation_score": (unseen - chance) / (1 - chance),
+        "preset": run.settings.preset,
+        "changes": ", ".join(f"{k}={v}" for k, v in run.settings.changes().items()),
+        "folder": str(run.folder.relative_to(folder)),
+    }
+    return pd.DataFrame([row])
+
+
+def _n_validation(run: Run) -> int:
+    """How many examples the accuracy on unseen data is measured on."""
+    path = run.folder / paths.LABELS
+    unseen = [("split", "==", "validation")]
+    return len(read_columns(path, ["split"], unseen)) if path.is_file() else 0
+
+
+def _examples(run: Run, noisy_only: bool) -> "pd.DataFrame":
+    """The training examples, labels by name."""
+    import pandas as pd
+
+    wanted = [("split", "==", "train"), *(NOISY if noisy_only else [])]
+    columns = ["row", "parts", "original", "assigned", "is_noisy"]
+    read = read_columns(run.folder / paths.LABELS, columns, wanted)
+    rows = read.to_pandas().sort_values("row", kind="stable")
+    # Where labels before noise are not known, the last name stands for them.
+    names = np.array([*run.record.task.label_names, "not known"], dtype=object)
+    return pd.DataFrame(
+        {
+            "example": rows["row"].to_numpy(np.int64),
+            "text": [" ‖ ".join(parts) for parts in rows["parts"]],
+            "original": names[rows["original"]],
+            "assigned": names[rows["assigned"]],
+            "is_noisy": rows["is_noisy"].to_numpy(bool),
+        }
+    )
+
+
+def _outcome_files(run: Run) -> list[tuple[str, Path]]:
+    """Methods that change windows, and where they say which examples each window undoes."""
+    files = sorted((run.folder / paths.RESULTS).glob("*/outcomes.parquet"))
+    return [(path.parent.name, path) for path in files]
+
+
+def _reverted(method: str, path: Path) -> Reverted:
+    table = read_columns(path, ["example", "first", "last", "wrong"], NOISY)
+    example, first, last, wrong = (table[n].to_numpy() for n in table.column_names)
+    n = len(np.unique(example))  # as they are written: example by example, all windows of each
+    ends = np.column_stack([first, last]).astype(np.int64).reshape(n, -1, 2)[0]
+    rows = example.reshape(n, -1)[:, 0].astype(np.int64)
+    return Reverted(method, rows, ends, wrong.astype(bool).reshape(n, -1))
+
+
+def _versions(note: bytes) -> dict[str, str]:
+    import json
+
+    found: dict[str, str] = json.loads(note).get("versions", {})
+    return found
 
 
 def _rows(table: "pd.DataFrame", values: Mapping[str, object]) -> "pd.DataFrame":

@@ -1,11 +1,5 @@
 """The columns of every table, which it has even where it has no row."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 KEY = ("task", "category", "model", "seed")
 """What a table starts with: which run a row is of."""
 PLANT = ("first", "last", "null")
@@ -66,42 +60,3 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }
 
 
-Columns: TypeAlias = Mapping[str, Any]
-"""A table as its columns, each an array."""
-
-
-def stacked(
-    name: str, parts: "Iterable[tuple[Mapping[str, Any], Columns | pd.DataFrame]]"
-) -> "pd.DataFrame":
-    """The table of this name from its parts, each with the key that stands before its rows."""
-    import pandas as pd
-
-    found = list(parts)
-    if not found:
-        return pd.DataFrame(columns=list(COLUMNS[name]))
-    keys, tables = zip(*found, strict=True)
-    wanted = [column for column in COLUMNS[name] if column not in keys[0]]
-    # Columns, not frames: a study has thousands of small ones.
-    body = {c: _joined([table[c] for table in tables]) for c in wanted}
-    return keyed(name, pd.DataFrame(body), keys, [len(table[wanted[0]]) for table in tables])
-
-
-def keyed(
-    name: str, table: "pd.DataFrame", keys: "Sequence[Mapping[str, Any]]", sizes: Sequence[int]
-) -> "pd.DataFrame":
-    """The table of this name from the rows of several parts, so many of each."""
-    import numpy as np
-    import pandas as pd
-
-    rows = np.repeat(np.arange(len(keys)), sizes)
-    before = pd.DataFrame([dict(key) for key in keys]).take(rows).reset_index(drop=True)
-    return pd.concat([before, table], axis=1)[list(COLUMNS[name])]
-
-
-def _joined(columns: "Sequence[Any]") -> Any:
-    import numpy as np
-    import pandas as pd
-
-    if isinstance(columns[0], pd.Series):
-        return pd.concat(columns, ignore_index=True)
-    return np.concatenate(columns)

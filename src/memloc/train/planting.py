@@ -7,7 +7,6 @@ in its window, so there it is known where a localiser should point.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -17,6 +16,7 @@ from memloc.models.load import Classifier
 from memloc.models.parts import find_parts
 from memloc.protocol import ControlSettings, FineTuneSettings
 from memloc.records import Task
+from memloc.run import PlantRecord
 from memloc.train.finetune import Objective, learning, logits_of
 from memloc.train.gathering import Parameters, merged
 
@@ -35,14 +35,15 @@ class Plant:
     null: bool = False
     """Nothing is memorised: the labels are the original ones, learnt in another order."""
 
-    def about(self, settings: ControlSettings) -> dict[str, Any]:
-        """What identifies it, for a run to say; layers from 1."""
-        return {
-            "window": [self.window.start + 1, self.window.stop],
-            "auxiliary": self.auxiliary.name,
-            "auxiliary_learning_rate": settings.auxiliary_learning_rate,
-            "null": self.null,
-        }
+    def record(self, settings: ControlSettings) -> PlantRecord:
+        """What identifies it, for a run to say."""
+        return PlantRecord(
+            first=self.window.start + 1,
+            last=self.window.stop,
+            null=self.null,
+            auxiliary=self.auxiliary.name,
+            settings={"auxiliary_learning_rate": settings.auxiliary_learning_rate},
+        )
 
 
 def share_body(trained: Classifier, auxiliary: Classifier) -> None:

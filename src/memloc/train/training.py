@@ -1,6 +1,5 @@
 """From a task and a model to the weights of a run: θ_M1 and θ_M2, θ_O, and θ_F."""
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from memloc import paths
 from memloc.data.encode import Encoded
 from memloc.data.perturb import perturb
 from memloc.errors import DataError, lookup
+from memloc.identity import hash_weights
 from memloc.models import tiny
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
@@ -22,6 +23,7 @@ from memloc.models.stack import Stack
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings, Protocol, preset
 from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, write_table
+from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.train.checkpoints import load_state, save_checkpoint, save_state
 from memloc.train.evaluate import accuracies, encode_for, evaluating, predict
@@ -35,7 +37,6 @@ from memloc.train.finetune import (
 )
 from memloc.train.gathering import Parameters, merged
 from memloc.train.planting import Learner, Plant, share_body, two_objectives
-from memloc.train.run import CHECKPOINTS, TRAININGS, Run, begin
 from memloc.train.vectors import vectors_of
 from memloc.train.windows import check_windows
 
@@ -62,6 +63,8 @@ class Recipe:
     device: str = "auto"
     plant: Plant | None = None
     """Left out: the noisy labels may be memorised anywhere."""
+    command: str = ""
+    """What asked for it, for people to repeat."""
 
     def __post_init__(self) -> None:
         if _left_out(self.protocol):
@@ -81,12 +84,8 @@ class Recipe:
 
     @property
     def settings(self) -> FineTuneSettings:
-        """Fine-tuning as the protocol has it for a model of this size."""
-        settings = self.protocol.finetune
-        if self.model not in self.protocol.models.large:
-            return settings
-        large = {"learning_rate": settings.large_learning_rate}
-        return settings.replace({**large, "batch_size": settings.large_batch_size})
+        """How it is fine-tuned."""
+        return self.protocol.finetune
 
 
 def _left_out(value: Any) -> bool:
@@ -110,20 +109,18 @@ def add_noise(task: Task, protocol: Protocol) -> NoisyLabels:
     )
 
 
-def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECKPOINTS)) -> Run:
+def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(WEIGHTS)) -> Run:
     """Make the missing ones of a run's weights; what is there stays, what was begun goes on."""
-    wanted = {lookup("set of weights", name, CHECKPOINTS) for name in weights}
+    wanted = {lookup("set of weights", name, WEIGHTS) for name in weights}
     pick_device(recipe.device)  # one that is not there is refused before anything is written
     start = _load(recipe, recipe.task)
     if recipe.plant is not None:
         check_windows([recipe.plant.window], start.stack.depth)
-    identity = _identity(recipe, start)
-    run = begin(Path(folder), recipe.task, recipe.noisy, identity)
-    run = run.judged(recipe.settings.noisy_at_least)
-    with suitable_threads(identity["width"]), out_of_memory_explained(recipe.settings):
+    run = begin(Path(folder), recipe.task, recipe.noisy, _record(recipe, start))
+    with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
         for training, last in TRAININGS.items():
             if run.path(last).is_dir():
-                run.state(training).unlink(missing_ok=True)  # stopped just before this
+                paths.training_state(run.folder, training).unlink(missing_ok=True)  # stopped just before this
             elif training in wanted:
                 run = _Training(recipe, run, training).make()
     return run
@@ -134,31 +131,22 @@ def _load(recipe: Recipe, task: Task) -> Classifier:
     return load_model(recipe.model, names, seed=recipe.seed, options=recipe.options)
 
 
-def _identity(recipe: Recipe, start: Classifier) -> dict[str, Any]:
-    return {
-        "model": recipe.model,
-        "weights_hash": _weights_hash(start),
-        "depth": start.stack.depth,
-        "width": start.stack.width,
-        "seed": recipe.seed,
-        "remote_code": recipe.options.remote_code,
-        "any_format": recipe.options.any_format,
-        "is_large": recipe.model in recipe.protocol.models.large,
-        "control": recipe.plant and recipe.plant.about(recipe.protocol.control),
-        "preset": recipe.protocol.preset,
-        "changes": recipe.protocol.changes(),
-        "protocol": recipe.protocol.model_dump(mode="json"),
-    }
-
-
-def _weights_hash(start: Classifier) -> str:
-    """Of the weights that were loaded, not of the new head, which the seed decides."""
-    digest = hashlib.sha256()
-    for name, values in start.model.named_parameters():
-        if name not in start.new_weights:
-            digest.update(name.encode())
-            digest.update(values.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+def _record(recipe: Recipe, start: Classifier) -> RunRecord:
+    # The new head is not among the weights that were loaded: the seed decides it.
+    loaded = ((n, p) for n, p in start.model.named_parameters() if n not in start.new_weights)
+    return RunRecord(
+        model=recipe.model,
+        weights_hash=hash_weights(loaded),
+        depth=start.stack.depth,
+        width=start.stack.width,
+        seed=recipe.seed,
+        task=TaskRecord.of(recipe.task, recipe.noisy),
+        settings=recipe.protocol.for_run(),
+        remote_code=recipe.options.remote_code,
+        any_format=recipe.options.any_format,
+        plant=recipe.plant and recipe.plant.record(recipe.protocol.control),
+        command=recipe.command,
+    )
 
 
 class _Training:
@@ -174,7 +162,7 @@ class _Training:
             "validation": self._encode(recipe.task.validation),
         }
         self.vectors: dict[str, Tensor] = {}
-        self.state = run.state(name)
+        self.state = paths.training_state(run.folder, name)
         self.rows: list[dict[str, Any]] = []
         self.plant = None if name == "frozen" else recipe.plant
         # The null of a planted run differs from its reference by the order of the data alone.
@@ -277,7 +265,7 @@ class _Training:
             fallback = self.recipe.settings.without_near_ceiling == "use last epoch"
             if fallback and not self.run.path("memorised").is_dir():
                 self._save("memorised", epochs)
-            self.run = self.run.note(**self._verdict())
+            self.run = self.run.note(**self._ending())
         # Last: the presence of these weights says that the training is done.
         self._save(TRAININGS[self.name], epochs)
         self.state.unlink()
@@ -286,22 +274,19 @@ class _Training:
     def _write_curve(self) -> None:
         import pandas as pd
 
-        path = self.run.folder / "training.parquet"
+        path = self.run.folder / paths.TRAINING
         table = pd.DataFrame(self.rows)
         if path.is_file():
             others = read_table(path)[0]
             table = pd.concat([others[others["training"] != self.name], table], ignore_index=True)
-        write_table(path, table, {"run": self.run.about})
+        write_table(path, table, {"run": self.run.name})
 
-    def _verdict(self) -> dict[str, Any]:
+    def _ending(self) -> dict[str, Any]:
+        """What the run's record says once its noisy labels are learnt."""
         last, settings = self.rows[-1], self.recipe.settings
-        verdict = {
-            "memorised": last["noisy_accuracy"] >= settings.noisy_at_least,
-            "noisy_accuracy": last["noisy_accuracy"],
-            "clean_accuracy": last["clean_accuracy"],
-            "training_accuracy": last["accuracy"],
-            "needed": settings.noisy_at_least,
-        }
+        final = Accuracies(
+            noisy=last["noisy_accuracy"], clean=last["clean_accuracy"], training=last["accuracy"]
+        )
         best = max(row.get("accuracy", 0) for row in self.rows)
         why = (
             f"no epoch had a training {settings.near_ceiling_score} above "
@@ -309,10 +294,10 @@ class _Training:
             "higher rate."
         )
         is_there = self.run.path("memorised").is_dir()
-        return {"verdict": verdict, "without": {} if is_there else {"memorised": why}}
+        return {"final": final, "without": {} if is_there else {"memorised": why}}
 
     def _save(self, weights: str, epoch: int) -> None:
-        about = {"weights": weights, "epoch": epoch, "run": self.run.about}
+        about = {"weights": weights, "epoch": epoch, "run": self.run.record.model_dump(mode="json")}
         save_checkpoint(self.run.path(weights), self.trained, about)
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 from memloc.errors import SettingsError
 
@@ -38,7 +37,7 @@ def every_window(depth: int, width: int) -> list[range]:
 
 
 def check_windows(windows: Sequence[range], depth: int) -> None:
-    """Refuse windows outside the model, windows that are all of it, and those that overlap."""
+    """Refuse windows outside the model and windows that are all of it."""
     for window in windows:
         name = window_name(window)
         if window.start < 0 or window.stop > depth:
@@ -46,11 +45,4 @@ def check_windows(windows: Sequence[range], depth: int) -> None:
         if not window or len(window) == depth:
             raise SettingsError(
                 f"Window {name} has {len(window)} of {depth} layers: plant in some, not in all."
-            )
-    ordered = sorted(windows, key=lambda w: (w.start, w.stop))
-    for before, after in pairwise(ordered):
-        if after.start < before.stop:
-            raise SettingsError(
-                f"Windows {window_name(before)} and {window_name(after)} overlap: give windows "
-                "that do not, or plant at every position with --every WIDTH."
             )

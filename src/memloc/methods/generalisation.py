@@ -9,31 +9,29 @@ file when it is done, and made again only for other settings.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from memloc.analyse.drift import LEVEL, RESAMPLES
-from memloc.analyse.material import Material
-from memloc.analyse.store import Analysis
-from memloc.data.encode import Encoded
-from memloc.models.stack import Stack
+from memloc.identity import hashed
+from memloc.methods.base import Method, Sizes
+from memloc.methods.drift import LEVEL, RESAMPLES
+from memloc.methods.result import Result
 from memloc.progress import Advance, track
-from memloc.protocol import FineTuneSettings
+from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
 from memloc.records import BoolArray, FloatArray, IntArray, read_table, write_table
+from memloc.run import at_the_end
 from memloc.score.uncertainty import Interval, bootstrap
 from memloc.seeds import generator, number
-from memloc.train.evaluate import predict
-from memloc.train.finetune import Objective, learning, learning_groups, logits_of, train_epoch
-from memloc.train.gathering import merged
-from memloc.train.provenance import plain
-from memloc.train.run import MEMORISED_ONLY, NOT_DECIDING
-from memloc.train.training import Recipe
+from memloc.settings import paper, published
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from memloc.data.encode import Encoded
+    from memloc.models.stack import Stack
+    from memloc.run import Run
 
 
 @dataclass(frozen=True)
@@ -48,21 +46,48 @@ class Half:
     """(examples,): whether that is what it predicts."""
 
 
-def generalisation(material: Material) -> Analysis:
-    """The score, and for every example what models with and without it say."""
-    models = range(1, material.protocol.generalisation.models + 1)
-    kept = {model: _read(material, model) for model in models}
-    made = _train(material, [model for model in models if kept[model] is None])
-    found = [kept[model] or made[model] for model in models]
-    examples = examples_table(found, material.noisy.is_noisy)
-    score = validation_score(material)
-    tables = {
-        "summary": summary(examples, material.task.n_classes, len(models), score),
-        "examples": examples,
-        "models": _models_table(found),
-    }
-    about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(examples)}
-    return Analysis("generalisation", tables, about)
+class Generalisation(Method):
+    """The share of labels that models predict without having seen them; section 5, footnote 8."""
+
+    name = "generalisation"
+    kind = "analysis"
+    needs = ("final", "pretrained")
+
+    models: int = paper(30, "§5, footnote 8", ge=2)
+    """How many models are trained on halves."""
+    share: float = paper(0.5, "§5, footnote 8", gt=0, lt=1)
+    """Share of the training examples that each one sees."""
+    epochs: int = published(10, ge=1)
+    """Passes over that half."""
+    learning_rate: float = published(3e-5, gt=0)
+    """Peak of the schedule."""
+
+    def run(self, run: "Run") -> Result:
+        """The score, and for every example what models with and without it say."""
+        models = range(1, self.models + 1)
+        kept = {model: _read(run, self, model) for model in models}
+        made = _train(run, self, [model for model in models if kept[model] is None])
+        found = [kept[model] or made[model] for model in models]
+        examples = examples_table(found, run.noisy.is_noisy)
+        tables = {
+            "summary": summary(
+                examples, run.task.n_classes, len(models), validation_score(run)
+            ),
+            "examples": examples,
+            "models": _models_table(found),
+        }
+        about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(examples)}
+        return Result(self.name, tables, about)
+
+    def training(self, run: "Run") -> FineTuneSettings:
+        """Fine-tuning as in the run, with this method's rate and epochs."""
+        own = {"learning_rate": self.learning_rate, "epochs": self.epochs}
+        return run.settings.finetune.replace(own)
+
+    def cost(self, sizes: Sizes) -> float:
+        """Every model learns its half and looks at all examples."""
+        learnt = self.epochs * self.share * sizes.examples * sizes.update
+        return self.models * (learnt + sizes.examples * sizes.predict)
 
 
 def half_of(n: int, share: float, seed: int, model: int) -> IntArray:
@@ -128,30 +153,35 @@ def generalised(examples: "pd.DataFrame", n_classes: int) -> Interval:
     return bootstrap(above, rng=rng, n_resamples=RESAMPLES, level=LEVEL).at()
 
 
-def validation_score(material: Material) -> float:
-    """(accuracy - chance) / (1 - chance) of the final weights on unseen data."""
-    table = material.run.training()
-    noisy = table[table["training"] == "noisy"].sort_values("epoch")
-    chance = 1 / material.task.n_classes
-    return float((noisy["validation_accuracy"].iloc[-1] - chance) / (1 - chance))
+def validation_score(run: "Run") -> float:
+    """(accuracy - chance) / (1 - chance) of the final weights on unseen data; NaN without any."""
+    chance = 1 / run.task.n_classes
+    accuracy = at_the_end(run.training(), "noisy", "validation_accuracy")
+    return (accuracy - chance) / (1 - chance)
 
 
-def train_half(material: Material, model: int, advance: Advance = lambda _steps: None) -> Half:
+def train_half(
+    run: "Run", settings: Generalisation, model: int, advance: Advance = lambda _steps: None
+) -> Half:
     """Train one model (from 1) on its half, keep what it says and return it."""
-    n = len(material.noisy.assigned)
-    settings, seed = _settings(material), number(material.run.seed, "generalisation", model)
-    rows = half_of(n, material.protocol.generalisation.share, material.run.seed, model)
-    start = material.run.load_pretrained(seed)
-    start.model.to(material.device)
-    encoded = material.encode(start)
-    _fit(start.stack, encoded, rows, material.noisy.assigned[rows], (settings, seed, advance))
+    from memloc.models.device import pick_device
+    from memloc.train.evaluate import predict
+
+    assigned = run.noisy.assigned
+    seed = number(run.seed, "generalisation", model)
+    rows = half_of(len(assigned), settings.share, run.seed, model)
+    start = run.load_pretrained(seed)
+    start.model.to(pick_device(run.device))
+    encoded = run.encode(start)
+    fit = settings.training(run), seed, advance
+    _fit(start.stack, encoded, rows, assigned[rows], fit)
     logits = predict(start.stack, encoded)
     half = Half(
-        np.isin(np.arange(n), rows),
-        probability_of(logits, material.noisy.assigned),
-        logits.argmax(1) == material.noisy.assigned,
+        np.isin(np.arange(len(assigned)), rows),
+        probability_of(logits, assigned),
+        logits.argmax(1) == assigned,
     )
-    _write(material, model, half)
+    _write(run, settings, model, half)
     return half
 
 
@@ -162,31 +192,28 @@ def probability_of(logits: NDArray[np.floating], labels: IntArray) -> FloatArray
     return np.asarray(powers[np.arange(len(labels)), labels] / powers.sum(1))
 
 
-def _train(material: Material, models: Sequence[int]) -> dict[int, Half]:
+def _train(run: "Run", settings: Generalisation, models: Sequence[int]) -> dict[int, Half]:
     if not models:
         return {}
-    settings, n = _settings(material), len(material.noisy.assigned)
-    size = len(half_of(n, material.protocol.generalisation.share, material.run.seed, 1))
-    updates = settings.epochs * -(-size // settings.batch_size)
-    with track(f"{material.run.name} · generalisation", len(models) * updates) as advance:
-        return {model: train_half(material, model, advance) for model in models}
-
-
-def _settings(material: Material) -> FineTuneSettings:
-    """Fine-tuning as for a model of this size, with the rate and the epochs of this analysis."""
-    model = material.run.about["model"]
-    recipe = Recipe(model, material.task, protocol=material.protocol, noisy=material.noisy)
-    own = material.protocol.generalisation
-    return recipe.settings.replace({"learning_rate": own.learning_rate, "epochs": own.epochs})
+    training = settings.training(run)
+    size = len(half_of(len(run.noisy.assigned), settings.share, run.seed, 1))
+    updates = training.epochs * -(-size // training.batch_size)
+    with track(f"{run.name} · generalisation", len(models) * updates) as advance:
+        return {model: train_half(run, settings, model, advance) for model in models}
 
 
 def _fit(
-    stack: Stack,
-    encoded: Encoded,
+    stack: "Stack",
+    encoded: "Encoded",
     rows: IntArray,
     labels: IntArray,
     how: tuple[FineTuneSettings, int, Advance],
 ) -> None:
+    import torch
+
+    from memloc.train.finetune import Objective, learning, learning_groups, logits_of, train_epoch
+    from memloc.train.gathering import merged
+
     settings, seed, advance = how
     groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
     logits = logits_of(stack, encoded)
@@ -204,41 +231,39 @@ def _fit(
             train_epoch([objective], seed, epoch, advance)
 
 
-def _path(material: Material, model: int) -> Path:
-    return material.work / "generalisation" / f"model-{model}.parquet"
+def _path(run: "Run", model: int) -> Path:
+    return run.work("generalisation") / f"model-{model}.parquet"
 
 
-_NOT_DECIDING = {name.split(".")[1] for name in (*NOT_DECIDING, *MEMORISED_ONLY)}
+_NOT_DECIDING = {name.split(".")[-1] for name in (*NOT_DECIDING, *MEMORISED_ONLY)}
 
 
-def _identity(material: Material, model: int) -> dict[str, Any]:
-    """What decides a model's answers: not how many models there are."""
+def _identity(run: "Run", settings: Generalisation, model: int) -> str:
+    """A hash of what decides a model's answers: not how many models there are."""
     facts = {
         "model": model,
-        "inputs": material.run.inputs,
-        "seed": material.run.seed,
-        "share": material.protocol.generalisation.share,
-        "text": material.protocol.text.model_dump(),
-        "finetune": _settings(material).model_dump(exclude=_NOT_DECIDING),
+        "share": settings.share,
+        "finetune": settings.training(run).model_dump(mode="json", exclude=_NOT_DECIDING),
+        "run": run.identity(["pretrained"]),
     }
-    return plain(facts)
+    return hashed(facts)
 
 
-def _write(material: Material, model: int, half: Half) -> None:
+def _write(run: "Run", settings: Generalisation, model: int, half: Half) -> None:
     import pandas as pd
 
     columns = {"trained": half.trained, "probability": half.probability, "right": half.right}
-    identity = _identity(material, model)
-    write_table(_path(material, model), pd.DataFrame(columns), {"half": identity})
+    identity = _identity(run, settings, model)
+    write_table(_path(run, model), pd.DataFrame(columns), {"identity": identity})
 
 
-def _read(material: Material, model: int) -> Half | None:
+def _read(run: "Run", settings: Generalisation, model: int) -> Half | None:
     """What was kept of a model that is done, if it is of these settings."""
-    path = _path(material, model)
+    path = _path(run, model)
     if not path.is_file():
         return None
     table, note = read_table(path)
-    if note.get("half") != _identity(material, model):
+    if note.get("identity") != _identity(run, settings, model):
         return None
     columns = (("trained", bool), ("probability", np.float64), ("right", bool))
     return Half(*(table[name].to_numpy(kind, copy=True) for name, kind in columns))

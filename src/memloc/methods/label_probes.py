@@ -10,18 +10,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memloc.analyse.drift import LEVEL, RESAMPLES, event_row
-from memloc.analyse.material import Material
-from memloc.analyse.store import Analysis
-from memloc.protocol import LabelProbeSettings
+from memloc.methods.base import Method, Sizes
+from memloc.methods.drift import LEVEL, RESAMPLES, event_row
+from memloc.methods.positions import check_labels
+from memloc.methods.result import Result
+from memloc.protocol import ProbeSettings
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.score.depth import event, first_layer
 from memloc.score.uncertainty import CHUNK, bootstrap_counts
 from memloc.seeds import generator
-from memloc.train.probe import Probes, Target, drawn_f1, shuffled, train_probes
+from memloc.settings import paper
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from memloc.run import Run
+    from memloc.train.probe import Probes
 
 CURVES = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
 """Which examples are asked for which labels."""
@@ -37,31 +41,50 @@ class Curve:
     """The same for shuffled labels."""
 
 
-def label_probes(material: Material) -> Analysis:
-    """F1 by layer of assigned and original labels, and the events that they make."""
-    settings, noisy = material.protocol.probes, material.noisy
-    n_classes = material.task.n_classes
-    targets = {
-        "assigned": Target(noisy.assigned, n_classes),
-        "original": Target(noisy.original, n_classes),
-        "chance": Target(shuffled(noisy.original, settings.seeds), n_classes),
-    }
-    probes = train_probes(material.final_vectors, targets, settings, material.device)
-    once = np.ones((1, len(noisy.is_noisy)), dtype=np.int64)
-    estimates = curves(probes, noisy.is_noisy, once, n_classes)
-    tables = summarise(
-        estimates, _resampled(probes, noisy.is_noisy, n_classes), material.protocol.label_probes
-    )
-    about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(estimates)}
-    return Analysis(
-        "label_probes", {**tables, "seeds": _seeds_table(estimates, settings.seeds)}, about
-    )
+class LabelProbes(Method, ProbeSettings):
+    """F1 by layer of assigned and original labels, and the events that they make; section 5."""
+
+    name = "label_probes"
+    kind = "analysis"
+    needs = ("final",)
+
+    margin: float = paper(0.10, "§5", gt=0, lt=1)
+    """F1 of assigned labels exceeds F1 of original ones by this: memorisation » generalisation."""
+    share: float = paper(0.9, "§5", gt=0, lt=1)
+    """Share of the best F1 above chance, on clean examples, that makes the 90 % event."""
+
+    def run(self, run: "Run") -> Result:
+        """The tables `layers`, `events` and `seeds`."""
+        from memloc.models.device import pick_device
+        from memloc.train.probe import Target, shuffled, train_probes
+
+        noisy, n_classes = run.noisy, run.task.n_classes
+        check_labels(run.task, noisy)
+        targets = {
+            "assigned": Target(noisy.assigned, n_classes),
+            "original": Target(noisy.original, n_classes),
+            "chance": Target(shuffled(noisy.original, self.seeds), n_classes),
+        }
+        vectors = run.vectors("final", self.last_layer)
+        probes = train_probes(vectors, targets, self, str(pick_device(run.device)))
+        once = np.ones((1, len(noisy.is_noisy)), dtype=np.int64)
+        estimates = curves(probes, noisy.is_noisy, once, n_classes)
+        tables = summarise(estimates, _resampled(probes, noisy.is_noisy, n_classes), self)
+        about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(estimates)}
+        return Result(self.name, {**tables, "seeds": _seeds_table(estimates, self.seeds)}, about)
+
+    def cost(self, sizes: Sizes) -> float:
+        """Three times the probes of all layers, and the vectors of one model."""
+        probes = self.epochs * sizes.examples * sizes.probe
+        return 3 * probes + sizes.examples * sizes.predict
 
 
 def curves(
-    probes: Mapping[str, Probes], is_noisy: BoolArray, counts: IntArray, n_classes: int
+    probes: Mapping[str, "Probes"], is_noisy: BoolArray, counts: IntArray, n_classes: int
 ) -> dict[tuple[str, str], Curve]:
     """The three curves when example i is there `counts[:, i]` times, (draws, examples)."""
+    from memloc.train.probe import drawn_f1
+
     found, classes = {}, range(n_classes)
     for examples, labels in CURVES:
         drawn = (counts * (is_noisy if examples == "noisy" else ~is_noisy)).astype(np.float64)
@@ -73,7 +96,7 @@ def curves(
 def summarise(
     estimates: Mapping[tuple[str, str], Curve],
     resampled: Mapping[tuple[str, str], Curve],
-    settings: LabelProbeSettings,
+    settings: LabelProbes,
 ) -> "dict[str, pd.DataFrame]":
     """The tables `layers` and `events`."""
     import pandas as pd
@@ -98,7 +121,7 @@ def summarise(
     return {"layers": layers, "events": events}
 
 
-def memorisation(found: Mapping[tuple[str, str], Curve], settings: LabelProbeSettings) -> BoolArray:
+def memorisation(found: Mapping[tuple[str, str], Curve], settings: LabelProbes) -> BoolArray:
     """Layers 1..L where, on noisy examples, F1 of assigned labels exceeds that of original ones."""
     assigned, original = (
         _over_seeds(found["noisy", labels].f1) for labels in ("assigned", "original")
@@ -106,7 +129,7 @@ def memorisation(found: Mapping[tuple[str, str], Curve], settings: LabelProbeSet
     return np.asarray(assigned > original + settings.margin)[:, 1:]
 
 
-def ninety(found: Mapping[tuple[str, str], Curve], settings: LabelProbeSettings) -> BoolArray:
+def ninety(found: Mapping[tuple[str, str], Curve], settings: LabelProbes) -> BoolArray:
     """Layers 1..L where F1 on clean examples has come so far from chance to its best.
 
     Chance is the mean over layers, which shuffled labels do not know; where the best is not above
@@ -120,7 +143,7 @@ def ninety(found: Mapping[tuple[str, str], Curve], settings: LabelProbeSettings)
 
 
 def _resampled(
-    probes: Mapping[str, Probes], is_noisy: BoolArray, n_classes: int
+    probes: Mapping[str, "Probes"], is_noisy: BoolArray, n_classes: int
 ) -> dict[tuple[str, str], Curve]:
     rng, n = generator(0, "bootstrap", "label probes"), len(is_noisy)
     step = max(1, CHUNK // n)

@@ -1,6 +1,6 @@
-"""Layer swapping: the reference model's layers put into the final one, window by window.
+"""All windows of one model's layers in another, in one sweep through the layers.
 
-All windows are computed in one sweep through the layers. Before a layer there are three kinds of
+Before a layer there are three kinds of
 states (streams) of a batch: the final model's own, those of windows that may still grow, and those
 of windows that have ended. The reference's layer continues the first two (a window starts, a
 window grows), the final model's layer continues the first and the last. So no layer runs twice on
@@ -15,14 +15,10 @@ import torch
 from torch import Tensor
 
 from memloc.data.encode import Encoded
-from memloc.localise.base import Subject, check_pair
-from memloc.localise.scores import LayerScores, Outcomes, from_outcomes
 from memloc.models.repeat import Repeater
 from memloc.models.stack import Prepared, Stack, at_positions
-from memloc.progress import track
-from memloc.records import BoolArray, IntArray
+from memloc.records import IntArray
 from memloc.score.matrix import windows
-from memloc.seeds import generator
 from memloc.train.evaluate import evaluating, to_batch
 
 MEMORY = 2**30
@@ -33,58 +29,6 @@ BATCH_TOKENS = 512
 """Most tokens of a batch (or one text): its streams make many more of them."""
 WORKSPACE = 24
 """Numbers that a block needs for each number of its input while it runs (measured)."""
-
-
-@dataclass(frozen=True)
-class Swapping:
-    """Lends windows of the reference's layers to the final model; section 3.1 of the paper."""
-
-    memory: int = MEMORY
-    """Bytes for the states of all windows; less is slower, and one text always fits."""
-    name = "swapping"
-    needs = ("final", "reference")
-
-    def score_layers(self, subject: Subject) -> LayerScores:
-        """Which noisy (and clean) labels are lost under every window, and what layers weigh."""
-        final, reference = subject.load("final"), subject.load("reference")
-        check_pair(final, reference, "reference")
-        settings = subject.protocol.swapping
-        clean = _sample(subject.clean_rows, settings.clean_examples, subject.seed)
-        sweep = Sweep(final.stack, reference.stack, self.memory)
-        rows, n_noisy = np.concatenate([subject.noisy_rows, clean]), len(subject.noisy_rows)
-        wrong, unchanged = _wrong(sweep, subject, subject.encode(final), rows)
-        outcomes = Outcomes(
-            tuple(sweep.windows), subject.noisy_rows, wrong[:n_noisy], clean, wrong[n_noisy:]
-        )
-        about = {
-            "final_noisy_accuracy": 1 - float(unchanged[:n_noisy].mean()),
-            "final_clean_accuracy": 1 - float(unchanged[n_noisy:].mean()),
-            "clean_examples": len(clean),
-            "memory_mb": sweep.used / 1e6,
-        }
-        return from_outcomes(
-            self.name, outcomes, final.stack.depth, normalise=settings.normalise, about=about
-        )
-
-
-def _sample(rows: IntArray, n: int | None, seed: int) -> IntArray:
-    if n is None or n >= len(rows):
-        return rows
-    return np.sort(generator(seed, "swapping", "clean").choice(rows, n, replace=False))
-
-
-def _wrong(
-    sweep: "Sweep", subject: Subject, encoded: Encoded, rows: IntArray
-) -> tuple[BoolArray, BoolArray]:
-    """Whether an example's label is not predicted: (rows, windows), and by the unchanged model."""
-    wrong = np.zeros((len(rows), len(sweep.windows) + 1), dtype=np.bool_)
-    labels, lengths = subject.noisy.assigned[rows], encoded.lengths[rows]
-    with track(f"{subject.name} · swapping", int(lengths.sum())) as advance:
-        for places, logits in sweep.logits(encoded, rows):
-            predicted = logits.argmax(-1).cpu().numpy()
-            wrong[places] = predicted != labels[places, np.newaxis]
-            advance(int(lengths[places].sum()))
-    return wrong[:, :-1], wrong[:, -1]
 
 
 @dataclass(frozen=True)

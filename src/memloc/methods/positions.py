@@ -12,7 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from memloc.errors import DataError
-from memloc.records import BoolArray, FloatArray, IntArray, NoisyLabels
+from memloc.records import BoolArray, FloatArray, IntArray, NoisyLabels, Task
 
 KINDS = ("noisy", "clean a", "clean b")
 """What an example is to a pair."""
@@ -53,6 +53,23 @@ class Positions:
             for index, (a, b) in enumerate(self.pairs)
             for sentence in _remarks(self, index, f"{_name(a, names)} → {_name(b, names)}")
         ]
+
+
+def check_labels(task: Task, noisy: NoisyLabels) -> None:
+    """Refuse data in which there is nothing to compare, or whose original labels are not known."""
+    if task.n_classes < 2:
+        raise DataError(f"{task.name} has {task.n_classes} class; an analysis needs two.")
+    if not noisy.is_noisy.any() or noisy.is_noisy.all():
+        found = "only noisy" if noisy.is_noisy.any() else "no noisy"
+        raise DataError(
+            f"{task.name} has {found} examples, and an analysis compares noisy and clean ones: "
+            "train on data of which a share has wrong labels."
+        )
+    if (noisy.original < 0).any():
+        raise DataError(
+            f"The labels before noise of {task.name} are not known, only which examples are noisy: "
+            "give a column of original labels instead of flags."
+        )
 
 
 def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int) -> Positions:

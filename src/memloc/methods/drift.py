@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from memloc.analyse.centroids import KINDS, Positions, shuffled_separability
-from memloc.models.hidden import Vectors
-from memloc.protocol import CentroidSettings
+from memloc.methods.positions import KINDS, Positions, shuffled_separability
 from memloc.records import BoolArray, FloatArray, IntArray, NoisyLabels
 from memloc.score.depth import Event, Rule, event, first_layer, last_crossing, last_uninterrupted
 from memloc.score.uncertainty import CHUNK, bootstrap_counts
@@ -20,6 +18,9 @@ from memloc.seeds import generator
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from memloc.methods.centroids import Centroids
+    from memloc.models.hidden import Vectors
 
 RULES: dict[str, tuple[Rule, Rule]] = {
     "first": (first_layer, first_layer),
@@ -62,7 +63,7 @@ class Separability:
 def drift(
     found: Positions,
     separability: Separability,
-    settings: CentroidSettings,
+    settings: "Centroids",
     n_examples: int,
 ) -> "tuple[pd.DataFrame, pd.DataFrame]":
     """The tables `layers` and `events` of one set of positions, without their variant."""
@@ -93,7 +94,7 @@ def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> Poo
 
 
 def pooled_separability(
-    found: Positions, vectors: Vectors, noisy: NoisyLabels, shuffles: int = SHUFFLES
+    found: Positions, vectors: "Vectors", noisy: NoisyLabels, shuffles: int = SHUFFLES
 ) -> Separability:
     """Separability of the pairs that have noisy examples, beside that of shuffled labels."""
     rng = generator(0, "shuffles", "centroids")
@@ -103,7 +104,7 @@ def pooled_separability(
     return Separability(_average(found.separability, weights), np.asarray(limit))
 
 
-def crossing(mean: FloatArray, settings: CentroidSettings) -> BoolArray:
+def crossing(mean: FloatArray, settings: "Centroids") -> BoolArray:
     """Layers 1..L where noisy examples are, on average, on the side of their assigned class.
 
     From means (..., 0..L). Layer 0 is not a layer where anything can happen: for models that read
@@ -148,7 +149,7 @@ def _average(values: FloatArray, weights: FloatArray) -> FloatArray:
     return np.asarray(summed / np.where(total > 0, total, np.nan))
 
 
-def _all_kinds(found: Positions, counts: IntArray, settings: CentroidSettings) -> list[Pooled]:
+def _all_kinds(found: Positions, counts: IntArray, settings: "Centroids") -> list[Pooled]:
     return [pooled(found, kind, counts, settings.central) for kind in range(len(KINDS))]
 
 
@@ -204,7 +205,7 @@ def _events_table(
     estimates: list[Pooled],
     resampled: list[Pooled],
     separability: Separability,
-    settings: CentroidSettings,
+    settings: "Centroids",
 ) -> "pd.DataFrame":
     import pandas as pd
 

@@ -1,1 +1,0 @@
-"""What layers do to memorised labels: positions between classes, label probes, generalisation."""

@@ -1,1 +1,0 @@
-"""The localisers: how much each layer matters for the labels that a model memorised."""

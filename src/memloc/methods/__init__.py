@@ -1,0 +1,1 @@
+"""Anything that looks at a run and leaves tables."""

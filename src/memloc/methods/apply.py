@@ -1,0 +1,154 @@
+"""Methods on a run: checks first, then each method or its stored result, then its files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from memloc import paths
+from memloc.errors import StoreError
+from memloc.identity import hashed
+from memloc.methods.base import Kind, Method, find_method, method_names
+from memloc.methods.result import Result
+from memloc.progress import note
+from memloc.protocol import VerdictSettings, preset
+from memloc.run import Run
+
+
+@dataclass(frozen=True)
+class Found:
+    """What methods found in a run: results by name, and why a method could not run."""
+
+    results: dict[str, Any]
+    folder: Path
+    skipped: dict[str, str]
+    reused: tuple[str, ...] = ()
+    """Methods whose stored result was made of the same and was used again."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.results[name]
+
+
+def localise(
+    run: Run | str | Path,
+    methods: Sequence[str] = (),
+    *,
+    settings: Mapping[str, Any] | None = None,
+    force: bool = False,
+    device: str = "auto",
+) -> Found:
+    """Say how much every layer of a run matters, by all localisers that can run or by those named.
+
+    Results are kept in the run's folder and used again where they were made of the same.
+    `settings` are those of methods that differ from the run's preset, such as
+    `{"gradients.norm": "L2"}`; `force` continues where labels were not memorised.
+    """
+    return _look(_opened(run, device), "localiser", methods, settings or {}, force)
+
+
+def analyse(
+    run: Run | str | Path,
+    methods: Sequence[str] = (),
+    *,
+    settings: Mapping[str, Any] | None = None,
+    force: bool = False,
+    device: str = "auto",
+) -> Found:
+    """Say how noisy examples drift from class to class and how well the model generalises.
+
+    The analyses are centroids, label_probes and generalisation; the rest is as in `localise`.
+    """
+    return _look(_opened(run, device), "analysis", methods, settings or {}, force)
+
+
+def _opened(run: Run | str | Path, device: str) -> Run:
+    return replace(run, device=device) if isinstance(run, Run) else Run.open(run, device)
+
+
+def _look(
+    run: Run, kind: Kind, named: Sequence[str], settings: Mapping[str, Any], force: bool
+) -> Found:
+    protocol = preset(run.settings.preset).replace(settings)
+    for name in named:
+        find_method(name, kind)
+    chosen, skipped = (list(named), {}) if named else runnable(run, method_names(kind))
+    found = apply(run, [protocol.method(n) for n in chosen], protocol.verdict, force=force)
+    return replace(found, skipped=skipped)
+
+
+def apply(
+    run: Run, chosen: Sequence[Method], verdict: VerdictSettings, *, force: bool = False
+) -> Found:
+    """Run methods, or use again what they found in the same; results are kept in the run's folder.
+
+    Nothing is concluded from a run that did not memorise, unless forced.
+    """
+    run.require_memorised(verdict.noisy_at_least, force=force)
+    for method in chosen:
+        for weights in method.needs:
+            run.require(weights)
+    results, reused = {}, []
+    for method in chosen:
+        kept = stored(run, method)
+        if kept is not None:
+            note(f"{run.name}: {method.name} was stored before and is used again.")
+            reused.append(method.name)
+        results[method.name] = kept or _made(run, method, verdict)
+    return Found(results, run.folder / paths.RESULTS, {}, tuple(reused))
+
+
+def runnable(run: Run, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Which of the methods can run, and what the others lack."""
+    skipped = {}
+    for name in names:
+        lacking = [w for w in find_method(name).needs if not run.has(w)]
+        if lacking:
+            skipped[name] = f"needs {' and '.join(lacking)} weights"
+    if len(skipped) == len(names):
+        reasons = "; ".join(f"{method} {why}" for method, why in skipped.items())
+        raise StoreError(f"No method can run on {run.name}: {reasons}.")
+    return [name for name in names if name not in skipped], skipped
+
+
+def result_identity(run: Run, method: Method) -> str:
+    """A hash of what decides a result: weights, data, and the method's own settings."""
+    used = [*method.needs, *(w for w in method.uses if run.has(w))]
+    settings = method.model_dump(mode="json")
+    return hashed(
+        {
+            "method": method.name,
+            "settings": settings,
+            "uses": used,
+            "run": run.identity(used),
+        }
+    )
+
+
+def stored(run: Run, method: Method) -> Result | None:
+    """The result in the run's folder, if it was made of the same."""
+    folder = paths.result(run.folder, method.name)
+    if not (folder / paths.ABOUT).is_file():
+        return None
+    run.check_unchanged([*method.needs, *method.uses])
+    kept = Result.read(folder)
+    return kept if kept.about.get("identity") == result_identity(run, method) else None
+
+
+def _made(run: Run, method: Method, verdict: VerdictSettings) -> Result:
+    from memloc.models.device import suitable_threads
+
+    with suitable_threads(run.record.width):
+        found = method.run(run)
+    judged = run.verdict(verdict.noisy_at_least)
+    assert judged is not None
+    facts = {
+        "identity": result_identity(run, method),
+        "run": run.name,
+        "settings": method.model_dump(mode="json"),
+        "inputs": run.identity([*method.needs, *method.uses]),
+        "forced": not judged.memorised,
+        "final_noisy_accuracy": judged.accuracies.noisy,
+    }
+    found = replace(found, about={**found.about, **facts})
+    found.write(paths.result(run.folder, method.name))
+    return found

@@ -1,0 +1,117 @@
+"""The contract of a method, and how others register theirs.
+
+A method is a group of settings with a name, the weights that it needs, what it costs, and one
+verb. Planner, estimates, command line and report read these facts from it and from nowhere else.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from memloc.errors import ModelError, SettingsError, UnknownName, lookup
+from memloc.methods.result import Result
+from memloc.settings import Settings
+
+if TYPE_CHECKING:
+    from memloc.run import Run
+
+ENTRY_POINTS = "memloc.methods"
+"""Other packages register a method under this group."""
+Kind = Literal["localiser", "analysis"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What decides how long a method takes: the data, the model and the machine."""
+
+    examples: float
+    noisy: float
+    depth: int
+    update: float
+    """Seconds of an update, per example."""
+    predict: float
+    """Seconds of a prediction."""
+    probe: float
+    """Seconds of an epoch of probes on all layers, per example."""
+
+
+class Method(Settings, ABC):
+    """Anything that looks at a run and leaves tables; its settings are its fields."""
+
+    name: ClassVar[str]
+    """What it is called by, in commands, study files and tables."""
+    kind: ClassVar[Kind] = "localiser"
+    """A localiser weighs layers (`LayerScores`); an analysis leaves other tables (`Result`)."""
+    needs: ClassVar[tuple[str, ...]]
+    """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Weights that it takes as well where they are there."""
+
+    @abstractmethod
+    def run(self, run: "Run") -> Result:
+        """Look at a run; nothing is written."""
+
+    def cost(self, sizes: Sizes) -> float:
+        """Seconds that it takes, about."""
+        return sizes.depth * sizes.examples * sizes.predict
+
+
+@cache
+def methods() -> dict[str, type[Method]]:
+    """Every method by name: memloc's own, then those that other packages bring and that load."""
+    return {**_ours(), **{name: kind for name, kind in _theirs().items() if _is_method(kind)}}
+
+
+def method_names(kind: Kind) -> tuple[str, ...]:
+    """memloc's own methods of a kind: those that run where none is named."""
+    return tuple(name for name, method in _ours().items() if method.kind == kind)
+
+
+def find_method(name: str, kind: Kind | None = None) -> type[Method]:
+    """The method called `name`; one that could not be loaded says why."""
+    known = {n: m for n, m in methods().items() if kind in {None, m.kind}}
+    broken = _theirs().get(name)
+    if isinstance(broken, Exception):
+        raise ModelError(f"Method {name!r} could not be loaded: {broken}.") from broken
+    if name in methods() and name not in known:
+        other = {"localiser": "`memloc analyse`", "analysis": "`memloc localise`"}
+        raise UnknownName(f"{name} is not a {kind}: use {other[str(kind)]}.")
+    return lookup("method" if kind != "analysis" else "analysis", name, known)
+
+
+def _ours() -> dict[str, type[Method]]:
+    from memloc.methods.centroids import Centroids
+    from memloc.methods.generalisation import Generalisation
+    from memloc.methods.gradients import Gradients
+    from memloc.methods.label_probes import LabelProbes
+    from memloc.methods.probing import Probing
+    from memloc.methods.retraining import Retraining
+    from memloc.methods.swapping import Swapping
+
+    kinds: tuple[type[Method], ...] = (
+        *(Swapping, Retraining, Gradients, Probing),
+        *(Centroids, LabelProbes, Generalisation),
+    )
+    return {kind.name: kind for kind in kinds}
+
+
+@cache
+def _theirs() -> dict[str, Any]:
+    return {point.name: _loaded(point) for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _loaded(point: EntryPoint) -> Any:
+    """A method's class, or what went wrong: one that does not load must not stop the others."""
+    try:
+        found = point.load()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs
+        return error
+    if not _is_method(found) or found.name != point.name:
+        return SettingsError(f"{point.value} is not a memloc.Method called {point.name!r}")
+    return found
+
+
+def _is_method(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, Method)

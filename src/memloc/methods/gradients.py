@@ -1,0 +1,203 @@
+"""Forgetting gradients: where would a model change most to unlearn its noisy labels?"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from memloc.errors import ScoreError
+from memloc.methods.base import Method, Sizes
+from memloc.methods.result import LayerScores
+from memloc.progress import track
+from memloc.records import FloatArray, IntArray
+from memloc.score.depth import centre_of_gravity, centres_of_gravity
+from memloc.score.uncertainty import Interval
+from memloc.seeds import generator
+from memloc.settings import ours, paper
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from memloc.models.load import Classifier
+    from memloc.models.stack import Stack
+    from memloc.run import Run
+
+LEVEL = 0.95
+MEMORY = 2**30
+"""Bytes for the groups' gradients; where fewer groups fit, intervals are wider."""
+
+Norms = dict[str, FloatArray]
+"""By name, e.g. `L1 noisy`: the norm of each block's mean gradient, (layers,)."""
+Group = tuple[IntArray, IntArray]
+"""Rows of noisy examples, and of clean ones."""
+
+
+class Gradients(Method):
+    """Norms of each block's mean gradient, noisy minus clean, relative to those of θ_F."""
+
+    name = "gradients"
+    needs = ("memorised", "frozen")
+
+    objective: Literal["loss", "logit"] = paper("loss", "§3.1")
+    """Gradient of the negative loss, or of the assigned label's raw logit."""
+    norm: Literal["L1", "L2"] = paper("L1", "appendix E")
+    """Over all parameters of a block."""
+    subtract_clean: bool = paper(True, "appendix E")
+    """Whether the mean gradient of as many clean examples is subtracted first."""
+    divide_frozen: bool = paper(True, "appendix E")
+    """Whether the norm is divided by that of θ_F."""
+    interval_groups: int = ours(8, ge=0)
+    """Number of groups of examples that are left out in turn for the intervals; 0: no intervals."""
+
+    def run(self, run: "Run") -> LayerScores:
+        """Layer weights that sum to 1, with intervals over examples."""
+        import torch
+
+        from memloc.methods.forgetting import Data, measure
+
+        loaded = self._load(run)
+        groups, note = self.groups(run, loaded[""].stack)
+        data = Data(run.encode(loaded[""]), torch.from_numpy(run.noisy.assigned), self)
+        norms: Norms = {}
+        left_out: Norms = {}
+        total = len(loaded) * sum(len(rows) for group in groups for rows in group)
+        with track(f"{run.name} · gradients", total) as advance:
+            for of, model in loaded.items():
+                found, left_out[of] = measure(model.stack, data, groups, advance)
+                norms |= {name.replace(" ", f" {of}", 1): n for name, n in found.items()}
+        return self._scores(norms, left_out, note)
+
+    def _load(self, run: "Run") -> "dict[str, Classifier]":
+        """Under "" the memorised weights, under "frozen " those to divide by, where asked for."""
+        from memloc.models.check import check_pair
+
+        loaded = {"": run.load("memorised")}
+        if self.divide_frozen:
+            loaded["frozen "] = run.load("frozen")
+            check_pair(loaded[""], loaded["frozen "], "frozen")
+        return loaded
+
+    def groups(
+        self, run: "Run", stack: "Stack", memory: int = MEMORY
+    ) -> tuple[list[Group], str]:
+        """Noisy examples and as many clean ones in random groups; what to say of intervals."""
+        noisy, clean = _rows(run)
+        asked = self.interval_groups
+        size = 8 * sum(p.numel() for block in stack.blocks for p in block.parameters())
+        fitting = min(asked, len(noisy), len(clean), memory // size)
+        if fitting < 2:
+            why = f"two examples of each kind and {2 * size / 1e6:.0f} MB are needed"
+            if asked < 2:
+                why = f"gradients.interval_groups is {asked}"
+            return [(noisy, clean)], f"none: {why}"
+        cut = np.array_split(noisy, fitting), np.array_split(clean, fitting)
+        return list(zip(*cut, strict=True)), f"jackknife over {fitting} groups of examples"
+
+    def _scores(self, norms: Norms, left_out: Norms, note: str) -> LayerScores:
+        weights = variant(norms, self.norm, self.subtract_clean, self.divide_frozen)
+        without = left_out[""]
+        if len(without):
+            frozen = left_out["frozen "] if self.divide_frozen else None
+            without = post_processed(without, frozen)
+        low, high = jackknife(weights, without)
+        mcog = centre_of_gravity(weights)
+        ends = jackknife(np.array(mcog), centres_of_gravity(without))
+        first, last = (float(np.clip(end, 1, len(weights))) for end in ends)
+        return LayerScores.of(
+            self.name,
+            weights,
+            (np.clip(low, 0, None), high),
+            Interval(mcog, first, last, LEVEL),
+            tables={"gradients": norms_table(norms)},
+            about={"intervals": note},
+        )
+
+    def cost(self, sizes: Sizes) -> float:
+        """Two models, noisy examples and as many clean ones."""
+        return 4 * sizes.noisy * sizes.update
+
+
+def norms_table(norms: Norms) -> "pd.DataFrame":
+    """One row per layer and kind; kind is e.g. `frozen noisy`: θ_F's gradient, noisy examples."""
+    import pandas as pd
+
+    frames = []
+    for name, values in norms.items():
+        norm, _, kind = name.partition(" ")
+        layer = np.arange(1, len(values) + 1)
+        frames.append(pd.DataFrame({"kind": kind, "norm": norm, "layer": layer, "value": values}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def norms_from(table: "pd.DataFrame") -> Norms:
+    """The norms that a table was made from."""
+    return {
+        f"{norm} {kind}": part.sort_values("layer")["value"].to_numpy(np.float64)
+        for (norm, kind), part in table.groupby(["norm", "kind"])
+    }
+
+
+def variants(details: Mapping[str, FloatArray], norm: str) -> dict[tuple[bool, bool], FloatArray]:
+    """Layer weights for each (subtract clean, divide by frozen) that `details` can give."""
+    divisions = (False, True) if f"{norm} frozen noisy" in details else (False,)
+    return {
+        (subtract, divide): variant(details, norm, subtract, divide)
+        for subtract in (False, True)
+        for divide in divisions
+    }
+
+
+def variant(
+    details: Mapping[str, FloatArray], norm: str, subtract: bool, divide: bool
+) -> FloatArray:
+    """Layer weights with these steps of the post-processing."""
+    frozen = details[f"{norm} frozen {kind_of(subtract)}"] if divide else None
+    return post_processed(details[f"{norm} {kind_of(subtract)}"], frozen)
+
+
+def post_processed(norms: FloatArray, frozen: FloatArray | None) -> FloatArray:
+    """Norms (..., layers), divided by those of the frozen model if given, scaled to sum 1."""
+    if frozen is not None and not (frozen > 0).all():
+        layer = int(np.argwhere(~(frozen > 0))[0, -1]) + 1
+        raise ScoreError(
+            f"The frozen model's gradients are {frozen[..., layer - 1].min():g} in layer {layer}, "
+            "so nothing can be divided by them: set gradients.divide_frozen to false."
+        )
+    weights = norms if frozen is None else norms / frozen
+    total = weights.sum(axis=-1, keepdims=True)
+    if not (np.isfinite(total) & (total > 0)).all():
+        raise ScoreError(f"Layers cannot be weighed: their gradients sum to {total.min():g}.")
+    return np.asarray(weights / total)
+
+
+def jackknife(estimate: FloatArray, left_out: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Ends of the interval of `estimate` (...); `left_out` (G, ...) is it without each group.
+
+    SE² = (G - 1) / G · Σ (value without g - their mean)²; the interval is estimate ± t · SE, where
+    t is Student's with G - 1 degrees of freedom, as groups are few. NaN without groups.
+    """
+    from scipy import stats
+
+    n = len(left_out)
+    if n < 2:
+        return np.full_like(estimate, np.nan), np.full_like(estimate, np.nan)
+    reach = stats.t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt((n - 1) * left_out.var(axis=0))
+    return estimate - reach, estimate + reach
+
+
+def kind_of(subtract_clean: bool) -> str:
+    """Which mean gradient is weighed."""
+    return "difference" if subtract_clean else "noisy"
+
+
+def _rows(run: "Run") -> Group:
+    """All noisy examples and as many clean ones, both in random order."""
+    noisy, clean = run.noisy_rows, run.clean_rows
+    if len(noisy) == 0 or len(clean) == 0:
+        raise ScoreError(
+            f"{run.name} has {len(noisy)} noisy and {len(clean)} clean examples; gradients "
+            "compare the two."
+        )
+    rng = generator(run.seed, "gradients clean")
+    picked = rng.choice(clean, min(len(noisy), len(clean)), replace=False)
+    return rng.permutation(noisy), picked

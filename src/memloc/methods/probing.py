@@ -1,0 +1,164 @@
+"""Probes for noise: in which layers does it become readable that an example is noisy?"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.random import Generator
+
+from memloc.errors import DataError
+from memloc.methods.base import Method, Sizes
+from memloc.methods.result import LayerScores
+from memloc.protocol import ProbeSettings
+from memloc.records import FloatArray, IntArray
+from memloc.score.depth import centres_of_gravity
+from memloc.score.uncertainty import CHUNK, Interval, bootstrap_counts
+from memloc.seeds import generator
+from memloc.settings import published
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from memloc.models.hidden import Vectors
+    from memloc.run import Run
+    from memloc.train.probe import Probes, Target
+
+NOISY = 1
+"""The class of the noise probes that counts."""
+NO_RISE = "F1 does not rise at any layer, so the layers have no centre of gravity."
+NO_NOISE = "No probe seed has a noisy example to test on, so F1 is 0 everywhere."
+
+
+LEVEL, RESAMPLES = 0.95, 1000
+
+
+class Probing(Method, ProbeSettings):
+    """A layer's weight is how much better its probe finds the noisy examples than the last one's.
+
+    Layer 1 is compared with layer 1 of the frozen weights, whose blocks were never trained.
+    """
+
+    name = "probing"
+    needs = ("final", "frozen")
+
+    class_weights: tuple[float, float] = published((0.33, 0.67))
+    """Of clean and noisy examples in the noise probe's loss."""
+
+    def run(self, run: "Run") -> LayerScores:
+        """Rise of F1 per layer, its mean over probe seeds, never below zero."""
+        from memloc.models.device import pick_device
+        from memloc.train.probe import train_probes
+
+        vectors = self._vectors(run)
+        device = str(pick_device(run.device))
+        found = train_probes(vectors, self.targets(run), self, device)
+        rng = generator(0, "bootstrap", self.name)
+        resampled = resampled_f1(found["noise"], len(vectors), RESAMPLES, rng)
+        return summarise(found["noise"], found["chance"], resampled, LEVEL)
+
+    def _vectors(self, run: "Run") -> "Vectors":
+        """(examples, L + 2, width): layers 0..L of the final weights, then layer 1 of θ_F."""
+        from memloc.models.check import check_pair
+        from memloc.train.vectors import vectors_of
+
+        final, frozen = run.load("final"), run.load("frozen")
+        check_pair(final, frozen, "frozen")
+        vectors = run.vectors("final", self.last_layer)
+        # A model of one layer has that layer's vector taken like the final weights' one.
+        first = vectors_of(frozen.stack, run.encode(frozen), last_layer=self.last_layer, up_to=1)
+        return np.concatenate([vectors, first[:, 1:]], axis=1)
+
+    def targets(self, run: "Run") -> "dict[str, Target]":
+        """What probes learn: which examples are noisy, and the same dealt out anew (chance)."""
+        from memloc.train.probe import Target, shuffled
+
+        is_noisy = run.noisy.is_noisy
+        if is_noisy.all() or not is_noisy.any():
+            found = "only noisy" if is_noisy.any() else "no noisy"
+            raise DataError(f"Probing needs noisy and clean examples, {run.name} has {found} ones.")
+        labels: IntArray = is_noisy.astype(np.int64)
+        dealt = shuffled(labels, self.seeds)
+        return {
+            "noise": Target(labels, 2, self.class_weights, f1_of=NOISY),
+            "chance": Target(dealt, 2, self.class_weights, f1_of=NOISY),
+        }
+
+    def cost(self, sizes: Sizes) -> float:
+        """Probes of all layers, and the vectors of two models."""
+        probes = self.epochs * sizes.examples * sizes.probe
+        return probes + 2 * sizes.examples * sizes.predict
+
+
+def summarise(
+    noise: "Probes", chance: "Probes", resampled: FloatArray, level: float
+) -> LayerScores:
+    """Scores from probes of layers 0..L and, after them, of the frozen layer 1."""
+    weights, others = rises(noise.f1), rises(resampled)
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.quantile(others, tails, axis=0)
+    f1, by_chance = noise.f1[:-1], chance.f1[:-1]
+    tables = {"noise_probes": _means_table(f1, by_chance), "probe_seeds": _seeds_table(noise, f1)}
+    return LayerScores.of(
+        "probing",
+        weights,
+        (np.asarray(low), np.asarray(high)),
+        _centre(weights, others, tails),
+        tables=tables,
+        about={"resamples": len(resampled), **_why(noise, weights)},
+    )
+
+
+def _means_table(f1: FloatArray, chance: FloatArray) -> "pd.DataFrame":
+    """F1 of layers 0..L: mean over probe seeds, their range, and what shuffled labels give."""
+    import pandas as pd
+
+    values = {"f1": f1.mean(1), "low": f1.min(1), "high": f1.max(1), "chance": chance.mean(1)}
+    return pd.DataFrame({"layer": np.arange(len(f1)), **values})
+
+
+def _seeds_table(noise: "Probes", f1: FloatArray) -> "pd.DataFrame":
+    """F1 of every layer and probe seed; `frozen` is layer 1 of the frozen weights."""
+    import pandas as pd
+
+    layer, seed = (index.ravel() for index in np.indices(f1.shape))
+    rows = pd.DataFrame({"of": "final", "layer": layer, "probe": seed, "f1": f1.ravel()})
+    first = {"of": "frozen", "layer": 1, "probe": np.arange(f1.shape[1]), "f1": noise.f1[-1]}
+    return pd.concat([rows, pd.DataFrame(first)], ignore_index=True)
+
+
+def rises(f1: FloatArray) -> FloatArray:
+    """Layer weights (..., L) from F1 (..., L + 2, seeds): layers 0..L, then the frozen layer 1."""
+    rise = np.diff(f1[..., :-1, :], axis=-2)
+    rise[..., 0, :] = f1[..., 1, :] - f1[..., -1, :]
+    return np.asarray(np.maximum(0, rise.mean(-1)))
+
+
+def resampled_f1(probes: "Probes", n: int, n_resamples: int, rng: Generator) -> FloatArray:
+    """F1 of the noisy class (n_resamples, layers, seeds) when the `n` examples are drawn anew.
+
+    One draw serves all layers and seeds; of an example, each seed sees it if it is a test example.
+    """
+    from memloc.train.probe import drawn_f1
+
+    found = np.empty((n_resamples, *probes.f1.shape))
+    step = max(1, CHUNK // n)
+    for start in range(0, n_resamples, step):
+        counts = bootstrap_counts(n, min(step, n_resamples - start), rng).astype(np.float32)
+        found[start : start + step] = drawn_f1(probes, counts, [NOISY])
+    return np.nan_to_num(found)
+
+
+def _centre(weights: FloatArray, resampled: FloatArray, tails: list[float]) -> Interval:
+    """M-CoG; NaN where nothing rises, resamples without one being left out."""
+    estimate, found = float(centres_of_gravity(weights)), centres_of_gravity(resampled)
+    kept = found[~np.isnan(found)]
+    low, high = (np.nan, np.nan)
+    if not np.isnan(estimate) and len(kept):
+        low, high = np.quantile(kept, tails)
+    n_dropped = len(found) - len(kept)
+    return Interval(estimate, float(low), float(high), tails[1] - tails[0], n_dropped)
+
+
+def _why(noise: "Probes", weights: FloatArray) -> dict[str, str]:
+    if not (noise.truth == NOISY).any():
+        return {"why": NO_NOISE}
+    return {} if weights.any() else {"why": NO_RISE}

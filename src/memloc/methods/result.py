@@ -1,0 +1,245 @@
+"""What a method found: tidy tables by name, and how they came to be; one Parquet file per table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memloc import paths
+from memloc.errors import StoreError
+from memloc.records import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    read_json,
+    read_table,
+    whole_folder,
+    write_json,
+    write_table,
+)
+from memloc.score.matrix import full_window, normalised, window_matrix
+from memloc.score.uncertainty import Interval, window_intervals
+from memloc.seeds import generator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Result:
+    """The tables of one method, by name."""
+
+    method: str
+    tables: "Mapping[str, pd.DataFrame]"
+    about: dict[str, Any] = field(default_factory=dict)
+    """Settings, inputs and remarks."""
+
+    def __getitem__(self, table: str) -> "pd.DataFrame":
+        return self.tables[table]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is unusual about the data, one sentence each."""
+        return list(self.about.get("remarks", []))
+
+    def write(self, folder: Path) -> None:
+        """One file per table and one about all of them; the folder is whole or absent."""
+        with whole_folder(folder) as draft:
+            for name, table in self.tables.items():
+                write_table(draft / f"{name}.parquet", table, {"method": self.method})
+            about = {"method": self.method, "tables": list(self.tables), "about": self.about}
+            write_json(draft / paths.ABOUT, about)
+
+    @staticmethod
+    def read(folder: Path) -> "Result":
+        """What `write` wrote; scores of layers as such."""
+        record = read_about(folder)
+        tables = {name: read_table(folder / f"{name}.parquet")[0] for name in record["tables"]}
+        kind = LayerScores if {"layers", "mcog"} <= set(tables) else Result
+        return kind(record["method"], tables, record["about"])
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What was written about a result: `method`, the names of its `tables`, and `about`."""
+    record = read_json(folder / paths.ABOUT)
+    kinds = {"method": str, "tables": list, "about": dict}
+    if not all(isinstance(record.get(name), kind) for name, kind in kinds.items()):
+        raise StoreError(f"{folder} is damaged: delete it and run the method again.")
+    return record
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """For every window and example: is the label it should have no longer predicted?"""
+
+    windows: tuple[range, ...]
+    noisy_rows: IntArray
+    noisy_wrong: BoolArray
+    """(noisy examples, windows): the assigned label is not predicted."""
+    clean_rows: IntArray
+    clean_wrong: BoolArray
+    """(clean examples, windows)."""
+
+    @property
+    def errors(self) -> FloatArray:
+        """Memorisation error of each window."""
+        return np.asarray(self.noisy_wrong.mean(0), dtype=np.float64)
+
+    @property
+    def clean_errors(self) -> FloatArray:
+        """Clean error of each window; NaN without clean examples."""
+        if not len(self.clean_wrong):
+            return np.full(len(self.windows), np.nan)
+        return np.asarray(self.clean_wrong.mean(0), dtype=np.float64)
+
+
+class LayerScores(Result):
+    """A weight for each layer, with intervals, and what they were computed from.
+
+    Tables: `layers` (weights), `mcog`, and for methods that change windows of layers `windows`
+    (errors) and `outcomes` (one row per example and window).
+    """
+
+    @classmethod
+    def of(  # noqa: PLR0913 - what a localiser may say
+        cls,
+        method: str,
+        weights: FloatArray,
+        ends: tuple[FloatArray, FloatArray],
+        mcog: Interval,
+        *,
+        tables: "Mapping[str, pd.DataFrame] | None" = None,
+        about: dict[str, Any] | None = None,
+    ) -> "LayerScores":
+        """From weights (layers,) with the ends of their intervals (NaN: none) and their centre."""
+        import pandas as pd
+
+        layers = {"layer": np.arange(1, len(weights) + 1), "weight": weights}
+        centre = {"mcog": mcog.estimate, "low": mcog.low, "high": mcog.high}
+        more = {"level": mcog.level, "dropped": mcog.n_dropped}
+        own = {
+            "layers": pd.DataFrame({**layers, "low": ends[0], "high": ends[1]}),
+            "mcog": pd.DataFrame([centre | more]),
+        }
+        return cls(method, {**own, **(tables or {})}, about or {})
+
+    @property
+    def weights(self) -> FloatArray:
+        """(layers,)."""
+        return self._column("weight")
+
+    @property
+    def low(self) -> FloatArray:
+        """Lower ends of the weights' intervals; NaN where a method gives none."""
+        return self._column("low")
+
+    @property
+    def high(self) -> FloatArray:
+        """Upper ends."""
+        return self._column("high")
+
+    @property
+    def mcog(self) -> Interval:
+        """Centre of gravity of the weights, layers counted from 1."""
+        row = self["mcog"].iloc[0]
+        ends = (float(row[name]) for name in ("mcog", "low", "high", "level"))
+        return Interval(*ends, int(row["dropped"]))
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self["layers"])
+
+    @property
+    def outcomes(self) -> Outcomes | None:
+        """For methods that change windows of layers."""
+        if "outcomes" not in self.tables:
+            return None
+        return outcomes_from(self["outcomes"])
+
+    def matrix(self) -> FloatArray | None:
+        """The window matrix (width, layer) of memorisation errors, normalised like the weights."""
+        if "windows" not in self.tables:
+            return None
+        table = self["windows"]
+        ends = zip(table["first"], table["last"], strict=True)
+        known = [range(int(first) - 1, int(last)) for first, last in ends]
+        return window_matrix(table["normalised"].to_numpy(np.float64), self.depth, known)
+
+    def _column(self, name: str) -> FloatArray:
+        return self["layers"][name].to_numpy(np.float64)
+
+
+def from_outcomes(
+    method: str, outcomes: Outcomes, depth: int, *, normalise: bool, about: dict[str, Any]
+) -> LayerScores:
+    """Scores of a method that changes windows: errors, window matrix, weights, intervals."""
+    found = window_intervals(
+        outcomes.noisy_wrong,
+        depth,
+        normalise=normalise,
+        rng=generator(0, "bootstrap", method),
+        known=outcomes.windows,
+    )
+    tables = {
+        "windows": _windows_table(outcomes, depth, normalise),
+        "outcomes": _outcomes_table(outcomes),
+    }
+    ends = found.weights.low, found.weights.high
+    return LayerScores.of(
+        method, found.weights.estimate, ends, found.mcog, tables=tables, about=about
+    )
+
+
+def _windows_table(outcomes: Outcomes, depth: int, normalise: bool) -> "pd.DataFrame":
+    import pandas as pd
+
+    errors = outcomes.errors
+    shares = errors
+    if normalise:
+        shares = normalised(errors, full_window(depth, outcomes.windows))
+    return pd.DataFrame(
+        {
+            "first": [window.start + 1 for window in outcomes.windows],
+            "last": [window.stop for window in outcomes.windows],
+            "error": errors,
+            "clean_error": outcomes.clean_errors,
+            "normalised": shares,
+            "n_noisy": len(outcomes.noisy_rows),
+        }
+    )
+
+
+def _outcomes_table(outcomes: Outcomes) -> "pd.DataFrame":
+    """One row per example and window, example by example."""
+    import pandas as pd
+
+    rows = np.concatenate([outcomes.noisy_rows, outcomes.clean_rows])
+    wrong = np.concatenate([outcomes.noisy_wrong, outcomes.clean_wrong])
+    is_noisy = np.arange(len(rows)) < len(outcomes.noisy_rows)
+    ends = np.array([(w.start + 1, w.stop) for w in outcomes.windows], dtype=np.int16)
+    n_windows = len(outcomes.windows)
+    first, last = np.tile(ends, (len(rows), 1)).T
+    return pd.DataFrame(
+        {
+            "example": np.repeat(rows.astype(np.int32), n_windows),
+            "is_noisy": np.repeat(is_noisy, n_windows),
+            "first": first,
+            "last": last,
+            "wrong": wrong.ravel(),
+        }
+    )
+
+
+def outcomes_from(table: "pd.DataFrame") -> Outcomes:
+    """The matrices that a table of outcomes was made from."""
+    ends = table[["first", "last"]].drop_duplicates().itertuples(index=False)
+    known = tuple(range(int(first) - 1, int(last)) for first, last in ends)
+    parts = []
+    for kind in (True, False):
+        rows = table[table["is_noisy"] == kind]
+        example = rows["example"].to_numpy(np.int64).reshape(-1, len(known))[:, 0]
+        parts += [example, rows["wrong"].to_numpy(bool).reshape(-1, len(known))]
+    return Outcomes(known, *parts)

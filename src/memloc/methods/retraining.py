@@ -1,0 +1,73 @@
+"""Layer retraining: which labels are lost when layers are trained again on clean examples?"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from memloc.methods.base import Method, Sizes
+from memloc.methods.result import LayerScores, Outcomes, from_outcomes
+from memloc.progress import track
+from memloc.score.matrix import windows
+from memloc.settings import ours, paper, published
+
+if TYPE_CHECKING:
+    from memloc.run import Run
+
+
+class Retraining(Method):
+    """Resets windows of the final model's layers and trains them on clean examples; section 3.1."""
+
+    name = "retraining"
+    needs = ("final", "pretrained")
+
+    learning_rate: float = published(3e-5, gt=0)
+    """Peak of the schedule, which is that of fine-tuning."""
+    batch_size: int = published(8, ge=1)
+    """Examples per update."""
+    epochs: int = paper(5, "§3.1", ge=1)
+    """Passes over the clean examples."""
+    seed: int = published(42, ge=0)
+    """Order of the data."""
+    frozen_dropout: bool = ours(False)
+    """Whether the frozen blocks run with dropout."""
+    normalise: bool = paper(True, "§3.1")
+    """Whether the error of the full window counts as 1.0."""
+    widths: tuple[int, ...] | None = ours(None)
+    """Only windows of these widths, and the full one, by which others are measured."""
+
+    def run(self, run: "Run") -> LayerScores:
+        """Which noisy (and held-out clean) labels are lost after retraining each window."""
+        from memloc.methods.retrainer import outcome_of, prepared
+
+        with prepared(run, self) as setup:
+            every = self.windows(run.depth)
+            updates = setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size)
+            with track(f"{run.name} · retraining", len(every) * updates) as advance:
+                found = {w: outcome_of(setup, w, advance) for w in sorted(every, key=_by_start)}
+        outcomes = Outcomes(
+            tuple(every),
+            setup.noisy,
+            np.stack([found[window].noisy_wrong for window in every], axis=1),
+            setup.held_out,
+            np.stack([found[window].clean_wrong for window in every], axis=1),
+        )
+        about = {"trained_on": len(setup.train)}
+        normalise = self.normalise and not run.is_null
+        return from_outcomes(self.name, outcomes, run.depth, normalise=normalise, about=about)
+
+    def windows(self, depth: int) -> list[range]:
+        """The windows that are retrained, narrow ones first."""
+        wanted = {*(range(1, depth) if self.widths is None else self.widths), depth}
+        return [window for window in windows(depth) if len(window) in wanted]
+
+    def cost(self, sizes: Sizes) -> float:
+        """A window learns from its first layer on: on average that many of all layers."""
+        depth = sizes.depth
+        learnt = self.epochs * (sizes.examples - 2 * sizes.noisy) * sizes.update
+        share = (2 * depth + 1) / (3 * depth)
+        return len(self.windows(depth)) * (share * learnt + 2 * sizes.noisy * sizes.predict)
+
+
+def _by_start(window: range) -> tuple[int, int]:
+    """The order in which windows share most work."""
+    return window.start, window.stop

@@ -1,0 +1,50 @@
+"""Every file and folder that memloc writes, by its place."""
+
+from pathlib import Path
+
+STUDY = "study.yaml"
+RUN, LABELS, TRAINING, CURVE = "run.json", "labels.parquet", "training.parquet", "training.png"
+CHECKPOINTS, RESULTS, WORK = "checkpoints", "results", "work"
+ABOUT = "about.json"
+"""Beside a result's tables: how they came to be."""
+STEPS, LOGS, CALIBRATION = "steps", "logs", "calibration.json"
+CONTROL = "control"
+"""The folder of a study with its planted runs."""
+REPORT = "report"
+
+
+def run_folder(out: Path, task: str, model: str, seed: int, depth: int | None = None) -> Path:
+    """Where a run is kept below `out`; a model from a folder is called like the folder."""
+    name = Path(model).name + (f"-depth-{depth}" if depth else "")
+    return out / task / name / f"seed-{seed}"
+
+
+def plant_folder(out: Path, run: Path, window: str, *, null: bool) -> Path:
+    """Where a planted run is kept; `run` is where the same run without a plant would be."""
+    kind = "null" if null else "window"
+    return out / CONTROL / run.relative_to(out) / f"{kind}-{window}"
+
+
+def checkpoint(run: Path, weights: str) -> Path:
+    """A set of weights that a run made."""
+    return run / CHECKPOINTS / weights
+
+
+def training_state(run: Path, training: str) -> Path:
+    """A training that is not finished."""
+    return run / CHECKPOINTS / f"{training}.state"
+
+
+def result(run: Path, method: str) -> Path:
+    """The tables that a method left."""
+    return run / RESULTS / method
+
+
+def work(run: Path, method: str) -> Path:
+    """What a method keeps of half-done work."""
+    return run / WORK / method
+
+
+def page(study: Path) -> Path:
+    """The report."""
+    return study / REPORT / "index.html"

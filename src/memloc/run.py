@@ -1,0 +1,460 @@
+"""A run: one task, one model, one seed; its data, weights and results in one folder.
+
+`memloc.train` makes one, `memloc.adopt` makes one of checkpoints that somebody already has, and
+whatever works on the one works on the other.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import ValidationError
+
+from memloc import paths
+from memloc.errors import StoreError, TrainingError, lookup
+from memloc.identity import hash_checkpoint, hash_task, hash_weights
+from memloc.protocol import RunSettings
+from memloc.records import (
+    Examples,
+    IntArray,
+    NoisyLabels,
+    Task,
+    read_json,
+    read_table,
+    write_json,
+    write_table,
+)
+from memloc.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from memloc.data.encode import Encoded
+    from memloc.models.hidden import LastLayer, Vectors
+    from memloc.models.load import Classifier
+
+TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
+"""The trainings of a run, in order, and the weights that each ends with."""
+WEIGHTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAININGS.items()}
+"""The weights of a run, and the training that makes each."""
+
+
+class TaskRecord(Settings):
+    """What a run was trained on; the data themselves are in its folder."""
+
+    name: str
+    category: str
+    label_names: tuple[str, ...]
+    source: str
+    """Where it was read from, for people."""
+    train: int
+    noisy: int
+    hash: str
+
+    @classmethod
+    def of(cls, task: Task, noisy: NoisyLabels) -> "TaskRecord":
+        """Of a task and its labels before and after noise."""
+        return cls(
+            name=task.name,
+            category=task.category,
+            label_names=task.label_names,
+            source=task.source,
+            train=len(task.train),
+            noisy=int(noisy.is_noisy.sum()),
+            hash=hash_task(task, noisy),
+        )
+
+
+class PlantRecord(Settings):
+    """Where the noisy task could change the model; layers from 1."""
+
+    first: int
+    last: int
+    null: bool
+    """Whether nothing was planted: the same run with the original labels."""
+    auxiliary: str
+    """The task that changed all layers."""
+    settings: dict[str, Any]
+    """Those of the control set-up that decide the weights."""
+
+
+class Checkpoint(Settings):
+    """Weights that somebody else made, by content."""
+
+    path: str
+    files: str
+    """Hash of the files."""
+    hash: str
+    """Hash of the weights."""
+
+
+class Accuracies(Settings):
+    """Share of the assigned labels that the final weights predict."""
+
+    noisy: float
+    clean: float
+    training: float
+    """Of all training examples."""
+
+
+class Attempt(Settings):
+    """One of the trainings that a plant needed."""
+
+    learning_rate: float
+    training_accuracy: float
+
+
+class RunRecord(Settings):
+    """What decides a run's weights, and what became of them."""
+
+    made_by: Literal["train", "adopt"] = "train"
+    model: str
+    """Name or folder of the pre-trained model; of an adopted run without one, the final weights."""
+    weights_hash: str
+    """Of what was loaded before training; of an adopted run, of the final weights."""
+    depth: int
+    width: int
+    seed: int
+    task: TaskRecord
+    settings: RunSettings
+    remote_code: bool = False
+    any_format: bool = False
+    plant: PlantRecord | None = None
+    adopted: dict[str, Checkpoint] = {}
+    """The weights of an adopted run that are elsewhere."""
+    command: str = ""
+    """What it was made by, for people to repeat."""
+    final: Accuracies | None = None
+    """Once the final weights are there."""
+    without: dict[str, str] = {}
+    """Weights that could not be made, and why."""
+    attempts: tuple[Attempt, ...] = ()
+    """Trainings of a plant, of which all but the last fell short."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a run memorised its noisy labels."""
+
+    memorised: bool
+    needed: float
+    accuracies: Accuracies
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, opened."""
+
+    folder: Path
+    record: RunRecord
+    device: str = "auto"
+
+    @classmethod
+    def open(cls, folder: str | Path, device: str = "auto") -> "Run":
+        """A run that exists."""
+        path = Path(folder) / paths.RUN
+        if not path.is_file():
+            raise StoreError(
+                f"{folder} is not a run: it has no {paths.RUN}. `memloc train` makes one, "
+                "`memloc adopt` makes one of your own checkpoints."
+            )
+        values = {k: v for k, v in read_json(path).items() if k != "format"}
+        try:
+            return cls(Path(folder), RunRecord.model_validate(values), device)
+        except ValidationError as error:
+            first = error.errors()[0]
+            what = ".".join(map(str, first["loc"]))
+            raise StoreError(f"{path} is damaged: {what}: {first['msg'].lower()}.") from None
+
+    @property
+    def seed(self) -> int:
+        """The model seed."""
+        return self.record.seed
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return self.record.depth
+
+    @property
+    def settings(self) -> RunSettings:
+        """Those that decide its weights."""
+        return self.record.settings
+
+    @property
+    def model_name(self) -> str:
+        """For people; a model from a folder is called like the folder."""
+        return Path(self.record.model).name
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.record.task.name} · {self.model_name} · seed {self.seed}"
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is the null of a planted run: nothing is memorised, errors may be nil."""
+        return self.record.plant is not None and self.record.plant.null
+
+    @cached_property
+    def _data(self) -> tuple[Task, NoisyLabels]:
+        table, _ = read_table(self.folder / paths.LABELS)
+        train = table[table["split"] == "train"]
+        noisy = NoisyLabels(
+            train["original"].to_numpy(np.int64, copy=True),
+            train["assigned"].to_numpy(np.int64, copy=True),
+            train["is_noisy"].to_numpy(bool, copy=True),
+        )
+        about = self.record.task
+        task = Task(
+            name=about.name,
+            category=about.category,
+            label_names=about.label_names,
+            train=_examples(train),
+            validation=_examples(table[table["split"] == "validation"]),
+            test=_examples(table[table["split"] == "test"]),
+            source=about.source,
+        )
+        return task, noisy
+
+    @property
+    def task(self) -> Task:
+        """The task as it was trained on, with its original labels."""
+        return self._data[0]
+
+    @property
+    def noisy(self) -> NoisyLabels:
+        """The training labels before and after noise."""
+        return self._data[1]
+
+    @cached_property
+    def noisy_rows(self) -> IntArray:
+        """Rows of the noisy training examples."""
+        return np.flatnonzero(self.noisy.is_noisy)
+
+    @cached_property
+    def clean_rows(self) -> IntArray:
+        """Rows of the clean training examples."""
+        return np.flatnonzero(~self.noisy.is_noisy)
+
+    def training(self) -> "pd.DataFrame":
+        """The training curves, one row per training and epoch; empty for adopted runs."""
+        import pandas as pd
+
+        path = self.folder / paths.TRAINING
+        return read_table(path)[0] if path.is_file() else pd.DataFrame(columns=list(CURVES))
+
+    def path(self, weights: str) -> Path:
+        """The folder of these weights, there or not."""
+        if weights in self.record.adopted:
+            return Path(self.record.adopted[weights].path)
+        return paths.checkpoint(self.folder, weights)
+
+    def work(self, method: str) -> Path:
+        """A folder in which a method may keep half-done work."""
+        return paths.work(self.folder, method)
+
+    def has(self, weights: str) -> bool:
+        """Whether these weights are there."""
+        if weights == "pretrained":
+            return self.record.made_by == "train" or weights in self.record.adopted
+        return self.path(weights).is_dir()
+
+    def weights(self) -> list[str]:
+        """The names of the fine-tuned weights that are there."""
+        return [name for name in WEIGHTS if self.has(name)]
+
+    def require(self, weights: str) -> None:
+        """Raise where these weights are missing, and say how to get them."""
+        lookup("set of weights", weights, {"pretrained": "", **WEIGHTS})
+        if self.has(weights):
+            return
+        how = self.record.without.get(weights)
+        if how is None and self.record.made_by == "adopt":
+            how = f"give them to `memloc adopt` with --{weights}, or have them made" + (
+                " by --train-missing." if weights in {"reference", "frozen"} else "."
+            )
+        how = how or "`memloc train` with the same settings makes what is missing."
+        raise StoreError(f"{self.folder} has no {weights} weights: {how}")
+
+    def load(self, weights: str) -> "Classifier":
+        """A fresh copy of these weights, on the run's device, in evaluation mode."""
+        from memloc.models.device import pick_device
+        from memloc.models.load import LoadOptions, load_checkpoint
+
+        self.require(weights)
+        if weights == "pretrained":
+            loaded = self.load_pretrained(self.seed)
+        else:
+            options = LoadOptions(remote_code=self.record.remote_code)
+            loaded = load_checkpoint(self.path(weights), options)
+            self._refuse_changed(weights, loaded)
+        loaded.model.to(pick_device(self.device)).eval()
+        return loaded
+
+    def load_pretrained(self, seed: int) -> "Classifier":
+        """The weights that it started from, with a new head from `seed`."""
+        from memloc.models.load import LoadOptions, load_model
+
+        record = self.record
+        self.require("pretrained")
+        adopted = record.adopted.get("pretrained")
+        options = LoadOptions(record.remote_code, record.any_format, depth=record.depth)
+        model = adopted.path if adopted else record.model
+        return load_model(model, record.task.label_names, seed=seed, options=options)
+
+    def _refuse_changed(self, weights: str, loaded: "Classifier") -> None:
+        known = self.record.adopted.get(weights)
+        if known and known.hash != hash_weights(loaded.model.named_parameters()):
+            raise _changed(self.folder, weights, known)
+
+    def check_unchanged(self, weights: Iterable[str]) -> None:
+        """Refuse adopted weights whose files are not those that were adopted."""
+        for name in weights:
+            known = self.record.adopted.get(name)
+            if known is None or name == "pretrained" and not Path(known.path).is_dir():
+                continue
+            if hash_checkpoint(Path(known.path)) != known.files:
+                raise _changed(self.folder, name, known)
+
+    def encode(self, model: "Classifier") -> "Encoded":
+        """The training texts as this model reads them."""
+        from memloc.train.evaluate import encode_for
+
+        return encode_for(model, self.task.train, self.settings.text.max_tokens)
+
+    def vectors(self, weights: str, last_layer: "LastLayer" = "block output") -> "Vectors":
+        """Of the training texts, one for each layer 0..L; kept while the run is open."""
+        from memloc.train.vectors import vectors_of
+
+        kept = self.__dict__.setdefault("_vectors", {})
+        if (weights, last_layer) not in kept:
+            model = self.load(weights)
+            kept[weights, last_layer] = vectors_of(
+                model.stack, self.encode(model), last_layer=last_layer
+            )
+        return kept[weights, last_layer]  # type: ignore[no-any-return]
+
+    def verdict(self, needed: float) -> Verdict | None:
+        """Whether the final weights predict enough of the noisy labels; None before they exist."""
+        found = self.record.final
+        return None if found is None else Verdict(found.noisy >= needed, needed, found)
+
+    def require_memorised(self, needed: float, *, force: bool = False) -> None:
+        """Refuse to draw conclusions from a run that did not memorise."""
+        verdict = self.verdict(needed)
+        if verdict is None:
+            raise StoreError(f"{self.folder} has no final weights yet: finish `memloc train`.")
+        if not verdict.memorised and not force:
+            raise TrainingError(
+                f"{self.folder} is marked `not memorised`: its final weights predict "
+                f"{verdict.accuracies.noisy:.1%} of the noisy labels, and {needed:.0%} are needed. "
+                "Train longer or with a higher rate, or use --force to continue all the same."
+            )
+
+    def identity(self, weights: Iterable[str]) -> dict[str, Any]:
+        """What decides the weights of these names, and the data that they are looked at with."""
+        record, settings = self.record, self.settings
+        facts: dict[str, Any] = {"data": record.task.hash, "text": settings.text.model_dump()}
+        if record.made_by == "adopt":
+            names = [name for name in weights if name in record.adopted]
+            facts["adopted"] = {name: record.adopted[name].hash for name in names}
+        return {
+            **facts,
+            "weights": record.weights_hash,
+            "depth": record.depth,
+            "seed": record.seed,
+            "settings": settings.deciding(memorised="memorised" in weights),
+            "plant": record.plant and record.plant.model_dump(mode="json"),
+        }
+
+    def note(self, **facts: Any) -> "Run":
+        """The run with more facts in its record; for the training that makes it."""
+        record = RunRecord.model_validate({**dict(self.record), **facts})
+        _write(self.folder, record)
+        return Run(self.folder, record, self.device)
+
+
+CURVES = (
+    *("training", "epoch", "loss", "accuracy", "macro_f1", "noisy_accuracy", "clean_accuracy"),
+    *("noisy_as_original", "validation_accuracy", "seconds"),
+)
+"""Columns of the training curves."""
+
+
+def at_the_end(training: "pd.DataFrame", name: str, column: str) -> float:
+    """What was measured at the last epoch of a training; NaN where there is none."""
+    rows = training[training["training"] == name].sort_values("epoch")
+    return float(rows[column].iloc[-1]) if len(rows) else float("nan")
+
+
+def begin(folder: Path, task: Task, noisy: NoisyLabels, record: RunRecord) -> Run:
+    """Open the run in this folder, or make it; one that was made of something else is refused."""
+    if (folder / paths.RUN).is_file():
+        run = Run.open(folder)
+        _same_or_refuse(folder, run.record, record)
+        return run
+    write_table(folder / paths.LABELS, _labels_table(task, noisy), {"task": record.task.hash})
+    _write(folder, record)
+    return Run(folder, record)
+
+
+def _write(folder: Path, record: RunRecord) -> None:
+    write_json(folder / paths.RUN, record.model_dump(mode="json"))
+
+
+def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
+    for name, old, new in _differences(there, wanted):
+        raise StoreError(
+            f"{folder} belongs to other settings: {name} is {old!r} there and {new!r} here. "
+            "Choose another folder with --out, or delete that one."
+        )
+
+
+def _differences(there: RunRecord, wanted: RunRecord) -> list[tuple[str, Any, Any]]:
+    def facts(record: RunRecord) -> dict[str, Any]:
+        named = ("made_by", "weights_hash", "depth", "seed", "plant")
+        task = {f"task.{k}": v for k, v in dict(record.task).items() if k != "source"}
+        adopted = {f"{k} weights": checkpoint.hash for k, checkpoint in record.adopted.items()}
+        settings = record.settings.deciding(memorised=True)
+        return {**{k: getattr(record, k) for k in named}, **task, **adopted, **settings}
+
+    old, new = facts(there), facts(wanted)
+    return [(k, old.get(k), v) for k, v in new.items() if old.get(k) != v]
+
+
+def _changed(folder: Path, weights: str, known: Checkpoint) -> StoreError:
+    return StoreError(
+        f"The {weights} weights at {known.path} have changed since {folder} was made of them: "
+        "adopt them into another folder."
+    )
+
+
+def _labels_table(task: Task, noisy: NoisyLabels) -> "pd.DataFrame":
+    import pandas as pd
+
+    tables = []
+    for split in ("train", "validation", "test"):
+        examples: Examples = getattr(task, split)
+        is_train = split == "train"
+        tables.append(
+            pd.DataFrame(
+                {
+                    "split": split,
+                    "row": np.arange(len(examples)),
+                    "parts": [list(parts) for parts in examples.parts],
+                    "original": noisy.original if is_train else examples.labels,
+                    "assigned": noisy.assigned if is_train else examples.labels,
+                    "is_noisy": noisy.is_noisy if is_train else False,
+                }
+            )
+        )
+    return pd.concat(tables, ignore_index=True)
+
+
+def _examples(table: "pd.DataFrame") -> Examples:
+    parts = tuple(tuple(row) for row in table["parts"])
+    return Examples(parts, table["original"].to_numpy(np.int64, copy=True))
