@@ -4,69 +4,71 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memloc.analyse.analyse import analyse_run
-    from memloc.data.sources import load_file, load_noisy_file, load_task, subsample
+    from memloc.adopt import adopt
+    from memloc.data.own import load_csv
+    from memloc.data.perturb import add_noise
+    from memloc.data.sources import load_task
     from memloc.errors import MemlocError
-    from memloc.experiment.control import Control, read_control, run_control
-    from memloc.localise.localise import localise_checkpoints, localise_run
-    from memloc.localise.scores import LayerScores
-    from memloc.localise.subjects import Weights
-    from memloc.models.check import check_model
-    from memloc.models.load import load_checkpoint, load_model
-    from memloc.protocol import Protocol, preset
+    from memloc.methods.apply import analyse, localise
+    from memloc.methods.base import Method
+    from memloc.methods.centroids import Centroids
+    from memloc.methods.generalisation import Generalisation
+    from memloc.methods.gradients import Gradients
+    from memloc.methods.label_probes import LabelProbes
+    from memloc.methods.probing import Probing
+    from memloc.methods.result import LayerScores
+    from memloc.methods.retraining import Retraining
+    from memloc.methods.swapping import Swapping
+    from memloc.report.page import report
     from memloc.results import load_results
-    from memloc.train.run import Run
-    from memloc.train.training import Recipe, train_run
-
-_HOMES = {
-    "analyse_run": "memloc.analyse.analyse",
-    "load_file": "memloc.data.sources",
-    "load_noisy_file": "memloc.data.sources",
-    "load_task": "memloc.data.sources",
-    "subsample": "memloc.data.sources",
-    "MemlocError": "memloc.errors",
-    "Control": "memloc.experiment.control",
-    "read_control": "memloc.experiment.control",
-    "run_control": "memloc.experiment.control",
-    "localise_checkpoints": "memloc.localise.localise",
-    "localise_run": "memloc.localise.localise",
-    "LayerScores": "memloc.localise.scores",
-    "Weights": "memloc.localise.subjects",
-    "check_model": "memloc.models.check",
-    "load_checkpoint": "memloc.models.load",
-    "load_model": "memloc.models.load",
-    "Protocol": "memloc.protocol",
-    "preset": "memloc.protocol",
-    "load_results": "memloc.results",
-    "Run": "memloc.train.run",
-    "Recipe": "memloc.train.training",
-    "train_run": "memloc.train.training",
-}
+    from memloc.run import Run
+    from memloc.train.training import train
 
 __all__ = [
-    "Control",
+    "Centroids",
+    "Generalisation",
+    "Gradients",
+    "LabelProbes",
     "LayerScores",
     "MemlocError",
-    "Protocol",
-    "Recipe",
+    "Method",
+    "Probing",
+    "Retraining",
     "Run",
-    "Weights",
-    "analyse_run",
-    "check_model",
-    "load_checkpoint",
-    "load_file",
-    "load_model",
-    "load_noisy_file",
+    "Swapping",
+    "add_noise",
+    "adopt",
+    "analyse",
+    "load_csv",
     "load_results",
     "load_task",
-    "localise_checkpoints",
-    "localise_run",
-    "preset",
-    "read_control",
-    "run_control",
-    "subsample",
-    "train_run",
+    "localise",
+    "report",
+    "train",
 ]
+
+_HOMES = {
+    "adopt": "memloc.adopt",
+    "load_csv": "memloc.data.own",
+    "add_noise": "memloc.data.perturb",
+    "load_task": "memloc.data.sources",
+    "MemlocError": "memloc.errors",
+    "analyse": "memloc.methods.apply",
+    "localise": "memloc.methods.apply",
+    "Method": "memloc.methods.base",
+    "Centroids": "memloc.methods.centroids",
+    "Generalisation": "memloc.methods.generalisation",
+    "Gradients": "memloc.methods.gradients",
+    "LabelProbes": "memloc.methods.label_probes",
+    "Probing": "memloc.methods.probing",
+    "LayerScores": "memloc.methods.result",
+    "Retraining": "memloc.methods.retraining",
+    "Swapping": "memloc.methods.swapping",
+    "report": "memloc.report.page",
+    "load_results": "memloc.results",
+    "Run": "memloc.run",
+    "train": "memloc.train.training",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -360,8 +360,10 @@ class Run:
         record, settings = self.record, self.settings
         facts: dict[str, Any] = {"data": record.task.hash, "text": settings.text.model_dump()}
         if record.made_by == "adopt":
-            names = [name for name in weights if name in record.adopted]
-            facts["adopted"] = {name: record.adopted[name].hash for name in names}
+            # What memloc trained for it came from the pre-trained weights.
+            names = {name if name in record.adopted else "pretrained" for name in weights}
+            given = sorted(names & set(record.adopted))
+            facts["adopted"] = {name: record.adopted[name].hash for name in given}
         return {
             **facts,
             "weights": record.weights_hash,

@@ -11,6 +11,7 @@ from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
 from memloc.protocol import Protocol
 from memloc.records import Task
+from memloc.request import requested
 from memloc.run import WEIGHTS, Run
 from memloc.train.planting import Plant
 from memloc.train.training import Recipe, train_run
@@ -19,7 +20,8 @@ from memloc.train.windows import read_window
 
 def do(plan: Plan, step: Step) -> None:
     """Make what a step is to leave behind; what is there already is used."""
-    DO[step.kind](plan, step)
+    with requested(["run", str(plan.file.folder)]):
+        DO[step.kind](plan, step)
 
 
 def _train(plan: Plan, step: Step) -> None:
@@ -36,7 +38,6 @@ def _recipe(plan: Plan, step: Step) -> Recipe:
         _protocol(plan, step),
         options=LoadOptions(depth=study.depth),
         device=study.device,
-        command=f"memloc run {plan.file.folder}",
     )
 
 

@@ -12,6 +12,7 @@ from memloc.methods.base import Kind, Method, find_method, method_names
 from memloc.methods.result import Result
 from memloc.progress import note
 from memloc.protocol import VerdictSettings, preset
+from memloc.request import request
 from memloc.run import Run
 
 
@@ -144,6 +145,7 @@ def _made(run: Run, method: Method, verdict: VerdictSettings) -> Result:
     facts = {
         "identity": result_identity(run, method),
         "run": run.name,
+        "command": request(),
         "settings": method.model_dump(mode="json"),
         "inputs": run.identity([*method.needs, *method.uses]),
         "forced": not judged.memorised,

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
-from memloc.analyse.store import Analysis
+from memloc.methods.result import Result
 from memloc.report.terminal import sparkline
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ SHORT = ("layers", "events", "summary", "models")
 """The tables that do not have a row an example."""
 
 
-def picture(found: Analysis) -> str:
+def picture(found: Result) -> str:
     """A line a curve, a bar a layer."""
-    return {"centroids": _drift, "label_probes": _probes, "generalisation": _memory}[found.name](
+    return {"centroids": _drift, "label_probes": _probes, "generalisation": _memory}[found.method](
         found
     )
 
 
-def sentence(found: Analysis) -> str:
+def sentence(found: Result) -> str:
     """What an analysis says, with how sure it is."""
-    text = _generalised(found) if found.name == "generalisation" else _happenings(found)
+    text = _generalised(found) if found.method == "generalisation" else _happenings(found)
     if found.about.get("forced"):
         share = found.about["final_noisy_accuracy"]
         return f"FORCED (only {share:.0%} of the noisy labels are predicted): {text}"
@@ -52,7 +52,7 @@ def happening(event: Any) -> str:
     return f"{what}: layer {layer:.0f} ({sure}){mark}"
 
 
-def _happenings(found: Analysis) -> str:
+def _happenings(found: Result) -> str:
     events = found["events"]
     said = [happening(event) for event in events[events["variant"] == "plain"].itertuples()]
     return "; ".join(said).capitalize() + "."
@@ -62,7 +62,7 @@ def _layer(layer: float) -> str:
     return "never" if math.isnan(layer) else f"{layer:.0f}"
 
 
-def _drift(found: Analysis) -> str:
+def _drift(found: Result) -> str:
     layers = found["layers"]
     noisy = layers[layers["kind"] == "noisy"]
     last = noisy["layer"].max()
@@ -79,7 +79,7 @@ def _drift(found: Analysis) -> str:
     return "\n".join(lines)
 
 
-def _probes(found: Analysis) -> str:
+def _probes(found: Result) -> str:
     layers = found["layers"]
     width = max(map(len, PROBES.values()))
     lines = [f"{'F1 of label probes, layer 1 to ' + str(layers['layer'].max()):{width}}"]
@@ -94,7 +94,7 @@ def _bars(part: "pd.DataFrame", column: str) -> str:
     return sparkline([float(value) for value in ordered[column]])
 
 
-def _memory(found: Analysis) -> str:
+def _memory(found: Result) -> str:
     """Mean probability of the label with and without training on it, noisy and clean apart."""
     lines = ["mean probability of the label         trained on  held out  difference"]
     examples = found["examples"]
@@ -105,7 +105,7 @@ def _memory(found: Analysis) -> str:
     return "\n".join(lines)
 
 
-def _generalised(found: Analysis) -> str:
+def _generalised(found: Result) -> str:
     row = found["summary"].iloc[0]
     return (
         f"{row['score']:.0%} of the training examples (95 % interval {row['low']:.0%} to "

@@ -2,19 +2,16 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from memloc.config import FILE, read_study
-from memloc.protocol import Protocol, preset
+from memloc.protocol import Protocol
 from memloc.records import FloatArray
 from memloc.report.means import usual_depth, wilson_ends
 from memloc.results import Results
 from memloc.score import claims
 from memloc.score.depth import event_depth
-from memloc.train.run import Run
 
 RUN = ["task", "model", "seed"]
 POINT = ["task", "model"]
@@ -29,15 +26,10 @@ class Findings:
     resamples: int = claims.RESAMPLES
     """For the intervals of correlations."""
 
-    @cached_property
+    @property
     def protocol(self) -> Protocol:
-        """The study's settings; of runs without a study, the first one's."""
-        folder = self.results.folder
-        if (folder / FILE).is_file():
-            return read_study(folder).study.protocol
-        runs = [folder / str(name) for name in self.results.runs["folder"]]
-        there = [path for path in runs if (path / "run.json").is_file()]
-        return Run.open(there[0]).protocol if there else preset("paper")
+        """The study's settings."""
+        return self.results.protocol
 
     def memorised(self, name: str) -> pd.DataFrame:
         """A table of the results, without runs that did not memorise."""
@@ -112,7 +104,9 @@ class Findings:
 
     @cached_property
     def _large(self) -> list[str]:
-        return [Path(name).name for name in self.protocol.models.large]
+        """Models with more layers than most: those of appendix B."""
+        runs = self.results.runs
+        return list(dict.fromkeys(runs.loc[runs["depth"] > usual_depth(runs), "model"]))
 
     @cached_property
     def agreement(self) -> pd.DataFrame:
@@ -141,9 +135,7 @@ class Findings:
     def size_agreement(self) -> pd.DataFrame:
         """Whether larger models, by name or by depth, put memorisation of the same tasks deeper."""
         depths = self.depths[~self.depths["task"].astype(str).str.endswith(BINARY)]
-        runs, models = self.results.runs, list(dict.fromkeys(depths["model"]))
-        deeper = set(runs.loc[runs["depth"] > usual_depth(runs), "model"])
-        larger = deeper.union(self._large)
+        models, larger = list(dict.fromkeys(depths["model"])), set(self._large)
         small = [name for name in models if name not in larger]
         parts = [
             claims.size_agreement(

@@ -53,16 +53,16 @@ def models(findings: Findings) -> pd.DataFrame:
     """One row a model: the paper's Table 3 for the models that are here."""
     results = findings.results
     rows = {}
-    for about, run in zip(results.abouts, results.runs.to_dict("records"), strict=True):
-        name = str(about["model"])
+    for record, run in zip(results.records, results.runs.to_dict("records"), strict=True):
+        name = record.model
         rows[run["model"]] = {
             "model": run["model"],
             **{key: pretraining(name).get(key) for key in ("corpus", "tokens", "steps")},
             "parameters": layer_parameters(name, results.folder / run["folder"]),
-            "layers": int(about["depth"]),
-            "width": int(about.get("width", 0)) or None,
+            "layers": record.depth,
+            "width": record.width,
             "loaded from": name,
-            "weights": str(about.get("weights_hash", "")),
+            "weights": record.weights_hash,
         }
     return pd.DataFrame(list(rows.values()))
 

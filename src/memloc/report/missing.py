@@ -6,18 +6,15 @@ from typing import Any
 
 import pandas as pd
 
-from memloc.protocol import preset
-from memloc.report.figures.style import METHODS
+from memloc.methods.base import method_names
 from memloc.results import Results
 
-ANALYSES = {"centroids": "centroids", "label_probes": "label-probes"}
-"""Analyses of every run, and what the command line calls them."""
 COMMANDS = {
     "train": "memloc train {model} {task} --seed {seed} --out {study}",
     "localise": "memloc localise {run} {method}",
     "probing": "memloc localise {run} probing",
     "centroids": "memloc analyse {run} centroids",
-    "label_probes": "memloc analyse {run} label-probes",
+    "label_probes": "memloc analyse {run} label_probes",
     "generalisation": "memloc analyse {run} generalisation",
     "control": "memloc control --model {model} --task {task} --out {study}",
     "post_processing": "memloc control --model {model} --task {validation} --out {study}",
@@ -25,7 +22,8 @@ COMMANDS = {
     "binarised": "memloc train {model} {many}-binary --seed {seed} --out {study}",
 }
 """Which command makes a part of a study."""
-PAPER_LARGE = preset("paper").models.large
+LARGE = "facebook/opt-1.3b"
+"""The model of appendix B."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +42,11 @@ def command(part: str, results: Results, choice: Mapping[str, object] | None = N
 
 def coverage(results: Results) -> Coverage:
     """What every run has of localisers and analyses."""
-    parts = [*METHODS, *ANALYSES, "generalisation"]
+    localisers, analyses = method_names("localiser"), method_names("analysis")
+    parts = [*localisers, *analyses]
     there = {
-        **{m: _runs(results.mcog[results.mcog["method"] == m]) for m in METHODS},
-        **{name: _runs(getattr(results, name)) for name in (*ANALYSES, "generalisation")},
+        **{m: _runs(results.mcog[results.mcog["method"] == m]) for m in localisers},
+        **{name: _runs(getattr(results, name)) for name in analyses},
     }
     rows, commands = [], []
     for run in results.runs.to_dict("records"):
@@ -71,7 +70,7 @@ def _runs(table: pd.DataFrame) -> set[tuple[object, ...]]:
 def _of_run(results: Results, part: str, run: Mapping[Any, Any]) -> str:
     place = results.folder / str(run["folder"])
     values = {name: run[name] for name in RUN} | {"run": str(place), "study": str(results.folder)}
-    if part in METHODS:
+    if part in method_names("localiser"):
         return COMMANDS["localise"].format(**values, method=part)
     return COMMANDS[part].format(**values)
 
@@ -80,7 +79,7 @@ def _first(results: Results) -> dict[str, object]:
     study = str(results.folder)
     usual = {"task": "tiny-topic", "model": "tiny-opt", "seed": 1, "method": "swapping"}
     usual |= {"validation": _validates(results), "many": _has_many_classes(results)}
-    usual |= {"large": [*_models(results).get("large", ()), *PAPER_LARGE][0]}
+    usual |= {"large": LARGE}
     if results.runs.empty:
         return {**usual, "study": study, "run": f"{study}/tiny-topic/tiny-opt/seed-1"}
     row = results.runs.iloc[0]
@@ -88,14 +87,9 @@ def _first(results: Results) -> dict[str, object]:
     return {**usual, **found, "study": study, "run": str(results.folder / row["folder"])}
 
 
-def _models(results: Results) -> dict[str, Any]:
-    return dict(results.abouts[0]["protocol"]["models"]) if results.abouts else {}
-
-
 def _validates(results: Results) -> str:
     """A task on which the gradients' post-processing is chosen."""
-    settings = results.abouts[0]["protocol"]["control"] if results.abouts else {}
-    return str([*settings.get("validation_tasks", ()), "tiny-topic"][0])
+    return str([*results.protocol.control.validation_tasks, "tiny-topic"][0])
 
 
 def _has_many_classes(results: Results) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from memloc import paths
 from memloc.records import read_json, whole_file, write_json
 from memloc.report.figures.catalogue import FIGURES
 from memloc.report.figures.figure import DATA, Drawn, Figure
@@ -72,10 +73,10 @@ class Report:
     """What makes the missing parts."""
 
 
-def write_report(study: str | Path, out: Path | None = None) -> Report:
+def write_report(study: str | Path, out: str | Path | None = None) -> Report:
     """Write `report/index.html` into a study's folder, or `out`."""
     findings = Findings(load_results(study))
-    path = Path(study) / "report" / "index.html" if out is None else out
+    path = paths.page(Path(study)) if out is None else Path(out)
     summary = summarise(findings)
     html = render(findings, summary)
     with whole_file(path) as draft:
@@ -88,7 +89,7 @@ def write_report(study: str | Path, out: Path | None = None) -> Report:
 
 def read_report(study: str | Path) -> Report | None:
     """The report that is in a study's folder, if there is one."""
-    path = Path(study) / "report" / "index.html"
+    path = paths.page(Path(study))
     if not path.with_suffix(".json").is_file():
         return None
     said = read_json(path.with_suffix(".json"))

@@ -169,7 +169,7 @@ def sure(table: pd.DataFrame) -> "pd.Series":
 
 def _references(findings: Findings) -> Iterator[str]:
     """Runs whose weights without noise did not learn: what is put in from there undoes anything."""
-    runs, needed = findings.memorised("runs"), findings.protocol.finetune.noisy_at_least
+    runs, needed = findings.memorised("runs"), findings.protocol.verdict.noisy_at_least
     for row in runs[runs["reference_accuracy"] < needed].to_dict("records"):
         yield (
             f"Swapping says little about {_name(row)}: trained without noise, it predicts only "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memloc.localise.scores import LayerScores
+    from memloc.methods.result import LayerScores
 
 BARS = " ▁▂▃▄▅▆▇█"
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from memloc.localise.scores import LayerScores
+from memloc.methods.result import LayerScores
 
 
 def sentence(scores: LayerScores) -> str:

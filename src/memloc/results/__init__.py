@@ -1,7 +1,9 @@
 """The results of a study as pandas tables: what figures, tables and the report are made of."""
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +61,10 @@ class Results:
     nulls: "pd.DataFrame"
     plants: "pd.DataFrame"
     post_processing: "pd.DataFrame"
+    commands: tuple[str, ...] = ()
+    """What was asked for, in the order to repeat it: runs first, then methods, then plants."""
+    method_settings: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Method and its settings as JSON, and how many runs it looked at with them."""
 
     @cached_property
     def protocol(self) -> Protocol:
@@ -109,7 +115,7 @@ class Results:
 
     def only(self, **values: object) -> "Results":
         """The rows of one task, model or seed, e.g. `only(model="tiny-opt")`."""
-        tables = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
+        tables = {f.name: getattr(self, f.name) for f in fields(self) if f.name in COLUMNS}
         chosen: dict[str, Any] = {name: _rows(t, values) for name, t in tables.items()}
         return replace(self, **chosen)
 
@@ -159,7 +165,29 @@ def load_results(path: str | Path) -> Results:
         training=_stacked("training", [(key, curve) for key, curve in curves if len(curve)]),
         **{name: _stacked(name, found) for name, found in _collected(runs).items()},
         **control_tables(planted, _collected(planted), protocol.control),
+        commands=(*_commands(runs), *_commands(planted)),
+        method_settings=_method_settings(runs),
     )
+
+
+def _commands(runs: Sequence[tuple[dict[str, Any], Run]]) -> Iterator[str]:
+    yield from (run.record.command for _, run in runs)
+    yield from (about["about"].get("command", "") for _, run in runs for about in _abouts(run))
+
+
+def _method_settings(runs: Sequence[tuple[dict[str, Any], Run]]) -> dict[tuple[str, str], int]:
+    found = Counter(
+        (about["method"], json.dumps(about["about"].get("settings", {}), sort_keys=True))
+        for _, run in runs
+        for about in _abouts(run)
+    )
+    return dict(found)
+
+
+def _abouts(run: Run) -> list[dict[str, Any]]:
+    """What is written about the results of a run, method by method."""
+    files = sorted((run.folder / paths.RESULTS).glob(f"*/{paths.ABOUT}"))
+    return [{**read_about(path.parent), "folder": path.parent} for path in files]
 
 
 def _find_runs(folder: Path) -> list[Run]:
@@ -202,15 +230,14 @@ def _collected(runs: Iterable[tuple[dict[str, Any], Run]]) -> dict[str, list[Any
     """The tables of all methods of some runs, each with its run's key, by what they are here."""
     found: dict[str, list[Any]] = {name: [] for name in TABLES}
     for key, run in runs:
-        for folder in sorted((run.folder / paths.RESULTS).glob(f"*/{paths.ABOUT}")):
-            about = read_about(folder.parent)
+        for about in _abouts(run):
             is_localiser = "mcog" in about["tables"]
             names = ANALYSED.get(about["method"], {})
             if is_localiser:
                 names = {name: name for name in LOCALISED}
             for table, name in names.items():
                 if table in about["tables"]:
-                    rows = read_columns(folder.parent / f"{table}.parquet")
+                    rows = read_columns(about["folder"] / f"{table}.parquet")
                     method = {"method": about["method"]} if is_localiser else {}
                     found[name].append(({**key, **method}, rows))
     return found
@@ -320,8 +347,6 @@ def _reverted(method: str, path: Path) -> Reverted:
 
 
 def _versions(note: bytes) -> dict[str, str]:
-    import json
-
     found: dict[str, str] = json.loads(note).get("versions", {})
     return found
 

@@ -23,6 +23,7 @@ from memloc.models.stack import Stack
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings, Protocol, preset
 from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, write_table
+from memloc.request import request
 from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.train.checkpoints import load_state, save_checkpoint, save_state
@@ -63,8 +64,6 @@ class Recipe:
     device: str = "auto"
     plant: Plant | None = None
     """Left out: the noisy labels may be memorised anywhere."""
-    command: str = ""
-    """What asked for it, for people to repeat."""
 
     def __post_init__(self) -> None:
         if _left_out(self.protocol):
@@ -111,16 +110,23 @@ def add_noise(task: Task, protocol: Protocol) -> NoisyLabels:
 
 def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(WEIGHTS)) -> Run:
     """Make the missing ones of a run's weights; what is there stays, what was begun goes on."""
-    wanted = {lookup("set of weights", name, WEIGHTS) for name in weights}
+    for name in weights:
+        lookup("set of weights", name, WEIGHTS)
     pick_device(recipe.device)  # one that is not there is refused before anything is written
     start = _load(recipe, recipe.task)
     if recipe.plant is not None:
         check_windows([recipe.plant.window], start.stack.depth)
     run = begin(Path(folder), recipe.task, recipe.noisy, _record(recipe, start))
+    return make_weights(recipe, run, weights)
+
+
+def make_weights(recipe: Recipe, run: Run, weights: Sequence[str]) -> Run:
+    """Train what is missing of these weights of a run that has been begun."""
+    wanted = {lookup("set of weights", name, WEIGHTS) for name in weights}
     with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
         for training, last in TRAININGS.items():
-            if run.path(last).is_dir():
-                paths.training_state(run.folder, training).unlink(missing_ok=True)  # stopped just before this
+            if run.has(last):  # stopped just before this
+                paths.training_state(run.folder, training).unlink(missing_ok=True)
             elif training in wanted:
                 run = _Training(recipe, run, training).make()
     return run
@@ -145,7 +151,7 @@ def _record(recipe: Recipe, start: Classifier) -> RunRecord:
         remote_code=recipe.options.remote_code,
         any_format=recipe.options.any_format,
         plant=recipe.plant and recipe.plant.record(recipe.protocol.control),
-        command=recipe.command,
+        command=request(),
     )
 
 
@@ -241,7 +247,8 @@ class _Training:
     def _measure(self) -> dict[str, float]:
         right = self._predict("validation") == self.recipe.task.validation.labels
         measured = accuracies(self._predict("train"), self.labels, self.recipe.noisy)
-        return {**measured, "validation_accuracy": float(right.mean())}
+        unseen = float(right.mean()) if len(right) else float("nan")
+        return {**measured, "validation_accuracy": unseen}
 
     def _predict(self, split: str) -> IntArray:
         stack = self.trained.stack
