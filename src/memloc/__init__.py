@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memloc.analyse.analyse import analyse_run
+    from memloc.data.perturb import add_noise
     from memloc.data.sources import load_file, load_noisy_file, load_task, subsample
     from memloc.errors import MemlocError
     from memloc.experiment.control import Control, read_control, run_control
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from memloc.train.training import Recipe, train_run
 
 _HOMES = {
+    "add_noise": "memloc.data.perturb",
     "analyse_run": "memloc.analyse.analyse",
     "load_file": "memloc.data.sources",
     "load_noisy_file": "memloc.data.sources",
@@ -51,6 +53,7 @@ __all__ = [
     "Recipe",
     "Run",
     "Weights",
+    "add_noise",
     "analyse_run",
     "check_model",
     "load_checkpoint",

@@ -25,6 +25,24 @@ def track(label: str, total: int) -> AbstractContextManager[Advance]:
     return _shown.get()(label, total)
 
 
+_told: ContextVar[Callable[[str], None]] = ContextVar("told", default=lambda _sentence: None)
+
+
+def tell(sentence: str) -> None:
+    """Say something about the work that begins; nobody hears it in a library."""
+    _told.get()(sentence)
+
+
+@contextmanager
+def telling(say: Callable[[str], None]) -> Iterator[None]:
+    """While active, `say` is called with what `tell` is given."""
+    token = _told.set(say)
+    try:
+        yield
+    finally:
+        _told.reset(token)
+
+
 @contextmanager
 def bars() -> Iterator[None]:
     """While active, tracked work shows as bars with time left on stderr."""

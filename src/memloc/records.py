@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from memloc.errors import StoreError
+from memloc.errors import StoreError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +68,13 @@ class NoisyLabels:
     original: IntArray
     assigned: IntArray
     is_noisy: BoolArray
+    origin: str = ""
+    """How it is known which labels are wrong, for people."""
+
+    def summary(self) -> str:
+        """How many examples are noisy, and how that is known."""
+        found = f"{int(self.is_noisy.sum()):,} noisy of {counted(len(self.is_noisy), 'example')}"
+        return f"{found}, {self.origin}." if self.origin else f"{found}."
 
 
 def versions() -> dict[str, str]:

@@ -23,6 +23,10 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Force = Annotated[bool, typer.Option(help="Go on without memorisation; marked.")]
 Preset = Annotated[str | None, typer.Option(help="Left out: demo for embedded models, else paper.")]
 Fewer = Annotated[int | None, typer.Option(help="Train on a random so many.")]
+Original = Annotated[str | None, typer.Option(help="Column of the labels before noise.")]
+Flag = Annotated[
+    str | None, typer.Option(help="Column that is true (or 1, yes) where the label is wrong.")
+]
 DataFolder = Annotated[
     Path | None, typer.Option(help="Folder with the paper's tasks (or MEMLOC_DATA).")
 ]

@@ -21,7 +21,7 @@ from memloc.score.agreement import accuracy_at_k
 from memloc.score.planted import mean_scores, null_claims, plant_scores
 from memloc.train.planting import Plant
 from memloc.train.run import CHECKPOINTS, Run
-from memloc.train.training import Recipe, default_protocol
+from memloc.train.training import Recipe, default_protocol, protocol_noise
 from memloc.train.windows import check_windows, every_window, usual_windows
 
 if TYPE_CHECKING:
@@ -108,9 +108,8 @@ def _plans(what: Control) -> Iterator[tuple[Recipe, range, bool]]:
             planted = _windows(what, loaded.stack.depth, protocol.control.width)
             middle = planted[len(planted) // 2]
             for window in planted:
-                recipe = Recipe(
-                    model, task, seed, protocol, options=what.options, device=what.device
-                )
+                noisy = protocol_noise(task, protocol)  # what is planted is always made here
+                recipe = Recipe(model, task, seed, protocol, noisy, what.options, what.device)
                 null = what.nulls == "all" or (what.nulls == "middle" and window == middle)
                 yield recipe, window, null
 

@@ -11,6 +11,7 @@ from memloc.localise.base import Subject, localiser, score_layers
 from memloc.localise.scores import LayerScores
 from memloc.localise.subjects import Weights, checkpoint_subject, run_subject
 from memloc.models.device import suitable_threads
+from memloc.progress import tell
 from memloc.train.evaluate import predict
 from memloc.train.provenance import of_the_same
 from memloc.train.run import Run
@@ -49,8 +50,8 @@ def localise_checkpoints(  # noqa: PLR0913
 ) -> Localised:
     """Score the layers of checkpoints that somebody already has.
 
-    `columns` names the columns of the data file: text, label (as trained on), noisy (true and
-    false, or the labels before noise) and, for pairs, pair.
+    `columns` names the columns of the data file: text, label (as trained on), for pairs pair, and
+    original (the labels before noise) or flag (true where the label is wrong).
     """
     read = read_noisy_examples(Path(data), known=weights.labels(), **_named(columns))
     subject = checkpoint_subject(weights, read, work=Path(out), device=device)
@@ -58,7 +59,7 @@ def localise_checkpoints(  # noqa: PLR0913
 
 
 def _named(columns: Mapping[str, str | None]) -> dict[str, Any]:
-    usual = {"text": "text", "label": "label", "noisy": "noisy", "pair": None}
+    usual = {"text": "text", "label": "label", "pair": None, "original": None, "flag": None}
     for name in columns:
         lookup("column", name, usual)
     return usual | dict(columns)
@@ -69,6 +70,7 @@ def localise(
 ) -> Localised:
     """Run the methods that were named, or those of the paper whose weights are there."""
     chosen, skipped = _choose(subject, methods)
+    tell(subject.noisy.summary())
     noisy_accuracy = _memorised_share(subject, force)
     scores: dict[str, LayerScores] = {}
     for method in chosen:

@@ -111,6 +111,7 @@ class Run:
             train["original"].to_numpy(np.int64, copy=True),
             train["assigned"].to_numpy(np.int64, copy=True),
             train["is_noisy"].to_numpy(bool, copy=True),
+            self.about["task"].get("noise", ""),
         )
         about = self.about["task"]
         task = Task(
@@ -216,6 +217,7 @@ def describe_task(task: Task, noisy: NoisyLabels) -> dict[str, Any]:
         "source": task.source,
         "train": len(task.train),
         "noisy": int(noisy.is_noisy.sum()),
+        "noise": noisy.origin,
         "hash": _hash(task, noisy),
     }
 
@@ -246,7 +248,9 @@ def _differences(there: dict[str, Any], wanted: dict[str, Any]) -> list[tuple[st
     was, is_now = (deciding_settings(flat, bool(wanted["is_large"])) for flat in (old, new))
     pairs += [(k, was[k], value) for k, value in is_now.items()]
     # These are for people: the same data or weights read from elsewhere are the same.
-    for_people = {"task.source"} | ({"model"} if _same(there, wanted, "weights_hash") else set())
+    for_people = {"task.source", "task.noise"} | (
+        {"model"} if _same(there, wanted, "weights_hash") else set()
+    )
     return [(k, a, b) for k, a, b in pairs if a != b and k not in for_people]
 
 

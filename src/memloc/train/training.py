@@ -13,16 +13,15 @@ import torch
 from torch import Tensor
 
 from memloc.data.encode import Encoded
-from memloc.data.perturb import perturb
+from memloc.data.perturb import OWN, add_noise
 from memloc.errors import DataError, lookup
 from memloc.models import tiny
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
-from memloc.progress import Advance, track
+from memloc.progress import Advance, tell, track
 from memloc.protocol import FineTuneSettings, Protocol, preset
 from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, write_table
-from memloc.seeds import generator
 from memloc.train.checkpoints import load_state, save_checkpoint, save_state
 from memloc.train.evaluate import accuracies, encode_for, evaluating, predict
 from memloc.train.finetune import (
@@ -57,7 +56,7 @@ class Recipe:
     protocol: Protocol = cast(Any, None)  # noqa: RUF009
     """Left out: `demo` for the embedded models, `paper` for others."""
     noisy: NoisyLabels = cast(Any, None)  # noqa: RUF009
-    """Labels whose noise is already there; left out: the protocol's noise, added."""
+    """Labels with their noise; left out: the protocol's noise, added, but not to own data."""
     options: LoadOptions = LoadOptions()  # noqa: RUF009 - frozen
     device: str = "auto"
     plant: Plant | None = None
@@ -67,7 +66,8 @@ class Recipe:
         if _left_out(self.protocol):
             object.__setattr__(self, "protocol", default_protocol(self.model))
         if _left_out(self.noisy):
-            object.__setattr__(self, "noisy", add_noise(self.task, self.protocol))
+            _refuse_unknown_noise(self.task)
+            object.__setattr__(self, "noisy", protocol_noise(self.task, self.protocol))
         if not np.array_equal(self.noisy.original, self.task.train.labels):
             raise DataError(
                 f"The {len(self.noisy.original)} labels before noise are not those of the "
@@ -98,16 +98,18 @@ def default_protocol(model: str) -> Protocol:
     return preset("demo" if model in tiny.NAMES else "paper")
 
 
-def add_noise(task: Task, protocol: Protocol) -> NoisyLabels:
-    """Perturb the training labels as the protocol says; other splits are not touched."""
-    return perturb(
-        task.train.labels,
-        task.n_classes,
-        generator(protocol.noise.seed, "noise", task.name),
-        rate=protocol.noise.rate,
-        kind=protocol.noise.kind,
-        label_names=task.label_names,
-    )
+def protocol_noise(task: Task, protocol: Protocol) -> NoisyLabels:
+    """The training labels, perturbed as the protocol says."""
+    return add_noise(task, protocol.noise.rate, protocol.noise.seed, protocol.noise.kind)
+
+
+def _refuse_unknown_noise(task: Task) -> None:
+    if task.category == OWN:
+        raise DataError(
+            f"Nothing says which labels of {task.name!r} are wrong: flip some of them with "
+            "noisy=memloc.add_noise(task, rate=0.15), or read which are wrong already with "
+            "memloc.load_noisy_file."
+        )
 
 
 def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECKPOINTS)) -> Run:
@@ -119,6 +121,7 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECK
         check_windows([recipe.plant.window], start.stack.depth)
     identity = _identity(recipe, start)
     run = begin(Path(folder), recipe.task, recipe.noisy, identity)
+    tell(recipe.noisy.summary())
     run = run.judged(recipe.settings.noisy_at_least)
     with suitable_threads(identity["width"]), out_of_memory_explained(recipe.settings):
         for training, last in TRAININGS.items():
