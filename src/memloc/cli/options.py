@@ -46,14 +46,14 @@ def changes_of(changes: list[str] | None) -> dict[str, Any]:
 
 
 def _change(change: str) -> tuple[str, Any]:
-    import yaml
+    from memloc.settings import parse_yaml
 
     key, equals, text = change.partition("=")
     if not equals:
         raise SettingsError(f"--set {key} has no value: write --set {key}=VALUE.")
     try:
-        return key, yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return key, parse_yaml(text, key)[1]
+    except SettingsError as error:
         raise SettingsError(
             f"--set {key} cannot read {text!r}: check brackets and quotes, e.g. --set {key}=[1, 2]."
         ) from error
