@@ -10,7 +10,8 @@ FAST = [
     "--set=finetune.batch_size=8",
     "--device=cpu",
 ]
-COLUMNS = ["--text=review", "--label=stars"]
+NAMED = ["--text=review", "--label=stars"]
+COLUMNS = [*NAMED, "--flip=0.15"]
 
 
 def write_csv(path, rows, header=("review", "stars")):

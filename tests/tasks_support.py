@@ -19,7 +19,7 @@ def make_examples(n: int, n_classes: int, seed: int) -> Examples:
 def make_task(n: int = 28, n_classes: int = 2, name: str = "words") -> Task:
     labels = tuple(f"label {i}" for i in range(n_classes))
     train, validation, test = (make_examples(size, n_classes, size) for size in (n, 9, 11))
-    return Task(name, "own", labels, train, validation, test, "made up")
+    return Task(name, "words", labels, train, validation, test, "made up")
 
 
 FAST = {

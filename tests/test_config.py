@@ -56,6 +56,13 @@ def test_a_study_cannot_be_changed_once_read():
         ("seeds: []\n", 3, "seeds", "at least 1 item"),
         ("seeds: [1, one]\n", 3, "seeds[1]", "'one': input should be a valid integer"),
         ("seeds:\n- 1\n- 2\n- 1\n", 6, "seeds[2]", "1 is there twice"),
+        ("seeds: 3\n", 3, "seeds", "3: a list is needed: write [3]."),
+        ("seeds:\n", 3, "seeds", "empty: a list is needed, as in [a, b]."),
+        ("overrides: 3\n", 3, "overrides", "3: keys with their values are needed, as in `key: v"),
+        ("control: yes\n", 3, "control", "True: keys with their values are needed"),
+        ("also: [x]\n", 3, "also[0]", "'x': keys with their values are needed"),
+        ("methods: [1]\n", 3, "methods[0]", "a name is needed: put it in quotes, as in '1'."),
+        (f"examples: {'x' * 999}\n", 3, "examples", f"'{'x' * 79}...: input should be"),
         ("examples: 2\n", 3, "examples", "greater than or equal to 4"),
         ("tasks: [tiny-sentiment]\n", 3, "tasks", "it is there twice"),
     ],
@@ -76,7 +83,41 @@ def test_a_file_that_is_no_mapping_is_refused(text):
 
 
 def test_broken_yaml_is_said_with_its_line():
-    assert "line 2 is not YAML" in refused("models: [tiny-opt\ntasks: [x]\n")
+    assert "line 2 cannot be read as YAML" in refused("models: [tiny-opt\ntasks: [x]\n")
+
+
+def test_a_name_where_a_list_belongs_is_shown_as_a_list():
+    assert refused("models: tiny-opt\ntasks: [tiny-topic]\n") == (
+        "here/study.yaml, line 1, models: 'tiny-opt': a list is needed: write [tiny-opt]."
+    )
+
+
+def test_a_few_aliases_are_fine():
+    text = "models: &m [tiny-opt]\ntasks: [tiny-topic]\nalso:\n- {models: *m, seeds: [2]}\n"
+    assert parse_study(text, HERE).study.also[0].models == ("tiny-opt",)
+
+
+def bomb(levels, each):
+    """Few lines that stand for each ** levels values."""
+    aliases = [", ".join([f"*a{i}"] * each) for i in range(levels)]
+    return "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{a}]\n" for i, a in enumerate(aliases, 1))
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (bomb(9, 9), "line 6 cannot be read as YAML: it has more than 20 aliases"),
+        (bomb(30, 2), "more than 20 aliases"),
+        ("seeds: &x [*x]\n", "line 3 cannot be read as YAML: the alias *x is part of what"),
+        ("seeds: " + "[" * 5000, "nested more than 20 levels deep"),
+        ("a: " + "{a: " * 5000, "nested more than 20 levels deep"),
+        ("examples: 2024-13-45\n", "cannot be read as YAML: month must be in 1..12."),
+        (f"examples: {'9' * 5000}\n", "cannot be read as YAML: Exceeds the limit"),
+    ],
+    ids=["bomb", "thin bomb", "loop", "deep list", "deep mapping", "no date", "digits"],
+)
+def test_yaml_that_could_go_on_forever_is_refused_at_once(more, why):
+    assert why in refused(LEAST + more)
 
 
 def test_a_study_is_read_from_its_folder_or_file(tmp_path):

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from memloc import paths
 from memloc.errors import MemlocError, SettingsError, StoreError
 from memloc.protocol import PRESETS, Protocol, preset
-from memloc.settings import Settings
+from memloc.settings import Settings, explained, parse_yaml
 
 Names = tuple[str, ...]
 Seeds = tuple[int, ...]
@@ -198,16 +198,7 @@ def _check_repeated(file: StudyFile) -> None:
 
 
 def _parsed(text: str, path: Path) -> tuple[dict[str, Any], dict[tuple[Hashable, ...], int]]:
-    import yaml
-
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        why = getattr(error, "problem", None) or "it cannot be read"
-        raise SettingsError(f"{path}{where} is not YAML: {why}.") from None
+    node, values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise SettingsError(f"{path} holds no settings: `memloc init demo` shows what it needs.")
     lines: dict[tuple[Hashable, ...], int] = {}
@@ -235,14 +226,13 @@ def _note_lines(
 
 def _explained(path: Path, lines: Mapping[Any, int], error: ValidationError) -> SettingsError:
     first = error.errors()[0]
-    place = tuple(first["loc"])
+    place = tuple(key for key in first["loc"] if key != "[key]")
     if first["type"] == "extra_forbidden":
         known = list(_kind(place[:-1]).model_fields)
         return _problem(path, lines, place, f"unknown key.{suggestion(str(place[-1]), known)}")
     if first["type"] == "missing":
         return _problem(path, lines, place, "it is missing.")
-    message = str(first["msg"])
-    return _problem(path, lines, place, f"{first['input']!r}: {message[0].lower()}{message[1:]}.")
+    return _problem(path, lines, place, explained(first))
 
 
 def _kind(place: tuple[Any, ...]) -> type[Settings]:

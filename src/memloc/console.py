@@ -3,7 +3,9 @@
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from memloc.errors import MemlocError
+from memloc.errors import MemlocError, MemlocWarning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,13 +33,34 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with _notes_on_stderr():
+                return super().invoke(ctx)
         except MemlocError as error:
             typer.echo(f"memloc: {error}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("memloc: interrupted; the same command goes on from here.", err=True)
             raise typer.Exit(130) from None
+
+
+@contextmanager
+def _notes_on_stderr() -> Iterator[None]:
+    """Warnings of memloc and what work says of itself, as one plain line each."""
+    from memloc.progress import telling
+
+    def note(sentence: str) -> None:
+        typer.echo(sentence, err=True)
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, MemlocWarning):
+            note(str(message))
+        else:
+            plain(message, category, *place, **more)
+
+    with telling(note), warnings.catch_warnings():
+        warnings.simplefilter("default", MemlocWarning)
+        plain, warnings.showwarning = warnings.showwarning, show
+        yield
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
@@ -68,10 +91,10 @@ def show_record(record: Mapping[str, Any], as_json: bool) -> None:
 
 def show_run(run: "Run", as_json: bool) -> None:
     """What a training came to: the curve, the verdict in a sentence, where everything is."""
-    weights = run.weights()
+    weights, noise = run.weights(), run.data()[1].summary()
     if as_json:
         facts = {"folder": str(run.folder), "weights": weights, "verdict": run.verdict()}
-        return _show_json({**facts, "without": run.about.get("without", {})})
+        return _show_json({**facts, "noise": noise, "without": run.about.get("without", {})})
     if run.verdict():
         from memloc.report.figures import save_figure, training_curves
         from memloc.report.terminal import memorisation_curve
@@ -79,7 +102,7 @@ def show_run(run: "Run", as_json: bool) -> None:
 
         table = run.training()
         typer.echo(memorisation_curve(table))
-        typer.echo(f"\n{_sentence(run)}")
+        typer.echo(f"\n{_sentence(run)}\n{noise}")
         reference = at_the_end(table, "original", "accuracy")
         if reference < run.verdict()["needed"]:
             typer.echo(

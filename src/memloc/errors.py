@@ -11,6 +11,10 @@ class MemlocError(Exception):
     """Something a user can put right; the command line prints it as one line and exits with 1."""
 
 
+class MemlocWarning(UserWarning):
+    """Something a user should know; the command line prints it as one line and continues."""
+
+
 class UnknownName(MemlocError):
     """A task, model, preset, setting or method that does not exist."""
 
@@ -37,6 +41,11 @@ class StoreError(MemlocError):
 
 class ScoreError(MemlocError):
     """Numbers from which a score cannot be computed."""
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: "1 pair", "1,200 pairs"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:

@@ -25,10 +25,22 @@ def track(label: str, total: int) -> AbstractContextManager[Advance]:
     return _shown.get()(label, total)
 
 
-def note(sentence: str) -> None:
-    """Tell whoever watches one thing; silent in a library."""
-    if _shown.get() is not _silent:
-        print(sentence, file=sys.stderr, flush=True)
+_told: ContextVar[Callable[[str], None]] = ContextVar("told", default=lambda _sentence: None)
+
+
+def tell(sentence: str) -> None:
+    """Say something about the work that begins; nobody hears it in a library."""
+    _told.get()(sentence)
+
+
+@contextmanager
+def telling(say: Callable[[str], None]) -> Iterator[None]:
+    """While active, `say` is called with what `tell` is given."""
+    token = _told.set(say)
+    try:
+        yield
+    finally:
+        _told.reset(token)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from memloc.errors import StoreError
+from memloc.errors import StoreError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +69,21 @@ class NoisyLabels:
     original: IntArray
     assigned: IntArray
     is_noisy: BoolArray
+    origin: str = ""
+    """How it is known which labels are wrong, for people."""
+
+    def summary(self) -> str:
+        """How many examples are noisy, and how that is known."""
+        found = f"{int(self.is_noisy.sum()):,} noisy of {counted(len(self.is_noisy), 'example')}"
+        return f"{found}, {self.origin}." if self.origin else f"{found}."
+
+
+@dataclass(frozen=True)
+class NoisyTask:
+    """A task of which some training labels are wrong, and which these are."""
+
+    task: Task
+    labels: NoisyLabels
 
 
 def versions() -> dict[str, str]:

@@ -52,6 +52,8 @@ class TaskRecord(Settings):
     """Where it was read from, for people."""
     train: int
     noisy: int
+    noise: str = ""
+    """How it is known which labels are wrong, for people."""
     hash: str
 
     @classmethod
@@ -64,6 +66,7 @@ class TaskRecord(Settings):
             source=task.source,
             train=len(task.train),
             noisy=int(noisy.is_noisy.sum()),
+            noise=noisy.origin,
             hash=hash_task(task, noisy),
         )
 
@@ -207,6 +210,7 @@ class Run:
             train["original"].to_numpy(np.int64, copy=True),
             train["assigned"].to_numpy(np.int64, copy=True),
             train["is_noisy"].to_numpy(bool, copy=True),
+            self.record.task.noise,
         )
         about = self.record.task
         task = Task(
@@ -380,6 +384,8 @@ class Run:
         return Run(self.folder, record, self.device)
 
 
+FOR_PEOPLE = {"source", "noise"}
+"""What a task's record says for people: the same data read from elsewhere are the same."""
 CURVES = (
     *("training", "epoch", "loss", "accuracy", "macro_f1", "noisy_accuracy", "clean_accuracy"),
     *("noisy_as_original", "validation_accuracy", "seconds"),
@@ -419,7 +425,7 @@ def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
 def _differences(there: RunRecord, wanted: RunRecord) -> list[tuple[str, Any, Any]]:
     def facts(record: RunRecord) -> dict[str, Any]:
         named = ("made_by", "weights_hash", "depth", "seed", "plant")
-        task = {f"task.{k}": v for k, v in dict(record.task).items() if k != "source"}
+        task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
         adopted = {f"{k} weights": checkpoint.hash for k, checkpoint in record.adopted.items()}
         settings = record.settings.deciding(memorised=True)
         return {**{k: getattr(record, k) for k in named}, **task, **adopted, **settings}

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from memloc.errors import SettingsError, lookup
 
@@ -48,7 +49,66 @@ def checked(kind: type[S], values: Mapping[str, Any]) -> S:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        raise SettingsError(f"Setting {name} is {first['input']!r}: {first['msg']}.") from None
+        raise SettingsError(f"Setting {name} is {explained(first)}") from None
+
+
+def explained(error: ErrorDetails) -> str:
+    """A value that was refused, and what is needed in its place, as people write it in YAML."""
+    kind, given = error["type"], error["input"]
+    said = f"{error['msg'][0].lower()}{error['msg'][1:]}"
+    if kind == "tuple_type":
+        simple = isinstance(given, str | int | float)
+        said = f"a list is needed: write [{given}]" if simple else "a list is needed, as in [a, b]"
+    elif kind in {"dict_type", "model_type"}:
+        said = "keys with their values are needed, as in `key: value`"
+    elif kind == "string_type" and isinstance(given, int | float):
+        said = f"a name is needed: put it in quotes, as in '{given}'"
+    shown = "empty" if given is None else repr(given)
+    return f"{shown[:SHOWN] + '...' if len(shown) > SHOWN else shown}: {said}."
+
+
+SHOWN = 80
+"""So many characters of a value that was refused are shown."""
+MOST_ALIASES, MOST_LEVELS = 20, 20
+"""What a person writes in YAML has fewer; more could stand for billions of values."""
+
+
+def parse_yaml(text: str, name: str) -> tuple[Any, Any]:
+    """The nodes of a YAML text and its values; `name` says in an error what could not be read."""
+    import yaml
+
+    try:
+        _refuse_tangles(text)
+        return yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no such date, too many digits
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        plain = "" if isinstance(error, yaml.YAMLError) else str(error).partition(";")[0]
+        why = getattr(error, "problem", None) or plain or "it cannot be read"
+        raise SettingsError(f"{name}{where} cannot be read as YAML: {why}.") from None
+
+
+def _refuse_tangles(text: str) -> None:
+    import yaml
+
+    inside: list[str | None] = []
+    aliases = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        problem = None
+        if isinstance(event, yaml.CollectionStartEvent):
+            inside.append(event.anchor)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            inside.pop()
+        elif isinstance(event, yaml.AliasEvent):
+            aliases += 1
+            if event.anchor in inside:
+                problem = f"the alias *{event.anchor} is part of what it stands for"
+        if aliases > MOST_ALIASES:
+            problem = f"it has more than {MOST_ALIASES} aliases (*name), so write their values out"
+        if len(inside) > MOST_LEVELS:
+            problem = f"it is nested more than {MOST_LEVELS} levels deep"
+        if problem:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 def paper(default: Any, where: str, **limits: Any) -> Any:

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from command_support import COLUMNS, FAST, printed, rows_of, write_csv
+from command_support import COLUMNS, FAST, NAMED, printed, rows_of, write_csv
 from support import WORDS, make_tokenizer
 
 
@@ -32,22 +32,22 @@ def test_a_task_and_a_file_are_too_much_and_neither_too_little(bad, model, mine)
 
 
 def test_a_missing_file_is_named(bad, model):
-    assert "nowhere.csv is not there" in bad("train", model, "--data", "nowhere.csv")
+    assert "nowhere.csv is not there" in bad("train", model, "--data", "nowhere.csv", *COLUMNS)
 
 
 def test_a_column_that_is_not_there_suggests_the_nearest(bad, model, mine):
     assert "Did you mean 'review'?" in bad(
-        "train", model, "--data", mine, "--text=reviews", "--label=stars"
+        "train", model, "--data", mine, "--text=reviews", "--label=stars", "--flip=0.1"
     )
 
 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([*rows_of(20), ("", "good")], "1 empty texts, the first in row 21"),
-        ([*rows_of(20), ("a cat", "")], "1 empty labels, the first in row 21"),
+        ([*rows_of(20), ("", "good")], "1 empty text, the first in row 21"),
+        ([*rows_of(20), ("a cat", "")], "1 empty label, the first in row 21"),
         ([(text, "good") for text, _ in rows_of(20)], "the one label 'good'"),
-        ([*rows_of(40), *[("the fox", "odd")] * 4], "odd"),
+        (rows_of(10), "the largest class has 4 training examples"),
         (rows_of(1), "the one label 'good'"),
         (rows_of(4), "give at least two, or six in all"),
         ([], "no rows"),
@@ -56,7 +56,7 @@ def test_a_column_that_is_not_there_suggests_the_nearest(bad, model, mine):
         "empty text",
         "missing label",
         "one class",
-        "class too small",
+        "all classes too small",
         "one row",
         "few rows",
         "no rows",
@@ -69,7 +69,55 @@ def test_a_file_that_cannot_be_used_is_refused(bad, model, tmp_path, rows, said)
 
 @pytest.mark.parametrize("rate", ["0", "1", "1.5", "-0.1", "much"])
 def test_a_noise_share_outside_its_limits_is_refused(bad, model, mine, rate):
-    assert "noise.rate" in bad("train", model, "--data", mine, *COLUMNS, f"--set=noise.rate={rate}")
+    assert "noise.rate" in bad("train", model, "tiny-topic", f"--set=noise.rate={rate}")
+
+
+@pytest.mark.parametrize("share", ["0", "1", "1.5", "-0.1", "nan"])
+def test_a_share_to_flip_outside_its_limits_is_refused(bad, model, mine, share):
+    said = f"--flip {share}: a share above 0 and below 1 is needed"
+    assert said in bad("train", model, "--data", mine, *NAMED, f"--flip={share}")
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [[], ["--flip=0.1", "--flag=stars"], ["--original=stars", "--flag=stars"]],
+    ids=["none", "flip and flag", "original and flag"],
+)
+def test_which_labels_of_a_file_are_wrong_is_said_in_one_way(bad, model, mine, ways):
+    line = bad("train", model, "--data", mine, *NAMED, *ways)
+    for way in ("--flip 0.15", "--original COLUMN", "--flag COLUMN"):
+        assert way in line
+
+
+def test_a_share_is_given_once(bad, model, mine):
+    line = bad("train", model, "--data", mine, *COLUMNS, "--set=noise.rate=0.2")
+    assert "--flip and --set noise.rate say the same thing" in line
+
+
+@pytest.mark.parametrize("way", ["--flip=0.1", "--original=x", "--flag=x"])
+def test_a_named_task_has_no_columns_of_noise(bad, model, way):
+    assert "is for a file given with --data" in bad("train", model, "tiny-topic", way)
+
+
+def test_flags_do_not_say_which_of_three_classes_is_right(bad, model, tmp_path):
+    rows = [(text, i % 3, int(i % 10 < 3)) for i, (text, _) in enumerate(rows_of(60))]
+    path = write_csv(tmp_path / "three.csv", rows, ("review", "stars", "wrong"))
+    line = bad("train", model, "--data", path, *NAMED, "--flag=wrong")
+    assert "which of 3 classes is right has to be known" in line
+    assert "--original COLUMN" in line
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("--original=wrong", "if these are flags, use --flag wrong"),
+        ("--flag=before", "if it holds the labels before noise, use --original before"),
+    ],
+)
+def test_flags_and_original_labels_are_not_taken_for_each_other(bad, model, tmp_path, way, said):
+    rows = [(text, y, "yes" if i % 5 else "no", y) for i, (text, y) in enumerate(rows_of())]
+    path = write_csv(tmp_path / "m.csv", rows, ("review", "stars", "wrong", "before"))
+    assert said in bad("train", model, "--data", path, *NAMED, way)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +127,9 @@ def test_a_noise_share_outside_its_limits_is_refused(bad, model, mine, rate):
         ("finetune.epochs", "--set finetune.epochs=VALUE"),
         ("finetune.epochs=[1", "--set finetune.epochs"),
         ("finetune.epochs=", "finetune.epochs"),
+        ("finetune.epochs=2024-13-45", "--set finetune.epochs"),
+        ("finetune.epochs=&x [*x]", "--set finetune.epochs"),
+        ("models.large=x", "Setting models.large is 'x': a list is needed: write [x]."),
         ("finetune.autocast=fp8", "finetune.autocast"),
     ],
 )

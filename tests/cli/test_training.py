@@ -3,7 +3,7 @@ import time
 
 import torch
 
-from command_support import COLUMNS, FAST, printed, refused, rows_of, write_csv
+from command_support import COLUMNS, FAST, NAMED, printed, refused, rows_of, write_csv
 
 
 def test_train_makes_everything_from_a_file_with_string_labels(run, model, mine, tmp_path):
@@ -76,11 +76,53 @@ def test_train_keeps_the_noise_that_a_file_brings(run, model, tmp_path):
     wrong = {"good": "bad", "bad": "good"}
     noisy = [(text, wrong[y] if i % 10 == 0 else y, y) for i, (text, y) in enumerate(rows)]
     path = write_csv(tmp_path / "real.csv", noisy, ("review", "stars", "true"))
-    words = ("--data", path, *COLUMNS, "--original=true", *FAST, "--weights=frozen", "--json")
-    folder = tmp_path / json.loads(printed(run("train", model, *words)))["folder"]
+    words = ("--data", path, *NAMED, "--original=true", *FAST, "--weights=frozen", "--json")
+    shown = run("train", model, *words)
+    folder = tmp_path / json.loads(printed(shown))["folder"]
     about = json.loads((folder / "run.json").read_text())
-    assert 0 < about["task"]["noisy"] <= 6
+    n_noisy = about["task"]["noisy"]
+    assert 0 < n_noisy <= 6
+    assert (
+        f"{n_noisy} noisy of 48 examples, column 'true' read as original labels."
+        in shown.stderr.splitlines()
+    )
+    assert json.loads(shown.stdout)["noise"] in shown.stderr
     assert "--examples" in refused(run("train", model, *words, "--examples=20"))
+
+
+def test_train_reads_flags_beside_integer_labels_as_flags(run, model, tmp_path):
+    rows = [(text, i % 2, int(i % 10 < 3)) for i, (text, _) in enumerate(rows_of(60))]
+    path = write_csv(tmp_path / "real.csv", rows, ("review", "stars", "wrong"))
+    unseen = write_csv(tmp_path / "unseen.csv", rows[:8], ("review", "stars", "wrong"))
+    words = ("--data", path, *NAMED, *FAST, "--weights=frozen", "--held-out", unseen)
+    shown = run("train", model, *words, "--flag=wrong")
+    assert "18 noisy of 60 examples, column 'wrong' read as flags." in shown.stderr.splitlines()
+    assert "seed-1: frozen" in printed(shown)
+
+
+def test_train_says_that_it_flipped_labels_and_that_the_file_s_errors_are_not_known(
+    run, model, mine
+):
+    command = ("train", model, "--data", mine, *COLUMNS, *FAST)
+    shown = run(*command, "--weights=final")
+    line = (
+        "6 noisy of 48 examples, labels flipped by memloc (a share of 0.15 of each class); which "
+        "labels of the file itself are wrong is not known."
+    )
+    assert line in shown.stderr.splitlines()
+    assert line in printed(shown).splitlines()
+
+
+def test_train_keeps_the_labels_of_small_classes_and_says_so_once(run, model, tmp_path):
+    rows = [*rows_of(60), *[("the fox", "odd")] * 6]
+    shown = run(
+        "train", model, "--data", write_csv(tmp_path / "m.csv", rows), *COLUMNS, *FAST, "--json"
+    )
+    assert json.loads(printed(shown))["weights"]
+    assert shown.stderr.count("1 class keeps its labels") == 1
+    line = next(line for line in shown.stderr.splitlines() if "keeps its" in line)
+    assert line.startswith("1 class keeps its labels, because a share of 0.15 is less than one")
+    assert "odd (" in line
 
 
 def test_train_can_take_fewer_examples_layers_and_another_seed(run, model, mine, tmp_path):

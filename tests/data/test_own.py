@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from memloc.data.own import read_noisy_examples
 from memloc.data.sources import load_file, load_noisy_file
-from memloc.errors import DataError
+from memloc.errors import DataError, MemlocWarning
 
 
 def write(path, **columns):
@@ -83,9 +84,13 @@ def test_real_noise_comes_with_the_training_examples_it_belongs_to(tmp_path):
         assert noisy == (before[row] != after[row])
     for text, label in rows(task, "validation") + rows(task, "test"):
         assert label == before[int(text.split()[1])]
-    plain = load_file(path, text="t", label="after", original="before")
+    plain = load_file(path, text="t", label="before")
     assert np.array_equal(plain.train.labels, task.train.labels)
     assert plain.test.parts == task.test.parts
+    n_noisy = sum(noise.is_noisy)
+    assert noise.summary() == (
+        f"{n_noisy} noisy of 32 examples, column 'before' read as original labels."
+    )
 
 
 def test_a_class_that_only_noise_assigns_is_a_class(tmp_path):
@@ -124,13 +129,13 @@ def test_too_few_rows_to_split_are_refused(tmp_path):
 
 def test_an_empty_text_in_somebodys_file_is_refused(tmp_path):
     path = write(tmp_path / "e.csv", t=["a", "", "c", "d", "e", "f"], y=list("xyxyxy"))
-    with pytest.raises(DataError, match=r"has 1 empty texts, the first in row 2 .*fill them in"):
+    with pytest.raises(DataError, match=r"has 1 empty text, the first in row 2 .*fill in"):
         load_file(path, text="t", label="y")
 
 
 def test_a_missing_label_in_somebodys_file_is_refused(tmp_path):
     path = write(tmp_path / "e.csv", t=list("abcdef"), y=["x", "y", "x", "y", None, "x"])
-    with pytest.raises(DataError, match="has 1 empty labels, the first in row 5 "):
+    with pytest.raises(DataError, match="has 1 empty label, the first in row 5 "):
         load_file(path, text="t", label="y")
 
 
@@ -141,3 +146,91 @@ def test_a_column_that_is_not_there_is_refused(reviews):
 
 def test_paths_may_be_strings(reviews):
     assert len(load_file(str(reviews), text="text", label="y", held_out=str(reviews)).train) == 20
+
+
+WAYS = {
+    "csv": [0, 1],
+    "floats.csv": ["0.0", "1.0"],
+    "words.csv": ["No", "YES"],
+    "letters.csv": ["f", " T"],
+    "jsonl": [False, True],
+    "parquet": [False, True],
+}
+
+
+@pytest.mark.parametrize("name", list(WAYS))
+def test_flags_beside_two_integer_labels_are_flags(tmp_path, name):
+    labels = [i % 2 for i in range(60)]
+    wrong = [i % 10 < 3 for i in range(60)]
+    flags = [WAYS[name][w] for w in wrong]
+    frame = pd.DataFrame({"t": [f"text {i}" for i in range(60)], "y": labels, "wrong": flags})
+    path = tmp_path / f"mine.{name}"
+    if name == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    elif name == "parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False)
+    task, noise = load_noisy_file(path, text="t", label="y", flag="wrong", held_out=path)
+    assert noise.is_noisy.tolist() == wrong
+    assert noise.assigned.tolist() == labels
+    assert noise.original.tolist() == [y ^ w for y, w in zip(labels, wrong, strict=True)]
+    assert task.train.labels.tolist() == noise.original.tolist()
+    assert noise.summary() == "18 noisy of 60 examples, column 'wrong' read as flags."
+
+
+def test_flags_do_not_say_what_is_right_among_three_classes(tmp_path):
+    path = write(tmp_path / "n.csv", t=list("abcdef"), y=[0, 1, 2] * 2, wrong=[1, 0] * 3)
+    with pytest.raises(DataError, match="which of 3 classes is right has to be known"):
+        load_noisy_file(path, text="t", label="y", flag="wrong")
+
+
+@pytest.mark.parametrize("ways", [{}, {"original": "y", "flag": "y"}])
+def test_which_labels_are_wrong_is_said_in_one_way(reviews, ways):
+    with pytest.raises(
+        DataError, match=r"one way .*--original COLUMN \(original=\).*--flag COLUMN"
+    ):
+        load_noisy_file(reviews, text="text", label="y", **ways)
+
+
+def test_more_wrong_labels_than_right_ones_are_suspected_to_be_flags(tmp_path):
+    labels, flags = [i % 6 for i in range(60)], [int(i % 10 < 3) for i in range(60)]
+    path = write(tmp_path / "n.csv", t=[f"text {i}" for i in range(60)], y=labels, wrong=flags)
+    with pytest.warns(MemlocWarning, match="if it holds flags, use --flag wrong"):
+        load_noisy_file(path, text="t", label="y", original="wrong")
+
+
+def read_known(path, known=("no", "yes"), **columns):
+    return read_noisy_examples(path, text="t", label="y", known=known, **columns)[1]
+
+
+def test_flags_mark_examples_of_a_model_s_classes(tmp_path):
+    path = write(tmp_path / "n.csv", t=list("abc"), y=["no", "yes", "no"], wrong=[1, 0, 0])
+    assert read_known(path, flag="wrong").is_noisy.tolist() == [True, False, False]
+    assert read_known(path, flag="wrong").original.tolist() == [1, 1, 0]
+    three = read_known(path, ("no", "yes", "maybe"), flag="wrong")
+    assert three.original.tolist() == [-1, 1, 0]
+    path = write(tmp_path / "n.csv", t=list("abc"), y=[0, 1, 0], wrong=[1, 0, 0])
+    assert read_known(path, flag="wrong").is_noisy.tolist() == [True, False, False]
+    path = write(tmp_path / "n.csv", t=list("abc"), y=[0, 1, 0], wrong=[1, 1, 0])
+    assert read_known(path, original="wrong").original.tolist() == [1, 1, 0]
+
+
+def test_labels_and_original_labels_are_both_by_number_or_both_by_name(tmp_path):
+    path = write(tmp_path / "n.csv", t=list("abc"), y=[0, 1, 2], before=[1, 1, 2])
+    noise = read_known(path, ("1", "2", "3"), original="before")
+    assert noise.assigned.tolist() == [0, 1, 2]
+    assert noise.original.tolist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"flag": "mark"}, r"holds 'perhaps', flags must be .*use --original mark"),
+        ({"original": "mark"}, r"'y' or 'mark' .* does not know \(perhaps, so\); it knows no, yes"),
+    ],
+)
+def test_marks_that_a_model_cannot_know_are_refused(tmp_path, columns, said):
+    path = write(tmp_path / "n.csv", t=["a", "b"], y=["no", "yes"], mark=["perhaps", "so"])
+    with pytest.raises(DataError, match=said):
+        read_known(path, **columns)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import floor
 
 import numpy as np
@@ -6,9 +7,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+import memloc
 from memloc.data.perturb import binarise, given_noise, noise_from_list, perturb
 from memloc.data.sources import load_task
-from memloc.errors import DataError, SettingsError, UnknownName
+from memloc.errors import DataError, MemlocWarning, SettingsError, UnknownName
 from memloc.records import Examples, Task
 from memloc.seeds import generator
 
@@ -116,20 +118,45 @@ def test_a_class_without_examples_is_no_obstacle():
     assert noise.is_noisy.sum() == 3
 
 
-def test_a_class_too_small_is_named_with_a_rate_that_would_do():
+def test_classes_too_small_keep_their_labels_with_one_warning():
     labels = np.array([0] * 20 + [1] * 6 + [2] * 3)
-    with pytest.raises(DataError) as caught:
-        perturb(labels, 3, generator(0), label_names=["earn", "acq", "ship"])
-    assert str(caught.value) == (
-        "Class 2 (ship) has 3 training example(s), a share of 0.15 is less than one of them:"
-        " use a rate of 0.3334 or more, or add examples."
-    )
+    with pytest.warns(MemlocWarning) as caught:
+        noise = perturb(labels, 3, generator(0), label_names=["earn", "acq", "ship"])
+    assert [str(warning.message) for warning in caught] == [
+        "2 classes keep their labels, because a share of 0.15 is less than one training example:"
+        " acq (6), ship (3)."
+    ]
+    assert [noise.is_noisy[labels == c].sum() for c in range(3)] == [3, 0, 0]
     assert perturb(labels, 3, generator(0), rate=0.3334).is_noisy[labels == 2].sum() == 1
 
 
-def test_a_class_of_one_example_is_advised_to_be_left_out():
-    with pytest.raises(DataError, match=r"Class 1 has 1 training example.*: leave it out, or add"):
-        perturb(np.array([0] * 20 + [1]), 2, generator(0))
+def test_a_warning_names_a_few_of_many_small_classes():
+    labels = np.array([*[0] * 20, *range(1, 10)])
+    with pytest.warns(MemlocWarning, match=r"^9 classes .*: 1 \(1\), .* 5 \(1\) and 4 more\.$"):
+        perturb(labels, 10, generator(0))
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (6, "has 6 training examples, .* Use a rate of 0.1667 or more, or add examples"),
+        (1, "has 1 training example, .* Add examples"),
+    ],
+)
+def test_a_task_in_which_every_class_is_too_small_is_refused(size, said):
+    with pytest.raises(DataError, match=f"No label can be flipped: the largest class {said}"):
+        perturb(np.repeat([0, 1], size), 2, generator(0))
+
+
+@pytest.mark.parametrize(("category", "ends"), [("own", "is not known."), ("topic", "class).")])
+def test_added_noise_is_a_visible_step_that_says_who_flipped_labels(category, ends):
+    task = replace(load_task("tiny-topic"), category=category)
+    noise = memloc.add_noise(task, rate=0.2, seed=3)
+    rng = generator(3, "noise", "tiny-topic")
+    same = perturb(task.train.labels, task.n_classes, rng, rate=0.2)
+    assert np.array_equal(noise.assigned, same.assigned)
+    assert "noisy of 400 examples, labels flipped by memloc (a share of 0.2" in noise.summary()
+    assert noise.summary().endswith(ends)
 
 
 @pytest.mark.parametrize("rate", [0, 1, -0.1, 1.5, float("nan")])
@@ -144,7 +171,7 @@ def test_an_unknown_kind_is_refused_with_the_nearest_one():
 
 
 def test_one_class_has_no_wrong_label():
-    with pytest.raises(DataError, match="no wrong label to assign with 1 class"):
+    with pytest.raises(DataError, match="no wrong label to assign with 1 class:"):
         perturb(np.zeros(40, dtype=np.int64), 1, generator(0))
 
 
@@ -192,7 +219,7 @@ def test_listed_examples_get_their_assigned_labels_and_others_keep_theirs():
 @pytest.mark.parametrize(
     ("rows", "assigned", "sentence"),
     [
-        ([1], [0, 0], "has 1 rows and 2 assigned labels"),
+        ([1], [0, 0], "has 1 row and 2 assigned labels"),
         ([4], [1], "names row 4, rows go from 0 to 3"),
         ([-1], [1], "names row -1, rows go from 0 to 3"),
         ([2, 1, 2], [0, 0, 0], "names row 2 more than once"),
@@ -222,7 +249,7 @@ def test_binarising_keeps_exactly_the_two_largest_classes_of_training(train, hel
     ranked = sorted(range(4), key=lambda label: (-counts[label], label))[:2]
     task = task_of(train, held_out)
     if counts[ranked[1]] == 0:
-        with pytest.raises(DataError, match="training examples of 1 classes, two are needed"):
+        with pytest.raises(DataError, match="training examples of 1 class, two are needed"):
             binarise(task)
         return
     kept = sorted(ranked)

@@ -2,6 +2,8 @@ import gzip
 import json
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,7 +83,6 @@ def test_a_missing_column_is_refused_with_the_nearest_and_all_others(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("mine.csv", b"", "No columns"),
         ("mine.csv", "text,label\nolé,1\n".encode("latin-1"), "decode"),
         ("mine.csv", b'text,label\n"open,1\n', "EOF inside string"),
         ("mine.csv", b"text,label\na,b,c\nd,e,f\n", "more fields than its header"),
@@ -131,7 +132,7 @@ def test_numbers_are_no_texts():
 
 @pytest.mark.parametrize("missing", ["", None])
 def test_missing_labels_are_counted_and_the_first_is_named(missing):
-    with pytest.raises(DataError, match="'y' of f has 1 empty labels, the first in row 3 "):
+    with pytest.raises(DataError, match="'y' of f has 1 empty label, the first in row 3 "):
         labels_of("f", "y", ["a", "b", missing])
 
 
@@ -158,3 +159,92 @@ def test_any_json_text_comes_back_as_it_was(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("json") / "mine.jsonl"
     path.write_text("".join(json.dumps({"t": t}) + "\n" for t in texts), encoding="utf-8")
     assert read_columns(path, ["t"]) == {"t": texts}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_fields_may_be_separated_in_any_usual_way(tmp_path, suffix, separator):
+    frame = pd.DataFrame({"text": TEXTS, "label": LABELS, "a,b": LABELS})
+    path = tmp_path / f"mine{suffix}"
+    frame.to_csv(path, sep=separator, index=False)
+    assert read_columns(path, ["text", "label"]) == {"text": TEXTS, "label": LABELS}
+
+
+def test_commas_in_a_file_with_semicolons_need_no_quotes(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("text;label\nyes, well;1\nno\t|;0\n", encoding="utf-8")
+    assert read_columns(path, ["text", "label"]) == {
+        "text": ["yes, well", "no\t|"],
+        "label": ["1", "0"],
+    }
+    with pytest.raises(DataError, match=r"no column 'txt'\. Did you mean 'text'\? It has: text, l"):
+        read_columns(path, ["txt"])
+
+
+def duplicate_parquet(path):
+    arrays = [pa.array(["a"]), pa.array([1]), pa.array([2])]
+    pq.write_table(pa.Table.from_arrays(arrays, names=["text", "label", "label"]), path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_column_that_is_there_twice_is_refused_where_it_is_asked_for(tmp_path, suffix):
+    path = tmp_path / f"mine{suffix}"
+    if suffix == ".parquet":
+        duplicate_parquet(path)
+    else:
+        path.write_text("text,label,label\na,1,2\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"has 2 columns called 'label': rename or delete all but"):
+        read_columns(path, ["text", "label"])
+    assert read_columns(path, ["text"]) == {"text": ["a"]}
+
+
+def test_a_key_that_is_there_twice_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"a": 1}\n{"a": 1, "a": 2}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"line 2: the key 'a' is there twice\): check that line"):
+        read_columns(path, ["a"])
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.tsv.gz", "mine.jsonl"])
+def test_files_in_utf_16_with_a_mark_are_read(tmp_path, name):
+    text = '{"text": "olé", "label": "1"}\n' if "json" in name else "text,label\nolé,1\n"
+    raw = text.encode("utf-16")
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
+    found = read_columns(tmp_path / name, ["text", "label"])
+    assert found == {"text": ["olé"], "label": ["1"]}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-32", "latin-1"])
+def test_other_encodings_are_refused_as_such(tmp_path, encoding):
+    path = tmp_path / "mine.csv"
+    path.write_bytes("text,label\nolé,1\n".encode(encoding))
+    with pytest.raises(DataError, match="check how it is encoded and save it as UTF-8"):
+        read_columns(path, ["text"])
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_an_empty_file_is_called_empty(tmp_path, suffix, content):
+    path = tmp_path / f"mine{suffix}"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match="is empty: give a file with examples"):
+        read_columns(path, ["text"])
+
+
+def test_a_separator_in_a_text_without_quotes_is_not_called_a_wrong_encoding(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("text,label\na,b\nyes, well,e\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"\(Expected 2 fields in line 3, saw 3\): .* in quotes"):
+        read_columns(path, ["text"])
+
+
+def test_labels_may_have_spaces_around_them_and_be_written_as_floats():
+    assert labels_of("f", "y", [" good", "bad "]) == ["good", "bad"]
+    assert labels_of("f", "y", ["1.0", "0", "-2.00"]) == ["1", "0", "-2"]
+    assert labels_of("f", "y", ["1.0", "1.5"]) == ["1.0", "1.5"]
+
+
+@pytest.mark.parametrize("missing", ["nan", "NaN", "  "])
+def test_nan_is_no_label(missing):
+    with pytest.raises(DataError, match="has 1 empty label, the first in row 2 "):
+        labels_of("f", "y", ["a", missing])

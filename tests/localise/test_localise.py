@@ -65,9 +65,9 @@ def test_what_is_there_is_not_computed_again(memorised_run, monkeypatch):
 
 def test_anybodys_checkpoints_give_the_same_as_the_run(memorised_run, weights, data_file, tmp_path):
     mine = localise_run(memorised_run.folder, ["swapping"]).scores["swapping"]
-    for noisy in ("original", "flag"):
+    for way in ("original", "flag"):
         theirs = localise_checkpoints(
-            weights, data_file, {"noisy": noisy}, out=tmp_path / noisy, methods=["swapping"]
+            weights, data_file, {way: way}, out=tmp_path / way, methods=["swapping"]
         ).scores["swapping"]
         assert np.array_equal(theirs.outcomes.noisy_wrong, mine.outcomes.noisy_wrong)
         assert np.array_equal(theirs.weights, mine.weights)
@@ -75,7 +75,7 @@ def test_anybodys_checkpoints_give_the_same_as_the_run(memorised_run, weights, d
 
 def test_methods_without_their_weights_say_which(weights, data_file, tmp_path):
     only = Weights(weights.final, weights.reference)
-    found = localise_checkpoints(only, data_file, {"noisy": "flag"}, out=tmp_path)
+    found = localise_checkpoints(only, data_file, {"flag": "flag"}, out=tmp_path)
     assert list(found.scores) == ["swapping"]
     assert found.skipped == {
         "retraining": "needs pretrained weights",
@@ -83,9 +83,9 @@ def test_methods_without_their_weights_say_which(weights, data_file, tmp_path):
         "probing": "needs frozen weights",
     }
     with pytest.raises(StoreError, match=r"no frozen weights.*--frozen"):
-        localise_checkpoints(only, data_file, {"noisy": "flag"}, out=tmp_path, methods=["probing"])
+        localise_checkpoints(only, data_file, {"flag": "flag"}, out=tmp_path, methods=["probing"])
     with pytest.raises(StoreError, match="No method can run"):
-        localise_checkpoints(Weights(weights.final), data_file, {"noisy": "flag"}, out=tmp_path)
+        localise_checkpoints(Weights(weights.final), data_file, {"flag": "flag"}, out=tmp_path)
 
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
@@ -116,7 +116,7 @@ def test_a_run_that_did_not_memorise_is_refused_and_marked_when_forced(tiny_mode
 def test_checkpoints_that_did_not_memorise_are_refused(weights, data_file, tmp_path):
     swapped = Weights(weights.reference, weights.final)
     with pytest.raises(TrainingError, match=r"predict [\d.]+% of the noisy labels"):
-        localise_checkpoints(swapped, data_file, {"noisy": "flag"}, out=tmp_path)
+        localise_checkpoints(swapped, data_file, {"flag": "flag"}, out=tmp_path)
 
 
 def test_unequal_checkpoints_are_refused(weights, data_file, tiny_model, tmp_path):
@@ -139,7 +139,7 @@ def test_unequal_checkpoints_are_refused(weights, data_file, tiny_model, tmp_pat
     ):
         pair = Weights(weights.final, other(**changes))
         with pytest.raises(ModelError, match=sentence):
-            localise_checkpoints(pair, data_file, {"noisy": "flag"}, out=tmp_path / "out")
+            localise_checkpoints(pair, data_file, {"flag": "flag"}, out=tmp_path / "out")
 
 
 def test_labels_that_the_model_does_not_know_are_refused(weights, tmp_path):
@@ -150,37 +150,20 @@ def test_labels_that_the_model_does_not_know_are_refused(weights, tmp_path):
     ]
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     with pytest.raises(DataError, match=r"does not know \(joy\); it knows label 0, label 1"):
-        localise_checkpoints(weights, path, {}, out=tmp_path)
+        localise_checkpoints(weights, path, {"flag": "noisy"}, out=tmp_path)
 
 
 def test_a_file_without_a_noisy_example_is_refused(weights, tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("text,label,noisy\nred,0,false\nsky,1,false\n", encoding="utf-8")
     with pytest.raises(DataError, match="none"):
-        localise_checkpoints(weights, path, {}, out=tmp_path)
+        localise_checkpoints(weights, path, {"flag": "noisy"}, out=tmp_path)
 
 
-def test_zero_and_one_are_original_labels_where_they_are_classes(tmp_path):
-    from memloc.data.own import read_noisy_examples
-
-    path = tmp_path / "x.csv"
-    path.write_text("text,label,noisy\nred,0,1\nsky,1,1\nsea,0,0\n", encoding="utf-8")
-    arguments = {"text": "text", "label": "label", "noisy": "noisy"}
-    _, noisy = read_noisy_examples(path, known=["no", "yes"], **arguments)
-    assert noisy.original.tolist() == [1, 1, 0]
-    path.write_text("text,label,noisy\nred,no,1\nsky,yes,0\nsea,no,0\n", encoding="utf-8")
-    _, noisy = read_noisy_examples(path, known=["no", "yes"], **arguments)
-    assert noisy.is_noisy.tolist() == [True, False, False]
-    assert noisy.original.tolist() == [-1, 1, 0]
-
-
-def test_a_mark_that_is_neither_flag_nor_label_is_refused(tmp_path):
-    from memloc.data.own import read_noisy_examples
-
-    path = tmp_path / "x.csv"
-    path.write_text("text,label,noisy\nred,no,maybe\nsky,yes,false\n", encoding="utf-8")
-    with pytest.raises(DataError, match="'maybe'"):
-        read_noisy_examples(path, text="text", label="label", noisy="noisy", known=["no", "yes"])
+@pytest.mark.parametrize("columns", [{}, {"flag": "flag", "original": "original"}])
+def test_which_labels_are_wrong_is_said_in_one_of_two_ways(weights, data_file, tmp_path, columns):
+    with pytest.raises(DataError, match=r"in one way .*--original COLUMN .*--flag COLUMN"):
+        localise_checkpoints(weights, data_file, columns, out=tmp_path)
 
 
 def test_nan_weights_are_refused(memorised_run, tmp_path):
@@ -225,12 +208,13 @@ def test_the_command_gives_json_for_anybodys_checkpoints(weights, data_file, tmp
         "--data",
         str(data_file),
     ]
-    more = ["--noisy", "original", "--out", str(tmp_path), "--json"]
+    more = ["--original", "original", "--out", str(tmp_path), "--json"]
     result = CliRunner().invoke(app, ["localise", *arguments, *more])
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert len(record["methods"]["swapping"]["weights"]) == 3
     assert record["skipped"]["retraining"] == "needs pretrained weights"
+    assert "column 'original' read as original labels." in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from memloc import console
-from memloc.cli.options import AsJson, Device, Force, changes_of
+from memloc.cli.options import AsJson, Device, Flag, Force, Original, changes_of
 from memloc.errors import SettingsError
 
 
@@ -26,9 +26,8 @@ def localise(  # noqa: PLR0913, PLR0917 - a run, or the parts of one
     text: Annotated[str, typer.Option(help="Column of texts.")] = "text",
     pair: Annotated[str | None, typer.Option(help="Column of second texts.")] = None,
     label: Annotated[str, typer.Option(help="Column of labels trained on.")] = "label",
-    noisy: Annotated[
-        str, typer.Option(help="Column of true and false, or of the labels before noise.")
-    ] = "noisy",
+    original: Original = None,
+    flag: Flag = None,
     out: Annotated[Path, typer.Option(help="For results.")] = Path("memloc-localise"),
     force: Force = False,
     device: Device = "auto",
@@ -38,7 +37,8 @@ def localise(  # noqa: PLR0913, PLR0917 - a run, or the parts of one
 
     Example: `memloc localise runs/tiny-topic/tiny-opt/seed-1 swapping gradients`
 
-    Checkpoints of one's own: `memloc localise --final noisy/ --reference clean/ --data train.csv`
+    Checkpoints of one's own: `memloc localise --final noisy/ --reference clean/ --data train.csv
+    --original corrected`
     """
     from memloc.localise.localise import localise_checkpoints, localise_run
     from memloc.localise.subjects import Weights
@@ -53,11 +53,12 @@ def localise(  # noqa: PLR0913, PLR0917 - a run, or the parts of one
     else:
         if data is None:
             raise SettingsError("Give the training examples of --final with --data FILE.")
+        columns = {"text": text, "pair": pair, "label": label}
         with bars():
             found = localise_checkpoints(
                 Weights(final, reference, pretrained, memorised, frozen),
                 data,
-                columns={"text": text, "pair": pair, "label": label, "noisy": noisy},
+                columns={**columns, "original": original, "flag": flag},
                 out=out,
                 methods=given,
                 force=force,

@@ -23,6 +23,10 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Force = Annotated[bool, typer.Option(help="Go on without memorisation; marked.")]
 Preset = Annotated[str | None, typer.Option(help="Left out: demo for embedded models, else paper.")]
 Fewer = Annotated[int | None, typer.Option(help="Train on a random so many.")]
+Original = Annotated[str | None, typer.Option(help="Column of the labels before noise.")]
+Flag = Annotated[
+    str | None, typer.Option(help="Column that is true (or 1, yes) where the label is wrong.")
+]
 DataFolder = Annotated[
     Path | None, typer.Option(help="Folder with the paper's tasks (or MEMLOC_DATA).")
 ]
@@ -42,14 +46,14 @@ def changes_of(changes: list[str] | None) -> dict[str, Any]:
 
 
 def _change(change: str) -> tuple[str, Any]:
-    import yaml
+    from memloc.settings import parse_yaml
 
     key, equals, text = change.partition("=")
     if not equals:
         raise SettingsError(f"--set {key} has no value: write --set {key}=VALUE.")
     try:
-        return key, yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return key, parse_yaml(text, key)[1]
+    except SettingsError as error:
         raise SettingsError(
             f"--set {key} cannot read {text!r}: check brackets and quotes, e.g. --set {key}=[1, 2]."
         ) from error

@@ -1,90 +1,160 @@
 """Makes a task of anybody's own file, with or without noise that is already in its labels."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from memloc.data.perturb import given_noise
+from memloc.data.perturb import OWN, given_noise
 from memloc.data.splits import halve, split_off
-from memloc.data.tables import labels_of, read_columns, sorted_labels, texts_of
-from memloc.errors import DataError
-from memloc.records import Examples, NoisyLabels, Task
+from memloc.data.tables import flags_of, labels_of, looks_like_flags, read_columns, texts_of
+from memloc.data.tables import sorted_labels as in_order
+from memloc.errors import DataError, MemlocWarning, counted
+from memloc.records import Examples, IntArray, NoisyLabels, NoisyTask, Task
 from memloc.seeds import generator
 
+UNKNOWN = -1
+"""The original label of an example that is flagged as noisy in a task of more than two classes."""
 
-def load_file(  # noqa: PLR0913  (each names something that varies between people's files)
-    path: Path,
+
+def load_csv(  # noqa: PLR0913 - each names something that varies between people's files
+    path: str | Path,
     *,
-    text: str,
-    label: str,
-    pair: str | None = None,
-    held_out: Path | None = None,
+    text: str = "text",
+    label: str = "label",
     original: str | None = None,
+    flag: str | None = None,
+    pair: str | None = None,
+    held_out: str | Path | None = None,
     seed: int = 1,
     name: str | None = None,
-) -> Task:
+) -> Task | NoisyTask:
     """A task from a csv, tsv, jsonl (also .gz) or Parquet file; arguments name its columns.
 
-    Without a `held_out` file (which has the same columns) a random 20 % is held out. With
-    `original`, the labels before noise, the task carries those; `load_noisy_file` adds the noise.
+    Without a `held_out` file (which has the same columns) a random 20 % is held out. Where labels
+    are partly wrong, say by one of these which: `original`, a column of the labels before noise,
+    or `flag`, one that is true (1, yes) where the label is wrong; flags do for two classes only,
+    where the original label is the other one. The task has the original labels, and held-out data
+    are judged by them. Without either, labels are taken as they are: `memloc.add_noise` flips some.
     """
-    columns = _Columns(text, label, pair, original or label)
-    return _load(Path(path), columns, held_out, seed, name)[0]
+    columns = _Columns(text, label, pair, original, flag)
+    if original is None and flag is None:
+        return _load(Path(path), columns, held_out, seed, name)[0]
+    columns.require_noise(Path(path))
+    task, assigned = _load(Path(path), columns, held_out, seed, name)
+    return NoisyTask(task, columns.noise(task.train.labels, assigned.labels))
 
 
-def load_noisy_file(  # noqa: PLR0913
-    path: Path,
+def read_held_out(path: Path, columns: Mapping[str, str | None], names: Sequence[str]) -> Examples:
+    """Unseen examples of classes that a model already knows."""
+    return _held_out(path, _Columns(**columns), tuple(names))  # type: ignore[arg-type]
+
+
+def read_noisy_examples(  # noqa: PLR0913
+    path: str | Path,
     *,
     text: str,
     label: str,
-    original: str,
+    known: Sequence[str],
+    original: str | None = None,
+    flag: str | None = None,
     pair: str | None = None,
-    held_out: Path | None = None,
-    seed: int = 1,
-    name: str | None = None,
-) -> tuple[Task, NoisyLabels]:
-    """The same task as by `load_file`, and the labels of its training examples with their noise.
+) -> tuple[Examples, NoisyLabels]:
+    """The examples that a model was trained on, for classes it already knows by name or number.
 
-    `label` is the column of assigned, `original` that of original labels; held-out data are
-    judged by the original ones.
+    Columns are as for `load_noisy_file`, but flags do for any number of classes: original labels
+    that they leave open are -1.
     """
-    columns = _Columns(text, label, pair, original)
-    task, assigned = _load(Path(path), columns, held_out, seed, name)
-    return task, given_noise(task.train.labels, assigned.labels)
+    path, columns = Path(path), _Columns(text, label, pair, original, flag)
+    columns.require_noise(path)
+    rows = _read(path, columns)
+    index = _known_index(path, columns, {*rows.assigned, *rows.original}, known)
+    assigned, before = (
+        np.array([index[name] for name in names], dtype=np.int64)
+        for names in (rows.assigned, rows.original)
+    )
+    if flag is not None:
+        other = 1 - assigned if len(known) == 2 else np.full_like(assigned, UNKNOWN)
+        before = np.where(rows.flagged, other, assigned)
+    return Examples(rows.parts, assigned), columns.noise(before, assigned)
 
 
 @dataclass(frozen=True)
 class _Columns:
     text: str
-    assigned: str
-    pair: str | None
-    original: str
-    """The same column as `assigned` where labels have no noise."""
+    label: str
+    pair: str | None = None
+    original: str | None = None
+    flag: str | None = None
 
     @property
     def parts(self) -> list[str]:
         return [self.text] if self.pair is None else [self.text, self.pair]
 
+    @property
+    def all(self) -> list[str]:
+        return [*self.parts, self.label, *(c for c in (self.original, self.flag) if c is not None)]
+
+    def require_noise(self, path: Path) -> None:
+        if (self.original is None) == (self.flag is None):
+            raise DataError(
+                f"Say in one way which labels of {path} are wrong: --original COLUMN (original=) "
+                "for the labels before noise, or --flag COLUMN (flag=) for a column that is true "
+                "or 1 where the label is wrong."
+            )
+
+    def noise(self, original: IntArray, assigned: IntArray) -> NoisyLabels:
+        kind = "flags" if self.original is None else "original labels"
+        origin = f"column {self.original or self.flag!r} read as {kind}"
+        noisy = given_noise(original, assigned, origin)
+        if self.original is not None and noisy.is_noisy.mean() > 0.5:
+            warnings.warn(
+                f"More than half of the labels differ from those in column {self.original!r}: if "
+                f"it holds flags, use --flag {self.original} (flag=) instead of --original.",
+                MemlocWarning,
+                stacklevel=3,
+            )
+        return noisy
+
 
 @dataclass(frozen=True)
 class _Rows:
-    """A file's texts with their labels as names."""
+    """A file's texts with their labels as names; without flags or originals none is wrong."""
 
     parts: tuple[tuple[str, ...], ...]
-    original: list[str]
     assigned: list[str]
+    original: list[str]
+    flagged: list[bool]
+
+
+def _read(path: Path, columns: _Columns) -> _Rows:
+    table = read_columns(path, columns.all)
+    parts = [texts_of(path, column, table[column]) for column in columns.parts]
+    assigned = labels_of(path, columns.label, table[columns.label])
+    original, flagged = assigned, [False] * len(assigned)
+    if columns.original is not None:
+        original = labels_of(path, columns.original, table[columns.original])
+        if looks_like_flags(original) and not {*original} & {*assigned}:
+            raise DataError(
+                f"Column {columns.original!r} of {path} holds {', '.join(in_order({*original}))}"
+                f" and no label of column {columns.label!r}: if these are flags, use"
+                f" --flag {columns.original} (flag=)."
+            )
+    if columns.flag is not None:
+        flagged = flags_of(path, columns.flag, table[columns.flag])
+    return _Rows(tuple(zip(*parts, strict=True)), assigned, original, flagged)
 
 
 def _load(
-    path: Path, columns: _Columns, held_out: Path | None, seed: int, name: str | None
+    path: Path, columns: _Columns, held_out: str | Path | None, seed: int, name: str | None
 ) -> tuple[Task, Examples]:
     """The task with original labels, and its training examples with the assigned ones."""
     name = name or path.name.split(".")[0]
     rows = _read(path, columns)
     names = _classes(path, columns, rows)
-    train = _examples(rows.parts, rows.original, names)
+    train = _examples(rows.parts, _originals(path, columns, rows, names), names)
     assigned = _examples(rows.parts, rows.assigned, names)
     rng = generator(seed, "split", name)
     if held_out is None:
@@ -93,37 +163,42 @@ def _load(
     else:
         held = _held_out(Path(held_out), columns, names)
     validation, test = halve(held, rng)
-    return Task(name, "own", names, train, validation, test, f"file: {path}"), assigned
-
-
-def _read(path: Path, columns: _Columns) -> _Rows:
-    table = read_columns(path, [*columns.parts, columns.original, columns.assigned])
-    parts = [texts_of(path, column, table[column]) for column in columns.parts]
-    original, assigned = (
-        labels_of(path, column, table[column]) for column in (columns.original, columns.assigned)
-    )
-    return _Rows(tuple(zip(*parts, strict=True)), original, assigned)
+    return Task(name, OWN, names, train, validation, test, f"file: {path}"), assigned
 
 
 def _classes(path: Path, columns: _Columns, rows: _Rows) -> tuple[str, ...]:
-    names = sorted_labels({*rows.original, *rows.assigned})
+    names = in_order({*rows.original, *rows.assigned})
     if len(names) < 2:
         raise DataError(
-            f"Column {columns.assigned!r} of {path} has the one label {names[0]!r}, at least two"
+            f"Column {columns.label!r} of {path} has the one label {names[0]!r}, at least two"
             " are needed: choose another column or add examples of other classes."
         )
     return names
 
 
+def _originals(path: Path, columns: _Columns, rows: _Rows, names: tuple[str, ...]) -> list[str]:
+    """The labels before noise; where flags alone say what is wrong, the other of two classes."""
+    if columns.flag is None:
+        return rows.original
+    if len(names) != 2:
+        raise DataError(
+            f"Column {columns.flag!r} of {path} flags wrong labels, but which of {len(names)}"
+            " classes is right has to be known to train on: give a column of the labels before"
+            " noise with --original COLUMN (original=)."
+        )
+    other = dict(zip(names, reversed(names), strict=True))
+    return [other[y] if wrong else y for y, wrong in zip(rows.assigned, rows.flagged, strict=True)]
+
+
 def _held_out(path: Path, columns: _Columns, names: tuple[str, ...]) -> Examples:
     rows = _read(path, columns)
-    unseen = sorted_labels(set(rows.original) - set(names))
+    unseen = in_order({*rows.original, *rows.assigned} - set(names))
     if unseen:
         raise DataError(
-            f"{path} has labels that the training file has not ({', '.join(unseen)}), it has"
-            f" {', '.join(names)}: correct the labels or add training examples."
+            f"{path} has labels that the training file has not ({_listed(unseen)}), it has"
+            f" {_listed(names)}: correct the labels or add training examples."
         )
-    return _examples(rows.parts, rows.original, names)
+    return _examples(rows.parts, _originals(path, columns, rows, names), names)
 
 
 def _examples(
@@ -133,61 +208,23 @@ def _examples(
     return Examples(parts, np.array([index[label] for label in labels], dtype=np.int64))
 
 
-def read_noisy_examples(
-    path: Path,
-    *,
-    text: str,
-    label: str,
-    noisy: str,
-    known: Sequence[str],
-    pair: str | None = None,
-) -> tuple[Examples, NoisyLabels]:
-    """The examples that a model was trained on, for classes it already knows by name or number.
-
-    `noisy` is a column of true and false, or one of original labels; a column of 0 and 1 is taken
-    for original labels where 0 and 1 are classes. Unknown original labels become -1.
-    """
-    path, parts = Path(path), [text] if pair is None else [text, pair]
-    table = read_columns(path, [*parts, label, noisy])
-    texts = [texts_of(path, column, table[column]) for column in parts]
-    names = labels_of(path, label, table[label])
-    index = _known_index(path, label, set(names), known)
-    assigned = np.array([index[name] for name in names], dtype=np.int64)
-    marks = labels_of(path, noisy, table[noisy])
-    if set(marks) <= set(index) | set(known) and not _is_boolean(table[noisy]):
-        known_index = _known_index(path, noisy, set(marks), known)
-        original = np.array([known_index[mark] for mark in marks], dtype=np.int64)
-    else:
-        flagged = np.array([_as_flag(path, noisy, mark) for mark in marks])
-        original = np.where(flagged, -1, assigned)
-    return Examples(tuple(zip(*texts, strict=True)), assigned), given_noise(original, assigned)
-
-
-def _known_index(path: Path, column: str, names: set[str], known: Sequence[str]) -> dict[str, int]:
-    """From the names in a file to the model's classes: by name, or all by number."""
+def _known_index(
+    path: Path, columns: _Columns, names: set[str], known: Sequence[str]
+) -> dict[str, int]:
+    """From the names in a file to the model's classes: all by name, or all by number."""
     by_name = {name: i for i, name in enumerate(known)}
     by_number = {str(i): i for i in range(len(known))}
     for index in (by_name, by_number):
         if names <= set(index):
             return index
-    strange = sorted_labels(names - set(by_name))
+    where = " or ".join(repr(c) for c in (columns.label, columns.original) if c is not None)
     raise DataError(
-        f"Column {column!r} of {path} has labels that the model does not know"
-        f" ({', '.join(strange[:5])}); it knows {', '.join(known)}, or their numbers from 0."
+        f"Column {where} of {path} has labels that the model does not know"
+        f" ({_listed(in_order(names - set(by_name)))}); it knows {_listed(known)}, or their"
+        " numbers from 0."
     )
 
 
-FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-
-
-def _is_boolean(values: Sequence[object]) -> bool:
-    return all(isinstance(value, bool) for value in values)
-
-
-def _as_flag(path: Path, column: str, mark: str) -> bool:
-    if mark.lower() not in FLAGS:
-        raise DataError(
-            f"Column {column!r} of {path} holds {mark!r}; it must hold true and false, or the"
-            " labels before noise."
-        )
-    return FLAGS[mark.lower()]
+def _listed(names: Sequence[str], most: int = 10) -> str:
+    more = f" and {counted(len(names) - most, 'other')}" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -1,5 +1,6 @@
 """Assigns wrong labels to a share of the examples and remembers which; binarises."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -9,8 +10,26 @@ import numpy as np
 from numpy.random import Generator
 
 from memloc.data.tasks import binary_name
-from memloc.errors import DataError, SettingsError, lookup
-from memloc.records import Examples, IntArray, NoisyLabels, Task
+from memloc.errors import DataError, MemlocWarning, SettingsError, counted, lookup
+from memloc.records import Examples, IntArray, NoisyLabels, NoisyTask, Task
+from memloc.seeds import generator
+
+OWN = "own"
+"""The category of tasks from people's own files, whose labels may have errors that nobody knows."""
+
+
+def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "uniform") -> NoisyTask:
+    """Flip a share of the training labels of every class; other splits are not touched.
+
+    Which labels are flipped depends on `seed` and the name of the task, and on nothing else.
+    """
+    rng = generator(seed, "noise", task.name)
+    names = task.label_names
+    flipped = perturb(task.train.labels, len(names), rng, rate=rate, kind=kind, label_names=names)
+    origin = f"labels flipped by memloc (a share of {rate:g} of each class)"
+    if task.category == OWN:
+        origin += "; which labels of the file itself are wrong is not known"
+    return NoisyTask(task, replace(flipped, origin=origin))
 
 
 def perturb(
@@ -24,6 +43,7 @@ def perturb(
 ) -> NoisyLabels:
     """Give floor(rate · n_c) of the n_c examples of every class c a wrong label.
 
+    A class so small that this is none of them keeps its labels, with a warning.
     `kind` "uniform": every wrong class is equally likely; "next": class c becomes c + 1, the last
     one the first. Both kinds make the same examples noisy when `rng` is the same.
     """
@@ -31,7 +51,7 @@ def perturb(
     wrong = lookup("kind of noise", kind, KINDS)
     counts = np.bincount(labels, minlength=n_classes)
     shares = [_share(rate, n) for n in counts.tolist()]
-    _refuse_small_classes(counts, shares, rate, label_names)
+    _warn_of_small_classes(counts, shares, rate, label_names)
     chosen = [
         rng.choice(np.flatnonzero(labels == label), size=share, replace=False)
         for label, share in enumerate(shares)
@@ -42,7 +62,7 @@ def perturb(
     return NoisyLabels(original=labels, assigned=assigned, is_noisy=assigned != labels)
 
 
-def given_noise(original: IntArray, assigned: IntArray) -> NoisyLabels:
+def given_noise(original: IntArray, assigned: IntArray, origin: str = "") -> NoisyLabels:
     """Noise that was there already: an example is noisy where its two labels differ."""
     if original.shape != assigned.shape:
         raise DataError(
@@ -56,7 +76,7 @@ def given_noise(original: IntArray, assigned: IntArray) -> NoisyLabels:
             f"Of {len(original)} examples {found} have an assigned label that differs from the"
             " original one, noisy and clean ones are needed: check the two columns."
         )
-    return NoisyLabels(original=original, assigned=assigned, is_noisy=is_noisy)
+    return NoisyLabels(original, assigned, is_noisy, origin)
 
 
 def noise_from_list(
@@ -77,8 +97,8 @@ def binarise(task: Task) -> Task:
     kept = np.sort(np.argsort(-counts, kind="stable")[:2])
     if len(kept) < 2 or counts[kept].min() == 0:
         raise DataError(
-            f"Task {task.name!r} has training examples of {np.count_nonzero(counts)} classes, two"
-            " are needed to binarise it: choose another task."
+            f"Task {task.name!r} has training examples of {_classes(counts)}, two are needed to"
+            " binarise it: choose another task."
         )
     return replace(
         task,
@@ -117,8 +137,8 @@ def _check(labels: IntArray, n_classes: int, rate: float) -> None:
         )
     if n_classes < 2:
         raise DataError(
-            f"There is no wrong label to assign with {n_classes} class(es): at least two are"
-            " needed, so choose another task."
+            f"There is no wrong label to assign with {counted(n_classes, 'class', 'classes')}: at"
+            " least two are needed, so choose another task."
         )
     if len(labels) == 0 or labels.min() < 0 or labels.max() >= n_classes:
         raise DataError(
@@ -131,20 +151,36 @@ def _extent(labels: IntArray) -> str:
     return f"from {labels.min()} to {labels.max()}" if len(labels) else "none"
 
 
-def _refuse_small_classes(
+def _warn_of_small_classes(
     counts: IntArray, shares: list[int], rate: float, names: Sequence[str] | None
 ) -> None:
     small = [c for c, share in enumerate(shares) if share == 0 and counts[c] > 0]
-    if not small:
-        return
-    smallest = min(small, key=lambda c: int(counts[c]))
-    size = int(counts[smallest])
-    called = "" if names is None else f" ({names[smallest]})"
-    advice = "leave it out" if size == 1 else f"use a rate of {_enough(size):g} or more"
-    raise DataError(
-        f"Class {smallest}{called} has {size} training example(s), a share of {rate:g} is less than"
-        f" one of them: {advice}, or add examples."
-    )
+    if not any(shares):
+        largest = counted(int(counts.max()), "training example")
+        raise DataError(
+            f"No label can be flipped: the largest class has {largest}, of which a share of"
+            f" {rate:g} is less than one. {_advice(int(counts.max()))}"
+        )
+    if small:
+        listed = [f"{c if names is None else names[c]} ({counts[c]})" for c in small]
+        more = "" if len(small) <= LISTED else f" and {len(small) - LISTED} more"
+        keep = "class keeps its" if len(small) == 1 else "classes keep their"
+        warnings.warn(
+            f"{len(small)} {keep} labels, because a share of {rate:g} is less than one training"
+            f" example: {', '.join(listed[:LISTED])}{more}.",
+            MemlocWarning,
+            stacklevel=2,
+        )
+
+
+LISTED = 5
+"""So many small classes are named in a warning."""
+
+
+def _advice(size: int) -> str:
+    if size == 1:
+        return "Add examples."
+    return f"Use a rate of {_enough(size):g} or more, or add examples."
 
 
 def _enough(size: int) -> float:
@@ -155,7 +191,8 @@ def _enough(size: int) -> float:
 def _check_list(labels: IntArray, rows: IntArray, new: IntArray) -> None:
     problem = None
     if len(rows) != len(new):
-        problem = f"has {len(rows)} rows and {len(new)} assigned labels, needed is one for each"
+        labels_given = counted(len(new), "assigned label")
+        problem = f"has {counted(len(rows), 'row')} and {labels_given}, one for each is needed"
     elif len(rows) and (rows.min() < 0 or rows.max() >= len(labels)):
         strange = rows[(rows < 0) | (rows >= len(labels))][0]
         problem = f"names row {strange}, rows go from 0 to {len(labels) - 1}"
@@ -169,6 +206,10 @@ def _check_list(labels: IntArray, rows: IntArray, new: IntArray) -> None:
         problem = f"assigns row {same} the label it has already, another is needed"
     if problem is not None:
         raise DataError(f"The list of noisy examples {problem}: correct the list.")
+
+
+def _classes(counts: IntArray) -> str:
+    return counted(int(np.count_nonzero(counts)), "class", "classes")
 
 
 def _only(examples: Examples, kept: IntArray) -> Examples:

@@ -11,7 +11,6 @@ import numpy as np
 
 from memloc.data import tiny
 from memloc.data.hub import describe, read_hub
-from memloc.data.own import load_file, load_noisy_file
 from memloc.data.perturb import binarise
 from memloc.data.splits import halve, split_off, subsample
 from memloc.data.tables import read_columns
@@ -20,7 +19,7 @@ from memloc.errors import DataError, lookup
 from memloc.records import Examples, Task
 from memloc.seeds import generator
 
-__all__ = ["load_file", "load_noisy_file", "load_task", "read_columns", "subsample"]
+__all__ = ["load_task", "read_columns", "subsample"]
 
 DATA_VARIABLE = "MEMLOC_DATA"
 """Environment variable that names the folder to read the paper's tasks from."""

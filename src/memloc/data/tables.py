@@ -1,18 +1,31 @@
 """Reads columns of csv, tsv, jsonl and Parquet files exactly as they are: "NA" stays a text."""
 
+import codecs
 import difflib
 import gzip
+import io
 import json
 import math
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from memloc.errors import DataError
+from memloc.errors import DataError, counted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Table = tuple[list[str], Callable[[str], list[Any]]]
 """The names of the columns, and how to get the values of one."""
+SEPARATORS = ",;\t|"
+"""What may stand between the fields of a csv or tsv file."""
+FLAGS = {
+    **dict.fromkeys(("true", "yes", "t", "y", "1"), True),
+    **dict.fromkeys(("false", "no", "f", "n", "0"), False),
+}
+"""How people write true and false."""
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
@@ -22,10 +35,15 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     have the type they have there.
     """
     path = Path(path)
-    names, values = _open(path)
+    names, values = _open(path, columns)
     for column in columns:
         if column not in names:
             raise DataError(_no_such_column(path, column, names))
+        if names.count(column) > 1:
+            raise DataError(
+                f"{path} has {names.count(column)} columns called {column!r}: rename or delete all"
+                " but one."
+            )
     table = {column: [_none_if_nan(v) for v in values(column)] for column in columns}
     if not next(iter(table.values()), ["no columns were asked for"]):
         raise DataError(f"{path} has columns but no rows: give a file with examples.")
@@ -40,14 +58,39 @@ def texts_of(path: Path, column: str, values: Sequence[Any]) -> list[str]:
             f"Column {column!r} of {path} holds {type(strange[0]).__name__} values such as"
             f" {strange[0]!r}, texts are needed: choose another column."
         )
-    _refuse_missing(path, column, "texts", [v is None or not v.strip() for v in values])
+    _refuse_missing(path, column, "text", [v is None or not v.strip() for v in values])
     return list(values)
 
 
 def labels_of(path: Path, column: str, values: Sequence[Any]) -> list[str]:
-    """The values as names of classes, none of them missing: strings, integers or booleans."""
-    _refuse_missing(path, column, "labels", [v is None or v == "" for v in values])
-    return [_label_name(path, column, v) for v in values]
+    """The values as names of classes, none of them missing: strings, integers or booleans.
+
+    Spaces around a label do not count, and where all are whole numbers 1.0 is the label 1.
+    """
+    values = [v.strip() if isinstance(v, str) else v for v in values]
+    _refuse_missing(path, column, "label", [v in _MISSING for v in values])
+    names = [_label_name(path, column, v) for v in values]
+    if all(_WHOLE.fullmatch(name) for name in names):
+        return [name.partition(".")[0] for name in names]
+    return names
+
+
+def flags_of(path: Path, column: str, values: Sequence[Any]) -> list[bool]:
+    """The values as true or false, in any of the ways that people write them."""
+    names = labels_of(path, column, values)
+    strange = next((name for name in names if name.lower() not in FLAGS), None)
+    if strange is not None:
+        raise DataError(
+            f"Column {column!r} of {path} holds {strange!r}, flags must be true or false (or 1 and"
+            f" 0, yes and no): if it holds the labels before noise, use --original {column}"
+            " (original=)."
+        )
+    return [FLAGS[name.lower()] for name in names]
+
+
+def looks_like_flags(names: Sequence[str]) -> bool:
+    """Whether labels could also be read as flags."""
+    return all(name.lower() in FLAGS for name in names)
 
 
 def sorted_labels(labels: set[str]) -> tuple[str, ...]:
@@ -55,6 +98,10 @@ def sorted_labels(labels: set[str]) -> tuple[str, ...]:
     if all(_is_integer(label) for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
     return tuple(sorted(labels))
+
+
+_MISSING = (None, "", "nan", "NaN")
+_WHOLE = re.compile(r"-?[0-9]+(\.0+)?")
 
 
 def _label_name(path: Path, column: str, value: Any) -> str:
@@ -75,8 +122,9 @@ def _is_integer(label: str) -> bool:
 def _refuse_missing(path: Path, column: str, what: str, missing: list[bool]) -> None:
     if any(missing):
         raise DataError(
-            f"Column {column!r} of {path} has {sum(missing)} empty {what}, the first in row"
-            f" {missing.index(True) + 1} (the header not counted): fill them in or delete the rows."
+            f"Column {column!r} of {path} has {counted(sum(missing), f'empty {what}')}, the first"
+            f" in row {missing.index(True) + 1} (not counting the header): fill in what is empty"
+            " or delete the rows."
         )
 
 
@@ -89,7 +137,7 @@ def _no_such_column(path: Path, column: str, names: list[str]) -> str:
     return f"{path} has no column {column!r}.{near} It has: {', '.join(names)}."
 
 
-def _open(path: Path) -> Table:
+def _open(path: Path, columns: Sequence[str]) -> Table:
     name = path.name.lower()
     reader = next((read for suffix, read in _READERS.items() if name.endswith(suffix)), None)
     if reader is None:
@@ -99,45 +147,83 @@ def _open(path: Path) -> Table:
     if not path.is_file():
         raise DataError(f"{path} is not there: check the spelling and the folder of the file.")
     try:
-        return reader(path)
+        return reader(path, columns)
     # Wrong encodings, quotes, JSON and Parquet are all ValueErrors.
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].strip().rstrip(".")
-        raise DataError(
-            f"{path} could not be read ({reason}): check that it is a whole file in UTF-8 and that"
-            " its suffix says what it is."
-        ) from error
+        reason = reason.removeprefix("Error tokenizing data. C error: ")
+        raise DataError(f"{path} could not be read ({reason}): {_advice(error)}.") from error
 
 
-def _read_csv(path: Path) -> Table:
-    return _delimited(path, ",")
+def _advice(error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return "check how it is encoded and save it as UTF-8"
+    if "tokenizing" in str(error) or "header" in str(error):
+        return (
+            "check that every row has as many fields as the header, that texts which hold the"
+            " separator are in quotes and that quotes are closed"
+        )
+    if str(error).startswith("line "):
+        return "check that line"
+    return "check that the file is complete and that its suffix says what it is"
 
 
-def _read_tsv(path: Path) -> Table:
-    return _delimited(path, "\t")
+def _text_of(path: Path) -> str:
+    """A text file's content, compressed or not, in UTF-8, or in UTF-16 if it says so."""
+    raw = path.read_bytes()
+    if path.name.lower().endswith(".gz"):
+        raw = gzip.decompress(raw)
+    is_utf_16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    text = raw.decode("utf-16" if is_utf_16 else "utf-8-sig")
+    if "\0" in text:
+        raise UnicodeError("it holds zero bytes, so it is neither UTF-8 nor marked as UTF-16")
+    if not text.strip():
+        raise DataError(f"{path} is empty: give a file with examples.")
+    return text
 
 
-def _delimited(path: Path, separator: str) -> Table:
+def _read_csv(path: Path, columns: Sequence[str]) -> Table:
+    import pandas as pd
+
+    text = _text_of(path)
+    headers = {separator: _header(text, separator) for separator in SEPARATORS}
+    # The separator with which the columns that were asked for are there; else the likeliest.
+    fitting = [s for s, names in headers.items() if {*columns} <= {*names}]
+    separator = (fitting or [max(headers, key=lambda s: len(headers[s]))])[0]
+    frame, names = _parsed(text, separator, header=0), headers[separator]
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas took the first column for an index
+        raise ValueError("its rows have more fields than its header")
+    return names, lambda column: frame.iloc[:, names.index(column)].tolist()
+
+
+def _header(text: str, separator: str) -> list[str]:
+    try:
+        return [str(name) for name in _parsed(text, separator, header=None, nrows=1).iloc[0]]
+    except ValueError:  # reading all of it with this separator says why
+        return []
+
+
+def _parsed(text: str, separator: str, **options: Any) -> "pd.DataFrame":
     import pandas as pd
 
     # Without keep_default_na=False the texts "NA", "null" and "None" would become missing.
-    frame = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False)
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas took the first column for an index
-        raise ValueError("its rows have more fields than its header")
-    return [str(name) for name in frame.columns], lambda column: frame[column].tolist()
+    frame: pd.DataFrame = pd.read_csv(
+        io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, **options
+    )
+    return frame
 
 
-def _read_jsonl(path: Path) -> Table:
-    opened = gzip.open if path.name.lower().endswith(".gz") else open
-    with opened(path, "rt", encoding="utf-8-sig") as lines:
-        rows = [_json_object(n, line) for n, line in enumerate(lines, start=1) if line.strip()]
+def _read_jsonl(path: Path, _columns: Sequence[str]) -> Table:
+    # Not splitlines: texts may hold characters that it takes for the end of a line.
+    lines = enumerate(_text_of(path).split("\n"), start=1)
+    rows = [_json_object(n, line) for n, line in lines if line.strip()]
     names = list(dict.fromkeys(name for row in rows for name in row))
     return names, lambda column: [row.get(column) for row in rows]
 
 
 def _json_object(number: int, line: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=_without_repeats)
     except ValueError as error:
         raise ValueError(f"line {number}: {error}") from error
     if not isinstance(row, dict):
@@ -145,19 +231,32 @@ def _json_object(number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def _read_parquet(path: Path) -> Table:
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in row:
+            raise ValueError(f"the key {name!r} is there twice")
+        row[name] = value
+    return row
+
+
+def _read_parquet(path: Path, _columns: Sequence[str]) -> Table:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(path)
+    try:
+        table = pq.ParquetFile(path).read()
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from error
     return list(table.column_names), lambda column: list(table.column(column).to_pylist())
 
 
-_READERS: Mapping[str, Callable[[Path], Table]] = {
+_READERS: Mapping[str, Callable[[Path, Sequence[str]], Table]] = {
     ".csv": _read_csv,
-    ".tsv": _read_tsv,
+    ".tsv": _read_csv,
     ".jsonl": _read_jsonl,
     ".csv.gz": _read_csv,
-    ".tsv.gz": _read_tsv,
+    ".tsv.gz": _read_csv,
     ".jsonl.gz": _read_jsonl,
     ".parquet": _read_parquet,
 }

@@ -21,7 +21,7 @@ from memloc.errors import MemlocError, SettingsError, StoreError
 from memloc.experiment.plan import Plan, Step
 from memloc.experiment.planning import make_plan
 from memloc.experiment.store import Store
-from memloc.progress import lines
+from memloc.progress import lines, telling
 
 WATCH = 1.0
 """Seconds between two looks at whether this process is still wanted."""
@@ -66,7 +66,7 @@ def carry_out(folder: Path, order: Order) -> Outcome:
         store.begin(step, order.identity, order.token)
         _watch(store, order)
         limit_threads(order.threads)
-        with lines():
+        with lines(), telling(lambda sentence: print(sentence, file=sys.stderr)):
             _do(plan, step, store)
         seconds = time.perf_counter() - began
         peak = _peak_mb()

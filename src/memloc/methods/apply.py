@@ -10,7 +10,7 @@ from memloc.errors import StoreError
 from memloc.identity import hashed
 from memloc.methods.base import Kind, Method, find_method, method_names
 from memloc.methods.result import Result
-from memloc.progress import note
+from memloc.progress import tell
 from memloc.protocol import VerdictSettings, preset
 from memloc.request import request
 from memloc.run import Run
@@ -88,11 +88,12 @@ def apply(
     for method in chosen:
         for weights in method.needs:
             run.require(weights)
+    tell(run.noisy.summary())
     results, reused = {}, []
     for method in chosen:
         kept = stored(run, method)
         if kept is not None:
-            note(f"{run.name}: {method.name} was stored before and is used again.")
+            tell(f"{run.name}: {method.name} was stored before and is used again.")
             reused.append(method.name)
         results[method.name] = kept or _made(run, method, verdict)
     return Found(results, run.folder / paths.RESULTS, {}, tuple(reused))

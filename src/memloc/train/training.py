@@ -1,7 +1,7 @@
 """From a task and a model to the weights of a run: θ_M1 and θ_M2, θ_O, and θ_F."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +13,27 @@ from torch import Tensor
 
 from memloc import paths
 from memloc.data.encode import Encoded
-from memloc.data.perturb import perturb
+from memloc.data.perturb import OWN, add_noise
 from memloc.errors import DataError, lookup
 from memloc.identity import hash_weights
 from memloc.models import tiny
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
-from memloc.progress import Advance, track
-from memloc.protocol import FineTuneSettings, Protocol, preset
-from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, write_table
+from memloc.progress import Advance, tell, track
+from memloc.protocol import FineTuneSettings, Protocol
+from memloc.protocol import preset as preset_called
+from memloc.records import (
+    Examples,
+    IntArray,
+    NoisyLabels,
+    NoisyTask,
+    Task,
+    read_table,
+    write_table,
+)
 from memloc.request import request
 from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
-from memloc.seeds import generator
 from memloc.train.checkpoints import load_state, save_checkpoint, save_state
 from memloc.train.evaluate import accuracies, encode_for, evaluating, predict
 from memloc.train.finetune import (
@@ -59,7 +67,7 @@ class Recipe:
     protocol: Protocol = cast(Any, None)  # noqa: RUF009
     """Left out: `demo` for the embedded models, `paper` for others."""
     noisy: NoisyLabels = cast(Any, None)  # noqa: RUF009
-    """Labels whose noise is already there; left out: the protocol's noise, added."""
+    """Labels with their noise; left out: the protocol's noise, added, but not to own data."""
     options: LoadOptions = LoadOptions()  # noqa: RUF009 - frozen
     device: str = "auto"
     plant: Plant | None = None
@@ -69,7 +77,8 @@ class Recipe:
         if _left_out(self.protocol):
             object.__setattr__(self, "protocol", default_protocol(self.model))
         if _left_out(self.noisy):
-            object.__setattr__(self, "noisy", add_noise(self.task, self.protocol))
+            _refuse_unknown_noise(self.task)
+            object.__setattr__(self, "noisy", protocol_noise(self.task, self.protocol))
         if not np.array_equal(self.noisy.original, self.task.train.labels):
             raise DataError(
                 f"The {len(self.noisy.original)} labels before noise are not those of the "
@@ -93,19 +102,52 @@ def _left_out(value: Any) -> bool:
 
 def default_protocol(model: str) -> Protocol:
     """The preset that suits a model."""
-    return preset("demo" if model in tiny.NAMES else "paper")
+    return preset_called("demo" if model in tiny.NAMES else "paper")
 
 
-def add_noise(task: Task, protocol: Protocol) -> NoisyLabels:
-    """Perturb the training labels as the protocol says; other splits are not touched."""
-    return perturb(
-        task.train.labels,
-        task.n_classes,
-        generator(protocol.noise.seed, "noise", task.name),
-        rate=protocol.noise.rate,
-        kind=protocol.noise.kind,
-        label_names=task.label_names,
-    )
+def protocol_noise(task: Task, protocol: Protocol) -> NoisyLabels:
+    """The training labels, perturbed as the protocol says."""
+    noise = protocol.noise
+    return add_noise(task, noise.rate, noise.seed, noise.kind).labels
+
+
+def _refuse_unknown_noise(task: Task) -> None:
+    if task.category == OWN:
+        raise DataError(
+            f"Nothing says which labels of {task.name!r} are wrong: flip some of them with "
+            "memloc.add_noise(task, rate=0.15), or read which are wrong already with "
+            "memloc.load_csv(..., original=COLUMN)."
+        )
+
+
+def train(  # noqa: PLR0913 - one argument for each thing that people vary
+    model: str,
+    task: NoisyTask,
+    folder: str | Path,
+    *,
+    seed: int = 1,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    weights: Sequence[str] = tuple(WEIGHTS),
+    options: LoadOptions | None = None,
+    device: str = "auto",
+) -> Run:
+    """Fine-tune a model on labels of which some are wrong, and on the original ones.
+
+    Makes the weights `memorised`, `final`, `reference` and `frozen` of a run in `folder`; one that
+    was interrupted goes on where it was. `settings` are those that differ from the preset, such as
+    `{"finetune.epochs": 30}`; without a preset it is `demo` for embedded models, else `paper`.
+    """
+    if not isinstance(task, NoisyTask):
+        raise DataError(
+            "Train on a task with noise: memloc.add_noise(task, rate=0.15) flips labels, and "
+            "memloc.load_csv(..., original=COLUMN) reads which are wrong already."
+        )
+    base = preset_called(preset) if preset else default_protocol(model)
+    protocol = base.replace(settings or {})
+    loading = options or LoadOptions()
+    recipe = Recipe(model, task.task, seed, protocol, task.labels, loading, device)
+    return train_run(recipe, Path(folder), weights)
 
 
 def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(WEIGHTS)) -> Run:
@@ -117,6 +159,7 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(WEIGH
     if recipe.plant is not None:
         check_windows([recipe.plant.window], start.stack.depth)
     run = begin(Path(folder), recipe.task, recipe.noisy, _record(recipe, start))
+    tell(recipe.noisy.summary())
     return make_weights(recipe, run, weights)
 
 
