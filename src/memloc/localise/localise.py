@@ -10,6 +10,7 @@ from memloc.errors import StoreError, TrainingError, lookup
 from memloc.localise.base import Subject, localiser, score_layers
 from memloc.localise.scores import LayerScores
 from memloc.localise.subjects import Weights, checkpoint_subject, run_subject
+from memloc.models.check import require_agreement
 from memloc.models.device import suitable_threads
 from memloc.train.evaluate import predict
 from memloc.train.provenance import of_the_same
@@ -108,6 +109,7 @@ def _memorised_share(subject: Subject, force: bool) -> float:
     """Share of noisy labels that the final weights predict; too little is refused unless forced."""
     final = subject.load("final")
     with suitable_threads(final.stack.width):
+        require_agreement(final)
         predicted = predict(final.stack, subject.encode(final)).argmax(1)
     share = float((predicted == subject.noisy.assigned)[subject.noisy.is_noisy].mean())
     needed = subject.protocol.finetune.noisy_at_least

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from memloc.localise.base import Subject
+from memloc.localise.base import Subject, check_labels
 from memloc.models.device import pick_device
 from memloc.models.load import Classifier, load_checkpoint, load_model
 from memloc.protocol import Protocol, preset
@@ -49,8 +49,7 @@ class Weights:
 
     def labels(self) -> list[str]:
         """The classes that the final model knows, in its order."""
-        names = load_checkpoint(Path(self.final)).model.config.id2label
-        return [names[i] for i in sorted(names)]
+        return load_checkpoint(Path(self.final)).label_names
 
 
 def checkpoint_subject(
@@ -85,4 +84,10 @@ def _run_loader(run: Run, name: str) -> Callable[[], Classifier]:
 def _loader(kind: str, place: str, labels: list[str]) -> Callable[[], Classifier]:
     if kind == "pretrained":
         return lambda: load_model(place, labels)
-    return lambda: load_checkpoint(Path(place))
+
+    def load() -> Classifier:
+        loaded = load_checkpoint(Path(place))
+        check_labels(labels, loaded.label_names, kind)
+        return loaded
+
+    return load

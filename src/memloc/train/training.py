@@ -16,6 +16,7 @@ from memloc.data.encode import Encoded
 from memloc.data.perturb import perturb
 from memloc.errors import DataError, lookup
 from memloc.models import tiny
+from memloc.models.check import require_agreement
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
@@ -115,6 +116,7 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECK
     wanted = {lookup("set of weights", name, CHECKPOINTS) for name in weights}
     pick_device(recipe.device)  # one that is not there is refused before anything is written
     start = _load(recipe, recipe.task)
+    require_agreement(start)
     if recipe.plant is not None:
         check_windows([recipe.plant.window], start.stack.depth)
     identity = _identity(recipe, start)
