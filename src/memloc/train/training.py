@@ -17,6 +17,7 @@ from memloc.data.perturb import OWN, add_noise
 from memloc.errors import DataError, lookup
 from memloc.identity import hash_weights
 from memloc.models import tiny
+from memloc.models.check import require_agreement
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
@@ -156,6 +157,7 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(WEIGH
         lookup("set of weights", name, WEIGHTS)
     pick_device(recipe.device)  # one that is not there is refused before anything is written
     start = _load(recipe, recipe.task)
+    require_agreement(start)
     if recipe.plant is not None:
         check_windows([recipe.plant.window], start.stack.depth)
     run = begin(Path(folder), recipe.task, recipe.noisy, _record(recipe, start))
