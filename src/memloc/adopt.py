@@ -148,8 +148,6 @@ def _with_missing(run: Run, protocol: Protocol, device: str) -> Run:
             "which labels are wrong: give a column of original labels with --original."
         )
     adopted = run.record.adopted["pretrained"]
-    recipe = Recipe(
-        adopted.path, run.task, run.seed, protocol, run.noisy, device=device
-    )
+    recipe = Recipe(adopted.path, run.task, run.seed, protocol, run.noisy, device=device)
     missing = [name for name in ("reference", "frozen") if not run.has(name)]
     return make_weights(recipe, run, missing)

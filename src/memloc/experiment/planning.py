@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memloc import paths
-from memloc.config import ControlBlock, StudyFile
+from memloc.config import Block, ControlBlock, StudyFile
 from memloc.experiment.checks import check_names
 from memloc.experiment.plan import Part, Plan, Step
 from memloc.experiment.shapes import (
@@ -91,7 +91,7 @@ class _Makers:
                 getattr(self.study, name) if getattr(block, name) is None else getattr(block, name)
                 for name in ("tasks", "models", "seeds", "methods", "analyses")
             )
-            overrides = {} if block is self.study else block.overrides
+            overrides = block.overrides if isinstance(block, Block) else {}
             for task, model, seed in _product(tasks, models, seeds):
                 before = runs.get((task, model, seed))
                 if before and before.overrides != overrides:

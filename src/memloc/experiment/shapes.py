@@ -17,6 +17,7 @@ from memloc.models.catalogue import known_models
 from memloc.protocol import Protocol
 from memloc.train.windows import check_windows, every_window, read_window, usual_windows
 
+
 @dataclass(frozen=True)
 class Shape:
     """How large a model is."""

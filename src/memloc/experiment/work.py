@@ -32,13 +32,13 @@ def _train(plan: Plan, step: Step) -> None:
 
 def _recipe(plan: Plan, step: Step) -> Recipe:
     study, what, protocol = plan.file.study, step.what, _protocol(plan, step)
-    task = load_study_task(plan.file, what["task"], what["data_folder"])
-    if isinstance(task, NoisyTask):
-        task, noisy = task.task, task.labels
+    found = load_study_task(plan.file, what["task"], what["data_folder"])
+    if isinstance(found, NoisyTask):
+        task, noisy = found.task, found.labels
     else:
         own = study.data.get(what["task"])
         changes = {"noise.rate": own.flip} if own else {}
-        noisy = protocol_noise(task, protocol.replace(changes))
+        task, noisy = found, protocol_noise(found, protocol.replace(changes))
     return Recipe(
         what["model"],
         task,
@@ -59,7 +59,7 @@ def load_study_task(file: StudyFile, name: str, folder: str | None) -> Task | No
     seed, own = file.study.protocol.noise.seed, file.study.data.get(name)
     task: Task | NoisyTask
     if own is None:
-        task = load_task(name, folder=folder and Path(folder), seed=seed)
+        task = load_task(name, folder=None if folder is None else Path(folder), seed=seed)
     else:
         columns = own.model_dump(include={"text", "pair", "label", "original", "flag"})
         unseen = own.held_out and file.file_of(own.held_out)

@@ -77,9 +77,7 @@ class Gradients(Method):
             check_pair(loaded[""], loaded["frozen "], "frozen")
         return loaded
 
-    def groups(
-        self, run: "Run", stack: "Stack", memory: int = MEMORY
-    ) -> tuple[list[Group], str]:
+    def groups(self, run: "Run", stack: "Stack", memory: int = MEMORY) -> tuple[list[Group], str]:
         """Noisy examples and as many clean ones in random groups; what to say of intervals."""
         noisy, clean = _rows(run)
         asked = self.interval_groups
