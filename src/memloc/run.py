@@ -190,6 +190,8 @@ class Run:
     @property
     def model_name(self) -> str:
         """For people; a model from a folder is called like the folder."""
+        if self.record.made_by == "adopt" and "pretrained" not in self.record.adopted:
+            return self.folder.resolve().name
         return Path(self.record.model).name
 
     @property

@@ -15,7 +15,7 @@ from memloc.config import read_study
 from memloc.errors import StoreError
 from memloc.methods.result import read_about
 from memloc.protocol import Protocol, preset
-from memloc.records import read_columns, read_table
+from memloc.records import read_columns
 from memloc.results.columns import COLUMNS, KEY, PLANT
 from memloc.results.planted import control_tables
 from memloc.run import Run, RunRecord, at_the_end
