@@ -1,11 +1,12 @@
 """Label probes: from which layer on can the assigned label be read better than the original one?
 
 One probe learns the assigned labels, one the original ones, one the original labels dealt out anew
-(chance). Each is tested on test examples of its own split, noisy and clean ones apart.
+(chance). Each is tested on test examples of its own split, noisy and clean ones apart. Chance may
+also be the F1 of the labels dealt out anew themselves, without a probe.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from memloc.analyse.material import Material
 from memloc.analyse.store import Analysis
 from memloc.protocol import LabelProbeSettings
 from memloc.records import BoolArray, FloatArray, IntArray
-from memloc.score.depth import event, first_layer
+from memloc.score.depth import Event, event, first_layer
 from memloc.score.uncertainty import CHUNK, bootstrap_counts
 from memloc.seeds import generator
 from memloc.train.probe import Probes, Target, drawn_f1, shuffled, train_probes
@@ -41,12 +42,7 @@ def label_probes(material: Material) -> Analysis:
     """F1 by layer of assigned and original labels, and the events that they make."""
     settings, noisy = material.protocol.probes, material.noisy
     n_classes = material.task.n_classes
-    targets = {
-        "assigned": Target(noisy.assigned, n_classes),
-        "original": Target(noisy.original, n_classes),
-        "chance": Target(shuffled(noisy.original, settings.seeds), n_classes),
-    }
-    probes = train_probes(material.final_vectors, targets, settings, material.device)
+    probes = _trained(material)
     once = np.ones((1, len(noisy.is_noisy)), dtype=np.int64)
     estimates = curves(probes, noisy.is_noisy, once, n_classes)
     tables = summarise(
@@ -56,6 +52,25 @@ def label_probes(material: Material) -> Analysis:
     return Analysis(
         "label_probes", {**tables, "seeds": _seeds_table(estimates, settings.seeds)}, about
     )
+
+
+def _trained(material: Material) -> dict[str, Probes]:
+    """The probes by what they learnt; `chance` learnt shuffled labels, or is these labels."""
+    settings, noisy = material.protocol.probes, material.noisy
+    dealt = shuffled(noisy.original, settings.seeds)
+    learnt = {"assigned": noisy.assigned, "original": noisy.original, "chance": dealt}
+    untrained = material.protocol.label_probes.chance == "shuffled labels"
+    if untrained:
+        del learnt["chance"]
+    targets = {name: Target(labels, material.task.n_classes) for name, labels in learnt.items()}
+    probes = train_probes(material.final_vectors, targets, settings, material.device)
+    return probes | {"chance": guessing(probes["original"], dealt)} if untrained else probes
+
+
+def guessing(probes: Probes, dealt: IntArray) -> Probes:
+    """As `probes`, but "predicting" at every layer the labels `dealt` (seeds, examples) to them."""
+    predicted = np.take_along_axis(dealt, probes.rows, axis=1)
+    return replace(probes, predicted=np.broadcast_to(predicted, probes.predicted.shape))
 
 
 def curves(
@@ -90,7 +105,7 @@ def summarise(
         known = ~np.isnan(_over_seeds(resampled["noisy", "assigned"].f1)).all(1)
         found = {"memorisation": [own, memorisation(resampled, settings)[known]], **found}
     rows = [
-        event_row("label probes", name, event(own[0], others, first_layer, LEVEL), readable)
+        event_row("label probes", name, _event(own[0], others, settings), readable)
         for name, (own, others) in found.items()
     ]
     events = pd.DataFrame(rows)
@@ -99,24 +114,34 @@ def summarise(
 
 
 def memorisation(found: Mapping[tuple[str, str], Curve], settings: LabelProbeSettings) -> BoolArray:
-    """Layers 1..L where, on noisy examples, F1 of assigned labels exceeds that of original ones."""
+    """Layers where, on noisy examples, F1 of assigned labels exceeds that of original ones.
+
+    The layers are those in which events are sought: `first_layer`..L, also in `ninety`.
+    """
     assigned, original = (
         _over_seeds(found["noisy", labels].f1) for labels in ("assigned", "original")
     )
-    return np.asarray(assigned > original + settings.margin)[:, 1:]
+    return np.asarray(assigned > original + settings.margin)[:, settings.first_layer :]
 
 
 def ninety(found: Mapping[tuple[str, str], Curve], settings: LabelProbeSettings) -> BoolArray:
-    """Layers 1..L where F1 on clean examples has come so far from chance to its best.
+    """Layers where F1 on clean examples has come so far from chance to its best.
 
     Chance is the mean over layers, which shuffled labels do not know; where the best is not above
     it, that is never.
     """
     clean = found["clean", "original"]
-    f1 = _over_seeds(clean.f1)[:, 1:]
+    f1 = _over_seeds(clean.f1)[:, settings.first_layer :]
     chance = _over_seeds(clean.chance).mean(1, keepdims=True)
     span = f1.max(1, keepdims=True) - chance
     return np.asarray((span > 0) & (f1 - chance >= settings.share * span))
+
+
+def _event(own: BoolArray, others: BoolArray, settings: LabelProbeSettings) -> Event:
+    """The first of the layers that holds, `own` (layers,) and `others` (resamples, layers)."""
+    found = event(own, others, first_layer, LEVEL)
+    ends = {name: getattr(found, name) for name in ("layer", "low", "high")}
+    return replace(found, **{n: layer + settings.first_layer - 1 for n, layer in ends.items()})
 
 
 def _resampled(
