@@ -158,6 +158,8 @@ def show_control(found: "Controlled", as_json: bool) -> None:
         }
         records = {k: json.loads(t.to_json(orient="records")) for k, t in tables.items()}
         return _show_json({"folder": str(found.folder), **records})
+    from memloc.report.words import remarks_on
+
     for by in (("method",), ("method", "task"), ("method", "model")):
         if len(by) == 1 or found.scores[by[1]].nunique() > 1:
             show_rows(_accuracy_rows(found, by), as_json=False)
@@ -173,6 +175,8 @@ def show_control(found: "Controlled", as_json: bool) -> None:
         show_rows(_records(found.post_processing), as_json=False)
         typer.echo("")
     _say_unused(found)
+    if remarks := remarks_on(found.layers):
+        typer.echo(remarks)
     typer.echo(
         f"{found.folder}: {', '.join(sorted(p.name for p in found.folder.glob('*.parquet')))}"
     )

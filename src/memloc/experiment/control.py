@@ -188,7 +188,7 @@ def read_control(out: Path, settings: ControlSettings | None = None) -> Controll
 
 
 KEY = ("task", "category", "model", "seed", "first", "last", "null")
-LAYERS = (*KEY, "method", "layer", "weight", "low", "high", "undone")
+LAYERS = (*KEY, "method", "layer", "weight", "low", "high", "undone", "remark")
 NORMS = (*KEY, "norm", "kind", "layer", "value")
 PLANTS = (
     *KEY,
@@ -233,6 +233,7 @@ def _layer_rows(run: Run, scores: Scores) -> Iterator[dict[str, Any]]:
                 "low": found.low[index],
                 "high": found.high[index],
                 "undone": found.outcomes.errors.max() if found.outcomes else float("nan"),
+                "remark": " ".join(found.remarks),
             }
 
 

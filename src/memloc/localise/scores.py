@@ -65,6 +65,11 @@ class LayerScores:
         """Number of layers."""
         return len(self.weights)
 
+    @property
+    def remarks(self) -> list[str]:
+        """What keeps the weights from saying much, in sentences."""
+        return list(self.about.get("remarks", []))
+
     def matrix(self) -> FloatArray | None:
         """The window matrix (width, layer) of memorisation errors, normalised like the weights."""
         if self.outcomes is None:

@@ -135,10 +135,12 @@ def _localised(runs: list[Found]) -> "dict[str, pd.DataFrame]":
     found: dict[str, list[Any]] = {name: [] for name in LOCALISED}
     for run in runs:
         for scores in map(read_scores, run.score_files()):
+            remark = " ".join(scores.about.get("remarks", []))
+            key = {**run.key, "method": scores.method, "remark": remark}
             for name, make in LOCALISED.items():
                 columns = make(scores)
                 if columns is not None:
-                    found[name].append(({**run.key, "method": scores.method}, columns))
+                    found[name].append((key, columns))
     return {name: stacked(name, tables) for name, tables in found.items()}
 
 
