@@ -82,6 +82,8 @@ PAPER = {
     "centroids.central": 0.75,
     "label_probes.margin": 0.10,
     "label_probes.share": 0.9,
+    "label_probes.first_layer": 1,
+    "label_probes.chance": "probes of shuffled labels",
     "generalisation.models": 30,
     "generalisation.share": 0.5,
     "generalisation.epochs": 10,
@@ -100,8 +102,11 @@ PUBLISHED_CODE = {
     "agreement.between_methods": "pearson",
     "probes.last_layer": "final norm",
     "retraining.frozen_dropout": True,
+    "probes.first_epoch": 26,
+    "label_probes.first_layer": 0,
+    "label_probes.chance": "shuffled labels",
 }
-"""The eight rows where the published code and the text disagree; the second has two settings."""
+"""Where the published code and the text disagree."""
 
 
 def settings_of(name: str) -> dict[str, object]:
@@ -126,6 +131,20 @@ def test_demo_changes_sizes_and_rates_and_no_method():
     assert {"models.small", "finetune.epochs", "finetune.learning_rate"} <= changed
     assert not {name.split(".")[1] for name in changed} & methods
     assert preset("demo").models.small == ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox")
+
+
+def updates_of_probes(n_examples, probes):
+    return -(-round(probes.split[0] * n_examples) // probes.batch_size) * probes.epochs
+
+
+@pytest.mark.parametrize("n_examples", [160, 200, 400])
+def test_demo_trains_probes_as_far_as_the_paper_does(n_examples):
+    """Updates times rate is within a factor of two of what the paper's TREC gives."""
+    paper, demo = preset("paper").probes, preset("demo").probes
+    there = updates_of_probes(5452, paper) * paper.learning_rate
+    assert there == pytest.approx(2.4)
+    here = updates_of_probes(n_examples, demo) * demo.learning_rate
+    assert 0.5 < here / there < 2
 
 
 def test_the_noisy_threshold_follows_from_the_ceiling():

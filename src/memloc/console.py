@@ -190,6 +190,7 @@ def _analysis_record(analysis: "Result") -> dict[str, Any]:
 
 def show_control(found: "Results", as_json: bool) -> None:
     """accuracy@k by method, task and model with chance beside it; the nulls; appendix E."""
+    from memloc.report.words import remarks_on
     from memloc.score.planted import mean_scores
 
     every = [("method",), ("method", "task"), ("method", "model")]
@@ -214,6 +215,8 @@ def show_control(found: "Results", as_json: bool) -> None:
         show_rows(_records(found.post_processing), as_json=False)
         typer.echo("")
     _say_unused(found)
+    if remarks := remarks_on(found.control_layers):
+        typer.echo(remarks)
     typer.echo(f"{found.folder}: `memloc report {found.folder}` shows all of it.")
     return None
 

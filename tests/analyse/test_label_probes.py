@@ -1,7 +1,10 @@
 """Label probes: their events on curves made by hand, their curves on labels put into layers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 from memloc.analyse.label_probes import (
     CURVES,
@@ -13,7 +16,7 @@ from memloc.analyse.label_probes import (
     summarise,
 )
 from memloc.protocol import LabelProbeSettings, ProbeSettings
-from memloc.train.probe import Target, shuffled, train_probes
+from memloc.train.probe import Target, shuffled, split_rows, train_probes
 
 SETTINGS = LabelProbeSettings()
 NOISY_ASSIGNED, NOISY_ORIGINAL, CLEAN_ORIGINAL = CURVES
@@ -57,6 +60,46 @@ def test_memorisation_exceeds_generalisation_by_the_margin(assigned, original, h
 def test_ninety_per_cent_is_of_the_way_from_chance_to_the_best(f1, chance, holds):
     where = np.flatnonzero(ninety({CLEAN_ORIGINAL: curve(f1, chance)}, SETTINGS)[0]) + 1
     assert "".join(map(str, where)) == holds
+
+
+def test_events_may_be_sought_from_layer_0_on():
+    """As the published code does: what the first block is given counts as a layer, too."""
+    found = {
+        NOISY_ASSIGNED: curve([0.9, 0.2, 0.9]),
+        NOISY_ORIGINAL: curve([0.1, 0.2, 0.2]),
+        CLEAN_ORIGINAL: curve([1.0, 0.2, 0.5]),
+    }
+    usual = summarise(found, found, SETTINGS)["events"]
+    assert usual["layer"].tolist() == usual["high"].tolist() == [2, 2]
+    earlier = summarise(found, found, LabelProbeSettings(first_layer=0))["events"]
+    assert earlier["layer"].tolist() == earlier["low"].tolist() == [0, 0]
+    assert earlier["separable"].all()
+    nowhere = {**found, NOISY_ASSIGNED: curve([0.1, 0.2, 0.2])}
+    events = summarise(nowhere, nowhere, LabelProbeSettings(first_layer=0))["events"]
+    assert np.isnan(events["layer"][0])
+
+
+def test_chance_may_be_the_shuffled_labels_themselves(material):
+    """F1 of labels dealt out anew against the right ones, the same at every layer."""
+    trained = label_probes(material)["seeds"]
+    material = replace(
+        material,
+        protocol=material.protocol.replace({"label_probes.chance": "shuffled labels"}),
+    )
+    seeds = material.protocol.probes.seeds
+    found = label_probes(material)["seeds"]
+    assert np.array_equal(found["f1"], trained["f1"])
+    original, is_noisy = material.noisy.original, material.noisy.is_noisy
+    dealt = shuffled(original, seeds)
+    clean = found[found["examples"] == "clean"]
+    for place, seed in enumerate(seeds):
+        test = split_rows(len(original), material.protocol.probes.split, seed)[2]
+        rows = test[~is_noisy[test]]
+        expected = f1_score(original[rows], dealt[place][rows], average="macro", zero_division=0)
+        assert clean.loc[clean["probe_seed"] == seed, "chance"].to_numpy() == pytest.approx(
+            expected
+        )
+    assert not np.allclose(found["chance"], trained["chance"])
 
 
 def test_an_event_at_a_layer_that_reads_no_better_than_chance_is_marked():

@@ -106,7 +106,7 @@ def plain_probe(vectors, labels, settings, seed):
     )
     loss = nn.CrossEntropyLoss(weight=torch.tensor([0.33, 0.67]))
     x, y = torch.from_numpy(vectors), torch.from_numpy(labels)
-    best, kept = -1.0, None
+    best, kept = 0.0, None
     for epoch in range(1, settings.epochs + 1):
         order = train[epoch_order(len(train), seed, epoch)]
         factors = epoch_dropout(len(train), x.shape[1], settings.dropout, seed, epoch)
@@ -121,7 +121,7 @@ def plain_probe(vectors, labels, settings, seed):
             score = f1_score(labels[validation], found, zero_division=0)
             if score > best:
                 best, kept = score, model(x[test]).argmax(1).numpy()
-    return test, kept
+    return test, model(x[test]).argmax(1).numpy() if kept is None else kept
 
 
 @pytest.mark.parametrize("hidden_layers", [0, 1, 2])
@@ -136,6 +136,29 @@ def test_probes_are_those_of_plain_modules_and_autograd(data, hidden_layers):
             assert np.array_equal(found.predicted[layer, at], predicted)
             expected = f1_score(labels[rows], predicted, zero_division=0)
             assert found.f1[layer, at] == pytest.approx(expected)
+
+
+def test_where_f1_is_always_0_the_last_epoch_counts(data):
+    vectors, labels = data
+    settings = settings_with(seeds=(0,))
+    labels = labels.copy()
+    labels[split_rows(N, settings.split, 0)[1]] = 0  # nothing to find among validation examples
+    target = {"noise": noise_target(labels)}
+    found = train_probes(vectors, target, settings)["noise"]
+    assert (found.best_epoch == settings.epochs).all()
+    only_last = settings.replace({"first_epoch": settings.epochs - 1})
+    assert_same(found, train_probes(vectors, target, only_last)["noise"])
+    first = train_probes(vectors, target, settings.replace({"epochs": 5}))["noise"]
+    assert not np.array_equal(found.predicted, first.predicted)
+
+
+def test_of_equal_epochs_above_0_the_first_counts(data):
+    vectors, labels = data
+    clear = vectors + 9 * (2 * labels[:, None, None] - 1).astype(np.float32)
+    settings = settings_with(first_epoch=8, learning_rate=1e-2)  # F1 is 1 from the 9th epoch on
+    found = train_probes(clear, {"noise": noise_target(labels)}, settings)["noise"]
+    assert (found.f1 == 1).all()
+    assert (found.best_epoch == 9).all()
 
 
 def test_gradients_are_those_of_autograd():

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NOISY = 1
 """The class of the noise probes that counts."""
+UNLEARNT = "The probes did not learn: F1 is 0 in most layers, so their weights say little."
 NO_RISE = "F1 does not rise at any layer, so the layers have no centre of gravity."
 NO_NOISE = "No probe seed has a noisy example to test on, so F1 is 0 everywhere."
 
@@ -103,7 +104,7 @@ def summarise(
         (np.asarray(low), np.asarray(high)),
         _centre(weights, others, tails),
         tables=tables,
-        about={"resamples": len(resampled), **_why(noise, weights)},
+        about={"resamples": len(resampled), "remarks": _remarks(noise, weights)},
     )
 
 
@@ -158,7 +159,9 @@ def _centre(weights: FloatArray, resampled: FloatArray, tails: list[float]) -> I
     return Interval(estimate, float(low), float(high), tails[1] - tails[0], n_dropped)
 
 
-def _why(noise: "Probes", weights: FloatArray) -> dict[str, str]:
+def _remarks(noise: "Probes", weights: FloatArray) -> list[str]:
     if not (noise.truth == NOISY).any():
-        return {"why": NO_NOISE}
-    return {} if weights.any() else {"why": NO_RISE}
+        return [NO_NOISE]
+    nowhere = (noise.f1[1:-1] == 0).all(1)  # layers 1..L
+    found = {UNLEARNT: nowhere.mean() > 0.5, NO_RISE: not weights.any()}
+    return [sentence for sentence, holds in found.items() if holds]

@@ -179,7 +179,7 @@ def _heading(figure: Figure, drawn: Drawn | None, results: Results) -> dict[str,
         "name": figure.name,
         "section": figure.section,
         "title": figure.title,
-        "caption": figure.caption,
+        "caption": f"{figure.caption} {drawn.remarks({}) if drawn else ''}".rstrip(),
         "number": f"paper: {number}" if number else "",
         "missing": command(figure.part, results) if drawn is None else "",
     }

@@ -10,6 +10,7 @@ from memloc.report.figures.style import method_order
 from memloc.report.findings import Findings
 from memloc.report.means import over_seeds
 from memloc.report.missing import command
+from memloc.report.words import remarks_on
 from memloc.score.agreement import FEWEST_GROUPS
 from memloc.score.claims import ALL
 from memloc.score.planted import mean_scores
@@ -178,6 +179,14 @@ def _references(findings: Findings) -> Iterator[str]:
         )
 
 
+def _remarks(findings: Findings) -> Iterator[str]:
+    """What results say against themselves, in runs and in planted ones."""
+    on_runs = remarks_on(findings.whole("mcog"))
+    on_plants = remarks_on(findings.results.control_layers)
+    yield from [on_runs] if on_runs else []
+    yield from [f"Control: {on_plants}"] if on_plants else []
+
+
 def _name(row: Mapping[Any, Any]) -> str:
     return f"{row['task']} · {row['model']} · seed {row['seed']}"
 
@@ -191,6 +200,7 @@ def _open(findings: Findings) -> Iterator[str]:
             why = "is not finished"
         yield f"Nothing is concluded from {_name(row)}, which {why}."
     yield from _references(findings)
+    yield from _remarks(findings)
     if results.control.empty:
         yield (
             "How far each method can be trusted here is not known: no labels were planted "

@@ -10,6 +10,7 @@ from memloc.errors import lookup
 from memloc.records import whole_file, write_table
 from memloc.report import layouts
 from memloc.report.findings import Findings
+from memloc.report.words import remarks_on
 from memloc.results import Results
 
 FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}
@@ -36,8 +37,9 @@ class Table:
     """What its intervals are, and why some are not there."""
 
     def said_of(self, tidy: pd.DataFrame) -> str:
-        """The note, below the table for people."""
-        return self.note if isinstance(self.note, str) else self.note(tidy)
+        """The note, below the table for people, and what its results say against themselves."""
+        note = self.note if isinstance(self.note, str) else self.note(tidy)
+        return f"{note} {remarks_on(tidy)}".strip()
 
 
 def write_tables(

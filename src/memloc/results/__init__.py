@@ -244,7 +244,8 @@ def _collected(runs: Iterable[tuple[dict[str, Any], Run]]) -> dict[str, list[Any
             for table, name in names.items():
                 if table in about["tables"]:
                     rows = read_columns(about["folder"] / f"{table}.parquet")
-                    method = {"method": about["method"]} if is_localiser else {}
+                    remark = " ".join(about["about"].get("remarks", []))
+                    method = {"method": about["method"], "remark": remark} if is_localiser else {}
                     found[name].append(({**key, **method}, rows))
     return found
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from memloc.errors import DataError, SettingsError
 from memloc.progress import track
 from memloc.protocol import ProbeSettings
-from memloc.records import FloatArray, IntArray
+from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.train.perceptrons import Perceptrons, initial_weights
 
@@ -38,7 +38,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Probes:
-    """What the probes of one target say of their test examples, at their best epoch."""
+    """What the probes of one target say of their test examples, each at its best epoch.
+
+    That is the first of those with the best F1 on validation examples; where all have 0, the last.
+    """
 
     rows: IntArray
     """(seeds, test examples): which examples they are."""
@@ -71,7 +74,7 @@ def train_probes(
                 for learner in learners.values():
                     learner.validate(epoch)
             advance(1)
-    return {name: learner.test() for name, learner in learners.items()}
+    return {name: learner.test(settings.epochs) for name, learner in learners.items()}
 
 
 def split_rows(n: int, shares: tuple[float, float, float], seed: int) -> list[IntArray]:
@@ -194,7 +197,7 @@ class _Learner:
             target.class_weights or [1.0] * target.n_classes, device=device
         )
         self.networks, self.best = Perceptrons(weights), Perceptrons(weights)
-        self.best_f1 = np.full((n_layers, len(data.seeds)), -1.0)
+        self.best_f1 = np.zeros((n_layers, len(data.seeds)))
         self.best_epoch = np.zeros(self.best_f1.shape, dtype=np.int64)
         self.optimiser = torch.optim.AdamW(
             [self.networks.flat],
@@ -215,18 +218,22 @@ class _Learner:
         """Remember the probes that are better than they ever were, the first of equals."""
         rows = self.data.validation
         f1 = f1_scores(self._labels_of(rows), self._predict(self.networks, rows), self.target)
-        better = f1 > self.best_f1
-        self.best_f1[better], self.best_epoch[better] = f1[better], epoch
-        # Networks are in the order (seed, layer).
-        which = torch.from_numpy(better.T.reshape(-1)).to(self.networks.flat.device)
-        self.best.copy_from(self.networks, which)
+        self._keep(f1 > self.best_f1, epoch)
+        self.best_f1 = np.maximum(self.best_f1, f1)
 
-    def test(self) -> Probes:
-        """What the probes of the best epochs say."""
+    def test(self, last: int) -> Probes:
+        """What the probes of the best epochs say; without one above 0, those of the last."""
+        self._keep(self.best_epoch == 0, last)
         rows = self.data.test
         truth, predicted = self._labels_of(rows), self._predict(self.best, rows)
         f1 = f1_scores(truth, predicted, self.target)
         return Probes(rows, truth, predicted, f1, self.best_epoch)
+
+    def _keep(self, which: BoolArray, epoch: int) -> None:
+        """Remember these probes (layers, seeds) as they are; networks are by seed, then layer."""
+        self.best_epoch[which] = epoch
+        flat = torch.from_numpy(which.T.reshape(-1)).to(self.networks.flat.device)
+        self.best.copy_from(self.networks, flat)
 
     def _labels_of(self, rows: IntArray) -> IntArray:
         return np.take_along_axis(self.labels, rows, axis=1)

@@ -8,6 +8,7 @@ import altair as alt
 import pandas as pd
 
 from memloc.report.findings import Findings
+from memloc.report.words import marked, remarks_on
 
 DATA = "drawn"
 """What a chart's table is called in its specification."""
@@ -35,7 +36,7 @@ class Figure:
     def drawn(self, findings: Findings) -> "Drawn | None":
         """The chart with everything that can be chosen in it; None without results."""
         table = self.table(findings)
-        return None if table.empty else Drawn.of(self.draw(table))
+        return None if table.empty else Drawn.of(self.draw(table), marked(table))
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,18 @@ class Drawn:
 
     spec: dict[str, Any]
     rows: pd.DataFrame
+    marked: pd.DataFrame
+    """Those of the results behind them that have a remark."""
 
     @classmethod
-    def of(cls, chart: Any) -> "Drawn":
+    def of(cls, chart: Any, marked: pd.DataFrame) -> "Drawn":
         """The parts of a chart, which must have one table."""
         rows = chart.data
         chart = chart.copy(deep=False)
         chart.data = rows.head(1)  # Altair reads the columns' types off it
         spec = dict(chart.to_dict(validate=False))  # slow; the tests compile every chart
         del spec["datasets"]
-        return cls({**spec, "data": {"name": DATA}}, rows)
+        return cls({**spec, "data": {"name": DATA}}, rows, marked)
 
     def choices(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """Every combination of the columns `names` that has rows."""
@@ -62,10 +65,19 @@ class Drawn:
         found = self.rows[list(names)].drop_duplicates()
         return [{str(k): v for k, v in row.items()} for row in found.to_dict("records")]
 
+    def remarks(self, choice: Mapping[str, Any]) -> str:
+        """What the results of one choice say against themselves."""
+        known = {name: value for name, value in choice.items() if name in self.marked.columns}
+        return remarks_on(_chosen(self.marked, known))
+
     def with_rows(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """The whole specification with the rows of one choice."""
-        rows = self.rows
-        for name, value in choice.items():
-            rows = rows[rows[name] == value]
+        rows = _chosen(self.rows, choice)
         plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
         return {**self.spec, "datasets": {DATA: plain}}
+
+
+def _chosen(rows: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
+    for name, value in choice.items():
+        rows = rows[rows[name] == value]
+    return rows

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from memloc.errors import lookup
@@ -12,6 +13,9 @@ from memloc.report.figures.figure import Drawn, Figure
 from memloc.report.figures.files import FORMATS, save_spec
 from memloc.report.findings import Findings
 from memloc.results import Results
+
+WIDTH = 90
+"""Characters of a line below the title."""
 
 
 def write_figures(
@@ -35,7 +39,8 @@ def write_figures(
 
 
 def _titled(figure: Figure, drawn: Drawn, choice: Mapping[str, Any]) -> dict[str, Any]:
-    title = {"text": figure.title, "subtitle": " · ".join(map(str, choice.values()))}
+    lines = [" · ".join(map(str, choice.values())), *wrap(drawn.remarks(choice), WIDTH)]
+    title = {"text": figure.title, "subtitle": lines}
     return {**drawn.with_rows(choice), "title": title}
 
 
