@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from memloc.errors import MemlocError, MemlocWarning
+from memloc.errors import MemlocError, MemlocWarning, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -225,8 +225,8 @@ def _say_unused(found: "Controlled") -> None:
     if len(again):
         most = again["learning_rate"].max()
         typer.echo(
-            f"{len(again)} of {len(plants)} plants needed a higher rate, {most:g} at most "
-            "(plants.parquet says which)."
+            f"{len(again)} of {counted(len(plants), 'plant')} needed a higher rate, {most:g} at "
+            "most (plants.parquet says which)."
         )
     for row in plants[~plants["used"]].to_dict("records"):
         typer.echo(
@@ -241,7 +241,7 @@ def show_files(
     """How many files were written where, and what has no results yet."""
     if as_json:
         return _show_json({"written": [str(path) for path in written], "missing": list(missing)})
-    typer.echo(f"{folder}: {len(written)} file{'' if len(written) == 1 else 's'}")
+    typer.echo(f"{folder}: {counted(len(written), 'file')}")
     if missing:
         typer.echo(f"Without results so far: {', '.join(missing)}.")
     return None
@@ -258,7 +258,7 @@ def show_report(report: "Report", as_json: bool) -> None:
     for line in summary.open:
         typer.echo(f"? {line}")
     if report.commands:
-        typer.echo(f"Parts are missing; the page lists the {len(report.commands)} commands.")
+        typer.echo(f"Parts are missing; the page lists {counted(len(report.commands), 'command')}.")
     typer.echo(f"\nOpen in a browser: {report.path}")
     return None
 
@@ -283,7 +283,7 @@ def _or_none(number: float) -> float | None:
 
 def _sentence(run: "Run") -> str:
     verdict, task, model = run.verdict(), run.about["task"], Path(run.about["model"]).name
-    what = f"{verdict['noisy_accuracy']:.0%} of {task['noisy']} wrong labels"
+    what = f"{verdict['noisy_accuracy']:.0%} of {counted(task['noisy'], 'wrong label')}"
     if verdict["memorised"]:
         return f"{model} memorised {what} among {task['train']} of {task['name']}."
     return (

@@ -19,6 +19,7 @@ from memloc.analyse.drift import LEVEL, RESAMPLES
 from memloc.analyse.material import Material
 from memloc.analyse.store import Analysis
 from memloc.data.encode import Encoded
+from memloc.errors import counted
 from memloc.models.stack import Stack
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings
@@ -265,4 +266,4 @@ def _models_table(halves: Sequence[Half]) -> "pd.DataFrame":
 
 def _remarks(examples: "pd.DataFrame") -> list[str]:
     never = int(examples["held_out"].isna().sum())
-    return [f"{never} examples were held out by no model and do not count."] if never else []
+    return [f"Held out by no model, so not counted: {counted(never, 'example')}."] if never else []

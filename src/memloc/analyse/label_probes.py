@@ -13,6 +13,7 @@ import numpy as np
 from memloc.analyse.drift import LEVEL, RESAMPLES, event_row
 from memloc.analyse.material import Material
 from memloc.analyse.store import Analysis
+from memloc.errors import counted
 from memloc.protocol import LabelProbeSettings
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.score.depth import event, first_layer
@@ -191,4 +192,6 @@ def _remarks(estimates: Mapping[tuple[str, str], Curve]) -> list[str]:
     without = np.isnan(estimates["noisy", "assigned"].f1[0, 0])
     if not without.any():
         return []
-    return [f"{without.sum()} of {len(without)} probe seeds have no noisy example to test on."]
+    return [
+        f"No noisy example to test on: {without.sum()} of {counted(len(without), 'probe seed')}."
+    ]

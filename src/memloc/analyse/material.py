@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memloc.data.encode import Encoded
-from memloc.errors import DataError, SettingsError
+from memloc.errors import DataError, SettingsError, counted
 from memloc.models.device import pick_device
 from memloc.models.hidden import Vectors
 from memloc.models.load import Classifier
@@ -82,7 +82,9 @@ class Material:
 
 def _check(task: Task, noisy: NoisyLabels) -> None:
     if task.n_classes < 2:
-        raise DataError(f"{task.name} has {task.n_classes} class(es); an analysis needs two.")
+        raise DataError(
+            f"{task.name} has {counted(task.n_classes, 'class', 'classes')}; an analysis needs two."
+        )
     if not noisy.is_noisy.any() or noisy.is_noisy.all():
         found = "only noisy" if noisy.is_noisy.any() else "no noisy"
         raise DataError(

@@ -71,10 +71,11 @@ def train(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
     with wrong labels that memloc makes, or `--original COLUMN` (labels before noise) or
     `--flag COLUMN` (true where the label is wrong) with those that are there.
     """
+    from memloc.data.perturb import add_noise
     from memloc.data.sources import subsample
     from memloc.models.load import LoadOptions
     from memloc.progress import bars
-    from memloc.train.training import Recipe, default_protocol, protocol_noise, train_run
+    from memloc.train.training import Recipe, default_protocol, train_run
 
     noise = {"flip": flip, "original": original, "flag": flag}
     _check_source(task, data, noise, examples)
@@ -85,7 +86,7 @@ def train(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
     if examples is not None:
         chosen = subsample(chosen, examples, settings.noise.seed)
     if flip is not None:
-        noisy = protocol_noise(chosen, settings)
+        noisy = add_noise(chosen, flip, settings.noise.seed, settings.noise.kind)
     recipe = Recipe(
         model,
         chosen,

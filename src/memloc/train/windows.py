@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from memloc.errors import SettingsError
+from memloc.errors import SettingsError, counted
 
 
 def read_window(text: str) -> range:
@@ -45,7 +45,8 @@ def check_windows(windows: Sequence[range], depth: int) -> None:
             raise SettingsError(f"Window {name} is outside the model, which has layers 1-{depth}.")
         if not window or len(window) == depth:
             raise SettingsError(
-                f"Window {name} has {len(window)} of {depth} layers: plant in some, not in all."
+                f"Window {name} has {len(window)} of {counted(depth, 'layer')}: plant in some, "
+                "not in all."
             )
     ordered = sorted(windows, key=lambda w: (w.start, w.stop))
     for before, after in pairwise(ordered):
