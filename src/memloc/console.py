@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from memloc.errors import MemlocError, MemlocWarning
+from memloc.errors import MemlocError, MemlocWarning, counted
 from memloc.request import requested
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _say_unused(found: "Results") -> None:
     if len(again):
         most = again["learning_rate"].max()
         typer.echo(
-            f"{len(again)} of {len(plants)} plants needed a higher rate, {most:g} at most "
+            f"{len(again)} of {counted(len(plants), 'plant')} needed a higher rate, {most:g} at most "
             "(`memloc tables` says which)."
         )
     for row in plants[~plants["used"]].to_dict("records"):
@@ -260,7 +260,7 @@ def show_files(
     """How many files were written where, and what has no results yet."""
     if as_json:
         return _show_json({"written": [str(path) for path in written], "missing": list(missing)})
-    typer.echo(f"{folder}: {len(written)} file{'' if len(written) == 1 else 's'}")
+    typer.echo(f"{folder}: {counted(len(written), 'file')}")
     if missing:
         typer.echo(f"Without results so far: {', '.join(missing)}.")
     return None
@@ -277,7 +277,7 @@ def show_report(report: "Report", as_json: bool) -> None:
     for line in summary.open:
         typer.echo(f"? {line}")
     if report.commands:
-        typer.echo(f"Parts are missing; the page lists the {len(report.commands)} commands.")
+        typer.echo(f"Parts are missing; the page lists {counted(len(report.commands), 'command')}.")
     typer.echo(f"\nOpen in a browser: {report.path}")
     return None
 
@@ -302,7 +302,7 @@ def _or_none(number: float) -> float | None:
 
 def _sentence(run: "Run", verdict: "Verdict") -> str:
     task = run.record.task
-    what = f"{verdict.accuracies.noisy:.0%} of {task.noisy} wrong labels"
+    what = f"{verdict.accuracies.noisy:.0%} of {counted(task.noisy, 'wrong label')}"
     if verdict.memorised:
         return f"{run.model_name} memorised {what} among {task.train} of {task.name}."
     return (

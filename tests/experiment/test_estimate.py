@@ -94,7 +94,7 @@ def test_the_plan_says_what_is_left_and_how_sure_that_is(micro):
         ("control", 1, 1),
     ]
     first, second = plan_sentences(plan, states, found, 1)
-    assert first.startswith("10 of 10 steps are left: about ")
+    assert first.startswith("10 of 10 steps left: about ")
     assert "from a calibration alone" in first
     assert second.endswith("are free.")
 

@@ -10,7 +10,7 @@ from typing import Any
 from memloc.config import ControlBlock, StudyFile
 from memloc.data.sources import DATA_VARIABLE
 from memloc.data.tasks import PAPER_TASKS, known_tasks
-from memloc.errors import ModelError, SettingsError
+from memloc.errors import ModelError, SettingsError, counted
 from memloc.identity import hash_checkpoint, hash_files, hashed
 from memloc.models import tiny
 from memloc.models.catalogue import known_models
@@ -42,7 +42,9 @@ def shape_of(name: str, depth: int | None = None) -> Shape:
     """From the model's configuration: embedded, in a folder, known by name, or on the hub."""
     layers, width, vocabulary = _whole(name)
     if depth is not None and depth > layers:
-        raise SettingsError(f"{name} has {layers} layers, so a depth of {depth} cannot be used.")
+        raise SettingsError(
+            f"{name} has {counted(layers, 'layer')}, so a depth of {depth} cannot be used."
+        )
     return Shape(depth or layers, width, vocabulary)
 
 

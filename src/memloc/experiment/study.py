@@ -10,7 +10,7 @@ from typing import Any
 
 from memloc import paths
 from memloc.config import read_study
-from memloc.errors import SettingsError, StoreError, lookup
+from memloc.errors import SettingsError, StoreError, counted, lookup
 from memloc.experiment.estimate import Estimate, calibration, estimate
 from memloc.experiment.execute import Carrying, Executor, Progress, Watcher, cores, threads_for
 from memloc.experiment.local import LocalExecutor
@@ -82,7 +82,9 @@ def checked_jobs(jobs: int | None) -> int:
     if jobs is None:
         return there
     if not 1 <= jobs <= there:
-        raise SettingsError(f"--jobs is {jobs}; this machine has {there} cores: use 1 to {there}.")
+        raise SettingsError(
+            f"--jobs is {jobs}; this machine has {counted(there, 'core')}: use 1 to {there}."
+        )
     return jobs
 
 

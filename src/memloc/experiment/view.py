@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from memloc.errors import counted
 from memloc.experiment.estimate import Estimate, free_bytes
 from memloc.experiment.execute import Progress, cores
 from memloc.experiment.plan import KINDS, Plan
@@ -46,11 +47,11 @@ def plan_sentences(
         return ["Everything is done."]
     seconds = estimate.total(left, cores(), jobs)
     low, high = seconds / estimate.factor, seconds * estimate.factor
-    source = f"and {estimate.compared} finished steps" if estimate.compared else "alone"
+    source = f"and {counted(estimate.compared, 'finished step')}" if estimate.compared else "alone"
     disk, free = sum(estimate.disk[n] for n in left), free_bytes(plan.file.folder)
     lines = [
-        f"{len(left)} of {len(states)} steps are left: about {duration(seconds)} with {jobs} at "
-        f"once ({duration(low)} to {duration(high)}; from a calibration {source}).",
+        f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} "
+        f"with {jobs} at once ({duration(low)} to {duration(high)}; from a calibration {source}).",
         f"They will take {size(disk)} of disk; {size(free)} are free.",
     ]
     if disk > free:
@@ -128,7 +129,9 @@ class View:
 
 def _head(progress: Progress) -> str:
     done, failed = progress.count("done"), progress.count("failed")
-    text = f"{done} of {len(progress.chosen)} steps done, {len(progress.running)} running"
+    text = (
+        f"{done} of {counted(len(progress.chosen), 'step')} done, {len(progress.running)} running"
+    )
     text += f", {failed} failed" if failed else ""
     return f"{text}, about {duration(progress.seconds_left())} left"
 
@@ -149,18 +152,21 @@ def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
         for kind in KINDS:
             seconds = [o.seconds for n, o in done.items() if plan.steps[n].kind == kind]
             if seconds:
-                lines.append(f"{kind:9} {len(seconds):4} steps  {duration(sum(seconds))}")
+                lines.append(
+                    f"{kind:9} {counted(len(seconds), 'step'):>10}  {duration(sum(seconds))}"
+                )
         expected = progress.estimate.total(set(done), progress.cores, jobs)
+        off = max(took, expected) / min(took, expected)
         lines.append(
-            f"{len(done)} steps took {duration(took)}; {duration(expected)} were expected, so the "
-            f"estimate was off by a factor of {max(took, expected) / min(took, expected):.2f}."
+            f"{counted(len(done), 'step')} took {duration(took)}; {duration(expected)} were "
+            f"expected, so the estimate was off by a factor of {off:.2f}."
         )
     elif not progress.outcomes:
         lines.append(_nothing(plan, progress))
     failed = sorted(n for n in progress.chosen if progress.states[n].name == "failed")
     lines += [f"FAILED {n}: {progress.states[n].why}" for n in failed]
     if progress.blocked:
-        lines.append(f"{len(progress.blocked)} steps wait for those that failed.")
+        lines.append(f"Waiting for what failed: {counted(len(progress.blocked), 'step')}.")
     if failed:
         folder = plan.file.folder
         lines.append(
@@ -184,7 +190,7 @@ def _nothing(plan: Plan, progress: Progress) -> str:
 def status_sentences(status: Mapping[str, Any]) -> list[str]:
     """How a study stands."""
     counts = ", ".join(f"{status[s]} {s}" for s in STATES if status[s] or s == "done")
-    lines = [f"{status['folder']}: {status['steps']} steps, {counts}."]
+    lines = [f"{status['folder']}: {counted(status['steps'], 'step')}, {counts}."]
     if status["done"]:
         lines.append(
             f"What is done took {duration(status['seconds'])} of single steps and at most "
@@ -197,7 +203,7 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
         left = duration(running.get("seconds_left", 0.0))
         lines.append(
             f"Process {running['pid']} on {running['host']} runs it; about {left} left of the "
-            f"{running.get('chosen', status['steps'])} steps that were asked for."
+            f"{counted(running.get('chosen', status['steps']), 'step')} asked for."
         )
         now = time.time()
         steps = running.get("running", {}).items()

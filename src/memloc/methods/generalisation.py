@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from memloc.errors import counted
 from memloc.identity import hashed
 from memloc.methods.base import Method, Sizes
 from memloc.methods.drift import LEVEL, RESAMPLES
@@ -288,4 +289,4 @@ def _models_table(halves: Sequence[Half]) -> "pd.DataFrame":
 
 def _remarks(examples: "pd.DataFrame") -> list[str]:
     never = int(examples["held_out"].isna().sum())
-    return [f"{never} examples were held out by no model and do not count."] if never else []
+    return [f"Held out by no model, so not counted: {counted(never, 'example')}."] if never else []

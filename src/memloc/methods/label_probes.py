@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from memloc.errors import counted
 from memloc.methods.base import Method, Sizes
 from memloc.methods.drift import LEVEL, RESAMPLES, event_row
 from memloc.methods.positions import check_labels
@@ -243,4 +244,6 @@ def _remarks(estimates: Mapping[tuple[str, str], Curve]) -> list[str]:
     without = np.isnan(estimates["noisy", "assigned"].f1[0, 0])
     if not without.any():
         return []
-    return [f"{without.sum()} of {len(without)} probe seeds have no noisy example to test on."]
+    return [
+        f"No noisy example to test on: {without.sum()} of {counted(len(without), 'probe seed')}."
+    ]

@@ -11,7 +11,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import stats
 
-from memloc.errors import ScoreError, lookup
+from memloc.errors import ScoreError, counted, lookup
 from memloc.records import BoolArray, FloatArray
 from memloc.score.uncertainty import Interval, bootstrap_counts
 
@@ -51,7 +51,7 @@ def accuracy_at_k(weights: FloatArray, planted: Collection[int], k: int) -> floa
     """
     is_planted = _planted_mask(weights, planted)
     if not 1 <= k <= len(weights):
-        raise ScoreError(f"There are {len(weights)} layers, so k cannot be {k}.")
+        raise ScoreError(f"With {counted(len(weights), 'layer')}, k cannot be {k}.")
     rounded = _rounded(weights)
     least = np.sort(rounded)[-k]
     above, tied = rounded > least, rounded == least
@@ -227,7 +227,7 @@ def _pairs(x: FloatArray, y: FloatArray) -> FloatArray:
 
 def _no_correlation(pairs: FloatArray) -> str:
     if len(pairs) < FEWEST:
-        return f"only {len(pairs)} pairs, three are needed"
+        return f"only {counted(len(pairs), 'pair')}, three are needed"
     # Not `== 0`, for the reason that `_rounded` gives.
     constant = np.ptp(pairs, axis=0) <= 1e-12 * np.abs(pairs).max(axis=0)
     return f"all values of {'xy'[int(constant.argmax())]} are equal" if constant.any() else ""

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from memloc.errors import ScoreError
+from memloc.errors import ScoreError, counted
 from memloc.records import BoolArray, FloatArray
 
 
@@ -92,6 +92,8 @@ def _check_windows(depth: int, known: tuple[range, ...]) -> None:
 
 def _check_errors(errors: FloatArray, n_windows: int) -> None:
     if errors.ndim == 0 or errors.shape[-1] != n_windows:
-        raise ScoreError(f"Expected errors of {n_windows} windows, found shape {errors.shape}.")
+        raise ScoreError(
+            f"Expected errors of {counted(n_windows, 'window')}, found shape {errors.shape}."
+        )
     if not np.isfinite(errors).all():
         raise ScoreError("A window's error is not a number: leave out windows that were not run.")

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.random import Generator
 
-from memloc.errors import ScoreError
+from memloc.errors import ScoreError, counted
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.score.depth import centres_of_gravity
 from memloc.score.matrix import full_window, layer_weights, normalised, window_matrix, windows
@@ -159,7 +159,7 @@ def _band(stack: FloatArray, level: float, n_dropped: int = 0) -> Band:
 def _check_wrong(wrong: BoolArray, n_windows: int) -> None:
     if wrong.dtype != np.bool_ or wrong.ndim != 2 or wrong.shape[1] != n_windows:
         raise ScoreError(
-            f"Expected true or false for each example and each of {n_windows} windows, "
+            f"Expected true or false for each example and each of {counted(n_windows, 'window')}, "
             f"found {wrong.dtype} of shape {wrong.shape}."
         )
 
@@ -168,5 +168,5 @@ def _check_resampling(n: int, n_resamples: int, level: float) -> None:
     if n < 1 or n_resamples < 1 or not 0 < level < 1:
         raise ScoreError(
             "An interval needs an example, a resample and a level between 0 and 1: found "
-            f"{n} examples, {n_resamples} resamples and level {level:g}."
+            f"{counted(n, 'example')}, {counted(n_resamples, 'resample')} and level {level:g}."
         )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from memloc.data.encode import Encoded, length_grouped_batches, random_batches
-from memloc.errors import TrainingError
+from memloc.errors import TrainingError, counted
 from memloc.models.packing import training_logits
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
@@ -218,7 +218,7 @@ def out_of_memory_explained(*settings: FineTuneSettings) -> Iterator[None]:
         more = min(size, 2 * pieces)
         same = f"finetune.accumulate={more} (the same updates, less memory), or "
         raise TrainingError(
-            f"Out of memory with batches of {size} in {pieces} piece(s): set "
+            f"Out of memory with batches of {size} in {counted(pieces, 'piece')}: set "
             f"{same if more > pieces else ''}a smaller finetune.batch_size or text.max_tokens."
         ) from error
 

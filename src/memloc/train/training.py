@@ -14,7 +14,7 @@ from torch import Tensor
 from memloc import paths
 from memloc.data.encode import Encoded
 from memloc.data.perturb import OWN, add_noise
-from memloc.errors import DataError, lookup
+from memloc.errors import DataError, counted, lookup
 from memloc.identity import hash_weights
 from memloc.models.catalogue import default_preset
 from memloc.models.check import require_agreement
@@ -87,8 +87,9 @@ class Recipe:
             )
         if not 0 < self.noisy.is_noisy.sum() < len(self.noisy.is_noisy):
             raise DataError(
-                f"{self.noisy.is_noisy.sum()} of {len(self.noisy.is_noisy)} training examples are "
-                "noisy; both noisy and clean ones are needed."
+                f"Noisy are {self.noisy.is_noisy.sum()} of "
+                f"{counted(len(self.noisy.is_noisy), 'training example')}; both noisy and clean "
+                "ones are needed."
             )
 
     @property

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from memloc.errors import SettingsError
+from memloc.errors import SettingsError, counted
 
 
 def read_window(text: str) -> range:
@@ -44,5 +44,6 @@ def check_windows(windows: Sequence[range], depth: int) -> None:
             raise SettingsError(f"Window {name} is outside the model, which has layers 1-{depth}.")
         if not window or len(window) == depth:
             raise SettingsError(
-                f"Window {name} has {len(window)} of {depth} layers: plant in some, not in all."
+                f"Window {name} has {len(window)} of {counted(depth, 'layer')}: plant in some, "
+                "not in all."
             )
