@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +15,16 @@ from torch import Tensor
 from memloc.data.encode import Encoded
 from memloc.data.perturb import perturb
 from memloc.errors import DataError, lookup
-from memloc.models import tiny
+from memloc.lock import RUN, Lock
+from memloc.models.catalogue import default_protocol
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
 from memloc.progress import Advance, track
-from memloc.protocol import FineTuneSettings, Protocol, preset
+from memloc.protocol import FineTuneSettings, Protocol
 from memloc.records import Examples, IntArray, NoisyLabels, Task, read_table, write_table
 from memloc.seeds import generator
-from memloc.train.checkpoints import load_state, save_checkpoint, save_state
+from memloc.train.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
 from memloc.train.evaluate import accuracies, encode_for, evaluating, predict
 from memloc.train.finetune import (
     Objective,
@@ -93,11 +94,6 @@ def _left_out(value: Any) -> bool:
     return value is None
 
 
-def default_protocol(model: str) -> Protocol:
-    """The preset that suits a model."""
-    return preset("demo" if model in tiny.NAMES else "paper")
-
-
 def add_noise(task: Task, protocol: Protocol) -> NoisyLabels:
     """Perturb the training labels as the protocol says; other splits are not touched."""
     return perturb(
@@ -110,7 +106,16 @@ def add_noise(task: Task, protocol: Protocol) -> NoisyLabels:
     )
 
 
-def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECKPOINTS)) -> Run:
+Announce = Callable[[Classifier, Mapping[str, int]], None]
+"""Told before work begins: the model, and how many epochs are left of each training."""
+
+
+def train_run(
+    recipe: Recipe,
+    folder: Path,
+    weights: Sequence[str] = tuple(CHECKPOINTS),
+    announce: Announce = lambda _model, _left: None,
+) -> Run:
     """Make the missing ones of a run's weights; what is there stays, what was begun goes on."""
     wanted = {lookup("set of weights", name, CHECKPOINTS) for name in weights}
     pick_device(recipe.device)  # one that is not there is refused before anything is written
@@ -118,15 +123,28 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(CHECK
     if recipe.plant is not None:
         check_windows([recipe.plant.window], start.stack.depth)
     identity = _identity(recipe, start)
-    run = begin(Path(folder), recipe.task, recipe.noisy, identity)
-    run = run.judged(recipe.settings.noisy_at_least)
-    with suitable_threads(identity["width"]), out_of_memory_explained(recipe.settings):
-        for training, last in TRAININGS.items():
-            if run.path(last).is_dir():
-                run.state(training).unlink(missing_ok=True)  # stopped just before this
-            elif training in wanted:
+    with Lock(folder, RUN):
+        run = begin(Path(folder), recipe.task, recipe.noisy, identity)
+        run = run.judged(recipe.settings.noisy_at_least)
+        left = _left(run, wanted, recipe.settings.epochs)
+        if left:
+            announce(start, left)
+        with suitable_threads(identity["width"]), out_of_memory_explained(recipe.settings):
+            for training in left:
                 run = _Training(recipe, run, training).make()
     return run
+
+
+def _left(run: Run, wanted: set[str], epochs: int) -> dict[str, int]:
+    """The trainings that are wanted and not done, and how many epochs are left of each."""
+    left = {}
+    for training, last in TRAININGS.items():
+        state = run.state(training)
+        if run.path(last).is_dir():
+            state.unlink(missing_ok=True)  # stopped just before this
+        elif training in wanted:
+            left[training] = epochs - epochs_kept(state)
+    return left
 
 
 def _load(recipe: Recipe, task: Task) -> Classifier:
