@@ -10,6 +10,7 @@ import torch
 
 from memloc.data.encode import encode
 from memloc.errors import DataError, SettingsError, StoreError, TrainingError, UnknownName
+from memloc.models.catalogue import default_protocol
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
 from memloc.protocol import preset
@@ -17,7 +18,7 @@ from memloc.records import NoisyLabels
 from memloc.train import training
 from memloc.train.evaluate import predict
 from memloc.train.run import Run
-from memloc.train.training import Recipe, add_noise, default_protocol, train_run
+from memloc.train.training import Recipe, add_noise, train_run
 from support import PAPER_FAMILIES
 from tasks_support import fast_protocol, make_task
 

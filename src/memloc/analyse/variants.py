@@ -9,11 +9,10 @@ from memloc.analyse.centroids import KINDS, Positions, positions
 from memloc.analyse.drift import LEVEL, RESAMPLES, SHUFFLES, drift, pooled_separability
 from memloc.analyse.material import Material
 from memloc.analyse.store import Analysis
-from memloc.errors import SettingsError
 from memloc.models.hidden import Vectors
 from memloc.models.load import Classifier
 from memloc.progress import track
-from memloc.train.windows import read_window, window_name
+from memloc.train.windows import check_inside, read_window, window_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,10 +33,7 @@ def variants(material: Material, windows: Sequence[str] = ()) -> dict[str, range
     if half and material.run.path("reference").is_dir():
         found |= {"bottom": range(half), "top": range(depth - half, depth)}
     for window in map(read_window, windows):
-        if window.stop > depth:
-            raise SettingsError(
-                f"Window {window_name(window)} is outside the model, which has layers 1-{depth}."
-            )
+        check_inside(window, depth)
         found[f"window {window_name(window)}"] = window
     return found
 

@@ -6,6 +6,14 @@ from typing import Annotated
 import typer
 
 from memloc import console
+from memloc.cli.checks import (
+    check_analyses,
+    check_checkpoints,
+    check_columns,
+    check_device,
+    check_methods,
+    check_run,
+)
 from memloc.cli.options import AsJson, Device, Force, changes_of
 from memloc.errors import SettingsError
 
@@ -40,19 +48,30 @@ def localise(  # noqa: PLR0913, PLR0917 - a run, or the parts of one
 
     Checkpoints of one's own: `memloc localise --final noisy/ --reference clean/ --data train.csv`
     """
-    from memloc.localise.localise import localise_checkpoints, localise_run
-    from memloc.localise.subjects import Weights
     from memloc.progress import bars
 
     given = list(words or [])
+    check_device(device)
     if final is None:
         if not given:
             raise SettingsError("Give a run's folder, or a checkpoint with --final.")
+        check_run(Path(given[0]), force)
+        check_methods(given[1:])
+
+        from memloc.localise.localise import localise_run
+
         with bars():
             found = localise_run(Path(given[0]), given[1:], force=force, device=device)
     else:
         if data is None:
             raise SettingsError("Give the training examples of --final with --data FILE.")
+        check_methods(given)
+        check_checkpoints((final, reference, memorised, frozen), pretrained)
+        check_columns(data, (text, pair, label, noisy))
+
+        from memloc.localise.localise import localise_checkpoints
+        from memloc.localise.subjects import Weights
+
         with bars():
             found = localise_checkpoints(
                 Weights(final, reference, pretrained, memorised, frozen),
@@ -93,15 +112,21 @@ def analyse(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
 
     Example: `memloc analyse runs/tiny-topic/tiny-opt/seed-1 centroids label-probes`
     """
-    from memloc.analyse.analyse import analyse_run
     from memloc.progress import bars
+
+    changes = changes_of(change)
+    check_device(device)
+    check_run(run, force)
+    check_analyses(run, analyses or (), window or (), changes)
+
+    from memloc.analyse.analyse import analyse_run
 
     with bars():
         found = analyse_run(
             run,
             analyses or (),
             windows=window or (),
-            changes=changes_of(change),
+            changes=changes,
             force=force,
             device=device,
         )

@@ -1,11 +1,12 @@
 """Memorisation planted in known layers."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from memloc import console
+from memloc.cli.checks import check_device, check_methods, check_model
 from memloc.cli.options import AsJson, DataFolder, Depth, Device, Fewer, Preset, settings_of
 from memloc.errors import lookup
 
@@ -45,26 +46,36 @@ def control(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
 
     Example: `memloc control --model tiny-opt --task tiny-topic --method swapping`
     """
+    from memloc.config import METHODS
     from memloc.data.sources import load_task, subsample
-    from memloc.experiment.control import Control, run_control
-    from memloc.localise.localise import METHODS
-    from memloc.models.load import LoadOptions
+    from memloc.models.catalogue import default_protocol
     from memloc.progress import bars
-    from memloc.train.training import default_protocol
     from memloc.train.windows import read_window
 
+    check_device(device)
+    check_methods(method or ())
+    for name in model:
+        check_model(name, depth)
+    windows = [read_window(text) for text in window or ()]
+    known: dict[str, Literal["none", "middle", "all"]]
+    known = {"none": "none", "middle": "middle", "all": "all"}
+    made = lookup("value of --nulls", nulls, known)
     settings = settings_of(preset, change, default_protocol(model[0]))
     noise = settings.noise.seed
     tasks = [load_task(name, folder=data_folder, seed=noise) for name in task]
     if examples is not None:
         tasks = [subsample(each, examples, noise) for each in tasks]
+
+    from memloc.experiment.control import Control, run_control
+    from memloc.models.load import LoadOptions
+
     what = Control(
         models=model,
         tasks=tasks,
-        windows=[read_window(text) for text in window or ()],
+        windows=windows,
         every=every or (),
         methods=method or METHODS,
-        nulls=lookup("value of --nulls", nulls, {"none": "none", "middle": "middle", "all": "all"}),
+        nulls=made,
         protocol=settings,
         seed=seed,
         options=LoadOptions(depth=depth),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from memloc import console
+from memloc.cli.checks import check_device, check_model, check_training
 from memloc.cli.options import (
     AnyFormat,
     AsJson,
@@ -66,11 +67,12 @@ def train(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
     Own data: `memloc train roberta-base --data mine.csv --text review --label stars`
     """
     from memloc.data.sources import subsample
-    from memloc.models.load import LoadOptions
+    from memloc.models.catalogue import default_protocol
     from memloc.progress import bars
-    from memloc.train.training import Recipe, default_protocol, train_run
 
     settings = settings_of(preset, change, default_protocol(model))
+    check_device(device)
+    check_model(model, depth)
     columns = {"text": text, "pair": pair, "label": label, "original": original}
     chosen, noisy = _read_task(task, data, data_folder, {**columns, "held_out": held_out}, settings)
     if examples is not None:
@@ -79,6 +81,14 @@ def train(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
                 "--examples cannot be used with --original: shorten the file instead."
             )
         chosen = subsample(chosen, examples, settings.noise.seed)
+    name = Path(model).name + (f"-depth-{depth}" if depth else "")
+    folder = out / chosen.name / name / f"seed-{seed}"
+    check_training(folder, weights or ())
+
+    from memloc.models.load import LoadOptions
+    from memloc.train.run import CHECKPOINTS
+    from memloc.train.training import Recipe, train_run
+
     recipe = Recipe(
         model,
         chosen,
@@ -88,10 +98,8 @@ def train(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
         LoadOptions(remote_code, any_format, depth),
         device,
     )
-    name = Path(model).name + (f"-depth-{depth}" if depth else "")
-    only = {"weights": weights} if weights else {}
     with bars():
-        run = train_run(recipe, out / chosen.name / name / f"seed-{seed}", **only)
+        run = train_run(recipe, folder, weights or tuple(CHECKPOINTS))
     console.show_run(run, as_json)
 
 

@@ -17,8 +17,8 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 def check_names(file: StudyFile) -> None:
     """Refuse tasks, models, methods, analyses and windows that do not exist."""
-    methods = [*METHODS, *sorted(p.name for p in entry_points(group=LOCALISERS))]
-    known = {"tasks": list(known_tasks()), "methods": methods, "analyses": list(ANALYSES)}
+    methods, analyses = known_methods(), list(ANALYSES)
+    known = {"tasks": list(known_tasks()), "methods": methods, "analyses": analyses}
     for where, block in _blocks(file):
         for field, names in known.items():
             _check(file, [*where, field], getattr(block, field, None) or (), names)
@@ -29,6 +29,11 @@ def check_names(file: StudyFile) -> None:
         raise file.problem(["device"], f"there is no device {file.study.device!r}.{near}")
     if file.study.control is not None:
         _check_control(file)
+
+
+def known_methods() -> list[str]:
+    """The paper's four, then those that other packages bring."""
+    return [*METHODS, *sorted(p.name for p in entry_points(group=LOCALISERS))]
 
 
 def _blocks(file: StudyFile) -> Iterator[tuple[list[Hashable], Any]]:

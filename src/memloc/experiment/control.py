@@ -13,6 +13,7 @@ from memloc.localise.gradients import variants
 from memloc.localise.localise import METHODS, localise
 from memloc.localise.scores import LayerScores
 from memloc.localise.subjects import run_subject
+from memloc.models.catalogue import default_protocol
 from memloc.models.load import LoadOptions, load_model
 from memloc.progress import track
 from memloc.protocol import ControlSettings, Protocol
@@ -21,7 +22,7 @@ from memloc.score.agreement import accuracy_at_k
 from memloc.score.planted import mean_scores, null_claims, plant_scores
 from memloc.train.planting import Plant
 from memloc.train.run import CHECKPOINTS, Run
-from memloc.train.training import Recipe, default_protocol
+from memloc.train.training import Recipe
 from memloc.train.windows import check_windows, every_window, usual_windows
 
 if TYPE_CHECKING:

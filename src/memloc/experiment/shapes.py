@@ -13,6 +13,7 @@ from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import ModelError, SettingsError
 from memloc.models import tiny
 from memloc.models.catalogue import known_models
+from memloc.models.places import no_such_model, source_of
 
 SAMPLES, SAMPLE = 256, 2**14
 """Pieces of a file, and bytes of each, that its fingerprint looks at."""
@@ -45,21 +46,24 @@ class Shape:
 def shape_of(name: str, depth: int | None = None) -> Shape:
     """From the model's configuration: embedded, in a folder, known by name, or on the hub."""
     layers, width, vocabulary = _whole(name)
-    if depth is not None and depth > layers:
-        raise SettingsError(f"{name} has {layers} layers, so a depth of {depth} cannot be used.")
+    if depth is not None and not 1 <= depth <= layers:
+        raise SettingsError(
+            f"A depth of {depth} was asked for; this model has 1 to {layers} layers."
+        )
     return Shape(depth or layers, width, vocabulary)
 
 
 def _whole(name: str) -> tuple[int, int, int]:
-    if name.startswith("tiny-") and not Path(name).is_dir():
-        return _from_config(name, tiny.folder(name) / "config.json")
-    local = Path(name).expanduser()
-    if local.is_dir():
-        return _from_config(name, local / "config.json")
     known = {row.name: row for row in known_models() if row.where == "hub"}
-    if name in known:
+    if name in known and not Path(name).is_dir():
         return int(known[name].layers), int(known[name].width), 50_000
-    return _from_config(name, _from_hub(name))
+    return _from_config(name, config_of(name))
+
+
+def config_of(name: str) -> Path:
+    """The configuration of a model: embedded, in a folder, or on the hub."""
+    source = Path(source_of(name))
+    return source / "config.json" if source.is_dir() else _from_hub(name)
 
 
 def _from_config(name: str, path: Path) -> tuple[int, int, int]:
@@ -84,15 +88,11 @@ def _from_config(name: str, path: Path) -> tuple[int, int, int]:
 def _from_hub(name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    if name.startswith(("/", "~")):
-        raise ModelError(f"There is no folder {name}; give a folder with config.json.")
     try:
         return Path(hf_hub_download(name, "config.json"))
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise ModelError(
-            f"Model {name!r} is no folder here, and the hub did not say how large it is ({reason})."
-        ) from error
+        raise ModelError(no_such_model(name, reason)) from error
 
 
 def model_fingerprint(name: str) -> str:

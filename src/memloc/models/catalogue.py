@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 from memloc.models import tiny
-from memloc.protocol import preset
+from memloc.protocol import Protocol, preset
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,11 @@ class ModelRow:
 def known_models() -> list[ModelRow]:
     """The embedded models, then the paper's."""
     return [*map(_embedded, tiny.NAMES), *_paper()]
+
+
+def default_protocol(model: str) -> Protocol:
+    """The preset that suits a model."""
+    return preset("demo" if model in tiny.NAMES else "paper")
 
 
 def _embedded(name: str) -> ModelRow:

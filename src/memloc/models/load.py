@@ -1,6 +1,5 @@
 """Model and tokenizer for a name or folder: local first, hub second; pad and separator tokens."""
 
-import difflib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from memloc.errors import ModelError
 from memloc.models import tiny
+from memloc.models.places import checkpoint_folder, no_such_model, source_of
 from memloc.models.stack import Stack
-from memloc.protocol import preset
 from memloc.seeds import torch_seeded
 
 
@@ -69,8 +68,7 @@ def load_model(
 ) -> Classifier:
     """A classifier with a head for these labels; a head that has to be made comes from `seed`."""
     options = options or LoadOptions()
-    source = _source(name)
-    _refuse_adapters(name, source)
+    source = source_of(name)
     with quiet(), _as_model_error(name), torch_seeded(seed, "head"):
         config = _config(source, label_names, options)
         model, info = AutoModelForSequenceClassification.from_pretrained(
@@ -93,8 +91,7 @@ def load_model(
 def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classifier:
     """A classifier that was trained and saved: every weight must be there, and no other."""
     options = options or LoadOptions()
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} is not a checkpoint: it has no config.json.")
+    checkpoint_folder(folder)
     with quiet(), _as_model_error(str(folder)):
         # Said outright: left open, transformers asks on the terminal whether to run code.
         config = AutoConfig.from_pretrained(folder, trust_remote_code=options.remote_code)
@@ -120,29 +117,6 @@ def separator_of(tokenizer: Any) -> str:
         return str(tokenizer.sep_token)
     wraps = tokenizer.num_special_tokens_to_add(pair=False) > 0
     return str(tokenizer.eos_token) if wraps and tokenizer.eos_token else "|"
-
-
-def _source(name: str) -> str:
-    if name.startswith("tiny-") and not Path(name).is_dir():
-        return str(tiny.folder(name))
-    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
-    path = Path(name).expanduser()
-    if looks_local and not path.is_dir():
-        raise ModelError(
-            f"There is no folder {name}; give a folder with config.json or a hub name."
-        )
-    return str(path) if path.is_dir() else name
-
-
-def _refuse_adapters(name: str, source: str) -> None:
-    folder = Path(source)
-    if (folder / "adapter_config.json").is_file():
-        raise ModelError(
-            f"{name} holds an adapter (PEFT), which memloc does not read: merge it into its base "
-            "model and save that (`model.merge_and_unload().save_pretrained(...)`)."
-        )
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise ModelError(f"{name} is not a model folder: it has no config.json.")
 
 
 def _config(source: str, label_names: Sequence[str], options: LoadOptions) -> Any:
@@ -258,9 +232,4 @@ def _why_not(name: str, error: Exception) -> str:
         reason += " (weights in other formats, which can carry code, are read with --any-format)"
     if Path(name).expanduser().is_dir() or name in tiny.NAMES:
         return f"{name} cannot be loaded as a classifier, it may be damaged: {reason}"
-    known = [*tiny.NAMES, *preset("paper").flat()["models.small"]]
-    near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
-    return (
-        f"Model {name!r} is no folder here, and the hub did not give it.{near} Without access to "
-        f"the hub, give the path of a folder that `save_pretrained` wrote. (Hub: {reason})"
-    )
+    return no_such_model(name, reason)

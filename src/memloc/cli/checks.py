@@ -1,0 +1,85 @@
+"""What can be refused before torch is loaded, which takes many seconds."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from memloc.errors import ModelError, lookup
+
+
+def check_model(name: str, depth: int | None = None) -> None:
+    """Refuse a model that is not there, and layers that it does not have."""
+    from memloc.experiment.shapes import config_of, shape_of
+    from memloc.models.catalogue import known_models
+
+    if name not in {row.name for row in known_models()}:
+        config_of(name)
+    with suppress(ModelError):  # what is wrong with its configuration is seen in loading it
+        shape_of(name, depth)
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that no machine has."""
+    from memloc.experiment.checks import DEVICES
+
+    lookup("device", name.split(":", maxsplit=1)[0], dict.fromkeys(DEVICES))
+
+
+def check_methods(names: Iterable[str]) -> None:
+    """Refuse methods that do not exist."""
+    from memloc.experiment.checks import known_methods
+
+    for name in names:
+        lookup("method", name, dict.fromkeys(known_methods()))
+
+
+def check_training(folder: Path, weights: Iterable[str]) -> None:
+    """Refuse weights that do not exist, and a folder in which another process trains."""
+    from memloc.lock import RUN, refuse_if_busy
+    from memloc.train.run import CHECKPOINTS
+
+    for name in weights:
+        lookup("set of weights", name, CHECKPOINTS)
+    refuse_if_busy(folder, RUN)
+
+
+def check_run(folder: Path, force: bool) -> None:
+    """Refuse what is no run, and one that did not memorise."""
+    from memloc.train.run import Run
+
+    Run.open(folder).require_memorised(force)
+
+
+def check_analyses(
+    folder: Path, analyses: Iterable[str], windows: Iterable[str], changes: Mapping[str, Any]
+) -> None:
+    """Refuse analyses, windows and settings that do not exist."""
+    from memloc.config import ANALYSES
+    from memloc.train.run import Run
+    from memloc.train.windows import check_inside, read_window
+
+    for name in analyses:
+        lookup("analysis", name, dict.fromkeys(ANALYSES))
+    run = Run.open(folder)
+    for window in windows:
+        check_inside(read_window(window), int(run.about["depth"]))
+    run.protocol.replace(dict(changes))
+
+
+def check_checkpoints(folders: Iterable[str | None], pretrained: str | None) -> None:
+    """Refuse checkpoints that are not there."""
+    from memloc.models.places import checkpoint_folder
+
+    for folder in folders:
+        if folder is not None:
+            checkpoint_folder(Path(folder))
+    if pretrained is not None:
+        check_model(pretrained)
+
+
+def check_columns(data: Path, columns: Sequence[str | None]) -> None:
+    """Refuse a file that is not there or cannot be read, and columns that it does not have."""
+    from memloc.data.tables import read_columns
+
+    read_columns(data, [column for column in columns if column is not None])
