@@ -2,8 +2,11 @@
 
 import json
 import math
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,13 +34,40 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with _ended_by_sigterm():
+                return super().invoke(ctx)
         except MemlocError as error:
             typer.echo(f"memloc: {error}", err=True)
             raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            typer.echo("memloc: interrupted; the same command goes on from here.", err=True)
-            raise typer.Exit(130) from None
+        except KeyboardInterrupt as stop:
+            typer.echo(
+                "memloc: interrupted; what is finished is kept, and the same command continues "
+                "from there.",
+                err=True,
+            )
+            number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+            raise typer.Exit(128 + number) from None
+
+
+class Terminated(KeyboardInterrupt):
+    """This process was asked to end by SIGTERM, as schedulers do."""
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """While active, SIGTERM interrupts the work as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

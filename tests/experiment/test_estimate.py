@@ -6,7 +6,8 @@ from memloc.config import read_study
 from memloc.experiment.estimate import SURE, UNSURE, estimate
 from memloc.experiment.planning import make_plan
 from memloc.experiment.store import Store
-from memloc.experiment.view import duration, plan_rows, plan_sentences, size
+from memloc.experiment.view import plan_rows, plan_sentences, size
+from memloc.progress import duration
 
 RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 MEASURED = {

@@ -205,6 +205,17 @@ def test_two_at_once_one_says_that_the_other_is_running(fresh, runner):
     assert who_runs(fresh, STUDY) is None
 
 
+def test_a_study_that_is_asked_to_end_ends_with_its_steps(fresh, runner):
+    step = Store(fresh).record(f"train/{RUN}")["pid"]
+    os.kill(runner.pid, signal.SIGTERM)
+    assert runner.wait(timeout=60) == 128 + signal.SIGTERM
+    until = time.monotonic() + 10
+    while Path(f"/proc/{step}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{step}").exists()
+    assert not (fresh / "steps" / "running.json").exists()
+
+
 def test_a_study_that_changes_while_it_runs_is_not_mixed(fresh, runner):
     change(fresh, "finetune.epochs: 4", "finetune.epochs: 3")
     runner.wait(timeout=180)

@@ -10,6 +10,10 @@ from memloc.experiment.execute import Progress, cores
 from memloc.experiment.plan import KINDS, Plan
 from memloc.experiment.step import Outcome
 from memloc.experiment.store import State
+from memloc.progress import duration
+
+SILENCE = 60.0
+"""Seconds after which a log is told how far it is even if no step has ended."""
 
 
 def plan_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
@@ -89,7 +93,7 @@ class View:
     def __init__(self, quiet: bool = False) -> None:
         self._live: Any = None
         self._quiet = quiet
-        self._began = False
+        self._said = float("-inf")
 
     def __enter__(self) -> "View":
         return self
@@ -106,9 +110,10 @@ class View:
             self._draw(progress)
         elif ended is not None:
             print(_line(progress, ended), file=sys.stderr, flush=True)
-        elif progress.running and not self._began:
+            self._said = time.monotonic()
+        elif progress.running and time.monotonic() - self._said >= SILENCE:
             print(_head(progress), file=sys.stderr, flush=True)
-        self._began |= bool(progress.running)
+            self._said = time.monotonic()
 
     def _draw(self, progress: Progress) -> None:
         from rich.console import Console, Group
@@ -220,14 +225,6 @@ def progress_record(plan: Plan, progress: Progress) -> dict[str, Any]:
         "blocked": progress.blocked,
         "states": {n: progress.states[n].name for n in plan.steps if n in progress.chosen},
     }
-
-
-def duration(seconds: float) -> str:
-    """As people say it."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def size(count: float) -> str:
