@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from memloc import progress
-from memloc.progress import bars, track
+from memloc.progress import bars, hidden, track
 
 
 def test_a_library_is_silent(capsys):
@@ -65,3 +65,13 @@ def test_work_that_failed_is_not_called_done(capsys):
     shown = capsys.readouterr().err
     assert "begins" in shown
     assert "done" not in shown
+
+
+def test_work_can_be_hidden(capsys):
+    with bars():
+        with hidden(), track("inner", 4) as advance:
+            advance(4)
+        assert capsys.readouterr() == ("", "")
+        with track("outer", 4):
+            pass
+    assert "outer" in capsys.readouterr().err

@@ -96,6 +96,12 @@ def show_record(record: Mapping[str, Any], as_json: bool) -> None:
     return None
 
 
+def show_expected(sentences: Sequence[str]) -> None:
+    """What work will cost, before it begins; not among the results."""
+    for sentence in sentences:
+        typer.echo(sentence, err=True)
+
+
 def show_run(run: "Run", as_json: bool) -> None:
     """What a training came to: the curve, the verdict in a sentence, where everything is."""
     weights = run.weights()

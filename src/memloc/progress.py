@@ -17,14 +17,22 @@ def _silent(_label: str, _total: int) -> Iterator[Advance]:
     yield lambda _steps: None
 
 
-_shown: ContextVar[Callable[[str, int], AbstractContextManager[Advance]]] = ContextVar(
-    "shown", default=_silent
-)
+Show = Callable[[str, int], AbstractContextManager[Advance]]
+_shown: ContextVar[Show] = ContextVar("shown", default=_silent)
 
 
 def track(label: str, total: int) -> AbstractContextManager[Advance]:
     """`with track("fine-tuning", steps) as advance: ... advance(1)`."""
     return _shown.get()(label, total)
+
+
+@contextmanager
+def _showing(show: Show) -> Iterator[None]:
+    token = _shown.set(show)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
 
 
 @contextmanager
@@ -59,11 +67,10 @@ def bars() -> Iterator[None]:
         task = progress.add_task(label, total=total)
         yield lambda steps: progress.advance(task, steps)
 
-    token = _shown.set(bar)
     try:
-        yield
+        with _showing(bar):
+            yield
     finally:
-        _shown.reset(token)
         if progress.live.is_started:  # stopping prints a line even where nothing was shown
             progress.stop()
 
@@ -94,11 +101,15 @@ def lines(every: float = EVERY) -> Iterator[None]:
     def say(label: str, what: str) -> None:
         print(f"{time.strftime('%H:%M:%S')}  {label}  {what}", file=sys.stderr, flush=True)
 
-    token = _shown.set(reported)
-    try:
+    with _showing(reported):
         yield
-    finally:
-        _shown.reset(token)
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """While active, tracked work shows nothing."""
+    with _showing(_silent):
+        yield
 
 
 def duration(seconds: float) -> str:

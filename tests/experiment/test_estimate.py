@@ -15,7 +15,9 @@ MEASURED = {
     "length": 20,
     "tokens": {"tiny-sentiment": 20.0},
     "start": 3.0,
-    "speeds": {"2x64": {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8}},
+    "speeds": {
+        "2x64": {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
+    },
 }
 
 

@@ -1,5 +1,6 @@
 """From a task and a model to a run's weights."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +86,8 @@ def train(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
     folder = out / chosen.name / name / f"seed-{seed}"
     check_training(folder, weights or ())
 
-    from memloc.models.load import LoadOptions
+    from memloc.experiment.alone import expected_of
+    from memloc.models.load import Classifier, LoadOptions
     from memloc.train.run import CHECKPOINTS
     from memloc.train.training import Recipe, train_run
 
@@ -98,8 +100,12 @@ def train(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
         LoadOptions(remote_code, any_format, depth),
         device,
     )
+
+    def announce(model: Classifier, left: Mapping[str, int]) -> None:
+        console.show_expected(expected_of(recipe, model, left, out))
+
     with bars():
-        run = train_run(recipe, folder, weights or tuple(CHECKPOINTS))
+        run = train_run(recipe, folder, weights or tuple(CHECKPOINTS), announce)
     console.show_run(run, as_json)
 
 

@@ -32,6 +32,16 @@ class Shape:
     vocabulary: int
 
     @property
+    def name(self) -> str:
+        """As a key of a JSON object."""
+        return f"{self.depth}x{self.width}"
+
+    @property
+    def bytes(self) -> float:
+        """Of its weights in single precision."""
+        return 4.0 * self.parameters
+
+    @property
     def block_parameters(self) -> int:
         """Of all blocks: attention and feed-forward of the usual proportions."""
         return 12 * self.depth * self.width**2

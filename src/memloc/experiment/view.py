@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from memloc.experiment.estimate import Estimate, free_bytes
@@ -49,17 +50,37 @@ def plan_sentences(
     if not left:
         return ["Everything is done."]
     seconds = estimate.total(left, cores(), jobs)
-    low, high = seconds / estimate.factor, seconds * estimate.factor
     source = f"and {estimate.compared} finished steps" if estimate.compared else "alone"
-    disk, free = sum(estimate.disk[n] for n in left), free_bytes(plan.file.folder)
     lines = [
         f"{len(left)} of {len(states)} steps are left: about {duration(seconds)} with {jobs} at "
-        f"once ({duration(low)} to {duration(high)}; from a calibration {source}).",
-        f"They will take {size(disk)} of disk; {size(free)} are free.",
+        f"once ({_range(seconds, estimate.factor)}; from a calibration {source}).",
+        *disk_sentences(sum(estimate.disk[n] for n in left), plan.file.folder),
     ]
+    return lines + stale_sentences(states)
+
+
+def training_sentences(
+    left: Mapping[str, int], updates: int, seconds: float, factor: float
+) -> list[str]:
+    """What is left of a single run."""
+    many = "training is" if len(left) == 1 else "trainings are"
+    return [
+        f"{len(left)} {many} left ({', '.join(left)}), {updates:,} updates in all: about "
+        f"{duration(seconds)} ({_range(seconds, factor)}; from a calibration alone)."
+    ]
+
+
+def _range(seconds: float, factor: float) -> str:
+    return f"{duration(seconds / factor)} to {duration(seconds * factor)}"
+
+
+def disk_sentences(disk: float, folder: Path) -> list[str]:
+    """How much space results take, and whether there is as much."""
+    free = free_bytes(folder)
+    lines = [f"Results will take {size(disk)} of disk; {size(free)} are free."]
     if disk > free:
         lines.append("THAT IS MORE THAN THERE IS: choose another folder or free space first.")
-    return lines + stale_sentences(states)
+    return lines
 
 
 def stale_sentences(states: Mapping[str, State]) -> list[str]:
