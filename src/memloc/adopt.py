@@ -9,6 +9,7 @@ import numpy as np
 from memloc.data.own import read_held_out, read_noisy_examples
 from memloc.errors import DataError, SettingsError
 from memloc.identity import hash_checkpoint, hash_weights
+from memloc.lock import RUN, Lock
 from memloc.protocol import Protocol
 from memloc.protocol import preset as preset_called
 from memloc.records import Examples, Task
@@ -154,5 +155,7 @@ def _with_missing(run: Run, protocol: Protocol, device: str) -> Run:
     adopted = run.record.adopted["pretrained"]
     options = LoadOptions(depth=run.depth)
     recipe = Recipe(adopted.path, run.task, run.seed, protocol, run.noisy, options, device)
-    missing = [name for name in ("reference", "frozen") if not run.has(name)]
-    return make_weights(recipe, run, missing)
+    missing = {"reference": "original", "frozen": "frozen"}
+    with Lock(run.folder, RUN):
+        left = [training for name, training in missing.items() if not run.has(name)]
+        return make_weights(recipe, run, left)

@@ -2,7 +2,9 @@
 
 import json
 import math
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,14 +43,40 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            with requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
+            with _ended_by_sigterm(), requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
                 return super().invoke(ctx)
         except MemlocError as error:
             typer.echo(f"memloc: {error}", err=True)
             raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            typer.echo("memloc: interrupted; the same command goes on from here.", err=True)
-            raise typer.Exit(130) from None
+        except KeyboardInterrupt as stop:
+            typer.echo(
+                "memloc: interrupted; what is finished is kept, and the same command continues "
+                "from there.",
+                err=True,
+            )
+            number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+            raise typer.Exit(128 + number) from None
+
+
+class Terminated(KeyboardInterrupt):
+    """This process was asked to end by SIGTERM, as schedulers do."""
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """While active, SIGTERM interrupts the work as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -95,6 +123,12 @@ def show_record(record: Mapping[str, Any], as_json: bool) -> None:
     for name, value in record.items():
         typer.echo(f"{name.replace('_', ' '):{width}}  {_text(value)}")
     return None
+
+
+def show_expected(sentences: Sequence[str]) -> None:
+    """What work will cost, before it begins; not among the results."""
+    for sentence in sentences:
+        typer.echo(sentence, err=True)
 
 
 def show_run(run: "Run", needed: float, as_json: bool) -> None:
@@ -244,8 +278,8 @@ def _say_unused(found: "Results") -> None:
     if len(again):
         most = again["learning_rate"].max()
         typer.echo(
-            f"{len(again)} of {counted(len(plants), 'plant')} needed a higher rate, {most:g} at most "
-            "(`memloc tables` says which)."
+            f"{len(again)} of {counted(len(plants), 'plant')} needed a higher rate, {most:g} at "
+            "most (`memloc tables` says which)."
         )
     for row in plants[~plants["used"]].to_dict("records"):
         typer.echo(

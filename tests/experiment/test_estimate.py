@@ -6,7 +6,8 @@ from memloc.config import read_study
 from memloc.experiment.estimate import SURE, UNSURE, estimate
 from memloc.experiment.planning import make_plan
 from memloc.experiment.store import Store
-from memloc.experiment.view import duration, plan_rows, plan_sentences, size
+from memloc.experiment.view import plan_rows, plan_sentences, size
+from memloc.progress import duration
 
 RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 MEASURED = {
@@ -14,7 +15,9 @@ MEASURED = {
     "length": 20,
     "tokens": {"tiny-sentiment": 20.0},
     "start": 3.0,
-    "speeds": {"2x64": {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8}},
+    "speeds": {
+        "2x64": {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
+    },
 }
 
 

@@ -188,7 +188,7 @@ def test_a_model_is_what_is_in_its_folder(tmp_path, tiny_model, micro):
         ({"[tiny-sentiment]": "[tiny-sentimant]"}, "line 3, tasks[0]: .*'tiny-sentiment'?"),
         ({"[swapping, retraining": "[swaping, retraining"}, "methods[0]: there is no method"),
         ({"label-probes": "label-prob"}, "analyses[1]: there is no analysis"),
-        ({"depth: 2": "depth: 13"}, "tiny-opt has 12 layers, so a depth of 13"),
+        ({"depth: 2": "depth: 13"}, "A depth of 13 was asked for; this model has 1 to 12 layers."),
         ({'windows: ["1"]': "windows: [2-3]"}, "2-3 is outside the model, which has layers 1-2"),
         ({"device: cpu": "device: gpu"}, "device: there is no device 'gpu'"),
         ({"control: {": "control: {tasks: [tiny-entailment], "}, "is the auxiliary task"),

@@ -16,9 +16,9 @@ import memloc as memloc_api
 from memloc.config import FILE
 from memloc.errors import StoreError
 from memloc.experiment.estimate import CALIBRATION
-from memloc.experiment.lock import who_runs
 from memloc.experiment.store import Store
 from memloc.experiment.study import How, open_plan, run_study, study_states, study_status
+from memloc.lock import STUDY, who_runs
 
 pytestmark = pytest.mark.slow
 RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
@@ -202,7 +202,18 @@ def test_two_at_once_one_says_that_the_other_is_running(fresh, runner):
     while Path(f"/proc/{step}").exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert not Path(f"/proc/{step}").exists()
-    assert who_runs(fresh) is None
+    assert who_runs(fresh, STUDY) is None
+
+
+def test_a_study_that_is_asked_to_end_ends_with_its_steps(fresh, runner):
+    step = Store(fresh).record(f"train/{RUN}")["pid"]
+    os.kill(runner.pid, signal.SIGTERM)
+    assert runner.wait(timeout=60) == 128 + signal.SIGTERM
+    until = time.monotonic() + 10
+    while Path(f"/proc/{step}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{step}").exists()
+    assert not (fresh / "steps" / "running.json").exists()
 
 
 def test_a_study_that_changes_while_it_runs_is_not_mixed(fresh, runner):

@@ -31,3 +31,15 @@ def test_the_first_line_says_how_much_there_is_to_do(capsys):
         "0 of 4 steps done, 2 running, about 4.0 min left",
         "done  one  119.0 s  (1 of 4 steps done, 1 running, about 3.0 min left)",
     ]
+
+
+def test_a_long_step_does_not_leave_a_log_empty(capsys, monkeypatch):
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    progress = make_progress(["one"])
+    progress.running["one"] = time.time()
+    with View() as view:
+        for _ in range(5):
+            view(progress, None)
+            now += 30
+    assert capsys.readouterr().err.count("0 of 1 steps done, 1 running") == 3

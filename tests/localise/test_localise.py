@@ -291,7 +291,7 @@ def test_the_command_gives_json_for_anybodys_checkpoints(weights, data_file, tmp
         ([], "Give a run's folder"),
         (["nowhere"], "is not a run"),
         (["--final", "nowhere"], "with --data"),
-        (["--final", "nowhere", "--data", "x.csv"], "is not a checkpoint"),
+        (["--final", "nowhere", "--data", "x.csv"], "There is no folder nowhere"),
     ],
 )
 def test_bad_input_is_one_line(arguments, sentence):

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 import torch
 
-import memloc
 from memloc.data.encode import encode
 from memloc.errors import DataError, SettingsError, StoreError, TrainingError, UnknownName
+from memloc.models.catalogue import default_protocol
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
 from memloc.protocol import preset
@@ -18,7 +18,7 @@ from memloc.records import NoisyLabels
 from memloc.train import training
 from memloc.train.evaluate import predict
 from memloc.train.run import Run
-from memloc.train.training import Recipe, default_protocol, protocol_noise, train_run
+from memloc.train.training import Recipe, add_noise, train_run
 from support import PAPER_FAMILIES
 from tasks_support import fast_protocol, make_task
 
@@ -324,20 +324,12 @@ def test_embedded_models_get_demo_and_others_paper():
 
 
 def test_noise_is_that_of_the_protocol(recipe_of, task):
-    noisy = protocol_noise(task, preset("paper"))
+    noisy = add_noise(task, preset("paper"))
     assert noisy.is_noisy.sum() == 2 * int(0.15 * 14)
-    more = protocol_noise(task, preset("paper").replace({"noise.rate": 0.5}))
+    more = add_noise(task, preset("paper").replace({"noise.rate": 0.5}))
     assert more.is_noisy.sum() == 14
-    other = protocol_noise(task, preset("paper").replace({"noise.seed": 2}))
+    other = add_noise(task, preset("paper").replace({"noise.seed": 2}))
     assert not (other.is_noisy == noisy.is_noisy).all()
-
-
-def test_labels_of_one_s_own_are_flipped_in_a_visible_step_only(task):
-    own = replace(task, category="own")
-    with pytest.raises(DataError, match=r"add_noise\(task, rate=0.15\), .*load_noisy_file"):
-        Recipe("any", own)
-    flipped = memloc.add_noise(own, rate=0.5)
-    assert Recipe("any", own, noisy=flipped).noisy is flipped
 
 
 @pytest.mark.parametrize("share", [0, 1])
@@ -354,7 +346,7 @@ def test_noise_of_another_length_is_refused(task):
     with pytest.raises(DataError, match=r"The 3 labels .* 28 training examples of words"):
         Recipe("any", task, noisy=noisy)
     with pytest.raises(DataError, match="are not those of"):
-        Recipe("any", task, noisy=protocol_noise(make_task(n_classes=4), preset("paper")))
+        Recipe("any", task, noisy=add_noise(make_task(n_classes=4), preset("paper")))
 
 
 def test_a_device_that_is_not_there_leaves_nothing_behind(recipe_of, tmp_path):

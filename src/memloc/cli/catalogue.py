@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from memloc import console
+from memloc.cli.checks import check_model
 from memloc.cli.options import AnyFormat, AsJson, Depth, ModelName, RemoteCode
 
 
@@ -45,10 +46,12 @@ def check(
 
     Example: `memloc check tiny-opt`
     """
-    from memloc.models.check import check_model
+    check_model(model, depth)
+
+    from memloc.models import check as checking
     from memloc.models.load import LoadOptions
 
-    report = check_model(model, LoadOptions(remote_code, any_format, depth))
+    report = checking.check_model(model, LoadOptions(remote_code, any_format, depth))
     console.show_record(asdict(report), as_json)
 
 

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 import transformers
 
-from memloc import paths
 from memloc.config import read_study
 from memloc.data.encode import Encoded
 from memloc.data.sources import load_task
 from memloc.errors import MemlocError
-from memloc.experiment.estimate import machine
+from memloc.experiment.estimate import keep
 from memloc.experiment.plan import Plan
 from memloc.experiment.planning import make_plan
 from memloc.experiment.shapes import Shape
@@ -30,7 +29,7 @@ from memloc.models.device import pick_device
 from memloc.models.stack import Stack
 from memloc.models.width import NARROW
 from memloc.protocol import FineTuneSettings, Protocol
-from memloc.records import write_json
+from memloc.records import Task
 from memloc.seeds import generator, torch_seeded
 from memloc.train.evaluate import predict
 from memloc.train.finetune import Objective, learning, learning_groups, logits_of, train_epoch
@@ -53,15 +52,15 @@ def calibrate(plan: Plan, threads: int) -> dict[str, Any]:
     limit_threads(threads)
     tokens = {task: _tokens(task, plan) for task in _tasks(plan)}
     protocol, device = plan.file.study.protocol, pick_device(plan.file.study.device)
-    length = max(4, min(LONGEST, round(float(np.mean(list(tokens.values()) or [USUAL_TOKENS])))))
+    length = usual_length(float(np.mean(list(tokens.values()) or [USUAL_TOKENS])))
     shapes = {step.shape for step in plan.steps.values() if step.shape is not None}
-    speeds = {key(s): _speed(s, length, protocol, device) for s in shapes}
-    return {"machine": machine(), "tokens": tokens, "length": length, "speeds": speeds}
+    speeds = {s.name: speed(s, length, protocol, device) for s in shapes}
+    return {"tokens": tokens, "length": length, "speeds": speeds}
 
 
-def key(shape: Shape) -> str:
-    """A shape as a key of a JSON object."""
-    return f"{shape.depth}x{shape.width}"
+def usual_length(tokens: float) -> int:
+    """Tokens of the texts that are timed, where those of a study have so many."""
+    return max(4, min(LONGEST, round(tokens)))
 
 
 def _tasks(plan: Plan) -> set[str]:
@@ -74,14 +73,19 @@ def _tokens(task: str, plan: Plan) -> float:
     if folder is None and not task.startswith("tiny-"):
         return USUAL_TOKENS
     try:
-        train = load_task(task, folder=folder and Path(folder)).train
+        return tokens_of(load_task(task, folder=folder and Path(folder)))
     except MemlocError:
         return USUAL_TOKENS
-    words = [len(" ".join(parts).split()) + len(parts) for parts in train.parts[:500]]
-    return float(np.mean(words)) * (1.0 if task.startswith("tiny-") else 4 / 3)
 
 
-def _speed(shape: Shape, length: int, protocol: Protocol, device: torch.device) -> dict[str, float]:
+def tokens_of(task: Task) -> float:
+    """Of a training text, on average, as far as its words tell."""
+    words = [len(" ".join(parts).split()) + len(parts) for parts in task.train.parts[:500]]
+    return float(np.mean(words)) * (1.0 if task.name.startswith("tiny-") else 4 / 3)
+
+
+def speed(shape: Shape, length: int, protocol: Protocol, device: torch.device) -> dict[str, float]:
+    """Seconds of an update, of an example's prediction and of a probe epoch of an example."""
     is_narrow = shape.width < NARROW
     depth = shape.depth if is_narrow else FOR_DEPTH
     settings = protocol.finetune.replace({"epochs": 1 + UPDATES})
@@ -94,6 +98,7 @@ def _speed(shape: Shape, length: int, protocol: Protocol, device: torch.device) 
         "predict": scale * _timed(lambda: predict(stack, many)) / len(many),
         "probe_epoch": _probe_seconds(shape) / PROBED,
         "batch": settings.batch_size,
+        "length": length,
     }
 
 
@@ -104,7 +109,7 @@ def _stand_in(width: int, depth: int, device: torch.device) -> Stack:
         word_embed_proj_dim=width,
         ffn_dim=4 * width,
         num_hidden_layers=depth,
-        num_attention_heads=HEADS,
+        num_attention_heads=HEADS if width % HEADS == 0 else 1,
         max_position_embeddings=2 * LONGEST,
         num_labels=2,
         pad_token_id=1,
@@ -163,7 +168,7 @@ def main() -> None:
     plan = make_plan(read_study(sys.argv[1]))
     found = calibrate(plan, int(sys.argv[2]))
     seconds = time.perf_counter() - began
-    write_json(plan.file.folder / paths.CALIBRATION, {**found, "seconds": seconds})
+    keep(plan.file.folder, {**found, "seconds": seconds})
 
 
 if __name__ == "__main__":

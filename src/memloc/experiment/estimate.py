@@ -5,7 +5,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -20,7 +21,10 @@ from memloc.methods.base import Sizes
 from memloc.models.width import NARROW
 from memloc.protocol import Protocol
 from memloc.records import read_json, write_json
+from memloc.run import TRAININGS, WEIGHTS
 
+SPEED = ("update", "predict", "probe_epoch", "batch", "length")
+"""What is measured of a model: seconds, and the size of a batch and of a text that they are of."""
 UNSURE = 2.0
 """Factor by which an estimate without any finished step may be off (see docs/studies.md)."""
 SURE = 1.2
@@ -62,11 +66,9 @@ def machine() -> str:
 
 def calibration(plan: Plan, threads: int) -> dict[str, Any]:
     """What was measured on this machine for this study; measured now where that is missing."""
-    path = plan.file.folder / paths.CALIBRATION
-    shapes = {f"{s.shape.depth}x{s.shape.width}" for s in plan.steps.values() if s.shape}
-    known = read_json(path) if path.is_file() else {}
-    measured = "start" in known and shapes <= set(known["speeds"])
-    if measured and known["machine"] == machine():
+    shapes = {step.shape.name for step in plan.steps.values() if step.shape}
+    known = measured_here(plan.file.folder)
+    if "start" in known and shapes <= set(known["speeds"]):
         return known
     command = [sys.executable, "-m", "memloc.experiment.calibrate", str(plan.file.folder)]
     began = time.perf_counter()
@@ -74,9 +76,26 @@ def calibration(plan: Plan, threads: int) -> dict[str, Any]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise StoreError(f"This machine could not be calibrated: {last}")
-    known = read_json(path)
-    known["start"] = max(0.0, time.perf_counter() - began - known["seconds"])
-    write_json(path, known)
+    known = measured_here(plan.file.folder)
+    start = max(0.0, time.perf_counter() - began - known["seconds"])
+    return keep(plan.file.folder, {"start": start})
+
+
+def measured_here(folder: Path) -> dict[str, Any]:
+    """What a folder says of this machine's speed: what was measured on others does not count."""
+    with suppress(StoreError, LookupError, TypeError, AttributeError):  # measured again
+        known = read_json(folder / paths.CALIBRATION)
+        whole = all(set(SPEED) <= set(speed) for speed in known["speeds"].values())
+        if whole and known["machine"] == machine():
+            return known
+    return {"machine": machine(), "speeds": {}}
+
+
+def keep(folder: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to what was measured on this machine; speeds of other models stay."""
+    known = measured_here(folder)
+    known |= {**found, "speeds": {**known["speeds"], **found.get("speeds", {})}}
+    write_json(folder / paths.CALIBRATION, known)
     return known
 
 
@@ -141,68 +160,72 @@ def _factor(
 def _seconds(step: Step, plan: Plan, measured: Mapping[str, Any]) -> float:
     if step.shape is None:
         return FIXED[step.kind]
-    return _Costs(step, plan, measured).seconds()
+    protocol = plan.file.study.protocol.replace(step.what["overrides"])
+    task = str(step.what["task"])
+    examples = training_examples(plan.file, task)
+    tokens = measured["tokens"].get(task, measured["length"])
+    costs = Costs(step.shape, protocol, examples, tokens, measured)
+    if step.kind == "train":
+        trainings = {WEIGHTS[weights] for weights in step.what["weights"]}
+        return costs.training(dict.fromkeys(trainings, protocol.finetune.epochs))
+    if step.kind == "plant":
+        control = protocol.control
+        beside = control.auxiliary_examples or training_examples(plan.file, control.auxiliary)
+        return costs.plant(step.what["methods"], beside, null=bool(step.what["null"]))
+    return costs.of(str(step.what["name"]))
 
 
-class _Costs:
-    """Counts the updates and predictions of a step; methods count their own."""
+class Costs:
+    """Seconds for a model and a task's training examples, from updates and predictions."""
 
-    def __init__(self, step: Step, plan: Plan, measured: Mapping[str, Any]) -> None:
-        assert step.shape is not None
-        self.step, self.shape = step, step.shape
-        self.protocol = plan.file.study.protocol.replace(step.what["overrides"])
-        self.file = plan.file
-        self.n = training_examples(plan.file, str(step.what["task"]))
-        speed = measured["speeds"][f"{self.shape.depth}x{self.shape.width}"]
-        tokens = measured["tokens"].get(step.what["task"], measured["length"])
-        longer = 1.0 if self.shape.width < NARROW else tokens / measured["length"]
+    def __init__(
+        self,
+        shape: Shape,
+        protocol: Protocol,
+        examples: int,
+        tokens: float,
+        measured: Mapping[str, Any],
+    ) -> None:
+        self.protocol = protocol
+        speed = measured["speeds"][shape.name]
+        longer = 1.0 if shape.width < NARROW else tokens / speed["length"]
         self.sizes = Sizes(
-            examples=self.n,
-            noisy=self.n * self.protocol.noise.rate,
-            depth=self.shape.depth,
+            examples=examples,
+            noisy=examples * protocol.noise.rate,
+            depth=shape.depth,
             update=speed["update"] * longer / speed["batch"],
             predict=speed["predict"] * longer,
             probe=speed["probe_epoch"],
         )
 
-    def seconds(self) -> float:
-        """Of the whole step."""
-        if self.step.kind == "train":
-            return self._training(self.step.what["weights"], self.n, self._epochs())
-        if self.step.kind == "plant":
-            return self._plant()
-        return self._of(str(self.step.what["name"]))
+    def training(self, epochs: Mapping[str, int], beside: int = 0) -> float:
+        """Of so many epochs of each training, with other examples beside the task's."""
+        sizes = self.sizes
+        validation = 0.25 * sizes.examples
+        every = self.protocol.finetune.measure_every
+        looking = (sizes.examples + validation) * sizes.predict / every
+        once = (sizes.examples + beside) * sizes.update + looking
+        # Of the frozen model only the head learns, on vectors that are there.
+        return float(once * sum(n * (0.1 if t == "frozen" else 1) for t, n in epochs.items()))
 
-    def _epochs(self) -> int:
-        return self.protocol.finetune.epochs
-
-    def _training(self, weights: tuple[str, ...], n: float, epochs: int) -> float:
-        sizes, every = self.sizes, self.protocol.finetune.measure_every
-        validation = 0.25 * self.n
-        looking = (self.n + validation) * sizes.predict / every
-        whole = epochs * (n * sizes.update + looking)
-        trainings = ("final" in weights or "memorised" in weights) + ("reference" in weights)
-        # Only the head learns, on vectors that are there.
-        frozen = 0.1 * whole if "frozen" in weights else 0.0
-        return float(trainings * whole + frozen)
-
-    def _plant(self) -> float:
+    def plant(self, methods: Sequence[str], beside: int, *, null: bool) -> float:
+        """Of a planted run, what the methods find there, and its null."""
         control = self.protocol.control
-        epochs = control.epochs or self._epochs()
-        n = self.n + (control.auxiliary_examples or training_examples(self.file, control.auxiliary))
-        once = self._training(("final", "reference", "frozen"), n, epochs)
-        looking = sum(self._of(method) for method in self.step.what["methods"])
-        again = self._training(("final",), n, epochs) + looking if self.step.what["null"] else 0
+        epochs = control.epochs or self.protocol.finetune.epochs
+        once = self.training(dict.fromkeys(TRAININGS, epochs), beside)
+        looking = sum(self.of(method) for method in methods)
+        again = self.training({"noisy": epochs}, beside) + looking if null else 0
         return once + looking + again
 
-    def _of(self, name: str) -> float:
+    def of(self, name: str) -> float:
+        """Of a method."""
         return float(self.protocol.method(name).cost(self.sizes))
 
 
 def _disk(step: Step) -> float:
     if step.shape is None:
         return 10e6
-    weights = 4.0 * step.shape.parameters
+    weights = step.shape.bytes
     if step.kind == "train":
         return weights * len(step.what["weights"])
     if step.kind == "plant":

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from memloc.errors import StoreError
 from memloc.experiment.estimate import Estimate, critical_path
-from memloc.experiment.lock import StudyLock
 from memloc.experiment.plan import Plan, Step
 from memloc.experiment.step import Order, Outcome
 from memloc.experiment.store import State, Store, current_identity
+from memloc.lock import STUDY, Lock
 from memloc.models.width import NARROW
 
 TICK = 0.5
@@ -104,7 +104,7 @@ class Carrying:
     def run(self, watch: Watcher) -> Progress:
         """Do all that can be done; what fails does not hinder what does not need it."""
         store = Store(self.plan.file.folder)
-        with StudyLock(self.plan.file.folder) as lock:
+        with Lock(self.plan.file.folder, STUDY) as lock:
             store.sweep()
             states = store.states(self.plan)
             progress = Progress(
@@ -130,7 +130,7 @@ class Carrying:
         return sorted(wanted, key=lambda name: -urgency[name])
 
     def _loop(
-        self, waiting: list[str], progress: Progress, tools: tuple[Store, StudyLock, Watcher]
+        self, waiting: list[str], progress: Progress, tools: tuple[Store, Lock, Watcher]
     ) -> None:
         store, lock, watch = tools
         running: dict[str, tuple[Order, Needs]] = {}

@@ -54,6 +54,7 @@ def nursery(folder: Path, orders: int, outcomes: int, types: Iterable[str]) -> N
     """
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who gives orders decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     children: dict[int, Child] = {}
     waiting = b""
     if CAN_COPY:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from memloc import paths
 from memloc.errors import StoreError
+from memloc.lock import RUN, Lock
 from memloc.protocol import Protocol
 from memloc.records import NoisyLabels, read_json, write_json
 from memloc.run import Attempt, Run
@@ -30,6 +31,11 @@ class Planted:
 
 def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Planted:
     """Train a planted run; where its training accuracy is too low, again with a higher rate."""
+    with Lock(folder, RUN):  # between two tries as well
+        return _make_plant(recipe, plant, folder, weights)
+
+
+def _make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Planted:
     recipe = replace(recipe, plant=plant, protocol=_planting(recipe.protocol))
     settings = recipe.protocol.control
     tries = _tries(folder)

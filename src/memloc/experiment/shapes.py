@@ -10,10 +10,11 @@ from typing import Any
 from memloc.config import ControlBlock, StudyFile
 from memloc.data.sources import DATA_VARIABLE
 from memloc.data.tasks import PAPER_TASKS, known_tasks
-from memloc.errors import ModelError, SettingsError, counted
+from memloc.errors import ModelError, SettingsError
 from memloc.identity import hash_checkpoint, hash_files, hashed
 from memloc.models import tiny
 from memloc.models.catalogue import known_models
+from memloc.models.places import no_such_model, source_of
 from memloc.protocol import Protocol
 from memloc.train.windows import check_windows, every_window, read_window, usual_windows
 
@@ -25,6 +26,16 @@ class Shape:
     depth: int
     width: int
     vocabulary: int
+
+    @property
+    def name(self) -> str:
+        """As a key of a JSON object."""
+        return f"{self.depth}x{self.width}"
+
+    @property
+    def bytes(self) -> float:
+        """Of its weights in single precision."""
+        return 4.0 * self.parameters
 
     @property
     def block_parameters(self) -> int:
@@ -41,23 +52,24 @@ class Shape:
 def shape_of(name: str, depth: int | None = None) -> Shape:
     """From the model's configuration: embedded, in a folder, known by name, or on the hub."""
     layers, width, vocabulary = _whole(name)
-    if depth is not None and depth > layers:
+    if depth is not None and not 1 <= depth <= layers:
         raise SettingsError(
-            f"{name} has {counted(layers, 'layer')}, so a depth of {depth} cannot be used."
+            f"A depth of {depth} was asked for; this model has 1 to {layers} layers."
         )
     return Shape(depth or layers, width, vocabulary)
 
 
 def _whole(name: str) -> tuple[int, int, int]:
-    if name.startswith("tiny-") and not Path(name).is_dir():
-        return _from_config(name, tiny.folder(name) / "config.json")
-    local = Path(name).expanduser()
-    if local.is_dir():
-        return _from_config(name, local / "config.json")
     known = {row.name: row for row in known_models() if row.where == "hub"}
-    if name in known:
+    if name in known and not Path(name).is_dir():
         return int(known[name].layers), int(known[name].width), 50_000
-    return _from_config(name, _from_hub(name))
+    return _from_config(name, config_of(name))
+
+
+def config_of(name: str) -> Path:
+    """The configuration of a model: embedded, in a folder, or on the hub."""
+    source = Path(source_of(name))
+    return source / "config.json" if source.is_dir() else _from_hub(name)
 
 
 def _from_config(name: str, path: Path) -> tuple[int, int, int]:
@@ -82,15 +94,11 @@ def _from_config(name: str, path: Path) -> tuple[int, int, int]:
 def _from_hub(name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    if name.startswith(("/", "~")):
-        raise ModelError(f"There is no folder {name}; give a folder with config.json.")
     try:
         return Path(hf_hub_download(name, "config.json"))
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
-        raise ModelError(
-            f"Model {name!r} is no folder here, and the hub did not say how large it is ({reason})."
-        ) from error
+        raise ModelError(no_such_model(name, reason)) from error
 
 
 def model_fingerprint(name: str) -> str:

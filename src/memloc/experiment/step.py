@@ -21,6 +21,7 @@ from memloc.errors import MemlocError, SettingsError, StoreError
 from memloc.experiment.plan import Plan, Step
 from memloc.experiment.planning import make_plan
 from memloc.experiment.store import Store
+from memloc.lock import SILENT, patient
 from memloc.progress import lines, telling
 
 WATCH = 1.0
@@ -95,7 +96,9 @@ def _checked(plan: Plan, order: Order) -> Step:
 def _do(plan: Plan, step: Step, store: Store) -> None:
     from memloc.experiment.work import do
 
-    do(plan, step)
+    # A process that the step was taken from may still be about to end.
+    with patient(2 * SILENT):
+        do(plan, step)
     lacking = store.lacking(step)
     if lacking:
         raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")

@@ -14,10 +14,10 @@ from memloc.errors import SettingsError, StoreError, counted, lookup
 from memloc.experiment.estimate import Estimate, calibration, estimate
 from memloc.experiment.execute import Carrying, Executor, Progress, Watcher, cores, threads_for
 from memloc.experiment.local import LocalExecutor
-from memloc.experiment.lock import who_runs
 from memloc.experiment.plan import Plan
 from memloc.experiment.planning import make_plan
 from memloc.experiment.store import State, Store
+from memloc.lock import STUDY, who_runs
 from memloc.models import tiny
 from memloc.records import whole_file
 
@@ -120,7 +120,7 @@ def study_status(place: str | Path) -> dict[str, Any]:
     """How a study stands, and what the process that runs it says, if there is one."""
     plan = open_plan(place)
     states = study_states(plan)
-    running = who_runs(plan.file.folder)
+    running = who_runs(plan.file.folder, STUDY)
     return {
         "folder": str(plan.file.folder),
         "steps": len(states),

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from memloc.errors import counted
@@ -11,6 +12,10 @@ from memloc.experiment.execute import Progress, cores
 from memloc.experiment.plan import KINDS, Plan
 from memloc.experiment.step import Outcome
 from memloc.experiment.store import State
+from memloc.progress import duration
+
+SILENCE = 60.0
+"""Seconds after which a log is told how far it is even if no step has ended."""
 
 
 def plan_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
@@ -46,17 +51,37 @@ def plan_sentences(
     if not left:
         return ["Everything is done."]
     seconds = estimate.total(left, cores(), jobs)
-    low, high = seconds / estimate.factor, seconds * estimate.factor
     source = f"and {counted(estimate.compared, 'finished step')}" if estimate.compared else "alone"
-    disk, free = sum(estimate.disk[n] for n in left), free_bytes(plan.file.folder)
     lines = [
-        f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} "
-        f"with {jobs} at once ({duration(low)} to {duration(high)}; from a calibration {source}).",
-        f"They will take {size(disk)} of disk; {size(free)} are free.",
+        f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} with "
+        f"{jobs} at once ({_range(seconds, estimate.factor)}; from a calibration {source}).",
+        *disk_sentences(sum(estimate.disk[n] for n in left), plan.file.folder),
     ]
+    return lines + stale_sentences(states)
+
+
+def training_sentences(
+    left: Mapping[str, int], updates: int, seconds: float, factor: float
+) -> list[str]:
+    """What is left of a single run."""
+    many = "training is" if len(left) == 1 else "trainings are"
+    return [
+        f"{len(left)} {many} left ({', '.join(left)}), {updates:,} updates in all: about "
+        f"{duration(seconds)} ({_range(seconds, factor)}; from a calibration alone)."
+    ]
+
+
+def _range(seconds: float, factor: float) -> str:
+    return f"{duration(seconds / factor)} to {duration(seconds * factor)}"
+
+
+def disk_sentences(disk: float, folder: Path) -> list[str]:
+    """How much space results take, and whether there is as much."""
+    free = free_bytes(folder)
+    lines = [f"Results will take {size(disk)} of disk; {size(free)} are free."]
     if disk > free:
         lines.append("THAT IS MORE THAN THERE IS: choose another folder or free space first.")
-    return lines + stale_sentences(states)
+    return lines
 
 
 def stale_sentences(states: Mapping[str, State]) -> list[str]:
@@ -90,7 +115,7 @@ class View:
     def __init__(self, quiet: bool = False) -> None:
         self._live: Any = None
         self._quiet = quiet
-        self._began = False
+        self._said = float("-inf")
 
     def __enter__(self) -> "View":
         return self
@@ -107,9 +132,10 @@ class View:
             self._draw(progress)
         elif ended is not None:
             print(_line(progress, ended), file=sys.stderr, flush=True)
-        elif progress.running and not self._began:
+            self._said = time.monotonic()
+        elif progress.running and time.monotonic() - self._said >= SILENCE:
             print(_head(progress), file=sys.stderr, flush=True)
-        self._began |= bool(progress.running)
+            self._said = time.monotonic()
 
     def _draw(self, progress: Progress) -> None:
         from rich.console import Console, Group
@@ -226,14 +252,6 @@ def progress_record(plan: Plan, progress: Progress) -> dict[str, Any]:
         "blocked": progress.blocked,
         "states": {n: progress.states[n].name for n in plan.steps if n in progress.chosen},
     }
-
-
-def duration(seconds: float) -> str:
-    """As people say it."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def size(count: float) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from memloc.models.load import Classifier, quiet
 from memloc.records import versions, whole_file, whole_folder, write_json
 from memloc.train.finetune import Objective
 
+UNREADABLE = (SafetensorError, OSError, KeyError, ValueError, TypeError)
+"""What reading a damaged state may end in."""
 PROVENANCE = "memloc.json"
 """The file beside the weights that says how they came to be."""
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -51,11 +53,18 @@ def load_state(path: Path, objectives: Sequence[Objective]) -> dict[str, Any]:
             note: dict[str, Any] = json.loads(file.metadata()["memloc"])
             for objective in objectives:
                 _restore(objective, file, note["objectives"][objective.name])
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+    except UNREADABLE as error:
         raise StoreError(
             f"{path} cannot be continued from ({error}): delete it to train from the start."
         ) from error
     return note
+
+
+def epochs_kept(path: Path) -> int:
+    """How many epochs a saved state has behind it; none where it is missing or damaged."""
+    with suppress(*UNREADABLE), safe_open(path, framework="pt") as file:
+        return len(json.loads(file.metadata()["memloc"])["rows"])
+    return 0
 
 
 @torch.no_grad()

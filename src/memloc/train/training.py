@@ -1,7 +1,7 @@
 """From a task and a model to the weights of a run: θ_M1 and θ_M2, θ_O, and θ_F."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from memloc.data.encode import Encoded
 from memloc.data.perturb import OWN, add_noise
 from memloc.errors import DataError, counted, lookup
 from memloc.identity import hash_weights
+from memloc.lock import RUN, Lock
 from memloc.models.catalogue import default_preset
 from memloc.models.check import require_agreement
 from memloc.models.device import pick_device, suitable_threads
@@ -35,7 +36,7 @@ from memloc.records import (
 )
 from memloc.request import request
 from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
-from memloc.train.checkpoints import load_state, save_checkpoint, save_state
+from memloc.train.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
 from memloc.train.evaluate import accuracies, encode_for, evaluating, predict
 from memloc.train.finetune import (
     Objective,
@@ -146,7 +147,16 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
     return train_run(recipe, Path(folder), weights)
 
 
-def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(WEIGHTS)) -> Run:
+Announce = Callable[[Classifier, Mapping[str, int]], None]
+"""Told before work begins: the model, and how many epochs are left of each training."""
+
+
+def train_run(
+    recipe: Recipe,
+    folder: Path,
+    weights: Sequence[str] = tuple(WEIGHTS),
+    announce: Announce = lambda _model, _left: None,
+) -> Run:
     """Make the missing ones of a run's weights; what is there stays, what was begun goes on."""
     for name in weights:
         lookup("set of weights", name, WEIGHTS)
@@ -155,21 +165,34 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(WEIGH
     require_agreement(start)
     if recipe.plant is not None:
         check_windows([recipe.plant.window], start.stack.depth)
-    run = begin(Path(folder), recipe.task, recipe.noisy, _record(recipe, start))
-    tell(recipe.noisy.summary())
-    return make_weights(recipe, run, weights)
+    with Lock(folder, RUN):
+        run = begin(Path(folder), recipe.task, recipe.noisy, _record(recipe, start))
+        tell(recipe.noisy.summary())
+        left = _left(run, weights, recipe.settings.epochs)
+        if left:
+            announce(start, left)
+        return make_weights(recipe, run, left)
 
 
-def make_weights(recipe: Recipe, run: Run, weights: Sequence[str]) -> Run:
-    """Train what is missing of these weights of a run that has been begun."""
-    wanted = {lookup("set of weights", name, WEIGHTS) for name in weights}
+def make_weights(recipe: Recipe, run: Run, trainings: Iterable[str]) -> Run:
+    """Carry out some trainings of a run that has been begun."""
     with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
-        for training, last in TRAININGS.items():
-            if run.has(last):  # stopped just before this
-                paths.training_state(run.folder, training).unlink(missing_ok=True)
-            elif training in wanted:
-                run = _Training(recipe, run, training).make()
+        for training in trainings:
+            run = _Training(recipe, run, training).make()
     return run
+
+
+def _left(run: Run, weights: Sequence[str], epochs: int) -> dict[str, int]:
+    """The trainings that are wanted and not done, and how many epochs are left of each."""
+    wanted = {WEIGHTS[name] for name in weights}
+    left = {}
+    for training, last in TRAININGS.items():
+        state = paths.training_state(run.folder, training)
+        if run.has(last):
+            state.unlink(missing_ok=True)  # stopped just before this
+        elif training in wanted:
+            left[training] = epochs - epochs_kept(state)
+    return left
 
 
 def _load(recipe: Recipe, task: Task) -> Classifier:

@@ -36,14 +36,20 @@ def every_window(depth: int, width: int) -> list[range]:
     return [range(start, start + width) for start in range(depth - width + 1)]
 
 
+def check_inside(window: range, depth: int) -> None:
+    """Refuse a window with layers that the model does not have."""
+    if window.start < 0 or window.stop > depth:
+        raise SettingsError(
+            f"Window {window_name(window)} is outside the model, which has layers 1-{depth}."
+        )
+
+
 def check_windows(windows: Sequence[range], depth: int) -> None:
     """Refuse windows outside the model and windows that are all of it."""
     for window in windows:
-        name = window_name(window)
-        if window.start < 0 or window.stop > depth:
-            raise SettingsError(f"Window {name} is outside the model, which has layers 1-{depth}.")
+        check_inside(window, depth)
         if not window or len(window) == depth:
             raise SettingsError(
-                f"Window {name} has {len(window)} of {counted(depth, 'layer')}: plant in some, "
-                "not in all."
+                f"Window {window_name(window)} has {len(window)} of {counted(depth, 'layer')}: "
+                "plant in some, not in all."
             )
