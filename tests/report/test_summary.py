@@ -67,7 +67,19 @@ def test_few_tasks_are_told_without_missing_numbers(findings):
     found = summarise(findings)
     said = " ".join([*found.found, *found.open])
     assert not re.search(r"\bnan\b", said)
-    assert sum("no interval, which takes 5 tasks" in line for line in found.open) == 1
+    lines = [line for line in found.open if "fewer than 5 tasks there is no interval" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("cannot be below 0.17 with 3 tasks.")
+
+
+def test_three_tasks_make_no_coefficient_a_finding(findings):
+    """Two models, two seeds and four methods of three tasks are three tasks."""
+    for table in (findings.table_2, findings.agreement, findings.event_agreement):
+        assert not table["significant"].any()
+    said = " ".join(summarise(findings).found)
+    assert "significant" not in said
+    assert "Depth and the" not in said
+    assert sum(line.startswith("Whether ") for line in summarise(findings).open) >= 5
 
 
 def test_what_is_not_significant_is_no_finding(findings):

@@ -1,4 +1,4 @@
-from itertools import combinations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -9,12 +9,14 @@ from sklearn.metrics import roc_auc_score
 
 from memloc.errors import ScoreError, UnknownName
 from memloc.score.agreement import (
+    PERMUTATIONS,
     accuracy_at_k,
     auroc,
     chance_at_k,
     correlation,
     correlation_interval,
     distance_from_uniform,
+    grouped_p,
     min_max,
     reciprocal_rank,
 )
@@ -169,6 +171,45 @@ def test_the_exact_p_is_that_of_a_permutation_test(kind):
     )
     assert correlation(x, y, kind).p == pytest.approx(plain.pvalue, abs=1e-12)
     assert correlation(x[::-1], y[::-1], kind).p == pytest.approx(plain.pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["spearman", "pearson"])
+def test_groups_are_permuted_whole(kind):
+    """Against the plain way: every order of the groups, and the coefficient of what then pairs."""
+    x = generator(1).normal(size=(4, 3))
+    y = x + generator(2).normal(size=(4, 3))
+    group, member = (index.ravel() for index in np.indices(x.shape))
+    found = grouped_p(x.ravel(), y.ravel(), group, member, rng=generator(3), kind=kind)
+    plain = [
+        abs(correlation(x.ravel(), y[list(order)].ravel(), kind).rho)
+        for order in permutations(range(4))
+    ]
+    assert found == pytest.approx(np.mean(np.array(plain) >= plain[0] - 1e-9))
+    assert found >= 1 / 24
+
+
+def test_groups_without_some_members_pair_what_they_have():
+    x = np.array([[1.0, 2], [3, np.nan], [5, 6]])
+    y = np.array([[2.0, 1], [4, np.nan], [3, 9]])
+    group, member = np.nonzero(np.isfinite(x))
+    there = np.isfinite(x)
+    found = grouped_p(x[there], y[there], group, member, rng=generator(1), kind="pearson")
+    plain = []
+    for order in permutations(range(3)):
+        moved = y[list(order)]
+        both = there & np.isfinite(moved)
+        plain.append(abs(np.corrcoef(x[both], moved[both])[0, 1]))
+    assert found == pytest.approx(np.mean(np.array(plain) >= plain[0] - 1e-9))
+
+
+def test_orders_of_many_groups_are_drawn():
+    x = generator(1).normal(size=(12, 2))
+    group, member = (index.ravel() for index in np.indices(x.shape))
+    alike = grouped_p(x.ravel(), x.ravel(), group, member, rng=generator(2))
+    assert alike == pytest.approx(1 / (PERMUTATIONS + 1))
+    single = x[:, 0], generator(3).normal(size=12)
+    drawn = grouped_p(*single, np.arange(12), np.zeros(12, int), rng=generator(4))
+    assert drawn == pytest.approx(stats.spearmanr(*single).pvalue, abs=0.03)
 
 
 @pytest.mark.parametrize("kind", ["spearman", "pearson"])

@@ -22,6 +22,10 @@ from memloc.score.uncertainty import bootstrap_counts
 from memloc.seeds import generator
 
 NO_INTERVAL = f"No interval: fewer than {FEWEST_GROUPS} tasks."
+PERMUTED = (
+    "For p, whole tasks are permuted (all orders up to eight tasks): it is small where both sides "
+    "agree on how tasks differ, whatever all tasks share."
+)
 
 
 def tasks(findings: Findings) -> pd.DataFrame:
@@ -264,7 +268,7 @@ def _unclear(tidy: pd.DataFrame) -> "list[bool]":
 def coefficient_note(tidy: pd.DataFrame) -> str:
     """What stars and brackets say, or why there are no brackets."""
     known = tidy[tidy["rho"].notna()]
-    words = ["*: p > .05 (exact up to eight pairs)."]
+    words = [f"*: p > .05. {PERMUTED}"]
     if any(_unclear(known)):
         words.append(f"{DAGGER}: some events are at layers where classes cannot be told apart.")
     if known["low"].notna().any():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import factorial
 from typing import Any
 
 import pandas as pd
@@ -206,9 +207,11 @@ def _open(findings: Findings) -> Iterator[str]:
     yield from _unrelated(findings)
     yield from _disagreement(findings)
     if any(_lacks_intervals(table) for table in (findings.table_2, findings.agreement)):
+        tasks = findings.whole("runs")["task"].nunique()
         yield (
-            f"Coefficients have no interval, which takes {FEWEST_GROUPS} tasks, and p takes models "
-            "and layers of one task for independent."
+            f"With fewer than {FEWEST_GROUPS} tasks there is no interval for ρ, and p, for which "
+            f"whole tasks are permuted, cannot be below {1 / factorial(tasks):.2f} with "
+            f"{_count(tasks, 'task')}."
         )
 
 
@@ -251,9 +254,18 @@ def _disagreement(findings: Findings) -> Iterator[str]:
     if table.empty:
         return
     for (between, what), part in table.groupby(["between", "what"], sort=False):
-        if not sure(part).any():
-            pairs = "their only pair" if len(part) == 1 else f"any of {len(part)} pairs"
-            yield f"Whether {between} agree on {what} is not known: no significant ρ for {pairs}."
+        known = part.dropna(subset=["rho"])
+        if sure(part).any():
+            continue
+        if known.empty:
+            yield f"Whether {between} agree on {what} is not known: {part['why'].iloc[0]}."
+            continue
+        pairs = "their only pair" if len(part) == 1 else f"any of {len(part)} pairs"
+        yield (
+            f"Whether {between} agree on {what}, task by task, is not known: ρ is "
+            f"{_range(known['rho'].min(), known['rho'].max(), '.2f')}, but not significant for "
+            f"{pairs} (p is at least {known['p'].min():.2f})."
+        )
 
 
 def _lacks_intervals(table: pd.DataFrame) -> bool:

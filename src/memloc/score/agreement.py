@@ -27,7 +27,9 @@ FEWEST = 3
 FEWEST_GROUPS = 5
 """For an interval: resamples of fewer groups are too often all alike."""
 EXACT_UP_TO = 8
-"""Pairs for which p counts all orders: the usual approximation is sure of three in a row."""
+"""Pairs or groups for which p counts all orders: the usual one is sure of three in a row."""
+PERMUTATIONS = 4999
+"""Random orders for p where there are more groups than that."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,58 @@ def correlation_interval(  # noqa: PLR0913 - four of them have a usual value
     return Interval(estimate, float(low), float(high), level, len(found) - len(kept))
 
 
+def grouped_p(
+    x: FloatArray,
+    y: FloatArray,
+    groups: NDArray[Any],
+    members: NDArray[Any],
+    *,
+    rng: Generator,
+    kind: Kind = "spearman",
+) -> float:
+    """Two-sided p of the coefficient of `x` (n,) and `y` (n,) when whole groups are permuted.
+
+    A group's numbers in `y` stay together, so what its members have in common does not count as
+    evidence: p is the share of the orders of groups that put the coefficient as far from 0. Pair i
+    is that of `members[i]` in `groups[i]`, e.g. a model (or model and layer) in a task; where a
+    member lacks in the group it is moved to, there is no pair. Up to eight groups p is exact.
+    """
+    if kind == "spearman":
+        x, y = stats.rankdata(x), stats.rankdata(y)
+    group, member = (np.unique(each, return_inverse=True)[1] for each in (groups, members))
+    shape = group.max() + 1, member.max() + 1
+    there, ones, others = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    there[group, member] = 1
+    ones[group, member], others[group, member] = x - x.mean(), y - y.mean()
+    sides = [(there, there), (ones, there), (there, others)]
+    sides += [(ones**2, there), (there, others**2), (ones, others)]
+    orders = _some_orders(len(there), rng)
+    # What a pairing of two groups adds to each sum; an order of the groups adds up its pairings.
+    sums = [(a @ b.T)[np.arange(len(there)), orders].sum(1) for a, b in sides]
+    found = np.abs(_pearson_of_sums(*sums))
+    # The first order is the one found; those without a coefficient count against it.
+    return float(np.mean(~(found < found[0] * (1 - 1e-9))))
+
+
+def _pearson_of_sums(*sums: FloatArray) -> FloatArray:
+    """Coefficients from the sums of 1, x, y, x², y² and xy; NaN where a side is constant."""
+    n, x, y, xx, yy, xy = sums
+    under = (n * xx - x**2) * (n * yy - y**2)
+    over = n * xy - x * y
+    enough = under > 1e-12 * (n * n * xx * yy)
+    return np.asarray(
+        np.divide(over, np.sqrt(np.abs(under)), out=np.full(len(n), np.nan), where=enough)
+    )
+
+
+def _some_orders(n: int, rng: Generator) -> NDArray[np.int64]:
+    """All orders of few things, or some random ones; the given one first."""
+    if n <= EXACT_UP_TO:
+        return _orders(n)
+    given = np.arange(n)
+    return np.vstack([given, rng.permuted(np.tile(given, (PERMUTATIONS, 1)), axis=1)])
+
+
 def _exact_p(pairs: FloatArray, kind: Kind) -> float:
     """Share of the orders of one column that put the coefficient as far from 0 as it is."""
     if kind == "spearman":
@@ -227,7 +281,7 @@ def _pairs(x: FloatArray, y: FloatArray) -> FloatArray:
 
 def _no_correlation(pairs: FloatArray) -> str:
     if len(pairs) < FEWEST:
-        return f"only {len(pairs)} pairs, three are needed"
+        return f"only {len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'}, three are needed"
     # Not `== 0`, for the reason that `_rounded` gives.
     constant = np.ptp(pairs, axis=0) <= 1e-12 * np.abs(pairs).max(axis=0)
     return f"all values of {'xy'[int(constant.argmax())]} are equal" if constant.any() else ""

@@ -2,8 +2,10 @@
 
 Every function takes tables with the columns task, model and seed, and returns a table with a row a
 coefficient. Numbers are means over seeds first. An event that never happens is deeper than any
-layer: it counts as the layer after the last. Intervals are bootstrap intervals over tasks, since
-what several models (or layers) say of one task is not independent; p-values do not know that.
+layer: it counts as the layer after the last. What several models (or layers) say of one task is not
+independent, so tasks are what is drawn: intervals are bootstrap intervals over tasks, and for p
+whole tasks are permuted, each with all of its models and layers. p is small where the two sides
+agree on how tasks differ; what all tasks share, such as a model that is deeper, does not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.protocol import AgreementSettings
-from memloc.score.agreement import Kind, correlation, correlation_interval, min_max
+from memloc.score.agreement import Kind, correlation, correlation_interval, grouped_p, min_max
 from memloc.score.depth import event_depth
 from memloc.seeds import generator
 
@@ -263,22 +265,27 @@ def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def _coefficient(
     points: pd.DataFrame, x: str, y: str, kind: Kind, resamples: int
 ) -> dict[str, object]:
-    """Coefficient of two columns, with its interval over the tasks in the index."""
+    """Coefficient of two columns, with p and interval over the tasks in the index."""
     pairs = points[[x, y]].astype(float).dropna()
     values = pairs.to_numpy()
     found = correlation(values[:, 0], values[:, 1], kind)
     if found.why:
         return {**_nothing(found.why), "n": found.n}
-    tasks = pairs.index.get_level_values("task").to_numpy()
+    tasks = pairs.index.get_level_values("task")
+    p = found.p
+    if not tasks.is_unique:
+        group, member = (pd.factorize(i)[0] for i in (tasks, pairs.index.droplevel("task")))
+        rng = generator(0, "permutation", "claims")
+        p = grouped_p(values[:, 0], values[:, 1], group, member, kind=kind, rng=rng)
     interval = correlation_interval(
         *values.T,
-        groups=tasks,
+        groups=tasks.to_numpy(),
         kind=kind,
         n_resamples=resamples,
         rng=generator(0, "bootstrap", "claims"),
     )
     ends = {"low": interval.low, "high": interval.high}
-    return {"rho": found.rho, "p": found.p, "n": found.n, **ends, "why": ""}
+    return {"rho": found.rho, "p": p, "n": found.n, **ends, "why": ""}
 
 
 def _nothing(why: str) -> dict[str, object]:

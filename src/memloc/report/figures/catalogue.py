@@ -217,8 +217,9 @@ FIGURES: tuple[Figure, ...] = (
         "depth",
         "Do methods agree, and models?",
         "Rank correlations over tasks and models (between methods) or tasks and methods (between "
-        "models); a star: p > .05. Below them: 95 % bootstrap intervals over tasks, which need "
-        "five tasks.",
+        "models); a star: p > .05, where whole tasks are permuted: agreement that all tasks share "
+        "does not make p small. Below them: 95 % bootstrap intervals over tasks, which need five "
+        "tasks.",
         "8 and 9",
         lambda findings: findings.agreement,
         draw.agreement,
