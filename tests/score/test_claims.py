@@ -12,6 +12,7 @@ from memloc.score.claims import (
     depths,
     event_agreement,
     method_agreement,
+    methods_of,
     model_agreement,
     same_seeds,
     size_agreement,
@@ -89,18 +90,32 @@ def test_swapped_variants_do_not_count():
     assert found["depth"].tolist() == [1, 2, 3, 4]
 
 
-def test_the_mean_centre_of_gravity_is_that_of_the_methods_that_all_have():
+@pytest.mark.parametrize("missing", [[], [np.nan]], ids=["not tried", "no layer stands out"])
+def test_one_missing_centre_of_gravity_drops_the_point_and_not_the_method(missing):
+    three = make_mcog([1, 1, 1, *missing], "retraining", tasks=TASKS[: 3 + len(missing)])
+    mcog = pd.concat([make_mcog([4, 5, 6, 7]), make_mcog([6, 7, 8, 9], "gradients"), three])
+    found = depths(NO_EVENTS, mcog, make_runs())
+    assert depth_of(found, "a", "M-CoG")["depth"] == pytest.approx((4 + 6 + 1) / 3)
+    assert set(found[found["measure"] == "M-CoG"]["task"]) == {"a", "b", "c"}
+    assert depth_of(found, "d", "M-CoG swapping")["depth"] == 7
+    assert methods_of(found, "M-CoG") == "gradients, retraining, swapping"
+
+
+def test_the_mean_centre_of_gravity_is_that_of_the_methods_that_most_have():
     mcog = pd.concat(
         [
             make_mcog([4, 5, 6, 7]),
             make_mcog([6, 7, 8, 9], "gradients"),
-            make_mcog([1, 1, 1], "retraining", tasks=TASKS[:3]),
+            make_mcog([1, 1], "retraining", tasks=TASKS[:2]),
         ]
     )
     found = depths(NO_EVENTS, mcog, make_runs())
     assert depth_of(found, "a", "M-CoG")["depth"] == 5
     assert depth_of(found, "d", "M-CoG")["depth"] == 8
     assert depth_of(found, "a", "M-CoG retraining")["depth"] == 1
+    assert methods_of(found, "M-CoG") == "gradients, swapping"
+    table = depth_and_generalisation(found, make_scores([1, 2, 3, 4]), ("M-CoG",), resamples=FEW)
+    assert set(table["methods"]) == {"gradients, swapping"}
     assert set(found["measure"]) == {
         "M-CoG",
         "M-CoG gradients",

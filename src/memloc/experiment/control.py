@@ -20,7 +20,7 @@ from memloc.records import Task, write_table
 from memloc.score.agreement import accuracy_at_k
 from memloc.score.planted import mean_scores, null_claims, plant_scores
 from memloc.train.planting import Plant
-from memloc.train.run import CHECKPOINTS, Run
+from memloc.train.run import BY_REFERENCE, CHECKPOINTS, Run, at_the_end
 from memloc.train.training import Recipe, default_protocol
 from memloc.train.windows import check_windows, every_window, usual_windows
 
@@ -205,7 +205,16 @@ Scores = dict[str, LayerScores]
 
 def _scores_of(run: Run) -> tuple[Run, Scores]:
     files = sorted((run.folder / "localise").glob("*.parquet"))
-    return run, {path.stem: LayerScores.read(path) for path in files}
+    usable = [path for path in files if path.stem not in BY_REFERENCE or _reference_learnt(run)]
+    return run, {path.stem: LayerScores.read(path) for path in usable}
+
+
+def _reference_learnt(run: Run) -> bool:
+    """Layers of weights that did not learn undo anything, so they say nothing of the planted."""
+    if not (run.folder / "training.parquet").is_file():
+        return True
+    share = at_the_end(run.training(), "original", "accuracy")
+    return not share < run.protocol.finetune.noisy_at_least
 
 
 def _key(run: Run) -> dict[str, Any]:

@@ -278,6 +278,22 @@ def coefficient_note(tidy: pd.DataFrame) -> str:
     return " ".join(words)
 
 
+def table_2_note(tidy: pd.DataFrame) -> str:
+    """The same, and which methods the mean centre of gravity is over."""
+    means = tidy.loc[(tidy["measure"] == "M-CoG") & (tidy["methods"] != ""), "methods"]
+    words = f" M-CoG is {averaged(means.iloc[0])}." if len(means) else ""
+    return f"{coefficient_note(tidy)}{words}"
+
+
+def averaged(methods: str) -> str:
+    """Of what a centre of gravity is the mean, from the names of the methods."""
+    names = method_order(methods.split(", "))
+    if len(names) == 1:
+        return f"that of {names[0]}"
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"the mean over {listed}, for tasks and models that have all of them"
+
+
 def estimates(
     values: "pd.Series",
     low: "pd.Series | FloatArray",

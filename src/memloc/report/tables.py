@@ -153,7 +153,7 @@ TABLES: tuple[Table, ...] = (
         lambda findings: findings.table_2,
         layouts.table_2,
         part="generalisation",
-        note=layouts.coefficient_note,
+        note=layouts.table_2_note,
     ),
     Table(
         "models",
@@ -222,7 +222,8 @@ TABLES: tuple[Table, ...] = (
         part="train",
         note=(
             "Accuracies on noisy and clean examples count all of them; that on validation examples "
-            "has a 95 % Wilson interval."
+            "has a 95 % Wilson interval. A run counts for swapping and for centroids with swapped "
+            "layers only where its reference learnt its own labels (reference accuracy)."
         ),
     ),
     Table(

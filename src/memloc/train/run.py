@@ -30,6 +30,8 @@ TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
 """The trainings of a run, in order, and the weights that each ends with."""
 CHECKPOINTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAININGS.items()}
 """The weights of a run, and the training that makes each."""
+BY_REFERENCE = ("swapping",)
+"""Methods that put weights of the reference in: they count where it learnt its own labels."""
 DECIDING = ("noise", "splits", "text", "finetune")
 """The groups of settings that decide what a run's weights are, but for these:"""
 BAR = "finetune.noisy_at_least"

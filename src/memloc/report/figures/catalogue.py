@@ -38,7 +38,7 @@ def _texts(findings: Findings) -> pd.DataFrame:
     parts = []
     for run in findings.first_runs():
         texts = results.examples_of(run, noisy_only=True).drop(columns="is_noisy")
-        for outcomes in results.outcomes_of(run):
+        for outcomes in findings.outcomes_of(run):
             drawn = outcomes.take(spread(example_weights(outcomes.wrong, outcomes.windows)))
             parts.append(drawn.table().merge(texts, on="example"))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
@@ -205,7 +205,7 @@ FIGURES: tuple[Figure, ...] = (
         "Depth of memorisation against the generalisation score (by models trained on halves) or "
         "the validation score; a point a task and model, means over seeds. Rules reach from the "
         "lowest to the highest end of the seeds' 95 % intervals (validation: Wilson's; others: "
-        "bootstrap over examples; of M-CoG, the mean over methods that all have, the means of the "
+        "bootstrap over examples; of M-CoG, the mean over methods that most have, the means of the "
         "methods' ends). Hollow: an event at a layer where the classes cannot be told apart.",
         "Table 2",
         lambda findings: findings.points,
