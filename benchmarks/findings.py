@@ -83,6 +83,7 @@ MODELS: Numbers = {
     },
 }
 EVENTS = {"crossing": 0.84, "initiation": 0.73}
+ORDERS = {"retraining": 0.85}
 
 
 def main() -> None:
@@ -115,6 +116,7 @@ def blocks(found: Findings) -> Iterator[str]:
         "Crossings by other rules": other_crossings,
         "Depth and generalisation (Table 2)": table_2,
         "Agreement of methods (Figures 8 and 9)": lambda f: agreement(f, "methods", METHODS),
+        "Order of tasks, mean over pairs of models (Figure 6)": orders,
         "Agreement of models (Figures 8 and 9)": lambda f: agreement(f, "models", MODELS),
         "Centroids and label probes": event_agreement,
     }
@@ -155,6 +157,8 @@ def learnt(found: Findings) -> pd.DataFrame:
     if len(scores):
         table["generalisation score"] = scores.groupby("task")["score"].mean()
         table["of clean examples"] = scores.groupby("task")["clean_score"].mean()
+        table["of the most frequent label"] = scores.groupby("task")["majority"].mean()
+        table["normalised by that"] = scores.groupby("task")["normalised"].mean()
     names = {
         "memorised": "of them memorised",
         "noisy": "noisy labels known",
@@ -285,6 +289,19 @@ def agreement(found: Findings, between: str, paper: Numbers) -> pd.DataFrame:
         cells[str(row["what"])] = coefficient(row)
         cells[f"{row['what']}, paper"] = paper[row["what"]].get(pair, "–")
     return pd.DataFrame(list(rows.values()))
+
+
+def orders(found: Findings) -> pd.DataFrame:
+    """Mean pairwise ρ of the models' M-CoG over tasks, by each method."""
+    table = found.order_agreement
+    return pd.DataFrame(
+        {
+            "method": table["method"],
+            "mean ρ": table["rho"],
+            "single pairs": [f"{a:.2f} to {b:.2f}" for a, b in table[["least", "largest"]].values],
+            "paper": table["method"].map(ORDERS).fillna("–"),
+        }
+    )
 
 
 def event_agreement(found: Findings) -> pd.DataFrame:

@@ -150,7 +150,7 @@ def test_control_sums_up_what_is_in_the_folder(model, tmp_path):
     scores = found.scores
     assert sorted(scores["method"].unique()) == ["gradients", "probing", "swapping"]
     assert len(scores) == 3 * 2
-    assert scores["chance"].tolist() == pytest.approx([1 / 3] * 6)
+    assert scores["chance"].tolist() == pytest.approx([1 / 3, 2 / 3] * 3)  # by k
     swapping = scores[(scores["method"] == "swapping") & (scores["k"] == 1)]
     assert swapping["accuracy"].tolist() == [1.0]  # the planted layer is the first of three
     assert len(found.nulls) == 3

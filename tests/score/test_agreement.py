@@ -47,10 +47,13 @@ def planted_layers(draw):
         ({0, 1}, 2, 0.5),
         (range(2, 4), 1, 0.0),
         (range(2, 4), 2, 0.5),
-        (range(2, 4), 3, 0.5),  # layer 3 surely, layer 2 in half of the orders
-        ({2, 4}, 3, 1 / 3),  # one of the tied two is in, and both are planted
-        ({2, 4}, 4, 0.5),
-        ({0}, 5, 0.2),
+        (range(2, 4), 3, 0.75),  # layer 3 surely, layer 2 in half of the orders
+        ({2, 4}, 3, 1 / 2),  # one of the tied two is in, and both are planted
+        ({2, 4}, 4, 1.0),
+        ({1}, 2, 1.0),  # one planted layer is all that there is to find
+        ({3}, 2, 1.0),
+        ({0}, 2, 0.0),
+        ({0}, 5, 1.0),
     ],
 )
 def test_accuracy_is_the_expected_share_of_planted_layers_among_the_best(planted, k, expected):
@@ -60,8 +63,9 @@ def test_accuracy_is_the_expected_share_of_planted_layers_among_the_best(planted
 @pytest.mark.parametrize("k", range(1, 13))
 def test_uniform_weights_give_chance_exactly(k):
     uniform = layer_weights(window_matrix(np.full(78, 0.3), 12))
-    assert accuracy_at_k(uniform, range(5, 7), k) == pytest.approx(chance_at_k(12, 2), abs=1e-15)
-    assert accuracy_at_k(np.zeros(12), range(5, 7), k) == pytest.approx(2 / 12, abs=1e-15)
+    chance = pytest.approx(chance_at_k(12, 2, k), abs=1e-15)
+    assert accuracy_at_k(uniform, range(5, 7), k) == chance
+    assert accuracy_at_k(np.zeros(12), range(5, 7), k) == chance
 
 
 @quick
@@ -71,12 +75,14 @@ def test_ties_count_as_all_equally_good_choices_do(data, k):
     k = min(k, len(weights))
     choices = list(combinations(range(len(weights)), k))
     best = max(sum(weights[list(c)]) for c in choices)
-    shares = [len(planted & set(c)) / k for c in choices if sum(weights[list(c)]) == best]
+    most = min(k, len(planted))
+    shares = [len(planted & set(c)) / most for c in choices if sum(weights[list(c)]) == best]
     assert accuracy_at_k(weights, planted, k) == pytest.approx(np.mean(shares))
 
 
-def test_chance_is_the_share_of_planted_layers():
-    assert chance_at_k(12, 2) == pytest.approx(1 / 6)
+def test_chance_is_the_share_of_planted_layers_or_of_the_k_where_they_are_fewer():
+    assert chance_at_k(12, 2, 1) == chance_at_k(12, 2, 2) == pytest.approx(1 / 6)
+    assert chance_at_k(12, 1, 2) == pytest.approx(2 / 12)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from memloc.score.claims import (
     method_agreement,
     methods_of,
     model_agreement,
+    order_agreement,
     same_seeds,
     size_agreement,
     task_scores,
@@ -440,3 +441,25 @@ def test_nothing_in_is_nothing_out():
     assert len(method_agreement(NO_MCOG, "mcog")) == 0
     assert len(size_agreement(depth, "large", ("m",))) == 0
     assert len(binarisation(depth, {})) == 0
+
+
+def test_the_order_of_tasks_is_a_mean_over_pairs_of_models():
+    """Ranks 1234, 1234 and 1324: ρ 1, 0.8 and 0.8."""
+    values = {"m": [1, 2, 3, 4], "n": [5, 6, 7, 8], "o": [1, 3, 2, 4]}
+    mcog = pd.concat([make_mcog(v, "retraining", model) for model, v in values.items()])
+    alone = make_mcog([1, 2, 3, 4], "swapping")
+    (row,) = order_agreement(pd.concat([mcog, alone]), resamples=FEW).to_dict("records")
+    assert row["method"] == "retraining"
+    assert row["rho"] == pytest.approx((1 + 0.8 + 0.8) / 3)
+    assert (row["least"], row["largest"]) == pytest.approx((0.8, 1))
+    assert (row["pairs"], row["models"], row["tasks"]) == (3, 3, 4)
+    assert np.isnan([row["low"], row["high"]]).all()
+
+
+def test_the_order_of_five_tasks_has_an_interval_and_pairs_what_is_there():
+    values = {"m": [1, 2, 3, 4, 5], "n": [2, 1, 3, 5, 4], "o": [1, 2, np.nan, 3, 4]}
+    mcog = pd.concat([make_mcog(v, model=m, tasks="abcde") for m, v in values.items()])
+    (row,) = order_agreement(mcog, resamples=200).to_dict("records")
+    # Of m and o four tasks are in the same order; of n and o ranks 2143 beside 1234: 0.6.
+    assert row["rho"] == pytest.approx((0.8 + 1 + 0.6) / 3)
+    assert row["low"] < row["rho"] < row["high"]

@@ -56,8 +56,9 @@ def generalisation(material: Material) -> Analysis:
     found = [kept[model] or made[model] for model in models]
     examples = examples_table(found, material.noisy.is_noisy)
     score = validation_score(material)
+    assigned = material.noisy.assigned
     tables = {
-        "summary": summary(examples, material.task.n_classes, len(models), score),
+        "summary": summary(examples, assigned, material.task.n_classes, len(models), score),
         "examples": examples,
         "models": _models_table(found),
     }
@@ -95,14 +96,22 @@ def examples_table(halves: Sequence[Half], is_noisy: BoolArray) -> "pd.DataFrame
 
 
 def summary(
-    examples: "pd.DataFrame", n_classes: int, models: int, validation: float
+    examples: "pd.DataFrame", assigned: IntArray, n_classes: int, models: int, validation: float
 ) -> "pd.DataFrame":
-    """One row: the shares of all and of clean examples that generalise, with intervals."""
+    """One row: the shares of all and of clean examples that generalise, with intervals.
+
+    `majority` is the score of always predicting the most frequent of the `assigned` labels, and
+    `normalised` what is left of the score above it: (score - majority) / (1 - majority).
+    """
     import pandas as pd
 
     clean = examples[~examples["is_noisy"]]
     every, only_clean = (generalised(part, n_classes) for part in (examples, clean))
+    majority = float(np.bincount(assigned).max() / len(assigned))
+    above = [(s - majority) / (1 - majority) for s in (every.estimate, every.low, every.high)]
     row = {
+        **dict(zip(("normalised", "normalised_low", "normalised_high"), above, strict=True)),
+        "majority": majority,
         "score": every.estimate,
         "clean_score": only_clean.estimate,
         "low": every.low,

@@ -162,6 +162,12 @@ class Findings:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     @cached_property
+    def order_agreement(self) -> pd.DataFrame:
+        """Whether models order the tasks alike, by each method: `claims.order_agreement`."""
+        settings, resamples = self.protocol.agreement, self.resamples
+        return claims.order_agreement(self._main("mcog"), settings, resamples=resamples)
+
+    @cached_property
     def event_agreement(self) -> pd.DataFrame:
         """Whether centroids and label probes tell of the same events."""
         if self.main_depths.empty:

@@ -159,8 +159,18 @@ def _analyses(runs: list[Found]) -> "dict[str, pd.DataFrame]":
             path = run.run.folder / "analyse" / f"{file}.parquet"
             if path.is_file():
                 for inside, table in read_tables(path, list(tables)).items():
+                    _check_columns(path, tables[inside], table[1])
                     found[tables[inside]].append((run.key, *table))
     return {name: _analysed(name, tables) for name, tables in found.items()}
+
+
+def _check_columns(path: Path, name: str, there: Mapping[str, str]) -> None:
+    lacking = [c for c in COLUMNS[name] if c not in KEY and c not in there]
+    if lacking:
+        raise StoreError(
+            f"{path} has no column {lacking[0]}, so another version made it: delete it and run "
+            "`memloc analyse` again, which keeps the models that are trained."
+        )
 
 
 def _analysed(name: str, tables: list[Any]) -> "pd.DataFrame":

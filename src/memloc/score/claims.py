@@ -15,7 +15,14 @@ import numpy as np
 import pandas as pd
 
 from memloc.protocol import AgreementSettings
-from memloc.score.agreement import Kind, correlation, correlation_interval, grouped_p, min_max
+from memloc.score.agreement import (
+    Kind,
+    correlation,
+    correlation_interval,
+    grouped_p,
+    mean_correlation,
+    min_max,
+)
 from memloc.score.depth import event_depth
 from memloc.seeds import generator
 
@@ -157,6 +164,37 @@ def model_agreement(
             found = _coefficient(wide, a, b, settings.between_models, resamples)
             rows.append({"one": a, "other": b, **found})
     return _table(rows, ["one", "other"], settings)
+
+
+def order_agreement(
+    mcog: pd.DataFrame, settings: AgreementSettings = SETTINGS, resamples: int = RESAMPLES
+) -> pd.DataFrame:
+    """Figure 6: do models order the tasks alike? Mean ρ over pairs of models, a row a method.
+
+    `least` and `largest` are those of single pairs; the interval is over tasks.
+    """
+    rows = []
+    for method, part in mcog.groupby("method", sort=False):
+        wide = _wide(part, "mcog", by="model", point=["task"])
+        kind = settings.between_models
+        columns = wide.to_numpy().T
+        found = [correlation(a, b, kind) for a, b in combinations(columns, 2)]
+        known = [each.rho for each in found if not each.why]
+        if not known:
+            continue
+        mean = mean_correlation(
+            wide.to_numpy(),
+            kind=kind,
+            n_resamples=resamples,
+            rng=generator(0, "bootstrap", "claims"),
+        )
+        ends = {"low": mean.low, "high": mean.high, "least": min(known), "largest": max(known)}
+        counts = {"pairs": len(known), "models": wide.shape[1], "tasks": len(wide)}
+        rows.append({"method": method, "rho": mean.estimate, **ends, **counts})
+    return pd.DataFrame(rows, columns=ORDERS)
+
+
+ORDERS = ["method", "rho", "low", "high", "least", "largest", "pairs", "models", "tasks"]
 
 
 def size_agreement(
