@@ -257,6 +257,10 @@ def _generalisation(noisy: NoisyLabels, depth: int, rng: np.random.Generator) ->
         "high": score + 0.05,
         "clean_low": score,
         "clean_high": score + 0.1,
+        "majority": 0.5,
+        "normalised": 2 * score - 1,
+        "normalised_low": 2 * score - 1.1,
+        "normalised_high": 2 * score - 0.9,
         "validation_score": score,
         "models": 4,
     }

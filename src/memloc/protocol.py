@@ -100,7 +100,7 @@ class ControlSettings(Settings):
     validation_tasks: tuple[str, ...] = paper(("mrpc", "trec"), "§3.2")
     """Tasks that choose the gradients' post-processing; the others test the methods."""
     ks: tuple[int, ...] = paper((1, 2), "§3.2")
-    """accuracy@k: share of the k best layers that are planted ones."""
+    """accuracy@k: share of the k best layers that are planted ones (of fewer: of the planted)."""
 
 
 class ProbeSettings(Settings):

@@ -45,11 +45,24 @@ def test_a_toy_table_by_hand():
 @pytest.mark.parametrize(("classes", "score", "clean"), [(2, 0, 0), (3, 0.5, 1), (4, 0.75, 1)])
 def test_the_score_is_the_share_above_one_over_classes(classes, score, clean):
     examples = examples_table(HALVES, np.array([False, True, True, False]))
-    row = summary(examples, classes, 3, 0.25).iloc[0]
+    row = summary(examples, np.array([0, 1, 1, 1]), classes, 3, 0.25).iloc[0]
     assert row["score"] == score
     assert row["clean_score"] == clean
     assert row["low"] <= score <= row["high"]
     assert (row["models"], row["validation_score"]) == (3, 0.25)
+
+
+def test_a_majority_predictor_scores_the_majority_and_nothing_above_it():
+    """Nine of ten have label 0, and so has every prediction: the score of 0.9 says nothing."""
+    assigned = np.array([0] * 9 + [1])
+    trained = np.arange(10) < 5
+    sure = (assigned == 0).astype(float)
+    halves = [Half(part, sure, sure > 0.5) for part in (trained, ~trained)]
+    examples = examples_table(halves, np.arange(10) == 3)
+    row = summary(examples, assigned, 2, 2, 0.0).iloc[0]
+    assert (row["score"], row["majority"]) == (0.9, 0.9)
+    assert row["normalised"] == pytest.approx(0)
+    assert row["normalised_low"] < 0 < row["normalised_high"]
 
 
 def test_what_no_model_held_out_does_not_count():

@@ -12,9 +12,12 @@ from memloc.errors import SettingsError, StoreError, UnknownName
 from memloc.experiment import plants
 from memloc.experiment.control import Control, read_control, run_control
 from memloc.experiment.plants import make_null, make_plant, plant_folder
+from memloc.records import write_table
+from memloc.seeds import generator
 from memloc.train.planting import Plant
 from memloc.train.run import Run
 from memloc.train.training import Recipe
+from study_support import Study, training
 from tasks_support import fast_protocol, make_task
 
 CHANGES = {
@@ -147,7 +150,7 @@ def test_control_sums_up_what_is_in_the_folder(model, tmp_path):
     scores = found.scores
     assert sorted(scores["method"].unique()) == ["gradients", "probing", "swapping"]
     assert len(scores) == 3 * 2
-    assert scores["chance"].tolist() == pytest.approx([1 / 3] * 6)
+    assert scores["chance"].tolist() == pytest.approx([1 / 3, 2 / 3] * 3)  # by k
     swapping = scores[(scores["method"] == "swapping") & (scores["k"] == 1)]
     assert swapping["accuracy"].tolist() == [1.0]  # the planted layer is the first of three
     assert len(found.nulls) == 3
@@ -198,6 +201,21 @@ def test_bad_input_is_refused_before_anything_is_made(model, tmp_path, changes, 
     with pytest.raises(error, match=message):
         run_control(replace(what, **changes), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_swapping_is_not_tested_where_the_reference_did_not_learn(tmp_path):
+    """Layers of such weights undo anything, the planted labels, too."""
+    Study(control=1, models=("tiny-opt",), seeds=()).write(tmp_path)
+    before = read_control(tmp_path)
+    place = next((tmp_path / "control").glob("*/*/*/window-1-2"))
+    curves = training(5, generator(1))
+    weak = curves.assign(accuracy=curves["accuracy"].where(curves["training"] != "original", 0.5))
+    for table, left in ((curves, set()), (weak, {"swapping"})):
+        write_table(place / "training.parquet", table, {})
+        found = read_control(tmp_path).scores
+        first = found[found["first"] == 1]
+        assert set(before.scores["method"]) - set(first["method"]) == left
+    assert set(found[found["first"] == 3]["method"]) == set(before.scores["method"])
 
 
 def test_a_folder_without_plants_is_refused(tmp_path):

@@ -59,7 +59,9 @@ def test_the_paper_s_study_is_complete(tmp_path):
     main, large, binary = 4 * 12 * 3, 12, 4 * 5
     assert kinds.count("train") == main + large + binary
     assert kinds.count("localise") == 4 * main + large + binary
-    assert kinds.count("analyse") == 3 * main + large + binary
+    halves = [n for n in plan.steps if n.startswith("analyse") and n.endswith("generalisation")]
+    assert len(halves) == 4 * 12  # 30 models each, not 30 a seed
+    assert kinds.count("analyse") == 2 * main + len(halves) + large + binary
     assert kinds.count("plant") == 4 * 11 * 3
     large_ones = [n for n in plan.steps if "opt-1.3b" in n and n.startswith("localise")]
     assert {name.split("/")[-1] for name in large_ones} == {"swapping"}

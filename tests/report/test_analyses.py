@@ -74,7 +74,7 @@ def test_the_picture_has_a_line_a_variant_and_a_bar_a_layer():
 @pytest.mark.parametrize("clean", [0.9, 0.5])
 def test_generalisation_is_told_with_the_clean_share_beside_it(clean):
     row = {"score": 0.8, "low": 0.7, "high": 0.85, "clean_score": clean}
-    row |= {"validation_score": 0.25, "models": 30}
+    row |= {"validation_score": 0.25, "models": 30, "majority": 0.75, "normalised": 0.2}
     examples = pd.DataFrame(
         {
             "is_noisy": [True, False],
@@ -85,5 +85,7 @@ def test_generalisation_is_told_with_the_clean_share_beside_it(clean):
     )
     found = Analysis("generalisation", {"summary": pd.DataFrame([row]), "examples": examples})
     assert sentence(found).startswith("80% of the training examples (95 % interval 70% to 85%)")
-    assert f"{clean:.0%} of the clean ones; the validation score is 0.25." in sentence(found)
+    assert f"{clean:.0%} of the clean ones; always predicting the most" in sentence(found)
+    assert "would score 75%, so normalised by that the score is 0.20" in sentence(found)
+    assert sentence(found).endswith("the validation score is 0.25.")
     assert picture(found).splitlines()[1].split() == ["noisy", "examples", "0.90", "0.10", "0.80"]

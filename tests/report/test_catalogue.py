@@ -357,6 +357,18 @@ def test_a_caption_says_what_bars_and_bands_are(figure):
     assert "standard deviation" not in figure.caption
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("single-layers", "The published code takes the largest of the means over seeds"),
+        ("gradient-steps", "Panel a is of noisy examples"),
+        ("gradient-steps", "the published code draws clean ones there"),
+    ],
+)
+def test_a_caption_says_where_the_paper_shows_another_quantity(name, words):
+    assert words in BY_NAME[name].caption
+
+
 def test_runs_that_did_not_memorise_are_drawn_in_training_only(tmp_path):
     from memloc.report.findings import Findings
     from memloc.results import load_results

@@ -2,7 +2,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc.report.means import bootstrap_ends, over_groups, over_seeds, wilson_ends
+from memloc.report.means import (
+    bootstrap_ends,
+    layers_to_undo,
+    over_groups,
+    over_seeds,
+    wilson_ends,
+)
+from memloc.score.matrix import windows
 from memloc.score.planted import wilson
 
 TABLE = pd.DataFrame(
@@ -70,3 +77,39 @@ def test_many_wilson_intervals_are_those_of_each(share, n):
     expected = wilson(share, n)
     assert (low[0], high[0]) == pytest.approx((expected.low, expected.high))
     assert np.isnan([low[1], high[1]]).all()
+
+
+def make_windows(error, depth=4, full=1.0):
+    """One run; `error` says of a window (from 0) how much it undoes."""
+    key = {"task": "a", "model": "m", "seed": 1, "method": "swapping"}
+    rows = [
+        {
+            **key,
+            "first": w.start + 1,
+            "last": w.stop,
+            "error": error(w),
+            "normalised": error(w) / full,
+        }
+        for w in windows(depth)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_best_window_and_windows_on_average_are_two_readings():
+    """Everything is in layer 1: the best window has one layer, and only all four always hold it."""
+    (row,) = layers_to_undo(make_windows(lambda w: float(0 in w))).to_dict("records")
+    # Windows of three: layers 1-3 undo all, layers 2-4 nothing; by layer 1, 1/2, 1/2, 0.
+    assert (row["best"], row["on_average"]) == (1, 4)
+
+
+def test_windows_on_average_are_a_share_of_what_all_layers_undo():
+    (row,) = layers_to_undo(make_windows(lambda w: 0.2 * len(w), full=0.8)).to_dict("records")
+    assert np.isnan(row["best"])  # all layers undo 80 %
+    assert row["on_average"] == 4
+    (row,) = layers_to_undo(make_windows(lambda w: float(len(w) > 1))).to_dict("records")
+    assert (row["best"], row["on_average"]) == (2, 2)
+
+
+def test_nothing_undone_takes_no_number_of_layers():
+    (row,) = layers_to_undo(make_windows(lambda _w: 0.0, full=np.nan)).to_dict("records")
+    assert np.isnan([row["best"], row["on_average"]]).all()

@@ -99,7 +99,7 @@ def test_names_cannot_break_the_page(tmp_path):
 def test_bits_say_which_window_reverts_which_example(findings):
     results = findings.results
     runs = [run for run in findings.first_runs() if run["task"].iloc[0] == "tiny-topic"]
-    found = example_block(results, runs)
+    found = example_block(findings, runs)
     assert len(found["rows"]) == 7
     one = next(r for r in found["runs"] if (r["model"], r["method"]) == ("tiny-opt", "swapping"))
     data = base64.b64decode(one["bits"])
@@ -111,13 +111,14 @@ def test_bits_say_which_window_reverts_which_example(findings):
             assert bits[i * len(one["windows"]) + w] == wrong[row[0], first, last]
 
 
-def test_long_texts_are_cut_and_say_so(findings, tmp_path):
+def test_long_texts_are_cut_and_say_so(tmp_path):
+    from memloc.report.findings import Findings
     from memloc.results import load_results
 
     study = Study(methods=("swapping",), analyses=(), control=0, words=400)
     study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
     results = load_results(tmp_path)
-    rows = example_block(results, [results.runs])["rows"]
+    rows = example_block(Findings(results, resamples=5), [results.runs])["rows"]
     text = next(row[1] for row in rows if row[0] == 6)
     assert text[LONGEST:].startswith(" … (")
     assert text.endswith("characters)")

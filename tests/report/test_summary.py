@@ -5,13 +5,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from memloc.report.figures.catalogue import FIGURES
 from memloc.report.findings import Findings
+from memloc.report.means import layers_to_undo
 from memloc.report.missing import COMMANDS, command, coverage
 from memloc.report.reproduce import settings, versions
 from memloc.report.summary import summarise
 from memloc.results import load_results
 from memloc.train.run import begin
 from study_support import Study, identity, make_data
+
+BY_NAME = {figure.name: figure for figure in FIGURES}
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +44,73 @@ def test_the_sentences_hold_the_numbers(findings):
     assert f"ranked first by swapping in {share:.0%} of {n} plants" in said
 
 
-def test_reference_weights_that_learnt_too_little_are_told(findings):
-    assert "Swapping says little" not in " ".join(summarise(findings).open)
+@pytest.fixture(scope="module")
+def weak(findings):
+    """The same, but the reference of the first run did not learn."""
     runs = findings.results.runs.copy()
     runs.loc[0, "reference_accuracy"] = 0.889
-    found = Findings(replace(findings.results, runs=runs), resamples=5)
-    (line,) = [said for said in summarise(found).open if "Swapping says little" in said]
+    return Findings(replace(findings.results, runs=runs), resamples=5)
+
+
+def test_reference_weights_that_learnt_too_little_are_told(findings, weak):
+    assert "is left out of swapping" not in " ".join(summarise(findings).open)
+    runs = weak.results.runs
+    (line,) = [said for said in summarise(weak).open if "is left out of swapping" in said]
     name = f"{runs['task'][0]} · {runs['model'][0]} · seed {runs['seed'][0]}"
-    assert f"about {name}: trained without noise, it predicts only 89%" in line
+    assert line.startswith(f"{name} is left out of swapping, of centroids with swapped layers")
+    assert "predicts only 89% of them" in line
+
+
+def of_first(weak, table):
+    run = weak.results.runs.iloc[0]
+    mine = (table[["task", "model", "seed"]] == run[["task", "model", "seed"]]).all(axis=1)
+    return table[mine]
+
+
+@pytest.mark.parametrize("name", ["layers", "mcog", "windows"])
+def test_what_an_unlearnt_reference_decides_is_left_out(findings, weak, name):
+    kept = of_first(weak, weak.memorised(name))
+    assert set(of_first(weak, findings.memorised(name))["method"]) - set(kept["method"]) == {
+        "swapping"
+    }
+    assert len(kept)
+    others = len(findings.memorised(name)) - len(weak.memorised(name))
+    before = of_first(weak, findings.memorised(name))
+    assert others == len(before[before["method"] == "swapping"])
+
+
+@pytest.mark.parametrize("name", ["centroids", "events"])
+def test_variants_of_an_unlearnt_reference_are_left_out(findings, weak, name):
+    assert set(of_first(weak, findings.memorised(name))["variant"]) == {"plain", "bottom", "top"}
+    assert set(of_first(weak, weak.memorised(name))["variant"]) == {"plain"}
+
+
+def test_examples_are_not_shown_by_an_unlearnt_reference(findings, weak):
+    run = weak.results.runs.loc[[0]]
+    assert [o.method for o in findings.outcomes_of(run)] == ["retraining", "swapping"]
+    assert [o.method for o in weak.outcomes_of(run)] == ["retraining"]
+
+
+def test_coefficients_and_figures_do_not_know_an_unlearnt_reference(findings, weak):
+    """The numbers are those of a study in which that run was never swapped."""
+    results = findings.results
+    never = results.mcog[results.mcog["method"] == "swapping"].index[:1]
+    assert results.mcog.loc[never, "task"].item() == weak.results.runs["task"][0]
+    gone = {
+        name: table.drop(of_first(weak, table[table["method"] == "swapping"]).index)
+        for name, table in (("mcog", results.mcog), ("layers", results.layers))
+    }
+    plain = Findings(replace(results, **gone), resamples=5)
+    for name in ("table_2", "agreement"):
+        pd.testing.assert_frame_equal(getattr(weak, name), getattr(plain, name))
+    drawn = BY_NAME["mcog-models"].drawn
+    pd.testing.assert_frame_equal(drawn(weak).rows, drawn(plain).rows)
 
 
 def coefficient(rho, p, low=np.nan, high=np.nan, **more):
     row = {"score": "validation", "measure": "M-CoG", "model": "all", "n": 12, "why": ""}
     row |= {"between": "methods", "what": "M-CoG", "one": "swapping", "other": "probing"}
+    row |= {"methods": "probing, swapping"}
     return {**row, "rho": rho, "p": p, "significant": p <= 0.05, "low": low, "high": high, **more}
 
 
@@ -67,7 +125,19 @@ def test_few_tasks_are_told_without_missing_numbers(findings):
     found = summarise(findings)
     said = " ".join([*found.found, *found.open])
     assert not re.search(r"\bnan\b", said)
-    assert sum("no interval, which takes 5 tasks" in line for line in found.open) == 1
+    lines = [line for line in found.open if "fewer than 5 tasks there is no interval" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("cannot be below 0.17 with 3 tasks.")
+
+
+def test_three_tasks_make_no_coefficient_a_finding(findings):
+    """Two models, two seeds and four methods of three tasks are three tasks."""
+    for table in (findings.table_2, findings.agreement, findings.event_agreement):
+        assert not table["significant"].any()
+    said = " ".join(summarise(findings).found)
+    assert "significant" not in said
+    assert "Depth and the" not in said
+    assert sum(line.startswith("Whether ") for line in summarise(findings).open) >= 5
 
 
 def test_what_is_not_significant_is_no_finding(findings):
@@ -101,6 +171,7 @@ def test_a_coefficient_is_found_where_p_and_interval_say_so(findings, row, is_fo
     assert len(unknown) == (0 if is_found else 2)
     if is_found and not np.isnan(row["low"]):
         assert "M-CoG 0.80 (0.50 to 0.90)" in depth[0]
+        assert "M-CoG is the mean over swapping and probing" in depth[0]
         assert (
             "0.80 (0.50 to 0.90) for swapping and probing; 1 of 1 pair significant"
             in (agreement[0])
@@ -195,3 +266,12 @@ def test_how_it_was_made_names_settings_and_versions(findings):
     assert ("finetune.epochs", "30") in group["values"]
     (line,) = versions(findings.results)
     assert "torch" in line
+
+
+def test_both_readings_of_how_many_layers_undo_are_told(findings):
+    part = findings.whole("windows")
+    widths = layers_to_undo(part[part["method"] == "swapping"])
+    (line,) = [s for s in summarise(findings).found if "90% of them, swapping needs" in s]
+    low, high = int(widths["best"].min()), int(widths["best"].max())
+    assert f"{low} to {high} layers in the best window" in line
+    assert "on average over windows, which is how the paper counts" in line

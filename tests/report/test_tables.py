@@ -71,6 +71,38 @@ def test_table_2_says_once_why_there_is_no_interval(findings):
     assert table.layout(five)["all"].str.endswith("[0.10, 0.90]").all()
 
 
+def test_table_2_names_the_methods_of_its_mean(findings):
+    table = BY_NAME["generalisation"]
+    said = table.said_of(table.tidy(findings))
+    assert "M-CoG is the mean over swapping, retraining, gradients and probing" in said
+    assert "always predicts the most frequent label" in said
+
+
+def test_scores_stand_beside_that_of_the_most_frequent_label(findings):
+    table = BY_NAME["scores"]
+    tidy = table.tidy(findings)
+    row, text = tidy.iloc[0], as_text(table, tidy).iloc[0]
+    assert text["majority"] == f"{row['majority']:.2f}"
+    low, high = row["normalised_low"], row["normalised_high"]
+    assert text["normalised"] == f"{row['normalised']:.2f} [{low:.2f}, {high:.2f}]"
+    assert "(score − majority) / (1 − majority)" in table.said_of(tidy)
+
+
+def test_the_order_of_tasks_is_told_by_method(findings):
+    table = BY_NAME["orders"]
+    laid = table.layout(table.tidy(findings)).set_index("method")
+    assert laid.index.tolist() == ["swapping", "retraining", "gradients", "probing"]
+    mcog = findings.whole("mcog")
+    wide = mcog[mcog["method"] == "probing"].pivot_table("mcog", "task", "model")
+    assert laid.loc["probing", "mean ρ"] == f"{wide.rank().corr().iloc[0, 1]:.2f}"
+
+
+def test_what_is_another_quantity_than_the_papers_says_so(findings):
+    table = BY_NAME["binarised"]
+    said = table.said_of(table.tidy(findings))
+    assert "the five tasks' means over models, so they are another quantity" in said
+
+
 def test_table_3_has_the_papers_columns(findings):
     table = BY_NAME["models"]
     tidy = table.tidy(findings).set_index("model")

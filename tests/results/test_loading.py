@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import memloc
+from memloc.analyse.store import Analysis
 from memloc.errors import StoreError
 from memloc.localise.scores import LayerScores
 from memloc.records import read_json, read_table, write_json, write_table
@@ -96,6 +97,17 @@ def test_gradient_norms_are_taken_apart_by_name(results):
     kinds = {"noisy", "clean", "difference"}
     assert set(results.gradients["kind"]) == kinds | {f"frozen {kind}" for kind in kinds}
     assert set(results.gradients["norm"]) == {"L1", "L2"}
+
+
+def test_an_analysis_of_another_version_is_refused_in_a_sentence(tmp_path):
+    study = Study(methods=(), analyses=("generalisation",))
+    run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
+    path = run.folder / "analyse" / "generalisation.parquet"
+    found = Analysis.read(path)
+    old = found.tables["summary"].drop(columns="majority")
+    Analysis(found.name, {**found.tables, "summary": old}).write(path)
+    with pytest.raises(StoreError, match="has no column majority, so another version made it"):
+        memloc.load_results(tmp_path)
 
 
 def test_the_validation_score_is_accuracy_above_chance(results):

@@ -1,4 +1,4 @@
-from itertools import combinations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -9,12 +9,14 @@ from sklearn.metrics import roc_auc_score
 
 from memloc.errors import ScoreError, UnknownName
 from memloc.score.agreement import (
+    PERMUTATIONS,
     accuracy_at_k,
     auroc,
     chance_at_k,
     correlation,
     correlation_interval,
     distance_from_uniform,
+    grouped_p,
     min_max,
     reciprocal_rank,
 )
@@ -45,10 +47,13 @@ def planted_layers(draw):
         ({0, 1}, 2, 0.5),
         (range(2, 4), 1, 0.0),
         (range(2, 4), 2, 0.5),
-        (range(2, 4), 3, 0.5),  # layer 3 surely, layer 2 in half of the orders
-        ({2, 4}, 3, 1 / 3),  # one of the tied two is in, and both are planted
-        ({2, 4}, 4, 0.5),
-        ({0}, 5, 0.2),
+        (range(2, 4), 3, 0.75),  # layer 3 surely, layer 2 in half of the orders
+        ({2, 4}, 3, 1 / 2),  # one of the tied two is in, and both are planted
+        ({2, 4}, 4, 1.0),
+        ({1}, 2, 1.0),  # one planted layer is all that there is to find
+        ({3}, 2, 1.0),
+        ({0}, 2, 0.0),
+        ({0}, 5, 1.0),
     ],
 )
 def test_accuracy_is_the_expected_share_of_planted_layers_among_the_best(planted, k, expected):
@@ -58,8 +63,9 @@ def test_accuracy_is_the_expected_share_of_planted_layers_among_the_best(planted
 @pytest.mark.parametrize("k", range(1, 13))
 def test_uniform_weights_give_chance_exactly(k):
     uniform = layer_weights(window_matrix(np.full(78, 0.3), 12))
-    assert accuracy_at_k(uniform, range(5, 7), k) == pytest.approx(chance_at_k(12, 2), abs=1e-15)
-    assert accuracy_at_k(np.zeros(12), range(5, 7), k) == pytest.approx(2 / 12, abs=1e-15)
+    chance = pytest.approx(chance_at_k(12, 2, k), abs=1e-15)
+    assert accuracy_at_k(uniform, range(5, 7), k) == chance
+    assert accuracy_at_k(np.zeros(12), range(5, 7), k) == chance
 
 
 @quick
@@ -69,12 +75,14 @@ def test_ties_count_as_all_equally_good_choices_do(data, k):
     k = min(k, len(weights))
     choices = list(combinations(range(len(weights)), k))
     best = max(sum(weights[list(c)]) for c in choices)
-    shares = [len(planted & set(c)) / k for c in choices if sum(weights[list(c)]) == best]
+    most = min(k, len(planted))
+    shares = [len(planted & set(c)) / most for c in choices if sum(weights[list(c)]) == best]
     assert accuracy_at_k(weights, planted, k) == pytest.approx(np.mean(shares))
 
 
-def test_chance_is_the_share_of_planted_layers():
-    assert chance_at_k(12, 2) == pytest.approx(1 / 6)
+def test_chance_is_the_share_of_planted_layers_or_of_the_k_where_they_are_fewer():
+    assert chance_at_k(12, 2, 1) == chance_at_k(12, 2, 2) == pytest.approx(1 / 6)
+    assert chance_at_k(12, 1, 2) == pytest.approx(2 / 12)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +177,45 @@ def test_the_exact_p_is_that_of_a_permutation_test(kind):
     )
     assert correlation(x, y, kind).p == pytest.approx(plain.pvalue, abs=1e-12)
     assert correlation(x[::-1], y[::-1], kind).p == pytest.approx(plain.pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["spearman", "pearson"])
+def test_groups_are_permuted_whole(kind):
+    """Against the plain way: every order of the groups, and the coefficient of what then pairs."""
+    x = generator(1).normal(size=(4, 3))
+    y = x + generator(2).normal(size=(4, 3))
+    group, member = (index.ravel() for index in np.indices(x.shape))
+    found = grouped_p(x.ravel(), y.ravel(), group, member, rng=generator(3), kind=kind)
+    plain = [
+        abs(correlation(x.ravel(), y[list(order)].ravel(), kind).rho)
+        for order in permutations(range(4))
+    ]
+    assert found == pytest.approx(np.mean(np.array(plain) >= plain[0] - 1e-9))
+    assert found >= 1 / 24
+
+
+def test_groups_without_some_members_pair_what_they_have():
+    x = np.array([[1.0, 2], [3, np.nan], [5, 6]])
+    y = np.array([[2.0, 1], [4, np.nan], [3, 9]])
+    group, member = np.nonzero(np.isfinite(x))
+    there = np.isfinite(x)
+    found = grouped_p(x[there], y[there], group, member, rng=generator(1), kind="pearson")
+    plain = []
+    for order in permutations(range(3)):
+        moved = y[list(order)]
+        both = there & np.isfinite(moved)
+        plain.append(abs(np.corrcoef(x[both], moved[both])[0, 1]))
+    assert found == pytest.approx(np.mean(np.array(plain) >= plain[0] - 1e-9))
+
+
+def test_orders_of_many_groups_are_drawn():
+    x = generator(1).normal(size=(12, 2))
+    group, member = (index.ravel() for index in np.indices(x.shape))
+    alike = grouped_p(x.ravel(), x.ravel(), group, member, rng=generator(2))
+    assert alike == pytest.approx(1 / (PERMUTATIONS + 1))
+    single = x[:, 0], generator(3).normal(size=12)
+    drawn = grouped_p(*single, np.arange(12), np.zeros(12, int), rng=generator(4))
+    assert drawn == pytest.approx(stats.spearmanr(*single).pvalue, abs=0.03)
 
 
 @pytest.mark.parametrize("kind", ["spearman", "pearson"])

@@ -108,3 +108,9 @@ def test_a_silent_method_claims_nothing_on_nulls():
     null = layers((1, 1, [0, 0]), null=True)
     assert null_claims(pd.concat([real, null])).iloc[0]["called"] == 0
     assert np.isfinite(null_claims(pd.concat([real, null])).iloc[0]["apart"])
+
+
+def test_two_best_layers_can_hold_a_plant_of_one_fully():
+    found = plant_scores(layers((2, 2, [0.3, 0.6, 0.1, 0.0])), ks=(1, 2))
+    assert found["accuracy"].tolist() == [1.0, 1.0]
+    assert found["chance"].tolist() == [0.25, 0.5]

@@ -71,12 +71,16 @@ class Generalisation(Method):
         found = [kept[model] or made[model] for model in models]
         examples = examples_table(found, run.noisy.is_noisy)
         tables = {
-            "summary": summary(examples, run.task.n_classes, len(models), validation_score(run)),
+            "summary": self._summary(run, examples),
             "examples": examples,
             "models": _models_table(found),
         }
         about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(examples)}
         return Result(self.name, tables, about)
+
+    def _summary(self, run: "Run", examples: "pd.DataFrame") -> "pd.DataFrame":
+        n_classes, score = run.task.n_classes, validation_score(run)
+        return summary(examples, run.noisy.assigned, n_classes, self.models, score)
 
     def training(self, run: "Run") -> FineTuneSettings:
         """Fine-tuning as in the run, with this method's rate and epochs."""
@@ -119,14 +123,22 @@ def examples_table(halves: Sequence[Half], is_noisy: BoolArray) -> "pd.DataFrame
 
 
 def summary(
-    examples: "pd.DataFrame", n_classes: int, models: int, validation: float
+    examples: "pd.DataFrame", assigned: IntArray, n_classes: int, models: int, validation: float
 ) -> "pd.DataFrame":
-    """One row: the shares of all and of clean examples that generalise, with intervals."""
+    """One row: the shares of all and of clean examples that generalise, with intervals.
+
+    `majority` is the score of always predicting the most frequent of the `assigned` labels, and
+    `normalised` what is left of the score above it: (score - majority) / (1 - majority).
+    """
     import pandas as pd
 
     clean = examples[~examples["is_noisy"]]
     every, only_clean = (generalised(part, n_classes) for part in (examples, clean))
+    majority = float(np.bincount(assigned).max() / len(assigned))
+    above = [(s - majority) / (1 - majority) for s in (every.estimate, every.low, every.high)]
     row = {
+        **dict(zip(("normalised", "normalised_low", "normalised_high"), above, strict=True)),
+        "majority": majority,
         "score": every.estimate,
         "clean_score": only_clean.estimate,
         "low": every.low,

@@ -110,6 +110,8 @@ def _generalised(found: Result) -> str:
     return (
         f"{row['score']:.0%} of the training examples (95 % interval {row['low']:.0%} to "
         f"{row['high']:.0%}) are predicted better than by chance by those of {row['models']:.0f} "
-        f"models that were not trained on them, {row['clean_score']:.0%} of the clean ones; the "
-        f"validation score is {row['validation_score']:.2f}."
+        f"models that were not trained on them, {row['clean_score']:.0%} of the clean ones; always "
+        f"predicting the most frequent label would score {row['majority']:.0%}, so normalised by "
+        f"that the score is {row['normalised']:.2f}; the validation score is "
+        f"{row['validation_score']:.2f}."
     )

@@ -6,10 +6,11 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from memloc.methods.base import by_reference
 from memloc.protocol import Protocol
 from memloc.records import FloatArray
 from memloc.report.means import usual_depth, wilson_ends
-from memloc.results import Results
+from memloc.results import Results, Reverted
 from memloc.score import claims
 from memloc.score.depth import event_depth
 
@@ -20,7 +21,10 @@ BINARY = "-binary"
 
 @dataclass(frozen=True)
 class Findings:
-    """What figures, tables and sentences are made of; only runs that memorised count."""
+    """What figures, tables and sentences are made of; only runs that memorised count.
+
+    What the reference decides counts only where the reference learnt its own labels.
+    """
 
     results: Results
     resamples: int = claims.RESAMPLES
@@ -32,11 +36,39 @@ class Findings:
         return self.results.protocol
 
     def memorised(self, name: str) -> pd.DataFrame:
-        """A table of the results, without runs that did not memorise."""
+        """A table of the results, without runs that did not memorise.
+
+        Without rows that an unlearnt reference decided, too: swapping, centroids of variants.
+        """
         table: pd.DataFrame = getattr(self.results, name)
         runs = self.results.runs
         kept = runs.loc[runs["memorised"].astype(bool), RUN]
-        return table.merge(kept, on=RUN) if len(table) else table
+        return self._by_learnt_references(table.merge(kept, on=RUN)) if len(table) else table
+
+    @cached_property
+    def unlearnt(self) -> pd.DataFrame:
+        """Runs that memorised, but whose reference weights do not know their own labels."""
+        runs, needed = self.results.runs, self.protocol.verdict.noisy_at_least
+        return runs[runs["memorised"].astype(bool) & (runs["reference_accuracy"] < needed)]
+
+    def outcomes_of(self, run: pd.DataFrame) -> list[Reverted]:
+        """What windows of one run (a row of `runs`) revert, by methods that can be trusted."""
+        found = self.results.outcomes_of(run)
+        if run[RUN].merge(self.unlearnt[RUN]).empty:
+            return found
+        return [each for each in found if each.method not in by_reference()]
+
+    def _by_learnt_references(self, table: pd.DataFrame) -> pd.DataFrame:
+        decided = pd.Series(False, index=table.index)
+        if "method" in table:
+            decided |= table["method"].isin(by_reference())
+        if "variant" in table:
+            decided |= table["variant"] != "plain"
+        if self.unlearnt.empty or not decided.any():
+            return table
+        unlearnt = pd.MultiIndex.from_frame(self.unlearnt[RUN])
+        left_out = decided & pd.MultiIndex.from_frame(table[RUN]).isin(unlearnt)
+        return table[~left_out].reset_index(drop=True)
 
     def whole(self, name: str) -> pd.DataFrame:
         """The same without binarised tasks, which are only compared with the whole ones."""
@@ -124,6 +156,12 @@ class Findings:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     @cached_property
+    def order_agreement(self) -> pd.DataFrame:
+        """Whether models order the tasks alike, by each method: `claims.order_agreement`."""
+        settings, resamples = self.protocol.agreement, self.resamples
+        return claims.order_agreement(self._main("mcog"), settings, resamples=resamples)
+
+    @cached_property
     def event_agreement(self) -> pd.DataFrame:
         """Whether centroids and label probes tell of the same events."""
         if self.main_depths.empty:
@@ -186,8 +224,9 @@ def depth_ends(findings: Findings) -> pd.DataFrame:
     """
     mcog = findings.memorised("mcog")
     methods = _ends(mcog.assign(measure="M-CoG " + mcog["method"].astype(str)), "depth")
-    shared = _measured_everywhere(findings.main_depths)
-    mean = methods[methods["measure"].isin(shared)].groupby(POINT)[["depth_low", "depth_high"]]
+    averaged = claims.methods_of(findings.main_depths, "M-CoG").split(", ")
+    usual = methods["measure"].isin([f"M-CoG {method}" for method in averaged])
+    mean = methods[usual].groupby(POINT)[["depth_low", "depth_high"]]
     events = findings.events
     depth = events["depth"].to_numpy(float)
     filled = {n: event_depth(events[n].to_numpy(float), depth) for n in ("low", "high")}
@@ -218,11 +257,3 @@ def score_ends(findings: Findings) -> pd.DataFrame:
 def _ends(table: pd.DataFrame, name: str, by: str = "measure") -> pd.DataFrame:
     named = {f"{name}_low": ("low", "min"), f"{name}_high": ("high", "max")}
     return pd.DataFrame(table.groupby([*POINT, by]).agg(**named)).reset_index()
-
-
-def _measured_everywhere(depths: pd.DataFrame) -> set[str]:
-    """The single methods' measures that every task and model with one has."""
-    single = depths[depths["measure"].str.startswith("M-CoG ")]
-    points = len(single[POINT].drop_duplicates())
-    counts = single.groupby("measure").size()
-    return set(counts[counts == points].index)

@@ -22,6 +22,14 @@ from memloc.score.uncertainty import bootstrap_counts
 from memloc.seeds import generator
 
 NO_INTERVAL = f"No interval: fewer than {FEWEST_GROUPS} tasks."
+UNEVEN = (
+    "Where classes are uneven, the generalisation score is high for whoever always predicts the "
+    "most frequent label: see the table of scores."
+)
+PERMUTED = (
+    "For p, whole tasks are permuted (all orders up to eight tasks): it is small where both sides "
+    "agree on how tasks differ, whatever all tasks share."
+)
 
 
 def tasks(findings: Findings) -> pd.DataFrame:
@@ -83,6 +91,19 @@ def table_2(tidy: pd.DataFrame) -> pd.DataFrame:
     wide = named.assign(text=coefficients(tidy)).pivot(index=rows, columns="model", values="text")
     wide = wide.loc[list(map(tuple, named[rows].drop_duplicates().to_numpy()))]
     return wide[list(dict.fromkeys(tidy["model"]))].reset_index().rename_axis(columns=None)
+
+
+def scores(tidy: pd.DataFrame) -> pd.DataFrame:
+    """A row a run: its score, that of the most frequent label, and what is left above it."""
+    texts = {
+        "score": estimates(tidy["score"], tidy["low"], tidy["high"]),
+        "normalised": _named(tidy, "normalised"),
+        "clean examples only": estimates(
+            tidy["clean_score"], tidy["clean_low"], tidy["clean_high"]
+        ),
+    }
+    shown = [*POINT, "seed", "score", "majority", "normalised", "clean examples only", "models"]
+    return tidy.assign(**texts)[shown]
 
 
 def table_4(tidy: pd.DataFrame) -> pd.DataFrame:
@@ -208,6 +229,22 @@ def matrix(tidy: pd.DataFrame) -> pd.DataFrame:
     return tidy.assign(**{"ρ": coefficients(tidy)})[[*first, "ρ", "p", "n", "why"]]
 
 
+def orders(tidy: pd.DataFrame) -> pd.DataFrame:
+    """A row a method: mean ρ with its interval, and the range over pairs of models."""
+    ranges = [f"{a:.2f} to {b:.2f}" for a, b in tidy[["least", "largest"]].to_numpy()]
+    texts = {"mean ρ": estimates(tidy["rho"], tidy["low"], tidy["high"]), "single pairs": ranges}
+    return _by_method(tidy.assign(**texts))[["method", *texts, "pairs", "models", "tasks"]]
+
+
+def order_note(tidy: pd.DataFrame) -> str:
+    """What is averaged, and what the paper has."""
+    known = "In brackets: 95 % bootstrap interval over tasks."
+    return (
+        "Mean over pairs of models of ρ over tasks between their M-CoG, as the paper has it for "
+        f"retraining (.85). {NO_INTERVAL if tidy['low'].isna().any() else known}"
+    )
+
+
 COMPARED = (
     *("between", "what", "one", "other", "centroids", "label_probes"),
     *("measure", "large", "model"),
@@ -264,7 +301,7 @@ def _unclear(tidy: pd.DataFrame) -> "list[bool]":
 def coefficient_note(tidy: pd.DataFrame) -> str:
     """What stars and brackets say, or why there are no brackets."""
     known = tidy[tidy["rho"].notna()]
-    words = ["*: p > .05 (exact up to eight pairs)."]
+    words = [f"*: p > .05. {PERMUTED}"]
     if any(_unclear(known)):
         words.append(f"{DAGGER}: some events are at layers where classes cannot be told apart.")
     if known["low"].notna().any():
@@ -272,6 +309,22 @@ def coefficient_note(tidy: pd.DataFrame) -> str:
     if known["low"].isna().any():
         words.append(NO_INTERVAL)
     return " ".join(words)
+
+
+def table_2_note(tidy: pd.DataFrame) -> str:
+    """The same, and which methods the mean centre of gravity is over."""
+    means = tidy.loc[(tidy["measure"] == "M-CoG") & (tidy["methods"] != ""), "methods"]
+    words = f" M-CoG is {averaged(means.iloc[0])}." if len(means) else ""
+    return f"{coefficient_note(tidy)}{words} {UNEVEN}"
+
+
+def averaged(methods: str) -> str:
+    """Of what a centre of gravity is the mean, from the names of the methods."""
+    names = method_order(methods.split(", "))
+    if len(names) == 1:
+        return f"that of {names[0]}"
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"the mean over {listed}, for tasks and models that have all of them"
 
 
 def estimates(

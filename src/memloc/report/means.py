@@ -8,10 +8,13 @@ import pandas as pd
 
 from memloc.records import FloatArray
 from memloc.score.depth import event_depth
+from memloc.score.matrix import window_matrix
 from memloc.score.uncertainty import bootstrap_counts
 from memloc.seeds import generator
 
 RESAMPLES = 1000
+UNDONE = 0.9
+"""Share of the memorised labels that counts as undone."""
 Z = NormalDist().inv_cdf(0.975)
 """Ends of an interval of 95 %, in standard errors."""
 
@@ -66,6 +69,30 @@ def usual_depth(table: pd.DataFrame) -> int:
     """
     found = table.drop_duplicates("model")["depth"].mode()
     return int(found.iloc[0]) if len(found) else 0
+
+
+def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
+    """How many layers have to be changed to undo UNDONE of what was memorised: a row a run, method.
+
+    `best` is the width of the narrowest window that does it. `on_average` is the paper's reading of
+    Figure 3: the first row of the window matrix, in which all layers are 1, whose mean over layers
+    is that large. NaN where no width is enough.
+    """
+    keys = ["task", "model", "seed", "method"]
+    rows = []
+    for key, part in windows.groupby(keys, sort=False):
+        enough = part.loc[part["error"] >= UNDONE, "last"] - part["first"] + 1
+        ends = part[["first", "last"]].itertuples(index=False)
+        known = [range(int(first) - 1, int(last)) for first, last in ends]
+        shares = part["normalised"].to_numpy(np.float64)
+        average = np.nan
+        if np.isfinite(shares).all():
+            matrix = window_matrix(shares, int(part["last"].max()), known)
+            wide = np.flatnonzero(matrix.mean(axis=1) >= UNDONE)
+            average = float(wide[0]) + 1 if len(wide) else np.nan
+        counts = {"best": enough.min(), "on_average": average}
+        rows.append({**dict(zip(keys, key, strict=True)), **counts})
+    return pd.DataFrame(rows, columns=[*keys, "best", "on_average"])
 
 
 def bootstrap_ends(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.records import FloatArray
-from memloc.results import Results
+from memloc.report.findings import Findings
 
 MOST_EXAMPLES = 2500
 """Noisy examples of one task on the page; the others are in the files."""
@@ -47,12 +47,12 @@ def _numbers(values: FloatArray) -> list[Any]:
     return [float(v) if there else None for v, there in zip(short, known, strict=True)]
 
 
-def example_block(results: Results, runs: "list[pd.DataFrame]") -> dict[str, Any] | None:
+def example_block(findings: Findings, runs: "list[pd.DataFrame]") -> dict[str, Any] | None:
     """Noisy examples of one task's runs (one row of `runs` each), and what windows do to them.
 
     A bit for each example and window of each run. None where there are no noisy examples.
     """
-    texts = [results.examples_of(run, noisy_only=True) for run in runs]
+    texts = [findings.results.examples_of(run, noisy_only=True) for run in runs]
     keys = ["example", "text", "original", "assigned"]
     noisy = pd.concat([t[keys] for t in texts]).drop_duplicates()
     if noisy.empty:
@@ -61,7 +61,7 @@ def example_block(results: Results, runs: "list[pd.DataFrame]") -> dict[str, Any
     labels = sorted({*shown["original"], *shown["assigned"]})
     place = {label: i for i, label in enumerate(labels)}
     rows = [[int(e), _cut(t), place[o], place[a]] for e, t, o, a in shown.itertuples(index=False)]
-    found = [_bits(results, run, t[keys], shown) for run, t in zip(runs, texts, strict=True)]
+    found = [_bits(findings, run, t[keys], shown) for run, t in zip(runs, texts, strict=True)]
     return {
         "labels": labels,
         "rows": rows,
@@ -71,13 +71,13 @@ def example_block(results: Results, runs: "list[pd.DataFrame]") -> dict[str, Any
 
 
 def _bits(
-    results: Results, run: pd.DataFrame, texts: pd.DataFrame, shown: pd.DataFrame
+    findings: Findings, run: pd.DataFrame, texts: pd.DataFrame, shown: pd.DataFrame
 ) -> list[dict[str, Any]]:
     """Of every method that changes windows: which of the examples shown each window reverts."""
     numbered = shown.assign(place=np.arange(len(shown)))
     mine = texts.merge(numbered, on=list(shown.columns)).set_index("example")["place"]
     found = []
-    for outcomes in results.outcomes_of(run):
+    for outcomes in findings.outcomes_of(run):
         kept = outcomes.take(np.flatnonzero(np.isin(outcomes.examples, mine.index)))
         places = mine.loc[kept.examples.tolist()].tolist()
         found.append(

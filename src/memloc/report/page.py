@@ -227,7 +227,7 @@ def _example_blocks(findings: Findings) -> Iterator[tuple[str, dict[str, Any]]]:
     runs = findings.first_runs()
     for task in task_order(run["task"].iloc[0] for run in runs):
         of_task = [run for run in runs if run["task"].iloc[0] == task]
-        block = example_block(findings.results, of_task)
+        block = example_block(findings, of_task)
         if block is not None:
             yield task, block
 

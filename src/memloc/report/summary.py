@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import factorial
 from typing import Any
 
 import pandas as pd
 
 from memloc.report.figures.style import method_order
 from memloc.report.findings import Findings
-from memloc.report.means import over_seeds
+from memloc.report.layouts import averaged
+from memloc.report.means import UNDONE, layers_to_undo, over_seeds
 from memloc.report.missing import command
 from memloc.report.words import remarks_on
 from memloc.score.agreement import FEWEST_GROUPS
@@ -106,6 +108,22 @@ def _single(findings: Findings) -> Iterator[str]:
             f"{method.capitalize()} one layer undoes at most {_both(one)}, all layers "
             f"{_both(full)}{_of_runs(len(one))}."
         )
+        widths = layers_to_undo(part)
+        yield (
+            f"To undo {UNDONE:.0%} of them, {method} needs {_widths(widths['best'])} in the best "
+            f"window, and {_widths(widths['on_average'])} on average over windows, which is how "
+            "the paper counts (7 to 10 of 12)."
+        )
+
+
+def _widths(found: "pd.Series") -> str:
+    known = found.dropna()
+    if known.empty:
+        return "more than all layers"
+    low, high = int(known.min()), int(known.max())
+    layers = _count(high, "layer") if low == high else f"{low} to {high} layers"
+    some = f" (in {len(known)} of {_count(len(found), 'run')})" if len(known) < len(found) else ""
+    return f"{layers}{some}"
 
 
 def _both(windows: pd.DataFrame) -> str:
@@ -145,7 +163,16 @@ def _generalisation(findings: Findings) -> Iterator[str]:
     for score, part in pooled[sure(pooled)].groupby("score", sort=False):
         parts = [f"{row['measure']} {_rho(row)}" for row in part.to_dict("records")]
         n = _range(part["n"].min(), part["n"].max(), "d")
-        yield f"Depth and the {score} score, ρ over {n} tasks and models: {', '.join(parts)}."
+        yield (
+            f"Depth and the {score} score, ρ over {n} tasks and models: {', '.join(parts)}."
+            f"{_averaged(part)}"
+        )
+
+
+def _averaged(coefficients: pd.DataFrame) -> str:
+    """Which methods the mean centre of gravity is over, where it is among the coefficients."""
+    means = coefficients.loc[coefficients["measure"] == "M-CoG", "methods"]
+    return "".join(f" M-CoG is {averaged(methods)}." for methods in means.head(1) if methods)
 
 
 def _agreement(findings: Findings) -> Iterator[str]:
@@ -170,12 +197,11 @@ def sure(table: pd.DataFrame) -> "pd.Series":
 
 def _references(findings: Findings) -> Iterator[str]:
     """Runs whose weights without noise did not learn: what is put in from there undoes anything."""
-    runs, needed = findings.memorised("runs"), findings.protocol.verdict.noisy_at_least
-    for row in runs[runs["reference_accuracy"] < needed].to_dict("records"):
+    for row in findings.unlearnt.to_dict("records"):
         yield (
-            f"Swapping says little about {_name(row)}: trained without noise, it predicts only "
-            f"{row['reference_accuracy']:.0%} of its own labels, so its layers undo what they "
-            "never learnt, too; see the clean error."
+            f"{_name(row)} is left out of swapping, of centroids with swapped layers and of what "
+            "follows from them: its reference, trained on the original labels, predicts only "
+            f"{row['reference_accuracy']:.0%} of them, so its layers undo what they never learnt."
         )
 
 
@@ -216,9 +242,11 @@ def _open(findings: Findings) -> Iterator[str]:
     yield from _unrelated(findings)
     yield from _disagreement(findings)
     if any(_lacks_intervals(table) for table in (findings.table_2, findings.agreement)):
+        tasks = findings.whole("runs")["task"].nunique()
         yield (
-            f"Coefficients have no interval, which takes {FEWEST_GROUPS} tasks, and p takes models "
-            "and layers of one task for independent."
+            f"With fewer than {FEWEST_GROUPS} tasks there is no interval for ρ, and p, for which "
+            f"whole tasks are permuted, cannot be below {1 / factorial(tasks):.2f} with "
+            f"{_count(tasks, 'task')}."
         )
 
 
@@ -248,12 +276,15 @@ def _unrelated(findings: Findings) -> Iterator[str]:
         n = _range(part["n"].min(), part["n"].max(), "d")
         yield (
             f"Whether depth goes with the {score} score is not known: ρ over {n} tasks and models "
-            f"cannot be told from 0 ({'; '.join(parts)})."
+            f"cannot be told from 0 ({'; '.join(parts)}).{_averaged(part)}"
         )
     lacking = pooled[pooled["rho"].isna()]
     for (against, reason), part in lacking.groupby(["score", "why"], sort=False):
         measures = ", ".join(part["measure"])
-        yield f"Depth ({measures}) cannot be compared with the {against} score: {reason}."
+        yield (
+            f"Depth ({measures}) cannot be compared with the {against} score: {reason}."
+            f"{_averaged(part)}"
+        )
 
 
 def _disagreement(findings: Findings) -> Iterator[str]:
@@ -261,9 +292,18 @@ def _disagreement(findings: Findings) -> Iterator[str]:
     if table.empty:
         return
     for (between, what), part in table.groupby(["between", "what"], sort=False):
-        if not sure(part).any():
-            pairs = "their only pair" if len(part) == 1 else f"any of {len(part)} pairs"
-            yield f"Whether {between} agree on {what} is not known: no significant ρ for {pairs}."
+        known = part.dropna(subset=["rho"])
+        if sure(part).any():
+            continue
+        if known.empty:
+            yield f"Whether {between} agree on {what} is not known: {part['why'].iloc[0]}."
+            continue
+        pairs = "their only pair" if len(part) == 1 else f"any of {len(part)} pairs"
+        yield (
+            f"Whether {between} agree on {what}, task by task, is not known: ρ is "
+            f"{_range(known['rho'].min(), known['rho'].max(), '.2f')}, but not significant for "
+            f"{pairs} (p is at least {known['p'].min():.2f})."
+        )
 
 
 def _lacks_intervals(table: pd.DataFrame) -> bool:

@@ -30,6 +30,7 @@ _AFTER_KEY: dict[str, tuple[str, ...]] = {
     "label_probes": ("layer", "examples", "labels", "f1", "low", "high", "chance"),
     "generalisation": (
         *("score", "clean_score", "low", "high", "clean_low", "clean_high"),
+        *("majority", "normalised", "normalised_low", "normalised_high"),
         *("validation_score", "models"),
     ),
     "memorisation": (

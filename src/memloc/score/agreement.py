@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -27,7 +27,9 @@ FEWEST = 3
 FEWEST_GROUPS = 5
 """For an interval: resamples of fewer groups are too often all alike."""
 EXACT_UP_TO = 8
-"""Pairs for which p counts all orders: the usual approximation is sure of three in a row."""
+"""Pairs or groups for which p counts all orders: the usual one is sure of three in a row."""
+PERMUTATIONS = 4999
+"""Random orders for p where there are more groups than that."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,9 @@ class Correlation:
 def accuracy_at_k(weights: FloatArray, planted: Collection[int], k: int) -> float:
     """Share of the `k` layers with the largest `weights` (L,) that are planted (from 0).
 
-    Among equal weights (to 12 digits) it is the expected share over all orders, so that uniform
-    weights give chance.
+    Where fewer than `k` layers are planted, it is the share of the planted layers that are among
+    the `k`, so that 1 can be reached: hits / min(k, planted). Among equal weights (to 12 digits)
+    it is the expected share over all orders, so that uniform weights give chance.
     """
     is_planted = _planted_mask(weights, planted)
     if not 1 <= k <= len(weights):
@@ -57,12 +60,13 @@ def accuracy_at_k(weights: FloatArray, planted: Collection[int], k: int) -> floa
     above, tied = rounded > least, rounded == least
     sure = np.count_nonzero(above & is_planted)
     share = is_planted[tied].mean()
-    return float((sure + (k - np.count_nonzero(above)) * share) / k)
+    hits = sure + (k - np.count_nonzero(above)) * share
+    return float(hits / min(k, np.count_nonzero(is_planted)))
 
 
-def chance_at_k(depth: int, n_planted: int) -> float:
-    """Expected accuracy@k of a random order of the layers, whatever k: n_planted / depth."""
-    return n_planted / depth
+def chance_at_k(depth: int, n_planted: int, k: int) -> float:
+    """Expected accuracy@k of a random order of the layers: max(k, n_planted) / depth."""
+    return max(k, n_planted) / depth
 
 
 def reciprocal_rank(weights: FloatArray, planted: Collection[int]) -> float:
@@ -137,14 +141,101 @@ def correlation_interval(  # noqa: PLR0913 - four of them have a usual value
     if n_groups < FEWEST_GROUPS:
         return nowhere
     counts = bootstrap_counts(n_groups, n_resamples, rng)[:, group].astype(np.float64)
+    return _percentiles(estimate, _resampled(x, y, counts, kind), level)
+
+
+def mean_correlation(
+    values: FloatArray,
+    *,
+    rng: Generator,
+    kind: Kind = "spearman",
+    n_resamples: int = 1000,
+    level: float = 0.95,
+) -> Interval:
+    """Mean coefficient over all pairs of columns of `values` (n, m), with its interval over rows.
+
+    Pairs of columns without a coefficient are left out; all is NaN where there is no other, and
+    the interval where there are fewer than five rows to draw.
+    """
+    counts = bootstrap_counts(len(values), n_resamples, rng).astype(np.float64)
+    estimates, draws = [], []
+    for one, other in combinations(values.T, 2):
+        found = correlation(one, other, kind)
+        if not found.why:
+            there = np.isfinite(one) & np.isfinite(other)
+            estimates.append(found.rho)
+            draws.append(_resampled(one[there], other[there], counts[:, there], kind))
+    if not estimates or len(values) < FEWEST_GROUPS:
+        return Interval(float(np.mean(estimates or [np.nan])), np.nan, np.nan, level)
+    return _percentiles(float(np.mean(estimates)), np.mean(draws, axis=0), level)
+
+
+def _resampled(x: FloatArray, y: FloatArray, counts: FloatArray, kind: Kind) -> FloatArray:
+    """Coefficients (draws,) where pair i is there `counts[:, i]` times."""
     if kind == "spearman":
         x, y = _weighted_ranks(x, counts), _weighted_ranks(y, counts)
-    found = _weighted_pearson(x, y, counts)
+    return _weighted_pearson(x, y, counts)
+
+
+def _percentiles(estimate: float, found: FloatArray, level: float) -> Interval:
+    """The interval of the resamples that have a coefficient."""
     kept = found[np.isfinite(found)]
     if not len(kept):
-        return nowhere
+        return Interval(estimate, np.nan, np.nan, level)
     low, high = np.quantile(kept, [(1 - level) / 2, (1 + level) / 2])
     return Interval(estimate, float(low), float(high), level, len(found) - len(kept))
+
+
+def grouped_p(
+    x: FloatArray,
+    y: FloatArray,
+    groups: NDArray[Any],
+    members: NDArray[Any],
+    *,
+    rng: Generator,
+    kind: Kind = "spearman",
+) -> float:
+    """Two-sided p of the coefficient of `x` (n,) and `y` (n,) when whole groups are permuted.
+
+    A group's numbers in `y` stay together, so what its members have in common does not count as
+    evidence: p is the share of the orders of groups that put the coefficient as far from 0. Pair i
+    is that of `members[i]` in `groups[i]`, e.g. a model (or model and layer) in a task; where a
+    member lacks in the group it is moved to, there is no pair. Up to eight groups p is exact.
+    """
+    if kind == "spearman":
+        x, y = stats.rankdata(x), stats.rankdata(y)
+    group, member = (np.unique(each, return_inverse=True)[1] for each in (groups, members))
+    shape = group.max() + 1, member.max() + 1
+    there, ones, others = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    there[group, member] = 1
+    ones[group, member], others[group, member] = x - x.mean(), y - y.mean()
+    sides = [(there, there), (ones, there), (there, others)]
+    sides += [(ones**2, there), (there, others**2), (ones, others)]
+    orders = _some_orders(len(there), rng)
+    # What a pairing of two groups adds to each sum; an order of the groups adds up its pairings.
+    sums = [(a @ b.T)[np.arange(len(there)), orders].sum(1) for a, b in sides]
+    found = np.abs(_pearson_of_sums(*sums))
+    # The first order is the one found; those without a coefficient count against it.
+    return float(np.mean(~(found < found[0] * (1 - 1e-9))))
+
+
+def _pearson_of_sums(*sums: FloatArray) -> FloatArray:
+    """Coefficients from the sums of 1, x, y, x², y² and xy; NaN where a side is constant."""
+    n, x, y, xx, yy, xy = sums
+    under = (n * xx - x**2) * (n * yy - y**2)
+    over = n * xy - x * y
+    enough = under > 1e-12 * (n * n * xx * yy)
+    return np.asarray(
+        np.divide(over, np.sqrt(np.abs(under)), out=np.full(len(n), np.nan), where=enough)
+    )
+
+
+def _some_orders(n: int, rng: Generator) -> NDArray[np.int64]:
+    """All orders of few things, or some random ones; the given one first."""
+    if n <= EXACT_UP_TO:
+        return _orders(n)
+    given = np.arange(n)
+    return np.vstack([given, rng.permuted(np.tile(given, (PERMUTATIONS, 1)), axis=1)])
 
 
 def _exact_p(pairs: FloatArray, kind: Kind) -> float:

@@ -2,8 +2,10 @@
 
 Every function takes tables with the columns task, model and seed, and returns a table with a row a
 coefficient. Numbers are means over seeds first. An event that never happens is deeper than any
-layer: it counts as the layer after the last. Intervals are bootstrap intervals over tasks, since
-what several models (or layers) say of one task is not independent; p-values do not know that.
+layer: it counts as the layer after the last. What several models (or layers) say of one task is not
+independent, so tasks are what is drawn: intervals are bootstrap intervals over tasks, and for p
+whole tasks are permuted, each with all of its models and layers. p is small where the two sides
+agree on how tasks differ; what all tasks share, such as a model that is deeper, does not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,14 @@ import numpy as np
 import pandas as pd
 
 from memloc.protocol import AgreementSettings
-from memloc.score.agreement import Kind, correlation, correlation_interval, min_max
+from memloc.score.agreement import (
+    Kind,
+    correlation,
+    correlation_interval,
+    grouped_p,
+    mean_correlation,
+    min_max,
+)
 from memloc.score.depth import event_depth
 from memloc.seeds import generator
 
@@ -27,6 +36,8 @@ POINT = ["task", "model"]
 NUMBERS = ("rho", "p", "n", "low", "high", "why")
 """Of a coefficient; `why` says why it is NaN, where it is."""
 MARKS = ("n_never", "n_inseparable")
+USUAL = 0.5
+"""A method that more than this share of the tasks and models has is part of their mean M-CoG."""
 SETTINGS = AgreementSettings()
 RESAMPLES = 1000
 
@@ -36,8 +47,9 @@ def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.D
 
     Columns: task, model, measure, depth (mean over seeds, in layers), layers (of the model),
     n (seeds), n_never and n_inseparable (seeds in which the event never happens, or happens at a
-    layer where the classes cannot be told apart). `M-CoG swapping` and so on are single methods;
-    `M-CoG` is the mean over those that every task and model in the tables has.
+    layer where the classes cannot be told apart), methods (that the depth is by). `M-CoG swapping`
+    and so on are single methods; `M-CoG` is the mean over those that most tasks and models have,
+    of the tasks and models that have all of them.
     """
     layers = runs.groupby(POINT)[["depth"]].first().reset_index()
     layers = layers.rename(columns={"depth": "layers"})
@@ -55,6 +67,7 @@ def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.D
         n=("depth", "size"),
         n_never=("never", "sum"),
         n_inseparable=("inseparable", "sum"),
+        methods=("methods", "first"),
     )
     return table.reset_index()
 
@@ -77,7 +90,8 @@ def depth_and_generalisation(
     """Table 2: Spearman's ρ over tasks between depth and each score, per model and pooled.
 
     `depth` is what `depths` returned, `scores` what `task_scores` did. Pooled depths are shares of
-    the model's layers. `n_never` and `n_inseparable` count points of which some seed is like that.
+    the model's layers. `n_never` and `n_inseparable` count points of which some seed is like that;
+    `methods` names those that a centre of gravity is by.
     """
     rows = []
     for score in ("generalisation", "validation"):
@@ -85,9 +99,10 @@ def depth_and_generalisation(
             points = _share(depth, measure).merge(scores, on=POINT)
             for model, part in _by_model(points):
                 found = _coefficient(part, measure, score, "spearman", resamples)
-                marks = _marks(part.dropna(subset=[measure, score]))
-                rows.append({"score": score, "measure": measure, "model": model, **found, **marks})
-    return _table(rows, ["score", "measure", "model"], settings, MARKS)
+                found |= _marks(part.dropna(subset=[measure, score]))
+                found |= {"methods": methods_of(depth, measure)}
+                rows.append({"score": score, "measure": measure, "model": model, **found})
+    return _table(rows, ["score", "measure", "model"], settings, (*MARKS, "methods"))
 
 
 def event_agreement(
@@ -149,6 +164,37 @@ def model_agreement(
             found = _coefficient(wide, a, b, settings.between_models, resamples)
             rows.append({"one": a, "other": b, **found})
     return _table(rows, ["one", "other"], settings)
+
+
+def order_agreement(
+    mcog: pd.DataFrame, settings: AgreementSettings = SETTINGS, resamples: int = RESAMPLES
+) -> pd.DataFrame:
+    """Figure 6: do models order the tasks alike? Mean ρ over pairs of models, a row a method.
+
+    `least` and `largest` are those of single pairs; the interval is over tasks.
+    """
+    rows = []
+    for method, part in mcog.groupby("method", sort=False):
+        wide = _wide(part, "mcog", by="model", point=["task"])
+        kind = settings.between_models
+        columns = wide.to_numpy().T
+        found = [correlation(a, b, kind) for a, b in combinations(columns, 2)]
+        known = [each.rho for each in found if not each.why]
+        if not known:
+            continue
+        mean = mean_correlation(
+            wide.to_numpy(),
+            kind=kind,
+            n_resamples=resamples,
+            rng=generator(0, "bootstrap", "claims"),
+        )
+        ends = {"low": mean.low, "high": mean.high, "least": min(known), "largest": max(known)}
+        counts = {"pairs": len(known), "models": wide.shape[1], "tasks": len(wide)}
+        rows.append({"method": method, "rho": mean.estimate, **ends, **counts})
+    return pd.DataFrame(rows, columns=ORDERS)
+
+
+ORDERS = ["method", "rho", "low", "high", "least", "largest", "pairs", "models", "tasks"]
 
 
 def size_agreement(
@@ -222,20 +268,29 @@ def _event_depths(events: pd.DataFrame) -> pd.DataFrame:
     plain = events[events["variant"] == "plain"]
     columns = {"event": "measure", "layer": "depth"}
     found = plain.rename(columns=columns)[[*POINT, "measure", "depth", "separable"]]
-    return found.assign(is_event=True)
+    return found.assign(is_event=True, methods="")
+
+
+def methods_of(depth: pd.DataFrame, measure: str) -> str:
+    """Which methods a measure in a table of `depths` is the mean of; of an event: none."""
+    return next(iter(depth.loc[depth["measure"] == measure, "methods"]), "")
 
 
 def _mcog_depths(mcog: pd.DataFrame) -> pd.DataFrame:
-    """Each method's, and their mean over the methods that all tasks and models have."""
+    """Each method's, and their mean over the methods that most tasks and models have."""
     wide = _wide(mcog, "mcog", by="method", point=[*POINT, "seed"])
-    shared = [m for m in wide if wide[m].notna().groupby(level=POINT).any().all()]
+    over_seeds = wide.groupby(level=POINT).transform("mean")
+    shares = over_seeds.groupby(level=POINT).first().notna().mean()
+    usual = [str(method) for method in shares.index[shares > USUAL]]
     named = wide.rename(columns=lambda method: f"M-CoG {method}")
-    if shared:
-        # A seed that a method was not tried on counts as that method's mean over the others.
-        over_seeds = wide[shared].groupby(level=POINT).transform("mean")
-        named["M-CoG"] = wide[shared].fillna(over_seeds).mean(axis=1)
+    if usual:
+        # A seed that a method was not tried on counts as that method's mean over the others; a
+        # task and model that lacks a method has no mean, since methods differ in depth.
+        named["M-CoG"] = wide[usual].fillna(over_seeds[usual]).mean(axis=1, skipna=False)
     found = named.reset_index().melt([*POINT, "seed"], var_name="measure", value_name="depth")
-    return found.drop(columns="seed").dropna().assign(is_event=False, separable=True)
+    found = found.drop(columns="seed").dropna().assign(is_event=False, separable=True)
+    single = found["measure"].astype(str).str.removeprefix("M-CoG ")
+    return found.assign(methods=single.where(found["measure"] != "M-CoG", ", ".join(usual)))
 
 
 def _share(depth: pd.DataFrame, measure: str) -> pd.DataFrame:
@@ -263,22 +318,27 @@ def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def _coefficient(
     points: pd.DataFrame, x: str, y: str, kind: Kind, resamples: int
 ) -> dict[str, object]:
-    """Coefficient of two columns, with its interval over the tasks in the index."""
+    """Coefficient of two columns, with p and interval over the tasks in the index."""
     pairs = points[[x, y]].astype(float).dropna()
     values = pairs.to_numpy()
     found = correlation(values[:, 0], values[:, 1], kind)
     if found.why:
         return {**_nothing(found.why), "n": found.n}
-    tasks = pairs.index.get_level_values("task").to_numpy()
+    tasks = pairs.index.get_level_values("task")
+    p = found.p
+    if not tasks.is_unique:
+        group, member = (pd.factorize(i)[0] for i in (tasks, pairs.reset_index("task").index))
+        rng = generator(0, "permutation", "claims")
+        p = grouped_p(values[:, 0], values[:, 1], group, member, kind=kind, rng=rng)
     interval = correlation_interval(
         *values.T,
-        groups=tasks,
+        groups=tasks.to_numpy(),
         kind=kind,
         n_resamples=resamples,
         rng=generator(0, "bootstrap", "claims"),
     )
     ends = {"low": interval.low, "high": interval.high}
-    return {"rho": found.rho, "p": found.p, "n": found.n, **ends, "why": ""}
+    return {"rho": found.rho, "p": p, "n": found.n, **ends, "why": ""}
 
 
 def _nothing(why: str) -> dict[str, object]:

@@ -44,12 +44,14 @@ def plant_scores(
         planted = range(int(key["first"]) - 1, int(key["last"]))
         shared = {
             **key,
-            "chance": chance_at_k(len(weights), len(planted)),
             "mrr": reciprocal_rank(weights, planted),
             "auroc": auroc(weights, planted),
             "validation": key["task"] in validation_tasks,
         }
-        rows += [{**shared, "k": k, "accuracy": accuracy_at_k(weights, planted, k)} for k in ks]
+        for k in ks:
+            chance = chance_at_k(len(weights), len(planted), k)
+            accuracy = accuracy_at_k(weights, planted, k)
+            rows.append({**shared, "chance": chance, "k": k, "accuracy": accuracy})
     columns = [*KEY, "chance", "mrr", "auroc", "validation", "k", "accuracy"]
     return pd.DataFrame(rows, columns=columns).drop(columns="null")
 

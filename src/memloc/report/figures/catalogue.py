@@ -38,7 +38,7 @@ def _texts(findings: Findings) -> pd.DataFrame:
     parts = []
     for run in findings.first_runs():
         texts = results.examples_of(run, noisy_only=True).drop(columns="is_noisy")
-        for outcomes in results.outcomes_of(run):
+        for outcomes in findings.outcomes_of(run):
             drawn = outcomes.take(spread(example_weights(outcomes.wrong, outcomes.windows)))
             parts.append(drawn.table().merge(texts, on="example"))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
@@ -49,9 +49,9 @@ FIGURES: tuple[Figure, ...] = (
         "control-methods",
         "control",
         "How often each method finds planted layers",
-        "Wrong labels were planted in two known layers. The bars say which share of the k layers "
-        "that a method ranks highest are planted ones: means over planted runs with 95 % Wilson "
-        "intervals; the dashed line is chance.",
+        "Wrong labels were planted in known layers. The bars say which share of the k layers that "
+        "a method ranks highest are planted ones (where fewer than k are planted: which share of "
+        "those): means over planted runs with 95 % Wilson intervals; the grey mark is chance.",
         "2, left",
         _any("control"),
         draw.control_accuracy,
@@ -95,7 +95,9 @@ FIGURES: tuple[Figure, ...] = (
         "control",
         "What the gradients' post-processing does",
         "Norms of the mean gradient of each layer in the control set-up: of the frozen weights, of "
-        "clean and of noisy examples; then scaled to sum 1, without and with the two steps. Single "
+        "clean and of noisy examples; then scaled to sum 1, without and with the two steps. Panel "
+        "a is of noisy examples, which panel f is divided by; the published code draws clean ones "
+        "there, and every line of the paper is a mean over MRPC and TREC, not one task. Single "
         "numbers: there are no intervals.",
         "21",
         _any("control_gradients"),
@@ -131,9 +133,11 @@ FIGURES: tuple[Figure, ...] = (
         "single-layers",
         "layers",
         "One layer is not enough",
-        "The largest memorisation error that changing a single layer brings, mean over seeds; "
-        "rules reach from the lowest to the highest end of the seeds' 95 % Wilson intervals. A "
-        "hover shows the error on clean examples and the difference.",
+        "The largest memorisation error that changing a single layer brings, found seed by seed, "
+        "then the mean over seeds; rules reach from the lowest to the highest end of the seeds' "
+        "95 % Wilson intervals. The published code takes the largest of the means over seeds, and "
+        "divides retraining's errors by that of all layers: the same for one seed and swapping, "
+        "otherwise other numbers. A hover shows the error on clean examples and the difference.",
         "4",
         _whole("windows"),
         draw.single_layers,
@@ -144,7 +148,8 @@ FIGURES: tuple[Figure, ...] = (
         "Centre of gravity, model by model",
         "The memorisation centre of gravity (M-CoG) of the layer weights, mean over seeds; rules "
         "reach from the lowest to the highest end of the seeds' 95 % intervals (bootstrap over "
-        "examples; gradients: jackknife over groups of examples).",
+        "examples; gradients: jackknife over groups of examples). How far models order the tasks "
+        "alike is in the table of orders.",
         "6",
         _whole("mcog"),
         draw.mcog_by_model,
@@ -205,7 +210,7 @@ FIGURES: tuple[Figure, ...] = (
         "Depth of memorisation against the generalisation score (by models trained on halves) or "
         "the validation score; a point a task and model, means over seeds. Rules reach from the "
         "lowest to the highest end of the seeds' 95 % intervals (validation: Wilson's; others: "
-        "bootstrap over examples; of M-CoG, the mean over methods that all have, the means of the "
+        "bootstrap over examples; of M-CoG, the mean over methods that most have, the means of the "
         "methods' ends). Hollow: an event at a layer where the classes cannot be told apart.",
         "Table 2",
         lambda findings: findings.points,
@@ -217,8 +222,9 @@ FIGURES: tuple[Figure, ...] = (
         "depth",
         "Do methods agree, and models?",
         "Rank correlations over tasks and models (between methods) or tasks and methods (between "
-        "models); a star: p > .05. Below them: 95 % bootstrap intervals over tasks, which need "
-        "five tasks.",
+        "models); a star: p > .05, where whole tasks are permuted: agreement that all tasks share "
+        "does not make p small. Below them: 95 % bootstrap intervals over tasks, which need five "
+        "tasks.",
         "8 and 9",
         lambda findings: findings.agreement,
         draw.agreement,

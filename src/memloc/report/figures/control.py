@@ -12,7 +12,7 @@ from memloc.score.planted import mean_scores
 def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart:
     """Share of the k best layers that are planted ones, by method; a panel a task or model.
 
-    The mean over planted windows, its interval, and chance as a dashed line.
+    The mean over planted windows, its interval, and chance as a mark.
     """
     by = ["method"] if panel is None else [panel, "method"]
     drawn = mean_scores(table, by)
@@ -37,7 +37,7 @@ def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart
     )
     bars = base.mark_bar().encode(x=x, color=colour)
     ends = base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
-    chance = alt.Chart().mark_rule(strokeDash=[5, 4], color=GREY).encode(x="mean(chance):Q")
+    chance = base.mark_tick(color=GREY, thickness=3).encode(x="chance:Q")
     chart = alt.layer(bars, ends, chance, data=drawn)
     if panel is None:
         return chart.properties(width=420, height=240)
