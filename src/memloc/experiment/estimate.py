@@ -175,8 +175,10 @@ class _Costs:
         looking = (self.n + validation) * self.predict / self.protocol.finetune.measure_every
         whole = epochs * (n * self.update + looking)
         trainings = ("final" in weights or "memorised" in weights) + ("reference" in weights)
-        # Only the head learns, on vectors that are there.
-        frozen = 0.1 * whole if "frozen" in weights else 0.0
+        # Only the head learns, on vectors that are there if nothing below it varies or counts.
+        own = self.protocol.finetune
+        kept = not own.frozen_dropout and own.clip_over == "trained"
+        frozen = (0.1 if kept else 1.0) * whole if "frozen" in weights else 0.0
         return float(trainings * whole + frozen)
 
     def _plant(self) -> float:
@@ -194,7 +196,8 @@ class _Costs:
         windows = depth * (depth + 1) / 2
         retrained = protocol.retraining.epochs * (self.n - 2 * self.noisy) * self.update
         # A window learns from its first layer on: on average that many of all layers.
-        share = (2 * depth + 1) / (3 * depth)
+        kept = not protocol.retraining.frozen_dropout and protocol.finetune.clip_over == "trained"
+        share = (2 * depth + 1) / (3 * depth) if kept else 1.0
         probes = protocol.probes.epochs * self.n * self.probe
         own = protocol.generalisation
         half = own.epochs * own.share * self.n * self.update + self.n * self.predict

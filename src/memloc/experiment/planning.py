@@ -275,7 +275,7 @@ class _Makers:
             name="report",
             kind="report",
             what={},
-            parts={"page": Part(self._settings(("agreement",)), ())},
+            parts={"page": Part(self._settings(("agreement", "summary")), ())},
             outputs=("report/index.html",),
             inputs=tuple(step.name for step in made),
             soft=True,

@@ -29,8 +29,8 @@ from memloc.records import BoolArray, IntArray, read_json, versions, write_json
 from memloc.score.matrix import windows
 from memloc.seeds import generator
 from memloc.train.evaluate import evaluating, length_batches
-from memloc.train.finetune import Objective, learning, train_epoch
-from memloc.train.gathering import Parameters
+from memloc.train.finetune import Objective, counted_groups, learning, train_epoch
+from memloc.train.gathering import Parameters, merged
 
 MEMORY = 2**30
 """Bytes for the states below a window; more of them go to a file."""
@@ -94,7 +94,7 @@ class Setup:
     pretrained: list[list[Tensor]]
     """The parameters of each block before fine-tuning."""
     after: tuple[str, ...]
-    """Names of the parameters after the last block, which always learn."""
+    """Names of the parameters after the last block that learn with every window."""
     forward: Prefix | Plain
     labels: Tensor
     """Assigned ones, of all examples."""
@@ -125,23 +125,25 @@ def prepared(subject: Subject, memory: int = MEMORY) -> Iterator[Setup]:
     stack, encoded, settings = final.stack, subject.encode(final), subject.protocol.retraining
     train, held_out = _split(subject)
     folder = subject.work / "retraining"
+    training, parts = _training(subject.protocol), find_parts(stack)
+    still = () if settings.trains_pooler else parts.pooler
     forward: Prefix | Plain
-    if settings.frozen_dropout:
-        forward = Plain(stack, encoded)
+    if settings.frozen_dropout or training.clip_over == "all":
+        forward = Plain(stack, encoded, dropout=settings.frozen_dropout)
     else:
         forward = Prefix(stack, encoded, folder, memory)
     try:
         yield Setup(
             stack=stack,
             pretrained=[[p.detach() for p in b.parameters()] for b in pretrained.stack.blocks],
-            after=find_parts(stack).after,
+            after=tuple(name for name in parts.after if name not in still),
             forward=forward,
             labels=torch.from_numpy(subject.noisy.assigned).to(stack.device),
             lengths=encoded.lengths,
             train=train,
             held_out=held_out,
             noisy=subject.noisy_rows,
-            settings=_training(subject.protocol),
+            settings=training,
             seed=settings.seed,
             frozen_dropout=settings.frozen_dropout,
             folder=folder,
@@ -174,9 +176,10 @@ def piece(setup: Setup, window: range, advance: Advance = lambda _: None) -> Pie
 def retrain_window(setup: Setup, window: range, advance: Advance = lambda _: None) -> Piece:
     """Reset a window, train it and what follows the blocks, and see which labels are lost."""
     groups = setup.learning_in(window)
+    counted = counted_groups(setup.stack, groups, setup.settings)
     setup.forward.reach(window.start)
     with _reset(setup, window, groups):
-        with learning(setup.stack.model, groups) as tensors:
+        with learning(setup.stack.model, [*groups, *counted]) as tensors:
             if not setup.frozen_dropout:
                 for index in set(range(setup.stack.depth)) - set(window):
                     setup.stack.blocks[index].eval()
@@ -185,9 +188,10 @@ def retrain_window(setup: Setup, window: range, advance: Advance = lambda _: Non
                 logits=lambda rows: setup.forward.logits(setup.train[rows]),
                 labels=setup.labels[setup.train],
                 lengths=setup.lengths[setup.train],
-                tensors=_merged(tensors),
+                tensors=_merged(tensors[: len(groups)]),
                 parameters=_merged(groups),
                 settings=setup.settings,
+                counted=merged(tensors[len(groups) :]),
             )
             for epoch in range(1, setup.settings.epochs + 1):
                 train_epoch([objective], setup.seed, epoch, advance)

@@ -131,20 +131,22 @@ FIGURES: tuple[Figure, ...] = (
         "single-layers",
         "layers",
         "One layer is not enough",
-        "The largest memorisation error that changing a single layer brings, mean over seeds; "
-        "rules reach from the lowest to the highest end of the seeds' 95 % Wilson intervals. A "
-        "hover shows the error on clean examples and the difference.",
+        "The largest memorisation error that changing a single layer brings, mean over seeds "
+        "(of the same layer for all seeds where `summary.single_layer` is `largest mean`); rules "
+        "reach from the lowest to the highest end of the seeds' 95 % Wilson intervals. A hover "
+        "shows the error on clean examples and the difference.",
         "4",
-        _whole("windows"),
+        lambda findings: findings.single_layers,
         draw.single_layers,
     ),
     Figure(
         "mcog-models",
         "depth",
         "Centre of gravity, model by model",
-        "The memorisation centre of gravity (M-CoG) of the layer weights, mean over seeds; rules "
-        "reach from the lowest to the highest end of the seeds' 95 % intervals (bootstrap over "
-        "examples; gradients: jackknife over groups of examples).",
+        "The memorisation centre of gravity (M-CoG) of the layer weights, mean over seeds (of "
+        "weights averaged over seeds where `summary.mcog` is `of mean weights`); rules reach from "
+        "the lowest to the highest end of the seeds' 95 % intervals (bootstrap over examples; "
+        "gradients: jackknife over groups of examples).",
         "6",
         _whole("mcog"),
         draw.mcog_by_model,
