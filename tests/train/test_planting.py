@@ -219,23 +219,35 @@ def test_what_a_plant_trains_decides_its_weights(tiny_model, tmp_path, name):
         train_run(other, tmp_path, ["frozen"])
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_planted_run_trains_the_final_norm_where_that_is_asked(tiny_model, tmp_path, asked):
+    """The auxiliary task, which always does, moves nothing at so low a rate."""
+    changes = {"control__auxiliary_learning_rate": 1e-30, "control__trains_pooler_and_norm": asked}
+    model = str(tiny_model("opt", depth=DEPTH))
+    run = train_run(planted_recipe(model, **changes), tmp_path, ["final"])
+    start, final = (m.model.state_dict() for m in (run.load_pretrained(1), run.load("final")))
+    norm = "model.decoder.final_layer_norm.bias"
+    assert torch.allclose(start[norm], final[norm], rtol=0, atol=1e-12) != asked
+
+
 @pytest.mark.parametrize("beside", [False, True])
 def test_the_frozen_weights_of_a_plant_are_trained_alone_or_beside_the_auxiliary_task(
     tiny_model, tmp_path, beside
 ):
     model = str(tiny_model("bert", depth=DEPTH, dropout=0.1))
     changes = {"control__frozen_beside_auxiliary": beside, "control__trains_pooler_and_norm": True}
-    recipe = planted_recipe(model, control__auxiliary_learning_rate=1e-3, **changes)
+    changes |= {"control__auxiliary_learning_rate": 1e-3, "finetune__frozen_seed": 1}
+    recipe = planted_recipe(model, **changes)
     run = train_run(recipe, tmp_path / "one", ["frozen"])
     start, frozen = run.load_pretrained(1), run.load("frozen")
     for before, after in zip(start.stack.blocks, frozen.stack.blocks, strict=True):
         pairs = zip(before.parameters(), after.parameters(), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs) != beside
     assert ("auxiliary_loss" in run.training()) == beside
-    elsewhere = replace(recipe, plant=replace(recipe.plant, window=range(3, 4)))
+    elsewhere = replace(recipe, seed=2, plant=replace(recipe.plant, window=range(3, 4)))
     other = train_run(elsewhere, tmp_path / "other", ["frozen"]).load("frozen")
     for a, b in zip(frozen.model.parameters(), other.model.parameters(), strict=True):
-        assert torch.equal(a, b)  # whatever the window
+        assert torch.equal(a, b)  # whatever the window and the run's seed
 
 
 def test_a_planted_run_is_told_from_one_that_is_not(tiny_model, tmp_path):
