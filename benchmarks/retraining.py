@@ -91,7 +91,7 @@ def _setup(hidden: int, encoded: Encoded, labels: IntArray, epochs: int) -> Setu
         stack=stack,
         pretrained=[[p.detach() for p in block.parameters()] for block in pretrained.blocks],
         after=find_parts(stack).after,
-        forward=Plain(stack, encoded),
+        forward=Plain(stack, encoded, dropout=True),
         labels=torch.from_numpy(labels),
         lengths=encoded.lengths,
         train=np.sort(train),

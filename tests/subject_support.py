@@ -80,7 +80,9 @@ def plainly_retrained(setup, encoded, window, rows):
             batch = setup.train[picked]
             logits = stack.logits(to_batch(encoded, batch, stack.device))
             torch.nn.functional.cross_entropy(logits, setup.labels[batch]).backward()
-            torch.nn.utils.clip_grad_norm_(learning, settings.clip)
+            everything = settings.clip_over == "all"
+            clipped = stack.model.parameters() if everything else learning
+            torch.nn.utils.clip_grad_norm_(clipped, settings.clip)
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * schedule(done, total, settings.warmup)
             optimiser.step()

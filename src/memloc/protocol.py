@@ -49,9 +49,16 @@ class FineTuneSettings(Settings):
     weight_decay: float = published(0.01, ge=0)
     """AdamW's, on every trained parameter."""
     clip: float = published(1.0, gt=0)
-    """Largest norm of the gradient over the trained parameters."""
+    """Largest norm of the gradient."""
+    clip_over: Literal["trained", "all"] = ours("trained")
+    """Whose gradients count in that norm: those of the trained parameters, or the frozen ones' as
+    well, which are computed for it and not used otherwise."""
     freeze_embeddings: bool = paper(True, "§3")
     """Whether input embeddings stay as they were pre-trained."""
+    frozen_dropout: bool = ours(False)
+    """Whether the frozen blocks run with dropout while θ_F is trained."""
+    frozen_seed: int | None = ours(None, ge=0)
+    """The model seed of θ_F, so that all runs of a task have the same; none given: the run's."""
     length_grouped: bool = ours(False)
     """Whether a batch takes examples of similar length (less padding, another order)."""
     autocast: Literal["none", "bf16"] = ours("none")
@@ -83,6 +90,12 @@ class ControlSettings(Settings):
     """The task that changes every layer, with its original labels and its own head."""
     auxiliary_learning_rate: float = published(5e-6, gt=0)
     """Its peak rate; it has its own optimiser and schedule."""
+    trains_pooler_and_norm: bool = paper(False, "§3.2")
+    """Whether the noisy task also trains what follows the blocks (pooler, final norm), besides its
+    window and its head."""
+    frozen_beside_auxiliary: bool = ours(False)
+    """Whether θ_F of a plant is trained beside the auxiliary task, which changes every layer and
+    runs with dropout, or on the noisy task alone."""
     auxiliary_examples: int | None = ours(None, ge=2)
     """Training examples of the auxiliary task, drawn at random; none given: all."""
     learning_rate: float | None = ours(None, gt=0)
@@ -141,6 +154,20 @@ class AgreementSettings(Settings):
     """Coefficients with a larger p are marked."""
 
 
+class SummarySettings(Settings):
+    """How results of several seeds, layers and models become one number."""
+
+    mcog: Literal["mean over seeds", "of mean weights"] = paper("mean over seeds", "§4")
+    """The M-CoG of each seed and then their mean, or that of layer weights averaged over seeds."""
+    single_layer: Literal["mean of largest", "largest mean"] = paper("mean of largest", "Figure 4")
+    """The largest error of one layer: of each seed, plain, and then their mean; or the largest of
+    the layers' means over seeds, divided by the error of all layers where a method's are."""
+    binarised_events: Literal["tasks and models", "task means"] = paper(
+        "tasks and models", "appendix C"
+    )
+    """What events of multi-class and binarised tasks are compared over."""
+
+
 MEMORISED_ONLY = (
     *("finetune.near_ceiling", "finetune.near_ceiling_score"),
     *("finetune.without_near_ceiling", "finetune.measure_every"),
@@ -179,6 +206,7 @@ class Protocol(RunSettings):
     verdict: VerdictSettings = VerdictSettings()
     control: ControlSettings = ControlSettings()
     agreement: AgreementSettings = AgreementSettings()
+    summary: SummarySettings = SummarySettings()
 
     def method(self, name: str) -> "Method":
         """The method called `name` with its settings."""
@@ -195,6 +223,7 @@ class Protocol(RunSettings):
 
 REFERENCE: dict[str, Any] = {
     "preset": "reference",
+    "version": 2,
     "gradients.objective": "logit",
     "finetune.near_ceiling_score": "macro F1",
     "finetune.without_near_ceiling": "use last epoch",
@@ -211,6 +240,15 @@ REFERENCE: dict[str, Any] = {
     "label_probes.first_epoch": 26,
     "label_probes.first_layer": 0,
     "label_probes.chance": "shuffled labels",
+    "finetune.clip_over": "all",
+    "finetune.frozen_dropout": True,
+    "finetune.frozen_seed": 1,
+    "control.trains_pooler_and_norm": True,
+    "control.frozen_beside_auxiliary": True,
+    "retraining.trains_pooler": False,
+    "summary.mcog": "of mean weights",
+    "summary.single_layer": "largest mean",
+    "summary.binarised_events": "task means",
 }
 """Where the published code differs from the text."""
 

@@ -1,8 +1,11 @@
 """The generalisation score against hand counts, and its trainings one by one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.special import softmax
 
 from memloc.analyse import generalisation as module
@@ -83,6 +86,25 @@ def test_a_half_is_random_and_its_own(n, size):
 def test_every_example_is_in_about_half_of_the_halves():
     counts = sum(np.isin(np.arange(50), half_of(50, 0.5, 1, model)) for model in range(1, 201))
     assert 70 < counts.min() <= counts.max() < 130
+
+
+@pytest.mark.parametrize("over", ["trained", "all"])
+def test_halves_are_trained_with_the_clipping_of_fine_tuning(material, monkeypatch, over):
+    counted, plain = set(), torch.nn.utils.clip_grad_norm_
+
+    def watched(tensors, clip):
+        given = list(tensors)
+        counted.add(sum(t.numel() for t in given))
+        return plain(given, clip)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
+    protocol = material.protocol.replace({"finetune.clip_over": over})
+    train_half(replace(material, protocol=protocol), 1)
+    model = material.run.load("final")
+    embedded = sum(p.numel() for n, p in model.model.named_parameters() if "embed" in n)
+    everything = sum(p.numel() for p in model.model.parameters())
+    assert embedded > 0
+    assert counted == {everything - (embedded if over == "trained" else 0)}
 
 
 def test_the_probability_is_that_of_the_softmax():

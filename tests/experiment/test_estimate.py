@@ -44,6 +44,18 @@ def test_time_is_counted_in_updates_and_predictions(micro):
     assert found.factor == UNSURE
 
 
+@pytest.mark.parametrize("more", ["finetune.clip_over: all", "finetune.frozen_dropout: true"])
+def test_what_is_not_kept_is_computed_in_every_update(micro, more):
+    _, plain = expected(micro())
+    changes = {"control.epochs: 2": f"control.epochs: 2\n  {more}"}
+    _, found = expected(micro(changes=changes))
+    name = f"train/{RUN}"
+    assert found.seconds[name] == pytest.approx(plain.seconds[name] * 3 / 2.1)
+    retraining = f"localise/{RUN}/retraining"
+    costs_more = found.seconds[retraining] > plain.seconds[retraining]
+    assert costs_more == more.startswith("finetune.clip_over")
+
+
 def test_more_examples_cost_more_and_models_of_many_layers_cost_more_disk(micro):
     _, small = expected(micro())
     _, large = expected(micro(changes={"examples: 30": "examples: 60"}))

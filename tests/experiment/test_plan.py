@@ -10,6 +10,7 @@ from memloc.experiment.plan import KINDS
 from memloc.experiment.planning import WEIGHTS, make_plan
 from memloc.experiment.store import Store
 from memloc.experiment.study import EXAMPLES, init_study, open_plan
+from memloc.protocol import preset
 
 RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 
@@ -137,6 +138,21 @@ STALE = {
     "retraining": ({"retraining.epochs: 1": "retraining.epochs: 2"}, 1),
     "generalisation": ({"generalisation.models: 2": "generalisation.models: 3"}, 1),
     "probes": ({"probes.seeds: [0]": "probes.seeds: [1]"}, 2),
+    "clipping": ({"finetune.epochs: 4": "finetune.epochs: 4\n  finetune.clip_over: all"}, 10),
+    "frozen weights": ({"finetune.epochs: 4": "finetune.epochs: 4\n  finetune.frozen_seed: 1"}, 10),
+    "pooler": ({"retraining.epochs: 1": "retraining.epochs: 1\n  retraining.trains_pooler: 0"}, 1),
+    "of planted tasks": (
+        {"control.epochs: 2": "control.epochs: 2\n  control.trains_pooler_and_norm: true"},
+        2,
+    ),
+    "of planted frozen weights": (
+        {"control.epochs: 2": "control.epochs: 2\n  control.frozen_beside_auxiliary: true"},
+        2,
+    ),
+    "how seeds are summed up": (
+        {"control.epochs: 2": "control.epochs: 2\n  summary.mcog: of mean weights"},
+        0,  # there is no report
+    ),
     "device": ({"device: cpu": "device: auto"}, 0),
     "control": ({"control.epochs: 2": "control.epochs: 3"}, 2),
     "summary": ({"control.epochs: 2": "control.epochs: 2\n  control.ks: [1]"}, 1),
@@ -158,6 +174,16 @@ def test_which_steps_are_stale_and_why(micro):
     assert set(planted) == {f"plant/{RUN}/1-1", "control"}
     trained = stale_after(micro, {"finetune.epochs: 4": "finetune.epochs: 5"})
     assert trained[f"localise/{RUN}/swapping"].why == "what it is made from changed"
+
+
+@pytest.mark.parametrize("name", ["mcog", "single_layer", "binarised_events"])
+def test_how_results_are_summed_up_concerns_the_report_alone(micro, name):
+    other = preset("reference").flat()[f"summary.{name}"]
+    report = {"report: false": "report: true"}
+    store = finish_all(plan_of(micro(changes=report)))
+    more = {"control.epochs: 2": f"control.epochs: 2\n  summary.{name}: {other}"}
+    states = store.states(plan_of(micro(changes=report | more)))
+    assert {step for step, state in states.items() if state.name != "done"} == {"report"}
 
 
 def test_another_method_needs_no_other_training(micro):

@@ -15,9 +15,11 @@ from memloc.score.claims import (
     methods_of,
     model_agreement,
     order_agreement,
+    over_models,
     same_seeds,
     size_agreement,
     task_scores,
+    weigh_mean_weights,
 )
 from memloc.seeds import generator
 
@@ -135,6 +137,35 @@ def test_a_method_that_was_tried_on_some_seeds_only_counts_with_those():
     )
     found = depths(NO_EVENTS, mcog, make_runs(seeds=(1, 2)))
     assert depth_of(found, "a", "M-CoG")["depth"] == (5 + 1) / 2
+
+
+def make_layers(weights, method="swapping", model="m", seed=1, task="a"):
+    columns = ("task", "model", "seed", "method", "layer", "weight")
+    rows = [(task, model, seed, method, i, w) for i, w in enumerate(weights, 1)]
+    return frame(columns, rows)
+
+
+def test_a_centre_of_gravity_can_be_that_of_weights_averaged_over_seeds():
+    mcog = pd.concat([make_mcog([v], seed=s, tasks="a") for s, v in ((1, 1.0), (2, 3.0))])
+    layers = pd.concat([make_layers([3, 0, 0]), make_layers([0, 0, 1], seed=2)])
+    # Weights of 1.5, 0 and 0.5, where the mean of both seeds' would be 2.
+    assert list(weigh_mean_weights(mcog, layers)["mcog"]) == [1.5, 1.5]
+    assert list(mcog["mcog"]) == [1, 3]
+    # Only the seeds that are asked for, and what no seed can weigh stays unknown.
+    assert list(weigh_mean_weights(mcog[mcog["seed"] == 2], layers)["mcog"]) == [3]
+    assert weigh_mean_weights(mcog, layers.assign(weight=0.0))["mcog"].isna().all()
+    # A seed that has none counts with the weights that it has.
+    unknown = mcog.assign(mcog=[1.0, np.nan])
+    flat = pd.concat([make_layers([3, 0, 0]), make_layers([0, 0, 0], seed=2)])
+    assert list(weigh_mean_weights(unknown, flat)["mcog"]) == [1, 1]
+    assert weigh_mean_weights(NO_MCOG, layers).empty
+
+
+def test_models_of_another_depth_do_not_disturb_mean_weights():
+    deep = make_mcog([2.0], model="deep", tasks="a")
+    layers = pd.concat([make_layers([0, 1, 0]), make_layers([0, 0, 0, 2], model="deep")])
+    both = pd.concat([make_mcog([9.0], tasks="a"), deep])
+    assert list(weigh_mean_weights(both, layers)["mcog"]) == [2, 4]
 
 
 def test_a_missing_centre_of_gravity_is_missing_and_not_deep():
@@ -382,6 +413,29 @@ def test_binarised_tasks_are_compared_in_layers():
     assert own["mean_difference"] == pytest.approx(-0.5)
     assert own["mean_absolute"] == pytest.approx(0.5)
     assert own["n"] == 4
+
+
+def test_events_of_binarised_tasks_can_be_compared_over_task_means():
+    binary = {task: f"{task}-binary" for task in TASKS}
+    models = ("m", "w")
+    many = [make_events([2, 4, 6, 8], model="m"), make_events([4, 6, 8, 10], model="w")]
+    two = [make_events([1, 5, 6, 8], model="m"), make_events([5, 5, 8, 10], model="w")]
+    two = [table.assign(task=list(binary.values())) for table in two]
+    mcog = [make_mcog([5, 6, 7, 8], model=model) for model in models]
+    runs = make_runs(models)
+    runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
+    mcog += [table.assign(task=list(binary.values())) for table in mcog]
+    found = depths(pd.concat([*many, *two]), pd.concat(mcog), runs)
+    by_model = binarisation(found, binary, resamples=FEW)
+    by_task = binarisation(over_models(found), binary, resamples=FEW)
+    assert row_of(by_model, measure="crossing")["n"] == 8
+    own = row_of(by_task, measure="crossing")
+    assert own["n"] == 4
+    # Task means 3 5 7 9 and 3 5 7 9: what the models differ by cancels out.
+    assert (own["mean_difference"], own["mean_absolute"]) == (0, 0)
+    assert row_of(by_model, measure="crossing")["mean_absolute"] == 0.5
+    # M-CoG is compared over tasks and models either way.
+    assert row_of(by_task, measure="M-CoG")["n"] == 8
 
 
 def test_binarised_tasks_are_compared_with_the_same_seeds():

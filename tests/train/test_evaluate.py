@@ -41,6 +41,15 @@ def test_there_is_no_dropout_and_no_gradient_while_evaluating(tiny_model):
     assert torch.is_grad_enabled()
 
 
+def test_evaluating_puts_back_the_mode_of_every_part(tiny_model):
+    loaded = load_model(str(tiny_model("opt", depth=2, dropout=0.1)), ["a", "b"])
+    loaded.model.train()
+    loaded.stack.blocks[0].eval()
+    with evaluating(loaded.model):
+        pass
+    assert [block.training for block in loaded.stack.blocks] == [False, True]
+
+
 def test_accuracies_by_hand():
     noisy = NoisyLabels(
         original=np.array([0, 0, 1, 1, 1]),

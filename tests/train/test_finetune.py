@@ -15,6 +15,7 @@ from memloc.train import finetune
 from memloc.train.evaluate import to_batch
 from memloc.train.finetune import (
     Objective,
+    counted_groups,
     epoch_order,
     learning,
     learning_groups,
@@ -69,15 +70,17 @@ def merged(groups):
 
 
 def objective_of(loaded, texts, task, tensors, groups, settings=SETTINGS, name="noisy"):
-    stack = loaded.stack
+    """Of the tensors, as many learn as there are groups; the others are counted only."""
+    stack, n = loaded.stack, len(groups)
     return Objective(
         name=name,
         logits=lambda rows: stack.logits(to_batch(texts, rows, stack.device)),
         labels=torch.from_numpy(task.train.labels),
         lengths=texts.lengths,
-        tensors=merged(tensors),
+        tensors=merged(tensors[:n]),
         parameters=merged(groups),
         settings=settings,
+        counted=merged(tensors[n:]),
     )
 
 
@@ -85,7 +88,8 @@ def objective_of(loaded, texts, task, tensors, groups, settings=SETTINGS, name="
 def one_objective(load, task, family="opt", settings=SETTINGS, dropout=0.0, blocks=(0, 1)):
     loaded, texts = load(family, dropout)
     groups = groups_of(loaded, blocks=blocks)
-    with learning(loaded.model, groups) as tensors:
+    counted = counted_groups(loaded.stack, groups, settings)
+    with learning(loaded.model, [*groups, *counted]) as tensors:
         yield loaded, objective_of(loaded, texts, task, tensors, groups, settings)
 
 
@@ -113,26 +117,26 @@ def test_the_schedule_is_that_of_transformers(total, warmup):
         theirs.step()
 
 
-def test_updates_are_those_of_plain_torch(load, task, family):
+@pytest.mark.parametrize("over", ["trained", "all"])
+def test_updates_are_those_of_plain_torch(load, task, family, over):
     """Three updates against the loop that anybody would write: plain model, AdamW, clipping."""
-    settings = SETTINGS.replace({"clip": 0.05, "warmup": 0.5})
+    settings = SETTINGS.replace({"clip": 0.05, "warmup": 0.5, "clip_over": over})
     batches = [np.arange(0, 8), np.arange(8, 16), np.arange(16, 21)]
-    with one_objective(load, task, family, settings) as (ours, objective):
+    with one_objective(load, task, family, settings, blocks=(1,)) as (ours, objective):
         losses = [float(update(objective, rows)) for rows in batches]
         total = settings.epochs * objective.updates_per_epoch
     plain, texts = load(family)
-    named = merged(groups_of(plain))
+    named = merged(groups_of(plain, blocks=(1,)))
     learnt = list(named.values())
-    for name, parameter in plain.model.named_parameters():
-        parameter.requires_grad_(name in named)
+    clipped = learnt if over == "trained" else list(plain.model.parameters())
     optimiser = torch.optim.AdamW(learnt, lr=1, weight_decay=0.1)
     for step, rows in enumerate(batches):
         batch = to_batch(texts, rows, torch.device("cpu"))
         labels = torch.from_numpy(task.train.labels[rows])
         loss = plain.model(**batch, labels=labels).loss
-        optimiser.zero_grad()
+        plain.model.zero_grad()
         loss.backward()
-        assert torch.nn.utils.clip_grad_norm_(learnt, 0.05) > 0.05
+        assert torch.nn.utils.clip_grad_norm_(clipped, 0.05) > 0.05
         optimiser.param_groups[0]["lr"] = 1e-2 * schedule(step, total, 0.5)
         optimiser.step()
         assert losses[step] == pytest.approx(loss.item(), rel=1e-4)
@@ -181,7 +185,8 @@ def test_frozen_parameters_get_no_gradient_and_stay_as_they_were(load, task, fam
                 assert torch.equal(parameter, before[name])
 
 
-def test_frozen_parameters_do_not_count_in_clipping(load, task, monkeypatch):
+@pytest.mark.parametrize("over", ["trained", "all"])
+def test_frozen_parameters_count_in_clipping_where_that_is_asked(load, task, monkeypatch, over):
     clipped = []
     plain = torch.nn.utils.clip_grad_norm_
     monkeypatch.setattr(
@@ -189,16 +194,21 @@ def test_frozen_parameters_do_not_count_in_clipping(load, task, monkeypatch):
         "clip_grad_norm_",
         lambda tensors, clip: clipped.append(plain(list(tensors), clip)),
     )
-    with one_objective(load, task, blocks=(1,)) as (_, objective):
+    settings = SETTINGS.replace({"clip_over": over})
+    with one_objective(load, task, settings=settings, blocks=(1,)) as (ours, objective):
+        before = weights(ours)
         update(objective, ROWS)
+        changed = {n for n, value in weights(ours).items() if not torch.equal(value, before[n])}
+    assert changed == set(objective.parameters)  # whatever counts, no more learns
     loaded, texts = load("opt")
     batch = to_batch(texts, ROWS, torch.device("cpu"))
     loaded.model(**batch, labels=torch.from_numpy(task.train.labels[ROWS])).loss.backward()
-    everything = [p.grad.norm() for p in loaded.model.parameters()]
+    everything = torch.stack([p.grad.norm() for p in loaded.model.parameters()]).norm()
     names = dict(loaded.model.named_parameters())
     mine = torch.stack([names[n].grad.norm() for n in objective.parameters]).norm()
-    assert float(clipped[0]) == pytest.approx(float(mine), rel=1e-5)
-    assert float(torch.stack(everything).norm()) > float(mine) * 1.01
+    expected = mine if over == "trained" else everything
+    assert float(clipped[0]) == pytest.approx(float(expected), rel=1e-5)
+    assert float(everything) > float(mine) * 1.01
 
 
 def test_learning_is_put_back(load, task):

@@ -1,14 +1,16 @@
 """Two tasks on one body: the planted one changes its window and its head, and nothing else."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 
 from memloc.data.encode import encode
-from memloc.errors import SettingsError
+from memloc.errors import SettingsError, StoreError
 from memloc.models.load import load_model
-from memloc.train.finetune import train_epoch
+from memloc.models.parts import find_parts
+from memloc.train.finetune import only_trainable, train_epoch, update
 from memloc.train.planting import Learner, Plant, share_body, two_objectives
 from memloc.train.run import Run
 from memloc.train.training import Recipe, train_run
@@ -27,10 +29,10 @@ SETTINGS = fast_protocol(finetune__weight_decay=0.1, finetune__clip=0.5).finetun
 
 
 @contextmanager
-def learners(tiny_model, family, window, freeze_embeddings=True):
+def learners(tiny_model, family, window, *, pooler_and_norm=False, **changes):
     """The planted task and the auxiliary one on one body, with all parameters by name."""
     folder = str(tiny_model(family, depth=DEPTH))
-    settings = SETTINGS.replace({"freeze_embeddings": freeze_embeddings})
+    settings = SETTINGS.replace(changes)
     both = []
     for name, task in (("noisy", make_task(16, 3)), ("auxiliary", make_task(24, 2, "other"))):
         loaded = load_model(folder, task.label_names)
@@ -45,15 +47,16 @@ def learners(tiny_model, family, window, freeze_embeddings=True):
         for n, p in both[1].model.model.named_parameters()
         if id(p) not in shared
     }
-    with two_objectives(*both, window) as objectives:
+    with two_objectives(*both, window, pooler_and_norm=pooler_and_norm) as objectives:
         yield both, objectives, named
 
 
+@pytest.mark.parametrize("over", ["trained", "all"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_planted_task_changes_its_window_and_head_alone(tiny_model, family):
+def test_the_planted_task_changes_its_window_and_head_alone(tiny_model, family, over):
     """Bit for bit, after steps of both: weights, AdamW's moments, weight decay and clipping."""
     window = range(1, 3)
-    with learners(tiny_model, family, window) as (both, objectives, named):
+    with learners(tiny_model, family, window, clip_over=over) as (both, objectives, named):
         stack = both[0].model.stack
         train_epoch(objectives, 1, 1, lambda _: None)  # both have moments now
         before = {n: p.detach().clone() for n, p in named.items()}
@@ -104,13 +107,48 @@ def test_the_auxiliary_task_changes_every_layer_and_not_the_other_head(tiny_mode
 
 def test_embeddings_learn_with_the_auxiliary_task_where_they_are_not_frozen(tiny_model):
     for freeze in (True, False):
-        with learners(tiny_model, "bert", range(1), freeze) as (both, objectives, _named):
+        with learners(tiny_model, "bert", range(1), freeze_embeddings=freeze) as found:
+            both, objectives, _named = found
             words = both[0].model.model.get_input_embeddings().weight
             before = words.detach().clone()
             train_epoch(objectives[:1], 1, 1, lambda _: None)
             assert torch.equal(words, before)
             train_epoch(objectives, 1, 2, lambda _: None)
             assert torch.equal(words, before) == freeze
+
+
+@pytest.mark.parametrize("family", ["bert", "opt"])
+def test_the_planted_task_changes_pooler_and_final_norm_where_that_is_asked(tiny_model, family):
+    for asked in (False, True):
+        with learners(tiny_model, family, range(1), pooler_and_norm=asked) as found:
+            both, objectives, named = found
+            body = both[0].model.model.base_model_prefix
+            after = [n for n in find_parts(both[0].model.stack).after if n.startswith(body)]
+            before = {n: p.detach().clone() for n, p in named.items()}
+            train_epoch(objectives[:1], 1, 1, lambda _: None)
+            changed = {n for n, p in named.items() if not torch.equal(p, before[n])}
+            assert after
+            assert {f"noisy.{n}" in changed for n in after} == {asked}
+
+
+def test_clipping_over_all_parameters_counts_the_whole_body_and_one_head(tiny_model, monkeypatch):
+    norms, plain = [], torch.nn.utils.clip_grad_norm_
+    monkeypatch.setattr(
+        torch.nn.utils, "clip_grad_norm_", lambda t, clip: norms.append(plain(list(t), clip))
+    )
+    with learners(tiny_model, "bert", range(1), clip_over="all") as (both, objectives, named):
+        rows, expected = torch.arange(4).numpy(), []
+        for objective in objectives:
+            loss = torch.nn.functional.cross_entropy(objective.logits(rows), objective.labels[rows])
+            found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+            expected.append(torch.stack([g.norm() for g in found if g is not None]).norm())
+        for index, objective in enumerate(objectives):
+            with only_trainable(objectives, index):
+                update(objective, rows)
+        words = both[0].model.model.get_input_embeddings().weight
+        assert words.grad is not None
+    # The second is after an update of the first, whose rate is still zero.
+    torch.testing.assert_close(torch.stack(norms), torch.stack(expected), rtol=1e-4, atol=0)
 
 
 def test_one_body_computes_for_both_heads(tiny_model):
@@ -172,6 +210,46 @@ def test_an_interrupted_planted_training_goes_on_to_the_same_weights(
     assert whole.training()[columns].equals(again.training()[columns])
 
 
+@pytest.mark.parametrize("name", ["trains_pooler_and_norm", "frozen_beside_auxiliary"])
+def test_what_a_plant_trains_decides_its_weights(tiny_model, tmp_path, name):
+    model = str(tiny_model("opt", depth=DEPTH))
+    train_run(planted_recipe(model, finetune__epochs=1), tmp_path, ["frozen"])
+    other = planted_recipe(model, finetune__epochs=1, **{f"control__{name}": True})
+    with pytest.raises(StoreError, match=f"{name}': False.* there and .*{name}': True"):
+        train_run(other, tmp_path, ["frozen"])
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_planted_run_trains_the_final_norm_where_that_is_asked(tiny_model, tmp_path, asked):
+    """The auxiliary task, which always does, moves nothing at so low a rate."""
+    changes = {"control__auxiliary_learning_rate": 1e-30, "control__trains_pooler_and_norm": asked}
+    model = str(tiny_model("opt", depth=DEPTH))
+    run = train_run(planted_recipe(model, **changes), tmp_path, ["final"])
+    start, final = (m.model.state_dict() for m in (run.load_pretrained(1), run.load("final")))
+    norm = "model.decoder.final_layer_norm.bias"
+    assert torch.allclose(start[norm], final[norm], rtol=0, atol=1e-12) != asked
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_frozen_weights_of_a_plant_are_trained_alone_or_beside_the_auxiliary_task(
+    tiny_model, tmp_path, beside
+):
+    model = str(tiny_model("bert", depth=DEPTH, dropout=0.1))
+    changes = {"control__frozen_beside_auxiliary": beside, "control__trains_pooler_and_norm": True}
+    changes |= {"control__auxiliary_learning_rate": 1e-3, "finetune__frozen_seed": 1}
+    recipe = planted_recipe(model, **changes)
+    run = train_run(recipe, tmp_path / "one", ["frozen"])
+    start, frozen = run.load_pretrained(1), run.load("frozen")
+    for before, after in zip(start.stack.blocks, frozen.stack.blocks, strict=True):
+        pairs = zip(before.parameters(), after.parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs) != beside
+    assert ("auxiliary_loss" in run.training()) == beside
+    elsewhere = replace(recipe, seed=2, plant=replace(recipe.plant, window=range(3, 4)))
+    other = train_run(elsewhere, tmp_path / "other", ["frozen"]).load("frozen")
+    for a, b in zip(frozen.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(a, b)  # whatever the window and the run's seed
+
+
 def test_a_planted_run_is_told_from_one_that_is_not(tiny_model, tmp_path):
     model = str(tiny_model("opt", depth=DEPTH))
     recipe = planted_recipe(model, finetune__epochs=1)
@@ -180,13 +258,11 @@ def test_a_planted_run_is_told_from_one_that_is_not(tiny_model, tmp_path):
         "window": [2, 3],
         "auxiliary": "other",
         "auxiliary_learning_rate": 5e-6,
+        "trains_pooler_and_norm": False,
+        "frozen_beside_auxiliary": False,
         "null": False,
     }
     assert Run.open(tmp_path).about["control"]["window"] == [2, 3]
-    from dataclasses import replace
-
-    from memloc.errors import StoreError
-
     with pytest.raises(StoreError, match=r"control is .*2, 3.* there and None here"):
         train_run(replace(recipe, plant=None), tmp_path, ["final"])
 

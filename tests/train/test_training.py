@@ -310,6 +310,59 @@ def test_the_near_ceiling_score_can_be_macro_f1(recipe_of):
     assert not made._is_first_near_ceiling()  # above, not at
 
 
+def frozen_weights(recipe, folder):
+    return train_run(recipe, folder, ["frozen"]).load("frozen").model.state_dict()
+
+
+def differing(one, other, near=0.0):
+    return {n for n in one if not torch.allclose(one[n], other[n], rtol=0, atol=near)}
+
+
+def test_all_seeds_have_the_same_frozen_weights_where_their_seed_is_given(recipe_of, tmp_path):
+    short = {"finetune__epochs": 2}
+    for given, name in ((None, "own"), (1, "same")):
+        one, two = (
+            frozen_weights(
+                recipe_of(seed=seed, finetune__frozen_seed=given, **short),
+                tmp_path / f"{name}-{seed}",
+            )
+            for seed in (1, 2)
+        )
+        assert bool(differing(one, two)) == (given is None)
+
+
+@pytest.mark.parametrize("family", ["bert", "opt"])
+def test_frozen_blocks_drop_while_the_head_is_trained_where_that_is_asked(
+    recipe_of, tmp_path, family
+):
+    start = recipe_of(family, finetune__epochs=2)
+    loaded = load_model(start.model, start.task.label_names, seed=1)
+    parts = find_parts(loaded.stack)
+    plain = frozen_weights(start, tmp_path / "plain")
+    dropping = recipe_of(family, finetune__epochs=2, finetune__frozen_dropout=True)
+    dropped = frozen_weights(dropping, tmp_path / "dropped")
+    assert differing(plain, dropped, 1e-4)
+    assert differing(loaded.model.state_dict(), dropped) <= set(parts.after)
+
+
+@pytest.mark.parametrize("family", ["bert", "opt"])
+def test_gradients_of_frozen_blocks_can_be_counted_without_dropout_there(
+    recipe_of, tmp_path, family
+):
+    """Nothing is clipped at so high a norm, so the way through the blocks must change nothing."""
+    high, low = {"finetune__clip": 1e9}, {"finetune__clip": 1e-3, "finetune__weight_decay": 0.0}
+    found = {
+        (over, clip["finetune__clip"]): frozen_weights(
+            recipe_of(family, finetune__epochs=2, finetune__clip_over=over, **clip),
+            tmp_path / f"{over}-{clip['finetune__clip']}",
+        )
+        for over in ("trained", "all")
+        for clip in (high, low)
+    }
+    assert not differing(found["trained", 1e9], found["all", 1e9], 1e-4)
+    assert differing(found["trained", 1e-3], found["all", 1e-3], 1e-6)
+
+
 def test_large_models_get_their_own_rate_and_batch(recipe_of):
     plain = recipe_of(finetune__large_learning_rate=3e-3, finetune__large_batch_size=2)
     assert (plain.settings.learning_rate, plain.settings.batch_size) == (1e-2, 4)

@@ -205,8 +205,11 @@ class Costs:
         every = self.protocol.finetune.measure_every
         looking = (sizes.examples + validation) * sizes.predict / every
         once = (sizes.examples + beside) * sizes.update + looking
-        # Of the frozen model only the head learns, on vectors that are there.
-        return float(once * sum(n * (0.1 if t == "frozen" else 1) for t, n in epochs.items()))
+        # Of the frozen model only the head learns, on vectors that are kept if nothing varies.
+        own = self.protocol.finetune
+        kept = not own.frozen_dropout and own.clip_over == "trained"
+        share = {"frozen": 0.1 if kept else 1.0}
+        return float(once * sum(n * share.get(t, 1.0) for t, n in epochs.items()))
 
     def plant(self, methods: Sequence[str], beside: int, *, null: bool) -> float:
         """Of a planted run, what the methods find there, and its null."""

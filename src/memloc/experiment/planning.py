@@ -278,6 +278,7 @@ class _Makers:
         about_control = {"validation_tasks", "ks"}
         settings = {
             **_flat("agreement", protocol.agreement),
+            **_flat("summary", protocol.summary),
             **_flat("verdict", protocol.verdict),
             **_flat("control", protocol.control, set(_names(protocol.control)) - about_control),
         }

@@ -222,19 +222,28 @@ def _fit(
 ) -> None:
     import torch
 
-    from memloc.train.finetune import Objective, learning, learning_groups, logits_of, train_epoch
+    from memloc.train.finetune import (
+        Objective,
+        counted_groups,
+        learning,
+        learning_groups,
+        logits_of,
+        train_epoch,
+    )
     from memloc.train.gathering import merged
 
     settings, seed, advance = how
     groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
     logits = logits_of(stack, encoded)
-    with learning(stack.model, groups) as tensors:
+    counted = counted_groups(stack, groups, settings)
+    with learning(stack.model, [*groups, *counted]) as tensors:
         objective = Objective(
             name="generalisation",
             logits=lambda batch: logits(rows[batch]),
             labels=torch.from_numpy(labels).to(stack.device),
             lengths=encoded.lengths[rows],
-            tensors=merged(tensors),
+            tensors=merged(tensors[: len(groups)]),
+            counted=merged(tensors[len(groups) :]),
             parameters=merged(groups),
             settings=settings,
         )

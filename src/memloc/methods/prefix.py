@@ -27,10 +27,11 @@ CALLS_MEMORY = 2**28
 
 
 class Plain:
-    """Logits by the model's own forward pass from the embeddings on; nothing is kept."""
+    """Logits from the embeddings on, with or without dropout there; nothing is kept."""
 
-    def __init__(self, stack: Stack, encoded: Encoded) -> None:
-        self._logits, self._encoded, self._device = training_logits(stack), encoded, stack.device
+    def __init__(self, stack: Stack, encoded: Encoded, *, dropout: bool) -> None:
+        self._logits = training_logits(stack) if dropout else stack.undropped_logits
+        self._encoded, self._device = encoded, stack.device
 
     def reach(self, layer: int) -> None:
         """Nothing to do: every pass starts from the embeddings."""

@@ -43,7 +43,16 @@ class Findings:
         table: pd.DataFrame = getattr(self.results, name)
         runs = self.results.runs
         kept = runs.loc[runs["memorised"].astype(bool), RUN]
-        return self._by_learnt_references(table.merge(kept, on=RUN)) if len(table) else table
+        if table.empty:
+            return table
+        found = self._by_learnt_references(table.merge(kept, on=RUN))
+        return self._weighed(found) if name == "mcog" else found
+
+    def _weighed(self, mcog: pd.DataFrame) -> pd.DataFrame:
+        """A table of M-CoG as the protocol has them: of each seed, or of the mean weights."""
+        if self.protocol.summary.mcog == "mean over seeds":
+            return mcog
+        return claims.weigh_mean_weights(mcog, self.results.layers)
 
     @cached_property
     def unlearnt(self) -> pd.DataFrame:
@@ -201,11 +210,48 @@ class Findings:
     @cached_property
     def binary_depths(self) -> pd.DataFrame:
         """Depths of tasks with all their classes and with two, of the seeds that have both."""
-        return self._depths(self.paired("events", "event"), self.paired("mcog", "method"))
+        found = self._depths(self.paired("events", "event"), self.paired("mcog", "method"))
+        by_task = self.protocol.summary.binarised_events == "task means"
+        return claims.over_models(found) if by_task and len(found) else found
 
     def paired(self, name: str, by: str) -> pd.DataFrame:
         """A table of tasks with all their classes and with two, of the seeds that have both."""
-        return claims.same_seeds(self.memorised(name), self.binary, by)
+        found = claims.same_seeds(self.memorised(name), self.binary, by)
+        return self._weighed(found) if name == "mcog" else found
+
+    @cached_property
+    def single_layers(self) -> pd.DataFrame:
+        """Figure 4: what changing one layer does at most, one row per run and method."""
+        same_layer = self.protocol.summary.single_layer == "largest mean"
+        return single_layers(self.whole("windows"), same_layer=same_layer)
+
+
+def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:
+    """The windows of one layer with the largest errors, with Wilson intervals.
+
+    Of each seed, or, if `same_layer`, of the layers' means over seeds: then errors are divided by
+    that of all layers where layer weights are, but the difference to clean ones stays a plain one.
+    """
+    run, point = [*RUN, "method"], [*POINT, "method"]
+    low, high = wilson_ends(*(windows[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
+    difference = windows["error"] - windows["clean_error"]
+    found = windows.assign(low=low, high=high, difference=difference)
+    if same_layer:
+        # Errors of a run are divided by one number; NaN where no error is above zero.
+        most = windows.groupby(run)[["normalised", "error"]].transform("max")
+        share = (most["normalised"] / most["error"]).fillna(1.0)
+        ends = {end: found[end] * share for end in ("low", "high")}
+        found = found.assign(error=found["normalised"], **ends).dropna(subset="error")
+    single = found[found["first"] == found["last"]]
+    if not same_layer:
+        return _largest(single, run)
+    means = single.groupby([*point, "first"])[["error"]].mean().reset_index()
+    return single.merge(_largest(means, point)[[*point, "first"]])
+
+
+def _largest(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Of each group the row with the largest error; of several, the first."""
+    return table.loc[table.groupby(key)["error"].idxmax()] if len(table) else table
 
 
 def _share_of_layers(mcog: pd.DataFrame, runs: pd.DataFrame) -> FloatArray:

@@ -23,7 +23,7 @@ from memloc.score.agreement import (
     mean_correlation,
     min_max,
 )
-from memloc.score.depth import event_depth
+from memloc.score.depth import centres_of_gravity, event_depth
 from memloc.seeds import generator
 
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
@@ -70,6 +70,34 @@ def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.D
         methods=("methods", "first"),
     )
     return table.reset_index()
+
+
+def weigh_mean_weights(mcog: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
+    """M-CoG of each task, model and method, from weights averaged over the seeds in `mcog`.
+
+    `layers` has their weights. Every seed's row gets the same number, so that means over seeds are
+    this one: the seeds' own weighted by the sums of their weights.
+    """
+    if mcog.empty:
+        return mcog
+    key = [*POINT, "method"]
+    known = layers.merge(mcog[[*key, "seed"]], on=[*key, "seed"])
+    mean = known.groupby([*key, "layer"])["weight"].mean().unstack("layer")
+    found = {
+        point: float(centres_of_gravity(weights.dropna().to_numpy(float)))
+        for point, weights in mean.iterrows()
+    }
+    points = mcog[key].itertuples(index=False, name=None)
+    return mcog.assign(mcog=[found[point] for point in points])
+
+
+def over_models(depth: pd.DataFrame) -> pd.DataFrame:
+    """Depths in which events are means over models, under the model `all`; others stay."""
+    is_event = ~depth["measure"].str.startswith("M-CoG")
+    means, sums = ("depth", "layers"), ("n", *MARKS)
+    how = dict.fromkeys(means, "mean") | dict.fromkeys(sums, "sum")
+    events = depth[is_event].groupby(["task", "measure"]).agg(how).reset_index()
+    return pd.concat([depth[~is_event], events.assign(model=ALL)], ignore_index=True)
 
 
 def task_scores(runs: pd.DataFrame, generalisation: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from torch import nn
 
 from memloc.data.encode import Encoded, encode, sorted_batches
 from memloc.models.load import Classifier
-from memloc.models.stack import Batch, Stack
+from memloc.models.stack import Batch, Stack, undropped
 from memloc.records import Examples, IntArray, NoisyLabels
 
 TOKENS_PER_BATCH = 2048
@@ -46,14 +46,9 @@ def to_batch(encoded: Encoded, rows: IntArray, device: torch.device) -> Batch:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout and gradients; the mode is put back."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
+    """Without dropout and gradients; modes are put back."""
+    with undropped(model), torch.no_grad():
+        yield
 
 
 def predict(stack: Stack, encoded: Encoded) -> NDArray[np.float32]:

@@ -37,6 +37,8 @@ class Objective:
     parameters: Parameters
     """The parameters of the model behind them."""
     settings: FineTuneSettings
+    counted: Parameters = field(default_factory=dict)
+    """What does not learn, but whose gradients count in the norm that is clipped."""
     updates: int = 0
     on_loss: Callable[[Tensor], None] = lambda _loss: None
     """Told the mean loss of every batch."""
@@ -119,7 +121,8 @@ def train_epoch(
 def update(objective: Objective, rows: IntArray) -> Tensor:
     """One step on a batch, computed in pieces if asked; returns the batch's mean loss."""
     settings = objective.settings
-    clear_gradients(objective.tensors)
+    counted = objective.tensors | objective.counted
+    clear_gradients(counted)
     total = torch.zeros((), device=objective.labels.device)
     for piece in np.array_split(rows, min(settings.accumulate, len(rows))):
         with autocast(settings, objective.labels.device):
@@ -127,7 +130,7 @@ def update(objective: Objective, rows: IntArray) -> Tensor:
         loss = cross_entropy(logits.float(), objective.labels[piece], reduction="sum") / len(rows)
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
-    torch.nn.utils.clip_grad_norm_(objective.tensors.values(), settings.clip)
+    torch.nn.utils.clip_grad_norm_(counted.values(), settings.clip)
     peak = settings.learning_rate
     share = schedule(
         objective.updates, settings.epochs * objective.updates_per_epoch, settings.warmup
@@ -149,8 +152,11 @@ def autocast(settings: FineTuneSettings, device: torch.device) -> Any:
 
 @contextmanager
 def only_trainable(objectives: Sequence[Objective], index: int) -> Iterator[None]:
-    """Gradients for this objective's parameters and no others; all flags are put back."""
-    if len(objectives) == 1:
+    """Gradients for this objective's parameters and no others; all flags are put back.
+
+    Where the gradients of frozen parameters count, too, all are computed.
+    """
+    if len(objectives) == 1 or objectives[index].settings.clip_over == "all":
         yield
         return
     everything = {id(p): p for o in objectives for p in o.parameters.values()}
@@ -171,6 +177,18 @@ def learning_groups(stack: Stack, *, embeddings: bool) -> list[Parameters]:
     if embeddings:
         groups.append(parts.embeddings)
     return [{name: named[name] for name in group} for group in groups]
+
+
+def counted_groups(
+    stack: Stack, groups: Sequence[Parameters], settings: FineTuneSettings
+) -> list[Parameters]:
+    """All parameters that are not in the groups that learn, where clipping counts them."""
+    if settings.clip_over == "trained":
+        return []
+    learns = {id(p) for group in groups for p in group.values()}
+    everything = learning_groups(stack, embeddings=True)
+    others = [{n: p for n, p in group.items() if id(p) not in learns} for group in everything]
+    return [group for group in others if group]
 
 
 @contextmanager

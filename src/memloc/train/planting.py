@@ -22,6 +22,10 @@ from memloc.train.gathering import Parameters, merged
 
 HEAD = "head"
 """The group of parameters that belongs to the planted task alone."""
+OTHER_HEAD = "auxiliary head"
+"""The group that belongs to the auxiliary task alone; both share the others."""
+AFTER = "after the blocks"
+EMBEDDINGS = "embeddings"
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,13 @@ class Plant:
 
     def record(self, settings: ControlSettings) -> PlantRecord:
         """What identifies it, for a run to say."""
+        names = ("auxiliary_learning_rate", "trains_pooler_and_norm", "frozen_beside_auxiliary")
         return PlantRecord(
             first=self.window.start + 1,
             last=self.window.stop,
             null=self.null,
             auxiliary=self.auxiliary.name,
-            settings={"auxiliary_learning_rate": settings.auxiliary_learning_rate},
+            settings={name: getattr(settings, name) for name in names},
         )
 
 
@@ -64,29 +69,38 @@ class Learner:
     labels: Tensor
     settings: FineTuneSettings
 
-    def objective(self, tensors: Parameters, parameters: Parameters) -> Objective:
+    def objective(
+        self, tensors: Parameters, parameters: Parameters, counted: Parameters
+    ) -> Objective:
         """The objective that may change these."""
-        compute = logits_of(self.model.stack, self.texts)
-        lengths = self.texts.lengths
-        return Objective(
-            self.name, compute, self.labels, lengths, tensors, parameters, self.settings
-        )
+        compute, lengths = logits_of(self.model.stack, self.texts), self.texts.lengths
+        learns = tensors, parameters, self.settings, counted
+        return Objective(self.name, compute, self.labels, lengths, *learns)
 
 
 @contextmanager
 def two_objectives(
-    planted: Learner, auxiliary: Learner, window: range
+    planted: Learner, auxiliary: Learner, window: range, *, pooler_and_norm: bool = False
 ) -> Iterator[list[Objective]]:
-    """While active, two tasks learn on one body: the first in a window, the second everywhere."""
-    embeddings = not planted.settings.freeze_embeddings
-    groups = shared_groups(planted.model, auxiliary.model, embeddings=embeddings)
+    """While active, two tasks learn on one body: the first in a window, the second everywhere.
+
+    The first also trains what follows the blocks if `pooler_and_norm`.
+    """
+    count_all = planted.settings.clip_over == "all"
+    learnt = not planted.settings.freeze_embeddings
+    groups = shared_groups(planted.model, auxiliary.model, embeddings=learnt or count_all)
     both = nn.ModuleList([planted.model.model, auxiliary.model.model])
-    own = [HEAD, *(_block(index) for index in window)]
-    others = [name for name in groups if name != HEAD]
+    own = [HEAD, *([AFTER] if pooler_and_norm else []), *(_block(index) for index in window)]
+    others = [name for name in groups if name != HEAD and (learnt or name != EMBEDDINGS)]
+    body = [name for name in groups if name not in {HEAD, OTHER_HEAD}] if count_all else []
     with learning(both, list(groups.values())) as gathered:
         tensors = dict(zip(groups, gathered, strict=True))
         yield [
-            learner.objective(merged(tensors[n] for n in names), merged(groups[n] for n in names))
+            learner.objective(
+                merged(tensors[n] for n in names),
+                merged(groups[n] for n in names),
+                merged(tensors[n] for n in body if n not in names),
+            )
             for learner, names in ((planted, own), (auxiliary, others))
         ]
 
@@ -103,13 +117,13 @@ def shared_groups(
     ]
     groups = {
         HEAD: heads[0],
-        "auxiliary head": {f"auxiliary.{n}": p for n, p in heads[1].items()},
-        "after the blocks": {n: named[n] for n in parts.after if n.startswith(body)},
+        OTHER_HEAD: {f"auxiliary.{n}": p for n, p in heads[1].items()},
+        AFTER: {n: named[n] for n in parts.after if n.startswith(body)},
     }
     for index, block in enumerate(parts.blocks):
         groups[_block(index)] = {n: named[n] for n in block}
     if embeddings:
-        groups["embeddings"] = {n: named[n] for n in parts.embeddings}
+        groups[EMBEDDINGS] = {n: named[n] for n in parts.embeddings}
     return groups
 
 

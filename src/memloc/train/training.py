@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,9 +38,10 @@ from memloc.records import (
 from memloc.request import request
 from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.train.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
-from memloc.train.evaluate import accuracies, encode_for, evaluating, predict
+from memloc.train.evaluate import accuracies, encode_for, evaluating, predict, to_batch
 from memloc.train.finetune import (
     Objective,
+    counted_groups,
     learning,
     learning_groups,
     logits_of,
@@ -195,9 +197,10 @@ def _left(run: Run, weights: Sequence[str], epochs: int) -> dict[str, int]:
     return left
 
 
-def _load(recipe: Recipe, task: Task) -> Classifier:
-    names = task.label_names
-    return load_model(recipe.model, names, seed=recipe.seed, options=recipe.options)
+def _load(recipe: Recipe, task: Task, seed: int | None = None) -> Classifier:
+    """The pretrained weights with a new head from `seed`; left out: the recipe's."""
+    seed = recipe.seed if seed is None else seed
+    return load_model(recipe.model, task.label_names, seed=seed, options=recipe.options)
 
 
 def _record(recipe: Recipe, start: Classifier) -> RunRecord:
@@ -223,7 +226,9 @@ class _Training:
 
     def __init__(self, recipe: Recipe, run: Run, name: str) -> None:
         self.recipe, self.run, self.name = recipe, run, name
-        self.trained = _load(recipe, recipe.task)
+        of_frozen = recipe.settings.frozen_seed if name == "frozen" else None
+        self.head_seed = recipe.seed if of_frozen is None else of_frozen
+        self.trained = _load(recipe, recipe.task, self.head_seed)
         self.trained.model.to(pick_device(recipe.device))
         self.labels = recipe.noisy.original if name == "original" else recipe.noisy.assigned
         self.texts = {
@@ -233,10 +238,10 @@ class _Training:
         self.vectors: dict[str, Tensor] = {}
         self.state = paths.training_state(run.folder, name)
         self.rows: list[dict[str, Any]] = []
-        self.plant = None if name == "frozen" else recipe.plant
+        self.plant = recipe.plant if name != "frozen" else _frozen_plant(recipe)
         # The null of a planted run differs from its reference by the order of the data alone.
         other_order = self.plant is not None and self.plant.null and name == "noisy"
-        self.seed = recipe.seed + (NULL_SEED if other_order else 0)
+        self.seed = self.head_seed + (NULL_SEED if other_order else 0)
 
     def make(self) -> Run:
         """Train from where it was left, epoch by epoch, and keep the weights."""
@@ -262,22 +267,27 @@ class _Training:
                 yield objectives
             return
         compute, groups = self._forward(stack)
-        with learning(self.trained.model, groups) as tensors:
-            learns = merged(tensors), merged(groups)
-            yield [Objective(self.name, compute, labels, train.lengths, *learns, settings)]
+        counted = counted_groups(stack, groups, settings)
+        with learning(self.trained.model, [*groups, *counted]) as tensors:
+            if self.name == "frozen" and not settings.frozen_dropout:
+                stack.blocks.eval()
+            learns = merged(tensors[: len(groups)]), merged(groups), settings
+            rest = merged(tensors[len(groups) :])
+            yield [Objective(self.name, compute, labels, train.lengths, *learns, rest)]
 
     @contextmanager
     def _planted(self, plant: Plant, labels: Tensor) -> Iterator[list[Objective]]:
-        other, settings = _load(self.recipe, plant.auxiliary), self.recipe.settings
+        settings, control = self.recipe.settings, self.recipe.protocol.control
+        other = _load(self.recipe, plant.auxiliary, self.head_seed)
         share_body(self.trained, other)
         other.model.to(labels.device)
-        rate = self.recipe.protocol.control.auxiliary_learning_rate
         answers = torch.from_numpy(plant.auxiliary.train.labels).to(labels.device)
-        own = settings.replace({"learning_rate": rate})
+        own = settings.replace({"learning_rate": control.auxiliary_learning_rate})
         texts = self._encode(plant.auxiliary.train)
         first = Learner(self.name, self.trained, self.texts["train"], labels, settings)
         second = Learner(AUXILIARY, other, texts, answers, own)
-        with two_objectives(first, second, plant.window) as objectives:
+        also = control.trains_pooler_and_norm
+        with two_objectives(first, second, plant.window, pooler_and_norm=also) as objectives:
             yield objectives
 
     def _encode(self, examples: Examples) -> Encoded:
@@ -285,12 +295,18 @@ class _Training:
 
     def _forward(self, stack: Stack) -> tuple[Callable[[IntArray], Tensor], list[Parameters]]:
         """How logits are computed in training, and the groups of parameters that learn."""
-        groups = learning_groups(stack, embeddings=not self.recipe.settings.freeze_embeddings)
+        settings, train = self.recipe.settings, self.texts["train"]
+        groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
         if self.name != "frozen":
-            return logits_of(stack, self.texts["train"]), groups
-        # Frozen blocks run without dropout, so their output is computed once.
+            return logits_of(stack, train), groups
+        # Without dropout, frozen blocks give the same every time: it is computed once.
         self.vectors = {split: _last_vectors(stack, t) for split, t in self.texts.items()}
         vectors = self.vectors["train"]
+        if settings.frozen_dropout:
+            return logits_of(stack, train), groups[:1]
+        if settings.clip_over == "all":  # the frozen blocks' gradients are needed
+            batch = partial(to_batch, train, device=stack.device)
+            return lambda rows: stack.undropped_logits(batch(rows)), groups[:1]
         return lambda rows: stack.finish(vectors[rows]), groups[:1]
 
     def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:
@@ -369,6 +385,12 @@ class _Training:
     def _save(self, weights: str, epoch: int) -> None:
         about = {"weights": weights, "epoch": epoch, "run": self.run.record.model_dump(mode="json")}
         save_checkpoint(self.run.path(weights), self.trained, about)
+
+
+def _frozen_plant(recipe: Recipe) -> Plant | None:
+    """Beside what θ_F is trained: nothing, or an auxiliary task, with no layer of its own."""
+    beside = recipe.plant is not None and recipe.protocol.control.frozen_beside_auxiliary
+    return replace(recipe.plant, window=range(0)) if recipe.plant and beside else None
 
 
 def _last_vectors(stack: Stack, encoded: Encoded) -> Tensor:

@@ -134,22 +134,23 @@ FIGURES: tuple[Figure, ...] = (
         "layers",
         "One layer is not enough",
         "The largest memorisation error that changing a single layer brings, found seed by seed, "
-        "then the mean over seeds; rules reach from the lowest to the highest end of the seeds' "
-        "95 % Wilson intervals. The published code takes the largest of the means over seeds, and "
-        "divides retraining's errors by that of all layers: the same for one seed and swapping, "
-        "otherwise other numbers. A hover shows the error on clean examples and the difference.",
+        "then the mean over seeds (with `summary.single_layer: largest mean`, as in the published "
+        "code, the largest of the layers' means, normalised for retraining); rules reach from the "
+        "lowest to the highest end of the seeds' 95 % Wilson intervals. A hover shows the error on "
+        "clean examples and the difference.",
         "4",
-        _whole("windows"),
+        lambda findings: findings.single_layers,
         draw.single_layers,
     ),
     Figure(
         "mcog-models",
         "depth",
         "Centre of gravity, model by model",
-        "The memorisation centre of gravity (M-CoG) of the layer weights, mean over seeds; rules "
-        "reach from the lowest to the highest end of the seeds' 95 % intervals (bootstrap over "
-        "examples; gradients: jackknife over groups of examples). How far models order the tasks "
-        "alike is in the table of orders.",
+        "The memorisation centre of gravity (M-CoG) of the layer weights, mean over seeds (of "
+        "weights averaged over seeds where `summary.mcog` is `of mean weights`); rules reach from "
+        "the lowest to the highest end of the seeds' 95 % intervals (bootstrap over examples; "
+        "gradients: jackknife over groups of examples). How far models order the tasks alike is in "
+        "the table of orders.",
         "6",
         _whole("mcog"),
         draw.mcog_by_model,

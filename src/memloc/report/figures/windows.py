@@ -56,13 +56,11 @@ def window_matrices(table: pd.DataFrame) -> alt.Chart:
 
 
 def single_layers(table: pd.DataFrame) -> alt.Chart:
-    """The largest memorisation error that changing one layer brings; a point a task."""
-    single = table[table["first"] == table["last"]]
-    keys = ["task", "category", "model", "seed", "method"]
-    largest = single.loc[single.groupby(keys)["error"].idxmax()] if len(single) else single
-    low, high = wilson_ends(*(largest[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
-    found = largest.assign(low=low, high=high, difference=largest["error"] - largest["clean_error"])
-    drawn = _with_clean(found, ["task", "category", "model", "method"])
+    """The largest memorisation error that changing one layer brings; a point a task.
+
+    The table is `Findings.single_layers`.
+    """
+    drawn = _with_clean(table, ["task", "category", "model", "method"])
     chosen, tasks = highlight(), task_order(drawn["task"])
     place = {
         "y": alt.Y("model:N", title=None),
