@@ -110,6 +110,7 @@ def blocks(found: Findings) -> Iterator[str]:
     """Every table with its heading."""
     makers = {
         "What was learnt": learnt,
+        "Left out of swapping: θ_O did not learn its own labels": left_out,
         "How much a change of layers undoes": undone,
         "Where memorisation is: M-CoG": centres,
         "When labels change: events": events,
@@ -193,6 +194,11 @@ def learnt(found: Findings) -> pd.DataFrame:
         "validation_score": "validation score",
     }
     return table.rename(columns=names).reset_index()
+
+
+def left_out(found: Findings) -> pd.DataFrame:
+    """Runs that count nowhere that their reference decides."""
+    return found.unlearnt[[*RUN, "reference_accuracy"]].reset_index(drop=True)
 
 
 def undone(found: Findings) -> pd.DataFrame:
