@@ -12,12 +12,12 @@ from typing import Any
 
 import pandas as pd
 
-from memloc.report.findings import Findings
-from memloc.report.means import layers_to_undo
-from memloc.report.tables import cell, markdown
+from memloc.reporting.findings import Findings
+from memloc.reporting.means import layers_to_undo
+from memloc.reporting.tables import cell, markdown
 from memloc.results import load_results
-from memloc.score import claims
-from memloc.score.crossings import RULES, crossings
+from memloc.stats import claims
+from memloc.stats.crossings import RULES, crossings
 
 PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
 RUN, POINT = ["task", "model", "seed"], ["task", "model"]

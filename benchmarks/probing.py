@@ -13,8 +13,8 @@ from memloc.models.hidden import Vectors
 from memloc.protocol import ProbeSettings
 from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
-from memloc.train.perceptrons import initial_weights
-from memloc.train.probe import (
+from memloc.training.perceptrons import initial_weights
+from memloc.training.probes import (
     Target,
     epoch_dropout,
     epoch_order,

@@ -21,8 +21,8 @@ from memloc.models.stack import Stack
 from memloc.protocol import preset
 from memloc.records import BoolArray, IntArray
 from memloc.seeds import generator
-from memloc.train.evaluate import evaluating, to_batch
-from memloc.train.finetune import schedule
+from memloc.training.loop import schedule
+from memloc.training.predict import evaluating, to_batch
 
 SAMPLE = [range(a, a + width) for a in (0, 4, 8) for width in (1, 4, 8) if a + width <= DEPTH]
 """Eight windows with the mean start and about the mean width of all 78."""

@@ -2,16 +2,16 @@
 
 import numpy as np
 import torch
+from memloc.localise.base import Subject
 from transformers import AutoModelForSequenceClassification
 
 from memloc.data.encode import random_batches
-from memloc.localise.base import Subject
 from memloc.models.load import Classifier
 from memloc.protocol import preset
 from memloc.records import Examples, NoisyLabels
 from memloc.seeds import generator
-from memloc.train.evaluate import to_batch
-from memloc.train.finetune import schedule
+from memloc.training.loop import schedule
+from memloc.training.predict import to_batch
 from support import WORDS, make_config, make_tokenizer
 
 DEPTH, CLASSES = 3, 3

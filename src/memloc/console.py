@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from memloc.methods.apply import Found
     from memloc.methods.result import LayerScores, Result
-    from memloc.report.page import Report
+    from memloc.reporting.page import Report
     from memloc.results import Results
     from memloc.run import Run, Verdict
 
@@ -152,8 +152,8 @@ def show_run(run: "Run", needed: float, as_json: bool) -> None:
 def _show_curve(run: "Run", needed: float) -> None:
     """How training went, where memloc trained; a weak reference is named."""
     from memloc import paths
-    from memloc.report.figures import save_figure, training_curves
-    from memloc.report.terminal import memorisation_curve
+    from memloc.reporting.figures import save_figure, training_curves
+    from memloc.reporting.terminal import memorisation_curve
     from memloc.run import at_the_end
 
     table = run.training()
@@ -176,8 +176,8 @@ def show_localised(found: "Found", as_json: bool) -> None:
     if as_json:
         records = {name: _as_record(scores) for name, scores in found.results.items()}
         return _show_json({**_about_found(found), "methods": records})
-    from memloc.report.terminal import layer_bars
-    from memloc.report.words import sentence
+    from memloc.reporting.terminal import layer_bars
+    from memloc.reporting.words import sentence
 
     for scores in found.results.values():
         typer.echo(f"{layer_bars(scores)}\n{sentence(scores)}\n")
@@ -186,7 +186,7 @@ def show_localised(found: "Found", as_json: bool) -> None:
 
 def show_analysed(found: "Found", as_json: bool) -> None:
     """A small picture and a sentence for each analysis, what is unusual, where the files are."""
-    from memloc.report.analyses import picture, sentence
+    from memloc.reporting.analyses import picture, sentence
 
     if as_json:
         records = {name: _analysis_record(result) for name, result in found.results.items()}
@@ -211,7 +211,7 @@ def _show_places(found: "Found") -> None:
 
 def _analysis_record(analysis: "Result") -> dict[str, Any]:
     """Without the tables that have one row per example; those are in the files."""
-    from memloc.report.analyses import SHORT, sentence
+    from memloc.reporting.analyses import SHORT, sentence
 
     short = {name: analysis[name] for name in SHORT if name in analysis.tables}
     return {
@@ -224,8 +224,8 @@ def _analysis_record(analysis: "Result") -> dict[str, Any]:
 
 def show_control(found: "Results", as_json: bool) -> None:
     """accuracy@k by method, task and model with chance beside it; the nulls; appendix E."""
-    from memloc.report.words import remarks_on
-    from memloc.score.planted import mean_scores
+    from memloc.reporting.words import remarks_on
+    from memloc.stats.planted import mean_scores
 
     every = [("method",), ("method", "task"), ("method", "model")]
     tables = {"_".join(by): mean_scores(found.control, by) for by in every}
@@ -317,7 +317,7 @@ def show_report(report: "Report", as_json: bool) -> None:
 
 
 def _as_record(scores: "LayerScores") -> dict[str, Any]:
-    from memloc.report.words import sentence
+    from memloc.reporting.words import sentence
 
     return {
         "weights": scores.weights.tolist(),

@@ -3,10 +3,10 @@
 import shutil
 
 import pytest
-
 from memloc.analyse.material import Material
-from memloc.train.run import Run
-from memloc.train.training import Recipe, train_run
+from memloc.training.run import Run
+
+from memloc.training.recipe import Recipe, train_run
 from tasks_support import fast_protocol, make_task
 
 QUICK = {

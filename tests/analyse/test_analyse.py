@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
-
-import memloc
 from memloc.analyse import analyse as module
 from memloc.analyse.analyse import ANALYSES, analyse_run
 from memloc.analyse.store import Analysis
+from typer.testing import CliRunner
+
+import memloc
 from memloc.cli import app
 from memloc.errors import DataError, SettingsError, StoreError, TrainingError, UnknownName
 from memloc.records import read_json, read_table, write_json, write_table

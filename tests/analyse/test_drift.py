@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-
 from memloc.analyse import drift as drift_module
 from memloc.analyse.centroids import KINDS, positions
 from memloc.analyse.drift import drift, pooled, pooled_separability
+
 from memloc.protocol import CentroidSettings
 from memloc.records import NoisyLabels
 

@@ -6,8 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.special import softmax
-
 from memloc.analyse import generalisation as module
 from memloc.analyse.generalisation import (
     Half,
@@ -21,8 +19,10 @@ from memloc.analyse.generalisation import (
     validation_score,
 )
 from memloc.analyse.material import Material
+from memloc.training.run import Run
+from scipy.special import softmax
+
 from memloc.errors import StoreError
-from memloc.train.run import Run
 
 
 def make_half(trained, probability):

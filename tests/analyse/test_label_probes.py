@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score
-
 from memloc.analyse.label_probes import (
     CURVES,
     Curve,
@@ -15,8 +13,10 @@ from memloc.analyse.label_probes import (
     ninety,
     summarise,
 )
+from sklearn.metrics import f1_score
+
 from memloc.protocol import LabelProbeSettings, ProbeSettings
-from memloc.train.probe import Target, shuffled, split_rows, train_probes
+from memloc.training.probes import Target, shuffled, split_rows, train_probes
 
 SETTINGS = LabelProbeSettings()
 NOISY_ASSIGNED, NOISY_ORIGINAL, CLEAN_ORIGINAL = CURVES

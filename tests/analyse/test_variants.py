@@ -5,13 +5,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-
 from memloc.analyse.material import Material
 from memloc.analyse.variants import centroids, variant_vectors, variants
+from memloc.training.run import Run
+
 from memloc.errors import SettingsError, StoreError
 from memloc.models.stack import at_positions
-from memloc.train.evaluate import to_batch
-from memloc.train.run import Run
+from memloc.training.predict import to_batch
 from support import PAPER_FAMILIES
 
 

@@ -8,15 +8,15 @@ import sys
 import pytest
 
 from command_support import COLUMNS, FAST
-from memloc.train.checkpoints import epochs_kept
-from memloc.train.training import Recipe, train_run
+from memloc.training.checkpoints import epochs_kept
+from memloc.training.recipe import Recipe, train_run
 from same_results import assert_same_results
 from tasks_support import fast_protocol, make_task
 
 TWO = """
 import contextlib, os, sys
 from pathlib import Path
-import memloc.experiment.work  # what takes long to load is loaded once for both
+import memloc.study.actions  # what takes long to load is loaded once for both
 from memloc.cli import main
 
 children = []
@@ -55,7 +55,7 @@ def at_once(folder, *commands):
 ENDED = """
 import os, signal, sys, time
 from pathlib import Path
-import memloc.experiment.work
+import memloc.study.actions
 from memloc.cli import main
 
 child = os.fork()

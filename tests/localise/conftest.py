@@ -2,7 +2,7 @@
 
 import pytest
 
-from memloc.train.training import Recipe, train_run
+from memloc.training.recipe import Recipe, train_run
 from tasks_support import fast_protocol, make_task
 
 

@@ -5,17 +5,17 @@ import copy
 import numpy as np
 import pytest
 import torch
+from memloc.localise import gradients
+from memloc.localise.swapping import Sweep
 from torch.nn.functional import cross_entropy
 
 from memloc.data.encode import encode
 from memloc.data.sources import load_task
-from memloc.localise import gradients
-from memloc.localise.swapping import Sweep
 from memloc.models import tiny
 from memloc.models.load import load_model
 from memloc.models.stack import Stack
 from memloc.protocol import preset
-from memloc.train.evaluate import to_batch
+from memloc.training.predict import to_batch
 from mixing_support import mixed, plain_logits
 
 ROWS = np.arange(6)

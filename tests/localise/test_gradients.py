@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-
-from memloc.errors import ModelError, ScoreError, StoreError
 from memloc.localise import gradients
 from memloc.localise.base import score_layers
 from memloc.localise.gradients import Gradients, jackknife, post_processed, variants
 from memloc.localise.scores import LayerScores
+
+from memloc.errors import ModelError, ScoreError, StoreError
 from memloc.records import Examples, NoisyLabels
 from memloc.seeds import generator
 from subject_support import DEPTH, make_classifier, make_data, make_subject

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from memloc.localise.base import check_pair, localiser, localisers
+from memloc.localise.localise import METHODS, localise_checkpoints, localise_run
+from memloc.localise.scores import LayerScores
+from memloc.localise.subjects import Weights, checkpoint_subject, run_subject
 from typer.testing import CliRunner
 
 import memloc
 from memloc.cli import app
 from memloc.errors import DataError, MemlocError, ModelError, StoreError, TrainingError
-from memloc.localise.base import check_pair, localiser, localisers
-from memloc.localise.localise import METHODS, localise_checkpoints, localise_run
-from memloc.localise.scores import LayerScores
-from memloc.localise.subjects import Weights, checkpoint_subject, run_subject
-from memloc.train.training import Recipe, train_run
+from memloc.training.recipe import Recipe, train_run
 from subject_support import make_classifier
 from support import PAPER_FAMILIES
 from tasks_support import fast_protocol, make_task
@@ -99,7 +99,7 @@ def test_swapping_all_layers_and_the_rest_gives_the_reference(family, tiny_model
     subject = run_subject(run, "cpu")
     final, reference = subject.load("final"), subject.load("reference")
     final.model.load_state_dict(reference.model.state_dict())
-    from memloc.train.evaluate import predict
+    from memloc.training.predict import predict
 
     encoded = subject.encode(final)
     assert np.array_equal(predict(final.stack, encoded), predict(reference.stack, encoded))

@@ -3,18 +3,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score
-
-from memloc.errors import DataError, ModelError, StoreError
 from memloc.localise import probing
 from memloc.localise.base import Subject
 from memloc.localise.probing import Probing, resampled_f1, rises, summarise
 from memloc.localise.scores import LayerScores
+from sklearn.metrics import f1_score
+
+from memloc.errors import DataError, ModelError, StoreError
 from memloc.models.load import load_model
 from memloc.protocol import preset
 from memloc.records import Examples, NoisyLabels
 from memloc.seeds import generator
-from memloc.train.probe import Probes, Target, train_probes
+from memloc.training.probes import Probes, Target, train_probes
 from support import WORDS
 
 FAST = {

@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-
-from memloc.errors import ModelError, ScoreError, StoreError
 from memloc.localise import prefix, retraining
 from memloc.localise.base import score_layers
 from memloc.localise.prefix import Plain, Prefix
 from memloc.localise.retraining import Retraining, piece, prepared, retrain_window
 from memloc.localise.scores import LayerScores
-from memloc.score.matrix import windows
-from memloc.train.evaluate import evaluating, to_batch
+
+from memloc.errors import ModelError, ScoreError, StoreError
+from memloc.stats.windows import windows
+from memloc.training.predict import evaluating, to_batch
 from subject_support import DEPTH, make_classifier, make_data, make_subject, plainly_retrained
 from support import FAMILIES, PAPER_FAMILIES
 

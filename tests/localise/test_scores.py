@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from memloc.localise.scores import LayerScores, Outcomes, from_outcomes
 
 from memloc.errors import ScoreError, StoreError
-from memloc.localise.scores import LayerScores, Outcomes, from_outcomes
 from memloc.records import write_json, write_table
-from memloc.score.matrix import windows
-from memloc.score.uncertainty import Interval
+from memloc.stats.intervals import Interval
+from memloc.stats.windows import windows
 
 
 def outcomes(depth: int = 3) -> Outcomes:

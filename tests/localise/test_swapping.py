@@ -6,18 +6,18 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-
-from memloc.errors import ModelError
 from memloc.localise import swapping
 from memloc.localise.base import Subject
 from memloc.localise.scores import LayerScores
 from memloc.localise.swapping import CALL_TOKENS, WORKSPACE, Room, Swapping, Sweep
+
+from memloc.errors import ModelError
 from memloc.models.load import Classifier
 from memloc.models.stack import Stack, find_blocks
 from memloc.progress import _shown
 from memloc.protocol import preset
 from memloc.records import Examples, NoisyLabels
-from memloc.score.matrix import windows
+from memloc.stats.windows import windows
 from mixing_support import (
     CLASSES,
     DEPTH,

@@ -4,11 +4,11 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from memloc.analyse.store import Analysis
+from memloc.localise.scores import LayerScores
 
 import memloc
-from memloc.analyse.store import Analysis
 from memloc.errors import StoreError
-from memloc.localise.scores import LayerScores
 from memloc.records import read_json, read_table, write_json, write_table
 from memloc.results.columns import COLUMNS, KEY
 from study_support import Study, identity, make_data
@@ -140,7 +140,7 @@ def test_one_run_is_a_study_too(folder, results):
 
 
 def test_a_run_that_only_began_is_listed_as_not_memorised(tmp_path):
-    from memloc.train.run import begin
+    from memloc.training.run import begin
 
     begin(tmp_path / "run", *make_data("tiny-topic", 12, 3), identity("tiny-opt", 1, 4))
     results = memloc.load_results(tmp_path)
@@ -194,7 +194,7 @@ def test_no_torch_is_loaded(folder):
         "import sys, memloc\n"
         f"found = memloc.load_results({str(folder)!r})\n"
         "found.examples, found.reverted, found.abouts, found.versions\n"
-        "import memloc.report.page\n"
+        "import memloc.reporting.page\n"
         "assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

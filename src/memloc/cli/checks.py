@@ -9,8 +9,8 @@ from memloc.errors import ModelError, lookup
 
 def check_model(name: str, depth: int | None = None) -> None:
     """Refuse a model that is not there, and layers that it does not have."""
-    from memloc.experiment.shapes import config_of, shape_of
-    from memloc.models.catalogue import known_models
+    from memloc.models.known import known_models
+    from memloc.study.sizes import config_of, shape_of
 
     if name not in {row.name for row in known_models()}:
         config_of(name)
@@ -20,7 +20,7 @@ def check_model(name: str, depth: int | None = None) -> None:
 
 def check_device(name: str) -> None:
     """Refuse a device that no machine has."""
-    from memloc.experiment.checks import DEVICES
+    from memloc.study.checks import DEVICES
 
     lookup("device", name.split(":", maxsplit=1)[0], dict.fromkeys(DEVICES))
 

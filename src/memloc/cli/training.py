@@ -86,7 +86,7 @@ def train(  # noqa: PLR0913, PLR0917 - one option for each thing that people var
     `--flag COLUMN` (true where the label is wrong) with those that are there.
     """
     from memloc import paths
-    from memloc.models.catalogue import default_preset
+    from memloc.models.known import default_preset
     from memloc.protocol import preset as preset_called
     from memloc.run import WEIGHTS
 
@@ -103,10 +103,10 @@ def train(  # noqa: PLR0913, PLR0917 - one option for each thing that people var
     folder = paths.run_folder(out, chosen.task.name, model, seed, depth)
     check_training(folder, weights or ())
 
-    from memloc.experiment.alone import expected_of
     from memloc.models.load import Classifier, LoadOptions
     from memloc.progress import bars
-    from memloc.train.training import Recipe, train_run
+    from memloc.study.alone import expected_of
+    from memloc.training.recipe import Recipe, train_run
 
     options = LoadOptions(remote_code, any_format, depth)
     recipe = Recipe(model, chosen.task, seed, protocol, chosen.labels, options, device)
@@ -210,7 +210,7 @@ def adopt(  # noqa: PLR0913, PLR0917 - each is something that people have or do 
     Example: `memloc adopt runs/mine --final noisy/ --reference clean/ --data train.csv
     --original corrected`
     """
-    from memloc.adopt import adopt as adopt_checkpoints
+    from memloc.adoption import adopt as adopt_checkpoints
     from memloc.progress import bars
     from memloc.protocol import preset as preset_called
 

@@ -23,9 +23,9 @@ from memloc.progress import Advance, track
 from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
 from memloc.records import BoolArray, FloatArray, IntArray, read_table, write_table
 from memloc.run import at_the_end
-from memloc.score.uncertainty import Interval, bootstrap
 from memloc.seeds import generator, number
 from memloc.settings import paper, published
+from memloc.stats.intervals import Interval, bootstrap
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -176,7 +176,7 @@ def train_half(
 ) -> Half:
     """Train one model (from 1) on its half, keep what it says and return it."""
     from memloc.models.device import pick_device
-    from memloc.train.evaluate import predict
+    from memloc.training.predict import predict
 
     assigned = run.noisy.assigned
     seed = number(run.seed, "generalisation", model)
@@ -222,7 +222,8 @@ def _fit(
 ) -> None:
     import torch
 
-    from memloc.train.finetune import (
+    from memloc.training.gathering import merged
+    from memloc.training.loop import (
         Objective,
         counted_groups,
         learning,
@@ -230,7 +231,6 @@ def _fit(
         logits_of,
         train_epoch,
     )
-    from memloc.train.gathering import merged
 
     settings, seed, advance = how
     groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)

@@ -18,16 +18,16 @@ from memloc.methods.positions import check_labels
 from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
 from memloc.records import BoolArray, FloatArray, IntArray
-from memloc.score.depth import Event, event, first_layer
-from memloc.score.uncertainty import CHUNK, bootstrap_counts
 from memloc.seeds import generator
 from memloc.settings import ours, paper
+from memloc.stats.depth import Event, event, first_layer
+from memloc.stats.intervals import CHUNK, bootstrap_counts
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from memloc.run import Run
-    from memloc.train.probe import Probes
+    from memloc.training.probes import Probes
 
 CURVES = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
 """Which examples are asked for which labels."""
@@ -75,7 +75,7 @@ class LabelProbes(Method, ProbeSettings):
     def _trained(self, run: "Run") -> "dict[str, Probes]":
         """The probes by what they learnt; `chance` learnt shuffled labels, or is these labels."""
         from memloc.models.device import pick_device
-        from memloc.train.probe import Target, shuffled, train_probes
+        from memloc.training.probes import Target, shuffled, train_probes
 
         dealt = shuffled(run.noisy.original, self.seeds)
         learnt = {"assigned": run.noisy.assigned, "original": run.noisy.original, "chance": dealt}
@@ -103,7 +103,7 @@ def curves(
     probes: Mapping[str, "Probes"], is_noisy: BoolArray, counts: IntArray, n_classes: int
 ) -> dict[tuple[str, str], Curve]:
     """The three curves when example i is there `counts[:, i]` times, (draws, examples)."""
-    from memloc.train.probe import drawn_f1
+    from memloc.training.probes import drawn_f1
 
     found, classes = {}, range(n_classes)
     for examples, labels in CURVES:

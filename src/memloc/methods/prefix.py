@@ -20,7 +20,7 @@ from memloc.models.packing import pack, training_logits, worth_packing
 from memloc.models.stack import BlockCall, Stack
 from memloc.records import IntArray, cannot_write
 from memloc.seeds import torch_seeded
-from memloc.train.evaluate import evaluating, length_batches, to_batch
+from memloc.training.predict import evaluating, length_batches, to_batch
 
 CALLS_MEMORY = 2**28
 """Bytes for how blocks are called (masks, positions), which every window asks for again."""

@@ -25,9 +25,9 @@ from memloc.protocol import FineTuneSettings
 from memloc.records import BoolArray, IntArray, read_json, versions, write_json
 from memloc.run import Run
 from memloc.seeds import generator
-from memloc.train.evaluate import evaluating, length_batches
-from memloc.train.finetune import Objective, counted_groups, learning, train_epoch
-from memloc.train.gathering import Parameters, merged
+from memloc.training.gathering import Parameters, merged
+from memloc.training.loop import Objective, counted_groups, learning, train_epoch
+from memloc.training.predict import evaluating, length_batches
 
 MEMORY = 2**30
 """Bytes for the states below a window; more of them go to a file."""

@@ -7,8 +7,8 @@ import numpy as np
 from memloc.methods.base import Method, Sizes
 from memloc.methods.result import LayerScores, Outcomes, from_outcomes
 from memloc.progress import track
-from memloc.score.matrix import windows
 from memloc.settings import ours, paper, published
+from memloc.stats.windows import windows
 
 if TYPE_CHECKING:
     from memloc.run import Run

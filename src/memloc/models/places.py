@@ -5,7 +5,7 @@ from pathlib import Path
 
 from memloc.errors import ModelError
 from memloc.models import tiny
-from memloc.models.catalogue import known_models
+from memloc.models.known import known_models
 
 
 def source_of(name: str) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memloc import paths
-from memloc.config import read_study
 from memloc.errors import StoreError
 from memloc.methods.base import by_reference
 from memloc.methods.result import read_about
@@ -20,6 +19,7 @@ from memloc.records import read_columns
 from memloc.results.columns import COLUMNS, KEY, PLANT
 from memloc.results.planted import control_tables
 from memloc.run import Run, RunRecord, at_the_end
+from memloc.study.config import read_study
 
 if TYPE_CHECKING:
     import pandas as pd
