@@ -5,17 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from memloc.analyse.store import Analysis
-from memloc.localise.scores import LayerScores, Outcomes
-from memloc.training.run import Run, begin
 
+from memloc import paths
 from memloc.data.tasks import known_tasks
+from memloc.methods.gradients import norms_table
+from memloc.methods.result import LayerScores, Outcomes, Result, from_outcomes
 from memloc.protocol import preset
 from memloc.records import Examples, NoisyLabels, Task, write_table
+from memloc.run import Accuracies, PlantRecord, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import Interval
-from memloc.stats.windows import layer_weights, normalised, window_matrix, windows
+from memloc.stats.windows import windows
 
 METHODS = ("swapping", "retraining", "gradients", "probing")
 NASTY = "<script>alert(1)</script></style><b>bold</b> & \"quoted\" </script> 'it' \\u003c"
@@ -53,43 +54,30 @@ class Study:
     def write_run(self, folder: Path, task: str, model: str, seed: int, **facts: object) -> Run:
         """One run with all its results."""
         data, noisy = make_data(task, self.train, self.words)
-        run = begin(folder, data, noisy, identity(model, seed, self.depth))
+        run = begin(folder, data, noisy, record(data, noisy, model, seed, self.depth))
         share = 1.0 if self.memorised else 0.4
-        run = run.note(
-            verdict={
-                "memorised": self.memorised,
-                "noisy_accuracy": share,
-                "clean_accuracy": 1.0,
-                "training_accuracy": 1.0,
-                "needed": 0.95,
-            },
-            without={},
-            **facts,
-        )
+        run = run.note(final=Accuracies(noisy=share, clean=1.0, training=1.0), **facts)
         rng = generator(seed, "study", task, model)
-        write_table(folder / "training.parquet", training(self.epochs, rng), {})
+        write_table(folder / paths.TRAINING, training(self.epochs, rng), {})
         for method in self.methods:
-            scores = make_scores(method, noisy, self.depth, rng)
-            scores.write(folder / "localise" / f"{method}.parquet")
+            make_scores(method, noisy, self.depth, rng).write(paths.result(folder, method))
         for analysis in self.analyses:
             tables = TABLES[analysis](noisy, self.depth, rng)
-            Analysis(analysis, tables).write(folder / "analyse" / f"{analysis}.parquet")
+            Result(analysis, tables).write(paths.result(folder, analysis))
         return run
 
 
-def identity(model: str, seed: int, depth: int) -> dict[str, object]:
+def record(task: Task, noisy: NoisyLabels, model: str, seed: int, depth: int) -> RunRecord:
     """What `memloc train` writes down of a run before it starts."""
-    return {
-        "model": model,
-        "weights_hash": f"hash of {model}",
-        "depth": depth,
-        "width": 8,
-        "seed": seed,
-        "is_large": False,
-        "preset": "demo",
-        "changes": {},
-        "protocol": preset("demo").model_dump(mode="json"),
-    }
+    return RunRecord(
+        model=model,
+        weights_hash=f"hash of {model}",
+        depth=depth,
+        width=8,
+        seed=seed,
+        task=TaskRecord.of(task, noisy),
+        settings=preset("demo").for_run(),
+    )
 
 
 def make_data(name: str, n: int, words: int) -> tuple[Task, NoisyLabels]:
@@ -143,14 +131,16 @@ def make_scores(
     if method == "gradients":
         kinds = ("noisy", "clean", "difference")
         of = [k for kind in kinds for k in (kind, f"frozen {kind}")]
-        details = {f"{n} {k}": rng.uniform(1, 2, depth) for n in ("L1", "L2") for k in of}
+        norms = {f"{n} {k}": rng.uniform(1, 2, depth) for n in ("L1", "L2") for k in of}
+        tables = {"gradients": norms_table(norms)}
     else:
         f1, chance = (
             np.sort(rng.uniform(0, 1, (depth + 1, 5)), 0),
             rng.uniform(0, 0.2, (depth + 1, 5)),
         )
-        details = {"f1": f1, "chance f1": chance}
-    return _scores(method, weights, details=details)
+        means = {"f1": f1.mean(1), "low": f1.min(1), "high": f1.max(1), "chance": chance.mean(1)}
+        tables = {"noise_probes": pd.DataFrame({"layer": np.arange(depth + 1), **means})}
+    return _scores(method, weights, tables)
 
 
 def _from_windows(
@@ -166,21 +156,13 @@ def _from_windows(
     outcomes = Outcomes(
         tuple(known), rows, wrong, clean, rng.uniform(size=(len(clean), len(known))) < 0.02
     )
-    matrix = window_matrix(normalised(outcomes.errors), depth)
-    return _scores(method, layer_weights(matrix), outcomes=outcomes)
+    return from_outcomes(method, outcomes, depth, normalise=True, about={})
 
 
-def _scores(method: str, weights: np.ndarray, **more: object) -> LayerScores:
+def _scores(method: str, weights: np.ndarray, tables: dict) -> LayerScores:
     centre = centre_of_gravity(weights)
-    return LayerScores(
-        method,
-        weights,
-        weights * 0.9,
-        weights * 1.1,
-        Interval(centre, centre - 0.3, centre + 0.3, 0.95),
-        about={"normalise": True, "level": 0.95},
-        **more,
-    )
+    interval = Interval(centre, centre - 0.3, centre + 0.3, 0.95)
+    return LayerScores.of(method, weights, (weights * 0.9, weights * 1.1), interval, tables=tables)
 
 
 def _centroids(noisy: NoisyLabels, depth: int, rng: np.random.Generator) -> dict:
@@ -286,28 +268,28 @@ TABLES = {
 
 
 def write_control(folder: Path, study: Study) -> None:
-    """Planted windows and null plants, summed up as `memloc control` does."""
-    from memloc.study.control import read_control
-
+    """Planted windows and null plants."""
     for task in study.tasks[: study.control]:
         for model in study.models:
             rng = generator(7, "control", task, model)
             for place in (range(2), range(study.depth - 2, study.depth)):
                 for null in (False, True):
-                    _plant(folder / "control", study, (task, model, place, null), rng)
-    read_control(folder)
+                    write_plant(folder, study, (task, model, place, null), rng)
 
 
-def _plant(
+def write_plant(
     folder: Path, study: Study, what: tuple[str, str, range, bool], rng: np.random.Generator
-) -> None:
+) -> Run:
+    """One planted run with the results of all methods."""
     task, model, place, null = what
-    ends = [place.start + 1, place.stop]
-    kind = "null" if null else "window"
-    home = folder / task / model / "seed-1" / f"{kind}-{ends[0]}-{ends[1]}"
+    first, last = place.start + 1, place.stop
+    plain = paths.run_folder(folder, task, model, 1)
+    home = paths.plant_folder(folder, plain, f"{first}-{last}", null=null)
     data, noisy = make_data(task, study.train, study.words)
-    run = begin(home, data, noisy, identity(model, 1, study.depth))
-    run.note(control={"window": ends, "auxiliary": "rte", "null": null})
+    plant = PlantRecord(first=first, last=last, null=null, auxiliary="rte", settings={})
+    about = record(data, noisy, model, 1, study.depth).model_copy(update={"plant": plant})
+    run = begin(home, data, noisy, about)
     for method in study.methods:
         scores = make_scores(method, noisy, study.depth, rng, range(0) if null else place)
-        scores.write(home / "localise" / f"{method}.parquet")
+        scores.write(paths.result(home, method))
+    return run.note(final=Accuracies(noisy=1.0, clean=1.0, training=1.0))
