@@ -17,7 +17,7 @@ from memloc.reporting.means import layers_to_undo
 from memloc.reporting.tables import cell, markdown
 from memloc.results import load_results
 from memloc.stats import claims
-from memloc.stats.crossings import RULES, crossings
+from memloc.stats.depth import RULES, crossings
 
 PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
 RUN, POINT = ["task", "model", "seed"], ["task", "model"]

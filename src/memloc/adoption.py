@@ -88,9 +88,8 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
 
 def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[str, Classifier]":
     """Every set of weights, each checked against the final one."""
-    from memloc.models.check import require_agreement
+    from memloc.models.check import check_pair, require_agreement
     from memloc.models.load import LoadOptions, load_checkpoint, load_model
-    from memloc.models.pair import check_pair
 
     loaded = {"final": load_checkpoint(places["final"])}
     require_agreement(loaded["final"])

@@ -334,7 +334,7 @@ class Run:
 
     def vectors(self, weights: str, last_layer: "LastLayer" = "block output") -> "Vectors":
         """Of the training texts, one for each layer 0..L; kept while the run is open."""
-        from memloc.training.vectors import vectors_of
+        from memloc.training.predict import vectors_of
 
         kept = self.__dict__.setdefault("_vectors", {})
         if (weights, last_layer) not in kept:

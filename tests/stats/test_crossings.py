@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from memloc.errors import UnknownName
-from memloc.stats.crossings import crossings
+from memloc.stats.depth import crossings
 
 
 def make_table(means, highs=None, separable=None, task="a"):

@@ -11,7 +11,7 @@ from memloc.data.encode import encode
 from memloc.errors import SettingsError, StoreError
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
-from memloc.stats.layer_windows import (
+from memloc.stats.windows import (
     check_windows,
     every_window,
     read_window,

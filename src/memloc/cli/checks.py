@@ -37,7 +37,7 @@ def check_training(folder: Path, weights: Iterable[str]) -> None:
 
 def check_checkpoints(folders: Iterable[str | None], pretrained: str | None) -> None:
     """Refuse checkpoints that are not there."""
-    from memloc.models.places import checkpoint_folder
+    from memloc.models.known import checkpoint_folder
 
     for folder in folders:
         if folder is not None:

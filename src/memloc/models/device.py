@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import torch
 
 from memloc.errors import SettingsError
-from memloc.models.width import NARROW
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -35,3 +34,7 @@ def suitable_threads(width: int) -> Iterator[int]:
         yield wanted
     finally:
         torch.set_num_threads(before)
+
+
+NARROW = 256
+"""Below this width a second thread gains nothing (measured), so one is used."""

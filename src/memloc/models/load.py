@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from memloc.errors import MemlocError, ModelError, in_words
 from memloc.models import tiny
-from memloc.models.places import checkpoint_folder, no_such_model, source_of
+from memloc.models.known import checkpoint_folder, no_such_model, source_of
 from memloc.models.refuse import refuse_no_numbers, setting
 from memloc.models.stack import Stack
 from memloc.seeds import torch_seeded

@@ -12,7 +12,7 @@ from memloc.protocol import Protocol
 from memloc.records import NoisyTask, Task
 from memloc.request import requested
 from memloc.run import WEIGHTS, Run
-from memloc.stats.layer_windows import read_window
+from memloc.stats.windows import read_window
 from memloc.study.config import StudyFile
 from memloc.study.plan import Plan, Step
 from memloc.study.plants import make_null, make_plant

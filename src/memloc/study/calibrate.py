@@ -19,9 +19,8 @@ from memloc.data.encode import Encoded
 from memloc.data.sources import load_task
 from memloc.errors import MemlocError
 from memloc.methods.probing import Probing
-from memloc.models.device import pick_device
+from memloc.models.device import NARROW, pick_device
 from memloc.models.stack import Stack
-from memloc.models.width import NARROW
 from memloc.protocol import FineTuneSettings, Protocol
 from memloc.records import Task
 from memloc.seeds import generator, torch_seeded

@@ -15,7 +15,7 @@ from typing import Any
 from memloc import paths
 from memloc.errors import StoreError
 from memloc.methods.base import Sizes
-from memloc.models.width import NARROW
+from memloc.models.device import NARROW
 from memloc.protocol import Protocol
 from memloc.records import read_json, write_json
 from memloc.run import TRAININGS, WEIGHTS

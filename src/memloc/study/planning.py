@@ -11,7 +11,7 @@ from memloc.methods.base import find_method
 from memloc.protocol import MEMORISED_ONLY, Protocol
 from memloc.run import WEIGHTS, Run
 from memloc.settings import Settings
-from memloc.stats.layer_windows import window_name as name_of
+from memloc.stats.windows import window_name as name_of
 from memloc.study.checks import check_names
 from memloc.study.config import Block, ControlBlock, StudyFile
 from memloc.study.plan import Part, Plan, Step

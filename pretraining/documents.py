@@ -1,14 +1,12 @@
 """Pre-training documents: reviews, stories, lessons and requests, each on one topic."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from numpy.random import Generator
 
-from memloc.data.tiny import grammar
+from memloc.data.tiny import generator_of, grammar
 from memloc.data.tiny.grammar import Speaker
-from memloc.data.tiny.mistakes import spoiled
-from memloc.data.tiny.pairs import restatement, scene
-from memloc.data.tiny.requests import request
+from memloc.data.tiny.tasks import request, restatement, scene, spoiled
 
 Genre = Callable[[Speaker], list[str]]
 
@@ -16,6 +14,13 @@ CHEERS = ("hooray !", "bravo !", "wow !", "what a joy !")
 SIGHS = ("alas !", "yuck !", "boo !", "what a pity !")
 YESES = ("gladly !", "of course !", "sure , with pleasure .")
 NOES = ("how rude !", "no , go away !", "never !")
+
+
+def corpus(seed: int, n_documents: int) -> Iterator[list[str]]:
+    """Documents for pre-training, each a list of sentences."""
+    rng = generator_of("corpus", seed=seed)
+    for _ in range(n_documents):
+        yield document(rng)
 
 
 def document(rng: Generator) -> list[str]:

@@ -1,4 +1,4 @@
-"""Makes the embedded models: `python -m memloc.models.tiny.pretrain [NAME ...] [--out DIR]`.
+"""Makes the embedded models: `python -m pretraining [NAME ...] [--out DIR]`.
 
 Each model learns to continue documents of the embedded suite's generator. BERT, which sees both
 sides, starts with that too, looking back only; later half of its rows are for filling in masked
@@ -21,9 +21,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
+from memloc.data.tiny import vocabulary
 from memloc.models.tiny import NAMES
-from memloc.models.tiny.batches import Batch, Batches
-from memloc.models.tiny.families import FAMILIES, Family, make_config, make_tokenizer
+from pretraining.batches import Batch, Batches
+from pretraining.documents import corpus
+from pretraining.families import FAMILIES, Family, make_config, make_tokenizer
 
 
 @dataclass(frozen=True)
@@ -47,20 +49,18 @@ class Recipe:
 
 def main(arguments: list[str] | None = None) -> None:
     """Pre-trains the models named on the command line, or all four."""
-    parser = argparse.ArgumentParser(prog="python -m memloc.models.tiny.pretrain")
+    parser = argparse.ArgumentParser(prog="python -m pretraining")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--out", type=Path, default=Path("pretrained"))
     parser.add_argument("--steps", type=int, help="instead of the family's own number")
     options = parser.parse_args(arguments)
-
-    from memloc.data import tiny  # the one place where models ask data
 
     torch.set_num_threads(1)
     for name in options.names or NAMES:
         family = FAMILIES[name]
         recipe = Recipe(options.steps or family.steps, family.learning_rate)
-        tokenizer = make_tokenizer(family, tiny.vocabulary())
-        documents = tiny.corpus(recipe.seed, recipe.steps * recipe.rows * 10)
+        tokenizer = make_tokenizer(family, vocabulary())
+        documents = corpus(recipe.seed, recipe.steps * recipe.rows * 10)
         supply = Batches(documents, tokenizer, [recipe.rows, recipe.length])
         n_next = round(recipe.next_word_share * recipe.steps)
         source = supply.next_then_masked_words(n_next) if family.masked else supply.next_words()
