@@ -1,0 +1,89 @@
+"""What every subset of layers is worth, shared out among the layers.
+
+Values are given for all 2^U subsets of U units (layers, or groups of neighbouring ones): column m
+is of the units whose bits are set in m, so column 0 is of none and the last one of all.
+"""
+
+import math
+
+import numpy as np
+
+from memloc.errors import ScoreError
+from memloc.records import FloatArray, IntArray
+
+
+def shapley_values(values: FloatArray) -> FloatArray:
+    """Shapley values (..., U) of `values` (..., 2^U); they sum to the last minus the first value.
+
+    φ_i = Σ_S |S|! (U - |S| - 1)! / U! · (v(S ∪ i) - v(S)) over all S without i.
+    """
+    n_units = _n_units(values)
+    size = subset_sizes(n_units)
+    weight = np.array([1 / (n_units * math.comb(n_units - 1, s)) for s in range(n_units)])
+    found = np.empty((*values.shape[:-1], n_units))
+    for unit in range(n_units):
+        without = subsets_without(n_units, unit)
+        gain = values[..., without | 1 << unit] - values[..., without]
+        found[..., unit] = gain @ weight[size[without]]
+    return found
+
+
+def interactions(values: FloatArray) -> FloatArray:
+    """Shapley interaction indices (U, U) of `values` (2^U,): symmetric, 0 on the diagonal.
+
+    I_ij = Σ_S |S|! (U - |S| - 2)! / (U - 1)! · (v(S ∪ ij) - v(S ∪ i) - v(S ∪ j) + v(S)) over all S
+    without both. Below 0 either of two units does alone; above 0 both are needed together.
+    """
+    n_units = _n_units(values)
+    size = subset_sizes(n_units)
+    found = np.zeros((n_units, n_units))
+    if n_units < 2:
+        return found
+    steps = range(n_units - 1)
+    weight = np.array([1 / ((n_units - 1) * math.comb(n_units - 2, s)) for s in steps])
+    for i in range(n_units):
+        for j in range(i):
+            both = 1 << i | 1 << j
+            rest = np.flatnonzero(np.arange(len(values)) & both == 0)
+            change = values[rest | both] - values[rest | 1 << i] - values[rest | 1 << j]
+            found[i, j] = found[j, i] = (change + values[rest]) @ weight[size[rest]]
+    return found
+
+
+def smallest_sets(values: FloatArray, share: float) -> IntArray:
+    """All smallest subsets whose value comes `share` of the way from that of none to that of all.
+
+    As numbers whose bits are the units; none where all units together change nothing.
+    """
+    start, end = values[0], values[-1]
+    if start == end:
+        return np.zeros(0, dtype=np.int64)
+    reached = np.flatnonzero((values - start) / (end - start) >= share)
+    sizes = subset_sizes(_n_units(values))[reached]
+    return np.asarray(reached[sizes == sizes.min()], dtype=np.int64)
+
+
+def subset_sizes(n_units: int) -> IntArray:
+    """How many units each of the 2^U subsets has."""
+    return np.asarray(np.bitwise_count(np.arange(2**n_units)), dtype=np.int64)
+
+
+def subsets_without(n_units: int, unit: int) -> IntArray:
+    """The subsets that a unit is not in."""
+    every = np.arange(2**n_units)
+    return np.asarray(every[every >> unit & 1 == 0], dtype=np.int64)
+
+
+def units_of(subset: int) -> list[int]:
+    """The units of a subset, from 0."""
+    return [unit for unit in range(int(subset).bit_length()) if subset >> unit & 1]
+
+
+def _n_units(values: FloatArray) -> int:
+    n_units = int(values.shape[-1]).bit_length() - 1
+    if values.shape[-1] != 2**n_units or n_units < 1:
+        raise ScoreError(
+            f"Values of {values.shape[-1]} subsets were given; all subsets of some units are "
+            "needed, such as 4,096 of twelve."
+        )
+    return n_units
