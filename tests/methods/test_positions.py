@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from memloc.analyse.centroids import KINDS, positions
+from memloc.methods.positions import KINDS, positions
 from memloc.errors import DataError
 from memloc.records import NoisyLabels
 
