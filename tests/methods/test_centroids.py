@@ -1,27 +1,28 @@
-"""Centroids with layers of the reference put in."""
+"""Centroids: variants with layers of the reference put in, and the tables of all of them."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from memloc.analyse.material import Material
-from memloc.analyse.variants import centroids, variant_vectors, variants
-from memloc.errors import SettingsError, StoreError
+from memloc.errors import DataError, SettingsError, StoreError
+from memloc.methods.centroids import Centroids
 from memloc.models.stack import at_positions
+from memloc.run import Run
 from memloc.train.evaluate import to_batch
-from memloc.train.run import Run
+from memloc.train.vectors import vectors_of
 from support import PAPER_FAMILIES
 
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_a_window_of_the_reference_runs_where_the_final_one_did(trained, family):
     """Block by block with two models, against one model with two sources of weights."""
-    material = Material.of(Run.open(trained(family, depth=4, epochs=1)), device="cpu")
-    final, reference = material.load("final"), material.load("reference")
-    encoded = material.encode(final)
-    found = variant_vectors(material, range(1, 3))
+    run = Run.open(trained(family, depth=4, epochs=1), "cpu")
+    final, reference = run.load("final"), run.load("reference")
+    encoded = run.encode(final)
+    found = Centroids().variant_vectors(run, range(1, 3))
     rows = np.arange(5)
     with torch.no_grad():
         batch = to_batch(encoded, rows, final.stack.device)
@@ -31,14 +32,29 @@ def test_a_window_of_the_reference_runs_where_the_final_one_did(trained, family)
             state = owner.stack.run(index, state, given.calls[index])
             expected.append(at_positions(state, given.positions))
     np.testing.assert_allclose(found[rows], torch.stack(expected, 1).numpy(), atol=1e-5)
-    np.testing.assert_array_equal(found[:, :2], material.final_vectors[:, :2])
-    assert not np.allclose(found[:, 2], material.final_vectors[:, 2])
+    plain = Centroids().variant_vectors(run, None)
+    np.testing.assert_array_equal(found[:, :2], plain[:, :2])
+    assert not np.allclose(found[:, 2], plain[:, 2])
 
 
-def test_all_layers_of_the_reference_are_the_reference(material):
+def test_all_layers_of_the_reference_are_the_reference(run):
     """Embeddings are frozen, so nothing before the blocks differs either."""
-    found = variant_vectors(material, range(4))
-    np.testing.assert_array_equal(found, material.vectors(material.load("reference")))
+    found = Centroids().variant_vectors(run, range(4))
+    np.testing.assert_array_equal(found, run.vectors("reference"))
+
+
+def test_the_last_vector_may_be_taken_after_the_final_norm(run):
+    normed = Centroids(last_layer="final norm")
+    final, reference = run.load("final"), run.load("reference")
+    for window, loaded in ((None, final), (range(4), reference)):
+        expected = vectors_of(loaded.stack, run.encode(loaded), last_layer="final norm")
+        # What follows the blocks is the final model's.
+        layers = slice(None) if window is None else slice(0, -1)
+        found = normed.variant_vectors(run, window)
+        np.testing.assert_array_equal(found[:, layers], expected[:, layers])
+        plain = Centroids().variant_vectors(run, window)
+        np.testing.assert_array_equal(found[:, :-1], plain[:, :-1])
+        assert not np.allclose(found[:, -1], plain[:, -1], atol=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -52,35 +68,34 @@ def test_all_layers_of_the_reference_are_the_reference(material):
         (24, range(12), range(12, 24)),
     ],
 )
-def test_halves_are_of_one_size(material, depth, bottom, top):
-    material.run.about["depth"] = depth
-    found = variants(material)
+def test_halves_are_of_one_size(run, depth, bottom, top):
+    found = Centroids().variants(replace(run, record=run.record.replace({"depth": depth})))
     assert found["plain"] is None
     assert (found.get("bottom"), found.get("top")) == (bottom, top)
 
 
-def test_windows_are_counted_from_1(material):
-    assert variants(material, ["2-3", "4"])["window 2-3"] == range(1, 3)
-    assert variants(material, ["2-3", "4"])["window 4-4"] == range(3, 4)
+def test_windows_are_counted_from_1(run):
+    found = Centroids(windows=("2-3", "4")).variants(run)
+    assert found["window 2-3"] == range(1, 3)
+    assert found["window 4-4"] == range(3, 4)
     with pytest.raises(SettingsError, match="outside the model, which has layers 1-4"):
-        variants(material, ["3-5"])
+        Centroids(windows=("3-5",)).run(run)
 
 
 def test_without_reference_weights_there_are_no_halves(run_folder):
     shutil.rmtree(run_folder / "checkpoints" / "reference")
-    material = Material.of(Run.open(run_folder), device="cpu")
-    assert list(variants(material)) == ["plain"]
-    (remark, *_) = centroids(material, variants(material)).remarks
-    assert "no reference weights, which `memloc train` makes" in remark
+    run = Run.open(run_folder, "cpu")
+    assert list(Centroids().variants(run)) == ["plain"]
+    (remark, *_) = Centroids().run(run).remarks
+    assert "were not swapped in: the run has no reference weights" in remark
     with pytest.raises(StoreError, match="no reference weights: `memloc train`"):
-        variant_vectors(material, range(2))
+        Centroids(windows=("1-2",)).run(run)
 
 
-def test_tables_hold_every_variant_layer_pair_and_example(material):
-    chosen = variants(material, ["2"])
-    found = centroids(material, chosen)
+def test_tables_hold_every_variant_layer_pair_and_example(run):
+    found = Centroids(windows=("2",)).run(run)
     names = ["plain", "bottom", "top", "window 2-2"]
-    noisy = material.noisy.is_noisy
+    noisy = run.noisy.is_noisy
     for table in found.tables.values():
         assert list(table["variant"].unique()) == names
     assert len(found["layers"]) == 4 * 5 * 3
@@ -90,27 +105,41 @@ def test_tables_hold_every_variant_layer_pair_and_example(material):
     assert len(found["positions"]) == 4 * 5 * (4 * (~noisy).sum() + noisy.sum())
 
 
-def test_positions_of_noisy_examples_name_their_labels(material):
-    found = centroids(material, {"plain": None})["positions"]
+def test_positions_of_noisy_examples_name_their_labels(run):
+    found = Centroids().run(run)["positions"]
+    found = found[found["variant"] == "plain"]
     mine = found[(found["kind"] == "noisy") & (found["layer"] == 4)].set_index("example")
-    rows = np.flatnonzero(material.noisy.is_noisy)
+    rows = run.noisy_rows
     assert sorted(mine.index) == rows.tolist()
-    assert mine.loc[rows, "a"].tolist() == material.noisy.assigned[rows].tolist()
-    assert mine.loc[rows, "b"].tolist() == material.noisy.original[rows].tolist()
+    assert mine.loc[rows, "a"].tolist() == run.noisy.assigned[rows].tolist()
+    assert mine.loc[rows, "b"].tolist() == run.noisy.original[rows].tolist()
 
 
-def test_memorised_examples_end_at_their_assigned_class(material):
-    layers = centroids(material, variants(material))["layers"]
+def test_memorised_examples_end_at_their_assigned_class(run):
+    layers = Centroids().run(run)["layers"]
     last = layers[(layers["layer"] == 4) & (layers["kind"] == "noisy")].set_index("variant")["mean"]
     assert last["plain"] < 0.5 < last["bottom"]
 
 
-def test_remarks_use_the_names_of_classes_and_of_variants(material):
-    material.noisy.is_noisy[:] = False
-    some = np.flatnonzero(material.noisy.original == 0)[:2]
-    material.noisy.is_noisy[some] = True
-    material.noisy.assigned[:] = material.noisy.original
-    material.noisy.assigned[some] = 1
-    said = centroids(material, {"plain": None, "top": range(2, 4)}).about["remarks"]
+def test_remarks_use_the_names_of_classes_and_of_variants(run):
+    run.noisy.is_noisy[:] = False
+    some = np.flatnonzero(run.noisy.original == 0)[:2]
+    run.noisy.is_noisy[some] = True
+    run.noisy.assigned[:] = run.noisy.original
+    run.noisy.assigned[some] = 1
+    said = Centroids().run(run).remarks
     assert "label 0 → label 2: no noisy example." in said
     assert "top: label 0 → label 2: no noisy example." in said
+
+
+@pytest.mark.parametrize("every", [False, True], ids=["none-noisy", "all-noisy"])
+def test_noisy_and_clean_examples_are_needed(run, every):
+    run.noisy.is_noisy[:] = every
+    with pytest.raises(DataError, match="compares noisy and clean ones"):
+        Centroids().run(run)
+
+
+def test_one_class_is_not_enough(run):
+    task = run.record.task.replace({"label_names": ("only",)})
+    with pytest.raises(DataError, match="1 class; an analysis needs two"):
+        Centroids().run(replace(run, record=run.record.model_copy(update={"task": task})))

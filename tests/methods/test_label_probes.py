@@ -3,19 +3,20 @@
 import numpy as np
 import pytest
 
-from memloc.analyse.label_probes import (
+from memloc.errors import DataError
+from memloc.methods.label_probes import (
     CURVES,
     Curve,
+    LabelProbes,
     curves,
-    label_probes,
     memorisation,
     ninety,
     summarise,
 )
-from memloc.protocol import LabelProbeSettings, ProbeSettings
 from memloc.train.probe import Target, shuffled, train_probes
 
-SETTINGS = LabelProbeSettings()
+SETTINGS = LabelProbes()
+QUICK = LabelProbes(epochs=3, first_epoch=0, seeds=(0, 1))
 NOISY_ASSIGNED, NOISY_ORIGINAL, CLEAN_ORIGINAL = CURVES
 
 
@@ -90,7 +91,7 @@ def test_labels_are_found_in_the_layer_that_holds_them():
     known = np.stack([np.zeros(n, int), original, assigned, assigned], axis=1)
     vectors = np.eye(classes)[known] * 4 + 0.3 * rng.normal(size=(n, 4, classes))
     vectors[:, 0] = rng.normal(size=(n, classes))
-    settings = ProbeSettings(epochs=30, first_epoch=0, seeds=(0, 1), learning_rate=5e-3)
+    settings = LabelProbes(epochs=30, first_epoch=0, seeds=(0, 1), learning_rate=5e-3)
     targets = {
         "assigned": Target(assigned, classes),
         "original": Target(original, classes),
@@ -103,8 +104,8 @@ def test_labels_are_found_in_the_layer_that_holds_them():
     assert found[CLEAN_ORIGINAL].chance.mean() < 0.6
 
 
-def test_tables_hold_three_curves_of_every_layer(material):
-    found = label_probes(material)
+def test_tables_hold_three_curves_of_every_layer(run):
+    found = QUICK.run(run)
     assert len(found["layers"]) == 3 * 5
     assert len(found["seeds"]) == 3 * 5 * 2
     assert list(found["events"]["event"]) == ["memorisation", "ninety"]
@@ -134,11 +135,24 @@ def test_where_nothing_noisy_is_tested_memorisation_is_not_never():
 NAMES = ("f1", "chance")
 
 
-def test_seeds_without_a_noisy_test_example_are_named(material):
+def test_seeds_without_a_noisy_test_example_are_named(run):
     """One noisy example is a test example of some probe seeds at most."""
-    material.noisy.assigned[:] = material.noisy.original
-    material.noisy.is_noisy[:] = np.arange(60) == 3
-    material.noisy.assigned[3] = (material.noisy.original[3] + 1) % 3
-    found = label_probes(material)
+    run.noisy.assigned[:] = run.noisy.original
+    run.noisy.is_noisy[:] = np.arange(60) == 3
+    run.noisy.assigned[3] = (run.noisy.original[3] + 1) % 3
+    found = QUICK.run(run)
     assert "of 2 probe seeds have no noisy example to test on" in found.about["remarks"][0]
     assert len(found["layers"]) == 15
+
+
+@pytest.mark.parametrize("every", [False, True], ids=["none-noisy", "all-noisy"])
+def test_noisy_and_clean_examples_are_needed(run, every):
+    run.noisy.is_noisy[:] = every
+    with pytest.raises(DataError, match="compares noisy and clean ones"):
+        QUICK.run(run)
+
+
+def test_labels_before_noise_must_be_known(run):
+    run.noisy.original[run.noisy.is_noisy] = -1
+    with pytest.raises(DataError, match="The labels before noise of words are not known"):
+        QUICK.run(run)
