@@ -5,7 +5,7 @@ import numpy as np
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.hidden import one_by_one
 from benchmarks.samples import DEPTH, bert, questions
-from memloc.analyse.centroids import Positions, positions
+from memloc.methods.positions import Positions, positions
 from memloc.models.device import suitable_threads
 from memloc.models.hidden import Vectors
 from memloc.models.stack import Stack

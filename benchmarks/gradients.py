@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
 from memloc.data.encode import Encoded
-from memloc.localise import gradients
+from memloc.methods import forgetting
+from memloc.methods.gradients import Gradients, post_processed
 from memloc.models.device import suitable_threads
 from memloc.models.stack import Stack
-from memloc.protocol import preset
 from memloc.records import FloatArray, IntArray
 from memloc.train.evaluate import to_batch
 
@@ -48,7 +48,7 @@ def measure(hidden: int, examples: int, repeats: int) -> Measured:
             "noisy_examples": examples,
             "clean_examples": examples,
             "intervals": "none: interval_groups is 0, as the published way has no intervals",
-            "tokens_per_batch": gradients.TOKENS_PER_BATCH,
+            "tokens_per_batch": forgetting.TOKENS_PER_BATCH,
             "block_forwards": 2 * DEPTH,
             "baseline_block_forwards": 2 * DEPTH,
             "share_of_matmul_peak": work / seconds / peak,
@@ -58,13 +58,13 @@ def measure(hidden: int, examples: int, repeats: int) -> Measured:
 
 
 def _memloc(memorised: Stack, frozen: Stack, encoded: Encoded, labels: IntArray) -> FloatArray:
-    settings = preset("paper").gradients.replace({"interval_groups": 0})
-    data = gradients.Data(encoded, torch.from_numpy(labels), settings)
+    settings = Gradients(interval_groups=0)
+    data = forgetting.Data(encoded, torch.from_numpy(labels), settings)
     noisy, clean = np.array_split(np.arange(len(labels)), 2)
     norms, yardstick = (
-        gradients.measure(stack, data, [(noisy, clean)])[0] for stack in (memorised, frozen)
+        forgetting.measure(stack, data, [(noisy, clean)])[0] for stack in (memorised, frozen)
     )
-    return gradients.post_processed(norms["L1 difference"], yardstick["L1 difference"])
+    return post_processed(norms["L1 difference"], yardstick["L1 difference"])
 
 
 def _published(memorised: Stack, frozen: Stack, encoded: Encoded, labels: IntArray) -> FloatArray:

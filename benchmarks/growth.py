@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from memloc.config import FILE
+from memloc import paths
 from memloc.experiment.store import Store
 from memloc.experiment.study import How, estimate_study, open_plan, run_study
 from memloc.models import tiny
@@ -59,7 +59,7 @@ def measure(place: Path, jobs: int, seeds: int, depth: int) -> dict[str, float]:
     folder = place / f"{jobs}-{seeds}-{depth}"
     folder.mkdir()
     text = STUDY.format(depth=depth, seeds=list(range(1, seeds + 1)))
-    (folder / FILE).write_text(text, encoding="utf-8")
+    (folder / paths.STUDY).write_text(text, encoding="utf-8")
     estimate_study(open_plan(folder), jobs)
     began = time.perf_counter()
     progress = run_study(folder, How(jobs=jobs), lambda *_: None)

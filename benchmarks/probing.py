@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
+from memloc.methods.probing import Probing
 from memloc.models.device import suitable_threads
 from memloc.models.hidden import Vectors
-from memloc.protocol import ProbeSettings, preset
+from memloc.protocol import ProbeSettings
 from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.train.perceptrons import initial_weights
@@ -34,7 +35,7 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
     """
     vectors, target = _vectors(hidden, examples)
     changes = {"epochs": epochs, "first_epoch": epochs // 4}
-    settings = preset("paper").probes.replace(changes)
+    settings = Probing().replace(changes)
     with suitable_threads(hidden) as threads:
         mine, plain = side_by_side(
             lambda: train_probes(vectors, {"noise": target}, settings)["noise"].f1,
@@ -60,7 +61,7 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
             "examples": examples,
             "probes": LAYERS * len(settings.seeds),
             "epochs": epochs,
-            "epochs_of_the_protocol": preset("paper").probes.epochs,
+            "epochs_of_the_protocol": Probing().epochs,
             "share_of_matmul_peak": work / seconds / peak,
             "difference_is": "largest difference of a layer's mean F1",
         },

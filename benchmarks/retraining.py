@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
 from memloc.data.encode import Encoded, random_batches
-from memloc.localise.prefix import Plain, Prefix
-from memloc.localise.retraining import MEMORY, Setup, retrain_window
+from memloc.methods.prefix import Plain, Prefix
+from memloc.methods.retrainer import MEMORY, Setup, retrain_window
 from memloc.models.device import suitable_threads
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack

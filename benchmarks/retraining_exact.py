@@ -10,7 +10,6 @@ import argparse
 import itertools
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +17,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from memloc.localise.retraining import Retraining
-from memloc.localise.scores import LayerScores
-from memloc.localise.subjects import run_subject
+from memloc.methods.result import LayerScores
+from memloc.methods.retraining import Retraining
 from memloc.records import FloatArray
+from memloc.run import Run
 from memloc.score.agreement import correlation
-from memloc.train.run import Run
 
 WAYS = ("fast", "plain")
 SEEDS = (42, 43, 44)
@@ -41,7 +39,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     retraining = Retraining(widths=tuple(asked.widths) if asked.widths else None)
-    run = Run.open(asked.run)
+    run = Run.open(asked.run, "cpu")
     found = {
         (way, seed): _scores(run, retraining, way, seed)
         for seed, way in itertools.product(asked.seeds, WAYS)
@@ -52,15 +50,9 @@ def main() -> None:
 
 
 def _scores(run: Run, retraining: Retraining, way: str, seed: int) -> LayerScores:
-    subject = run_subject(run, "cpu")
-    changes = {"retraining.seed": seed, "retraining.frozen_dropout": way == "plain"}
-    subject = replace(
-        subject,
-        protocol=subject.protocol.replace(changes),
-        work=run.folder / "exact" / f"{way}-{seed}",
-    )
+    method = retraining.replace({"seed": seed, "frozen_dropout": way == "plain"})
     start = time.perf_counter()
-    scores = retraining.score_layers(subject)
+    scores = method.run(run)
     print(f"{way}, seed {seed}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
     return scores
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import Measured
-from memloc.config import FILE
+from memloc import paths
 from memloc.experiment.execute import Needs
 from memloc.experiment.local import LocalExecutor
 from memloc.experiment.step import Order
@@ -65,7 +65,7 @@ def _planning(folder: Path, repeats: int) -> tuple[float, int]:
 
 def _shortest_step(folder: Path) -> float:
     folder.mkdir()
-    (folder / FILE).write_text(SHORT, encoding="utf-8")
+    (folder / paths.STUDY).write_text(SHORT, encoding="utf-8")
     run_study(folder, How(jobs=1), lambda *_: None)
     records = [Store(folder).record(name) for name in open_plan(folder).steps]
     return min(float(record["seconds"]) for record in records if record)

@@ -6,7 +6,7 @@ import torch
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
 from memloc.data.encode import Encoded
-from memloc.localise.swapping import Sweep
+from memloc.methods.sweep import Sweep
 from memloc.models.device import suitable_threads
 from memloc.models.stack import Stack
 from memloc.records import IntArray

@@ -52,14 +52,14 @@ def _measure(model: str, task_name: str, out: Path) -> dict[str, Any]:
 
     task = memloc.load_task(task_name)
     folder = out / task_name / model
-    run = memloc.train_run(memloc.Recipe(model, task), folder, ["final", "reference"])
+    run = memloc.train(model, memloc.add_noise(task), folder, weights=["final", "reference"])
     reference = run.load("reference")
     encoded = encode(task.test.parts, reference.tokenizer, reference.separator)
     right = predict(reference.stack, encoded).argmax(1) == task.test.labels
     curve = run.training()
     noisy = curve[curve["training"] == "noisy"]
-    reached = noisy[noisy["accuracy"] > run.protocol.finetune.near_ceiling]["epoch"]
-    outcomes = memloc.localise_run(folder, ["swapping"], force=True).scores["swapping"].outcomes
+    reached = noisy[noisy["accuracy"] > run.settings.finetune.near_ceiling]["epoch"]
+    outcomes = memloc.localise(folder, ["swapping"], force=True)["swapping"].outcomes
     assert outcomes is not None
     errors = outcomes.errors
     single = max(e for e, w in zip(errors, outcomes.windows, strict=True) if len(w) == 1)

@@ -57,7 +57,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     if train_missing and pretrained is None:
         raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
     loaded = _load(places, pretrained)
-    names = _label_names(loaded["final"])
+    names = list(loaded["final"].label_names)
     examples, noisy = read_noisy_examples(
         Path(data), text=text, label=label, pair=pair, original=original, flag=flag, known=names
     )
@@ -87,25 +87,24 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
 
 def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[str, Classifier]":
     """Every set of weights, each checked against the final one."""
-    from memloc.models.check import check_pair
-    from memloc.models.load import load_checkpoint, load_model
+    from memloc.models.check import require_agreement
+    from memloc.models.load import LoadOptions, load_checkpoint, load_model
+    from memloc.models.pair import check_pair
 
     loaded = {"final": load_checkpoint(places["final"])}
+    require_agreement(loaded["final"])
     for name, place in places.items():
         if name != "final":
             loaded[name] = load_checkpoint(place)
     if pretrained is not None:
-        loaded["pretrained"] = load_model(str(pretrained), _label_names(loaded["final"]))
+        depth = loaded["final"].stack.depth
+        loaded["pretrained"] = load_model(
+            str(pretrained), loaded["final"].label_names, options=LoadOptions(depth=depth)
+        )
     for name, other in loaded.items():
         if name != "final":
             check_pair(loaded["final"], other, name)
     return loaded
-
-
-def _label_names(final: "Classifier") -> list[str]:
-    """The classes that the final model knows, in its order."""
-    names = final.model.config.id2label
-    return [names[i] for i in sorted(names)]
 
 
 def _checkpoints(
@@ -144,6 +143,7 @@ def _accuracies(run: Run, device: str) -> Accuracies:
 
 def _with_missing(run: Run, protocol: Protocol, device: str) -> Run:
     """Train the reference and frozen weights that were not given."""
+    from memloc.models.load import LoadOptions
     from memloc.train.training import Recipe, make_weights
 
     if (run.noisy.original < 0).any():
@@ -152,8 +152,7 @@ def _with_missing(run: Run, protocol: Protocol, device: str) -> Run:
             "which labels are wrong: give a column of original labels with --original."
         )
     adopted = run.record.adopted["pretrained"]
-    recipe = Recipe(
-        adopted.path, run.task, run.seed, protocol, run.noisy, device=device
-    )
+    options = LoadOptions(depth=run.depth)
+    recipe = Recipe(adopted.path, run.task, run.seed, protocol, run.noisy, options, device)
     missing = [name for name in ("reference", "frozen") if not run.has(name)]
     return make_weights(recipe, run, missing)

@@ -17,6 +17,27 @@ Names = tuple[str, ...]
 Seeds = tuple[int, ...]
 
 
+class DataFile(Settings):
+    """A file of one's own, which `tasks` may name; paths are from the study's folder."""
+
+    file: str
+    """A csv, tsv, jsonl or Parquet file."""
+    text: str = "text"
+    """Column of texts."""
+    pair: str | None = None
+    """Column of second texts."""
+    label: str = "label"
+    """Column of the labels to train on."""
+    original: str | None = None
+    """Column of the labels before noise."""
+    flag: str | None = None
+    """Column that is true where the label is wrong."""
+    flip: float | None = Field(None, gt=0, lt=1)
+    """Share of the labels to make wrong, where the file does not say which are."""
+    held_out: str | None = None
+    """A file of unseen data with the same columns; default: a random 20 % is held out."""
+
+
 class Block(Settings):
     """Further runs; what is left out is as in the main part."""
 
@@ -74,6 +95,8 @@ class Study(Settings):
     """Embedded names, hub names or folders (`./x` is beside the study's file)."""
     tasks: Names = Field(min_length=1)
     """Names that `memloc tasks` lists."""
+    data: dict[str, DataFile] = Field(default_factory=dict)
+    """Files of one's own, by the names that `tasks` uses."""
     seeds: Seeds = Field((1,), min_length=1)
     """Model seeds: order of the data, initial head, dropout."""
     methods: Names = Field(default_factory=_localisers)
@@ -118,6 +141,10 @@ class StudyFile:
     def problem(self, key: Sequence[Hashable], what: str) -> SettingsError:
         """An error that names the line and the key."""
         return _problem(self.folder / paths.STUDY, self.lines, key, what)
+
+    def file_of(self, name: str) -> Path:
+        """A file that the study names, from its folder."""
+        return self.folder / Path(name).expanduser()
 
     def path_of(self, name: str) -> str:
         """A name from the file; one that begins with a dot is a path from the file's folder."""

@@ -14,26 +14,34 @@ import typer
 from typer.core import TyperGroup
 
 from memloc.errors import MemlocError, MemlocWarning
+from memloc.request import requested
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memloc.analyse.analyse import Analysed
-    from memloc.analyse.store import Analysis
-    from memloc.experiment.control import Controlled
-    from memloc.localise.localise import Localised
-    from memloc.localise.scores import LayerScores
+    from memloc.methods.apply import Found
+    from memloc.methods.result import LayerScores, Result
     from memloc.report.page import Report
-    from memloc.train.run import Run
+    from memloc.results import Results
+    from memloc.run import Run, Verdict
+
+
+WORDS = "memloc.words"
+"""Under this key a command's context has the words that were typed."""
 
 
 class Commands(TyperGroup):
     """The commands; an error that a user can put right becomes one line and exit code 1."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep what was typed: it is recorded with what it makes."""
+        ctx.meta[WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            with _notes_on_stderr():
+            with requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
                 return super().invoke(ctx)
         except MemlocError as error:
             typer.echo(f"memloc: {error}", err=True)
@@ -89,74 +97,86 @@ def show_record(record: Mapping[str, Any], as_json: bool) -> None:
     return None
 
 
-def show_run(run: "Run", as_json: bool) -> None:
-    """What a training came to: the curve, the verdict in a sentence, where everything is."""
-    weights, noise = run.weights(), run.data()[1].summary()
+def show_run(run: "Run", needed: float, as_json: bool) -> None:
+    """What a run came to: the curve, the verdict in a sentence, where everything is."""
+    weights, verdict = run.weights(), run.verdict(needed)
     if as_json:
-        facts = {"folder": str(run.folder), "weights": weights, "verdict": run.verdict()}
-        return _show_json({**facts, "noise": noise, "without": run.about.get("without", {})})
-    if run.verdict():
-        from memloc.report.figures import save_figure, training_curves
-        from memloc.report.terminal import memorisation_curve
-        from memloc.train.run import at_the_end
-
-        table = run.training()
-        typer.echo(memorisation_curve(table))
-        typer.echo(f"\n{_sentence(run)}\n{noise}")
-        reference = at_the_end(table, "original", "accuracy")
-        if reference < run.verdict()["needed"]:
-            typer.echo(
-                f"The reference weights, trained without noise, predict only {reference:.0%} of "
-                "their own labels: swapping says little here. Train longer."
-            )
-        picture = run.folder / "training.png"
-        save_figure(training_curves(table), picture)
-        typer.echo(f"The curve as a picture: {picture}")
-    for name, why in run.about.get("without", {}).items():
+        facts = {"folder": str(run.folder), "weights": weights, "noise": run.noisy.summary()}
+        judged = (
+            None if verdict is None else asdict(verdict) | {"accuracies": dict(verdict.accuracies)}
+        )
+        return _show_json({**facts, "verdict": judged, "without": run.record.without})
+    if verdict is not None:
+        _show_curve(run, needed)
+        typer.echo(f"{_sentence(run, verdict)}\n{run.noisy.summary()}")
+    for name, why in run.record.without.items():
         typer.echo(f"No {name} weights: {why}")
     typer.echo(f"\n{run.folder}: {', '.join(weights)}")
     return None
 
 
-def show_localised(found: "Localised", as_json: bool) -> None:
-    """Bars for every layer, one sentence a method, why others did not run, where the files are."""
-    if as_json:
-        return _show_json(
-            {
-                "folder": str(found.folder),
-                "methods": {name: _as_record(scores) for name, scores in found.scores.items()},
-                "skipped": found.skipped,
-            }
+def _show_curve(run: "Run", needed: float) -> None:
+    """How training went, where memloc trained; a weak reference is named."""
+    from memloc import paths
+    from memloc.report.figures import save_figure, training_curves
+    from memloc.report.terminal import memorisation_curve
+    from memloc.run import at_the_end
+
+    table = run.training()
+    if not (table["training"] == "noisy").any():
+        return
+    typer.echo(f"{memorisation_curve(table)}\n")
+    reference = at_the_end(table, "original", "accuracy")
+    if reference < needed:
+        typer.echo(
+            f"The reference weights, trained without noise, predict only {reference:.0%} of "
+            "their own labels: swapping says little here. Train longer."
         )
+    picture = run.folder / paths.CURVE
+    save_figure(training_curves(table), picture)
+    typer.echo(f"The curve as a picture: {picture}")
+
+
+def show_localised(found: "Found", as_json: bool) -> None:
+    """Bars for every layer, one sentence per method, why others did not run, where files are."""
+    if as_json:
+        records = {name: _as_record(scores) for name, scores in found.results.items()}
+        return _show_json({**_about_found(found), "methods": records})
     from memloc.report.terminal import layer_bars
     from memloc.report.words import sentence
 
-    for scores in found.scores.values():
+    for scores in found.results.values():
         typer.echo(f"{layer_bars(scores)}\n{sentence(scores)}\n")
-    for name, why in found.skipped.items():
-        typer.echo(f"{name} did not run: it {why}.")
-    typer.echo(f"{found.folder}: {', '.join(f'{name}.parquet' for name in found.scores)}")
-    return None
+    return _show_places(found)
 
 
-def show_analysed(found: "Analysed", as_json: bool) -> None:
-    """A small picture and a sentence for each analysis, how odd the data are, where files are."""
+def show_analysed(found: "Found", as_json: bool) -> None:
+    """A small picture and a sentence for each analysis, what is unusual, where the files are."""
     from memloc.report.analyses import picture, sentence
 
     if as_json:
-        records = {name: _analysis_record(analysis) for name, analysis in found.found.items()}
-        return _show_json({"folder": str(found.folder), "analyses": records})
-    for name, analysis in found.found.items():
-        typer.echo(f"{name}\n{picture(analysis)}\n{sentence(analysis)}")
-        if analysis.remarks:
-            typer.echo(f"Remarks: {len(analysis.remarks)}, such as: {analysis.remarks[0]}")
+        records = {name: _analysis_record(result) for name, result in found.results.items()}
+        return _show_json({**_about_found(found), "analyses": records})
+    for name, result in found.results.items():
+        typer.echo(f"{name}\n{picture(result)}\n{sentence(result)}")
+        if result.remarks:
+            typer.echo(f"Remarks: {len(result.remarks)}, such as: {result.remarks[0]}")
         typer.echo("")
-    typer.echo(f"{found.folder}: {', '.join(f'{a.name}.parquet' for a in found.found.values())}")
-    return None
+    return _show_places(found)
 
 
-def _analysis_record(analysis: "Analysis") -> dict[str, Any]:
-    """Without the tables that have a row an example; those are in the file."""
+def _about_found(found: "Found") -> dict[str, Any]:
+    return {"folder": str(found.folder), "skipped": found.skipped, "reused": list(found.reused)}
+
+
+def _show_places(found: "Found") -> None:
+    for name, why in found.skipped.items():
+        typer.echo(f"{name} did not run: it {why}.")
+    typer.echo(f"{found.folder}: {', '.join(found.results)}")
+
+
+def _analysis_record(analysis: "Result") -> dict[str, Any]:
+    """Without the tables that have one row per example; those are in the files."""
     from memloc.report.analyses import SHORT, sentence
 
     short = {name: analysis[name] for name in SHORT if name in analysis.tables}
@@ -168,22 +188,20 @@ def _analysis_record(analysis: "Analysis") -> dict[str, Any]:
     }
 
 
-def show_control(found: "Controlled", as_json: bool) -> None:
-    """accuracy@k a method, task and model with chance beside it; the nulls; appendix E."""
+def show_control(found: "Results", as_json: bool) -> None:
+    """accuracy@k by method, task and model with chance beside it; the nulls; appendix E."""
+    from memloc.score.planted import mean_scores
+
+    every = [("method",), ("method", "task"), ("method", "model")]
+    tables = {"_".join(by): mean_scores(found.control, by) for by in every}
     if as_json:
-        tables = {
-            "accuracy": found.accuracy(),
-            "by_task": found.accuracy(("method", "task")),
-            "by_model": found.accuracy(("method", "model")),
-            "nulls": found.nulls,
-            "post_processing": found.post_processing,
-            "plants": found.plants,
-        }
+        tables |= {"nulls": found.nulls, "post_processing": found.post_processing}
+        tables |= {"plants": found.plants}
         records = {k: json.loads(t.to_json(orient="records")) for k, t in tables.items()}
         return _show_json({"folder": str(found.folder), **records})
-    for by in (("method",), ("method", "task"), ("method", "model")):
-        if len(by) == 1 or found.scores[by[1]].nunique() > 1:
-            show_rows(_accuracy_rows(found, by), as_json=False)
+    for by in every:
+        if len(by) == 1 or found.control[by[1]].nunique() > 1:
+            show_rows(_accuracy_rows(tables["_".join(by)], by), as_json=False)
             typer.echo("")
     if len(found.nulls):
         typer.echo("Where nothing was planted (distance of the layer weights from uniform):")
@@ -196,16 +214,14 @@ def show_control(found: "Controlled", as_json: bool) -> None:
         show_rows(_records(found.post_processing), as_json=False)
         typer.echo("")
     _say_unused(found)
-    typer.echo(
-        f"{found.folder}: {', '.join(sorted(p.name for p in found.folder.glob('*.parquet')))}"
-    )
+    typer.echo(f"{found.folder}: `memloc report {found.folder}` shows all of it.")
     return None
 
 
-def _accuracy_rows(found: "Controlled", by: Sequence[str]) -> list[dict[str, Any]]:
-    """A row a value of `by`; one column a k."""
+def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per value of `by`, one column per k."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for record in found.accuracy(by).to_dict("records"):
+    for record in table.to_dict("records"):
         row = rows.setdefault(
             tuple(record[name] for name in by), {name: record[name] for name in by}
         )
@@ -219,14 +235,14 @@ def _records(table: "pd.DataFrame") -> list[dict[str, Any]]:
     return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
 
 
-def _say_unused(found: "Controlled") -> None:
+def _say_unused(found: "Results") -> None:
     plants = found.plants
     again = plants[plants["tries"] > 1]
     if len(again):
         most = again["learning_rate"].max()
         typer.echo(
             f"{len(again)} of {len(plants)} plants needed a higher rate, {most:g} at most "
-            "(plants.parquet says which)."
+            "(`memloc tables` says which)."
         )
     for row in plants[~plants["used"]].to_dict("records"):
         typer.echo(
@@ -281,14 +297,14 @@ def _or_none(number: float) -> float | None:
     return None if math.isnan(number) else float(number)
 
 
-def _sentence(run: "Run") -> str:
-    verdict, task, model = run.verdict(), run.about["task"], Path(run.about["model"]).name
-    what = f"{verdict['noisy_accuracy']:.0%} of {task['noisy']} wrong labels"
-    if verdict["memorised"]:
-        return f"{model} memorised {what} among {task['train']} of {task['name']}."
+def _sentence(run: "Run", verdict: "Verdict") -> str:
+    task = run.record.task
+    what = f"{verdict.accuracies.noisy:.0%} of {task.noisy} wrong labels"
+    if verdict.memorised:
+        return f"{run.model_name} memorised {what} among {task.train} of {task.name}."
     return (
-        f"NOT MEMORISED: {model} predicts only {what} of {task['name']}; "
-        f"{verdict['needed']:.0%} are needed before anything can be concluded."
+        f"NOT MEMORISED: {run.model_name} predicts only {what} of {task.name}; "
+        f"{verdict.needed:.0%} are needed before anything can be concluded."
     )
 
 

@@ -54,3 +54,9 @@ def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
         return known[name]
     near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
     raise UnknownName(f"No {kind} is called {name!r}.{near} Known: {', '.join(known)}.")
+
+
+def in_words(error: BaseException) -> str:
+    """What an exception of somebody else's code says, on one line, with its type."""
+    text = " ".join(str(error).split())[:300]
+    return f"{text} ({type(error).__name__})" if text else type(error).__name__

@@ -190,9 +190,7 @@ def read_columns(
         return pq.read_table(path, columns=columns, filters=filters, use_threads=False)
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
         read_table(path)  # says what is wrong with it, as a rule
-        raise StoreError(
-            f"{path} does not hold what it should; delete it and run again."
-        ) from None
+        raise StoreError(f"{path} does not hold what it should; delete it and run again.") from None
 
 
 def _checked(path: Path, record: Any) -> dict[str, Any]:

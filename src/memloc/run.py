@@ -190,6 +190,8 @@ class Run:
     @property
     def model_name(self) -> str:
         """For people; a model from a folder is called like the folder."""
+        if self.record.made_by == "adopt" and "pretrained" not in self.record.adopted:
+            return self.folder.resolve().name
         return Path(self.record.model).name
 
     @property
@@ -319,7 +321,7 @@ class Run:
         """Refuse adopted weights whose files are not those that were adopted."""
         for name in weights:
             known = self.record.adopted.get(name)
-            if known is None or name == "pretrained" and not Path(known.path).is_dir():
+            if known is None or (name == "pretrained" and not Path(known.path).is_dir()):
                 continue
             if hash_checkpoint(Path(known.path)) != known.files:
                 raise _changed(self.folder, name, known)

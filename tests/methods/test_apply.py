@@ -3,8 +3,10 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,12 @@ from typer.testing import CliRunner
 import memloc
 from memloc.cli import app
 from memloc.errors import DataError, MemlocError, ModelError, StoreError, TrainingError
-from memloc.localise.base import localiser, localisers
+from memloc.localise.base import check_pair, localiser, localisers
 from memloc.localise.localise import METHODS, localise_checkpoints, localise_run
 from memloc.localise.scores import LayerScores
 from memloc.localise.subjects import Weights, checkpoint_subject, run_subject
 from memloc.train.training import Recipe, train_run
+from subject_support import make_classifier
 from support import PAPER_FAMILIES
 from tasks_support import fast_protocol, make_task
 
@@ -140,6 +143,71 @@ def test_unequal_checkpoints_are_refused(weights, data_file, tiny_model, tmp_pat
         pair = Weights(weights.final, other(**changes))
         with pytest.raises(ModelError, match=sentence):
             localise_checkpoints(pair, data_file, {"flag": "flag"}, out=tmp_path / "out")
+
+
+@pytest.fixture
+def renamed(weights, tmp_path):
+    """`renamed("reference", names)`: the checkpoints, of which one calls its labels otherwise."""
+
+    def make(kind, names):
+        folder = shutil.copytree(getattr(weights, kind), tmp_path / kind)
+        config = json.loads((folder / "config.json").read_text())
+        config["id2label"] = dict(enumerate(names))
+        config["label2id"] = {name: i for i, name in enumerate(names)}
+        (folder / "config.json").write_text(json.dumps(config))
+        return replace(weights, **{kind: str(folder)})
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("reference", "swapping"), ("memorised", "gradients"), ("frozen", "probing")],
+)
+@pytest.mark.parametrize(
+    ("names", "way_out"),
+    [
+        (("label 1", "label 0"), "train both with the labels in one order"),
+        (("negative", "positive"), "if these mean the same.*`id2label`"),
+    ],
+)
+def test_other_labels_or_another_order_are_refused(
+    renamed, data_file, tmp_path, kind, method, names, way_out
+):
+    sentence = f"Label 0 is 'label 0' for the final weights and '{names[0]}' for the {kind} ones"
+    arguments = {"out": tmp_path / "out", "methods": [method]}
+    with pytest.raises(ModelError, match=f"{sentence}: {way_out}"):
+        localise_checkpoints(renamed(kind, names), data_file, {"noisy": "flag"}, **arguments)
+
+
+def test_labels_without_names_are_not_compared(renamed, weights, data_file, tmp_path):
+    unnamed = renamed("reference", ("LABEL_0", "LABEL_1"))
+    found, expected = (
+        localise_checkpoints(
+            given, data_file, {"noisy": "flag"}, out=tmp_path / out, methods=["swapping"]
+        ).scores["swapping"]
+        for given, out in ((unnamed, "unnamed"), (weights, "named"))
+    )
+    assert np.array_equal(found.weights, expected.weights)
+
+
+def test_a_pair_with_labels_in_another_order_is_refused():
+    final, other = make_classifier(), make_classifier(seed=1)
+    check_pair(final, other, "reference")
+    final.model.config.id2label = {0: "no", 1: "maybe", 2: "yes"}
+    check_pair(final, other, "reference")
+    other.model.config.id2label = {0: "yes", 1: "maybe", 2: "no"}
+    with pytest.raises(ModelError, match=r"Label 0 is 'no' .* 'yes' for the reference ones"):
+        check_pair(final, other, "reference")
+
+
+def test_an_adapter_is_refused_as_it_is_in_training(data_file, tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    arguments = ["localise", "--final", str(tmp_path), "--data", str(data_file)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 1
+    assert "holds an adapter (PEFT), which memloc does not read: merge it" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_labels_that_the_model_does_not_know_are_refused(weights, tmp_path):

@@ -163,6 +163,23 @@ def test_adapters_are_refused_with_the_way_out(folder):
     assert "merge_and_unload" in refusal(folder)
 
 
+def test_a_checkpoint_that_is_an_adapter_is_refused_in_the_same_words(folder):
+    (folder / "config.json").unlink()
+    (folder / "adapter_config.json").write_text("{}")
+    assert checkpoint_refusal(folder) == refusal(folder)
+
+
+def test_a_kind_without_classifier_is_refused_and_the_error_is_kept(folder):
+    from transformers import ViTConfig
+
+    ViTConfig(hidden_size=16, num_hidden_layers=2).save_pretrained(folder)
+    with pytest.raises(
+        ModelError, match=r"cannot be loaded as a classifier.*\(ValueError\)"
+    ) as error:
+        load_model(str(folder), LABELS)
+    assert isinstance(error.value.__cause__, ValueError)
+
+
 def test_only_safetensors_are_read_unless_asked(folder):
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     whole = load_model(str(folder), LABELS).model.state_dict()
@@ -290,9 +307,38 @@ def checkpoint_refusal(folder):
     return str(error.value)
 
 
-def test_a_checkpoint_without_its_head_is_refused(checkpoint):
+def test_a_checkpoint_without_its_head_is_said_to_have_none(checkpoint):
     change_weights(checkpoint, lambda tensors: tensors.pop("score.weight"))
-    assert "score.weight among them" in checkpoint_refusal(checkpoint)
+    message = checkpoint_refusal(checkpoint)
+    assert "no classification head (score.weight is not there)" in message
+    assert "saved from a base model" in message
+    assert "memloc train" in message
+    assert "damaged" not in message
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_base_model_is_no_checkpoint_because_it_has_no_head(tiny_model, family):
+    assert "no classification head" in checkpoint_refusal(tiny_model(family))
+
+
+def test_a_checkpoint_without_a_part_of_its_head_is_damaged(tiny_model, tmp_path):
+    loaded = load_model(str(tiny_model("bert")), LABELS)
+    loaded.model.save_pretrained(tmp_path)
+    loaded.tokenizer.save_pretrained(tmp_path)
+    change_weights(tmp_path, lambda tensors: tensors.pop("classifier.bias"))
+    assert "damaged or of another model: the weight classifier.bias is missing" in (
+        checkpoint_refusal(tmp_path)
+    )
+
+
+def test_a_head_for_another_number_of_labels_is_named(checkpoint):
+    change_weights(checkpoint, lambda t: t.update({"score.weight": torch.zeros(5, 16)}))
+    assert "the weight score.weight is of another size" in checkpoint_refusal(checkpoint)
+
+
+def test_weights_that_the_classifier_has_no_place_for_are_named(checkpoint):
+    change_weights(checkpoint, lambda t: t.update({"other.weight": torch.zeros(2)}))
+    assert "the weight other.weight is not part of the classifier" in checkpoint_refusal(checkpoint)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -315,6 +361,16 @@ def test_a_checkpoint_with_code_does_not_ask_to_run_it(checkpoint, monkeypatch):
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
     assert "no config.json" in checkpoint_refusal(tmp_path)
+    assert "no such folder" in checkpoint_refusal(tmp_path / "nowhere")
+
+
+def test_a_model_that_is_loaded_in_inference_mode_can_be_trained(tiny_model):
+    with torch.inference_mode():
+        loaded = load_model(str(tiny_model("opt")), LABELS)
+        assert loaded.stack.readout == "last"
+    assert not any(p.is_inference() for p in loaded.model.parameters())
+    ids = torch.ones(1, 4, dtype=torch.long)
+    loaded.stack.logits({"input_ids": ids, "attention_mask": ids}).sum().backward()
 
 
 def test_a_pretrained_model_with_weights_that_are_no_numbers_is_refused(folder):

@@ -3,6 +3,7 @@ import torch
 
 from memloc.errors import ModelError
 from memloc.models.load import load_model
+from memloc.models.parts import find_parts
 from memloc.models.stack import Stack, at_positions, find_blocks, hidden_of
 from support import DEPTH, FAMILIES, WIDTH
 
@@ -260,6 +261,38 @@ def test_a_head_that_reads_every_position_is_refused(tiny_model):
     norm.register_forward_hook(lambda _m, _i, out: out + out.mean(1, keepdim=True))
     with pytest.raises(ModelError, match="its head reads the positions"):
         Stack(model)
+
+
+def test_a_model_is_looked_at_in_inference_mode_as_well(tiny_model):
+    loaded, other = (load_model(str(tiny_model("opt")), ["no", "yes"]) for _ in range(2))
+    with torch.inference_mode():
+        stack = loaded.stack
+        parts = find_parts(stack)
+    assert (stack.readout, stack.depth) == (other.stack.readout, other.stack.depth)
+    assert parts == find_parts(other.stack)
+
+
+def test_blocks_that_are_not_called_once_each_are_refused(tiny_model):
+    model = load_model(str(tiny_model("bert")), ["no", "yes"]).model
+    first = model.bert.encoder.layer[0]
+    model.bert.encoder.register_forward_pre_hook(
+        lambda _m, args, kwargs: ((first(args[0], **kwargs), *args[1:]), kwargs), with_kwargs=True
+    )
+    with pytest.raises(ModelError, match="calls the 3 blocks of its list 4 times"):
+        Stack(model)
+
+
+def test_whatever_a_model_raises_is_a_sentence_with_its_type_and_kept(tiny_model):
+    model = load_model(str(tiny_model("opt")), ["no", "yes"]).model
+
+    def fail(*_):
+        raise KeyError("two\nlines")
+
+    model.score.register_forward_hook(fail)
+    with pytest.raises(ModelError, match=r"OPTFor.*cannot be used.*two.*\(KeyError\)") as error:
+        Stack(model)
+    assert "\n" not in str(error.value)
+    assert isinstance(error.value.__cause__, KeyError)
 
 
 def test_a_block_that_returns_something_else_is_refused():

@@ -10,11 +10,11 @@ from memloc.cli.layers import analyse, localise
 from memloc.cli.planting import control
 from memloc.cli.results import figures, report, tables
 from memloc.cli.studies import init, logs, plan, run, status
-from memloc.cli.training import train
+from memloc.cli.training import adopt, train
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(tasks, models, check, protocol),
-    *(train, localise, analyse, control),
+    *(train, adopt, localise, analyse, control),
     *(figures, tables, report),
     *(init, plan, run, status, logs),
 )

@@ -6,83 +6,52 @@ from typing import Annotated
 import typer
 
 from memloc import console
-from memloc.cli.options import AsJson, Device, Flag, Force, Original, changes_of
-from memloc.errors import SettingsError
+from memloc.cli.options import AsJson, Device, Force, changes_of
+
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Folder of a run, as train and adopt make them.")
+]
+Change = Annotated[
+    list[str] | None, typer.Option("--set", help="A method's setting, e.g. gradients.norm=L2.")
+]
 
 
-def localise(  # noqa: PLR0913, PLR0917 - a run, or the parts of one
-    words: Annotated[
+def localise(
+    run: RunFolder,
+    methods: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN] [METHOD]...", help="Run folder, then methods; left out: all."
-        ),
+        typer.Argument(metavar="[METHOD]...", help="Default: all that can run."),
     ] = None,
-    final: Annotated[str | None, typer.Option(help="Checkpoint that memorised.")] = None,
-    reference: Annotated[str | None, typer.Option(help="Trained on original labels.")] = None,
-    pretrained: Annotated[str | None, typer.Option(help="Before fine-tuning.")] = None,
-    memorised: Annotated[str | None, typer.Option(help="At near-ceiling accuracy.")] = None,
-    frozen: Annotated[str | None, typer.Option(help="With only the head trained.")] = None,
-    data: Annotated[Path | None, typer.Option(help="The training examples.")] = None,
-    text: Annotated[str, typer.Option(help="Column of texts.")] = "text",
-    pair: Annotated[str | None, typer.Option(help="Column of second texts.")] = None,
-    label: Annotated[str, typer.Option(help="Column of labels trained on.")] = "label",
-    original: Original = None,
-    flag: Flag = None,
-    out: Annotated[Path, typer.Option(help="For results.")] = Path("memloc-localise"),
+    change: Change = None,
     force: Force = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Say for every layer how much it matters for the memorised labels.
 
-    Example: `memloc localise runs/tiny-topic/tiny-opt/seed-1 swapping gradients`
+    The methods are swapping, retraining, gradients and probing, and those that other packages
+    bring. `memloc adopt` makes a run of checkpoints of your own.
 
-    Checkpoints of one's own: `memloc localise --final noisy/ --reference clean/ --data train.csv
-    --original corrected`
+    Example: `memloc localise runs/tiny-topic/tiny-opt/seed-1 swapping gradients`
     """
-    from memloc.localise.localise import localise_checkpoints, localise_run
-    from memloc.localise.subjects import Weights
+    from memloc.methods.apply import localise as look
     from memloc.progress import bars
 
-    given = list(words or [])
-    if final is None:
-        if not given:
-            raise SettingsError("Give a run's folder, or a checkpoint with --final.")
-        with bars():
-            found = localise_run(Path(given[0]), given[1:], force=force, device=device)
-    else:
-        if data is None:
-            raise SettingsError("Give the training examples of --final with --data FILE.")
-        columns = {"text": text, "pair": pair, "label": label}
-        with bars():
-            found = localise_checkpoints(
-                Weights(final, reference, pretrained, memorised, frozen),
-                data,
-                columns={**columns, "original": original, "flag": flag},
-                out=out,
-                methods=given,
-                force=force,
-                device=device,
-            )
+    with bars():
+        found = look(run, methods or (), settings=changes_of(change), force=force, device=device)
     console.show_localised(found, as_json)
 
 
-def analyse(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+def analyse(
+    run: RunFolder,
     analyses: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[ANALYSIS]...",
-            help="centroids, label-probes or generalisation; left out: all.",
+            help="centroids, label_probes or generalisation; default: all that can run.",
         ),
     ] = None,
-    window: Annotated[
-        list[str] | None,
-        typer.Option(help="Centroids with these layers, such as 3-6, of the reference, too."),
-    ] = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting, e.g. generalisation.models=10.")
-    ] = None,
+    change: Change = None,
     force: Force = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -90,20 +59,14 @@ def analyse(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
     """Say how noisy examples drift from their original class to the assigned one.
 
     Centroids and label probes name the layers where that happens; generalisation trains models
-    on halves of the data to see which labels they can only know by heart.
+    on halves of the data to see which labels they can only know by heart. Centroids with layers
+    3 to 6 of the reference as well: `--set centroids.windows=[3-6]`.
 
-    Example: `memloc analyse runs/tiny-topic/tiny-opt/seed-1 centroids label-probes`
+    Example: `memloc analyse runs/tiny-topic/tiny-opt/seed-1 centroids label_probes`
     """
-    from memloc.analyse.analyse import analyse_run
+    from memloc.methods.apply import analyse as look
     from memloc.progress import bars
 
     with bars():
-        found = analyse_run(
-            run,
-            analyses or (),
-            windows=window or (),
-            changes=changes_of(change),
-            force=force,
-            device=device,
-        )
+        found = look(run, analyses or (), settings=changes_of(change), force=force, device=device)
     console.show_analysed(found, as_json)

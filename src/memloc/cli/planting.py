@@ -1,33 +1,32 @@
 """Memorisation planted in known layers."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from memloc import console
-from memloc.cli.options import AsJson, DataFolder, Depth, Device, Fewer, Preset, settings_of
-from memloc.errors import lookup
+from memloc.cli.options import AsJson, DataFolder, Depth, Device, Fewer, Preset, changes_of
 
 
-def control(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
+def control(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     model: Annotated[list[str], typer.Option(help="Embedded name, hub name or folder.")],
     task: Annotated[list[str], typer.Option(help="Task whose noise is planted.")],
     window: Annotated[
         list[str] | None,
-        typer.Option(help="Layers such as 6-7; left out: first, middle and last two."),
+        typer.Option(help="Layers such as 6-7; default: the first, middle and last two."),
     ] = None,
     every: Annotated[
         list[int] | None, typer.Option(help="Plant windows of this width at every position.")
     ] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Left out: the paper's four.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Default: all localisers.")] = None,
     nulls: Annotated[
-        str, typer.Option(help="Windows whose null is made, too: none, middle or all.")
+        str, typer.Option(help="Windows that also get a null: none, middle or all.")
     ] = "middle",
-    out: Annotated[Path, typer.Option(help="Plants are kept in its folder control.")] = Path(
-        "runs"
+    out: Annotated[Path, typer.Option(help="Folder of the study that is written and run.")] = Path(
+        "control"
     ),
-    seed: Annotated[int | None, typer.Option(help="Left out: the protocol's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Default: the preset's.")] = None,
     preset: Preset = None,
     change: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, e.g. control.auxiliary=rte.")
@@ -40,37 +39,33 @@ def control(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
 ) -> None:
     """Plant memorisation in known layers and see which methods find it.
 
-    The noisy task may change a window of layers only, another task changes all of them. Trains
-    what is missing, runs the methods, and sums up all plants of the folder.
+    The noisy task may change a window of layers only, another task changes all of them. This
+    writes a small study into a folder and runs it; `memloc run` continues it.
 
     Example: `memloc control --model tiny-opt --task tiny-topic --method swapping`
     """
-    from memloc.data.sources import load_task, subsample
-    from memloc.experiment.control import Control, run_control
-    from memloc.localise.localise import METHODS
-    from memloc.models.load import LoadOptions
-    from memloc.progress import bars
-    from memloc.train.training import default_protocol
-    from memloc.train.windows import read_window
+    from memloc.experiment.control import control_study
+    from memloc.experiment.study import How, run_study
+    from memloc.experiment.view import View
+    from memloc.results import load_results
 
-    settings = settings_of(preset, change, default_protocol(model[0]))
-    noise = settings.noise.seed
-    tasks = [load_task(name, folder=data_folder, seed=noise) for name in task]
-    if examples is not None:
-        tasks = [subsample(each, examples, noise) for each in tasks]
-    what = Control(
-        models=model,
-        tasks=tasks,
-        windows=[read_window(text) for text in window or ()],
-        every=every or (),
-        methods=method or METHODS,
-        nulls=lookup("value of --nulls", nulls, {"none": "none", "middle": "middle", "all": "all"}),
-        protocol=settings,
-        seed=seed,
-        options=LoadOptions(depth=depth),
-        data_folder=data_folder,
-        device=device,
-    )
-    with bars():
-        found = run_control(what, out)
-    console.show_control(found, as_json)
+    overrides: dict[str, Any] = changes_of(change)
+    if seed is not None:
+        overrides["control.seed"] = seed
+    block: dict[str, Any] = {"windows": window, "every": every, "methods": method, "nulls": nulls}
+    study = {
+        "preset": preset,
+        "overrides": overrides,
+        "models": model,
+        "tasks": task,
+        "examples": examples,
+        "depth": depth,
+        "device": device,
+        "data_folder": None if data_folder is None else str(data_folder.resolve()),
+    }
+    folder = control_study(out, study, block)
+    with View() as view:
+        progress = run_study(folder, How(), view)
+    console.show_control(load_results(folder), as_json)
+    if progress.count("failed"):
+        raise typer.Exit(1)

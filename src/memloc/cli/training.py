@@ -1,4 +1,4 @@
-"""From a task and a model to a run's weights."""
+"""From a task and a model, or from checkpoints that are there, to a run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,42 +18,48 @@ from memloc.cli.options import (
     Original,
     Preset,
     RemoteCode,
-    settings_of,
+    changes_of,
 )
 from memloc.errors import SettingsError
 
 if TYPE_CHECKING:
-    from memloc.protocol import Protocol
-    from memloc.records import NoisyLabels, Task
+    from memloc.protocol import NoiseSettings
+    from memloc.records import NoisyTask
+
+Change = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting, e.g. finetune.epochs=30.")
+]
+Text = Annotated[str, typer.Option(help="Own file: column of texts.")]
+Pair = Annotated[str | None, typer.Option(help="Own file: column of second texts.")]
+Label = Annotated[str, typer.Option(help="Own file: column of labels to train on.")]
+HeldOut = Annotated[Path | None, typer.Option(help="Own file: unseen data.")]
 
 
-def train(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
+def train(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     model: ModelName,
     task: Annotated[str | None, typer.Argument(help="Name of a task; or give --data.")] = None,
     seed: Annotated[int, typer.Option(help="Order of the data, initial head, dropout.")] = 1,
     out: Annotated[Path, typer.Option(help="Runs are kept in here.")] = Path("runs"),
     weights: Annotated[
         list[str] | None,
-        typer.Option(help="memorised, final, reference or frozen; left out: all."),
+        typer.Option(help="memorised, final, reference or frozen; default: all."),
     ] = None,
     preset: Preset = None,
-    change: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting, e.g. finetune.epochs=30.")
-    ] = None,
+    change: Change = None,
     examples: Fewer = None,
     data_folder: DataFolder = None,
     data: Annotated[
         Path | None, typer.Option(help="Own file: csv, tsv, jsonl or parquet.", show_default=False)
     ] = None,
-    text: Annotated[str, typer.Option(help="Own file: column of texts.")] = "text",
-    pair: Annotated[str | None, typer.Option(help="Own file: column of second texts.")] = None,
-    label: Annotated[str, typer.Option(help="Own file: column of labels.")] = "label",
+    text: Text = "text",
+    pair: Pair = None,
+    label: Label = "label",
     flip: Annotated[
         float | None, typer.Option(help="Own file: share of the labels to make wrong, e.g. 0.15.")
     ] = None,
     original: Original = None,
     flag: Flag = None,
-    held_out: Annotated[Path | None, typer.Option(help="Own file: unseen data.")] = None,
+    held_out: HeldOut = None,
     depth: Depth = None,
     device: Device = "auto",
     remote_code: RemoteCode = False,
@@ -71,35 +77,38 @@ def train(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
     with wrong labels that memloc makes, or `--original COLUMN` (labels before noise) or
     `--flag COLUMN` (true where the label is wrong) with those that are there.
     """
-    from memloc.data.sources import subsample
-    from memloc.models.load import LoadOptions
-    from memloc.progress import bars
-    from memloc.train.training import Recipe, default_protocol, protocol_noise, train_run
+    from memloc import paths
+    from memloc.models.catalogue import default_preset
+    from memloc.protocol import preset as preset_called
+    from memloc.run import WEIGHTS
 
     noise = {"flip": flip, "original": original, "flag": flag}
     _check_source(task, data, noise, examples)
-    settings = settings_of(preset, [*(change or ()), *_rate(flip, change)], default_protocol(model))
-    columns = {"text": text, "pair": pair, "label": label, "held_out": held_out}
-    columns |= {"original": original, "flag": flag} if data and flip is None else {}
-    chosen, noisy = _read_task(task, data, data_folder, columns, settings)
-    if examples is not None:
-        chosen = subsample(chosen, examples, settings.noise.seed)
-    if flip is not None:
-        noisy = protocol_noise(chosen, settings)
-    recipe = Recipe(
-        model,
-        chosen,
-        seed,
-        settings,
-        noisy,  # type: ignore[arg-type]
-        LoadOptions(remote_code, any_format, depth),
-        device,
-    )
-    name = Path(model).name + (f"-depth-{depth}" if depth else "")
-    only = {"weights": weights} if weights else {}
+    changes = changes_of(change) | _rate(flip, change)
+    protocol = preset_called(preset or default_preset(model)).replace(changes)
+    columns: dict[str, Any] = {"text": text, "pair": pair, "label": label, "held_out": held_out}
+    columns |= {"original": original, "flag": flag}
+    where = (task, data, data_folder)
+    chosen = _read_task(where, columns, protocol.noise, examples)
+    folder = paths.run_folder(out, chosen.task.name, model, seed, depth)
+
+    from memloc.models.load import LoadOptions
+    from memloc.progress import bars
+    from memloc.train.training import train as train_weights
+
     with bars():
-        run = train_run(recipe, out / chosen.name / name / f"seed-{seed}", **only)
-    console.show_run(run, as_json)
+        run = train_weights(
+            model,
+            chosen,
+            folder,
+            seed=seed,
+            preset=protocol.preset,
+            settings=changes,
+            weights=weights or tuple(WEIGHTS),
+            options=LoadOptions(remote_code, any_format, depth),
+            device=device,
+        )
+    console.show_run(run, protocol.verdict.noisy_at_least, as_json)
 
 
 def _check_source(
@@ -124,31 +133,100 @@ def _check_source(
         raise SettingsError(f"--examples cannot be used with {given[0]}: shorten the file instead.")
 
 
-def _rate(flip: float | None, changes: list[str] | None) -> list[str]:
+def _rate(flip: float | None, changes: list[str] | None) -> dict[str, float]:
     """The share of labels to flip as a setting."""
     if flip is None:
-        return []
+        return {}
     if not 0 < flip < 1:
         raise SettingsError(
             f"--flip {flip:g}: a share above 0 and below 1 is needed, such as 0.15."
         )
     if any(change.startswith("noise.rate=") for change in changes or ()):
         raise SettingsError("--flip and --set noise.rate say the same thing: give one of them.")
-    return [f"noise.rate={flip}"]
+    return {"noise.rate": flip}
 
 
 def _read_task(
-    name: str | None,
-    data: Path | None,
-    folder: Path | None,
+    where: tuple[str | None, Path | None, Path | None],
     columns: dict[str, Any],
-    settings: "Protocol",
-) -> "tuple[Task, NoisyLabels | None]":
-    from memloc.data.sources import load_file, load_noisy_file, load_task
+    noise: "NoiseSettings",
+    examples: int | None,
+) -> "NoisyTask":
+    from memloc.data.own import load_csv
+    from memloc.data.perturb import add_noise
+    from memloc.data.sources import load_task, subsample
+    from memloc.records import NoisyTask
 
-    seed = settings.noise.seed
+    name, data, folder = where
+    seed = noise.seed
     if data is None:
-        return load_task(str(name), folder=folder, seed=seed), None
-    if "flag" in columns:
-        return load_noisy_file(data, seed=seed, **columns)
-    return load_file(data, seed=seed, **columns), None
+        found = load_task(str(name), folder=folder, seed=seed)
+    else:
+        read = load_csv(data, seed=seed, **columns)
+        if isinstance(read, NoisyTask):
+            return read
+        found = read
+    if examples is not None:
+        found = subsample(found, examples, seed)
+    return add_noise(found, noise.rate, noise.seed, noise.kind)
+
+
+def adopt(  # noqa: PLR0913, PLR0917 - each is something that people have or do not have
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the run that is made.")],
+    final: Annotated[str, typer.Option(help="Checkpoint that memorised.")],
+    data: Annotated[Path, typer.Option(help="The examples that it was trained on.")],
+    reference: Annotated[str | None, typer.Option(help="Trained on original labels.")] = None,
+    pretrained: Annotated[str | None, typer.Option(help="Before fine-tuning.")] = None,
+    memorised: Annotated[str | None, typer.Option(help="At near-ceiling accuracy.")] = None,
+    frozen: Annotated[str | None, typer.Option(help="With only the head trained.")] = None,
+    text: Text = "text",
+    pair: Pair = None,
+    label: Label = "label",
+    original: Original = None,
+    flag: Flag = None,
+    held_out: HeldOut = None,
+    seed: Annotated[int, typer.Option(help="Of random choices.")] = 1,
+    train_missing: Annotated[
+        bool, typer.Option(help="Train reference and frozen weights that are not given.")
+    ] = False,
+    preset: Preset = None,
+    change: Change = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Make a run of checkpoints and of the file that they were trained on.
+
+    Everything works on it that works on a run that memloc trained. Checkpoints stay where they
+    are and are known by their contents; which methods can run depends on the weights given.
+
+    Example: `memloc adopt runs/mine --final noisy/ --reference clean/ --data train.csv
+    --original corrected`
+    """
+    from memloc.adopt import adopt as adopt_checkpoints
+    from memloc.progress import bars
+    from memloc.protocol import preset as preset_called
+
+    changes, name = changes_of(change), preset or "paper"
+    needed = preset_called(name).replace(changes).verdict.noisy_at_least
+    with bars():
+        made = adopt_checkpoints(
+            run,
+            final=final,
+            data=data,
+            text=text,
+            pair=pair,
+            label=label,
+            original=original,
+            flag=flag,
+            held_out=held_out,
+            reference=reference,
+            pretrained=pretrained,
+            memorised=memorised,
+            frozen=frozen,
+            seed=seed,
+            preset=name,
+            settings=changes,
+            train_missing=train_missing,
+            device=device,
+        )
+    console.show_run(made, needed, as_json)

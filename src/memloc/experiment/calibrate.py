@@ -25,6 +25,7 @@ from memloc.experiment.plan import Plan
 from memloc.experiment.planning import make_plan
 from memloc.experiment.shapes import Shape
 from memloc.experiment.step import limit_threads
+from memloc.methods.probing import Probing
 from memloc.models.device import pick_device
 from memloc.models.stack import Stack
 from memloc.models.width import NARROW
@@ -91,7 +92,7 @@ def _speed(shape: Shape, length: int, protocol: Protocol, device: torch.device) 
     return {
         "update": scale * _update_seconds(stack, texts, settings),
         "predict": scale * _timed(lambda: predict(stack, many)) / len(many),
-        "probe_epoch": _probe_seconds(shape, protocol) / PROBED,
+        "probe_epoch": _probe_seconds(shape) / PROBED,
         "batch": settings.batch_size,
     }
 
@@ -141,12 +142,12 @@ def _update_seconds(stack: Stack, texts: Encoded, settings: FineTuneSettings) ->
     return float(np.median(seconds[1:]))
 
 
-def _probe_seconds(shape: Shape, protocol: Protocol) -> float:
+def _probe_seconds(shape: Shape) -> float:
     """Of an epoch of the noise probes of all layers and seeds."""
     rng = generator(0, "calibration", "probes")
     vectors = rng.normal(size=(PROBED, shape.depth + 1, shape.width)).astype(np.float32)
     labels = np.arange(PROBED, dtype=np.int64) % 2
-    settings = protocol.method("probing").replace({"epochs": 2, "first_epoch": 0})
+    settings = Probing(epochs=2, first_epoch=0)
     return _timed(lambda: train_probes(vectors, {"noise": Target(labels, 2)}, settings)) / 2
 
 

@@ -151,7 +151,8 @@ class _Costs:
         assert step.shape is not None
         self.step, self.shape = step, step.shape
         self.protocol = plan.file.study.protocol.replace(step.what["overrides"])
-        self.n = training_examples(str(step.what["task"]), plan.file.study.examples)
+        self.file = plan.file
+        self.n = training_examples(plan.file, str(step.what["task"]))
         speed = measured["speeds"][f"{self.shape.depth}x{self.shape.width}"]
         tokens = measured["tokens"].get(step.what["task"], measured["length"])
         longer = 1.0 if self.shape.width < NARROW else tokens / measured["length"]
@@ -188,7 +189,7 @@ class _Costs:
     def _plant(self) -> float:
         control = self.protocol.control
         epochs = control.epochs or self._epochs()
-        n = self.n + (control.auxiliary_examples or training_examples(control.auxiliary))
+        n = self.n + (control.auxiliary_examples or training_examples(self.file, control.auxiliary))
         once = self._training(("final", "reference", "frozen"), n, epochs)
         looking = sum(self._of(method) for method in self.step.what["methods"])
         again = self._training(("final",), n, epochs) + looking if self.step.what["null"] else 0

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from memloc import paths
-from memloc.config import ControlBlock, StudyFile
+from memloc.config import Block, ControlBlock, StudyFile
 from memloc.experiment.checks import check_names
 from memloc.experiment.plan import Part, Plan, Step
 from memloc.experiment.shapes import (
     Shape,
     data_folder,
+    file_fingerprint,
     model_fingerprint,
+    planted_windows,
     shape_of,
     task_fingerprint,
 )
@@ -21,7 +23,6 @@ from memloc.methods.base import find_method
 from memloc.protocol import MEMORISED_ONLY, Protocol
 from memloc.run import WEIGHTS, Run
 from memloc.settings import Settings
-from memloc.train.windows import check_windows, every_window, read_window, usual_windows
 from memloc.train.windows import window_name as name_of
 
 NOT_PLANTED = ("validation_tasks", "ks", "seed", "width")
@@ -90,7 +91,7 @@ class _Makers:
                 getattr(self.study, name) if getattr(block, name) is None else getattr(block, name)
                 for name in ("tasks", "models", "seeds", "methods", "analyses")
             )
-            overrides = {} if block is self.study else block.overrides
+            overrides = block.overrides if isinstance(block, Block) else {}
             for task, model, seed in _product(tasks, models, seeds):
                 before = runs.get((task, model, seed))
                 if before and before.overrides != overrides:
@@ -137,11 +138,13 @@ class _Makers:
     def _print(self, kind: str, name: str) -> str:
         """The fingerprint of a model or a task, made once."""
         if (kind, name) not in self._prints:
-            self._prints[kind, name] = (
-                model_fingerprint(self.file.path_of(name))
-                if kind == "model"
-                else task_fingerprint(name, self._data)
-            )
+            if kind == "model":
+                found = model_fingerprint(self.file.path_of(name))
+            elif name in self.study.data:
+                found = file_fingerprint(self.file, name)
+            else:
+                found = task_fingerprint(name, self._data)
+            self._prints[kind, name] = found
         return self._prints[kind, name]
 
     def _what(self, run: Asked) -> dict[str, Any]:
@@ -287,14 +290,6 @@ class _Makers:
             inputs=tuple(step.name for step in made),
             soft=True,
         )
-
-
-def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[range]:
-    """The windows that a block asks for in a model of this depth; each makes a run of its own."""
-    found = [read_window(text) for text in block.windows]
-    found += [w for width in block.every for w in every_window(depth, width)]
-    check_windows(found, depth)
-    return list(dict.fromkeys(found)) or usual_windows(depth, protocol.control.width)
 
 
 def _weights_for(methods: Sequence[str]) -> tuple[str, ...]:

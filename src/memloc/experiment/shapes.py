@@ -7,12 +7,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from memloc.config import ControlBlock, StudyFile
 from memloc.data.sources import DATA_VARIABLE
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import ModelError, SettingsError
-from memloc.identity import hash_checkpoint, hash_files
+from memloc.identity import hash_checkpoint, hash_files, hashed
 from memloc.models import tiny
 from memloc.models.catalogue import known_models
+from memloc.protocol import Protocol
+from memloc.train.windows import check_windows, every_window, read_window, usual_windows
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -109,9 +113,33 @@ def task_fingerprint(name: str, folder: Path | None) -> str:
     return f"{name} {hash_files(sorted((folder / whole).glob('*')))}"
 
 
+def training_examples(file: StudyFile, task: str) -> int:
+    """How many, as far as it is known without reading the data; own files are counted."""
+    examples, own = file.study.examples, file.study.data.get(task)
+    if own is None:
+        return _known_size(task, examples)
+    with file.file_of(own.file).open("rb") as lines:
+        return min(sum(1 for _ in lines), examples or 10**9)
+
+
 @cache
-def training_examples(task: str, examples: int | None = None) -> int:
-    """How many, as far as it is known without reading the data."""
+def _known_size(task: str, examples: int | None) -> int:
     text = known_tasks()[task].train_size.removeprefix("part of ")
     whole = round(float(text[:-1]) * 1000) if text.endswith("k") else int(text)
     return min(whole, examples or whole)
+
+
+def file_fingerprint(file: StudyFile, name: str) -> str:
+    """What identifies a file of one's own: its contents, and how they are read."""
+    own = file.study.data[name]
+    paths = [file.file_of(path) for path in (own.file, own.held_out) if path is not None]
+    how = own.model_dump(exclude={"file", "held_out"})
+    return f"{name} {hash_files(paths)} {hashed(how)}"
+
+
+def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[range]:
+    """The windows that a block asks for in a model of this depth; each makes a run of its own."""
+    found = [read_window(text) for text in block.windows]
+    found += [w for width in block.every for w in every_window(depth, width)]
+    check_windows(found, depth)
+    return list(dict.fromkeys(found)) or usual_windows(depth, protocol.control.width)

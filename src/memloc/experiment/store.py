@@ -16,7 +16,6 @@ from memloc.experiment.plan import Plan, Step
 from memloc.records import cannot_write, read_json, versions, write_json
 
 
-
 @dataclass(frozen=True)
 class State:
     """How a step stands: `done`, `missing`, `stale` or `failed`, and why."""

@@ -4,17 +4,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from memloc.config import StudyFile
+from memloc.data.own import load_csv
 from memloc.data.sources import load_task, subsample
 from memloc.experiment.plan import Plan, Step
 from memloc.experiment.plants import make_null, make_plant
 from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
 from memloc.protocol import Protocol
-from memloc.records import Task
+from memloc.records import NoisyTask, Task
 from memloc.request import requested
 from memloc.run import WEIGHTS, Run
 from memloc.train.planting import Plant
-from memloc.train.training import Recipe, train_run
+from memloc.train.training import Recipe, protocol_noise, train_run
 from memloc.train.windows import read_window
 
 
@@ -29,13 +31,20 @@ def _train(plan: Plan, step: Step) -> None:
 
 
 def _recipe(plan: Plan, step: Step) -> Recipe:
-    study, what = plan.file.study, step.what
-    task = _task(plan, what, what["task"])
+    study, what, protocol = plan.file.study, step.what, _protocol(plan, step)
+    found = load_study_task(plan.file, what["task"], what["data_folder"])
+    if isinstance(found, NoisyTask):
+        task, noisy = found.task, found.labels
+    else:
+        own = study.data.get(what["task"])
+        changes = {"noise.rate": own.flip} if own else {}
+        task, noisy = found, protocol_noise(found, protocol.replace(changes))
     return Recipe(
         what["model"],
         task,
         what["seed"],
-        _protocol(plan, step),
+        protocol,
+        noisy,
         options=LoadOptions(depth=study.depth),
         device=study.device,
     )
@@ -45,13 +54,20 @@ def _protocol(plan: Plan, step: Step) -> Protocol:
     return plan.file.study.protocol.replace(step.what["overrides"])
 
 
-def _task(plan: Plan, what: Mapping[str, Any], name: str) -> Task:
-    study = plan.file.study
-    seed = study.protocol.noise.seed
-    given = what["data_folder"]
-    task = load_task(name, folder=given and Path(given), seed=seed)
-    few = study.examples
-    return task if few is None or few >= len(task.train) else subsample(task, few, seed)
+def load_study_task(file: StudyFile, name: str, folder: str | None) -> Task | NoisyTask:
+    """A task that a study names: embedded, the paper's, or a file of one's own."""
+    seed, own = file.study.protocol.noise.seed, file.study.data.get(name)
+    task: Task | NoisyTask
+    if own is None:
+        task = load_task(name, folder=None if folder is None else Path(folder), seed=seed)
+    else:
+        columns = own.model_dump(include={"text", "pair", "label", "original", "flag"})
+        unseen = own.held_out and file.file_of(own.held_out)
+        task = load_csv(file.file_of(own.file), **columns, held_out=unseen, seed=seed, name=name)
+    few = file.study.examples
+    if few is None or isinstance(task, NoisyTask) or few >= len(task.train):
+        return task
+    return subsample(task, few, seed)
 
 
 def _folder(plan: Plan, what: Mapping[str, Any]) -> Path:

@@ -70,9 +70,7 @@ class Generalisation(Method):
         found = [kept[model] or made[model] for model in models]
         examples = examples_table(found, run.noisy.is_noisy)
         tables = {
-            "summary": summary(
-                examples, run.task.n_classes, len(models), validation_score(run)
-            ),
+            "summary": summary(examples, run.task.n_classes, len(models), validation_score(run)),
             "examples": examples,
             "models": _models_table(found),
         }

@@ -69,7 +69,7 @@ class Gradients(Method):
 
     def _load(self, run: "Run") -> "dict[str, Classifier]":
         """Under "" the memorised weights, under "frozen " those to divide by, where asked for."""
-        from memloc.models.check import check_pair
+        from memloc.models.pair import check_pair
 
         loaded = {"": run.load("memorised")}
         if self.divide_frozen:
@@ -77,9 +77,7 @@ class Gradients(Method):
             check_pair(loaded[""], loaded["frozen "], "frozen")
         return loaded
 
-    def groups(
-        self, run: "Run", stack: "Stack", memory: int = MEMORY
-    ) -> tuple[list[Group], str]:
+    def groups(self, run: "Run", stack: "Stack", memory: int = MEMORY) -> tuple[list[Group], str]:
         """Noisy examples and as many clean ones in random groups; what to say of intervals."""
         noisy, clean = _rows(run)
         asked = self.interval_groups

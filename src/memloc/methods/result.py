@@ -103,7 +103,7 @@ class LayerScores(Result):
     """
 
     @classmethod
-    def of(  # noqa: PLR0913 - what a localiser may say
+    def of(
         cls,
         method: str,
         weights: FloatArray,
@@ -144,8 +144,8 @@ class LayerScores(Result):
     def mcog(self) -> Interval:
         """Centre of gravity of the weights, layers counted from 1."""
         row = self["mcog"].iloc[0]
-        ends = (float(row[name]) for name in ("mcog", "low", "high", "level"))
-        return Interval(*ends, int(row["dropped"]))
+        estimate, low, high, level = (float(row[n]) for n in ("mcog", "low", "high", "level"))
+        return Interval(estimate, low, high, level, int(row["dropped"]))
 
     @property
     def depth(self) -> int:

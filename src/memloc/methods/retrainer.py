@@ -17,7 +17,7 @@ from memloc.errors import ScoreError
 from memloc.identity import hash_weights, hashed
 from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retraining import Retraining
-from memloc.models.check import check_pair
+from memloc.models.pair import check_pair
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.progress import Advance

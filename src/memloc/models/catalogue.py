@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from memloc.models import tiny
 
-
 PAPER_MODELS = (
     ("google-bert/bert-base-cased", 12, 768),
     ("facebook/opt-125m", 12, 768),
@@ -29,6 +28,11 @@ class ModelRow:
 def known_models() -> list[ModelRow]:
     """The embedded models, then the paper's."""
     return [*map(_embedded, tiny.NAMES), *_paper()]
+
+
+def default_preset(model: str) -> str:
+    """The preset that suits a model."""
+    return "demo" if model in tiny.NAMES else "paper"
 
 
 def _embedded(name: str) -> ModelRow:

@@ -1,6 +1,7 @@
 """Self-check: does memloc's view of a model agree with the model itself?"""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,11 +9,14 @@ from torch import Tensor
 
 from memloc.errors import ModelError
 from memloc.models.load import Classifier, LoadOptions, load_model
-from memloc.models.stack import Batch, Stack, at_positions
+from memloc.models.refuse import explained, setting
+from memloc.models.stack import Batch, Stack, at_positions, forward
 from memloc.seeds import generator
 
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit, that counts as float noise."""
+THOROUGH, QUICK = (24, 3, 12, 23), (9, 3)
+"""Tokens of the texts that a model is tried on."""
 
 
 @dataclass(frozen=True)
@@ -39,36 +43,20 @@ class CheckReport:
 
 def check_model(name: str, options: LoadOptions | None = None) -> CheckReport:
     """Load a model with a head for two classes, compare, and raise where memloc would be wrong."""
-    loaded = load_model(name, ["no", "yes"], options=options)
-    report = examine(loaded)
-    for what, difference in (
-        ("run block by block", report.parity),
-        ("run in a padded batch", report.batch_invariance),
-    ):
-        if not difference <= TOLERANCE:
-            raise ModelError(
-                f"{name} is not supported: {what}, its logits differ by {difference:.2g} of their "
-                f"size from its plain forward pass (at most {TOLERANCE:g} is float noise)."
-            )
+    report = examine(load_model(name, ["no", "yes"], options=options))
+    _refuse(name, report.parity, report.batch_invariance)
     return report
 
 
-def check_pair(final: Classifier, other: Classifier, what: str) -> None:
-    """Refuse two sets of weights that are not of the same model."""
-    for name in ("depth", "width"):
-        here, there = getattr(final.stack, name), getattr(other.stack, name)
-        if here != there:
-            raise ModelError(f"The final weights have {name} {here}, the {what} ones {there}.")
-    for name in ("vocab_size", "num_labels", "model_type"):
-        here, there = getattr(final.model.config, name), getattr(other.model.config, name)
-        if here != there:
-            raise ModelError(f"The final weights have {name} {here}, the {what} ones {there}.")
+def require_agreement(loaded: Classifier) -> None:
+    """Refuse a model that `check_model` would refuse, seen on two short texts: cheap for any."""
+    _refuse(loaded.name, *_differences(loaded, QUICK))
 
 
 def examine(loaded: Classifier) -> CheckReport:
     """The report, whatever it says."""
     model, stack = loaded.model.eval(), loaded.stack
-    parity, invariance = _differences(stack)
+    parity, invariance = _differences(loaded, THOROUGH)
     return CheckReport(
         model=loaded.name,
         architecture=type(model).__name__,
@@ -86,12 +74,26 @@ def examine(loaded: Classifier) -> CheckReport:
     )
 
 
+def _refuse(name: str, parity: float, invariance: float) -> None:
+    for what, difference in (
+        ("run block by block", parity),
+        ("run in a padded batch", invariance),
+    ):
+        if not difference <= TOLERANCE:
+            raise ModelError(
+                f"{name} is not supported: {what}, its logits differ by {difference:.2g} of their "
+                f"size from its plain forward pass (at most {TOLERANCE:g} is float noise)."
+            )
+
+
 @torch.inference_mode()
-def _differences(stack: Stack) -> tuple[float, float]:
-    texts = _sample_texts(stack)
-    plain = torch.cat([stack.model(input_ids=text).logits for text in texts])
-    by_block = torch.cat([_by_block(stack, _padded([text], 0)) for text in texts])
-    padded = stack.logits(_padded(texts, stack.model.config.pad_token_id))
+def _differences(loaded: Classifier, lengths: Sequence[int]) -> tuple[float, float]:
+    stack = loaded.stack
+    with explained(loaded.model):
+        texts = _sample_texts(stack, lengths)
+        plain = torch.cat([forward(stack.model, {"input_ids": text}) for text in texts])
+        by_block = torch.cat([_by_block(stack, _padded([text], 0)) for text in texts])
+        padded = stack.logits(_padded(texts, stack.model.config.pad_token_id))
     scale = plain.abs().max().clamp_min(1e-6)
     return float((by_block - plain).abs().max() / scale), float(
         (padded - plain).abs().max() / scale
@@ -103,13 +105,15 @@ def _by_block(stack: Stack, batch: Batch) -> Tensor:
     return stack.finish(at_positions(stack.run_all(prepared), prepared.positions))
 
 
-def _sample_texts(stack: Stack) -> list[Tensor]:
+def _sample_texts(stack: Stack, lengths: Sequence[int]) -> list[Tensor]:
     rng = generator(0, "check")
-    longest = min(24, getattr(stack.model.config, "max_position_embeddings", 24) - 2)
-    pad = stack.model.config.pad_token_id
-    tokens = [i for i in range(min(stack.model.config.vocab_size, 5000)) if i != pad]
-    lengths = (longest, 3, longest // 2, longest - 1)
-    return [torch.tensor(rng.choice(tokens, (1, n)), device=stack.device) for n in lengths]
+    config = stack.model.config
+    longest = getattr(config, "max_position_embeddings", None) or max(lengths) + 2
+    tokens = [
+        i for i in range(min(setting(config, "vocab_size"), 5000)) if i != config.pad_token_id
+    ]
+    sizes = [min(n, longest - 2) for n in lengths]
+    return [torch.tensor(rng.choice(tokens, (1, n)), device=stack.device) for n in sizes]
 
 
 def _padded(texts: list[Tensor], pad: int) -> Batch:

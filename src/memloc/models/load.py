@@ -13,9 +13,10 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from memloc.errors import ModelError
+from memloc.errors import MemlocError, ModelError, in_words
 from memloc.models import tiny
 from memloc.models.catalogue import known_models
+from memloc.models.refuse import refuse_folder, refuse_no_numbers, setting
 from memloc.models.stack import Stack
 from memloc.seeds import torch_seeded
 
@@ -45,11 +46,18 @@ class Classifier:
     """Parameters that were not in the file and were drawn at random: the head."""
     unused_weights: tuple[str, ...] = ()
     """What was in the file and has no place here: another head."""
+    resized_weights: tuple[str, ...] = ()
+    """Those of the new ones that were in the file with another size."""
 
     @cached_property
     def stack(self) -> Stack:
         """The model as embed → blocks → finish."""
         return Stack(self.model)
+
+    @property
+    def label_names(self) -> list[str]:
+        """The classes, in the order of the logits."""
+        return _label_names(self.model.config)
 
     @property
     def max_tokens(self) -> int:
@@ -70,8 +78,9 @@ def load_model(
     """A classifier with a head for these labels; a head that has to be made comes from `seed`."""
     options = options or LoadOptions()
     source = _source(name)
-    _refuse_adapters(name, source)
-    with quiet(), _as_model_error(name), torch_seeded(seed, "head"):
+    refuse_folder(name, Path(source))
+    # Weights that are made in inference mode could never be trained.
+    with quiet(), _as_model_error(name), torch_seeded(seed, "head"), torch.inference_mode(False):
         config = _config(source, label_names, options)
         model, info = AutoModelForSequenceClassification.from_pretrained(
             source,
@@ -83,30 +92,31 @@ def load_model(
             output_loading_info=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=options.remote_code)
-    _settle_padding(name, model, tokenizer)
-    new = _new_weights(name, model, info)
-    _refuse_no_numbers(name, model)
-    unused = tuple(sorted(info["unexpected_keys"]))
-    return Classifier(name, model.eval(), tokenizer, separator_of(tokenizer), new, unused)
+        _settle_padding(name, model, tokenizer)
+        missing, resized = _new_weights(name, model, info)
+        refuse_no_numbers(name, model)
+        return Classifier(
+            name,
+            model.eval(),
+            tokenizer,
+            separator_of(tokenizer),
+            new_weights=tuple(sorted({*missing, *resized})),
+            unused_weights=tuple(sorted(info["unexpected_keys"])),
+            resized_weights=resized,
+        )
 
 
 def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classifier:
     """A classifier that was trained and saved: every weight must be there, and no other."""
     options = options or LoadOptions()
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{folder} is not a checkpoint: it has no config.json.")
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a checkpoint: there is no such folder.")
+    refuse_folder(str(folder), folder)
     with quiet(), _as_model_error(str(folder)):
         # Said outright: left open, transformers asks on the terminal whether to run code.
         config = AutoConfig.from_pretrained(folder, trust_remote_code=options.remote_code)
-    names = [config.id2label[i] for i in sorted(config.id2label)]
-    loaded = load_model(str(folder), names, options=options)
-    strange = loaded.new_weights or loaded.unused_weights
-    if strange:
-        raise ModelError(
-            f"{folder} is damaged or of another model: {len(strange)} weights are "
-            f"{'missing' if loaded.new_weights else 'too many'}, {strange[0]} among them. "
-            "Train it again."
-        )
+    loaded = load_model(str(folder), _label_names(config), options=options)
+    _refuse_other_weights(loaded)
     return loaded
 
 
@@ -122,6 +132,10 @@ def separator_of(tokenizer: Any) -> str:
     return str(tokenizer.eos_token) if wraps and tokenizer.eos_token else "|"
 
 
+def _label_names(config: Any) -> list[str]:
+    return [str(config.id2label[i]) for i in sorted(config.id2label)]
+
+
 def _source(name: str) -> str:
     if name.startswith("tiny-") and not Path(name).is_dir():
         return str(tiny.folder(name))
@@ -132,17 +146,6 @@ def _source(name: str) -> str:
             f"There is no folder {name}; give a folder with config.json or a hub name."
         )
     return str(path) if path.is_dir() else name
-
-
-def _refuse_adapters(name: str, source: str) -> None:
-    folder = Path(source)
-    if (folder / "adapter_config.json").is_file():
-        raise ModelError(
-            f"{name} holds an adapter (PEFT), which memloc does not read: merge it into its base "
-            "model and save that (`model.merge_and_unload().save_pretrained(...)`)."
-        )
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise ModelError(f"{name} is not a model folder: it has no config.json.")
 
 
 def _config(source: str, label_names: Sequence[str], options: LoadOptions) -> Any:
@@ -158,9 +161,37 @@ def _config(source: str, label_names: Sequence[str], options: LoadOptions) -> An
     return config if options.depth is None else _cut(config, options.depth)
 
 
+def _refuse_other_weights(loaded: Classifier) -> None:
+    """A checkpoint has every weight of its classifier, and no other."""
+    body = f"{loaded.model.base_model_prefix}."
+    head = [name for name, _ in loaded.model.named_parameters() if not name.startswith(body)]
+    missing = set(loaded.new_weights) - set(loaded.resized_weights)
+    if head and missing.issuperset(head):
+        raise ModelError(
+            f"{loaded.name} has no classification head ({head[0]} is not there): it was saved from "
+            "a base model or from one for another purpose. Give the classifier that was "
+            "fine-tuned, or fine-tune this one with `memloc train`."
+        )
+    for what, names in (
+        ("missing", sorted(missing)),
+        ("of another size than its config.json says", loaded.resized_weights),
+        ("not part of the classifier", loaded.unused_weights),
+    ):
+        if names:
+            raise ModelError(
+                f"{loaded.name} is damaged or of another model: {_some(names)} {what}. "
+                "Train it again."
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - 1
+    return f"{names[0]} and {more} more weights are" if more else f"the weight {names[0]} is"
+
+
 def _cut(config: Any, depth: int) -> Any:
     """The configuration of the model's first `depth` blocks."""
-    whole = config.num_hidden_layers
+    whole = setting(config, "num_hidden_layers")
     if not 1 <= depth <= whole:
         raise ModelError(f"A depth of {depth} was asked for; this model has 1 to {whole} layers.")
     values = {k: v[:depth] if _is_per_layer(v, whole) else v for k, v in config.to_dict().items()}
@@ -183,12 +214,6 @@ def _first_position(model: Any) -> int:
     return max(starts, default=0)
 
 
-def _refuse_no_numbers(name: str, model: Any) -> None:
-    for weight, values in model.named_parameters():
-        if not torch.isfinite(values).all():
-            raise ModelError(f"{name} cannot be used: {weight} holds NaN or infinite numbers.")
-
-
 def _settle_padding(name: str, model: Any, tokenizer: Any) -> None:
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
         # Where a folder lacks the files, transformers makes a tokenizer that knows no words.
@@ -201,27 +226,27 @@ def _settle_padding(name: str, model: Any, tokenizer: Any) -> None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
     if tokenizer.pad_token is None:
         raise ModelError(f"{name} has no token to pad with: its tokenizer knows no end token.")
-    if len(tokenizer) > model.config.vocab_size:
+    known = setting(model.config, "vocab_size")
+    if len(tokenizer) > known:
         raise ModelError(
-            f"{name}: the tokenizer knows {len(tokenizer)} tokens and the model "
-            f"{model.config.vocab_size}; they do not belong together."
+            f"{name}: the tokenizer knows {len(tokenizer)} tokens and the model {known}; they do "
+            "not belong together."
         )
     tokenizer.padding_side = "right"
     model.config.pad_token_id = tokenizer.pad_token_id
 
 
-def _new_weights(name: str, model: Any, info: Any) -> tuple[str, ...]:
-    """The weights that the file did not have; they may only be those of a new head."""
-    new = {str(k[0] if isinstance(k, tuple) else k) for k in info["missing_keys"]}
-    new |= {str(k[0]) for k in info["mismatched_keys"]}
+def _new_weights(name: str, model: Any, info: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Weights that the file lacks or has in another size; they may only be those of a new head."""
+    missing = {str(k[0] if isinstance(k, tuple) else k) for k in info["missing_keys"]}
+    resized = {str(k[0]) for k in info["mismatched_keys"]}
     body = f"{model.base_model_prefix}."
-    lacking = sorted(k for k in new if k.startswith(body) and ".pooler." not in k)
+    lacking = sorted(k for k in missing | resized if k.startswith(body) and ".pooler." not in k)
     if lacking:
         raise ModelError(
-            f"{name} is damaged or of another model: {len(lacking)} of its weights are missing or "
-            f"of another size, {lacking[0]} among them."
+            f"{name} is damaged or of another model: {_some(lacking)} missing or of another size."
         )
-    return tuple(sorted(new))
+    return tuple(sorted(missing)), tuple(sorted(resized))
 
 
 @contextmanager
@@ -246,18 +271,22 @@ def quiet() -> Iterator[None]:
 def _as_model_error(name: str) -> Iterator[None]:
     try:
         yield
-    except ModelError:
+    except MemlocError:
         raise
     except Exception as error:
         raise ModelError(_why_not(name, error)) from error
 
 
 def _why_not(name: str, error: Exception) -> str:
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    reason = in_words(error)
     if "model.safetensors" in reason:
         reason += " (weights in other formats, which can carry code, are read with --any-format)"
-    if Path(name).expanduser().is_dir() or name in tiny.NAMES:
-        return f"{name} cannot be loaded as a classifier, it may be damaged: {reason}"
+    is_here = Path(name).expanduser().is_dir() or name in tiny.NAMES
+    if is_here or not isinstance(error, OSError):
+        return (
+            f"{name} cannot be loaded as a classifier, it may be damaged or of a kind that has no "
+            f"classifier: {reason}"
+        )
     known = [row.name for row in known_models()]
     near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
     return (

@@ -40,7 +40,7 @@ def _used_before(stack: Stack, outside: dict[str, nn.Parameter]) -> set[str]:
     try:
         for parameter in outside.values():
             parameter.requires_grad_(True)
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             given = _differentiable(stack.prepare(sample_batch(stack.model)))
             total = torch.stack([tensor.double().sum() for tensor in given]).sum()
             found = torch.autograd.grad(total, list(outside.values()), allow_unused=True)

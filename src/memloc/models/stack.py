@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from memloc.errors import ModelError
+from memloc.models.refuse import explained, setting
 
 Batch = Mapping[str, Tensor]
 """`input_ids` and `attention_mask`, both (examples, tokens), padded on the right."""
@@ -44,8 +45,9 @@ class Stack:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-        self.blocks = find_blocks(model)
-        self._answers, self.readout = _observe(model, self.blocks)
+        with explained(model):
+            self.blocks = find_blocks(model)
+            self._answers, self.readout = _observe(model, self.blocks)
 
     @property
     def depth(self) -> int:
@@ -55,7 +57,7 @@ class Stack:
     @property
     def width(self) -> int:
         """Size of the state at one position."""
-        return int(self.model.config.hidden_size)
+        return int(setting(self.model.config, "hidden_size"))
 
     @property
     def device(self) -> torch.device:
@@ -72,11 +74,11 @@ class Stack:
     def logits(self, batch: Batch) -> Tensor:
         """The model's own forward pass, read out by attention mask whatever the padding is."""
         if self.readout == "first":
-            return _forward(self.model, batch)
+            return forward(self.model, batch)
         positions = self.positions(batch["attention_mask"])
         # The head finds the state of the readout position wherever it looks.
         with self._replaced_output(lambda out: _spread(at_positions(out, positions), out)):
-            return _forward(self.model, batch)
+            return forward(self.model, batch)
 
     def prepare(self, batch: Batch) -> Prepared:
         """Run the embeddings and note how each block would be called; the blocks do not run."""
@@ -89,7 +91,7 @@ class Stack:
             return state
 
         with self._replaced_blocks([note] * self.depth):
-            _forward(self.model, batch)
+            forward(self.model, batch)
         return Prepared(states[0], tuple(calls), self.positions(batch["attention_mask"]))
 
     def run(self, index: int, state: Tensor, call: BlockCall) -> Tensor:
@@ -112,7 +114,7 @@ class Stack:
         ids = torch.zeros(len(vectors), 1, dtype=torch.long, device=vectors.device)
         passing: list[_BlockStandIn] = [lambda state, _args, _kwargs: state] * (self.depth - 1)
         with self._replaced_blocks([*passing, lambda *_: vectors.unsqueeze(1)]):
-            return _forward(self.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+            return forward(self.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
 
     @contextmanager
     def watched(self, see: Callable[[int, Tensor], None]) -> Iterator[None]:
@@ -157,7 +159,7 @@ _BlockStandIn = Callable[[Tensor, tuple[Any, ...], dict[str, Any]], Tensor]
 
 def find_blocks(model: PreTrainedModel) -> nn.ModuleList:
     """The transformer blocks: the one list of modules that is as long as the model is deep."""
-    depth = model.config.num_hidden_layers
+    depth = setting(model.config, "num_hidden_layers")
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
     # Lists inside a block (experts, say) may be as long by chance: the outermost one counts.
     inner = {id(m) for found in lists for child in found for m in child.modules()}
@@ -174,7 +176,10 @@ def hidden_of(output: Any) -> Tensor:
     """The state in a block's output, which is a tensor or a tuple that starts with it."""
     state = output[0] if isinstance(output, tuple) else output
     if not isinstance(state, Tensor):
-        raise ModelError(f"A block returned {type(state).__name__} where a state was expected.")
+        raise ModelError(
+            f"The model is not supported: a block returned {type(state).__name__} where a state "
+            "was expected."
+        )
     return state
 
 
@@ -183,7 +188,8 @@ def at_positions(states: Tensor, positions: Tensor) -> Tensor:
     return states[torch.arange(len(states), device=states.device), positions]
 
 
-def _forward(model: PreTrainedModel, batch: Batch) -> Tensor:
+def forward(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The model's own logits for a batch."""
     logits = model(**batch, **_no_cache(model)).logits
     assert isinstance(logits, Tensor)
     return logits
@@ -219,12 +225,12 @@ def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[int], 
 
     The first: for each block, the length of the tuple it returns, 0 for a bare tensor.
     """
-    answers: list[int] = []
+    outputs: list[Any] = []
     last: list[Tensor] = []
 
     def keep(_module: nn.Module, _inputs: Any, output: Any) -> Any:
-        answers.append(len(output) if isinstance(output, tuple) else 0)
-        if len(answers) < len(blocks):
+        outputs.append(output)
+        if len(outputs) < len(blocks):
             return None
         last.append(hidden_of(output).detach().requires_grad_())
         return _like(output, last[0])
@@ -233,8 +239,11 @@ def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[int], 
     training = model.training
     model.eval()
     try:
-        with torch.enable_grad():
-            logits = _forward(model, sample_batch(model))
+        # Gradients are needed here, whatever mode the caller is in.
+        with torch.inference_mode(False), torch.enable_grad():
+            batch = sample_batch(model)
+            logits = forward(model, batch)
+            _check_outputs(model, outputs, blocks, batch)
             # Unequal weights: a head may be so made that its plain sum does not move.
             weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)
             (gradient,) = torch.autograd.grad((logits * weights).sum(), last[0])
@@ -242,7 +251,25 @@ def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[int], 
         model.train(training)
         for handle in handles:
             handle.remove()
+    answers = [len(output) if isinstance(output, tuple) else 0 for output in outputs]
     return answers, _readout(model, gradient.abs().sum(-1) > 0)
+
+
+def _check_outputs(
+    model: PreTrainedModel, outputs: list[Any], blocks: nn.ModuleList, batch: Batch
+) -> None:
+    if len(outputs) != len(blocks):
+        raise ModelError(
+            f"{type(model).__name__} is not supported: its forward pass calls the {len(blocks)} "
+            f"blocks of its list {len(outputs)} times in all, where each must be called once, as a "
+            "module."
+        )
+    shape, wanted = tuple(hidden_of(outputs[-1]).shape), tuple(batch["input_ids"].shape)
+    if len(shape) != 3 or shape[:2] != wanted:
+        raise ModelError(
+            f"{type(model).__name__} is not supported: for {wanted[0]} texts of {wanted[1]} tokens "
+            f"its last block returns a state of shape {shape}, not one vector a token."
+        )
 
 
 def sample_batch(model: PreTrainedModel) -> Batch:
@@ -253,7 +280,7 @@ def sample_batch(model: PreTrainedModel) -> Batch:
             f"{type(model).__name__} has no padding token: set `model.config.pad_token_id`, or "
             "load it with `memloc.load_model`, which does."
         )
-    tokens = [i for i in range(min(8, model.config.vocab_size)) if i != pad][:5]
+    tokens = [i for i in range(min(8, setting(model.config, "vocab_size"))) if i != pad][:5]
     ids = torch.tensor([tokens, [*tokens[:3], pad, pad]])
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     device = next(model.parameters()).device
@@ -268,5 +295,6 @@ def _readout(model: PreTrainedModel, is_read: Tensor) -> Readout:
         return "last"
     raise ModelError(
         f"{type(model).__name__} is not supported: its head reads the positions {positions[0]} of "
-        "a text of 5 tokens, and memloc needs one that reads the first or the last."
+        f"a text of 5 tokens and {positions[1]} of one of 3, where memloc needs the first or the "
+        "last of both."
     )

@@ -73,6 +73,14 @@ class Report:
     """What makes the missing parts."""
 
 
+def report(study: str | Path, out: str | Path | None = None) -> Path:
+    """Write one page over everything below a folder; returns where it is.
+
+    It goes to `report/index.html` in that folder, or to `out`, and opens without a network.
+    """
+    return write_report(study, out).path
+
+
 def write_report(study: str | Path, out: str | Path | None = None) -> Report:
     """Write `report/index.html` into a study's folder, or `out`."""
     findings = Findings(load_results(study))

@@ -15,7 +15,7 @@ from memloc.config import read_study
 from memloc.errors import StoreError
 from memloc.methods.result import read_about
 from memloc.protocol import Protocol, preset
-from memloc.records import read_columns, read_table
+from memloc.records import read_columns
 from memloc.results.columns import COLUMNS, KEY, PLANT
 from memloc.results.planted import control_tables
 from memloc.run import Run, RunRecord, at_the_end
@@ -88,17 +88,14 @@ class Results:
 
     def reverted_of(self, runs: "pd.DataFrame") -> "pd.DataFrame":
         """The part of `reverted` that belongs to some rows of `runs`."""
-        found = []
-        for key, run in self._opened(runs):
-            for method, table in _outcome_files(run):
-                rows = read_columns(table, ["example", "first", "last", "wrong"], NOISY)
-                found.append(({**key, "method": method}, rows.to_pandas()))
-        return _stacked("reverted", found)
+        opened = self._opened(runs)
+        parts = [(key, o.table()) for key, run in opened for o in _reverted(run)]
+        return _stacked("reverted", parts)
 
     def outcomes_of(self, run: "pd.DataFrame") -> "list[Reverted]":
         """The same of one run as matrices, which are smaller; a row of `runs` is given."""
         ((_, opened),) = self._opened(run)
-        return [_reverted(method, table) for method, table in _outcome_files(opened)]
+        return _reverted(opened)
 
     @cached_property
     def records(self) -> list[RunRecord]:
@@ -142,6 +139,15 @@ class Reverted:
     def take(self, rows: "np.ndarray[Any, Any]") -> "Reverted":
         """Some of the examples, in that order."""
         return replace(self, examples=self.examples[rows], wrong=self.wrong[rows])
+
+    def table(self) -> "pd.DataFrame":
+        """One row per example and window."""
+        import pandas as pd
+
+        first, last = np.tile(self.windows.astype(np.int16), (len(self.examples), 1)).T
+        example = np.repeat(self.examples.astype(np.int32), len(self.windows))
+        places = {"example": example, "first": first, "last": last}
+        return pd.DataFrame({"method": self.method, **places, "wrong": self.wrong.ravel()})
 
 
 def load_results(path: str | Path) -> Results:
@@ -270,8 +276,9 @@ def joined(tables: "Sequence[pa.Table | pd.DataFrame]") -> "pd.DataFrame":
     import pyarrow as pa
 
     if isinstance(tables[0], pd.DataFrame):
-        return pd.concat(tables, ignore_index=True)
-    whole: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+        whole: pd.DataFrame = pd.concat(tables, ignore_index=True)
+    else:
+        whole = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     return whole
 
 
@@ -331,19 +338,18 @@ def _examples(run: Run, noisy_only: bool) -> "pd.DataFrame":
     )
 
 
-def _outcome_files(run: Run) -> list[tuple[str, Path]]:
-    """Methods that change windows, and where they say which examples each window undoes."""
-    files = sorted((run.folder / paths.RESULTS).glob("*/outcomes.parquet"))
-    return [(path.parent.name, path) for path in files]
-
-
-def _reverted(method: str, path: Path) -> Reverted:
-    table = read_columns(path, ["example", "first", "last", "wrong"], NOISY)
-    example, first, last, wrong = (table[n].to_numpy() for n in table.column_names)
-    n = len(np.unique(example))  # as they are written: example by example, all windows of each
-    ends = np.column_stack([first, last]).astype(np.int64).reshape(n, -1, 2)[0]
-    rows = example.reshape(n, -1)[:, 0].astype(np.int64)
-    return Reverted(method, rows, ends, wrong.astype(bool).reshape(n, -1))
+def _reverted(run: Run) -> list[Reverted]:
+    """Of the methods that change windows: which examples each window undoes."""
+    found = []
+    for path in sorted((run.folder / paths.RESULTS).glob("*/outcomes.parquet")):
+        table = read_columns(path, ["example", "first", "last", "wrong"], NOISY)
+        example, first, last, wrong = (table[n].to_numpy() for n in table.column_names)
+        n = len(np.unique(example))  # as they are written: example by example, all windows of each
+        ends = np.column_stack([first, last]).astype(np.int64).reshape(n, -1, 2)[0]
+        rows = example.reshape(n, -1)[:, 0].astype(np.int64)
+        wrong = wrong.astype(bool).reshape(n, -1)
+        found.append(Reverted(path.parent.name, rows, ends, wrong))
+    return found
 
 
 def _versions(note: bytes) -> dict[str, str]:

@@ -58,5 +58,3 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("model", "norm", "subtract_clean", "divide_frozen", "accuracy", "plants"),
     ),
 }
-
-

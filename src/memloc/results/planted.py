@@ -61,9 +61,7 @@ def _name(key: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(key[name] for name in (*PLANT, "method"))
 
 
-def _plants(
-    planted: Sequence[tuple[Mapping[str, Any], Run]], mcog: Keyed
-) -> "pd.DataFrame":
+def _plants(planted: Sequence[tuple[Mapping[str, Any], Run]], mcog: Keyed) -> "pd.DataFrame":
     """One row per plant: the rate that was needed, the accuracies, whether it was used."""
     import pandas as pd
 
@@ -93,9 +91,8 @@ def _post_processing(norms: "pd.DataFrame", validation_tasks: Sequence[str]) -> 
 
     rows = []
     chosen = norms[norms["task"].isin(validation_tasks) & ~norms["null"].astype(bool)]
-    for (model, first, last, *_), part in chosen.groupby(
-        ["model", "first", "last", "task", "seed"], sort=False
-    ):
+    for _, part in chosen.groupby(["model", "first", "last", "task", "seed"], sort=False):
+        first, last, model = (part[name].iloc[0] for name in ("first", "last", "model"))
         planted, found = range(int(first) - 1, int(last)), norms_from(part)
         for norm in ("L1", "L2"):
             for (subtract, divide), weights in variants(found, norm).items():

@@ -16,7 +16,8 @@ from memloc.data.encode import Encoded
 from memloc.data.perturb import OWN, add_noise
 from memloc.errors import DataError, lookup
 from memloc.identity import hash_weights
-from memloc.models import tiny
+from memloc.models.catalogue import default_preset
+from memloc.models.check import require_agreement
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
@@ -75,7 +76,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if _left_out(self.protocol):
-            object.__setattr__(self, "protocol", default_protocol(self.model))
+            object.__setattr__(self, "protocol", preset_called(default_preset(self.model)))
         if _left_out(self.noisy):
             _refuse_unknown_noise(self.task)
             object.__setattr__(self, "noisy", protocol_noise(self.task, self.protocol))
@@ -98,11 +99,6 @@ class Recipe:
 
 def _left_out(value: Any) -> bool:
     return value is None
-
-
-def default_protocol(model: str) -> Protocol:
-    """The preset that suits a model."""
-    return preset_called("demo" if model in tiny.NAMES else "paper")
 
 
 def protocol_noise(task: Task, protocol: Protocol) -> NoisyLabels:
@@ -143,8 +139,7 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
             "Train on a task with noise: memloc.add_noise(task, rate=0.15) flips labels, and "
             "memloc.load_csv(..., original=COLUMN) reads which are wrong already."
         )
-    base = preset_called(preset) if preset else default_protocol(model)
-    protocol = base.replace(settings or {})
+    protocol = preset_called(preset or default_preset(model)).replace(settings or {})
     loading = options or LoadOptions()
     recipe = Recipe(model, task.task, seed, protocol, task.labels, loading, device)
     return train_run(recipe, Path(folder), weights)
@@ -156,6 +151,7 @@ def train_run(recipe: Recipe, folder: Path, weights: Sequence[str] = tuple(WEIGH
         lookup("set of weights", name, WEIGHTS)
     pick_device(recipe.device)  # one that is not there is refused before anything is written
     start = _load(recipe, recipe.task)
+    require_agreement(start)
     if recipe.plant is not None:
         check_windows([recipe.plant.window], start.stack.depth)
     run = begin(Path(folder), recipe.task, recipe.noisy, _record(recipe, start))
@@ -193,7 +189,7 @@ def _record(recipe: Recipe, start: Classifier) -> RunRecord:
         settings=recipe.protocol.for_run(),
         remote_code=recipe.options.remote_code,
         any_format=recipe.options.any_format,
-        plant=recipe.plant and recipe.plant.record(recipe.protocol.control),
+        plant=None if recipe.plant is None else recipe.plant.record(recipe.protocol.control),
         command=request(),
     )
 
