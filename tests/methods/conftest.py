@@ -8,19 +8,6 @@ from memloc.run import Run
 from memloc.train.training import Recipe, train_run
 from tasks_support import fast_protocol, make_task
 
-QUICK = {
-    "probing.epochs": 3,
-    "probing.first_epoch": 0,
-    "label_probes.epochs": 3,
-    "label_probes.first_epoch": 0,
-    "label_probes.seeds": (0, 1),
-    "retraining.epochs": 1,
-    "generalisation.models": 3,
-    "generalisation.epochs": 1,
-    "generalisation.learning_rate": 1e-2,
-}
-"""Settings of methods that are fast enough for tests."""
-
 
 @pytest.fixture(scope="session")
 def memorised_folder(tmp_path_factory, tiny_model):

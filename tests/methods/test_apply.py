@@ -1,254 +1,258 @@
-"""Runs and anybody's checkpoints through all methods, by library and by command line."""
+"""A run through all methods: what is checked first, what is kept, what is used again."""
 
-import csv
-import json
-import os
 import shutil
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-import memloc
-from memloc.cli import app
-from memloc.errors import DataError, MemlocError, ModelError, StoreError, TrainingError
-from memloc.localise.base import check_pair, localiser, localisers
-from memloc.localise.localise import METHODS, localise_checkpoints, localise_run
-from memloc.localise.scores import LayerScores
-from memloc.localise.subjects import Weights, checkpoint_subject, run_subject
+from memloc import paths
+from memloc.adopt import adopt
+from memloc.errors import SettingsError, StoreError, TrainingError, UnknownName
+from memloc.methods.apply import analyse, apply, localise, result_identity, runnable, stored
+from memloc.methods.base import method_names
+from memloc.methods.centroids import Centroids
+from memloc.methods.gradients import Gradients
+from memloc.methods.result import LayerScores, Result
+from memloc.methods.swapping import Swapping
+from memloc.progress import telling
+from memloc.protocol import VerdictSettings
+from memloc.records import read_json, write_json
+from memloc.request import requested
+from memloc.run import Run
 from memloc.train.training import Recipe, train_run
-from subject_support import make_classifier
 from support import PAPER_FAMILIES
-from tasks_support import fast_protocol, make_task
+from tasks_support import QUICK, fast_protocol, make_task
+
+LOCALISERS = ("swapping", "retraining", "gradients", "probing")
+ANALYSES = ("centroids", "label_probes", "generalisation")
 
 
 @pytest.fixture(scope="module")
-def data_file(memorised_run, tmp_path_factory):
-    """The run's training data as a person would have them."""
-    task, noisy = memorised_run.data()
-    path = tmp_path_factory.mktemp("data") / "train.csv"
-    names = task.label_names
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["text", "label", "original", "flag"])
-        for (text,), a, o in zip(task.train.parts, noisy.assigned, noisy.original, strict=True):
-            writer.writerow([text, names[a], names[o], "true" if a != o else "false"])
-    return path
+def localised(memorised_folder, tmp_path_factory):
+    folder = shutil.copytree(memorised_folder, tmp_path_factory.mktemp("localised") / "run")
+    return localise(folder, settings=QUICK, device="cpu")
 
 
 @pytest.fixture(scope="module")
-def weights(memorised_run):
-    places = {n: str(memorised_run.path(n)) for n in ("final", "reference", "memorised", "frozen")}
-    return Weights(**places, pretrained=memorised_run.about["model"])
+def analysed(trained, tmp_path_factory):
+    folder = shutil.copytree(trained(), tmp_path_factory.mktemp("analysed") / "run")
+    return analyse(folder, settings=QUICK, device="cpu")
 
 
-def test_all_four_methods_score_every_layer_of_a_run(memorised_run):
-    found = localise_run(memorised_run.folder)
-    assert tuple(found.scores) == METHODS
-    assert not found.skipped
-    for method, scores in found.scores.items():
+@pytest.fixture
+def computed(monkeypatch):
+    """The names of the methods that are run, not read."""
+    from memloc.methods import apply as module
+
+    seen, real = [], module._made
+
+    def watched(run, method, verdict):
+        seen.append(method.name)
+        return real(run, method, verdict)
+
+    monkeypatch.setattr(module, "_made", watched)
+    return seen
+
+
+def test_all_localisers_score_every_layer_of_a_run(localised):
+    assert tuple(localised.results) == LOCALISERS
+    assert localised.skipped == {}
+    assert localised.reused == ()
+    for method, scores in localised.results.items():
         assert scores.method == method
         assert scores.weights.shape == (3,)
         assert np.isfinite(scores.weights).all()
-        assert LayerScores.read(found.folder / f"{method}.parquet").about == scores.about
+        read = Result.read(localised.folder / method)
+        assert isinstance(read, LayerScores)
+        assert read.about == scores.about
         assert scores.about["final_noisy_accuracy"] >= 0.95
         assert scores.about["forced"] is False
 
 
-def test_what_is_there_is_not_computed_again(memorised_run, monkeypatch):
-    first = localise_run(memorised_run.folder, ["swapping"])
-    monkeypatch.setattr("memloc.localise.localise.score_layers", lambda *_: pytest.fail("again"))
-    again = localise_run(memorised_run.folder, ["swapping"])
-    assert again.scores["swapping"].to_table().equals(first.scores["swapping"].to_table())
+def test_all_analyses_are_made_and_kept(analysed):
+    assert tuple(analysed.results) == ANALYSES
+    for name in ANALYSES:
+        read = Result.read(analysed.folder / name)
+        assert read.method == name
+        assert read.about == analysed[name].about
+        assert read.about["forced"] is False
+        assert list(read.tables) == list(analysed[name].tables)
+        for table, frame in analysed[name].tables.items():
+            pd.testing.assert_frame_equal(read[table], frame)
 
 
-def test_anybodys_checkpoints_give_the_same_as_the_run(memorised_run, weights, data_file, tmp_path):
-    mine = localise_run(memorised_run.folder, ["swapping"]).scores["swapping"]
-    for way in ("original", "flag"):
-        theirs = localise_checkpoints(
-            weights, data_file, {way: way}, out=tmp_path / way, methods=["swapping"]
-        ).scores["swapping"]
-        assert np.array_equal(theirs.outcomes.noisy_wrong, mine.outcomes.noisy_wrong)
-        assert np.array_equal(theirs.weights, mine.weights)
+def test_a_result_says_what_it_was_made_of(localised, memorised_folder):
+    about = localised["gradients"].about
+    run = Run.open(memorised_folder)
+    assert about["run"] == run.name
+    assert about["settings"] == Gradients().model_dump(mode="json")
+    assert about["inputs"] == run.identity(["memorised", "frozen"])
+    assert about["identity"] == result_identity(run, Gradients())
+    assert about["command"] == ""
 
 
-def test_methods_without_their_weights_say_which(weights, data_file, tmp_path):
-    only = Weights(weights.final, weights.reference)
-    found = localise_checkpoints(only, data_file, {"flag": "flag"}, out=tmp_path)
-    assert list(found.scores) == ["swapping"]
-    assert found.skipped == {
-        "retraining": "needs pretrained weights",
-        "gradients": "needs memorised and frozen weights",
-        "probing": "needs frozen weights",
-    }
-    with pytest.raises(StoreError, match=r"no frozen weights.*--frozen"):
-        localise_checkpoints(only, data_file, {"flag": "flag"}, out=tmp_path, methods=["probing"])
-    with pytest.raises(StoreError, match="No method can run"):
-        localise_checkpoints(Weights(weights.final), data_file, {"flag": "flag"}, out=tmp_path)
+def test_a_result_says_which_command_asked_for_it(memorised_run):
+    with requested(["localise", "a run"]):
+        found = localise(memorised_run, ["swapping"])
+    assert found["swapping"].about["command"] == "memloc localise 'a run'"
+
+
+@pytest.mark.parametrize(("family", "depth"), [("bert", 6), ("gpt_neox", 12), ("opt", 24)])
+def test_models_of_any_depth_can_be_analysed(trained, tmp_path, family, depth):
+    folder = shutil.copytree(trained(family, depth=depth, epochs=1), tmp_path / "run")
+    names = ["centroids", "label_probes"]
+    found = analyse(folder, names, settings=QUICK, force=True, device="cpu")
+    layers = found["centroids"]["layers"]
+    assert sorted(layers["layer"].unique()) == list(range(depth + 1))
+    # BERT's first token is the same in every text.
+    assert layers.loc[layers["layer"] == 0, "mean"].isna().all() == (family == "bert")
+    assert layers.loc[layers["layer"] > 0, "mean"].notna().all()
+    assert found["label_probes"]["layers"]["layer"].max() == depth
+    for name in names:
+        event = found[name]["events"]["layer"].dropna()
+        assert event.between(1, depth).all()
 
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_swapping_all_layers_and_the_rest_gives_the_reference(family, tiny_model, tmp_path):
+    from memloc.train.evaluate import predict
+
     model = str(tiny_model(family, depth=2))
     recipe = Recipe(model, make_task(), 1, fast_protocol(), device="cpu")
     run = train_run(recipe, tmp_path / "run", ["final", "reference"])
-    subject = run_subject(run, "cpu")
-    final, reference = subject.load("final"), subject.load("reference")
+    final, reference = run.load("final"), run.load("reference")
     final.model.load_state_dict(reference.model.state_dict())
-    from memloc.train.evaluate import predict
-
-    encoded = subject.encode(final)
+    encoded = run.encode(final)
     assert np.array_equal(predict(final.stack, encoded), predict(reference.stack, encoded))
+
+
+def test_what_is_there_is_not_computed_again(memorised_run, computed):
+    first = localise(memorised_run, ["swapping"])
+    again = localise(memorised_run.folder, ["swapping"], device="cpu")
+    assert computed == ["swapping"]
+    assert (first.reused, again.reused) == ((), ("swapping",))
+    assert again["swapping"].about == first["swapping"].about
+    for name, table in first["swapping"].tables.items():
+        pd.testing.assert_frame_equal(again["swapping"][name], table)
+
+
+def test_whoever_listens_is_told_what_is_used_again(memorised_run):
+    localise(memorised_run, ["swapping"])
+    told = []
+    with telling(told.append):
+        localise(memorised_run, ["swapping"])
+    assert told[0].startswith("6 noisy of 48 examples")
+    assert told[1] == f"{memorised_run.name}: swapping was stored before and is used again."
+
+
+def test_another_setting_of_the_method_makes_it_anew_and_replaces_it(memorised_run, computed):
+    localise(memorised_run, ["swapping"])
+    other = localise(memorised_run, ["swapping"], settings={"swapping.clean_examples": 3})
+    assert computed == ["swapping", "swapping"]
+    assert other["swapping"].about["settings"]["clean_examples"] == 3
+    kept = Result.read(paths.result(memorised_run.folder, "swapping"))
+    assert len(kept.outcomes.clean_rows) == 3
+    localise(memorised_run, ["swapping"])
+    assert computed == ["swapping"] * 3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gradients.norm": "L2", "probing.epochs": 7, "label_probes.margin": 0.2},
+        {"verdict.noisy_at_least": 0.5},
+        {"swapping.normalise": True},
+    ],
+    ids=["other-methods", "verdict", "the-default"],
+)
+def test_settings_of_other_methods_disturb_no_result(memorised_run, computed, settings):
+    localise(memorised_run, ["swapping"])
+    assert localise(memorised_run, ["swapping"], settings=settings).reused == ("swapping",)
+    assert computed == ["swapping"]
+
+
+def test_weights_that_a_method_takes_where_they_are_make_a_difference(run, computed):
+    """Centroids use the reference, but do not need it."""
+    hidden = run.folder / "elsewhere"
+    run.path("reference").rename(hidden)
+    apply(run, [Centroids()], VerdictSettings())
+    hidden.rename(run.path("reference"))
+    found = apply(run, [Centroids()], VerdictSettings())
+    assert computed == ["centroids"] * 2
+    assert set(found["centroids"]["events"]["variant"]) == {"plain", "bottom", "top"}
+
+
+@pytest.mark.parametrize("what", ["data", "seed", "epochs"])
+def test_a_result_of_another_run_is_not_used(memorised_run, computed, what):
+    localise(memorised_run, ["swapping"])
+    record = memorised_run.record
+    changed = {
+        "data": {"task": record.task.replace({"hash": "other"})},
+        "seed": {"seed": 7},
+        "epochs": {"settings": record.settings.replace({"finetune.epochs": 99})},
+    }[what]
+    localise(memorised_run.note(**changed), ["swapping"])
+    assert computed == ["swapping"] * 2
+
+
+@pytest.mark.parametrize(
+    ("method", "again"), [("swapping", ["swapping"]), ("gradients", ["gradients"] * 2)]
+)
+def test_when_memorised_weights_are_kept_decides_for_those_who_look_at_them(
+    memorised_run, computed, method, again
+):
+    localise(memorised_run, [method])
+    settings = memorised_run.settings.replace({"finetune.near_ceiling": 0.91})
+    localise(memorised_run.note(settings=settings), [method])
+    assert computed == again
+
+
+def test_nothing_stored_is_none(memorised_run):
+    assert stored(memorised_run, Swapping()) is None
+    made = localise(memorised_run, ["swapping"])
+    assert stored(memorised_run, Swapping()).about == made["swapping"].about
+    assert stored(memorised_run, Swapping(normalise=False)) is None
+
+
+def test_results_do_not_depend_on_what_was_computed_before(analysed, run):
+    alone = analyse(run, ["label_probes"], settings=QUICK)
+    one, other = (a["label_probes"]["layers"] for a in (alone, analysed))
+    np.testing.assert_array_equal(one["f1"], other["f1"])
 
 
 def test_a_run_that_did_not_memorise_is_refused_and_marked_when_forced(tiny_model, tmp_path):
     model = str(tiny_model("bert", depth=2))
     recipe = Recipe(model, make_task(), 1, fast_protocol(finetune__epochs=1), device="cpu")
     run = train_run(recipe, tmp_path / "run", ["final", "reference"])
-    with pytest.raises(TrainingError, match="not memorised"):
-        localise_run(run.folder, ["swapping"])
-    swapped = localise_run(run.folder, ["swapping"], force=True).scores["swapping"]
-    assert swapped.about["forced"] is True
-    assert swapped.about["final_noisy_accuracy"] < 0.95
+    for look, name in ((localise, "swapping"), (analyse, "centroids")):
+        with pytest.raises(TrainingError, match="not memorised"):
+            look(run, [name])
+        found = look(run, [name], force=True)[name]
+        assert found.about["forced"] is True
+        assert found.about["final_noisy_accuracy"] < 0.95
 
 
-def test_checkpoints_that_did_not_memorise_are_refused(weights, data_file, tmp_path):
-    swapped = Weights(weights.reference, weights.final)
-    with pytest.raises(TrainingError, match=r"predict [\d.]+% of the noisy labels"):
-        localise_checkpoints(swapped, data_file, {"flag": "flag"}, out=tmp_path)
+def test_how_much_must_be_memorised_is_a_setting(memorised_run):
+    final = memorised_run.record.final.replace({"noisy": 0.9})
+    run = memorised_run.note(final=final)
+    with pytest.raises(TrainingError, match=r"90\.0% of the noisy labels, and 95% are needed"):
+        localise(run, ["swapping"])
+    found = localise(run, ["swapping"], settings={"verdict.noisy_at_least": 0.9})
+    assert found["swapping"].about["forced"] is False
 
 
-def test_unequal_checkpoints_are_refused(weights, data_file, tiny_model, tmp_path):
-    def other(**changes):
-        from memloc.models.load import load_model
-
-        loaded = load_model(
-            str(tiny_model(changes["family"], depth=changes["depth"])), changes["labels"]
-        )
-        folder = tmp_path / "other"
-        loaded.model.save_pretrained(folder)
-        loaded.tokenizer.save_pretrained(folder)
-        return str(folder)
-
-    two = ["label 0", "label 1"]
-    for changes, sentence in (
-        ({"family": "opt", "depth": 2, "labels": two}, "depth 3.*2"),
-        ({"family": "opt", "depth": 3, "labels": [*two, "c"]}, "num_labels 2.*3"),
-        ({"family": "bert", "depth": 3, "labels": two}, "vocab_size|model_type"),
-    ):
-        pair = Weights(weights.final, other(**changes))
-        with pytest.raises(ModelError, match=sentence):
-            localise_checkpoints(pair, data_file, {"flag": "flag"}, out=tmp_path / "out")
+def test_a_run_that_is_not_finished_is_refused(memorised_run):
+    with pytest.raises(StoreError, match="has no final weights yet: finish `memloc train`"):
+        localise(memorised_run.note(final=None), ["swapping"])
 
 
-@pytest.fixture
-def renamed(weights, tmp_path):
-    """`renamed("reference", names)`: the checkpoints, of which one calls its labels otherwise."""
-
-    def make(kind, names):
-        folder = shutil.copytree(getattr(weights, kind), tmp_path / kind)
-        config = json.loads((folder / "config.json").read_text())
-        config["id2label"] = dict(enumerate(names))
-        config["label2id"] = {name: i for i, name in enumerate(names)}
-        (folder / "config.json").write_text(json.dumps(config))
-        return replace(weights, **{kind: str(folder)})
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("kind", "method"),
-    [("reference", "swapping"), ("memorised", "gradients"), ("frozen", "probing")],
-)
-@pytest.mark.parametrize(
-    ("names", "way_out"),
-    [
-        (("label 1", "label 0"), "train both with the labels in one order"),
-        (("negative", "positive"), "if these mean the same.*`id2label`"),
-    ],
-)
-def test_other_labels_or_another_order_are_refused(
-    renamed, data_file, tmp_path, kind, method, names, way_out
-):
-    sentence = f"Label 0 is 'label 0' for the final weights and '{names[0]}' for the {kind} ones"
-    arguments = {"out": tmp_path / "out", "methods": [method]}
-    with pytest.raises(ModelError, match=f"{sentence}: {way_out}"):
-        localise_checkpoints(renamed(kind, names), data_file, {"noisy": "flag"}, **arguments)
-
-
-def test_labels_without_names_are_not_compared(renamed, weights, data_file, tmp_path):
-    unnamed = renamed("reference", ("LABEL_0", "LABEL_1"))
-    found, expected = (
-        localise_checkpoints(
-            given, data_file, {"noisy": "flag"}, out=tmp_path / out, methods=["swapping"]
-        ).scores["swapping"]
-        for given, out in ((unnamed, "unnamed"), (weights, "named"))
-    )
-    assert np.array_equal(found.weights, expected.weights)
-
-
-def test_a_pair_with_labels_in_another_order_is_refused():
-    final, other = make_classifier(), make_classifier(seed=1)
-    check_pair(final, other, "reference")
-    final.model.config.id2label = {0: "no", 1: "maybe", 2: "yes"}
-    check_pair(final, other, "reference")
-    other.model.config.id2label = {0: "yes", 1: "maybe", 2: "no"}
-    with pytest.raises(ModelError, match=r"Label 0 is 'no' .* 'yes' for the reference ones"):
-        check_pair(final, other, "reference")
-
-
-def test_an_adapter_is_refused_as_it_is_in_training(data_file, tmp_path):
-    (tmp_path / "adapter_config.json").write_text("{}")
-    arguments = ["localise", "--final", str(tmp_path), "--data", str(data_file)]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 1
-    assert "holds an adapter (PEFT), which memloc does not read: merge it" in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
-def test_labels_that_the_model_does_not_know_are_refused(weights, tmp_path):
-    path = tmp_path / "x.jsonl"
-    rows = [
-        {"text": "red", "label": "joy", "noisy": True},
-        {"text": "sky", "label": "label 1", "noisy": False},
-    ]
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    with pytest.raises(DataError, match=r"does not know \(joy\); it knows label 0, label 1"):
-        localise_checkpoints(weights, path, {"flag": "noisy"}, out=tmp_path)
-
-
-def test_a_file_without_a_noisy_example_is_refused(weights, tmp_path):
-    path = tmp_path / "x.csv"
-    path.write_text("text,label,noisy\nred,0,false\nsky,1,false\n", encoding="utf-8")
-    with pytest.raises(DataError, match="none"):
-        localise_checkpoints(weights, path, {"flag": "noisy"}, out=tmp_path)
-
-
-@pytest.mark.parametrize("columns", [{}, {"flag": "flag", "original": "original"}])
-def test_which_labels_are_wrong_is_said_in_one_of_two_ways(weights, data_file, tmp_path, columns):
-    with pytest.raises(DataError, match=r"in one way .*--original COLUMN .*--flag COLUMN"):
-        localise_checkpoints(weights, data_file, columns, out=tmp_path)
-
-
-def test_nan_weights_are_refused(memorised_run, tmp_path):
-    import torch
-
-    loaded = memorised_run.load("final")
-    with torch.no_grad():
-        next(iter(loaded.stack.blocks[1].parameters())).fill_(float("nan"))
-    loaded.model.save_pretrained(tmp_path / "broken")
-    loaded.tokenizer.save_pretrained(tmp_path / "broken")
-    with pytest.raises(ModelError, match="NaN"):
-        checkpoint_subject(Weights(str(tmp_path / "broken")), None)
-
-
-def test_an_unknown_method_suggests_the_nearest(memorised_run):
-    with pytest.raises(MemlocError, match="Did you mean 'swapping'"):
-        localise_run(memorised_run.folder, ["swaping"])
+def test_missing_weights_are_named_before_anything_is_computed(run, computed):
+    shutil.rmtree(run.path("reference"))
+    with pytest.raises(StoreError, match="no reference weights: `memloc train`"):
+        apply(run, [Centroids(), Swapping()], VerdictSettings())
+    assert computed == []
+    assert not (run.folder / paths.RESULTS).exists()
 
 
 def test_missing_memorised_weights_say_why(tiny_model, tmp_path):
@@ -256,90 +260,90 @@ def test_missing_memorised_weights_say_why(tiny_model, tmp_path):
     recipe = Recipe(model, make_task(), 1, fast_protocol(finetune__epochs=1), device="cpu")
     run = train_run(recipe, tmp_path / "run", ["final", "frozen"])
     with pytest.raises(StoreError, match=r"no memorised weights.*no epoch had a training accuracy"):
-        localise_run(run.folder, ["gradients"], force=True)
+        localise(run, ["gradients"], force=True)
 
 
-def test_the_command_prints_bars_a_sentence_and_the_files(memorised_run):
-    result = CliRunner().invoke(app, ["localise", str(memorised_run.folder), "swapping"])
-    assert result.exit_code == 0, result.output
-    assert "centre of gravity is layer" in result.output
-    assert "swapping.parquet" in result.output
-    assert len([line for line in result.output.splitlines() if "█" in line]) == 3
+def test_methods_without_their_weights_are_skipped_and_say_which(run, computed):
+    found = localise(run)
+    assert list(found.results) == computed == ["swapping", "retraining"]
+    assert found.skipped == {
+        "gradients": "needs memorised and frozen weights",
+        "probing": "needs frozen weights",
+    }
 
 
-def test_the_command_gives_json_for_anybodys_checkpoints(weights, data_file, tmp_path):
-    arguments = [
-        "--final",
-        weights.final,
-        "--reference",
-        weights.reference,
-        "--data",
-        str(data_file),
-    ]
-    more = ["--original", "original", "--out", str(tmp_path), "--json"]
-    result = CliRunner().invoke(app, ["localise", *arguments, *more])
-    assert result.exit_code == 0, result.output
-    record = json.loads(result.stdout)
-    assert len(record["methods"]["swapping"]["weights"]) == 3
-    assert record["skipped"]["retraining"] == "needs pretrained weights"
-    assert "column 'original' read as original labels." in result.stderr
+def test_where_no_method_can_run_the_reasons_are_told(run):
+    for weights in ("final", "reference"):
+        shutil.rmtree(run.path(weights))
+    with pytest.raises(StoreError, match=r"No method can run on .*: swapping needs final and ref"):
+        runnable(run, method_names("localiser"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([], "Give a run's folder"),
-        (["nowhere"], "is not a run"),
-        (["--final", "nowhere"], "with --data"),
-        (["--final", "nowhere", "--data", "x.csv"], "is not a checkpoint"),
-    ],
-)
-def test_bad_input_is_one_line(arguments, sentence):
-    result = CliRunner().invoke(app, ["localise", *arguments])
-    assert result.exit_code == 1
-    assert result.stderr.startswith("memloc: ")
-    assert sentence in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
+def test_unknown_methods_and_methods_of_the_other_kind_are_refused(memorised_run):
+    with pytest.raises(UnknownName, match="Did you mean 'swapping'"):
+        localise(memorised_run, ["swaping"])
+    with pytest.raises(UnknownName, match="Did you mean 'centroids'"):
+        analyse(memorised_run, ["centroid"])
+    with pytest.raises(UnknownName, match="centroids is not a localiser: use `memloc analyse`"):
+        localise(memorised_run, ["centroids"])
+    with pytest.raises(UnknownName, match="swapping is not an analysis: use `memloc localise`"):
+        analyse(memorised_run, ["swapping"])
 
 
-def test_an_installed_package_brings_a_method(memorised_run, tmp_path):
-    """The example of docs/localisers.md, installed by pip and used by its name."""
-    page = (Path(__file__).parents[2] / "docs" / "localisers.md").read_text(encoding="utf-8")
-    code = page.split("```python")[-1].split("```")[0]
-    entry = page.split("```toml")[-1].split("```")[0]
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "mypackage.py").write_text(code, encoding="utf-8")
-    head = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
-    about = '[project]\nname = "mypackage"\nversion = "1"\n'
-    modules = '[tool.setuptools]\npy-modules = ["mypackage"]\n'
-    (package / "pyproject.toml").write_text(head + about + entry + modules, encoding="utf-8")
-    site = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run(
-        [*pip, "--no-build-isolation", "--target", str(site), str(package)], check=True, timeout=120
+@pytest.mark.parametrize("look", [localise, analyse])
+def test_settings_that_made_the_weights_cannot_be_changed(memorised_run, look):
+    with pytest.raises(SettingsError, match=r"finetune\.epochs cannot be changed"):
+        look(memorised_run, settings={"finetune.epochs": 3})
+    with pytest.raises(UnknownName, match="Did you mean 'swapping.normalise'"):
+        look(memorised_run, settings={"swapping.normalize": True})
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path):
+    for look in (localise, analyse):
+        with pytest.raises(StoreError, match="is not a run"):
+            look(tmp_path)
+
+
+def test_a_damaged_result_is_named(memorised_run):
+    localise(memorised_run, ["swapping"])
+    path = paths.result(memorised_run.folder, "swapping") / paths.ABOUT
+    write_json(path, {k: v for k, v in read_json(path).items() if k != "tables"})
+    with pytest.raises(StoreError, match="is damaged: delete it and run the method again"):
+        localise(memorised_run, ["swapping"])
+
+
+@pytest.fixture
+def adopted(memorised_run, write_data, tmp_path):
+    """A run of checkpoints that are elsewhere."""
+    places = {
+        name: shutil.copytree(memorised_run.path(name), tmp_path / f"my-{name}")
+        for name in ("final", "reference")
+    }
+    return adopt(
+        tmp_path / "adopted", data=write_data(memorised_run), original="original", **places
     )
-    command = [sys.executable, "-c", "from memloc.cli import main; main()", "localise"]
-    done = subprocess.run(
-        [*command, str(memorised_run.folder), "distance"],
-        env={**os.environ, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "distance: the centre of gravity is layer" in done.stdout
-    scores = LayerScores.read(memorised_run.folder / "localise" / "distance.parquet")
-    assert (scores.weights > 0).all()
 
 
-def test_the_four_methods_are_registered():
-    assert tuple(localisers())[:4] == METHODS
-    for method in METHODS:
-        assert localiser(method).name == method
+def test_adopted_weights_whose_files_changed_are_refused(adopted, memorised_run, computed):
+    weights = adopted.path("reference") / "model.safetensors"
+    shutil.copy(memorised_run.path("frozen") / "model.safetensors", weights)
+    with pytest.raises(StoreError, match=r"The reference weights at .* have changed since"):
+        localise(adopted, ["swapping"])
 
 
-def test_the_front_door_has_the_same_functions():
-    assert memloc.localise_run is localise_run
-    assert memloc.localise_checkpoints is localise_checkpoints
+def test_nor_is_a_result_of_changed_files_used_again(adopted, memorised_run):
+    localise(adopted, ["swapping"])
+    weights = adopted.path("reference") / "model.safetensors"
+    shutil.copy(memorised_run.path("frozen") / "model.safetensors", weights)
+    with pytest.raises(StoreError, match=r"have changed since .* adopt them into another folder"):
+        localise(adopted, ["swapping"])
+
+
+def test_adopted_weights_that_are_gone_are_missing_weights(adopted, computed):
+    apply(adopted, [Centroids()], VerdictSettings())
+    shutil.rmtree(adopted.path("reference"))
+    found = apply(adopted, [Centroids()], VerdictSettings())
+    assert set(found["centroids"]["events"]["variant"]) == {"plain"}
+    assert computed == ["centroids"] * 2
+    with pytest.raises(StoreError, match=r"no reference weights: .*--reference"):
+        localise(adopted, ["swapping"])
