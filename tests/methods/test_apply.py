@@ -294,7 +294,7 @@ def test_unknown_methods_and_methods_of_the_other_kind_are_refused(memorised_run
 def test_settings_that_made_the_weights_cannot_be_changed(memorised_run, look):
     with pytest.raises(SettingsError, match=r"finetune\.epochs cannot be changed"):
         look(memorised_run, settings={"finetune.epochs": 3})
-    with pytest.raises(UnknownName, match="Did you mean 'swapping.normalise'"):
+    with pytest.raises(UnknownName, match=r"Did you mean 'swapping\.normalise'"):
         look(memorised_run, settings={"swapping.normalize": True})
 
 

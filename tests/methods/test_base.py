@@ -77,7 +77,7 @@ def test_a_method_s_settings_are_checked_and_not_edited():
 
 
 def test_an_unknown_method_suggests_the_nearest():
-    with pytest.raises(UnknownName, match="No method is called 'swaping'. Did you mean 'swapping'"):
+    with pytest.raises(UnknownName, match=r"called 'swaping'\. Did you mean 'swapping'"):
         find_method("swaping")
     with pytest.raises(UnknownName, match="No analysis is called 'label-probes'"):
         find_method("label-probes", "analysis")

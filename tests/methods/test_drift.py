@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from memloc.methods import drift as drift_module
-from memloc.methods.positions import KINDS, positions
-from memloc.methods.drift import drift, pooled, pooled_separability
 from memloc.methods.centroids import Centroids
+from memloc.methods.drift import drift, pooled, pooled_separability
+from memloc.methods.positions import KINDS, positions
 from memloc.records import NoisyLabels
 
 PER_CLASS, NOISY = 20, 6

@@ -12,8 +12,8 @@ from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retrainer import prepared
 from memloc.score.matrix import windows
 from memloc.train.evaluate import evaluating, to_batch
-from retraining_support import DEPTH, METHOD, assert_same_scores, retrainable, trained_logits
-from run_support import make_classifier, random_run
+from retraining_support import METHOD, assert_same_scores, retrainable, trained_logits
+from run_support import DEPTH, make_classifier, random_run
 from support import PAPER_FAMILIES
 
 

@@ -11,7 +11,6 @@ from memloc.methods import retrainer
 from memloc.methods.retrainer import outcome_of, prepared, retrain_window
 from memloc.train.evaluate import to_batch
 from retraining_support import (
-    DEPTH,
     METHOD,
     UPDATES,
     assert_equal_weights,
@@ -19,7 +18,7 @@ from retraining_support import (
     trained_logits,
     weights_of,
 )
-from run_support import make_classifier, make_data, plainly_retrained
+from run_support import DEPTH, make_classifier, make_data, plainly_retrained
 from support import FAMILIES
 
 

@@ -11,8 +11,8 @@ from memloc.methods.base import Sizes
 from memloc.methods.result import Result
 from memloc.methods.retraining import Retraining
 from memloc.score.matrix import windows
-from retraining_support import DEPTH, METHOD, assert_same_scores, retrainable
-from run_support import make_classifier, make_data
+from retraining_support import METHOD, assert_same_scores, retrainable
+from run_support import DEPTH, make_classifier, make_data
 
 
 @pytest.fixture(scope="module")
