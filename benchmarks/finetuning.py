@@ -17,8 +17,8 @@ from memloc.models.stack import Stack
 from memloc.protocol import FineTuneSettings, preset
 from memloc.records import IntArray
 from memloc.seeds import generator
-from memloc.train.evaluate import to_batch
-from memloc.train.finetune import Objective, learning, learning_groups, schedule, train_epoch
+from memloc.training.loop import Objective, learning, learning_groups, schedule, train_epoch
+from memloc.training.predict import to_batch
 
 
 def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:

@@ -15,7 +15,7 @@ from memloc.methods.gradients import Gradients, post_processed
 from memloc.models.device import suitable_threads
 from memloc.models.stack import Stack
 from memloc.records import FloatArray, IntArray
-from memloc.train.evaluate import to_batch
+from memloc.training.predict import to_batch
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from memloc import paths
-from memloc.experiment.store import Store
-from memloc.experiment.study import How, estimate_study, open_plan, run_study
 from memloc.models import tiny
+from memloc.study.manage import How, estimate_study, open_plan, run_study
+from memloc.study.records import Store
 
 STUDY = """\
 preset: demo

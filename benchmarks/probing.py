@@ -13,8 +13,8 @@ from memloc.models.hidden import Vectors
 from memloc.protocol import ProbeSettings
 from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
-from memloc.train.perceptrons import initial_weights
-from memloc.train.probe import (
+from memloc.training.perceptrons import initial_weights
+from memloc.training.probes import (
     Target,
     epoch_dropout,
     epoch_order,
@@ -93,7 +93,7 @@ def _probe(vectors: Any, target: Target, settings: ProbeSettings, seed: int) -> 
     )
     loss = nn.CrossEntropyLoss(weight=torch.tensor(target.class_weights))
     x, y = torch.tensor(vectors), torch.tensor(target.labels)
-    best, kept = -1.0, 0.0
+    best, kept = 0.0, None  # all 0: the last epoch
     for epoch in range(1, settings.epochs + 1):
         order = train[epoch_order(len(train), seed, epoch)]
         # Drawn beforehand, so that both ways drop the same inputs.
@@ -110,7 +110,7 @@ def _probe(vectors: Any, target: Target, settings: ProbeSettings, seed: int) -> 
             score = _f1(model, x, validation, target)
             if score > best:
                 best, kept = score, _f1(model, x, test, target)
-    return kept
+    return _f1(model, x, test, target) if kept is None else kept
 
 
 def _model(width: int, settings: ProbeSettings, seed: int) -> nn.Sequential:

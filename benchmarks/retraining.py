@@ -21,8 +21,8 @@ from memloc.models.stack import Stack
 from memloc.protocol import preset
 from memloc.records import BoolArray, IntArray
 from memloc.seeds import generator
-from memloc.train.evaluate import evaluating, to_batch
-from memloc.train.finetune import schedule
+from memloc.training.loop import schedule
+from memloc.training.predict import evaluating, to_batch
 
 SAMPLE = [range(a, a + width) for a in (0, 4, 8) for width in (1, 4, 8) if a + width <= DEPTH]
 """Eight windows with the mean start and about the mean width of all 78."""
@@ -91,7 +91,7 @@ def _setup(hidden: int, encoded: Encoded, labels: IntArray, epochs: int) -> Setu
         stack=stack,
         pretrained=[[p.detach() for p in block.parameters()] for block in pretrained.blocks],
         after=find_parts(stack).after,
-        forward=Plain(stack, encoded),
+        forward=Plain(stack, encoded, dropout=True),
         labels=torch.from_numpy(labels),
         lengths=encoded.lengths,
         train=np.sort(train),

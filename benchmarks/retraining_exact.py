@@ -21,7 +21,7 @@ from memloc.methods.result import LayerScores
 from memloc.methods.retraining import Retraining
 from memloc.records import FloatArray
 from memloc.run import Run
-from memloc.score.agreement import correlation
+from memloc.stats.agreement import correlation
 
 WAYS = ("fast", "plain")
 SEEDS = (42, 43, 44)

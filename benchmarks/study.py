@@ -10,11 +10,11 @@ from pathlib import Path
 
 from benchmarks.harness import Measured
 from memloc import paths
-from memloc.experiment.execute import Needs
-from memloc.experiment.local import LocalExecutor
-from memloc.experiment.step import Order
-from memloc.experiment.store import Store
-from memloc.experiment.study import How, init_study, open_plan, run_study, study_states
+from memloc.study.execute import Needs
+from memloc.study.local import LocalExecutor
+from memloc.study.manage import How, init_study, open_plan, run_study, study_states
+from memloc.study.records import Store
+from memloc.study.step import Order
 
 SHORT = """\
 preset: demo
@@ -92,7 +92,7 @@ def _copied(folder: Path, repeats: int) -> float:
 
 def _fresh(folder: Path) -> None:
     """With what a step's work loads: the refusal comes before that."""
-    code = "import memloc.experiment.work; from memloc.experiment.step import main; main()"
+    code = "import memloc.study.actions; from memloc.study.step import main; main()"
     command = [sys.executable, "-c", code, str(folder), NOTHING.text()]
     subprocess.run(command, check=True, capture_output=True)
 

@@ -10,8 +10,8 @@ from memloc.methods.sweep import Sweep
 from memloc.models.device import suitable_threads
 from memloc.models.stack import Stack
 from memloc.records import IntArray
-from memloc.score.matrix import windows
-from memloc.train.evaluate import to_batch
+from memloc.stats.windows import windows
+from memloc.training.predict import to_batch
 
 BATCH_SIZE = 8
 

@@ -48,7 +48,7 @@ def _measure(model: str, task_name: str, out: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     import memloc
     from memloc.data.encode import encode
-    from memloc.train.evaluate import predict
+    from memloc.training.predict import predict
 
     task = memloc.load_task(task_name)
     folder = out / task_name / model

@@ -9,8 +9,8 @@ from transformers import AutoModelForSequenceClassification
 
 from memloc.data.encode import Encoded
 from memloc.models.stack import find_blocks
-from memloc.score.matrix import windows
 from memloc.seeds import torch_seeded
+from memloc.stats.windows import windows
 from support import make_config, make_tokenizer
 
 DEPTH, CLASSES = 4, 3

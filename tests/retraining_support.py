@@ -7,7 +7,7 @@ import torch
 from memloc.methods import retrainer
 from memloc.methods.retrainer import retrain_window
 from memloc.methods.retraining import Retraining
-from memloc.train.evaluate import evaluating
+from memloc.training.predict import evaluating
 from run_support import random_run
 
 METHOD = Retraining(epochs=2, batch_size=4, learning_rate=0.02, normalise=False)

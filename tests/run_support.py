@@ -15,8 +15,8 @@ from memloc.protocol import RunSettings, preset
 from memloc.records import Examples, NoisyLabels, Task
 from memloc.run import Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
-from memloc.train.evaluate import to_batch
-from memloc.train.finetune import schedule
+from memloc.training.loop import schedule
+from memloc.training.predict import to_batch
 from support import WIDTH, WORDS, make_config, make_tokenizer
 
 DEPTH, CLASSES = 3, 3
@@ -120,7 +120,9 @@ def plainly_retrained(setup, encoded, window, rows):
             batch = setup.train[picked]
             logits = stack.logits(to_batch(encoded, batch, stack.device))
             torch.nn.functional.cross_entropy(logits, setup.labels[batch]).backward()
-            torch.nn.utils.clip_grad_norm_(learning, settings.clip)
+            everything = settings.clip_over == "all"
+            clipped = stack.model.parameters() if everything else learning
+            torch.nn.utils.clip_grad_norm_(clipped, settings.clip)
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * schedule(done, total, settings.warmup)
             optimiser.step()

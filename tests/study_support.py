@@ -5,17 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-
 from memloc.analyse.store import Analysis
-from memloc.data.tasks import known_tasks
 from memloc.localise.scores import LayerScores, Outcomes
+from memloc.training.run import Run, begin
+
+from memloc.data.tasks import known_tasks
 from memloc.protocol import preset
 from memloc.records import Examples, NoisyLabels, Task, write_table
-from memloc.score.depth import centre_of_gravity
-from memloc.score.matrix import layer_weights, normalised, window_matrix, windows
-from memloc.score.uncertainty import Interval
 from memloc.seeds import generator
-from memloc.train.run import Run, begin
+from memloc.stats.depth import centre_of_gravity
+from memloc.stats.intervals import Interval
+from memloc.stats.windows import layer_weights, normalised, window_matrix, windows
 
 METHODS = ("swapping", "retraining", "gradients", "probing")
 NASTY = "<script>alert(1)</script></style><b>bold</b> & \"quoted\" </script> 'it' \\u003c"
@@ -257,6 +257,10 @@ def _generalisation(noisy: NoisyLabels, depth: int, rng: np.random.Generator) ->
         "high": score + 0.05,
         "clean_low": score,
         "clean_high": score + 0.1,
+        "majority": 0.5,
+        "normalised": 2 * score - 1,
+        "normalised_low": 2 * score - 1.1,
+        "normalised_high": 2 * score - 0.9,
         "validation_score": score,
         "models": 4,
     }
@@ -283,7 +287,7 @@ TABLES = {
 
 def write_control(folder: Path, study: Study) -> None:
     """Planted windows and null plants, summed up as `memloc control` does."""
-    from memloc.experiment.control import read_control
+    from memloc.study.control import read_control
 
     for task in study.tasks[: study.control]:
         for model in study.models:

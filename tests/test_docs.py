@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -99,3 +100,18 @@ def test_every_command_is_in_the_readme():
     readme = PAGES[0].read_text(encoding="utf-8")
     for command in app.registered_commands:
         assert f"`memloc {command.callback.__name__}" in readme
+
+
+def test_the_page_of_findings_withholds_what_its_generator_does(monkeypatch):
+    """Numbers of probes, until they are measured again."""
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks.findings import AGAIN, withheld
+
+    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    found = re.findall(r"\*\*([^*\n]+)\*\*\n\n((?:\|.*\n)+)", text)
+    assert len(found) >= 15
+    for title, lines in found:
+        rows = [[c.strip() for c in line.split("|")[1:-1]] for line in lines.splitlines()]
+        table = pd.DataFrame(rows[2:], columns=rows[0])
+        assert withheld(title, table).equals(table), title
+    assert withheld("Made up", pd.DataFrame({"task": ["a"], "probing": ["9.1"]})).iat[0, 1] == AGAIN

@@ -1,5 +1,6 @@
+from memloc.training.provenance import of_the_same, provenance
+
 from memloc.protocol import preset
-from memloc.train.provenance import of_the_same, provenance
 
 
 def facts(**changes):

@@ -1,5 +1,9 @@
+import sys
+
+import pytest
+
 from memloc import progress
-from memloc.progress import bars, track
+from memloc.progress import bars, hidden, track
 
 
 def test_a_library_is_silent(capsys):
@@ -8,7 +12,8 @@ def test_a_library_is_silent(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_bars_go_to_stderr_and_end_with_the_block(capsys):
+def test_bars_go_to_stderr_and_end_with_the_block(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with bars(), track("work", 4) as advance:
         advance(4)
     shown = capsys.readouterr()
@@ -18,7 +23,8 @@ def test_bars_go_to_stderr_and_end_with_the_block(capsys):
     assert progress._shown.get() is progress._silent
 
 
-def test_bars_end_after_an_error(capsys):
+def test_bars_end_after_an_error(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     try:
         with bars(), track("work", 4):
             raise RuntimeError("stop")
@@ -27,7 +33,45 @@ def test_bars_end_after_an_error(capsys):
     assert progress._shown.get() is progress._silent
 
 
-def test_nothing_tracked_shows_nothing(capsys):
+def test_nothing_tracked_shows_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with bars():
         pass
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_has_plain_lines_with_the_time_left(capsys, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with bars(), track("work", 500) as advance:
+        advance(100)  # from before
+        for _ in range(100):
+            now += 1.0
+            advance(2)
+        lines = capsys.readouterr().err.splitlines()
+        assert [line.split("  ", 2)[1:] for line in lines] == [
+            ["work", "begins"],
+            ["work", "32 %, about 1.1 min left"],  # 340 of 500, 160 of them in 30 s
+            ["work", "44 %, about 2.3 min left"],  # 280 left, 2 a second
+            ["work", "56 %, about 1.8 min left"],
+        ]
+    assert capsys.readouterr().err.endswith("work  done in 1.7 min\n")
+    assert progress._shown.get() is progress._silent
+
+
+def test_work_that_failed_is_not_called_done(capsys):
+    with pytest.raises(RuntimeError), bars(), track("work", 4):
+        raise RuntimeError("stop")
+    shown = capsys.readouterr().err
+    assert "begins" in shown
+    assert "done" not in shown
+
+
+def test_work_can_be_hidden(capsys):
+    with bars():
+        with hidden(), track("inner", 4) as advance:
+            advance(4)
+        assert capsys.readouterr() == ("", "")
+        with track("outer", 4):
+            pass
+    assert "outer" in capsys.readouterr().err

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from memloc.training.run import Run
 
 from memloc.errors import StoreError, UnknownName
 from memloc.records import Examples
-from memloc.train.run import Run
-from memloc.train.training import Recipe, train_run
+from memloc.training.recipe import Recipe, train_run
 
 EPOCHS = {"finetune__epochs": 1}
 
@@ -60,6 +60,9 @@ def refusal(recipe, run):
         ("finetune__learning_rate", 1e-3, "finetune.learning_rate is 0.01 there and 0.001 here"),
         ("text__max_tokens", 64, "text.max_tokens is 512 there and 64 here"),
         ("finetune__near_ceiling", 0.9, "finetune.near_ceiling is 0.993 there and 0.9 here"),
+        ("finetune__clip_over", "all", "finetune.clip_over is 'trained' there and 'all' here"),
+        ("finetune__frozen_dropout", True, "finetune.frozen_dropout is False there and True here"),
+        ("finetune__frozen_seed", 1, "finetune.frozen_seed is None there and 1 here"),
     ],
 )
 def test_other_settings_are_refused_by_name(recipe_of, there, setting, value, said):

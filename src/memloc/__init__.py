@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memloc.adopt import adopt
+    from memloc.adoption import adopt
     from memloc.data.own import load_csv
     from memloc.data.perturb import add_noise
     from memloc.data.sources import load_task
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from memloc.methods.result import LayerScores
     from memloc.methods.retraining import Retraining
     from memloc.methods.swapping import Swapping
-    from memloc.report.page import report
+    from memloc.reporting.page import report
     from memloc.results import load_results
     from memloc.run import Run
-    from memloc.train.training import train
+    from memloc.training.recipe import train
 
 __all__ = [
     "Centroids",
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "adopt": "memloc.adopt",
+    "adopt": "memloc.adoption",
     "load_csv": "memloc.data.own",
     "add_noise": "memloc.data.perturb",
     "load_task": "memloc.data.sources",
@@ -64,10 +64,10 @@ _HOMES = {
     "LayerScores": "memloc.methods.result",
     "Retraining": "memloc.methods.retraining",
     "Swapping": "memloc.methods.swapping",
-    "report": "memloc.report.page",
+    "report": "memloc.reporting.page",
     "load_results": "memloc.results",
     "Run": "memloc.run",
-    "train": "memloc.train.training",
+    "train": "memloc.training.recipe",
 }
 
 

@@ -2,7 +2,9 @@
 
 import json
 import math
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from memloc.errors import MemlocError, MemlocWarning
+from memloc.errors import MemlocError, MemlocWarning, counted
 from memloc.request import requested
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from memloc.methods.apply import Found
     from memloc.methods.result import LayerScores, Result
-    from memloc.report.page import Report
+    from memloc.reporting.page import Report
     from memloc.results import Results
     from memloc.run import Run, Verdict
 
@@ -41,14 +43,40 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            with requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
+            with _ended_by_sigterm(), requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
                 return super().invoke(ctx)
         except MemlocError as error:
             typer.echo(f"memloc: {error}", err=True)
             raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            typer.echo("memloc: interrupted; the same command goes on from here.", err=True)
-            raise typer.Exit(130) from None
+        except KeyboardInterrupt as stop:
+            typer.echo(
+                "memloc: interrupted; what is finished is kept, and the same command continues "
+                "from there.",
+                err=True,
+            )
+            number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+            raise typer.Exit(128 + number) from None
+
+
+class Terminated(KeyboardInterrupt):
+    """This process was asked to end by SIGTERM, as schedulers do."""
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """While active, SIGTERM interrupts the work as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -97,6 +125,12 @@ def show_record(record: Mapping[str, Any], as_json: bool) -> None:
     return None
 
 
+def show_expected(sentences: Sequence[str]) -> None:
+    """What work will cost, before it begins; not among the results."""
+    for sentence in sentences:
+        typer.echo(sentence, err=True)
+
+
 def show_run(run: "Run", needed: float, as_json: bool) -> None:
     """What a run came to: the curve, the verdict in a sentence, where everything is."""
     weights, verdict = run.weights(), run.verdict(needed)
@@ -118,8 +152,8 @@ def show_run(run: "Run", needed: float, as_json: bool) -> None:
 def _show_curve(run: "Run", needed: float) -> None:
     """How training went, where memloc trained; a weak reference is named."""
     from memloc import paths
-    from memloc.report.figures import save_figure, training_curves
-    from memloc.report.terminal import memorisation_curve
+    from memloc.reporting.figures import save_figure, training_curves
+    from memloc.reporting.terminal import memorisation_curve
     from memloc.run import at_the_end
 
     table = run.training()
@@ -142,8 +176,8 @@ def show_localised(found: "Found", as_json: bool) -> None:
     if as_json:
         records = {name: _as_record(scores) for name, scores in found.results.items()}
         return _show_json({**_about_found(found), "methods": records})
-    from memloc.report.terminal import layer_bars
-    from memloc.report.words import sentence
+    from memloc.reporting.terminal import layer_bars
+    from memloc.reporting.words import sentence
 
     for scores in found.results.values():
         typer.echo(f"{layer_bars(scores)}\n{sentence(scores)}\n")
@@ -152,7 +186,7 @@ def show_localised(found: "Found", as_json: bool) -> None:
 
 def show_analysed(found: "Found", as_json: bool) -> None:
     """A small picture and a sentence for each analysis, what is unusual, where the files are."""
-    from memloc.report.analyses import picture, sentence
+    from memloc.reporting.analyses import picture, sentence
 
     if as_json:
         records = {name: _analysis_record(result) for name, result in found.results.items()}
@@ -177,7 +211,7 @@ def _show_places(found: "Found") -> None:
 
 def _analysis_record(analysis: "Result") -> dict[str, Any]:
     """Without the tables that have one row per example; those are in the files."""
-    from memloc.report.analyses import SHORT, sentence
+    from memloc.reporting.analyses import SHORT, sentence
 
     short = {name: analysis[name] for name in SHORT if name in analysis.tables}
     return {
@@ -190,7 +224,8 @@ def _analysis_record(analysis: "Result") -> dict[str, Any]:
 
 def show_control(found: "Results", as_json: bool) -> None:
     """accuracy@k by method, task and model with chance beside it; the nulls; appendix E."""
-    from memloc.score.planted import mean_scores
+    from memloc.reporting.words import remarks_on
+    from memloc.stats.planted import mean_scores
 
     every = [("method",), ("method", "task"), ("method", "model")]
     tables = {"_".join(by): mean_scores(found.control, by) for by in every}
@@ -214,6 +249,8 @@ def show_control(found: "Results", as_json: bool) -> None:
         show_rows(_records(found.post_processing), as_json=False)
         typer.echo("")
     _say_unused(found)
+    if remarks := remarks_on(found.control_layers):
+        typer.echo(remarks)
     typer.echo(f"{found.folder}: `memloc report {found.folder}` shows all of it.")
     return None
 
@@ -241,8 +278,8 @@ def _say_unused(found: "Results") -> None:
     if len(again):
         most = again["learning_rate"].max()
         typer.echo(
-            f"{len(again)} of {len(plants)} plants needed a higher rate, {most:g} at most "
-            "(`memloc tables` says which)."
+            f"{len(again)} of {counted(len(plants), 'plant')} needed a higher rate, {most:g} at "
+            "most (`memloc tables` says which)."
         )
     for row in plants[~plants["used"]].to_dict("records"):
         typer.echo(
@@ -257,7 +294,7 @@ def show_files(
     """How many files were written where, and what has no results yet."""
     if as_json:
         return _show_json({"written": [str(path) for path in written], "missing": list(missing)})
-    typer.echo(f"{folder}: {len(written)} file{'' if len(written) == 1 else 's'}")
+    typer.echo(f"{folder}: {counted(len(written), 'file')}")
     if missing:
         typer.echo(f"Without results so far: {', '.join(missing)}.")
     return None
@@ -274,13 +311,13 @@ def show_report(report: "Report", as_json: bool) -> None:
     for line in summary.open:
         typer.echo(f"? {line}")
     if report.commands:
-        typer.echo(f"Parts are missing; the page lists the {len(report.commands)} commands.")
+        typer.echo(f"Parts are missing; the page lists {counted(len(report.commands), 'command')}.")
     typer.echo(f"\nOpen in a browser: {report.path}")
     return None
 
 
 def _as_record(scores: "LayerScores") -> dict[str, Any]:
-    from memloc.report.words import sentence
+    from memloc.reporting.words import sentence
 
     return {
         "weights": scores.weights.tolist(),
@@ -299,7 +336,7 @@ def _or_none(number: float) -> float | None:
 
 def _sentence(run: "Run", verdict: "Verdict") -> str:
     task = run.record.task
-    what = f"{verdict.accuracies.noisy:.0%} of {task.noisy} wrong labels"
+    what = f"{verdict.accuracies.noisy:.0%} of {counted(task.noisy, 'wrong label')}"
     if verdict.memorised:
         return f"{run.model_name} memorised {what} among {task.train} of {task.name}."
     return (

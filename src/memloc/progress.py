@@ -1,4 +1,4 @@
-"""How long work reports how far it is: silent in a library, bars with time left in a terminal."""
+"""How long work reports how far it is: silent in a library, bars in a terminal, lines in a log."""
 
 import sys
 import time
@@ -8,6 +8,8 @@ from contextvars import ContextVar
 
 Advance = Callable[[int], None]
 """Called with the number of steps that were done since the last call."""
+EVERY = 30.0
+"""Seconds between two lines of a log."""
 
 
 @contextmanager
@@ -15,9 +17,8 @@ def _silent(_label: str, _total: int) -> Iterator[Advance]:
     yield lambda _steps: None
 
 
-_shown: ContextVar[Callable[[str, int], AbstractContextManager[Advance]]] = ContextVar(
-    "shown", default=_silent
-)
+Show = Callable[[str, int], AbstractContextManager[Advance]]
+_shown: ContextVar[Show] = ContextVar("shown", default=_silent)
 
 
 def track(label: str, total: int) -> AbstractContextManager[Advance]:
@@ -44,8 +45,21 @@ def telling(say: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
+def _showing(show: Show) -> Iterator[None]:
+    token = _shown.set(show)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+@contextmanager
 def bars() -> Iterator[None]:
-    """While active, tracked work shows as bars with time left on stderr."""
+    """While active, tracked work shows on stderr: as bars with time left, in a log as lines."""
+    if not sys.stderr.isatty():
+        with lines():
+            yield
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -71,39 +85,54 @@ def bars() -> Iterator[None]:
         task = progress.add_task(label, total=total)
         yield lambda steps: progress.advance(task, steps)
 
-    token = _shown.set(bar)
     try:
-        yield
+        with _showing(bar):
+            yield
     finally:
-        _shown.reset(token)
         if progress.live.is_started:  # stopping prints a line even where nothing was shown
             progress.stop()
 
 
 @contextmanager
-def lines(every: float = 10.0) -> Iterator[None]:
+def lines(every: float = EVERY) -> Iterator[None]:
     """While active, tracked work writes a line to stderr when it begins, now and then, and ends."""
 
     @contextmanager
     def reported(label: str, total: int) -> Iterator[Advance]:
-        done, said = 0, time.monotonic()
+        began = said = time.monotonic()
+        done = done_then = 0
 
         def advance(steps: int) -> None:
-            nonlocal done, said
+            nonlocal said, done, done_then
             done += steps
-            if time.monotonic() - said >= every:
-                said = time.monotonic()
-                say(label, f"{done / max(1, total):.0%}")
+            now = time.monotonic()
+            if now - said >= every:
+                # By what was done since the last line: what was there already took no time.
+                left = (total - done) * (now - said) / max(1, done - done_then)
+                say(label, f"{100 * done / max(1, total):.0f} %, about {duration(left)} left")
+                said, done_then = now, done
 
         say(label, "begins")
         yield advance
-        say(label, "done")
+        say(label, f"done in {duration(time.monotonic() - began)}")
 
     def say(label: str, what: str) -> None:
         print(f"{time.strftime('%H:%M:%S')}  {label}  {what}", file=sys.stderr, flush=True)
 
-    token = _shown.set(reported)
-    try:
+    with _showing(reported):
         yield
-    finally:
-        _shown.reset(token)
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """While active, tracked work shows nothing."""
+    with _showing(_silent):
+        yield
+
+
+def duration(seconds: float) -> str:
+    """As people say it."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -49,9 +49,16 @@ class FineTuneSettings(Settings):
     weight_decay: float = published(0.01, ge=0)
     """AdamW's, on every trained parameter."""
     clip: float = published(1.0, gt=0)
-    """Largest norm of the gradient over the trained parameters."""
+    """Largest norm of the gradient."""
+    clip_over: Literal["trained", "all"] = ours("trained")
+    """Whose gradients count in that norm: those of the trained parameters, or the frozen ones' as
+    well, which are computed for it and not used otherwise."""
     freeze_embeddings: bool = paper(True, "§3")
     """Whether input embeddings stay as they were pre-trained."""
+    frozen_dropout: bool = ours(False)
+    """Whether the frozen blocks run with dropout while θ_F is trained."""
+    frozen_seed: int | None = ours(None, ge=0)
+    """The model seed of θ_F, so that all runs of a task have the same; none given: the run's."""
     length_grouped: bool = ours(False)
     """Whether a batch takes examples of similar length (less padding, another order)."""
     autocast: Literal["none", "bf16"] = ours("none")
@@ -83,6 +90,12 @@ class ControlSettings(Settings):
     """The task that changes every layer, with its original labels and its own head."""
     auxiliary_learning_rate: float = published(5e-6, gt=0)
     """Its peak rate; it has its own optimiser and schedule."""
+    trains_pooler_and_norm: bool = paper(False, "§3.2")
+    """Whether the noisy task also trains what follows the blocks (pooler, final norm), besides its
+    window and its head."""
+    frozen_beside_auxiliary: bool = ours(False)
+    """Whether θ_F of a plant is trained beside the auxiliary task, which changes every layer and
+    runs with dropout, or on the noisy task alone."""
     auxiliary_examples: int | None = ours(None, ge=2)
     """Training examples of the auxiliary task, drawn at random; none given: all."""
     learning_rate: float | None = ours(None, gt=0)
@@ -100,7 +113,7 @@ class ControlSettings(Settings):
     validation_tasks: tuple[str, ...] = paper(("mrpc", "trec"), "§3.2")
     """Tasks that choose the gradients' post-processing; the others test the methods."""
     ks: tuple[int, ...] = paper((1, 2), "§3.2")
-    """accuracy@k: share of the k best layers that are planted ones."""
+    """accuracy@k: share of the k best layers that are planted ones (of fewer: of the planted)."""
 
 
 class ProbeSettings(Settings):
@@ -121,7 +134,7 @@ class ProbeSettings(Settings):
     epochs: int = paper(100, "§3.1", ge=1)
     """At most."""
     first_epoch: int = published(25, ge=0)
-    """The best validation epoch is sought after this one."""
+    """The best validation epoch is sought after this one; where F1 is always 0, the last counts."""
     split: tuple[float, float, float] = published((0.7, 0.1, 0.2))
     """Training, validation and test shares of the training examples."""
     seeds: tuple[int, ...] = paper((0, 1, 2, 3, 4), "§3.1")
@@ -139,6 +152,20 @@ class AgreementSettings(Settings):
     """Coefficient between models."""
     significance: float = paper(0.05, "Table 2", gt=0, lt=1)
     """Coefficients with a larger p are marked."""
+
+
+class SummarySettings(Settings):
+    """How results of several seeds, layers and models become one number."""
+
+    mcog: Literal["mean over seeds", "of mean weights"] = paper("mean over seeds", "§4")
+    """The M-CoG of each seed and then their mean, or that of layer weights averaged over seeds."""
+    single_layer: Literal["mean of largest", "largest mean"] = paper("mean of largest", "Figure 4")
+    """The largest error of one layer: of each seed, plain, and then their mean; or the largest of
+    the layers' means over seeds, divided by the error of all layers where a method's are."""
+    binarised_events: Literal["tasks and models", "task means"] = paper(
+        "tasks and models", "appendix C"
+    )
+    """What events of multi-class and binarised tasks are compared over."""
 
 
 MEMORISED_ONLY = (
@@ -179,6 +206,7 @@ class Protocol(RunSettings):
     verdict: VerdictSettings = VerdictSettings()
     control: ControlSettings = ControlSettings()
     agreement: AgreementSettings = AgreementSettings()
+    summary: SummarySettings = SummarySettings()
 
     def method(self, name: str) -> "Method":
         """The method called `name` with its settings."""
@@ -207,6 +235,19 @@ REFERENCE: dict[str, Any] = {
     "label_probes.last_layer": "final norm",
     "centroids.last_layer": "final norm",
     "retraining.frozen_dropout": True,
+    "probing.first_epoch": 26,
+    "label_probes.first_epoch": 26,
+    "label_probes.first_layer": 0,
+    "label_probes.chance": "shuffled labels",
+    "finetune.clip_over": "all",
+    "finetune.frozen_dropout": True,
+    "finetune.frozen_seed": 1,
+    "control.trains_pooler_and_norm": True,
+    "control.frozen_beside_auxiliary": True,
+    "retraining.trains_pooler": False,
+    "summary.mcog": "of mean weights",
+    "summary.single_layer": "largest mean",
+    "summary.binarised_events": "task means",
 }
 """Where the published code differs from the text."""
 
@@ -225,8 +266,17 @@ DEMO: dict[str, Any] = {
     "retraining.learning_rate": 1e-3,
     "retraining.batch_size": 16,
     "generalisation.learning_rate": 4e-4,
+    "probing.learning_rate": 2.5e-3,
+    "label_probes.learning_rate": 2.5e-3,
+    "probing.batch_size": 16,
+    "label_probes.batch_size": 16,
 }
-"""`paper` scaled to the embedded tiny models."""
+"""`paper` scaled to the embedded tiny models.
+
+Probes: the number of updates times the rate, which bounds how far AdamW can move a weight, is near
+that of the paper's TREC (5,452 examples: 12,000 updates at 2e-4, so 2.4). Batches of 16 make 900
+updates of 200 examples, and 2.5e-3 makes that 2.25.
+"""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"preset": "paper"},

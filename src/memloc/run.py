@@ -328,13 +328,13 @@ class Run:
 
     def encode(self, model: "Classifier") -> "Encoded":
         """The training texts as this model reads them."""
-        from memloc.train.evaluate import encode_for
+        from memloc.training.predict import encode_for
 
         return encode_for(model, self.task.train, self.settings.text.max_tokens)
 
     def vectors(self, weights: str, last_layer: "LastLayer" = "block output") -> "Vectors":
         """Of the training texts, one for each layer 0..L; kept while the run is open."""
-        from memloc.train.vectors import vectors_of
+        from memloc.training.vectors import vectors_of
 
         kept = self.__dict__.setdefault("_vectors", {})
         if (weights, last_layer) not in kept:

@@ -145,7 +145,8 @@ def test_a_depth_that_the_model_does_not_have_is_refused(bad, model, mine, depth
 
 
 def test_a_device_that_is_not_there_is_refused(bad, model, mine):
-    assert "not on this machine" in bad("train", model, "--data", mine, *COLUMNS, "--device=tpu")
+    line = bad("train", model, "--data", mine, *COLUMNS, "--device=tpu")
+    assert "No device is called 'tpu'. Did you mean 'cpu'? Known: auto, cpu, cuda, mps." in line
 
 
 def test_weights_that_do_not_exist_are_refused(bad, model, mine):

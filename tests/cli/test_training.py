@@ -52,7 +52,7 @@ def test_train_says_what_there_is_when_nothing_was_memorised_yet(run, model, min
 
 
 def test_train_goes_on_where_it_was(run, model, mine, monkeypatch):
-    from memloc.train import training
+    from memloc.training import recipe as training
 
     plain, count = training.save_state, []
 
@@ -66,7 +66,7 @@ def test_train_goes_on_where_it_was(run, model, mine, monkeypatch):
     monkeypatch.setattr(training, "save_state", interrupted)
     stopped = run(*command)
     assert stopped.exit_code == 130
-    assert "interrupted; the same command goes on from here." in stopped.stderr
+    assert "interrupted; what is finished is kept, and the same command continues" in stopped.stderr
     assert json.loads(printed(run(*command, "--json")))["weights"][0] == "final"
     assert len(count) == 6  # three trainings of two epochs, none of them twice
 

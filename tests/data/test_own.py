@@ -193,8 +193,19 @@ def test_which_labels_are_wrong_is_said_in_one_way(reviews, ways):
         load_noisy_file(reviews, text="text", label="y", **ways)
 
 
-def test_more_wrong_labels_than_right_ones_are_suspected_to_be_flags(tmp_path):
+def test_flags_beside_many_integer_labels_are_not_taken_for_original_labels(tmp_path):
     labels, flags = [i % 6 for i in range(60)], [int(i % 10 < 3) for i in range(60)]
+    path = write(tmp_path / "n.csv", t=[f"text {i}" for i in range(60)], y=labels, wrong=flags)
+    said = r"holds only 0 and 1, but column 'y' also 2, 3, 4, 5: .* use --flag wrong \(flag=\); if"
+    with pytest.raises(DataError, match=said):
+        load_noisy_file(path, text="t", label="y", original="wrong")
+    with pytest.raises(DataError, match=said):
+        read_known(path, tuple("abcdef"), original="wrong")
+    assert read_known(path, tuple("abcdef"), flag="wrong").is_noisy.sum() == 18
+
+
+def test_more_wrong_labels_than_right_ones_are_suspected_to_be_flags(tmp_path):
+    labels, flags = [i % 2 for i in range(60)], [int(i % 10 in {0, 2, 4}) for i in range(60)]
     path = write(tmp_path / "n.csv", t=[f"text {i}" for i in range(60)], y=labels, wrong=flags)
     with pytest.warns(MemlocWarning, match="if it holds flags, use --flag wrong"):
         load_noisy_file(path, text="t", label="y", original="wrong")

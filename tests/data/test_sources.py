@@ -212,7 +212,7 @@ def test_eighty_percent_are_rounded_down(n, n_train):
 
 
 def test_a_single_held_out_example_cannot_be_halved():
-    with pytest.raises(DataError, match="Held-out data of 1 examples cannot be halved"):
+    with pytest.raises(DataError, match="Held-out data of 1 example cannot be halved"):
         halve(numbered(1), generator(1))
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from memloc.experiment.plants import make_null, make_plant
 from memloc.methods.apply import apply
-from memloc.train.planting import Plant
-from memloc.train.training import Recipe, train_run
+from memloc.study.plants import make_null, make_plant
+from memloc.training.planting import Plant
+from memloc.training.recipe import Recipe, train_run
 from support import PAPER_FAMILIES, write_model
 from tasks_support import fast_protocol, make_task
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from memloc.run import Run
-from memloc.train.training import Recipe, train_run
+from memloc.training.recipe import Recipe, train_run
 from tasks_support import fast_protocol, make_task
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from memloc import paths
-from memloc.adopt import adopt
+from memloc.adoption import adopt
 from memloc.errors import SettingsError, StoreError, TrainingError, UnknownName
 from memloc.methods.apply import analyse, apply, localise, result_identity, runnable, stored
 from memloc.methods.base import method_names
@@ -20,7 +20,7 @@ from memloc.protocol import VerdictSettings
 from memloc.records import read_json, write_json
 from memloc.request import requested
 from memloc.run import Run
-from memloc.train.training import Recipe, train_run
+from memloc.training.recipe import Recipe, train_run
 from support import PAPER_FAMILIES
 from tasks_support import QUICK, fast_protocol, make_task
 
@@ -116,7 +116,7 @@ def test_models_of_any_depth_can_be_analysed(trained, tmp_path, family, depth):
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_swapping_all_layers_and_the_rest_gives_the_reference(family, tiny_model, tmp_path):
-    from memloc.train.evaluate import predict
+    from memloc.training.predict import predict
 
     model = str(tiny_model(family, depth=2))
     recipe = Recipe(model, make_task(), 1, fast_protocol(), device="cpu")

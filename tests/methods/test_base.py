@@ -89,7 +89,7 @@ GOOD = '''
 import numpy as np
 from memloc import LayerScores, Method
 from memloc.methods.result import Result
-from memloc.score.uncertainty import Interval
+from memloc.stats.intervals import Interval
 from memloc.settings import ours
 
 

@@ -15,7 +15,7 @@ from memloc.methods.sweep import Sweep
 from memloc.models import tiny
 from memloc.models.load import load_model
 from memloc.models.stack import Stack
-from memloc.train.evaluate import to_batch
+from memloc.training.predict import to_batch
 from mixing_support import mixed, plain_logits
 
 ROWS = np.arange(6)

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.special import softmax
 
 from memloc.errors import StoreError
@@ -49,11 +50,24 @@ def test_a_toy_table_by_hand():
 @pytest.mark.parametrize(("classes", "score", "clean"), [(2, 0, 0), (3, 0.5, 1), (4, 0.75, 1)])
 def test_the_score_is_the_share_above_one_over_classes(classes, score, clean):
     examples = examples_table(HALVES, np.array([False, True, True, False]))
-    row = summary(examples, classes, 3, 0.25).iloc[0]
+    row = summary(examples, np.array([0, 1, 1, 1]), classes, 3, 0.25).iloc[0]
     assert row["score"] == score
     assert row["clean_score"] == clean
     assert row["low"] <= score <= row["high"]
     assert (row["models"], row["validation_score"]) == (3, 0.25)
+
+
+def test_a_majority_predictor_scores_the_majority_and_nothing_above_it():
+    """Nine of ten have label 0, and so has every prediction: the score of 0.9 says nothing."""
+    assigned = np.array([0] * 9 + [1])
+    trained = np.arange(10) < 5
+    sure = (assigned == 0).astype(float)
+    halves = [Half(part, sure, sure > 0.5) for part in (trained, ~trained)]
+    examples = examples_table(halves, np.arange(10) == 3)
+    row = summary(examples, assigned, 2, 2, 0.0).iloc[0]
+    assert (row["score"], row["majority"]) == (0.9, 0.9)
+    assert row["normalised"] == pytest.approx(0)
+    assert row["normalised_low"] < 0 < row["normalised_high"]
 
 
 def test_what_no_model_held_out_does_not_count():
@@ -74,6 +88,25 @@ def test_a_half_is_random_and_its_own(n, size):
 def test_every_example_is_in_about_half_of_the_halves():
     counts = sum(np.isin(np.arange(50), half_of(50, 0.5, 1, model)) for model in range(1, 201))
     assert 70 < counts.min() <= counts.max() < 130
+
+
+@pytest.mark.parametrize("over", ["trained", "all"])
+def test_halves_are_trained_with_the_clipping_of_fine_tuning(run, monkeypatch, over):
+    counted, plain = set(), torch.nn.utils.clip_grad_norm_
+
+    def watched(tensors, clip):
+        given = list(tensors)
+        counted.add(sum(t.numel() for t in given))
+        return plain(given, clip)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
+    other = run.note(settings=run.settings.replace({"finetune.clip_over": over}))
+    train_half(other, METHOD, 1)
+    model = run.load("final")
+    embedded = sum(p.numel() for n, p in model.model.named_parameters() if "embed" in n)
+    everything = sum(p.numel() for p in model.model.parameters())
+    assert embedded > 0
+    assert counted == {everything - (embedded if over == "trained" else 0)}
 
 
 def test_the_probability_is_that_of_the_softmax():

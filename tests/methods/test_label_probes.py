@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 from memloc.errors import DataError
 from memloc.methods.label_probes import (
@@ -13,7 +14,7 @@ from memloc.methods.label_probes import (
     ninety,
     summarise,
 )
-from memloc.train.probe import Target, shuffled, train_probes
+from memloc.training.probes import Target, shuffled, split_rows, train_probes
 
 SETTINGS = LabelProbes()
 QUICK = LabelProbes(epochs=3, first_epoch=0, seeds=(0, 1))
@@ -58,6 +59,40 @@ def test_memorisation_exceeds_generalisation_by_the_margin(assigned, original, h
 def test_ninety_per_cent_is_of_the_way_from_chance_to_the_best(f1, chance, holds):
     where = np.flatnonzero(ninety({CLEAN_ORIGINAL: curve(f1, chance)}, SETTINGS)[0]) + 1
     assert "".join(map(str, where)) == holds
+
+
+def test_events_may_be_sought_from_layer_0_on():
+    """As the published code does: what the first block is given counts as a layer, too."""
+    found = {
+        NOISY_ASSIGNED: curve([0.9, 0.2, 0.9]),
+        NOISY_ORIGINAL: curve([0.1, 0.2, 0.2]),
+        CLEAN_ORIGINAL: curve([1.0, 0.2, 0.5]),
+    }
+    usual = summarise(found, found, SETTINGS)["events"]
+    assert usual["layer"].tolist() == usual["high"].tolist() == [2, 2]
+    earlier = summarise(found, found, LabelProbes(first_layer=0))["events"]
+    assert earlier["layer"].tolist() == earlier["low"].tolist() == [0, 0]
+    assert earlier["separable"].all()
+    nowhere = {**found, NOISY_ASSIGNED: curve([0.1, 0.2, 0.2])}
+    events = summarise(nowhere, nowhere, LabelProbes(first_layer=0))["events"]
+    assert np.isnan(events["layer"][0])
+
+
+def test_chance_may_be_the_shuffled_labels_themselves(run):
+    """F1 of labels dealt out anew against the right ones, the same at every layer."""
+    trained = QUICK.run(run)["seeds"]
+    found = QUICK.replace({"chance": "shuffled labels"}).run(run)["seeds"]
+    assert np.array_equal(found["f1"], trained["f1"])
+    original, is_noisy = run.noisy.original, run.noisy.is_noisy
+    dealt = shuffled(original, QUICK.seeds)
+    clean = found[found["examples"] == "clean"]
+    for place, seed in enumerate(QUICK.seeds):
+        test = split_rows(len(original), QUICK.split, seed)[2]
+        rows = test[~is_noisy[test]]
+        expected = f1_score(original[rows], dealt[place][rows], average="macro", zero_division=0)
+        chance = clean.loc[clean["probe_seed"] == seed, "chance"].to_numpy()
+        assert chance == pytest.approx(expected)
+    assert not np.allclose(found["chance"], trained["chance"])
 
 
 def test_an_event_at_a_layer_that_reads_no_better_than_chance_is_marked():
@@ -141,7 +176,7 @@ def test_seeds_without_a_noisy_test_example_are_named(run):
     run.noisy.is_noisy[:] = np.arange(60) == 3
     run.noisy.assigned[3] = (run.noisy.original[3] + 1) % 3
     found = QUICK.run(run)
-    assert "of 2 probe seeds have no noisy example to test on" in found.about["remarks"][0]
+    assert "of 2 probe seeds" in found.remarks[0]
     assert len(found["layers"]) == 15
 
 

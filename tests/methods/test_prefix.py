@@ -10,8 +10,8 @@ from memloc.errors import StoreError
 from memloc.methods import prefix, retrainer
 from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retrainer import prepared
-from memloc.score.matrix import windows
-from memloc.train.evaluate import evaluating, to_batch
+from memloc.stats.windows import windows
+from memloc.training.predict import evaluating, to_batch
 from retraining_support import METHOD, assert_same_scores, retrainable, trained_logits
 from run_support import DEPTH, make_classifier, random_run
 from support import PAPER_FAMILIES

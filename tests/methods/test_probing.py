@@ -1,5 +1,7 @@
 """Probes for noise: planted signals, rises by hand, and the vectors that they look at."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score
@@ -12,7 +14,7 @@ from memloc.methods.result import Result
 from memloc.models.load import load_model
 from memloc.records import Examples, NoisyLabels
 from memloc.seeds import generator
-from memloc.train.probe import Probes, Target, train_probes
+from memloc.training.probes import Probes, Target, train_probes
 from run_support import make_run
 from support import WORDS
 
@@ -124,9 +126,30 @@ def test_without_any_rise_there_is_no_centre_and_the_reason_is_told(tmp_path):
     scores = summarise(fake_probes(flat), fake_probes(flat), flat[None].repeat(9, 0), level=0.95)
     assert not scores.weights.any()
     assert np.isnan([scores.mcog.estimate, scores.mcog.low, scores.mcog.high]).all()
-    assert scores.about["why"] == probing.NO_RISE
+    assert scores.remarks == [probing.NO_RISE]
     scores.write(tmp_path / "probing")
     assert np.isnan(Result.read(tmp_path / "probing").mcog.estimate)
+
+
+@pytest.mark.parametrize(
+    ("zeros", "is_marked"), [((1, 2, 3), True), ((0, 1, 2), False), ((0, 1, 5), False)]
+)
+def test_probes_that_find_nothing_in_most_layers_are_said_not_to_have_learnt(zeros, is_marked):
+    """Layers 0..4, then the frozen layer 1; the first and the last do not count."""
+    f1 = np.full((6, 2), 0.3)
+    f1[list(zeros)] = 0
+    scores = summarise(fake_probes(f1), fake_probes(f1), f1[None].repeat(9, 0), level=0.95)
+    assert (probing.UNLEARNT in scores.remarks) == is_marked
+    f1[1:4, 1] = 0.1  # one probe seed that finds some
+    scores = summarise(fake_probes(f1), fake_probes(f1), f1[None].repeat(9, 0), level=0.95)
+    assert probing.UNLEARNT not in scores.remarks
+
+
+def test_without_a_noisy_test_example_probes_are_not_blamed():
+    f1 = np.zeros((5, 2))
+    probes = replace(fake_probes(f1), truth=np.zeros((2, 1), np.int64))
+    scores = summarise(probes, probes, f1[None].repeat(9, 0), level=0.95)
+    assert scores.remarks == [probing.NO_NOISE]
 
 
 def test_a_run_is_scored_written_and_read_back(loaders, monkeypatch, tmp_path):

@@ -16,8 +16,8 @@ from memloc.methods.result import (
     read_about,
 )
 from memloc.records import read_json, read_table, write_json
-from memloc.score.matrix import windows
-from memloc.score.uncertainty import Interval
+from memloc.stats.intervals import Interval
+from memloc.stats.windows import windows
 
 PARTS = ("noisy_rows", "noisy_wrong", "clean_rows", "clean_wrong")
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from memloc.methods import retrainer
+from memloc.methods import prefix, retrainer
+from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retrainer import outcome_of, prepared, retrain_window
-from memloc.train.evaluate import to_batch
+from memloc.training.predict import to_batch
 from retraining_support import (
     METHOD,
     UPDATES,
@@ -22,10 +23,12 @@ from run_support import DEPTH, make_classifier, make_data, plainly_retrained
 from support import FAMILIES
 
 
+@pytest.mark.parametrize("over", ["trained", "all"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_window_learns_as_by_the_plain_loop(tmp_path, family):
-    run, window, rows = retrainable(tmp_path, family), range(1, 2), np.arange(24)
-    with prepared(run, METHOD) as setup:
+def test_a_window_learns_as_by_the_plain_loop(tmp_path, family, over):
+    changes = {"finetune.clip_over": over, "finetune.clip": 1e-6}
+    run, window, rows = retrainable(tmp_path, family, changes=changes), range(1, 2), np.arange(24)
+    with prepared(run, METHOD.replace({"trains_pooler": False})) as setup:
         before = weights_of(setup)
         found = trained_logits(setup, window, rows)
         assert_equal_weights(weights_of(setup), before)
@@ -75,6 +78,42 @@ def test_dropout_everywhere_is_another_training(tmp_path):
     for again in found:
         assert torch.equal(again[0], again[1])  # dropout is decided by the seed
     assert not torch.allclose(found[0][0], found[1][0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["bert", "opt"])
+def test_counting_frozen_gradients_keeps_frozen_parts_without_dropout(
+    tmp_path, monkeypatch, family
+):
+    """Nothing is clipped at so high a norm, so the way through all layers must change nothing."""
+    rows, found = np.arange(24), []
+    # A packed batch has another shape, so other units of the window would be dropped.
+    monkeypatch.setattr(prefix, "worth_packing", lambda *_, **__: None)
+    for over in ("trained", "all"):
+        changes = {"finetune.clip_over": over, "finetune.clip": 1e9}
+        run = retrainable(tmp_path, family, dropout=0.3, changes=changes)
+        with prepared(run, METHOD) as setup:
+            assert isinstance(setup.forward, Plain if over == "all" else Prefix)
+            found.append(trained_logits(setup, range(1, 2), rows))
+    assert (found[0] - found[1]).abs().max() <= 1e-3 * found[1].abs().max()
+
+
+def test_the_pooler_learns_unless_it_is_frozen(tmp_path, monkeypatch):
+    for learns in (True, False):
+        method = METHOD.replace({"trains_pooler": learns})
+        with prepared(retrainable(tmp_path), method) as setup:
+            before, changed = weights_of(setup), set()
+
+            def look(inner, rows, before=before, changed=changed):
+                now = weights_of(inner)
+                changed.update(n for n, value in now.items() if not torch.equal(value, before[n]))
+                return np.zeros(len(rows), dtype=bool)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(retrainer, "_wrong", look)
+                retrain_window(setup, range(1, 2))
+            assert ("bert.pooler.dense.weight" in changed) == learns
+            assert "classifier.weight" in changed
+            assert_equal_weights(weights_of(setup), before)
 
 
 def test_training_that_moves_nothing_leaves_pretrained_blocks_and_the_final_rest(tmp_path):

@@ -10,7 +10,7 @@ from memloc.methods import retrainer
 from memloc.methods.base import Sizes
 from memloc.methods.result import Result
 from memloc.methods.retraining import Retraining
-from memloc.score.matrix import windows
+from memloc.stats.windows import windows
 from retraining_support import METHOD, assert_same_scores, retrainable
 from run_support import DEPTH, make_classifier, make_data
 
@@ -76,6 +76,7 @@ def test_fewer_windows_and_epochs_cost_less():
     sizes = Sizes(examples=100, noisy=15, depth=12, update=1e-2, predict=1e-3, probe=1e-5)
     whole = Retraining().cost(sizes)
     assert Retraining(widths=(1,)).cost(sizes) == pytest.approx(whole * 13 / 78)
+    assert Retraining(frozen_dropout=True).cost(sizes) > whole  # nothing is kept
     assert whole / 6 < Retraining(epochs=1).cost(sizes) < whole / 4
 
 

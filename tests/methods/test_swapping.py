@@ -10,7 +10,7 @@ from memloc.methods.swapping import Swapping
 from memloc.models.load import Classifier
 from memloc.progress import _shown
 from memloc.records import Examples, NoisyLabels
-from memloc.score.matrix import windows
+from memloc.stats.windows import windows
 from mixing_support import CLASSES, DEPTH, make_model, make_pair, mixed_logits
 from run_support import make_run
 from support import PAPER_FAMILIES, WORDS, make_tokenizer

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from memloc.localise.localise import localise
 from transformers import AutoModelForSequenceClassification
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from memloc.errors import ModelError
-from memloc.localise.localise import localise
 from memloc.models.check import check_model
 from memloc.models.load import LoadOptions, load_checkpoint
-from memloc.train.training import Recipe, train_run
+from memloc.training.recipe import Recipe, train_run
 from subject_support import make_subject
 from support import make_tokenizer
 from tasks_support import make_task

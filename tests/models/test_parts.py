@@ -49,9 +49,11 @@ def test_pooler_and_final_norm_follow_the_blocks(tiny_model):
         "classifier.weight",
         "classifier.bias",
     )
+    assert bert.pooler == bert.after[:2]
     opt = find_parts(load_model(str(tiny_model("opt")), ["no", "yes"]).stack)
     assert opt.after == (
         "model.decoder.final_layer_norm.weight",
         "model.decoder.final_layer_norm.bias",
         "score.weight",
     )
+    assert opt.pooler == ()

@@ -4,10 +4,11 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from memloc.analyse.store import Analysis
+from memloc.localise.scores import LayerScores
 
 import memloc
 from memloc.errors import StoreError
-from memloc.localise.scores import LayerScores
 from memloc.records import read_json, read_table, write_json, write_table
 from memloc.results.columns import COLUMNS, KEY
 from study_support import Study, identity, make_data
@@ -98,6 +99,17 @@ def test_gradient_norms_are_taken_apart_by_name(results):
     assert set(results.gradients["norm"]) == {"L1", "L2"}
 
 
+def test_an_analysis_of_another_version_is_refused_in_a_sentence(tmp_path):
+    study = Study(methods=(), analyses=("generalisation",))
+    run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
+    path = run.folder / "analyse" / "generalisation.parquet"
+    found = Analysis.read(path)
+    old = found.tables["summary"].drop(columns="majority")
+    Analysis(found.name, {**found.tables, "summary": old}).write(path)
+    with pytest.raises(StoreError, match="has no column majority, so another version made it"):
+        memloc.load_results(tmp_path)
+
+
 def test_the_validation_score_is_accuracy_above_chance(results):
     row = results.runs[results.runs["task"] == "tiny-topic"].iloc[0]
     expected = (row["validation_accuracy"] - 1 / 6) / (1 - 1 / 6)
@@ -128,7 +140,7 @@ def test_one_run_is_a_study_too(folder, results):
 
 
 def test_a_run_that_only_began_is_listed_as_not_memorised(tmp_path):
-    from memloc.train.run import begin
+    from memloc.training.run import begin
 
     begin(tmp_path / "run", *make_data("tiny-topic", 12, 3), identity("tiny-opt", 1, 4))
     results = memloc.load_results(tmp_path)
@@ -182,7 +194,7 @@ def test_no_torch_is_loaded(folder):
         "import sys, memloc\n"
         f"found = memloc.load_results({str(folder)!r})\n"
         "found.examples, found.reverted, found.abouts, found.versions\n"
-        "import memloc.report.page\n"
+        "import memloc.reporting.page\n"
         "assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

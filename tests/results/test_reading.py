@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-
 from memloc.analyse.store import Analysis
-from memloc.errors import StoreError
 from memloc.localise.scores import LayerScores
-from memloc.records import write_table
 from memloc.results.reading import read_note, read_reverted, read_scores, read_tables
+
+from memloc.errors import StoreError
+from memloc.records import write_table
 from study_support import METHODS, Study
 
 

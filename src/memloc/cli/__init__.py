@@ -5,8 +5,8 @@ from collections.abc import Callable
 import typer
 
 from memloc import console
-from memloc.cli.catalogue import check, models, protocol, tasks
 from memloc.cli.layers import analyse, localise
+from memloc.cli.names import check, models, protocol, tasks
 from memloc.cli.planting import control
 from memloc.cli.results import figures, report, tables
 from memloc.cli.studies import init, logs, plan, run, status

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from memloc import console
+from memloc.cli.checks import check_device
 from memloc.cli.options import AsJson, Device, Force, changes_of
 
 RunFolder = Annotated[
@@ -34,6 +35,8 @@ def localise(
 
     Example: `memloc localise runs/tiny-topic/tiny-opt/seed-1 swapping gradients`
     """
+    check_device(device)
+
     from memloc.methods.apply import localise as look
     from memloc.progress import bars
 
@@ -64,6 +67,8 @@ def analyse(
 
     Example: `memloc analyse runs/tiny-topic/tiny-opt/seed-1 centroids label_probes`
     """
+    check_device(device)
+
     from memloc.methods.apply import analyse as look
     from memloc.progress import bars
 

@@ -44,10 +44,10 @@ def control(  # noqa: PLR0913, PLR0917 - one option for each thing that people v
 
     Example: `memloc control --model tiny-opt --task tiny-topic --method swapping`
     """
-    from memloc.experiment.control import control_study
-    from memloc.experiment.study import How, run_study
-    from memloc.experiment.view import View
     from memloc.results import load_results
+    from memloc.study.control import control_study
+    from memloc.study.manage import How, run_study
+    from memloc.study.view import View
 
     overrides: dict[str, Any] = changes_of(change)
     if seed is not None:

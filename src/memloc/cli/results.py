@@ -23,7 +23,7 @@ def figures(
     Example: `memloc figures runs --format svg --only layers`
     """
     from memloc.progress import bars
-    from memloc.report.figures.writing import write_figures
+    from memloc.reporting.figures.writing import write_figures
     from memloc.results import load_results
 
     folder = study / "report" / "figures" if out is None else out
@@ -43,7 +43,7 @@ def tables(
 
     Example: `memloc tables runs --format latex`
     """
-    from memloc.report.tables import write_tables
+    from memloc.reporting.tables import write_tables
     from memloc.results import load_results
 
     folder = study / "report" / "tables" if out is None else out
@@ -62,6 +62,6 @@ def report(
 
     Example: `memloc report runs`
     """
-    from memloc.report.page import write_report
+    from memloc.reporting.page import write_report
 
     console.show_report(write_report(study, out), as_json)

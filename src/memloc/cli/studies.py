@@ -20,7 +20,7 @@ def init(
 
     Example: `memloc init demo`
     """
-    from memloc.experiment.study import init_study
+    from memloc.study.manage import init_study
 
     path = init_study(example, folder)
     typer.echo(f"{path} is written; next: memloc plan {path.parent}")
@@ -36,8 +36,8 @@ def plan(
 
     Example: `memloc plan demo`
     """
-    from memloc.experiment.study import checked_jobs, estimate_study, open_plan, study_states
-    from memloc.experiment.view import plan_rows, plan_sentences, step_rows
+    from memloc.study.manage import checked_jobs, estimate_study, open_plan, study_states
+    from memloc.study.view import plan_rows, plan_sentences, step_rows
 
     found, at_once = open_plan(study), checked_jobs(jobs)
     states, expected = study_states(found), estimate_study(found, jobs)
@@ -64,9 +64,9 @@ def run(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
 
     Example: `memloc run demo --only "localise tiny-topic" --only report`
     """
-    from memloc.experiment.study import How, checked_jobs, open_plan, run_study
-    from memloc.experiment.view import View, end_sentences, progress_record
-    from memloc.report.page import read_report
+    from memloc.reporting.page import read_report
+    from memloc.study.manage import How, checked_jobs, open_plan, run_study
+    from memloc.study.view import View, end_sentences, progress_record
 
     at_once = checked_jobs(jobs)
     with View() as view:
@@ -89,8 +89,8 @@ def status(study: StudyFolder, as_json: AsJson = False) -> None:
 
     Example: `memloc status demo`
     """
-    from memloc.experiment.study import study_status
-    from memloc.experiment.view import status_sentences
+    from memloc.study.manage import study_status
+    from memloc.study.view import status_sentences
 
     found = study_status(study)
     if as_json:
@@ -107,6 +107,6 @@ def logs(
 
     Example: `memloc logs demo train/tiny-topic/tiny-opt/seed-1`
     """
-    from memloc.experiment.study import read_log
+    from memloc.study.manage import read_log
 
     typer.echo(read_log(study, step), nl=False)

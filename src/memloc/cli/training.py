@@ -1,11 +1,19 @@
 """From a task and a model, or from checkpoints that are there, to a run."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from memloc import console
+from memloc.cli.checks import (
+    check_checkpoints,
+    check_columns,
+    check_device,
+    check_model,
+    check_training,
+)
 from memloc.cli.options import (
     AnyFormat,
     AsJson,
@@ -78,7 +86,7 @@ def train(  # noqa: PLR0913, PLR0917 - one option for each thing that people var
     `--flag COLUMN` (true where the label is wrong) with those that are there.
     """
     from memloc import paths
-    from memloc.models.catalogue import default_preset
+    from memloc.models.known import default_preset
     from memloc.protocol import preset as preset_called
     from memloc.run import WEIGHTS
 
@@ -86,28 +94,28 @@ def train(  # noqa: PLR0913, PLR0917 - one option for each thing that people var
     _check_source(task, data, noise, examples)
     changes = changes_of(change) | _rate(flip, change)
     protocol = preset_called(preset or default_preset(model)).replace(changes)
+    check_device(device)
+    check_model(model, depth)
     columns: dict[str, Any] = {"text": text, "pair": pair, "label": label, "held_out": held_out}
     columns |= {"original": original, "flag": flag}
     where = (task, data, data_folder)
     chosen = _read_task(where, columns, protocol.noise, examples)
     folder = paths.run_folder(out, chosen.task.name, model, seed, depth)
+    check_training(folder, weights or ())
 
-    from memloc.models.load import LoadOptions
+    from memloc.models.load import Classifier, LoadOptions
     from memloc.progress import bars
-    from memloc.train.training import train as train_weights
+    from memloc.study.alone import expected_of
+    from memloc.training.recipe import Recipe, train_run
+
+    options = LoadOptions(remote_code, any_format, depth)
+    recipe = Recipe(model, chosen.task, seed, protocol, chosen.labels, options, device)
+
+    def announce(loaded: Classifier, left: Mapping[str, int]) -> None:
+        console.show_expected(expected_of(recipe, loaded, left, out))
 
     with bars():
-        run = train_weights(
-            model,
-            chosen,
-            folder,
-            seed=seed,
-            preset=protocol.preset,
-            settings=changes,
-            weights=weights or tuple(WEIGHTS),
-            options=LoadOptions(remote_code, any_format, depth),
-            device=device,
-        )
+        run = train_run(recipe, folder, weights or tuple(WEIGHTS), announce)
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)
 
 
@@ -202,12 +210,15 @@ def adopt(  # noqa: PLR0913, PLR0917 - each is something that people have or do 
     Example: `memloc adopt runs/mine --final noisy/ --reference clean/ --data train.csv
     --original corrected`
     """
-    from memloc.adopt import adopt as adopt_checkpoints
+    from memloc.adoption import adopt as adopt_checkpoints
     from memloc.progress import bars
     from memloc.protocol import preset as preset_called
 
     changes, name = changes_of(change), preset or "paper"
     needed = preset_called(name).replace(changes).verdict.noisy_at_least
+    check_device(device)
+    check_checkpoints((final, reference, memorised, frozen), pretrained)
+    check_columns(data, (text, pair, label, original, flag))
     with bars():
         made = adopt_checkpoints(
             run,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from memloc.data.tasks import HubSource, TaskSpec
-from memloc.errors import DataError
+from memloc.errors import DataError, counted
 from memloc.records import Examples, IntArray
 
 
@@ -112,8 +112,8 @@ def _checked(spec: TaskSpec, parts: list[tuple[Any, ...]], labels: list[Any]) ->
     missing = sum(not all(isinstance(part, str) for part in row) for row in parts)
     if missing:
         raise DataError(
-            f"{_where(spec.hub)} lacks the text of {missing} rows, {spec.name!r} needs all: read it"
-            " from a folder."
+            f"{_where(spec.hub)} lacks the text of {counted(missing, 'row')}, {spec.name!r} needs"
+            " all: read it from a folder."
         )
     indices: IntArray = np.array([index[label] for label in labels], dtype=np.int64)
     return Examples(tuple(parts), indices)

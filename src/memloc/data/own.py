@@ -136,15 +136,21 @@ def _read(path: Path, columns: _Columns) -> _Rows:
     original, flagged = assigned, [False] * len(assigned)
     if columns.original is not None:
         original = labels_of(path, columns.original, table[columns.original])
-        if looks_like_flags(original) and not {*original} & {*assigned}:
-            raise DataError(
-                f"Column {columns.original!r} of {path} holds {', '.join(in_order({*original}))}"
-                f" and no label of column {columns.label!r}: if these are flags, use"
-                f" --flag {columns.original} (flag=)."
-            )
+        _refuse_flags(path, columns, {*original}, {*assigned})
     if columns.flag is not None:
         flagged = flags_of(path, columns.flag, table[columns.flag])
     return _Rows(tuple(zip(*parts, strict=True)), assigned, original, flagged)
+
+
+def _refuse_flags(path: Path, columns: _Columns, original: set[str], assigned: set[str]) -> None:
+    """Flags that were called original labels; of two classes 0 and 1 they cannot be told apart."""
+    others = in_order(assigned - original)
+    if looks_like_flags(original) and others:
+        raise DataError(
+            f"Column {columns.original!r} of {path} holds only {' and '.join(in_order(original))},"
+            f" but column {columns.label!r} also {_listed(others)}: if these are flags, use"
+            f" --flag {columns.original} (flag=); if they are labels, write names in both columns."
+        )
 
 
 def _load(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.random import Generator
 
-from memloc.errors import DataError, SettingsError
+from memloc.errors import DataError, SettingsError, counted
 from memloc.records import Examples, Task
 from memloc.seeds import generator
 
@@ -19,8 +19,9 @@ def halve(examples: Examples, rng: Generator) -> tuple[Examples, Examples]:
     """Two random halves, both in the order they had; of an odd number the second gets more."""
     if len(examples) < 2:
         raise DataError(
-            f"Held-out data of {len(examples)} examples cannot be halved into validation and test:"
-            " give at least two, or six in all where they are split off the training data."
+            f"Held-out data of {counted(len(examples), 'example')} cannot be halved into validation"
+            " and test: give at least two, or six in all where they are split off the training"
+            " data."
         )
     return _cut(examples, len(examples) // 2, rng)
 

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,7 @@ def flags_of(path: Path, column: str, values: Sequence[Any]) -> list[bool]:
     return [FLAGS[name.lower()] for name in names]
 
 
-def looks_like_flags(names: Sequence[str]) -> bool:
+def looks_like_flags(names: Iterable[str]) -> bool:
     """Whether labels could also be read as flags."""
     return all(name.lower() in FLAGS for name in names)
 

@@ -69,6 +69,11 @@ def method_names(kind: Kind) -> tuple[str, ...]:
     return tuple(name for name, method in _ours().items() if method.kind == kind)
 
 
+def by_reference() -> set[str]:
+    """Localisers that put the reference's weights in: they count where it learnt its labels."""
+    return {name for name, method in methods().items() if "reference" in method.needs}
+
+
 def find_method(name: str, kind: Kind | None = None) -> type[Method]:
     """The method called `name`; one that could not be loaded says why."""
     known = {n: m for n, m in methods().items() if kind in {None, m.kind}}

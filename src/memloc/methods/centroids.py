@@ -16,7 +16,7 @@ from memloc.methods.positions import KINDS, Positions, check_labels, positions
 from memloc.methods.result import Result
 from memloc.progress import track
 from memloc.settings import ours, paper, published
-from memloc.train.windows import read_window, window_name
+from memloc.stats.layer_windows import read_window, window_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,7 @@ class Centroids(Method):
 
     def variant_vectors(self, run: "Run", window: range | None) -> "Vectors":
         """The vectors of all layers when `window` comes from the reference."""
-        from memloc.train.vectors import vectors_of
+        from memloc.training.vectors import vectors_of
 
         if window is None:
             return run.vectors("final", self.last_layer)

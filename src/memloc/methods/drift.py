@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from memloc.methods.positions import KINDS, Positions, shuffled_separability
 from memloc.records import BoolArray, FloatArray, IntArray, NoisyLabels
-from memloc.score.depth import Event, Rule, event, first_layer, last_crossing, last_uninterrupted
-from memloc.score.uncertainty import CHUNK, bootstrap_counts
 from memloc.seeds import generator
+from memloc.stats.depth import Event, Rule, event, first_layer, last_crossing, last_uninterrupted
+from memloc.stats.intervals import CHUNK, bootstrap_counts
 
 if TYPE_CHECKING:
     import pandas as pd

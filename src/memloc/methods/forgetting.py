@@ -19,9 +19,9 @@ from memloc.methods.gradients import Gradients, Group, Norms, kind_of
 from memloc.models.stack import Stack, at_positions
 from memloc.progress import Advance
 from memloc.records import FloatArray, IntArray
-from memloc.train.evaluate import to_batch
-from memloc.train.finetune import gradients_for
-from memloc.train.gathering import Parameters, clear_gradients
+from memloc.training.gathering import Parameters, clear_gradients
+from memloc.training.loop import gradients_for
+from memloc.training.predict import to_batch
 
 TOKENS_PER_BATCH = 768
 """At most, with padding. Measured: 512 are slower for narrow models, no faster for wide ones."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from memloc.errors import counted
 from memloc.identity import hashed
 from memloc.methods.base import Method, Sizes
 from memloc.methods.drift import LEVEL, RESAMPLES
@@ -22,9 +23,9 @@ from memloc.progress import Advance, track
 from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
 from memloc.records import BoolArray, FloatArray, IntArray, read_table, write_table
 from memloc.run import at_the_end
-from memloc.score.uncertainty import Interval, bootstrap
 from memloc.seeds import generator, number
 from memloc.settings import paper, published
+from memloc.stats.intervals import Interval, bootstrap
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,12 +71,16 @@ class Generalisation(Method):
         found = [kept[model] or made[model] for model in models]
         examples = examples_table(found, run.noisy.is_noisy)
         tables = {
-            "summary": summary(examples, run.task.n_classes, len(models), validation_score(run)),
+            "summary": self._summary(run, examples),
             "examples": examples,
             "models": _models_table(found),
         }
         about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(examples)}
         return Result(self.name, tables, about)
+
+    def _summary(self, run: "Run", examples: "pd.DataFrame") -> "pd.DataFrame":
+        n_classes, score = run.task.n_classes, validation_score(run)
+        return summary(examples, run.noisy.assigned, n_classes, self.models, score)
 
     def training(self, run: "Run") -> FineTuneSettings:
         """Fine-tuning as in the run, with this method's rate and epochs."""
@@ -118,14 +123,22 @@ def examples_table(halves: Sequence[Half], is_noisy: BoolArray) -> "pd.DataFrame
 
 
 def summary(
-    examples: "pd.DataFrame", n_classes: int, models: int, validation: float
+    examples: "pd.DataFrame", assigned: IntArray, n_classes: int, models: int, validation: float
 ) -> "pd.DataFrame":
-    """One row: the shares of all and of clean examples that generalise, with intervals."""
+    """One row: the shares of all and of clean examples that generalise, with intervals.
+
+    `majority` is the score of always predicting the most frequent of the `assigned` labels, and
+    `normalised` what is left of the score above it: (score - majority) / (1 - majority).
+    """
     import pandas as pd
 
     clean = examples[~examples["is_noisy"]]
     every, only_clean = (generalised(part, n_classes) for part in (examples, clean))
+    majority = float(np.bincount(assigned).max() / len(assigned))
+    above = [(s - majority) / (1 - majority) for s in (every.estimate, every.low, every.high)]
     row = {
+        **dict(zip(("normalised", "normalised_low", "normalised_high"), above, strict=True)),
+        "majority": majority,
         "score": every.estimate,
         "clean_score": only_clean.estimate,
         "low": every.low,
@@ -163,7 +176,7 @@ def train_half(
 ) -> Half:
     """Train one model (from 1) on its half, keep what it says and return it."""
     from memloc.models.device import pick_device
-    from memloc.train.evaluate import predict
+    from memloc.training.predict import predict
 
     assigned = run.noisy.assigned
     seed = number(run.seed, "generalisation", model)
@@ -209,19 +222,28 @@ def _fit(
 ) -> None:
     import torch
 
-    from memloc.train.finetune import Objective, learning, learning_groups, logits_of, train_epoch
-    from memloc.train.gathering import merged
+    from memloc.training.gathering import merged
+    from memloc.training.loop import (
+        Objective,
+        counted_groups,
+        learning,
+        learning_groups,
+        logits_of,
+        train_epoch,
+    )
 
     settings, seed, advance = how
     groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
     logits = logits_of(stack, encoded)
-    with learning(stack.model, groups) as tensors:
+    counted = counted_groups(stack, groups, settings)
+    with learning(stack.model, [*groups, *counted]) as tensors:
         objective = Objective(
             name="generalisation",
             logits=lambda batch: logits(rows[batch]),
             labels=torch.from_numpy(labels).to(stack.device),
             lengths=encoded.lengths[rows],
-            tensors=merged(tensors),
+            tensors=merged(tensors[: len(groups)]),
+            counted=merged(tensors[len(groups) :]),
             parameters=merged(groups),
             settings=settings,
         )
@@ -288,4 +310,4 @@ def _models_table(halves: Sequence[Half]) -> "pd.DataFrame":
 
 def _remarks(examples: "pd.DataFrame") -> list[str]:
     never = int(examples["held_out"].isna().sum())
-    return [f"{never} examples were held out by no model and do not count."] if never else []
+    return [f"Held out by no model, so not counted: {counted(never, 'example')}."] if never else []

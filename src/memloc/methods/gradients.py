@@ -10,10 +10,10 @@ from memloc.methods.base import Method, Sizes
 from memloc.methods.result import LayerScores
 from memloc.progress import track
 from memloc.records import FloatArray, IntArray
-from memloc.score.depth import centre_of_gravity, centres_of_gravity
-from memloc.score.uncertainty import Interval
 from memloc.seeds import generator
 from memloc.settings import ours, paper
+from memloc.stats.depth import centre_of_gravity, centres_of_gravity
+from memloc.stats.intervals import Interval
 
 if TYPE_CHECKING:
     import pandas as pd

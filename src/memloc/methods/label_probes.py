@@ -1,31 +1,33 @@
 """Label probes: from which layer on can the assigned label be read better than the original one?
 
 One probe learns the assigned labels, one the original ones, one the original labels dealt out anew
-(chance). Each is tested on test examples of its own split, noisy and clean ones apart.
+(chance). Each is tested on test examples of its own split, noisy and clean ones apart. Chance may
+also be the F1 of the labels dealt out anew themselves, without a probe.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from memloc.errors import counted
 from memloc.methods.base import Method, Sizes
 from memloc.methods.drift import LEVEL, RESAMPLES, event_row
 from memloc.methods.positions import check_labels
 from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
 from memloc.records import BoolArray, FloatArray, IntArray
-from memloc.score.depth import event, first_layer
-from memloc.score.uncertainty import CHUNK, bootstrap_counts
 from memloc.seeds import generator
-from memloc.settings import paper
+from memloc.settings import ours, paper
+from memloc.stats.depth import Event, event, first_layer
+from memloc.stats.intervals import CHUNK, bootstrap_counts
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from memloc.run import Run
-    from memloc.train.probe import Probes
+    from memloc.training.probes import Probes
 
 CURVES = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
 """Which examples are asked for which labels."""
@@ -52,26 +54,38 @@ class LabelProbes(Method, ProbeSettings):
     """F1 of assigned labels exceeds F1 of original ones by this: memorisation » generalisation."""
     share: float = paper(0.9, "§5", gt=0, lt=1)
     """Share of the best F1 above chance, on clean examples, that makes the 90 % event."""
+    first_layer: int = ours(1, ge=0, le=1)
+    """Events are sought from this layer on; 0 is what the first block is given."""
+    chance: Literal["probes of shuffled labels", "shuffled labels"] = ours(
+        "probes of shuffled labels"
+    )
+    """Whose F1 is chance: that of probes that learnt shuffled labels, or of these labels alone."""
 
     def run(self, run: "Run") -> Result:
         """The tables `layers`, `events` and `seeds`."""
-        from memloc.models.device import pick_device
-        from memloc.train.probe import Target, shuffled, train_probes
-
         noisy, n_classes = run.noisy, run.task.n_classes
         check_labels(run.task, noisy)
-        targets = {
-            "assigned": Target(noisy.assigned, n_classes),
-            "original": Target(noisy.original, n_classes),
-            "chance": Target(shuffled(noisy.original, self.seeds), n_classes),
-        }
-        vectors = run.vectors("final", self.last_layer)
-        probes = train_probes(vectors, targets, self, str(pick_device(run.device)))
+        probes = self._trained(run)
         once = np.ones((1, len(noisy.is_noisy)), dtype=np.int64)
         estimates = curves(probes, noisy.is_noisy, once, n_classes)
         tables = summarise(estimates, _resampled(probes, noisy.is_noisy, n_classes), self)
         about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(estimates)}
         return Result(self.name, {**tables, "seeds": _seeds_table(estimates, self.seeds)}, about)
+
+    def _trained(self, run: "Run") -> "dict[str, Probes]":
+        """The probes by what they learnt; `chance` learnt shuffled labels, or is these labels."""
+        from memloc.models.device import pick_device
+        from memloc.training.probes import Target, shuffled, train_probes
+
+        dealt = shuffled(run.noisy.original, self.seeds)
+        learnt = {"assigned": run.noisy.assigned, "original": run.noisy.original, "chance": dealt}
+        untrained = self.chance == "shuffled labels"
+        if untrained:
+            del learnt["chance"]
+        targets = {name: Target(labels, run.task.n_classes) for name, labels in learnt.items()}
+        vectors = run.vectors("final", self.last_layer)
+        probes = train_probes(vectors, targets, self, str(pick_device(run.device)))
+        return probes | {"chance": guessing(probes["original"], dealt)} if untrained else probes
 
     def cost(self, sizes: Sizes) -> float:
         """Three times the probes of all layers, and the vectors of one model."""
@@ -79,11 +93,17 @@ class LabelProbes(Method, ProbeSettings):
         return 3 * probes + sizes.examples * sizes.predict
 
 
+def guessing(probes: "Probes", dealt: IntArray) -> "Probes":
+    """As `probes`, but "predicting" at every layer the labels `dealt` (seeds, examples) to them."""
+    predicted = np.take_along_axis(dealt, probes.rows, axis=1)
+    return replace(probes, predicted=np.broadcast_to(predicted, probes.predicted.shape))
+
+
 def curves(
     probes: Mapping[str, "Probes"], is_noisy: BoolArray, counts: IntArray, n_classes: int
 ) -> dict[tuple[str, str], Curve]:
     """The three curves when example i is there `counts[:, i]` times, (draws, examples)."""
-    from memloc.train.probe import drawn_f1
+    from memloc.training.probes import drawn_f1
 
     found, classes = {}, range(n_classes)
     for examples, labels in CURVES:
@@ -113,7 +133,7 @@ def summarise(
         known = ~np.isnan(_over_seeds(resampled["noisy", "assigned"].f1)).all(1)
         found = {"memorisation": [own, memorisation(resampled, settings)[known]], **found}
     rows = [
-        event_row("label probes", name, event(own[0], others, first_layer, LEVEL), readable)
+        event_row("label probes", name, _event(own[0], others, settings), readable)
         for name, (own, others) in found.items()
     ]
     events = pd.DataFrame(rows)
@@ -122,24 +142,34 @@ def summarise(
 
 
 def memorisation(found: Mapping[tuple[str, str], Curve], settings: LabelProbes) -> BoolArray:
-    """Layers 1..L where, on noisy examples, F1 of assigned labels exceeds that of original ones."""
+    """Layers where, on noisy examples, F1 of assigned labels exceeds that of original ones.
+
+    The layers are those in which events are sought: `first_layer`..L, also in `ninety`.
+    """
     assigned, original = (
         _over_seeds(found["noisy", labels].f1) for labels in ("assigned", "original")
     )
-    return np.asarray(assigned > original + settings.margin)[:, 1:]
+    return np.asarray(assigned > original + settings.margin)[:, settings.first_layer :]
 
 
 def ninety(found: Mapping[tuple[str, str], Curve], settings: LabelProbes) -> BoolArray:
-    """Layers 1..L where F1 on clean examples has come so far from chance to its best.
+    """Layers where F1 on clean examples has come so far from chance to its best.
 
     Chance is the mean over layers, which shuffled labels do not know; where the best is not above
     it, that is never.
     """
     clean = found["clean", "original"]
-    f1 = _over_seeds(clean.f1)[:, 1:]
+    f1 = _over_seeds(clean.f1)[:, settings.first_layer :]
     chance = _over_seeds(clean.chance).mean(1, keepdims=True)
     span = f1.max(1, keepdims=True) - chance
     return np.asarray((span > 0) & (f1 - chance >= settings.share * span))
+
+
+def _event(own: BoolArray, others: BoolArray, settings: LabelProbes) -> Event:
+    """The first of the layers that holds, `own` (layers,) and `others` (resamples, layers)."""
+    found = event(own, others, first_layer, LEVEL)
+    ends = {name: getattr(found, name) for name in ("layer", "low", "high")}
+    return replace(found, **{n: layer + settings.first_layer - 1 for n, layer in ends.items()})
 
 
 def _resampled(
@@ -214,4 +244,6 @@ def _remarks(estimates: Mapping[tuple[str, str], Curve]) -> list[str]:
     without = np.isnan(estimates["noisy", "assigned"].f1[0, 0])
     if not without.any():
         return []
-    return [f"{without.sum()} of {len(without)} probe seeds have no noisy example to test on."]
+    return [
+        f"No noisy example to test on: {without.sum()} of {counted(len(without), 'probe seed')}."
+    ]

@@ -20,17 +20,18 @@ from memloc.models.packing import pack, training_logits, worth_packing
 from memloc.models.stack import BlockCall, Stack
 from memloc.records import IntArray, cannot_write
 from memloc.seeds import torch_seeded
-from memloc.train.evaluate import evaluating, length_batches, to_batch
+from memloc.training.predict import evaluating, length_batches, to_batch
 
 CALLS_MEMORY = 2**28
 """Bytes for how blocks are called (masks, positions), which every window asks for again."""
 
 
 class Plain:
-    """Logits by the model's own forward pass from the embeddings on; nothing is kept."""
+    """Logits from the embeddings on, with or without dropout there; nothing is kept."""
 
-    def __init__(self, stack: Stack, encoded: Encoded) -> None:
-        self._logits, self._encoded, self._device = training_logits(stack), encoded, stack.device
+    def __init__(self, stack: Stack, encoded: Encoded, *, dropout: bool) -> None:
+        self._logits = training_logits(stack) if dropout else stack.undropped_logits
+        self._encoded, self._device = encoded, stack.device
 
     def reach(self, layer: int) -> None:
         """Nothing to do: every pass starts from the embeddings."""

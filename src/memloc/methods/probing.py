@@ -10,20 +10,21 @@ from memloc.methods.base import Method, Sizes
 from memloc.methods.result import LayerScores
 from memloc.protocol import ProbeSettings
 from memloc.records import FloatArray, IntArray
-from memloc.score.depth import centres_of_gravity
-from memloc.score.uncertainty import CHUNK, Interval, bootstrap_counts
 from memloc.seeds import generator
 from memloc.settings import published
+from memloc.stats.depth import centres_of_gravity
+from memloc.stats.intervals import CHUNK, Interval, bootstrap_counts
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from memloc.models.hidden import Vectors
     from memloc.run import Run
-    from memloc.train.probe import Probes, Target
+    from memloc.training.probes import Probes, Target
 
 NOISY = 1
 """The class of the noise probes that counts."""
+UNLEARNT = "The probes did not learn: F1 is 0 in most layers, so their weights say little."
 NO_RISE = "F1 does not rise at any layer, so the layers have no centre of gravity."
 NO_NOISE = "No probe seed has a noisy example to test on, so F1 is 0 everywhere."
 
@@ -46,7 +47,7 @@ class Probing(Method, ProbeSettings):
     def run(self, run: "Run") -> LayerScores:
         """Rise of F1 per layer, its mean over probe seeds, never below zero."""
         from memloc.models.device import pick_device
-        from memloc.train.probe import train_probes
+        from memloc.training.probes import train_probes
 
         vectors = self._vectors(run)
         device = str(pick_device(run.device))
@@ -58,7 +59,7 @@ class Probing(Method, ProbeSettings):
     def _vectors(self, run: "Run") -> "Vectors":
         """(examples, L + 2, width): layers 0..L of the final weights, then layer 1 of θ_F."""
         from memloc.models.pair import check_pair
-        from memloc.train.vectors import vectors_of
+        from memloc.training.vectors import vectors_of
 
         final, frozen = run.load("final"), run.load("frozen")
         check_pair(final, frozen, "frozen")
@@ -69,7 +70,7 @@ class Probing(Method, ProbeSettings):
 
     def targets(self, run: "Run") -> "dict[str, Target]":
         """What probes learn: which examples are noisy, and the same dealt out anew (chance)."""
-        from memloc.train.probe import Target, shuffled
+        from memloc.training.probes import Target, shuffled
 
         is_noisy = run.noisy.is_noisy
         if is_noisy.all() or not is_noisy.any():
@@ -103,7 +104,7 @@ def summarise(
         (np.asarray(low), np.asarray(high)),
         _centre(weights, others, tails),
         tables=tables,
-        about={"resamples": len(resampled), **_why(noise, weights)},
+        about={"resamples": len(resampled), "remarks": _remarks(noise, weights)},
     )
 
 
@@ -137,7 +138,7 @@ def resampled_f1(probes: "Probes", n: int, n_resamples: int, rng: Generator) -> 
 
     One draw serves all layers and seeds; of an example, each seed sees it if it is a test example.
     """
-    from memloc.train.probe import drawn_f1
+    from memloc.training.probes import drawn_f1
 
     found = np.empty((n_resamples, *probes.f1.shape))
     step = max(1, CHUNK // n)
@@ -158,7 +159,9 @@ def _centre(weights: FloatArray, resampled: FloatArray, tails: list[float]) -> I
     return Interval(estimate, float(low), float(high), tails[1] - tails[0], n_dropped)
 
 
-def _why(noise: "Probes", weights: FloatArray) -> dict[str, str]:
+def _remarks(noise: "Probes", weights: FloatArray) -> list[str]:
     if not (noise.truth == NOISY).any():
-        return {"why": NO_NOISE}
-    return {} if weights.any() else {"why": NO_RISE}
+        return [NO_NOISE]
+    nowhere = (noise.f1[1:-1] == 0).all(1)  # layers 1..L
+    found = {UNLEARNT: nowhere.mean() > 0.5, NO_RISE: not weights.any()}
+    return [sentence for sentence, holds in found.items() if holds]

@@ -19,9 +19,9 @@ from memloc.records import (
     write_json,
     write_table,
 )
-from memloc.score.matrix import full_window, normalised, window_matrix
-from memloc.score.uncertainty import Interval, window_intervals
 from memloc.seeds import generator
+from memloc.stats.intervals import Interval, window_intervals
+from memloc.stats.windows import full_window, normalised, window_matrix
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,9 +25,9 @@ from memloc.protocol import FineTuneSettings
 from memloc.records import BoolArray, IntArray, read_json, versions, write_json
 from memloc.run import Run
 from memloc.seeds import generator
-from memloc.train.evaluate import evaluating, length_batches
-from memloc.train.finetune import Objective, learning, train_epoch
-from memloc.train.gathering import Parameters
+from memloc.training.gathering import Parameters, merged
+from memloc.training.loop import Objective, counted_groups, learning, train_epoch
+from memloc.training.predict import evaluating, length_batches
 
 MEMORY = 2**30
 """Bytes for the states below a window; more of them go to a file."""
@@ -50,7 +50,7 @@ class Setup:
     pretrained: list[list[Tensor]]
     """The parameters of each block before fine-tuning."""
     after: tuple[str, ...]
-    """Names of the parameters after the last block, which always learn."""
+    """Names of the parameters after the last block that learn with every window."""
     forward: Prefix | Plain
     labels: Tensor
     """Assigned ones, of all examples."""
@@ -81,17 +81,18 @@ def prepared(run: Run, settings: Retraining, memory: int = MEMORY) -> Iterator[S
     stack, encoded = final.stack, run.encode(final)
     train, held_out = _split(run, settings.seed)
     folder = run.work(settings.name)
-    training = _training(run, settings)
+    training, parts = _training(run, settings), find_parts(stack)
+    still = () if settings.trains_pooler else parts.pooler
     forward: Prefix | Plain
-    if settings.frozen_dropout:
-        forward = Plain(stack, encoded)
+    if settings.frozen_dropout or training.clip_over == "all":
+        forward = Plain(stack, encoded, dropout=settings.frozen_dropout)
     else:
         forward = Prefix(stack, encoded, folder, memory)
     try:
         yield Setup(
             stack=stack,
             pretrained=[[p.detach() for p in b.parameters()] for b in pretrained.stack.blocks],
-            after=find_parts(stack).after,
+            after=tuple(name for name in parts.after if name not in still),
             forward=forward,
             labels=torch.from_numpy(run.noisy.assigned).to(stack.device),
             lengths=encoded.lengths,
@@ -131,9 +132,10 @@ def outcome_of(setup: Setup, window: range, advance: Advance = lambda _: None) -
 def retrain_window(setup: Setup, window: range, advance: Advance = lambda _: None) -> WindowOutcome:
     """Reset a window, train it and what follows the blocks, and see which labels are lost."""
     groups = setup.learning_in(window)
+    counted = counted_groups(setup.stack, groups, setup.settings)
     setup.forward.reach(window.start)
     with _reset(setup, window, groups):
-        with learning(setup.stack.model, groups) as tensors:
+        with learning(setup.stack.model, [*groups, *counted]) as tensors:
             if not setup.frozen_dropout:
                 for index in set(range(setup.stack.depth)) - set(window):
                     setup.stack.blocks[index].eval()
@@ -142,9 +144,10 @@ def retrain_window(setup: Setup, window: range, advance: Advance = lambda _: Non
                 logits=lambda rows: setup.forward.logits(setup.train[rows]),
                 labels=setup.labels[setup.train],
                 lengths=setup.lengths[setup.train],
-                tensors=_merged(tensors),
+                tensors=_merged(tensors[: len(groups)]),
                 parameters=_merged(groups),
                 settings=setup.settings,
+                counted=merged(tensors[len(groups) :]),
             )
             for epoch in range(1, setup.settings.epochs + 1):
                 train_epoch([objective], setup.seed, epoch, advance)

@@ -7,8 +7,8 @@ import numpy as np
 from memloc.methods.base import Method, Sizes
 from memloc.methods.result import LayerScores, Outcomes, from_outcomes
 from memloc.progress import track
-from memloc.score.matrix import windows
 from memloc.settings import ours, paper, published
+from memloc.stats.windows import windows
 
 if TYPE_CHECKING:
     from memloc.run import Run
@@ -30,6 +30,8 @@ class Retraining(Method):
     """Order of the data."""
     frozen_dropout: bool = ours(False)
     """Whether the frozen blocks run with dropout."""
+    trains_pooler: bool = ours(True)
+    """Whether the pooler learns with the window, as head and final norm do."""
     normalise: bool = paper(True, "§3.1")
     """Whether the error of the full window counts as 1.0."""
     widths: tuple[int, ...] | None = ours(None)
@@ -64,7 +66,7 @@ class Retraining(Method):
         """A window learns from its first layer on: on average that many of all layers."""
         depth = sizes.depth
         learnt = self.epochs * (sizes.examples - 2 * sizes.noisy) * sizes.update
-        share = (2 * depth + 1) / (3 * depth)
+        share = 1.0 if self.frozen_dropout else (2 * depth + 1) / (3 * depth)
         return len(self.windows(depth)) * (share * learnt + 2 * sizes.noisy * sizes.predict)
 
 

@@ -18,8 +18,8 @@ from memloc.data.encode import Encoded
 from memloc.models.repeat import Repeater
 from memloc.models.stack import Prepared, Stack, at_positions
 from memloc.records import IntArray
-from memloc.score.matrix import windows
-from memloc.train.evaluate import evaluating, to_batch
+from memloc.stats.windows import windows
+from memloc.training.predict import evaluating, to_batch
 
 MEMORY = 2**30
 """Bytes that a sweep may use besides the weights."""

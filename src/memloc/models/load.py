@@ -1,6 +1,5 @@
 """Model and tokenizer for a name or folder: local first, hub second; pad and separator tokens."""
 
-import difflib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from memloc.errors import MemlocError, ModelError, in_words
 from memloc.models import tiny
-from memloc.models.catalogue import known_models
-from memloc.models.refuse import refuse_folder, refuse_no_numbers, setting
+from memloc.models.places import checkpoint_folder, no_such_model, source_of
+from memloc.models.refuse import refuse_no_numbers, setting
 from memloc.models.stack import Stack
 from memloc.seeds import torch_seeded
 
@@ -77,8 +76,7 @@ def load_model(
 ) -> Classifier:
     """A classifier with a head for these labels; a head that has to be made comes from `seed`."""
     options = options or LoadOptions()
-    source = _source(name)
-    refuse_folder(name, Path(source))
+    source = source_of(name)
     # Weights that are made in inference mode could never be trained.
     with quiet(), _as_model_error(name), torch_seeded(seed, "head"), torch.inference_mode(False):
         config = _config(source, label_names, options)
@@ -109,9 +107,7 @@ def load_model(
 def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classifier:
     """A classifier that was trained and saved: every weight must be there, and no other."""
     options = options or LoadOptions()
-    if not folder.is_dir():
-        raise ModelError(f"{folder} is not a checkpoint: there is no such folder.")
-    refuse_folder(str(folder), folder)
+    checkpoint_folder(folder)
     with quiet(), _as_model_error(str(folder)):
         # Said outright: left open, transformers asks on the terminal whether to run code.
         config = AutoConfig.from_pretrained(folder, trust_remote_code=options.remote_code)
@@ -134,18 +130,6 @@ def separator_of(tokenizer: Any) -> str:
 
 def _label_names(config: Any) -> list[str]:
     return [str(config.id2label[i]) for i in sorted(config.id2label)]
-
-
-def _source(name: str) -> str:
-    if name.startswith("tiny-") and not Path(name).is_dir():
-        return str(tiny.folder(name))
-    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
-    path = Path(name).expanduser()
-    if looks_local and not path.is_dir():
-        raise ModelError(
-            f"There is no folder {name}; give a folder with config.json or a hub name."
-        )
-    return str(path) if path.is_dir() else name
 
 
 def _config(source: str, label_names: Sequence[str], options: LoadOptions) -> Any:
@@ -287,9 +271,4 @@ def _why_not(name: str, error: Exception) -> str:
             f"{name} cannot be loaded as a classifier, it may be damaged or of a kind that has no "
             f"classifier: {reason}"
         )
-    known = [row.name for row in known_models()]
-    near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
-    return (
-        f"Model {name!r} is no folder here, and the hub did not give it.{near} Without access to "
-        f"the hub, give the path of a folder that `save_pretrained` wrote. (Hub: {reason})"
-    )
+    return no_such_model(name, reason)

@@ -19,6 +19,8 @@ class Parts:
     """Each block's own."""
     after: tuple[str, ...]
     """After the last block: final norm, pooler, head."""
+    pooler: tuple[str, ...]
+    """Those of them that are the body's pooler; few models have one."""
 
 
 def find_parts(stack: Stack) -> Parts:
@@ -28,10 +30,13 @@ def find_parts(stack: Stack) -> Parts:
     in_blocks = {name for block in blocks for name in block}
     outside = {n: p for n, p in stack.model.named_parameters() if n not in in_blocks}
     before = _used_before(stack, outside)
+    pooler = getattr(stack.model.base_model, "pooler", None)
+    pooled = {id(p) for p in pooler.parameters()} if isinstance(pooler, nn.Module) else set()
     return Parts(
         embeddings=tuple(n for n in outside if n in before),
         blocks=blocks,
         after=tuple(n for n in outside if n not in before),
+        pooler=tuple(n for n, p in outside.items() if id(p) in pooled),
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,17 +33,6 @@ def explained(model: Any) -> Iterator[None]:
             f"{type(model).__name__} cannot be used: tried on a few tokens, it ended with an "
             f"error: {in_words(error)}."
         ) from error
-
-
-def refuse_folder(name: str, folder: Path) -> None:
-    """A folder, where it is one, holds a whole model and no adapter."""
-    if (folder / "adapter_config.json").is_file():
-        raise ModelError(
-            f"{name} holds an adapter (PEFT), which memloc does not read: merge it into its base "
-            "model and save that (`model.merge_and_unload().save_pretrained(...)`)."
-        )
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        raise ModelError(f"{name} is not a model folder: it has no config.json.")
 
 
 def refuse_no_numbers(name: str, model: Any) -> None:

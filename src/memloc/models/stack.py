@@ -80,6 +80,12 @@ class Stack:
         with self._replaced_output(lambda out: _spread(at_positions(out, positions), out)):
             return forward(self.model, batch)
 
+    def undropped_logits(self, batch: Batch) -> Tensor:
+        """The same with no dropout before the first block; each block is in its own mode."""
+        with undropped(self.model):
+            prepared = self.prepare(batch)
+        return self.finish(at_positions(self.run_all(prepared), prepared.positions))
+
     def prepare(self, batch: Batch) -> Prepared:
         """Run the embeddings and note how each block would be called; the blocks do not run."""
         states: list[Tensor] = []
@@ -155,6 +161,18 @@ class Stack:
 
 
 _BlockStandIn = Callable[[Tensor, tuple[Any, ...], dict[str, Any]], Tensor]
+
+
+@contextmanager
+def undropped(model: nn.Module) -> Iterator[None]:
+    """While active, nothing is dropped; the mode of every module is put back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def find_blocks(model: PreTrainedModel) -> nn.ModuleList:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memloc import paths
-from memloc.config import read_study
 from memloc.errors import StoreError
+from memloc.methods.base import by_reference
 from memloc.methods.result import read_about
 from memloc.protocol import Protocol, preset
 from memloc.records import read_columns
 from memloc.results.columns import COLUMNS, KEY, PLANT
 from memloc.results.planted import control_tables
 from memloc.run import Run, RunRecord, at_the_end
+from memloc.study.config import read_study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,7 +171,7 @@ def load_results(path: str | Path) -> Results:
         runs=_stacked("runs", rows),
         training=_stacked("training", [(key, curve) for key, curve in curves if len(curve)]),
         **{name: _stacked(name, found) for name, found in _collected(runs).items()},
-        **control_tables(planted, _collected(planted), protocol.control),
+        **control_tables(planted, _collected(planted, needed), protocol.control),
         commands=(*_commands(runs), *_commands(planted)),
         method_settings=_method_settings(runs),
     )
@@ -232,11 +233,19 @@ def _protocol(folder: Path, records: Sequence[RunRecord]) -> Protocol:
     return preset(records[0].settings.preset if records else "paper")
 
 
-def _collected(runs: Iterable[tuple[dict[str, Any], Run]]) -> dict[str, list[Any]]:
-    """The tables of all methods of some runs, each with its run's key, by what they are here."""
+def _collected(
+    runs: Iterable[tuple[dict[str, Any], Run]], reference_at_least: float = 0.0
+) -> dict[str, list[Any]]:
+    """The tables of all methods of some runs, each with its run's key, by what they are here.
+
+    Layers of a reference that did not learn its own labels undo anything, so such are left out.
+    """
     found: dict[str, list[Any]] = {name: [] for name in TABLES}
     for key, run in runs:
+        learnt = at_the_end(run.training(), "original", "accuracy")
         for about in _abouts(run):
+            if learnt < reference_at_least and about["method"] in by_reference():
+                continue
             is_localiser = "mcog" in about["tables"]
             names = ANALYSED.get(about["method"], {})
             if is_localiser:
@@ -244,7 +253,8 @@ def _collected(runs: Iterable[tuple[dict[str, Any], Run]]) -> dict[str, list[Any
             for table, name in names.items():
                 if table in about["tables"]:
                     rows = read_columns(about["folder"] / f"{table}.parquet")
-                    method = {"method": about["method"]} if is_localiser else {}
+                    remark = " ".join(about["about"].get("remarks", []))
+                    method = {"method": about["method"], "remark": remark} if is_localiser else {}
                     found[name].append(({**key, **method}, rows))
     return found
 

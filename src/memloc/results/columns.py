@@ -15,13 +15,13 @@ _AFTER_KEY: dict[str, tuple[str, ...]] = {
         *("training", "epoch", "loss", "accuracy", "macro_f1", "noisy_accuracy", "clean_accuracy"),
         *("noisy_as_original", "validation_accuracy", "seconds"),
     ),
-    "layers": ("method", "layer", "weight", "low", "high"),
-    "mcog": ("method", "mcog", "low", "high"),
+    "layers": ("method", "layer", "weight", "low", "high", "remark"),
+    "mcog": ("method", "mcog", "low", "high", "remark"),
     "windows": ("method", "first", "last", "error", "clean_error", "normalised", "n_noisy"),
     "reverted": ("method", "example", "first", "last", "wrong"),
     "examples": ("example", "text", "original", "assigned", "is_noisy"),
     "gradients": ("kind", "norm", "layer", "value"),
-    "noise_probes": ("layer", "f1", "low", "high", "chance"),
+    "noise_probes": ("layer", "f1", "low", "high", "chance", "remark"),
     "centroids": (
         *("variant", "layer", "kind", "mean", "low", "high", "mean_low", "mean_high"),
         *("separability", "by_chance", "separable"),
@@ -30,6 +30,7 @@ _AFTER_KEY: dict[str, tuple[str, ...]] = {
     "label_probes": ("layer", "examples", "labels", "f1", "low", "high", "chance"),
     "generalisation": (
         *("score", "clean_score", "low", "high", "clean_low", "clean_high"),
+        *("majority", "normalised", "normalised_low", "normalised_high"),
         *("validation_score", "models"),
     ),
     "memorisation": (
@@ -40,7 +41,7 @@ _AFTER_KEY: dict[str, tuple[str, ...]] = {
         *("first", "last", "method", "chance", "mrr", "auroc"),
         *("validation", "k", "accuracy"),
     ),
-    "control_layers": (*PLANT, "method", "layer", "weight", "low", "high", "undone"),
+    "control_layers": (*PLANT, "method", "layer", "weight", "low", "high", "undone", "remark"),
     "control_gradients": (*PLANT, "norm", "kind", "layer", "value"),
     "plants": (
         *(*PLANT, "learning_rate", "tries", "training_accuracy", "noisy_accuracy"),

@@ -9,8 +9,8 @@ from memloc.methods.gradients import norms_from, variants
 from memloc.protocol import ControlSettings
 from memloc.results.columns import COLUMNS
 from memloc.run import Run
-from memloc.score.agreement import accuracy_at_k
-from memloc.score.planted import null_claims, plant_scores
+from memloc.stats.agreement import accuracy_at_k
+from memloc.stats.planted import null_claims, plant_scores
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,0 +1,161 @@
+"""Makes a run of checkpoints and a data file that somebody already has."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memloc.data.own import read_held_out, read_noisy_examples
+from memloc.errors import DataError, SettingsError
+from memloc.identity import hash_checkpoint, hash_weights
+from memloc.lock import RUN, Lock
+from memloc.protocol import Protocol
+from memloc.protocol import preset as preset_called
+from memloc.records import Examples, Task
+from memloc.request import request
+from memloc.run import Accuracies, Checkpoint, Run, RunRecord, TaskRecord, begin
+
+if TYPE_CHECKING:
+    from memloc.models.load import Classifier
+
+NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
+
+
+def adopt(  # noqa: PLR0913 - each is something that people have or do not have
+    folder: str | Path,
+    *,
+    final: str | Path,
+    data: str | Path,
+    text: str = "text",
+    pair: str | None = None,
+    label: str = "label",
+    original: str | None = None,
+    flag: str | None = None,
+    held_out: str | Path | None = None,
+    reference: str | Path | None = None,
+    pretrained: str | Path | None = None,
+    memorised: str | Path | None = None,
+    frozen: str | Path | None = None,
+    seed: int = 1,
+    preset: str = "paper",
+    settings: Mapping[str, Any] | None = None,
+    train_missing: bool = False,
+    device: str = "auto",
+) -> Run:
+    """Make a run in `folder` of checkpoints and of the file that they were trained on.
+
+    `final` was fine-tuned on the noisy labels (column `label`); `original` names the column of the
+    labels before noise, or `flag` one that is true where the label is wrong. The other weights are
+    needed by some methods only: `reference` (fine-tuned on the original labels), `pretrained`,
+    `memorised` (at near-ceiling accuracy), `frozen` (only the head trained). `train_missing` makes
+    reference and frozen weights from `pretrained`, by the settings of `preset` with `settings`.
+
+    Checkpoints stay where they are and are known by their contents; the data are copied.
+    """
+    given = {"final": final, "reference": reference, "memorised": memorised, "frozen": frozen}
+    places = {name: Path(place) for name, place in given.items() if place is not None}
+    if train_missing and pretrained is None:
+        raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
+    loaded = _load(places, pretrained)
+    names = list(loaded["final"].label_names)
+    examples, noisy = read_noisy_examples(
+        Path(data), text=text, label=label, pair=pair, original=original, flag=flag, known=names
+    )
+    columns = {"text": text, "label": original or label, "pair": pair}
+    unseen = read_held_out(Path(held_out), columns, names) if held_out else NO_EXAMPLES
+    train = Examples(examples.parts, noisy.original)
+    name = Path(data).name.split(".")[0]
+    task = Task(name, "own", tuple(names), train, unseen, unseen, f"file: {data}")
+    protocol = preset_called(preset).replace(settings or {})
+    record = RunRecord(
+        made_by="adopt",
+        model=str(pretrained or final),
+        weights_hash=hash_weights(loaded["final"].model.named_parameters()),
+        depth=loaded["final"].stack.depth,
+        width=loaded["final"].stack.width,
+        seed=seed,
+        task=TaskRecord.of(task, noisy),
+        settings=protocol.for_run(),
+        adopted=_checkpoints(places, pretrained, loaded),
+        command=request(),
+    )
+    run = begin(Path(folder), task, noisy, record)
+    if run.record.final is None:
+        run = run.note(final=_accuracies(run, device))
+    return _with_missing(run, protocol, device) if train_missing else run
+
+
+def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[str, Classifier]":
+    """Every set of weights, each checked against the final one."""
+    from memloc.models.check import require_agreement
+    from memloc.models.load import LoadOptions, load_checkpoint, load_model
+    from memloc.models.pair import check_pair
+
+    loaded = {"final": load_checkpoint(places["final"])}
+    require_agreement(loaded["final"])
+    for name, place in places.items():
+        if name != "final":
+            loaded[name] = load_checkpoint(place)
+    if pretrained is not None:
+        depth = loaded["final"].stack.depth
+        loaded["pretrained"] = load_model(
+            str(pretrained), loaded["final"].label_names, options=LoadOptions(depth=depth)
+        )
+    for name, other in loaded.items():
+        if name != "final":
+            check_pair(loaded["final"], other, name)
+    return loaded
+
+
+def _checkpoints(
+    places: Mapping[str, Path], pretrained: str | Path | None, loaded: "Mapping[str, Classifier]"
+) -> dict[str, Checkpoint]:
+    found = {
+        name: Checkpoint(
+            path=str(place.resolve()),
+            files=hash_checkpoint(place),
+            hash=hash_weights(loaded[name].model.named_parameters()),
+        )
+        for name, place in places.items()
+    }
+    if pretrained is not None:
+        start, place = loaded["pretrained"], Path(pretrained)
+        own = ((n, p) for n, p in start.model.named_parameters() if n not in start.new_weights)
+        found["pretrained"] = Checkpoint(
+            path=str(place.resolve()) if place.is_dir() else str(pretrained),
+            files=hash_checkpoint(place) if place.is_dir() else "",
+            hash=hash_weights(own),
+        )
+    return found
+
+
+def _accuracies(run: Run, device: str) -> Accuracies:
+    from memloc.models.device import suitable_threads
+    from memloc.training.predict import accuracies, predict
+
+    final = Run.open(run.folder, device).load("final")
+    with suitable_threads(run.record.width):
+        predicted = predict(final.stack, run.encode(final)).argmax(1)
+    found = accuracies(predicted, run.noisy.assigned, run.noisy)
+    names = {"noisy": "noisy_accuracy", "clean": "clean_accuracy", "training": "accuracy"}
+    return Accuracies(**{name: found[column] for name, column in names.items()})
+
+
+def _with_missing(run: Run, protocol: Protocol, device: str) -> Run:
+    """Train the reference and frozen weights that were not given."""
+    from memloc.models.load import LoadOptions
+    from memloc.training.recipe import Recipe, make_weights
+
+    if (run.noisy.original < 0).any():
+        raise DataError(
+            "Reference weights are trained on the original labels, which are not known here, only "
+            "which labels are wrong: give a column of original labels with --original."
+        )
+    adopted = run.record.adopted["pretrained"]
+    options = LoadOptions(depth=run.depth)
+    recipe = Recipe(adopted.path, run.task, run.seed, protocol, run.noisy, options, device)
+    missing = {"reference": "original", "frozen": "frozen"}
+    with Lock(run.folder, RUN):
+        left = [training for name, training in missing.items() if not run.has(name)]
+        return make_weights(recipe, run, left)

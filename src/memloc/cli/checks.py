@@ -1,0 +1,53 @@
+"""What can be refused before torch is loaded, which takes many seconds."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from memloc.errors import ModelError, lookup
+
+
+def check_model(name: str, depth: int | None = None) -> None:
+    """Refuse a model that is not there, and layers that it does not have."""
+    from memloc.models.known import known_models
+    from memloc.study.sizes import config_of, shape_of
+
+    if name not in {row.name for row in known_models()}:
+        config_of(name)
+    with suppress(ModelError):  # what is wrong with its configuration is seen in loading it
+        shape_of(name, depth)
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that no machine has."""
+    from memloc.study.checks import DEVICES
+
+    lookup("device", name.split(":", maxsplit=1)[0], dict.fromkeys(DEVICES))
+
+
+def check_training(folder: Path, weights: Iterable[str]) -> None:
+    """Refuse weights that do not exist, and a folder in which another process trains."""
+    from memloc.lock import RUN, refuse_if_busy
+    from memloc.run import WEIGHTS
+
+    for name in weights:
+        lookup("set of weights", name, WEIGHTS)
+    refuse_if_busy(folder, RUN)
+
+
+def check_checkpoints(folders: Iterable[str | None], pretrained: str | None) -> None:
+    """Refuse checkpoints that are not there."""
+    from memloc.models.places import checkpoint_folder
+
+    for folder in folders:
+        if folder is not None:
+            checkpoint_folder(Path(folder))
+    if pretrained is not None:
+        check_model(pretrained)
+
+
+def check_columns(data: Path, columns: Sequence[str | None]) -> None:
+    """Refuse a file that is not there or cannot be read, and columns that it does not have."""
+    from memloc.data.tables import read_columns
+
+    read_columns(data, [column for column in columns if column is not None])

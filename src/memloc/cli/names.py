@@ -1,0 +1,71 @@
+"""What there is to work with: tasks, models and the constants of the method."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from memloc import console
+from memloc.cli.checks import check_model
+from memloc.cli.options import AnyFormat, AsJson, Depth, ModelName, RemoteCode
+
+
+def tasks(category: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
+    """List the tasks: the embedded suite and the paper's twelve.
+
+    Example: `memloc tasks --category nlu`
+    """
+    from memloc.data.tasks import known_tasks
+    from memloc.errors import lookup
+
+    rows = [asdict(row) for row in known_tasks().values()]
+    if category is not None:
+        lookup("category", category, dict.fromkeys(row["category"] for row in rows))
+        rows = [row for row in rows if row["category"] == category]
+    console.show_rows(rows, as_json)
+
+
+def models(as_json: AsJson = False) -> None:
+    """List the embedded models and those of the paper; any other classifier works as well.
+
+    Example: `memloc models`
+    """
+    from memloc.models.known import known_models
+
+    console.show_rows([asdict(row) for row in known_models()], as_json)
+
+
+def check(
+    model: ModelName,
+    depth: Depth = None,
+    remote_code: RemoteCode = False,
+    any_format: AnyFormat = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether memloc can work with a model, and what it found there.
+
+    Example: `memloc check tiny-opt`
+    """
+    check_model(model, depth)
+
+    from memloc.models import check as checking
+    from memloc.models.load import LoadOptions
+
+    report = checking.check_model(model, LoadOptions(remote_code, any_format, depth))
+    console.show_record(asdict(report), as_json)
+
+
+def protocol(
+    preset: Annotated[str, typer.Argument(help="paper, reference or demo.")] = "paper",
+    diff: Annotated[str | None, typer.Option(help="Only what differs from this preset.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print every constant of the method and where it comes from.
+
+    Example: `memloc protocol paper --diff reference`
+    """
+    from memloc.explain import compare, describe
+    from memloc.protocol import preset as named
+
+    rows = describe(named(preset)) if diff is None else compare(named(preset), named(diff))
+    console.show_rows(rows, as_json)

@@ -1,0 +1,305 @@
+"""A study's results with what follows from them, each computed once."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from memloc.methods.base import by_reference
+from memloc.protocol import Protocol
+from memloc.records import FloatArray
+from memloc.reporting.means import usual_depth, wilson_ends
+from memloc.results import Results, Reverted
+from memloc.stats import claims
+from memloc.stats.depth import event_depth
+
+RUN = ["task", "model", "seed"]
+POINT = ["task", "model"]
+BINARY = "-binary"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What figures, tables and sentences are made of; only runs that memorised count.
+
+    What the reference decides counts only where the reference learnt its own labels.
+    """
+
+    results: Results
+    resamples: int = claims.RESAMPLES
+    """For the intervals of correlations."""
+
+    @property
+    def protocol(self) -> Protocol:
+        """The study's settings."""
+        return self.results.protocol
+
+    def memorised(self, name: str) -> pd.DataFrame:
+        """A table of the results, without runs that did not memorise.
+
+        Without rows that an unlearnt reference decided, too: swapping, centroids of variants.
+        """
+        table: pd.DataFrame = getattr(self.results, name)
+        runs = self.results.runs
+        kept = runs.loc[runs["memorised"].astype(bool), RUN]
+        if table.empty:
+            return table
+        found = self._by_learnt_references(table.merge(kept, on=RUN))
+        return self._weighed(found) if name == "mcog" else found
+
+    def _weighed(self, mcog: pd.DataFrame) -> pd.DataFrame:
+        """A table of M-CoG as the protocol has them: of each seed, or of the mean weights."""
+        if self.protocol.summary.mcog == "mean over seeds":
+            return mcog
+        return claims.weigh_mean_weights(mcog, self.results.layers)
+
+    @cached_property
+    def unlearnt(self) -> pd.DataFrame:
+        """Runs that memorised, but whose reference weights do not know their own labels."""
+        runs, needed = self.results.runs, self.protocol.verdict.noisy_at_least
+        return runs[runs["memorised"].astype(bool) & (runs["reference_accuracy"] < needed)]
+
+    def outcomes_of(self, run: pd.DataFrame) -> list[Reverted]:
+        """What windows of one run (a row of `runs`) revert, by methods that can be trusted."""
+        found = self.results.outcomes_of(run)
+        if run[RUN].merge(self.unlearnt[RUN]).empty:
+            return found
+        return [each for each in found if each.method not in by_reference()]
+
+    def _by_learnt_references(self, table: pd.DataFrame) -> pd.DataFrame:
+        decided = pd.Series(False, index=table.index)
+        if "method" in table:
+            decided |= table["method"].isin(by_reference())
+        if "variant" in table:
+            decided |= table["variant"] != "plain"
+        if self.unlearnt.empty or not decided.any():
+            return table
+        unlearnt = pd.MultiIndex.from_frame(self.unlearnt[RUN])
+        left_out = decided & pd.MultiIndex.from_frame(table[RUN]).isin(unlearnt)
+        return table[~left_out].reset_index(drop=True)
+
+    def whole(self, name: str) -> pd.DataFrame:
+        """The same without binarised tasks, which are only compared with the whole ones."""
+        table = self.memorised(name)
+        return table[~table["task"].astype(str).str.endswith(BINARY)]
+
+    def first_runs(self) -> list[pd.DataFrame]:
+        """One row of `runs` a task and model: of those that memorised, the least seed."""
+        runs = self.results.runs
+        kept = runs[runs["memorised"].astype(bool)]
+        rows = kept.groupby(["task", "model"], sort=False)["seed"].idxmin()
+        return [runs.loc[[row]] for row in rows]
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """Events with the depth of their model; nothing swapped."""
+        runs = self.results.runs[[*RUN, "depth"]]
+        events = self.memorised("events")
+        return events[events["variant"] == "plain"].merge(runs, on=RUN)
+
+    @cached_property
+    def depths(self) -> pd.DataFrame:
+        """How deep memorisation is by every measure: `claims.depths`."""
+        return self._depths(self.memorised("events"), self.memorised("mcog"))
+
+    @cached_property
+    def main_depths(self) -> pd.DataFrame:
+        """The same of the main study: without binarised tasks and the larger models."""
+        return self._depths(self._main("events"), self._main("mcog"))
+
+    def _depths(self, events: pd.DataFrame, mcog: pd.DataFrame) -> pd.DataFrame:
+        if mcog.empty and events.empty:
+            return pd.DataFrame(columns=["task", "model", "measure", "depth", "layers"])
+        return claims.depths(events, mcog, self.results.runs)
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """Depth by every measure beside how well the task generalises, both with their ends."""
+        if self.main_depths.empty:
+            return pd.DataFrame()
+        depths = self.main_depths.merge(depth_ends(self), on=[*POINT, "measure"], how="left")
+        return depths.merge(score_ends(self), on=POINT).dropna(subset=["score", "depth"])
+
+    @cached_property
+    def table_2(self) -> pd.DataFrame:
+        """Depth and generalisation, correlated over tasks."""
+        if self.points.empty:
+            return pd.DataFrame()
+        scores = claims.task_scores(self._main("runs"), self._main("generalisation"))
+        return claims.depth_and_generalisation(
+            self.main_depths, scores, settings=self.protocol.agreement, resamples=self.resamples
+        )
+
+    def _main(self, name: str) -> pd.DataFrame:
+        """A table without binarised tasks and without the larger models, if there are others."""
+        table = self.whole(name)
+        is_large = table["model"].isin(self._large)
+        return table if is_large.all() else table[~is_large]
+
+    def usual(self, table: pd.DataFrame) -> pd.DataFrame:
+        """A table without models that have more or fewer layers than most."""
+        runs = self.results.runs
+        same = runs.loc[runs["depth"] == usual_depth(runs), "model"]
+        return table[table["model"].isin(same)]
+
+    @cached_property
+    def _large(self) -> list[str]:
+        """Models with more layers than most: those of appendix B."""
+        runs = self.results.runs
+        return list(dict.fromkeys(runs.loc[runs["depth"] > usual_depth(runs), "model"]))
+
+    @cached_property
+    def agreement(self) -> pd.DataFrame:
+        """Coefficients between methods and between models, of M-CoG and of layer weights."""
+        parts = []
+        for what, (name, column) in COMPARED.items():
+            values = self.whole(name)
+            if len(values):
+                if column == "mcog":  # models may have other depths
+                    values = values.assign(mcog=_share_of_layers(values, self.results.runs))
+                for between, compare in COMPARISONS.items():
+                    settings = self.protocol.agreement
+                    found = compare(values, column, settings, resamples=self.resamples)
+                    parts.append(found.assign(what=what, between=between))
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+    @cached_property
+    def order_agreement(self) -> pd.DataFrame:
+        """Whether models order the tasks alike, by each method: `claims.order_agreement`."""
+        settings, resamples = self.protocol.agreement, self.resamples
+        return claims.order_agreement(self._main("mcog"), settings, resamples=resamples)
+
+    @cached_property
+    def event_agreement(self) -> pd.DataFrame:
+        """Whether centroids and label probes tell of the same events."""
+        if self.main_depths.empty:
+            return pd.DataFrame()
+        settings = self.protocol.agreement
+        return claims.event_agreement(self.main_depths, settings, resamples=self.resamples)
+
+    @cached_property
+    def size_agreement(self) -> pd.DataFrame:
+        """Whether larger models, by name or by depth, put memorisation of the same tasks deeper."""
+        depths = self.depths[~self.depths["task"].astype(str).str.endswith(BINARY)]
+        models, larger = list(dict.fromkeys(depths["model"])), set(self._large)
+        small = [name for name in models if name not in larger]
+        parts = [
+            claims.size_agreement(
+                depths, large, small, self.protocol.agreement, resamples=self.resamples
+            ).assign(large=large)
+            for large in models
+            if large in larger and small
+        ]
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+    @cached_property
+    def binary(self) -> dict[str, str]:
+        """Tasks whose binarised version is there, too."""
+        tasks = set(self.results.runs["task"])
+        return {t: f"{t}{BINARY}" for t in sorted(tasks) if f"{t}{BINARY}" in tasks}
+
+    @cached_property
+    def binarisation(self) -> pd.DataFrame:
+        """Tasks with all their classes beside those with two."""
+        if not self.binary or self.binary_depths.empty:
+            return pd.DataFrame()
+        settings, resamples = self.protocol.agreement, self.resamples
+        return claims.binarisation(self.binary_depths, self.binary, settings, resamples=resamples)
+
+    @cached_property
+    def binary_depths(self) -> pd.DataFrame:
+        """Depths of tasks with all their classes and with two, of the seeds that have both."""
+        found = self._depths(self.paired("events", "event"), self.paired("mcog", "method"))
+        by_task = self.protocol.summary.binarised_events == "task means"
+        return claims.over_models(found) if by_task and len(found) else found
+
+    def paired(self, name: str, by: str) -> pd.DataFrame:
+        """A table of tasks with all their classes and with two, of the seeds that have both."""
+        found = claims.same_seeds(self.memorised(name), self.binary, by)
+        return self._weighed(found) if name == "mcog" else found
+
+    @cached_property
+    def single_layers(self) -> pd.DataFrame:
+        """Figure 4: what changing one layer does at most, one row per run and method."""
+        same_layer = self.protocol.summary.single_layer == "largest mean"
+        return single_layers(self.whole("windows"), same_layer=same_layer)
+
+
+def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:
+    """The windows of one layer with the largest errors, with Wilson intervals.
+
+    Of each seed, or, if `same_layer`, of the layers' means over seeds: then errors are divided by
+    that of all layers where layer weights are, but the difference to clean ones stays a plain one.
+    """
+    run, point = [*RUN, "method"], [*POINT, "method"]
+    low, high = wilson_ends(*(windows[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
+    difference = windows["error"] - windows["clean_error"]
+    found = windows.assign(low=low, high=high, difference=difference)
+    if same_layer:
+        # Errors of a run are divided by one number; NaN where no error is above zero.
+        most = windows.groupby(run)[["normalised", "error"]].transform("max")
+        share = (most["normalised"] / most["error"]).fillna(1.0)
+        ends = {end: found[end] * share for end in ("low", "high")}
+        found = found.assign(error=found["normalised"], **ends).dropna(subset="error")
+    single = found[found["first"] == found["last"]]
+    if not same_layer:
+        return _largest(single, run)
+    means = single.groupby([*point, "first"])[["error"]].mean().reset_index()
+    return single.merge(_largest(means, point)[[*point, "first"]])
+
+
+def _largest(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """Of each group the row with the largest error; of several, the first."""
+    return table.loc[table.groupby(key)["error"].idxmax()] if len(table) else table
+
+
+def _share_of_layers(mcog: pd.DataFrame, runs: pd.DataFrame) -> FloatArray:
+    depth = mcog.merge(runs[[*RUN, "depth"]], on=RUN, how="left")["depth"]
+    return np.asarray(mcog["mcog"].to_numpy(float) / depth.to_numpy(float))
+
+
+COMPARED = {"M-CoG": ("mcog", "mcog"), "layer weights": ("layers", "weight")}
+COMPARISONS = {"methods": claims.method_agreement, "models": claims.model_agreement}
+
+
+def depth_ends(findings: Findings) -> pd.DataFrame:
+    """What holds the seeds' intervals, by task, model and measure of depth.
+
+    Those of `M-CoG`, a mean over methods, are the means of the methods' ends.
+    """
+    mcog = findings.memorised("mcog")
+    methods = _ends(mcog.assign(measure="M-CoG " + mcog["method"].astype(str)), "depth")
+    averaged = claims.methods_of(findings.main_depths, "M-CoG").split(", ")
+    usual = methods["measure"].isin([f"M-CoG {method}" for method in averaged])
+    mean = methods[usual].groupby(POINT)[["depth_low", "depth_high"]]
+    events = findings.events
+    depth = events["depth"].to_numpy(float)
+    filled = {n: event_depth(events[n].to_numpy(float), depth) for n in ("low", "high")}
+    parts = [
+        methods,
+        mean.mean().reset_index().assign(measure="M-CoG"),
+        _ends(events.assign(measure=events["event"], **filled), "depth"),
+    ]
+    return pd.concat([part for part in parts if len(part)], ignore_index=True)
+
+
+def score_ends(findings: Findings) -> pd.DataFrame:
+    """Either score (`against`) by task and model, with what holds the seeds' intervals."""
+    runs, generalisation = findings.memorised("runs"), findings.memorised("generalisation")
+    scores = claims.task_scores(runs, generalisation)
+    long = scores.melt(POINT, var_name="against", value_name="score")
+    chance = 1 / runs["n_classes"]
+    unseen = (runs[n].to_numpy(float) for n in ("validation_accuracy", "validation"))
+    low, high = ((end - chance) / (1 - chance) for end in wilson_ends(*unseen))
+    parts = [
+        _ends(generalisation.assign(against="generalisation"), "score", "against"),
+        _ends(runs.assign(against="validation", low=low, high=high), "score", "against"),
+    ]
+    ends = pd.concat([part for part in parts if len(part)], ignore_index=True)
+    return long.merge(ends, on=[*POINT, "against"], how="left")
+
+
+def _ends(table: pd.DataFrame, name: str, by: str = "measure") -> pd.DataFrame:
+    named = {f"{name}_low": ("low", "min"), f"{name}_high": ("high", "max")}
+    return pd.DataFrame(table.groupby([*POINT, by]).agg(**named)).reset_index()

@@ -1,0 +1,296 @@
+"""One HTML file with everything: opens by double click, needs no network."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from memloc import paths
+from memloc.records import read_json, whole_file, write_json
+from memloc.reporting.blocks import columns_of, example_block, packed
+from memloc.reporting.figures.every import FIGURES
+from memloc.reporting.figures.figure import DATA, Drawn, Figure
+from memloc.reporting.figures.style import method_order, task_order
+from memloc.reporting.findings import Findings
+from memloc.reporting.missing import COMMANDS, command, coverage
+from memloc.reporting.reproduce import commands, settings, study_file, versions
+from memloc.reporting.summary import Summary, summarise
+from memloc.reporting.tables import TABLES, as_text, cell
+from memloc.results import Results, load_results
+
+SECTIONS: dict[str, tuple[str, str, str]] = {
+    "summary": ("Summary", "Summary", ""),
+    "control": (
+        "Control",
+        "How far to trust each method",
+        "Before anything is read off a real model: labels were planted in layers that are known, "
+        "and every method had to find them.",
+    ),
+    "layers": (
+        "Layers",
+        "Which layers matter",
+        "All tasks of one model side by side, by the method that is chosen above.",
+    ),
+    "depth": (
+        "Depth",
+        "How deep, and whether that says something",
+        "The centre of gravity of the layers, when noisy examples change class, and what goes "
+        "together with it.",
+    ),
+    "run": (
+        "One run",
+        "One model and task",
+        "Everything about the model and task that are chosen above.",
+    ),
+    "examples": (
+        "Examples",
+        "The examples",
+        "Which wrong labels were memorised, and which layers have to be changed to undo each.",
+    ),
+    "settings": ("Settings", "Settings, versions, how to reproduce", ""),
+}
+"""In the list at the top, as a heading, and what is said below it."""
+SHORT = 16
+"""Rows of a table that is not folded away."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The page that was written, and its summary."""
+
+    path: Path
+    summary: Summary
+    commands: tuple[str, ...]
+    """What makes the missing parts."""
+
+
+def report(study: str | Path, out: str | Path | None = None) -> Path:
+    """Write one page over everything below a folder; returns where it is.
+
+    It goes to `report/index.html` in that folder, or to `out`, and opens without a network.
+    """
+    return write_report(study, out).path
+
+
+def write_report(study: str | Path, out: str | Path | None = None) -> Report:
+    """Write `report/index.html` into a study's folder, or `out`."""
+    findings = Findings(load_results(study))
+    path = paths.page(Path(study)) if out is None else Path(out)
+    summary = summarise(findings)
+    html = render(findings, summary)
+    with whole_file(path) as draft:
+        draft.write_text(html, encoding="utf-8")
+    report = Report(path, summary, coverage(findings.results).commands)
+    said = {"found": list(summary.found), "open": list(summary.open)}
+    write_json(path.with_suffix(".json"), {**said, "missing": list(report.commands)})
+    return report
+
+
+def read_report(study: str | Path) -> Report | None:
+    """The report that is in a study's folder, if there is one."""
+    path = paths.page(Path(study))
+    if not path.with_suffix(".json").is_file():
+        return None
+    said = read_json(path.with_suffix(".json"))
+    summary = Summary(tuple(said["found"]), tuple(said["open"]))
+    return Report(path, summary, tuple(said["missing"]))
+
+
+def render(findings: Findings, summary: Summary) -> str:
+    """The whole page as text."""
+    results = findings.results
+    drawn = {figure: figure.drawn(findings) for figure in FIGURES}
+    blocks = dict(_figure_blocks(drawn))
+    texts = dict(_example_blocks(findings))
+    blocks |= {f"examples-{i}": packed(block) for i, block in enumerate(texts.values())}
+    choices = _choices(results)
+    page = {
+        "data": DATA,
+        "start": _start(choices, drawn),
+        "folder": str(results.folder),
+        "runs": _folders(results),
+        "figures": [_figure_record(f, d) for f, d in drawn.items() if d is not None],
+        "examples": {task: f"examples-{i}" for i, task in enumerate(texts)},
+    }
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            name=results.folder.resolve().name,
+            folder=str(results.folder),
+            sections=_sections(),
+            summary=summary,
+            choices=choices,
+            start=page["start"],
+            has_examples=bool(texts),
+            figures=[_heading(figure, d, results) for figure, d in drawn.items()],
+            tables=list(_tables(findings)),
+            coverage=_coverage(results),
+            study=study_file(results),
+            commands=commands(results),
+            settings=settings(results),
+            versions=versions(results),
+            version=version("memloc"),
+            page=_script_json(page),
+            blocks={name: Markup(text) for name, text in blocks.items()},
+            css=Markup(_asset("page.css")),
+            js=Markup(_script(_asset("page.js"))),
+            vega=Markup(_vega()),
+        )
+    )
+
+
+def _sections() -> list[dict[str, str]]:
+    names = ("name", "short", "title", "words")
+    return [dict(zip(names, (name, *words), strict=True)) for name, words in SECTIONS.items()]
+
+
+def _figure_blocks(drawn: dict[Figure, Drawn | None]) -> Iterator[tuple[str, str]]:
+    for figure, found in drawn.items():
+        if found is not None:
+            yield f"data-{figure.name}", packed(columns_of(found.rows))
+
+
+def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:
+    values = {n: [str(v) for v in drawn.rows[n].unique()] for n in figure.choose}
+    return {
+        "name": figure.name,
+        "choose": list(figure.choose),
+        "values": values,
+        "command": COMMANDS[figure.part],
+        "spec": drawn.spec,
+    }
+
+
+def _heading(figure: Figure, drawn: Drawn | None, results: Results) -> dict[str, str]:
+    number = figure.number
+    if number and not number.startswith("Table"):
+        number = f"Figure{'s' if ' and ' in number else ''} {number}"
+    return {
+        "name": figure.name,
+        "section": figure.section,
+        "title": figure.title,
+        "caption": f"{figure.caption} {drawn.remarks({}) if drawn else ''}".rstrip(),
+        "number": f"paper: {number}" if number else "",
+        "missing": command(figure.part, results) if drawn is None else "",
+    }
+
+
+def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn | None]) -> dict[str, str]:
+    """What is chosen at first: the model, task and method of which most figures show something."""
+    shown = []
+    for figure, found in drawn.items():
+        names = [name for name in figure.choose if name in choices]
+        if found is not None and names:
+            rows = found.rows[names].drop_duplicates()
+            shown.append((names, set(rows.itertuples(index=False, name=None))))
+
+    def count(values: Iterable[str]) -> int:
+        choice = dict(zip(choices, values, strict=True))
+        return sum(tuple(choice[n] for n in names) in there for names, there in shown)
+
+    return dict(zip(choices, max(product(*choices.values()), key=count), strict=True))
+
+
+def _choices(results: Results) -> dict[str, list[str]]:
+    """Models, tasks and methods that can be chosen."""
+    runs = results.runs
+    if runs.empty:
+        return {}
+    methods = {*results.layers["method"], *results.control_layers["method"]}
+    return {
+        "model": sorted(runs["model"].unique()),
+        "task": task_order(runs["task"]),
+        **({"method": method_order(methods)} if methods else {}),
+    }
+
+
+def _folders(results: Results) -> dict[str, str]:
+    """The folder of the first seed, by model and task."""
+    ordered = results.runs.sort_values("seed", ascending=False)
+    return {
+        f"{row['model']}|{row['task']}": str(results.folder / row["folder"])
+        for row in ordered.to_dict("records")
+    }
+
+
+def _example_blocks(findings: Findings) -> Iterator[tuple[str, dict[str, Any]]]:
+    runs = findings.first_runs()
+    for task in task_order(run["task"].iloc[0] for run in runs):
+        of_task = [run for run in runs if run["task"].iloc[0] == task]
+        block = example_block(findings, of_task)
+        if block is not None:
+            yield task, block
+
+
+def _tables(findings: Findings) -> Iterator[dict[str, Any]]:
+    for table in TABLES:
+        tidy = table.tidy(findings)
+        text = None if tidy.empty else as_text(table, tidy)
+        yield {
+            "section": table.section,
+            "title": table.title,
+            "number": f"paper: Table {table.number}" if table.number else "",
+            "columns": [] if text is None else list(text.columns),
+            "rows": [] if text is None else text.to_numpy().tolist(),
+            "missing": command(table.part, findings.results) if text is None else "",
+            "note": "" if text is None else table.said_of(tidy),
+            "open": text is None or len(text) <= SHORT,
+        }
+
+
+def _coverage(results: Results) -> dict[str, Any]:
+    found = coverage(results)
+    return {
+        "columns": [str(c).replace("_", " ") for c in found.table.columns],
+        "rows": found.table.map(cell).to_numpy().tolist(),
+        "commands": found.commands,
+    }
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("memloc.reporting", "assets"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["code"] = _code
+    return environment
+
+
+def _code(text: str) -> Markup:
+    """What stands between backticks is set as code; the text itself is escaped."""
+    unbroken = text.replace(" %", "\u00a0%")  # no line ends between a number and its sign
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(unbroken))))
+
+
+def _script_json(value: Any) -> Markup:
+    """JSON inside a script element: no text in it can end the element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def _script(text: str) -> str:
+    """Code inside a script element: strings in it that would end it are written otherwise."""
+    return text.replace("</script", r"<\/script").replace("<!--", r"<\!--")
+
+
+@cache
+def _vega() -> str:
+    """Vega, Vega-Lite and Vega-Embed in one script, as the installed converter brings them."""
+    import vl_convert
+
+    return _script(str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")))
+
+
+def _asset(name: str) -> str:
+    return (files("memloc.reporting") / "assets" / name).read_text(encoding="utf-8")

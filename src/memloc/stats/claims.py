@@ -1,0 +1,404 @@
+"""The paper's claims as functions of tidy tables: does memorisation sit deeper in easier tasks?
+
+Every function takes tables with the columns task, model and seed, and returns a table with a row a
+coefficient. Numbers are means over seeds first. An event that never happens is deeper than any
+layer: it counts as the layer after the last. What several models (or layers) say of one task is not
+independent, so tasks are what is drawn: intervals are bootstrap intervals over tasks, and for p
+whole tasks are permuted, each with all of its models and layers. p is small where the two sides
+agree on how tasks differ; what all tasks share, such as a model that is deeper, does not count.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from memloc.protocol import AgreementSettings
+from memloc.seeds import generator
+from memloc.stats.agreement import (
+    Kind,
+    correlation,
+    correlation_interval,
+    grouped_p,
+    mean_correlation,
+    min_max,
+)
+from memloc.stats.depth import centres_of_gravity, event_depth
+
+TABLE_2 = ("crossing", "memorisation", "M-CoG")
+"""The measures of depth that Table 2 compares with generalisation."""
+EVENT_PAIRS = (("crossing", "memorisation"), ("initiation", "ninety"))
+"""What centroids and what label probes call by other names."""
+ALL = "all"
+"""In the column model: the points of all models together."""
+POINT = ["task", "model"]
+NUMBERS = ("rho", "p", "n", "low", "high", "why")
+"""Of a coefficient; `why` says why it is NaN, where it is."""
+MARKS = ("n_never", "n_inseparable")
+USUAL = 0.5
+"""A method that more than this share of the tasks and models has is part of their mean M-CoG."""
+SETTINGS = AgreementSettings()
+RESAMPLES = 1000
+
+
+def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """How deep memorisation is by every measure: a row a task, model and measure.
+
+    Columns: task, model, measure, depth (mean over seeds, in layers), layers (of the model),
+    n (seeds), n_never and n_inseparable (seeds in which the event never happens, or happens at a
+    layer where the classes cannot be told apart), methods (that the depth is by). `M-CoG swapping`
+    and so on are single methods; `M-CoG` is the mean over those that most tasks and models have,
+    of the tasks and models that have all of them.
+    """
+    layers = runs.groupby(POINT)[["depth"]].first().reset_index()
+    layers = layers.rename(columns={"depth": "layers"})
+    found = pd.concat([_event_depths(events), _mcog_depths(mcog)], ignore_index=True)
+    found = found.merge(layers, on=POINT)
+    found["never"] = found["is_event"] & found["depth"].isna()
+    found["inseparable"] = found["is_event"] & ~found["never"] & ~found["separable"]
+    known = event_depth(found["depth"].to_numpy(float), found["layers"].to_numpy(float))
+    found["depth"] = np.where(found["is_event"], known, found["depth"])
+    found = found.dropna(subset="depth")
+    grouped = found.groupby([*POINT, "measure"])
+    table = grouped.agg(
+        depth=("depth", "mean"),
+        layers=("layers", "first"),
+        n=("depth", "size"),
+        n_never=("never", "sum"),
+        n_inseparable=("inseparable", "sum"),
+        methods=("methods", "first"),
+    )
+    return table.reset_index()
+
+
+def weigh_mean_weights(mcog: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
+    """M-CoG of each task, model and method, from weights averaged over the seeds in `mcog`.
+
+    `layers` has their weights. Every seed's row gets the same number, so that means over seeds are
+    this one: the seeds' own weighted by the sums of their weights.
+    """
+    if mcog.empty:
+        return mcog
+    key = [*POINT, "method"]
+    known = layers.merge(mcog[[*key, "seed"]], on=[*key, "seed"])
+    mean = known.groupby([*key, "layer"])["weight"].mean().unstack("layer")
+    found = {
+        point: float(centres_of_gravity(weights.dropna().to_numpy(float)))
+        for point, weights in mean.iterrows()
+    }
+    points = mcog[key].itertuples(index=False, name=None)
+    return mcog.assign(mcog=[found[point] for point in points])
+
+
+def over_models(depth: pd.DataFrame) -> pd.DataFrame:
+    """Depths in which events are means over models, under the model `all`; others stay."""
+    is_event = ~depth["measure"].str.startswith("M-CoG")
+    means, sums = ("depth", "layers"), ("n", *MARKS)
+    how = dict.fromkeys(means, "mean") | dict.fromkeys(sums, "sum")
+    events = depth[is_event].groupby(["task", "measure"]).agg(how).reset_index()
+    return pd.concat([depth[~is_event], events.assign(model=ALL)], ignore_index=True)
+
+
+def task_scores(runs: pd.DataFrame, generalisation: pd.DataFrame) -> pd.DataFrame:
+    """How well a model generalises: a row a task and model, means over the seeds that have it."""
+    validation = runs.groupby(POINT)["validation_score"].mean()
+    score = generalisation.groupby(POINT)["score"].mean()
+    joined = pd.concat([score.rename("generalisation"), validation.rename("validation")], axis=1)
+    return joined.rename_axis(POINT).reset_index()
+
+
+def depth_and_generalisation(
+    depth: pd.DataFrame,
+    scores: pd.DataFrame,
+    measures: Sequence[str] = TABLE_2,
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Table 2: Spearman's ρ over tasks between depth and each score, per model and pooled.
+
+    `depth` is what `depths` returned, `scores` what `task_scores` did. Pooled depths are shares of
+    the model's layers. `n_never` and `n_inseparable` count points of which some seed is like that;
+    `methods` names those that a centre of gravity is by.
+    """
+    rows = []
+    for score in ("generalisation", "validation"):
+        for measure in measures:
+            points = _share(depth, measure).merge(scores, on=POINT)
+            for model, part in _by_model(points):
+                found = _coefficient(part, measure, score, "spearman", resamples)
+                found |= _marks(part.dropna(subset=[measure, score]))
+                found |= {"methods": methods_of(depth, measure)}
+                rows.append({"score": score, "measure": measure, "model": model, **found})
+    return _table(rows, ["score", "measure", "model"], settings, (*MARKS, "methods"))
+
+
+def event_agreement(
+    depth: pd.DataFrame,
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """ρ between the events of centroids and those of label probes, per model and pooled."""
+    rows = []
+    for one, other in EVENT_PAIRS:
+        points = _share(depth, one).merge(_share(depth, other), on=POINT)
+        points = points.join(_both_marks(points))
+        for model, part in _by_model(points):
+            found = {**_coefficient(part, one, other, "spearman", resamples), **_marks(part)}
+            rows.append({"centroids": one, "label_probes": other, "model": model, **found})
+    return _table(rows, ["centroids", "label_probes", "model"], settings, MARKS)
+
+
+def method_agreement(
+    values: pd.DataFrame,
+    column: str,
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Figures 8 and 9, left: coefficient between methods over tasks and models (and layers).
+
+    `values` is a table of M-CoG (`column` mcog) or of layer weights (`column` weight).
+    """
+    wide = _wide(values, column, by="method", point=[*POINT, *_layer(values)])
+    rows = [
+        {"one": a, "other": b, **_coefficient(wide, a, b, settings.between_methods, resamples)}
+        for a, b in combinations(wide.columns, 2)
+    ]
+    return _table(rows, ["one", "other"], settings)
+
+
+def model_agreement(
+    values: pd.DataFrame,
+    column: str,
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Figures 8 and 9, right: coefficient between models over tasks and methods (and layers).
+
+    Layer weights are scaled to reach from 0 to 1 within each method of a model; those of models
+    of different depth cannot be compared layer by layer, which the column `why` says.
+    """
+    by_layer = _layer(values)
+    if by_layer:
+        values = _scaled(values, column)
+    wide = _wide(values, column, by="model", point=["task", "method", *by_layer])
+    depth = values.groupby("model")["layer"].max().to_dict() if by_layer else {}
+    rows = []
+    for a, b in combinations(wide.columns, 2):
+        if depth.get(a) != depth.get(b):
+            why = f"{depth[a]} and {depth[b]} layers cannot be paired"
+            rows.append({"one": a, "other": b, **_nothing(why)})
+        else:
+            found = _coefficient(wide, a, b, settings.between_models, resamples)
+            rows.append({"one": a, "other": b, **found})
+    return _table(rows, ["one", "other"], settings)
+
+
+def order_agreement(
+    mcog: pd.DataFrame, settings: AgreementSettings = SETTINGS, resamples: int = RESAMPLES
+) -> pd.DataFrame:
+    """Figure 6: do models order the tasks alike? Mean ρ over pairs of models, a row a method.
+
+    `least` and `largest` are those of single pairs; the interval is over tasks.
+    """
+    rows = []
+    for method, part in mcog.groupby("method", sort=False):
+        wide = _wide(part, "mcog", by="model", point=["task"])
+        kind = settings.between_models
+        columns = wide.to_numpy().T
+        found = [correlation(a, b, kind) for a, b in combinations(columns, 2)]
+        known = [each.rho for each in found if not each.why]
+        if not known:
+            continue
+        mean = mean_correlation(
+            wide.to_numpy(),
+            kind=kind,
+            n_resamples=resamples,
+            rng=generator(0, "bootstrap", "claims"),
+        )
+        ends = {"low": mean.low, "high": mean.high, "least": min(known), "largest": max(known)}
+        counts = {"pairs": len(known), "models": wide.shape[1], "tasks": len(wide)}
+        rows.append({"method": method, "rho": mean.estimate, **ends, **counts})
+    return pd.DataFrame(rows, columns=ORDERS)
+
+
+ORDERS = ["method", "rho", "low", "high", "least", "largest", "pairs", "models", "tasks"]
+
+
+def size_agreement(
+    depth: pd.DataFrame,
+    large: str,
+    small: Sequence[str],
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Appendix B: ρ over tasks between a large model and each small one, and their mean (`all`)."""
+    rows = []
+    for measure, part in depth.groupby("measure"):
+        wide = _wide(_share(part, str(measure)), str(measure), by="model", point=["task"])
+        if large not in wide:
+            continue
+        there = [name for name in small if name in wide]
+        wide[ALL] = wide[there].mean(axis=1, skipna=False)
+        for name in [*there, ALL]:
+            found = _coefficient(wide, name, large, settings.between_models, resamples)
+            compared = part["model"].isin([large, *(there if name == ALL else [name])])
+            rows.append({"measure": measure, "model": name, **found, **_marks(part[compared])})
+    return _table(rows, ["measure", "model"], settings, MARKS)
+
+
+def same_seeds(table: pd.DataFrame, binary: Mapping[str, str], by: str) -> pd.DataFrame:
+    """Rows of multi-class tasks and of their binarised versions of which the other is there, too.
+
+    The other has the same model, seed and `by`, the name of a method or an event.
+    """
+    multi = {two: many for many, two in binary.items()}
+    paired = table[table["task"].isin([*binary, *multi])]
+    keyed = paired.assign(whole=[multi.get(task, task) for task in paired["task"]])
+    tasks = keyed.groupby(["whole", "model", "seed", by])["task"].transform("nunique")
+    return paired[tasks == 2]
+
+
+def binarisation(
+    depth: pd.DataFrame,
+    binary: Mapping[str, str],
+    settings: AgreementSettings = SETTINGS,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Appendix C: multi-class tasks beside their binarised versions, over tasks and models.
+
+    `binary` maps each multi-class task to its binarised version, `depth` is of `same_seeds`.
+    Besides ρ, of shares of the model's layers: the mean difference (binarised minus multi-class)
+    and the mean absolute one, in layers.
+    """
+    rows = []
+    for measure, part in depth.groupby("measure"):
+        multi = {two: many for many, two in binary.items()}
+        many = part[part["task"].isin(binary)].rename(columns={"depth": "many"})
+        two = part[part["task"].isin(multi)].rename(columns={"depth": "two"})
+        two = two.assign(task=two["task"].map(multi))
+        wide = many.merge(two, on=POINT).set_index(POINT)
+        difference = (wide["two"] - wide["many"]).dropna()
+        shares = wide[["many", "two"]].div(wide["layers_x"], axis=0).join(_both_marks(wide))
+        rows.append(
+            {
+                "measure": measure,
+                **_coefficient(shares, "many", "two", "spearman", resamples),
+                **_marks(shares),
+                "mean_difference": difference.mean(),
+                "mean_absolute": difference.abs().mean(),
+            }
+        )
+    return _table(rows, ["measure"], settings, (*MARKS, "mean_difference", "mean_absolute"))
+
+
+def _event_depths(events: pd.DataFrame) -> pd.DataFrame:
+    plain = events[events["variant"] == "plain"]
+    columns = {"event": "measure", "layer": "depth"}
+    found = plain.rename(columns=columns)[[*POINT, "measure", "depth", "separable"]]
+    return found.assign(is_event=True, methods="")
+
+
+def methods_of(depth: pd.DataFrame, measure: str) -> str:
+    """Which methods a measure in a table of `depths` is the mean of; of an event: none."""
+    return next(iter(depth.loc[depth["measure"] == measure, "methods"]), "")
+
+
+def _mcog_depths(mcog: pd.DataFrame) -> pd.DataFrame:
+    """Each method's, and their mean over the methods that most tasks and models have."""
+    wide = _wide(mcog, "mcog", by="method", point=[*POINT, "seed"])
+    over_seeds = wide.groupby(level=POINT).transform("mean")
+    shares = over_seeds.groupby(level=POINT).first().notna().mean()
+    usual = [str(method) for method in shares.index[shares > USUAL]]
+    named = wide.rename(columns=lambda method: f"M-CoG {method}")
+    if usual:
+        # A seed that a method was not tried on counts as that method's mean over the others; a
+        # task and model that lacks a method has no mean, since methods differ in depth.
+        named["M-CoG"] = wide[usual].fillna(over_seeds[usual]).mean(axis=1, skipna=False)
+    found = named.reset_index().melt([*POINT, "seed"], var_name="measure", value_name="depth")
+    found = found.drop(columns="seed").dropna().assign(is_event=False, separable=True)
+    single = found["measure"].astype(str).str.removeprefix("M-CoG ")
+    return found.assign(methods=single.where(found["measure"] != "M-CoG", ", ".join(usual)))
+
+
+def _share(depth: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """One measure under its name, as a share of the model's layers."""
+    part = depth[depth["measure"] == measure]
+    return part.assign(**{measure: part["depth"] / part["layers"]})[[*POINT, measure, *MARKS]]
+
+
+def _marks(points: pd.DataFrame) -> dict[str, int]:
+    """How many points have a seed in which the event never happens, or one that means nothing."""
+    return {mark: int((points[mark] > 0).sum()) for mark in MARKS}
+
+
+def _both_marks(points: pd.DataFrame) -> pd.DataFrame:
+    """Marks of points that two tables were merged for: those of either."""
+    return pd.DataFrame({mark: points[[f"{mark}_x", f"{mark}_y"]].max(axis=1) for mark in MARKS})
+
+
+def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The points of all models together, then of each."""
+    indexed = points.set_index(POINT)
+    return [(ALL, indexed), *((str(name), part) for name, part in indexed.groupby(level="model"))]
+
+
+def _coefficient(
+    points: pd.DataFrame, x: str, y: str, kind: Kind, resamples: int
+) -> dict[str, object]:
+    """Coefficient of two columns, with p and interval over the tasks in the index."""
+    pairs = points[[x, y]].astype(float).dropna()
+    values = pairs.to_numpy()
+    found = correlation(values[:, 0], values[:, 1], kind)
+    if found.why:
+        return {**_nothing(found.why), "n": found.n}
+    tasks = pairs.index.get_level_values("task")
+    p = found.p
+    if not tasks.is_unique:
+        group, member = (pd.factorize(i)[0] for i in (tasks, pairs.reset_index("task").index))
+        rng = generator(0, "permutation", "claims")
+        p = grouped_p(values[:, 0], values[:, 1], group, member, kind=kind, rng=rng)
+    interval = correlation_interval(
+        *values.T,
+        groups=tasks.to_numpy(),
+        kind=kind,
+        n_resamples=resamples,
+        rng=generator(0, "bootstrap", "claims"),
+    )
+    ends = {"low": interval.low, "high": interval.high}
+    return {"rho": found.rho, "p": p, "n": found.n, **ends, "why": ""}
+
+
+def _nothing(why: str) -> dict[str, object]:
+    return {"rho": np.nan, "p": np.nan, "n": 0, "low": np.nan, "high": np.nan, "why": why}
+
+
+def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd.DataFrame:
+    """Means over what is not named: a row a point, a column a method or model."""
+    return values.pivot_table(column, index=point, columns=by, aggfunc="mean")
+
+
+def _scaled(weights: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Means over seeds, from 0 to 1 within each method of a model; constant ones are left out."""
+    point = [*POINT, "method", "layer"]
+    mean: pd.DataFrame = weights.groupby(point)[[column]].mean().reset_index()
+    groups = mean.groupby(["model", "method"])[column]
+    constant = groups.transform("max") <= groups.transform("min")
+    kept = mean[~constant]
+    scaled = kept.groupby(["model", "method"])[column].transform(lambda w: min_max(w.to_numpy()))
+    return kept.assign(**{column: scaled})
+
+
+def _layer(values: pd.DataFrame) -> list[str]:
+    return ["layer"] if "layer" in values else []
+
+
+def _table(
+    rows: list[dict[str, object]],
+    first: list[str],
+    settings: AgreementSettings,
+    last: Sequence[str] = (),
+) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=[*first, *NUMBERS, *last])
+    table.insert(len(first) + 2, "significant", table["p"] <= settings.significance)
+    return table

@@ -1,0 +1,164 @@
+"""How well localisers find planted layers, and what they say where nothing was planted.
+
+Tables in, tables out. `layers` has a row a plant, method and layer: the columns of KEY, then
+layer (from 1), weight, and undone: the largest share of the labels in question that changing layers
+undid, for methods that change layers.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memloc.records import FloatArray
+from memloc.stats.agreement import (
+    accuracy_at_k,
+    auroc,
+    chance_at_k,
+    distance_from_uniform,
+    reciprocal_rank,
+)
+from memloc.stats.intervals import Interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEY = ["task", "category", "model", "seed", "first", "last", "null", "method"]
+"""What tells plants and methods apart; `first` and `last` are the planted layers, from 1."""
+FOUND = 0.95
+"""Share of the real plants that a method has to call localised."""
+
+
+def plant_scores(
+    layers: "pd.DataFrame", ks: Sequence[int], validation_tasks: Sequence[str] = ()
+) -> "pd.DataFrame":
+    """accuracy@k, chance, reciprocal rank and AUROC of every real plant, method and k.
+
+    `validation_tasks` chose how a method works, so they do not test it: they are marked.
+    """
+    import pandas as pd
+
+    rows = []
+    real = layers[~layers["null"].astype(bool)]
+    for key, weights in _by_plant(real):
+        planted = range(int(key["first"]) - 1, int(key["last"]))
+        shared = {
+            **key,
+            "mrr": reciprocal_rank(weights, planted),
+            "auroc": auroc(weights, planted),
+            "validation": key["task"] in validation_tasks,
+        }
+        for k in ks:
+            chance = chance_at_k(len(weights), len(planted), k)
+            accuracy = accuracy_at_k(weights, planted, k)
+            rows.append({**shared, "chance": chance, "k": k, "accuracy": accuracy})
+    columns = [*KEY, "chance", "mrr", "auroc", "validation", "k", "accuracy"]
+    return pd.DataFrame(rows, columns=columns).drop(columns="null")
+
+
+def mean_scores(scores: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
+    """Means over plants for each value of `by` and k, with Wilson intervals of the accuracy.
+
+    Plants of validation tasks count only where there are no others.
+    """
+    import pandas as pd
+
+    validates = scores["validation"].astype(bool)
+    if not validates.all():
+        scores = scores[~validates]
+    rows = []
+    for key, part in scores.groupby([*by, "k"], sort=False):
+        interval = wilson(float(part["accuracy"].mean()), len(part))
+        rows.append(
+            {
+                **dict(zip([*by, "k"], key, strict=True)),
+                "accuracy": interval.estimate,
+                "low": interval.low,
+                "high": interval.high,
+                "chance": part["chance"].mean(),
+                "mrr": part["mrr"].mean(),
+                "auroc": part["auroc"].mean(),
+                "plants": len(part),
+            }
+        )
+    columns = [*by, "k", "accuracy", "low", "high", "chance", "mrr", "auroc", "plants"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def wilson(share: float, n: int, level: float = 0.95) -> Interval:
+    """Wilson's interval of a share of `n` trials.
+
+    It is not empty where all trials agree, unlike a bootstrap. accuracy@k above k = 1 is a mean of
+    shares and varies less than a yes or no would, so there the interval is rather too wide.
+    """
+    from scipy import stats
+
+    z = float(stats.norm.ppf((1 + level) / 2))
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return Interval(share, max(0.0, float(centre - half)), min(1.0, float(centre + half)), level)
+
+
+def distances(layers: "pd.DataFrame") -> "pd.DataFrame":
+    """How far from uniform the layer weights of each plant and null are; 0: nothing is claimed."""
+    import pandas as pd
+
+    undone = layers.groupby(KEY, sort=False, dropna=False)["undone"].first()
+    rows = [{**key, "distance": _distance(weights)} for key, weights in _by_plant(layers)]
+    found = pd.DataFrame(rows, columns=[*KEY, "distance"])
+    return found.join(undone, on=KEY)
+
+
+def null_claims(layers: "pd.DataFrame") -> "pd.DataFrame":
+    """Of each method: how often it would call a null localised, were it to find real plants.
+
+    A method calls weights localised that are at least `threshold` from uniform, the distance
+    which FOUND of the real plants reach. `apart` is the probability that a real plant is further
+    from uniform than a null. Weights have no scale: `undone` says how much there was to weigh.
+    """
+    import pandas as pd
+
+    rows = []
+    for method, part in distances(layers).groupby("method", sort=False):
+        is_null = part["null"].astype(bool)
+        real, null = (part.loc[kind, "distance"].to_numpy() for kind in (~is_null, is_null))
+        if not len(real) or not len(null):
+            continue
+        threshold = float(np.quantile(real, 1 - FOUND, method="lower"))
+        called = wilson(float((null >= threshold).mean()), len(null))
+        rows.append(
+            {
+                "method": method,
+                "plants": len(real),
+                "nulls": len(null),
+                "distance_planted": real.mean(),
+                "distance_null": null.mean(),
+                "threshold": threshold,
+                "called": called.estimate,
+                "called_low": called.low,
+                "called_high": called.high,
+                "apart": _apart(real, null),
+                "undone_planted": part.loc[~is_null, "undone"].mean(),
+                "undone_null": part.loc[is_null, "undone"].mean(),
+            }
+        )
+    columns = ["method", "plants", "nulls", "distance_planted", "distance_null", "threshold"]
+    columns += ["called", "called_low", "called_high", "apart", "undone_planted", "undone_null"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _by_plant(layers: "pd.DataFrame") -> "list[tuple[dict[str, Any], FloatArray]]":
+    ordered = layers.sort_values("layer", kind="stable")
+    return [
+        (dict(zip(KEY, key, strict=True)), part["weight"].to_numpy(np.float64))
+        for key, part in ordered.groupby(KEY, sort=False, dropna=False)
+    ]
+
+
+def _distance(weights: FloatArray) -> float:
+    return distance_from_uniform(weights) if weights.any() else 0.0
+
+
+def _apart(real: FloatArray, null: FloatArray) -> float:
+    above, equal = real[:, None] > null, real[:, None] == null
+    return float((above + equal / 2).mean())

@@ -1,0 +1,99 @@
+"""From the errors of windows to the window matrix and one weight a layer."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from memloc.errors import ScoreError, counted
+from memloc.records import BoolArray, FloatArray
+
+
+def windows(n_layers: int) -> list[range]:
+    """Every run of consecutive layers from 0, narrow ones first: n(n + 1)/2 of them."""
+    return [
+        range(first, first + width)
+        for width in range(1, n_layers + 1)
+        for first in range(n_layers - width + 1)
+    ]
+
+
+def window_matrix(
+    errors: FloatArray, depth: int, known: Sequence[range] | None = None
+) -> FloatArray:
+    """Errors (..., W) to (..., depth, depth): row = width - 1, column = layer.
+
+    A cell is the mean error over the windows of that width that contain that layer. `known` are
+    the windows of `errors`, in its order, where they are not `windows(depth)`; cells without a
+    known window are NaN.
+    """
+    means, unknown = _window_means(depth, tuple(windows(depth) if known is None else known))
+    _check_errors(errors, n_windows=means.shape[1])
+    matrix = (errors @ means.T).reshape(*errors.shape[:-1], depth, depth)
+    matrix[..., unknown] = np.nan
+    return matrix
+
+
+def normalised(errors: FloatArray, full: int = -1) -> FloatArray:
+    """Errors (..., W) divided by that of the full window, which stands at position `full`."""
+    whole = errors[..., full]
+    if not (whole > 0).all():
+        raise ScoreError(
+            "Errors cannot be normalised: changing all layers at once undid no memorised label, "
+            "so check that the examples were memorised and that the other weights differ."
+        )
+    return errors / whole[..., np.newaxis]
+
+
+def full_window(depth: int, known: Sequence[range]) -> int:
+    """Position of the window of all `depth` layers among the `known` ones."""
+    if range(depth) not in known:
+        raise ScoreError(
+            f"Errors cannot be normalised without the window of all {depth} layers: run that "
+            "window too, or switch `normalise` off."
+        )
+    return known.index(range(depth))
+
+
+def layer_weights(matrix: FloatArray) -> FloatArray:
+    """Column means of the matrix (..., widths, L) to (..., L), over its rows without NaN.
+
+    A row that lacks only some layers is left out for all of them: wide windows have larger
+    errors, so layers are comparable only over the same widths. Without a row, weights are NaN.
+    """
+    complete = ~np.isnan(matrix).any(axis=-1, keepdims=True)
+    n_rows = complete.sum(axis=-2)
+    total = np.where(complete, matrix, 0.0).sum(axis=-2)
+    return np.where(n_rows > 0, total / np.maximum(n_rows, 1), np.nan)
+
+
+@lru_cache(maxsize=16)
+def _window_means(depth: int, known: tuple[range, ...]) -> tuple[FloatArray, BoolArray]:
+    """The map (depth², W) from errors to cells, and the cells (depth, depth) without a window."""
+    _check_windows(depth, known)
+    belongs = np.zeros((depth, depth, len(known)))
+    for position, window in enumerate(known):
+        belongs[len(window) - 1, window.start : window.stop, position] = 1
+    counts = belongs.sum(axis=-1)
+    means = (belongs / np.maximum(counts, 1)[..., np.newaxis]).reshape(depth**2, len(known))
+    unknown = counts == 0
+    means.flags.writeable = unknown.flags.writeable = False  # every caller shares them
+    return means, unknown
+
+
+def _check_windows(depth: int, known: tuple[range, ...]) -> None:
+    possible = set(windows(depth))
+    strange = [window for window in known if window not in possible]
+    if strange:
+        raise ScoreError(f"{strange[0]} is not a window of consecutive layers among {depth}.")
+    if not known or len(set(known)) < len(known):
+        raise ScoreError(f"Each window must be there once, at least one: found {len(known)}.")
+
+
+def _check_errors(errors: FloatArray, n_windows: int) -> None:
+    if errors.ndim == 0 or errors.shape[-1] != n_windows:
+        raise ScoreError(
+            f"Expected errors of {counted(n_windows, 'window')}, found shape {errors.shape}."
+        )
+    if not np.isfinite(errors).all():
+        raise ScoreError("A window's error is not a number: leave out windows that were not run.")

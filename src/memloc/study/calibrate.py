@@ -1,0 +1,175 @@
+"""How fast this machine is at what a study consists of: a few seconds of the real thing.
+
+A random model as wide as each of the study's takes a few updates on texts of the usual length.
+Narrow models are as deep as the real ones; of wide ones two layers stand for all.
+`python -m memloc.study.calibrate STUDY` writes what it finds into the study's folder.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from memloc.data.encode import Encoded
+from memloc.data.sources import load_task
+from memloc.errors import MemlocError
+from memloc.methods.probing import Probing
+from memloc.models.device import pick_device
+from memloc.models.stack import Stack
+from memloc.models.width import NARROW
+from memloc.protocol import FineTuneSettings, Protocol
+from memloc.records import Task
+from memloc.seeds import generator, torch_seeded
+from memloc.study.config import read_study
+from memloc.study.estimate import keep
+from memloc.study.plan import Plan
+from memloc.study.planning import make_plan
+from memloc.study.sizes import Shape
+from memloc.study.step import limit_threads
+from memloc.training.gathering import merged
+from memloc.training.loop import Objective, learning, learning_groups, logits_of, train_epoch
+from memloc.training.predict import predict
+from memloc.training.probes import Target, train_probes
+
+UPDATES = 4
+"""Timed ones, after one that is not."""
+LONGEST = 64
+"""Tokens of a text here; wide models take time in proportion."""
+USUAL_TOKENS = 48
+"""Assumed of a task whose texts are not on this machine."""
+HEADS, VOCABULARY, PROBED = 4, 500, 200
+FOR_DEPTH, FEW = 2, 16
+"""Layers of a wide model that are timed, and texts that it looks at."""
+
+
+def calibrate(plan: Plan, threads: int) -> dict[str, Any]:
+    """Seconds of an update, of an example's prediction and of a probe epoch, by model."""
+    limit_threads(threads)
+    tokens = {task: _tokens(task, plan) for task in _tasks(plan)}
+    protocol, device = plan.file.study.protocol, pick_device(plan.file.study.device)
+    length = usual_length(float(np.mean(list(tokens.values()) or [USUAL_TOKENS])))
+    shapes = {step.shape for step in plan.steps.values() if step.shape is not None}
+    speeds = {s.name: speed(s, length, protocol, device) for s in shapes}
+    return {"tokens": tokens, "length": length, "speeds": speeds}
+
+
+def usual_length(tokens: float) -> int:
+    """Tokens of the texts that are timed, where those of a study have so many."""
+    return max(4, min(LONGEST, round(tokens)))
+
+
+def _tasks(plan: Plan) -> set[str]:
+    return {str(step.what["task"]) for step in plan.steps.values() if "task" in step.what}
+
+
+def _tokens(task: str, plan: Plan) -> float:
+    """Of a text, on average; a word is about one and a third token, in the embedded tasks one."""
+    folder = next(s.what["data_folder"] for s in plan.steps.values() if "data_folder" in s.what)
+    if folder is None and not task.startswith("tiny-"):
+        return USUAL_TOKENS
+    try:
+        return tokens_of(load_task(task, folder=folder and Path(folder)))
+    except MemlocError:
+        return USUAL_TOKENS
+
+
+def tokens_of(task: Task) -> float:
+    """Of a training text, on average, as far as its words tell."""
+    words = [len(" ".join(parts).split()) + len(parts) for parts in task.train.parts[:500]]
+    return float(np.mean(words)) * (1.0 if task.name.startswith("tiny-") else 4 / 3)
+
+
+def speed(shape: Shape, length: int, protocol: Protocol, device: torch.device) -> dict[str, float]:
+    """Seconds of an update, of an example's prediction and of a probe epoch of an example."""
+    is_narrow = shape.width < NARROW
+    depth = shape.depth if is_narrow else FOR_DEPTH
+    settings = protocol.finetune.replace({"epochs": 1 + UPDATES})
+    stack = _stand_in(shape.width, depth, device)
+    texts = _texts(settings.batch_size, length)
+    scale = shape.depth / depth
+    many = _texts(PROBED if is_narrow else FEW, length)
+    return {
+        "update": scale * _update_seconds(stack, texts, settings),
+        "predict": scale * _timed(lambda: predict(stack, many)) / len(many),
+        "probe_epoch": _probe_seconds(shape) / PROBED,
+        "batch": settings.batch_size,
+        "length": length,
+    }
+
+
+def _stand_in(width: int, depth: int, device: torch.device) -> Stack:
+    config = transformers.OPTConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        word_embed_proj_dim=width,
+        ffn_dim=4 * width,
+        num_hidden_layers=depth,
+        num_attention_heads=HEADS if width % HEADS == 0 else 1,
+        max_position_embeddings=2 * LONGEST,
+        num_labels=2,
+        pad_token_id=1,
+    )
+    with torch_seeded(0, "calibration"):
+        model = transformers.AutoModelForSequenceClassification.from_config(config)
+    return Stack(model.to(device).eval())
+
+
+def _texts(n: int, length: int) -> Encoded:
+    rng = generator(0, "calibration")
+    lengths = rng.integers(max(2, length // 2), length + length // 2, n)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    tokens = rng.integers(5, VOCABULARY, offsets[-1]).astype(np.int32)
+    return Encoded(tokens, offsets, 1, 0)
+
+
+def _update_seconds(stack: Stack, texts: Encoded, settings: FineTuneSettings) -> float:
+    groups = learning_groups(stack, embeddings=False)
+    labels = torch.zeros(len(texts), dtype=torch.int64, device=stack.device)
+    with learning(stack.model, groups) as tensors:
+        objective = Objective(
+            "calibration",
+            logits_of(stack, texts),
+            labels,
+            texts.lengths,
+            merged(tensors),
+            merged(groups),
+            settings,
+        )
+        seconds = [
+            _timed(lambda e=e: train_epoch([objective], 0, e, lambda _: None))  # type: ignore[misc]
+            for e in range(1, 2 + UPDATES)
+        ]
+    return float(np.median(seconds[1:]))
+
+
+def _probe_seconds(shape: Shape) -> float:
+    """Of an epoch of the noise probes of all layers and seeds."""
+    rng = generator(0, "calibration", "probes")
+    vectors = rng.normal(size=(PROBED, shape.depth + 1, shape.width)).astype(np.float32)
+    labels = np.arange(PROBED, dtype=np.int64) % 2
+    settings = Probing(epochs=2, first_epoch=0)
+    return _timed(lambda: train_probes(vectors, {"noise": Target(labels, 2)}, settings)) / 2
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Calibrate for the study that the command line names, on so many threads."""
+    began = time.perf_counter()
+    plan = make_plan(read_study(sys.argv[1]))
+    found = calibrate(plan, int(sys.argv[2]))
+    seconds = time.perf_counter() - began
+    keep(plan.file.folder, {**found, "seconds": seconds})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""What a study will cost: seconds, bytes on disk and in memory, and how sure that is."""
+
+import math
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from memloc import paths
+from memloc.errors import StoreError
+from memloc.methods.base import Sizes
+from memloc.models.width import NARROW
+from memloc.protocol import Protocol
+from memloc.records import read_json, write_json
+from memloc.run import TRAININGS, WEIGHTS
+from memloc.study.plan import Plan, Step
+from memloc.study.records import Store
+from memloc.study.sizes import Shape, training_examples
+
+SPEED = ("update", "predict", "probe_epoch", "batch", "length")
+"""What is measured of a model: seconds, and the size of a batch and of a text that they are of."""
+UNSURE = 2.0
+"""Factor by which an estimate without any finished step may be off (see docs/studies.md)."""
+SURE = 1.2
+"""The least that is ever promised."""
+BASE = 700e6
+"""Bytes of a process that has loaded everything and no model yet (measured)."""
+FIXED = {"report": 20.0}
+"""Seconds that do not depend on the model (measured on one core)."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What every step costs, and by what factor the sum may be off."""
+
+    seconds: Mapping[str, float]
+    memory: Mapping[str, float]
+    """Bytes at its peak."""
+    disk: Mapping[str, float]
+    """Bytes that it leaves."""
+    threads: Mapping[str, int]
+    factor: float = UNSURE
+    compared: int = 0
+    """Finished steps that the estimate was corrected by."""
+    start: float = 0.0
+    """Seconds until the first step begins."""
+
+    def total(self, names: set[str], cores: int, jobs: int) -> float:
+        """Seconds until these steps are done, so many at once."""
+        work = sum(self.seconds[n] * self.threads[n] for n in names)
+        alone = max((self.seconds[n] for n in names), default=0.0)
+        widest = max((self.threads[n] for n in names), default=1)
+        return self.start + max(work / max(1, min(cores, jobs * widest)), alone)
+
+
+def machine() -> str:
+    """What a calibration is valid for."""
+    return f"{platform.node()} {platform.machine()} {platform.processor()}".strip()
+
+
+def calibration(plan: Plan, threads: int) -> dict[str, Any]:
+    """What was measured on this machine for this study; measured now where that is missing."""
+    shapes = {step.shape.name for step in plan.steps.values() if step.shape}
+    known = measured_here(plan.file.folder)
+    if "start" in known and shapes <= set(known["speeds"]):
+        return known
+    command = [sys.executable, "-m", "memloc.study.calibrate", str(plan.file.folder)]
+    began = time.perf_counter()
+    done = subprocess.run([*command, str(threads)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise StoreError(f"This machine could not be calibrated: {last}")
+    known = measured_here(plan.file.folder)
+    start = max(0.0, time.perf_counter() - began - known["seconds"])
+    return keep(plan.file.folder, {"start": start})
+
+
+def measured_here(folder: Path) -> dict[str, Any]:
+    """What a folder says of this machine's speed: what was measured on others does not count."""
+    with suppress(StoreError, LookupError, TypeError, AttributeError):  # measured again
+        known = read_json(folder / paths.CALIBRATION)
+        whole = all(set(SPEED) <= set(speed) for speed in known["speeds"].values())
+        if whole and known["machine"] == machine():
+            return known
+    return {"machine": machine(), "speeds": {}}
+
+
+def keep(folder: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to what was measured on this machine; speeds of other models stay."""
+    known = measured_here(folder)
+    known |= {**found, "speeds": {**known["speeds"], **found.get("speeds", {})}}
+    write_json(folder / paths.CALIBRATION, known)
+    return known
+
+
+def estimate(plan: Plan, measured: Mapping[str, Any], threads: Mapping[str, int]) -> Estimate:
+    """From the calibration, corrected by the steps that are done."""
+    store, steps = Store(plan.file.folder), plan.steps.values()
+    plain = {step.name: _seconds(step, plan, measured) for step in steps}
+    records = {s.name: r for s in steps if (r := store.record(s.name)) and r["state"] == "done"}
+    ratios: dict[str, list[float]] = {}
+    for name, record in records.items():
+        ratio = record["seconds"] / max(0.1, plain[name])
+        ratios.setdefault(_sort(plan.steps[name]), []).append(ratio)
+    usual = median(r for many in ratios.values() for r in many) if ratios else 1.0
+    factors = {sort: median(many) for sort, many in ratios.items()}
+    seconds = {
+        step.name: plain[step.name] * factors.get(_sort(step), usual if ratios else 1.0)
+        for step in steps
+    }
+    peaks: dict[str, float] = {}
+    for name, record in records.items():
+        sort = _sort(plan.steps[name])
+        peaks[sort] = max(peaks.get(sort, 0.0), record["peak_mb"] * 1e6)
+    return Estimate(
+        seconds=seconds,
+        memory={s.name: peaks.get(_sort(s), _memory(s, plan)) for s in steps},
+        disk={step.name: _disk(step) for step in steps},
+        threads=threads,
+        factor=_factor(ratios, factors, {_sort(s) for s in steps}),
+        compared=len(records),
+        start=measured["start"],
+    )
+
+
+def critical_path(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
+    """Of every step: its seconds and those of the longest chain of steps that wait for it."""
+    after = dict.fromkeys(plan.steps, 0.0)
+    for step in reversed(list(plan.steps.values())):
+        total = seconds[step.name] + after[step.name]
+        for name in step.inputs:
+            after[name] = max(after[name], total)
+    return {name: seconds[name] + after[name] for name in plan.steps}
+
+
+def _sort(step: Step) -> str:
+    """Steps of one sort are off by the same factor."""
+    width = step.shape.width if step.shape else 0
+    return f"{step.kind} {step.what.get('name', '')} {width}"
+
+
+def _factor(
+    ratios: Mapping[str, list[float]], factors: Mapping[str, float], sorts: set[str]
+) -> float:
+    """How far off finished steps were after correction; unseen sorts are as unsure as ever."""
+    off = [abs(math.log(r / factors[sort])) for sort, many in ratios.items() for r in many]
+    if not off:
+        return UNSURE
+    spread = max(SURE, math.exp(sum(off) / len(off)))
+    unseen = len(sorts - set(ratios)) / len(sorts)
+    return float(spread ** (1 - unseen) * UNSURE**unseen)
+
+
+def _seconds(step: Step, plan: Plan, measured: Mapping[str, Any]) -> float:
+    if step.shape is None:
+        return FIXED[step.kind]
+    protocol = plan.file.study.protocol.replace(step.what["overrides"])
+    task = str(step.what["task"])
+    examples = training_examples(plan.file, task)
+    tokens = measured["tokens"].get(task, measured["length"])
+    costs = Costs(step.shape, protocol, examples, tokens, measured)
+    if step.kind == "train":
+        trainings = {WEIGHTS[weights] for weights in step.what["weights"]}
+        return costs.training(dict.fromkeys(trainings, protocol.finetune.epochs))
+    if step.kind == "plant":
+        control = protocol.control
+        beside = control.auxiliary_examples or training_examples(plan.file, control.auxiliary)
+        return costs.plant(step.what["methods"], beside, null=bool(step.what["null"]))
+    return costs.of(str(step.what["name"]))
+
+
+class Costs:
+    """Seconds for a model and a task's training examples, from updates and predictions."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        protocol: Protocol,
+        examples: int,
+        tokens: float,
+        measured: Mapping[str, Any],
+    ) -> None:
+        self.protocol = protocol
+        speed = measured["speeds"][shape.name]
+        longer = 1.0 if shape.width < NARROW else tokens / speed["length"]
+        self.sizes = Sizes(
+            examples=examples,
+            noisy=examples * protocol.noise.rate,
+            depth=shape.depth,
+            update=speed["update"] * longer / speed["batch"],
+            predict=speed["predict"] * longer,
+            probe=speed["probe_epoch"],
+        )
+
+    def training(self, epochs: Mapping[str, int], beside: int = 0) -> float:
+        """Of so many epochs of each training, with other examples beside the task's."""
+        sizes = self.sizes
+        validation = 0.25 * sizes.examples
+        every = self.protocol.finetune.measure_every
+        looking = (sizes.examples + validation) * sizes.predict / every
+        once = (sizes.examples + beside) * sizes.update + looking
+        # Of the frozen model only the head learns, on vectors that are kept if nothing varies.
+        own = self.protocol.finetune
+        kept = not own.frozen_dropout and own.clip_over == "trained"
+        share = {"frozen": 0.1 if kept else 1.0}
+        return float(once * sum(n * share.get(t, 1.0) for t, n in epochs.items()))
+
+    def plant(self, methods: Sequence[str], beside: int, *, null: bool) -> float:
+        """Of a planted run, what the methods find there, and its null."""
+        control = self.protocol.control
+        epochs = control.epochs or self.protocol.finetune.epochs
+        once = self.training(dict.fromkeys(TRAININGS, epochs), beside)
+        looking = sum(self.of(method) for method in methods)
+        again = self.training({"noisy": epochs}, beside) + looking if null else 0
+        return once + looking + again
+
+    def of(self, name: str) -> float:
+        """Of a method."""
+        return float(self.protocol.method(name).cost(self.sizes))
+
+
+def _disk(step: Step) -> float:
+    if step.shape is None:
+        return 10e6
+    weights = step.shape.bytes
+    if step.kind == "train":
+        return weights * len(step.what["weights"])
+    if step.kind == "plant":
+        return 4 * weights * len(step.what["folders"])
+    return 2e6
+
+
+def _memory(step: Step, plan: Plan) -> float:
+    """A process, the weights with gradients and two moments, and what a batch leaves behind."""
+    if step.shape is None:
+        return BASE
+    return BASE + 20.0 * step.shape.parameters + _batch_bytes(step.shape, plan.file.study.protocol)
+
+
+def _batch_bytes(shape: Shape, protocol: Protocol) -> float:
+    tokens = protocol.finetune.batch_size * min(protocol.text.max_tokens, 256)
+    return 4.0 * 34 * tokens * shape.width * shape.depth
+
+
+def free_bytes(folder: Path) -> float:
+    """That the disk still takes."""
+    import shutil
+
+    return float(shutil.disk_usage(folder).free)

@@ -1,0 +1,162 @@
+"""What is known of a study's steps on disk: done, stale, failed, begun; whole or absent."""
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from memloc import paths
+from memloc.errors import StoreError
+from memloc.records import cannot_write, read_json, versions, write_json
+from memloc.study.plan import Plan, Step
+
+
+@dataclass(frozen=True)
+class State:
+    """How a step stands: `done`, `missing`, `stale` or `failed`, and why."""
+
+    name: str
+    why: str = ""
+    identity: str = ""
+    """What it should be made of."""
+
+
+class Store:
+    """The records of a study's steps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+
+    def record_path(self, name: str) -> Path:
+        """Where a step's record is kept."""
+        return self.folder / paths.STEPS / f"{name}.json"
+
+    def log_path(self, name: str) -> Path:
+        """Where a step's output is kept."""
+        return self.folder / paths.LOGS / f"{name}.log"
+
+    def record(self, name: str) -> dict[str, Any] | None:
+        """What is known of a step, if it was ever begun."""
+        path = self.record_path(name)
+        return read_json(path) if path.is_file() else None
+
+    def begin(self, step: Step, identity: str, token: str) -> None:
+        """Make a step this process's: what older settings left is removed, its record says so."""
+        record = self.record(step.name)
+        if record is not None and record["identity"] != identity:
+            self._clear(step, record)
+        facts = {"state": "begun", "token": token, "pid": os.getpid()}
+        self._write(step, identity, facts)
+
+    def finish(self, step: Step, identity: str, facts: Mapping[str, Any]) -> None:
+        """Note that a step is done."""
+        self._write(step, identity, {"state": "done", "versions": versions(), **facts})
+
+    def fail(self, step: Step, identity: str, reason: str) -> None:
+        """Note that a step failed, and why."""
+        facts = {"state": "failed", "reason": reason, "allowed": dict(step.allowed)}
+        self._write(step, identity, facts)
+
+    def sweep(self) -> None:
+        """Remove the drafts of files that processes which were killed left behind."""
+        for draft in [*self.folder.rglob("*.part")]:
+            _remove(draft)
+
+    def owner(self, name: str) -> str | None:
+        """The token of the process that a step belongs to."""
+        with suppress(StoreError):
+            record = self.record(name)
+            return None if record is None else record.get("token")
+        return None
+
+    def lacking(self, step: Step) -> list[str]:
+        """Which of a step's files are not there."""
+        return [path for path in step.outputs if not (self.folder / path).exists()]
+
+    def state(self, step: Step, identity: str) -> State:
+        """How a step stands, if this is what it should be."""
+        record = self.record(step.name)
+        if record is None:
+            return State("missing", "", identity)
+        if record["identity"] != identity:
+            return State("stale", _difference(step, record), identity)
+        if record["state"] == "failed":
+            if record.get("allowed", {}) != step.allowed:
+                return State("missing", "it may be allowed now", identity)
+            return State("failed", record["reason"], identity)
+        if record["state"] == "begun":
+            return State("missing", "begun", identity)
+        lacking = self.lacking(step)
+        gone = f"{lacking[0]} is not there" if lacking else ""
+        return State("missing" if lacking else "done", gone, identity)
+
+    def states(self, plan: Plan) -> dict[str, State]:
+        """How every step stands; one that makes do with part of its inputs counts those there."""
+        found: dict[str, State] = {}
+        for step in plan.steps.values():
+            found[step.name] = self.state(step, current_identity(plan, step, found))
+            waits = [n for n in step.inputs if found[n].name in {"missing", "stale"}]
+            if step.soft and waits and found[step.name].name == "done":
+                why = f"{waits[0]} is {found[waits[0]].name}"
+                found[step.name] = replace(found[step.name], name="stale", why=why)
+        return found
+
+    def _write(self, step: Step, identity: str, facts: Mapping[str, Any]) -> None:
+        about = {
+            "step": step.name,
+            "identity": identity,
+            "parts": {name: part.identity for name, part in step.parts.items()},
+            "settings": step.settings,
+            "host": socket.gethostname(),
+            "when": time.time(),
+        }
+        write_json(self.record_path(step.name), {**about, **facts})
+
+    def _clear(self, step: Step, record: Mapping[str, Any]) -> None:
+        """Remove what other settings or inputs made; the record stays until the new one is there.
+
+        Where only some parts of a step changed, what the others left is kept.
+        """
+        before = record.get("parts", {})
+        changed = [n for n, part in step.parts.items() if before.get(n) != part.identity]
+        for name, part in step.parts.items():
+            # With the same settings as before it is the inputs that changed.
+            if name in changed or not changed:
+                for path in part.removes:
+                    _remove(self.folder / path)
+
+
+def current_identity(plan: Plan, step: Step, states: Mapping[str, State]) -> str:
+    """What a step's identity should be now: soft ones take those of their inputs that are done."""
+    if not step.soft:
+        return plan.identities[step.name]
+    there = [states[name] for name in step.inputs]
+    return step.identity(state.identity for state in there if state.name == "done")
+
+
+def _remove(path: Path) -> None:
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _difference(step: Step, record: Mapping[str, Any]) -> str:
+    """The first setting that is another one now, or that an input is."""
+    before, now = record.get("settings", {}), step.settings
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            return f"{name} was {_said(before, name)} and is {_said(now, name)}"
+    return "what it is made from changed"
+
+
+def _said(settings: Mapping[str, Any], name: str) -> str:
+    return str(settings[name]) if name in settings else "not there"

@@ -1,0 +1,155 @@
+"""What planning needs to know of models and data without loading them: sizes and fingerprints."""
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from memloc.data.sources import DATA_VARIABLE
+from memloc.data.tasks import PAPER_TASKS, known_tasks
+from memloc.errors import ModelError, SettingsError
+from memloc.identity import hash_checkpoint, hash_files, hashed
+from memloc.models import tiny
+from memloc.models.known import known_models
+from memloc.models.places import no_such_model, source_of
+from memloc.protocol import Protocol
+from memloc.stats.layer_windows import check_windows, every_window, read_window, usual_windows
+from memloc.study.config import ControlBlock, StudyFile
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a model is."""
+
+    depth: int
+    width: int
+    vocabulary: int
+
+    @property
+    def name(self) -> str:
+        """As a key of a JSON object."""
+        return f"{self.depth}x{self.width}"
+
+    @property
+    def bytes(self) -> float:
+        """Of its weights in single precision."""
+        return 4.0 * self.parameters
+
+    @property
+    def block_parameters(self) -> int:
+        """Of all blocks: attention and feed-forward of the usual proportions."""
+        return 12 * self.depth * self.width**2
+
+    @property
+    def parameters(self) -> int:
+        """With the embeddings."""
+        return self.block_parameters + self.vocabulary * self.width
+
+
+@cache
+def shape_of(name: str, depth: int | None = None) -> Shape:
+    """From the model's configuration: embedded, in a folder, known by name, or on the hub."""
+    layers, width, vocabulary = _whole(name)
+    if depth is not None and not 1 <= depth <= layers:
+        raise SettingsError(
+            f"A depth of {depth} was asked for; this model has 1 to {layers} layers."
+        )
+    return Shape(depth or layers, width, vocabulary)
+
+
+def _whole(name: str) -> tuple[int, int, int]:
+    known = {row.name: row for row in known_models() if row.where == "hub"}
+    if name in known and not Path(name).is_dir():
+        return int(known[name].layers), int(known[name].width), 50_000
+    return _from_config(name, config_of(name))
+
+
+def config_of(name: str) -> Path:
+    """The configuration of a model: embedded, in a folder, or on the hub."""
+    source = Path(source_of(name))
+    return source / "config.json" if source.is_dir() else _from_hub(name)
+
+
+def _from_config(name: str, path: Path) -> tuple[int, int, int]:
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{name} is not a model: {path} cannot be read ({error}).") from error
+    found = [
+        next((int(config[key]) for key in keys if key in config), None)
+        for keys in (
+            ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+            ("hidden_size", "n_embd", "dim", "d_model"),
+            ("vocab_size",),
+        )
+    ]
+    depth, width, vocabulary = found
+    if depth is None or width is None:
+        raise ModelError(f"{path} does not say how many layers {name} has and how wide they are.")
+    return depth, width, vocabulary or 0
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, "config.json"))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(no_such_model(name, reason)) from error
+
+
+def model_fingerprint(name: str) -> str:
+    """What identifies a model: its name, or what is in its folder wherever that is."""
+    local = Path(name).expanduser()
+    if name in tiny.NAMES or not local.is_dir():
+        return name
+    return f"{local.name} {hash_checkpoint(local)}"
+
+
+def data_folder(given: str | None) -> Path | None:
+    """The folder with the paper's tasks, if there is one."""
+    named = given or os.environ.get(DATA_VARIABLE)
+    return Path(named).expanduser() if named else None
+
+
+def task_fingerprint(name: str, folder: Path | None) -> str:
+    """What identifies a task: its name, and what is in its folder."""
+    whole = name.removesuffix("-binary")
+    if whole not in PAPER_TASKS or folder is None:
+        return name
+    return f"{name} {hash_files(sorted((folder / whole).glob('*')))}"
+
+
+def training_examples(file: StudyFile, task: str) -> int:
+    """How many, as far as it is known without reading the data; own files are counted."""
+    examples, own = file.study.examples, file.study.data.get(task)
+    if own is None:
+        return _known_size(task, examples)
+    with file.file_of(own.file).open("rb") as lines:
+        return min(sum(1 for _ in lines), examples or 10**9)
+
+
+@cache
+def _known_size(task: str, examples: int | None) -> int:
+    text = known_tasks()[task].train_size.removeprefix("part of ")
+    whole = round(float(text[:-1]) * 1000) if text.endswith("k") else int(text)
+    return min(whole, examples or whole)
+
+
+def file_fingerprint(file: StudyFile, name: str) -> str:
+    """What identifies a file of one's own: its contents, and how they are read."""
+    own = file.study.data[name]
+    paths = [file.file_of(path) for path in (own.file, own.held_out) if path is not None]
+    how = own.model_dump(exclude={"file", "held_out"})
+    return f"{name} {hash_files(paths)} {hashed(how)}"
+
+
+def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[range]:
+    """The windows that a block asks for in a model of this depth; each makes a run of its own."""
+    found = [read_window(text) for text in block.windows]
+    found += [w for width in block.every for w in every_window(depth, width)]
+    check_windows(found, depth)
+    return list(dict.fromkeys(found)) or usual_windows(depth, protocol.control.width)

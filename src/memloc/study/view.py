@@ -1,0 +1,262 @@
+"""How people see a study: its plan, how far it is, and how it ended."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from memloc.errors import counted
+from memloc.progress import duration
+from memloc.study.estimate import Estimate, free_bytes
+from memloc.study.execute import Progress, cores
+from memloc.study.plan import KINDS, Plan
+from memloc.study.records import State
+from memloc.study.step import Outcome
+
+SILENCE = 60.0
+"""Seconds after which a log is told how far it is even if no step has ended."""
+
+
+def plan_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
+    """A row a kind of step: how many there are, how they stand, what the rest costs."""
+    rows = []
+    for kind in KINDS:
+        names = [s.name for s in plan.steps.values() if s.kind == kind]
+        if not names:
+            continue
+        left = [n for n in names if states[n].name != "done"]
+        counts = {s: sum(states[n].name == s for n in names) for s in STATES}
+        rows.append(
+            {
+                "steps": kind,
+                "all": len(names),
+                **counts,
+                "time": duration(sum(estimate.seconds[n] for n in left)),
+                "memory": size(max((estimate.memory[n] for n in left), default=0)),
+                "disk": size(sum(estimate.disk[n] for n in left)),
+            }
+        )
+    return rows
+
+
+STATES = ("done", "missing", "stale", "failed")
+
+
+def plan_sentences(
+    plan: Plan, states: Mapping[str, State], estimate: Estimate, jobs: int
+) -> list[str]:
+    """What is left in all, how sure that is, and what is wrong or will be removed."""
+    left = {n for n, state in states.items() if state.name != "done"}
+    if not left:
+        return ["Everything is done."]
+    seconds = estimate.total(left, cores(), jobs)
+    source = f"and {counted(estimate.compared, 'finished step')}" if estimate.compared else "alone"
+    lines = [
+        f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} with "
+        f"{jobs} at once ({_range(seconds, estimate.factor)}; from a calibration {source}).",
+        *disk_sentences(sum(estimate.disk[n] for n in left), plan.file.folder),
+    ]
+    return lines + stale_sentences(states)
+
+
+def training_sentences(
+    left: Mapping[str, int], updates: int, seconds: float, factor: float
+) -> list[str]:
+    """What is left of a single run."""
+    many = "training is" if len(left) == 1 else "trainings are"
+    return [
+        f"{len(left)} {many} left ({', '.join(left)}), {updates:,} updates in all: about "
+        f"{duration(seconds)} ({_range(seconds, factor)}; from a calibration alone)."
+    ]
+
+
+def _range(seconds: float, factor: float) -> str:
+    return f"{duration(seconds / factor)} to {duration(seconds * factor)}"
+
+
+def disk_sentences(disk: float, folder: Path) -> list[str]:
+    """How much space results take, and whether there is as much."""
+    free = free_bytes(folder)
+    lines = [f"Results will take {size(disk)} of disk; {size(free)} are free."]
+    if disk > free:
+        lines.append("THAT IS MORE THAN THERE IS: choose another folder or free space first.")
+    return lines
+
+
+def stale_sentences(states: Mapping[str, State]) -> list[str]:
+    """Why steps are stale, each reason once; what they left is removed when they are redone."""
+    reasons: dict[str, int] = {}
+    for state in states.values():
+        if state.name == "stale":
+            reasons[state.why] = reasons.get(state.why, 0) + 1
+    return [f"{n} stale, to be made anew: {why}." for why, n in reasons.items()]
+
+
+def step_rows(
+    plan: Plan, states: Mapping[str, State], estimate: Estimate | None = None
+) -> list[dict[str, Any]]:
+    """A row a step."""
+    return [
+        {
+            "step": name,
+            "state": state.name,
+            **({"seconds": round(estimate.seconds[name])} if estimate else {}),
+            "needs": [] if plan.steps[name].soft else list(plan.steps[name].inputs),
+            "why": state.why,
+        }
+        for name, state in states.items()
+    ]
+
+
+class View:
+    """Shows on stderr how far a study is: a live table in a terminal, else a line a step."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._live: Any = None
+        self._quiet = quiet
+        self._said = float("-inf")
+
+    def __enter__(self) -> "View":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: Progress, ended: Outcome | None) -> None:
+        """Told how far it is."""
+        if self._quiet:
+            return
+        if sys.stderr.isatty():
+            self._draw(progress)
+        elif ended is not None:
+            print(_line(progress, ended), file=sys.stderr, flush=True)
+            self._said = time.monotonic()
+        elif progress.running and time.monotonic() - self._said >= SILENCE:
+            print(_head(progress), file=sys.stderr, flush=True)
+            self._said = time.monotonic()
+
+    def _draw(self, progress: Progress) -> None:
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._live is None:
+            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._live.start()
+        lines = [_head(progress)]
+        now = time.time()
+        lines += [f"  {n}  {duration(now - since)}" for n, since in progress.running.items()]
+        failed = [n for n in progress.chosen if progress.states[n].name == "failed"]
+        lines += [f"  FAILED {n}: {progress.states[n].why}" for n in failed[:5]]
+        self._live.update(Group(*(Text(line, overflow="ellipsis") for line in lines)), refresh=True)
+
+
+def _head(progress: Progress) -> str:
+    done, failed = progress.count("done"), progress.count("failed")
+    text = (
+        f"{done} of {counted(len(progress.chosen), 'step')} done, {len(progress.running)} running"
+    )
+    text += f", {failed} failed" if failed else ""
+    return f"{text}, about {duration(progress.seconds_left())} left"
+
+
+def _line(progress: Progress, ended: Outcome) -> str:
+    if ended.reason:
+        return f"FAILED  {ended.step}: {ended.reason}"
+    took = f"{ended.seconds:.1f} s"
+    return f"done  {ended.step}  {took}  ({_head(progress)})"
+
+
+def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
+    """What was done, how long each stage took and how good the estimate was, what failed."""
+    done = {n: o for n, o in progress.outcomes.items() if not o.reason}
+    took = time.time() - progress.began
+    lines = []
+    if done:
+        for kind in KINDS:
+            seconds = [o.seconds for n, o in done.items() if plan.steps[n].kind == kind]
+            if seconds:
+                lines.append(
+                    f"{kind:9} {counted(len(seconds), 'step'):>10}  {duration(sum(seconds))}"
+                )
+        expected = progress.estimate.total(set(done), progress.cores, jobs)
+        off = max(took, expected) / min(took, expected)
+        lines.append(
+            f"{counted(len(done), 'step')} took {duration(took)}; {duration(expected)} were "
+            f"expected, so the estimate was off by a factor of {off:.2f}."
+        )
+    elif not progress.outcomes:
+        lines.append(_nothing(plan, progress))
+    failed = sorted(n for n in progress.chosen if progress.states[n].name == "failed")
+    lines += [f"FAILED {n}: {progress.states[n].why}" for n in failed]
+    if progress.blocked:
+        lines.append(f"Waiting for what failed: {counted(len(progress.blocked), 'step')}.")
+    if failed:
+        folder = plan.file.folder
+        lines.append(
+            f"`memloc logs {folder} {failed[0]}` shows more; `memloc run {folder} --retry` tries "
+            "again."
+        )
+    return lines
+
+
+def _nothing(plan: Plan, progress: Progress) -> str:
+    """Why no step was done."""
+    for name in sorted(progress.chosen):
+        step = plan.steps[name]
+        if step.soft and progress.states[name].name == "missing" and step.inputs:
+            kinds = {plan.steps[need].kind for need in step.inputs}
+            words = " or ".join(f"`--only {kind}`" for kind in KINDS if kind in kinds)
+            return f"Nothing to do: {name} sums up other steps, and none of them is done; {words}."
+    return "Nothing to do: everything that can be done is done."
+
+
+def status_sentences(status: Mapping[str, Any]) -> list[str]:
+    """How a study stands."""
+    counts = ", ".join(f"{status[s]} {s}" for s in STATES if status[s] or s == "done")
+    lines = [f"{status['folder']}: {counted(status['steps'], 'step')}, {counts}."]
+    if status["done"]:
+        lines.append(
+            f"What is done took {duration(status['seconds'])} of single steps and at most "
+            f"{size(status['memory'])} of memory a step; the folder has {size(status['disk'])}."
+        )
+    running = status["running"]
+    if running is None:
+        lines.append("Nobody runs it.")
+    else:
+        left = duration(running.get("seconds_left", 0.0))
+        lines.append(
+            f"Process {running['pid']} on {running['host']} runs it; about {left} left of the "
+            f"{counted(running.get('chosen', status['steps']), 'step')} asked for."
+        )
+        now = time.time()
+        steps = running.get("running", {}).items()
+        lines += [f"  {name}  {duration(now - since)}" for name, since in steps]
+    lines += [f"FAILED {name}: {why}" for name, why in status["failures"].items()]
+    return lines
+
+
+def progress_record(plan: Plan, progress: Progress) -> dict[str, Any]:
+    """How it ended, for machines."""
+    return {
+        "folder": str(plan.file.folder),
+        "seconds": time.time() - progress.began,
+        "done": {n: o.seconds for n, o in progress.outcomes.items() if not o.reason},
+        "failed": {
+            n: progress.states[n].why
+            for n in sorted(progress.chosen)
+            if progress.states[n].name == "failed"
+        },
+        "blocked": progress.blocked,
+        "states": {n: progress.states[n].name for n in plan.steps if n in progress.chosen},
+    }
+
+
+def size(count: float) -> str:
+    """Bytes as people say them."""
+    for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"

@@ -1,0 +1,96 @@
+"""Weights in the ecosystem's own format, with how they came to be; and half-done trainings."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from memloc.errors import StoreError
+from memloc.models.load import Classifier, quiet
+from memloc.records import versions, whole_file, whole_folder, write_json
+from memloc.training.loop import Objective
+
+UNREADABLE = (SafetensorError, OSError, KeyError, ValueError, TypeError)
+"""What reading a damaged state may end in."""
+PROVENANCE = "memloc.json"
+"""The file beside the weights that says how they came to be."""
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any]) -> None:
+    """A `save_pretrained` folder with tokenizer and provenance, whole or absent."""
+    with whole_folder(folder) as draft, quiet(), _as_os_error():
+        trained.model.save_pretrained(draft)
+        trained.tokenizer.save_pretrained(draft)
+        write_json(draft / PROVENANCE, {**about, "versions": versions()})
+
+
+def save_state(path: Path, objectives: Sequence[Objective], about: Mapping[str, Any]) -> None:
+    """Everything a training needs to go on after this epoch: weights, AdamW's moments, counters."""
+    tensors: dict[str, torch.Tensor] = {}
+    for objective in objectives:
+        for name, parameter in objective.tensors.items():
+            tensors[f"weight/{name}"] = parameter.detach()
+            for kind, moment in objective.optimiser.state[parameter].items():
+                tensors[f"{objective.name}/{kind}/{name}"] = moment
+    facts = {o.name: {"updates": o.updates, "learns": list(o.parameters)} for o in objectives}
+    note = {**about, "objectives": facts}
+    with whole_file(path) as draft, _as_os_error():
+        save_file(
+            {k: v.contiguous() for k, v in tensors.items()}, draft, {"memloc": json.dumps(note)}
+        )
+
+
+def load_state(path: Path, objectives: Sequence[Objective]) -> dict[str, Any]:
+    """Put a saved state back into the objectives; returns what was noted about it."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            note: dict[str, Any] = json.loads(file.metadata()["memloc"])
+            for objective in objectives:
+                _restore(objective, file, note["objectives"][objective.name])
+    except UNREADABLE as error:
+        raise StoreError(
+            f"{path} cannot be continued from ({error}): delete it to train from the start."
+        ) from error
+    return note
+
+
+def epochs_kept(path: Path) -> int:
+    """How many epochs a saved state has behind it; none where it is missing or damaged."""
+    with suppress(*UNREADABLE), safe_open(path, framework="pt") as file:
+        return len(json.loads(file.metadata()["memloc"])["rows"])
+    return 0
+
+
+@torch.no_grad()
+def _restore(objective: Objective, file: Any, facts: dict[str, Any]) -> None:
+    if facts["learns"] != list(objective.parameters):
+        raise ValueError("it is of another model")
+    objective.updates = facts["updates"]
+    saved = set(file.keys())
+    for name, parameter in objective.tensors.items():
+        weight = file.get_tensor(f"weight/{name}")
+        if weight.shape != parameter.shape:
+            raise ValueError(f"{name} has another size there")
+        parameter.copy_(weight)
+        keys = {kind: f"{objective.name}/{kind}/{name}" for kind in _MOMENTS}
+        # A parameter that the model never uses has no moments.
+        objective.optimiser.state[parameter] = {
+            kind: file.get_tensor(key).to(parameter.device)
+            for kind, key in keys.items()
+            if saved.intersection(keys.values())
+        }
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """What safetensors cannot write (a full disk, say) it reports as an error of its own."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error

@@ -1,0 +1,30 @@
+"""A small synthetic study, written once."""
+
+import pytest
+
+from memloc.reporting.findings import Findings
+from memloc.results import load_results
+from study_support import Study
+
+TASKS = ("tiny-topic", "tiny-acceptability", "tiny-entailment", "tiny-topic-binary")
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory):
+    return Study(tasks=TASKS).write(tmp_path_factory.mktemp("studies") / "small")
+
+
+@pytest.fixture(scope="session")
+def results(study):
+    return load_results(study)
+
+
+@pytest.fixture(scope="session")
+def findings(results):
+    return Findings(results, resamples=20)
+
+
+@pytest.fixture(scope="session")
+def nothing(tmp_path_factory):
+    """The findings of an empty folder."""
+    return Findings(load_results(tmp_path_factory.mktemp("empty")), resamples=20)

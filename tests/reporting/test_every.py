@@ -1,0 +1,407 @@
+"""Every figure: drawn from real files, valid, and with the values of its table."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import vl_convert
+
+from memloc.errors import UnknownName
+from memloc.reporting.figures.every import FIGURES
+from memloc.reporting.figures.positions import event_pairs
+from memloc.reporting.figures.writing import write_figures
+from memloc.reporting.findings import Findings
+from memloc.reporting.missing import COMMANDS
+from memloc.stats.planted import mean_scores, wilson
+from memloc.stats.windows import layer_weights, window_matrix, windows
+
+BY_NAME = {figure.name: figure for figure in FIGURES}
+EACH = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+
+
+def rows(name, findings, **values):
+    found = BY_NAME[name].drawn(findings).rows
+    for column, value in values.items():
+        found = found[found[column] == value]
+    return found.reset_index(drop=True)
+
+
+def where(table, **values):
+    return table[np.logical_and.reduce([table[k] == v for k, v in values.items()])]
+
+
+@EACH
+def test_a_figure_is_valid_for_every_choice(figure, findings):
+    drawn = figure.drawn(findings)
+    for choice in drawn.choices(figure.choose)[:2]:
+        spec = drawn.with_rows(choice)
+        json.dumps(spec, allow_nan=False)
+        assert vl_convert.vegalite_to_vega(spec)["marks"]
+
+
+@EACH
+def test_what_is_chosen_is_a_column_of_what_is_drawn(figure, findings):
+    drawn = figure.drawn(findings)
+    assert set(figure.choose) <= set(drawn.rows.columns)
+    choices = drawn.choices(figure.choose)
+    assert sum(len(drawn.with_rows(c)["datasets"]["drawn"]) for c in choices) == len(drawn.rows)
+
+
+@EACH
+def test_without_results_nothing_is_drawn(figure, nothing):
+    assert figure.drawn(nothing) is None
+
+
+@EACH
+def test_every_figure_says_what_it_shows_and_which_command_makes_it(figure):
+    assert figure.caption.endswith(".")
+    assert figure.part in COMMANDS
+
+
+@EACH
+def test_tables_are_not_changed_by_drawing(figure, findings):
+    table = figure.table(findings)
+    before = table.copy()
+    figure.draw(table)
+    pd.testing.assert_frame_equal(table, before)
+
+
+def test_names_are_different():
+    assert len(BY_NAME) == len(FIGURES)
+
+
+def test_layer_curves_are_means_over_seeds_with_the_seeds_intervals(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "probing", "layer": 3}
+    of = where(findings.results.layers, **chosen)
+    (row,) = rows("layers", findings, **chosen).to_dict("records")
+    assert row["weight"] == pytest.approx(of["weight"].mean())
+    assert (row["low"], row["high"]) == (of["low"].min(), of["high"].max())
+    assert row["seeds"] == 2
+
+
+def test_noise_probes_are_the_probes_f1(findings):
+    of = where(findings.results.noise_probes, task="tiny-topic", model="tiny-opt", layer=0)
+    (row,) = rows("noise-probes", findings, task="tiny-topic", model="tiny-opt", layer=0).to_dict(
+        "records"
+    )
+    assert row["f1"] == pytest.approx(of["f1"].mean())
+    assert row["chance"] == pytest.approx(of["chance"].mean())
+
+
+def test_window_matrices_are_means_over_windows_and_seeds(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "retraining"}
+    drawn = rows("windows", findings, **chosen)
+    parts = [
+        window_matrix(part["normalised"].to_numpy(), 4)
+        for _, part in where(findings.results.windows, **chosen).groupby("seed")
+    ]
+    expected = np.mean(parts, axis=0)
+    assert len(drawn) == 16
+    for row in drawn.to_dict("records"):
+        assert row["error"] == pytest.approx(expected[row["width"] - 1, row["layer"] - 1])
+        assert row["low"] < row["error"] + 1e-12
+        assert row["high"] > row["error"] - 1e-12
+    clean = where(findings.results.windows, **chosen).groupby(["first", "last"])["clean_error"]
+    single = where(drawn, width=1, layer=2).iloc[0]
+    assert single["clean_error"] == pytest.approx(clean.mean()[2, 2])
+    plain = where(findings.results.windows, **chosen, first=2, last=2)
+    difference = (plain["error"] - plain["clean_error"]).mean()
+    assert single["difference"] == pytest.approx(difference)
+    all_layers = where(drawn, width=4, layer=1).iloc[0]
+    assert all_layers["low"] == pytest.approx(wilson(1.0, 7).low)
+
+
+def test_single_layers_show_the_largest_error_of_one_layer(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "swapping"}
+    of = where(findings.results.windows, **chosen)
+    of = of[of["first"] == of["last"]]
+    (row,) = rows("single-layers", findings, **chosen).to_dict("records")
+    largest = of.groupby("seed")["error"].max()
+    assert row["error"] == pytest.approx(largest.mean())
+    at_largest = of.loc[of.groupby("seed")["error"].idxmax(), "clean_error"].mean()
+    assert row["clean_error"] == pytest.approx(at_largest)
+    assert row["difference"] == pytest.approx(largest.mean() - at_largest)
+    assert row["low"] == pytest.approx(min(wilson(share, 7).low for share in largest))
+    assert row["high"] == pytest.approx(max(wilson(share, 7).high for share in largest))
+
+
+def test_centres_of_gravity_are_averaged_over_models_or_methods(findings):
+    table = findings.whole("mcog")
+    (row,) = rows("mcog-over-models", findings, task="tiny-topic", method="swapping").to_dict(
+        "records"
+    )
+    of = where(table, task="tiny-topic", method="swapping").groupby("model")["mcog"].mean()
+    assert row["mcog"] == pytest.approx(of.mean())
+    assert row["models"] == 2
+    # Of two, a quarter of the resamples are the lower one twice, and another the higher one.
+    assert (row["low"], row["high"]) == pytest.approx((of.min(), of.max()))
+    (row,) = rows("mcog-over-methods", findings, task="tiny-topic", model="tiny-opt").to_dict(
+        "records"
+    )
+    of = where(table, task="tiny-topic", model="tiny-opt").groupby("method")["mcog"].mean()
+    assert row["mcog"] == pytest.approx(of.mean())
+    assert of.min() <= row["low"] < row["mcog"] < row["high"] <= of.max()
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "gradients"}
+    (row,) = rows("mcog-models", findings, **chosen).to_dict("records")
+    assert row["mcog"] == pytest.approx(where(table, **chosen)["mcog"].mean())
+
+
+def test_events_count_never_as_the_layer_after_the_last(findings):
+    (row,) = rows(
+        "events", findings, source="centroids", models="tiny-opt", task="tiny-topic"
+    ).to_dict("records")
+    of = where(findings.results.events, task="tiny-topic", model="tiny-opt", variant="plain")
+    for event, axis in (("initiation", "x"), ("crossing", "y")):
+        layers = of.loc[of["event"] == event, "layer"]
+        assert row[f"layer_{axis}"] == pytest.approx(layers.fillna(5).mean())
+        assert row[f"never_{axis}"] == layers.isna().sum()
+
+
+def test_layers_of_deeper_models_are_not_averaged_with_those_of_others():
+    def made(model, depth, layers):
+        common = {"task": "a", "category": "c", "source": "centroids", "variant": "plain"}
+        rows = zip(("crossing", "initiation"), layers, strict=True)
+        numbers = [{"event": e, "layer": x, "low": x, "high": x} for e, x in rows]
+        more = {"model": model, "depth": depth, "seed": 1, "separable": model != "p"}
+        return [{**common, **more, **row} for row in numbers]
+
+    runs = [*made("o", 12, (6, 5)), *made("p", 12, (6, 5)), *made("large", 24, (12, 10))]
+    drawn = event_pairs(pd.DataFrame(runs)).set_index("models")
+    assert tuple(drawn.loc["all models", ["layer_x", "layer_y"]]) == (5, 6)
+    assert tuple(drawn.loc["large", ["layer_x", "layer_y"]]) == (10, 12)
+    assert drawn["unclear_y"].to_dict() == {"all models": 1, "o": 0, "p": 1, "large": 0}
+
+
+def test_points_are_those_that_table_2_is_of(results):
+    """A large model with one method does not change what the M-CoG of the others is over."""
+    mcog = results.mcog
+    fewer = mcog[(mcog["model"] != "tiny-bert") | (mcog["method"] == "swapping")]
+    found = Findings(replace(results, mcog=fewer), resamples=5)
+    found.__dict__["_large"] = ["tiny-bert"]
+    points = found.points
+    assert set(points["model"]) == {"tiny-opt"}
+    own = where(points, task="tiny-topic", measure="M-CoG", against="validation").iloc[0]
+    mine = where(mcog, task="tiny-topic", model="tiny-opt").groupby("seed")["mcog"].mean()
+    assert own["depth"] == pytest.approx(mine.mean())
+
+
+def test_events_of_binarised_tasks_are_a_set_of_their_own(findings):
+    drawn = rows("events", findings)
+    assert set(drawn.loc[drawn["set"] == "two classes", "task"]) == {"tiny-topic-binary"}
+
+
+def test_binarised_tasks_stand_against_the_whole_ones(findings):
+    (row,) = rows("binarised", findings, method="swapping").to_dict("records")
+    mcog = where(findings.results.mcog, method="swapping")
+    assert row["mcog"] == pytest.approx(mcog[mcog["task"] == "tiny-topic"]["mcog"].mean())
+    binary = mcog[mcog["task"] == "tiny-topic-binary"]["mcog"].mean()
+    assert row["mcog_binary"] == pytest.approx(binary)
+    assert "tiny-topic-binary" not in set(rows("layers", findings)["task"])
+
+
+def test_control_bars_are_mean_accuracies_with_chance(findings):
+    control = findings.results.control
+    for name, by in (("methods", []), ("tasks", ["task"]), ("models", ["model"])):
+        expected = mean_scores(control, [*by, "method"])
+        drawn = BY_NAME[f"control-{name}"].drawn(findings).rows
+        pd.testing.assert_frame_equal(drawn, expected)
+
+
+def test_control_layers_mark_what_was_planted(findings):
+    drawn = rows("control-layers", findings)
+    inside = drawn[drawn["inside"]]
+    assert not inside["null"].any()
+    assert ((inside["layer"] >= inside["first"]) & (inside["layer"] <= inside["last"])).all()
+    assert drawn["weight"].max() == 1.0
+    assert (drawn["low"] <= drawn["weight"]).all()
+    assert not drawn.duplicated(["task", "model", "method", "planted", "layer"]).any()
+
+
+def test_the_last_gradient_step_is_what_the_method_weighs_layers_by(findings):
+    table = findings.results.control_gradients
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "norm": "L1"}
+    one = where(table, **chosen, first=1, null=False)
+    wide = one.pivot(index="layer", columns="kind", values="value")
+    ratio = wide["difference"] / wide["frozen difference"]
+    drawn = rows("gradient-steps", findings, **chosen, planted="layers 1 to 2")
+    last = drawn[drawn["step"].str.startswith("g")].set_index("layer")["value"]
+    assert last.tolist() == pytest.approx((ratio / ratio.sum()).tolist())
+    first = drawn[drawn["step"].str.startswith("a")].set_index("layer")["value"]
+    assert first.tolist() == wide["frozen noisy"].tolist()
+
+
+def test_centroids_are_means_over_seeds_and_marked_where_inseparable(findings):
+    of = where(
+        findings.results.centroids,
+        task="tiny-topic",
+        model="tiny-opt",
+        variant="top",
+        layer=2,
+        kind="noisy",
+    )
+    (row,) = rows(
+        "centroids",
+        findings,
+        task="tiny-topic",
+        model="tiny-opt",
+        variant="top",
+        layer=2,
+        kind="noisy examples",
+    ).to_dict("records")
+    assert row["mean"] == pytest.approx(of["mean"].mean())
+    assert row["low"] == pytest.approx(of["low"].mean())
+    assert row["separable"] == of["separable"].all()
+
+
+def test_label_probes_are_the_probes_f1(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "layer": 1}
+    of = where(findings.results.label_probes, **chosen, examples="noisy", labels="assigned")
+    drawn = rows("label-probes", findings, **chosen)
+    row = drawn[drawn["what"].str.contains("assigned")].iloc[0]
+    assert row["f1"] == pytest.approx(of["f1"].mean())
+
+
+def test_the_memorisation_map_shows_every_example_of_a_small_task(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt"}
+    of = where(findings.results.memorisation, **chosen, seed=1)
+    drawn = rows("memorisation", findings, **chosen).sort_values("example")
+    assert drawn["held_out"].tolist() == of.sort_values("example")["held_out"].tolist()
+    assert drawn["trained"].tolist() == of.sort_values("example")["trained"].tolist()
+
+
+def test_examples_average_to_the_layers_weight_before_it_is_normalised(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "swapping"}
+    drawn = rows("examples", findings, **chosen)
+    part = where(findings.results.windows, **chosen, seed=1)
+    expected = layer_weights(window_matrix(part["error"].to_numpy(), 4, windows(4)))
+    assert drawn.groupby("layer")["share"].mean().tolist() == pytest.approx(expected.tolist())
+
+
+def test_agreement_is_symmetric_and_starred_where_it_is_not_significant(findings):
+    drawn = rows("agreement", findings, between="methods", what="M-CoG")
+    pairs = drawn.set_index(["one", "other"])["rho"]
+    assert len(pairs) == 12
+    assert all(pairs[a, b] == pairs[b, a] for a, b in pairs.index)
+    assert (drawn["label"].str.endswith("*") == ~drawn["significant"]).all()
+
+
+def test_depth_and_generalisation_has_a_point_a_task_and_model(findings):
+    drawn = rows("generalisation", findings, measure="M-CoG", against="validation")
+    assert len(drawn) == 6
+    assert not drawn["task"].str.endswith("-binary").any()
+
+
+@pytest.mark.parametrize("against", ["generalisation", "validation"])
+@pytest.mark.parametrize("measure", ["M-CoG", "M-CoG probing", "crossing", "ninety"])
+def test_depths_and_scores_lie_within_their_intervals(findings, measure, against):
+    drawn = rows("generalisation", findings, measure=measure, against=against)
+    assert len(drawn) == 6
+    for name in ("depth", "score"):
+        value, low, high = (drawn[f"{name}{end}"] for end in ("", "_low", "_high"))
+        assert ((low <= value) & (value <= high)).all()
+        assert (low < high).any()
+
+
+def test_the_ends_of_a_mean_over_methods_are_the_means_of_theirs(findings):
+    (row,) = rows(
+        "generalisation",
+        findings,
+        **{"measure": "M-CoG", "against": "validation", "task": "tiny-topic", "model": "tiny-opt"},
+    ).to_dict("records")
+    mcog = where(findings.results.mcog, task="tiny-topic", model="tiny-opt")
+    lows = mcog.groupby("method")["low"].min()
+    assert row["depth_low"] == pytest.approx(lows.mean())
+
+
+LAYERS = {"events": ("x", "y"), "layers": ("x",), "centroids": ("x",), "label-probes": ("x",)}
+
+
+@pytest.mark.parametrize(("name", "axis"), [(n, a) for n, axes in LAYERS.items() for a in axes])
+def test_axes_of_layers_have_whole_numbers_only(findings, name, axis):
+    drawn = BY_NAME[name].drawn(findings)
+    few = {**drawn.spec, "datasets": {"drawn": drawn.rows.head(2).to_dict("records")}}
+    axes = [a for a in _axes(vl_convert.vegalite_to_vega(few)) if a["scale"] == axis]
+    labelled = [a for a in axes if a.get("labels", True)]
+    assert labelled
+    assert all(a["tickMinStep"] == 1 for a in labelled)
+
+
+def _axes(part):
+    """Every axis of a Vega specification."""
+    found = list(part.get("axes", []))
+    for mark in part.get("marks", []):
+        found += _axes(mark)
+    return found
+
+
+@pytest.mark.parametrize(("low", "whole"), [(1.0, True), (5.6, False)], ids=["events", "centres"])
+def test_depths_that_are_far_apart_get_whole_numbers(low, whole):
+    from memloc.reporting.figures import depth_and_generalisation
+
+    depths = {"depth": [low, 6.0], "depth_low": [low, 6.0], "depth_high": [low, 6.0]}
+    scores = {"score": [0.1, 0.2], "score_low": [0.1, 0.2], "score_high": [0.1, 0.2]}
+    table = pd.DataFrame({"task": ["a", "b"], "model": "m", **depths, **scores})
+    svg = vl_convert.vegalite_to_svg(depth_and_generalisation(table).to_dict())
+    labels = re.findall(r">(\d+(?:\.\d+)?)</text>", svg.split("Y-axis")[1].split("X-axis")[0])
+    assert labels
+    assert all(label.isdigit() for label in labels) == whole
+
+
+@EACH
+def test_a_caption_says_what_bars_and_bands_are(figure):
+    said = ("interval", "range over")
+    assert any(words in figure.caption for words in said)
+    assert "standard deviation" not in figure.caption
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("single-layers", "The published code takes the largest of the means over seeds"),
+        ("gradient-steps", "Panel a is of noisy examples"),
+        ("gradient-steps", "the published code draws clean ones there"),
+    ],
+)
+def test_a_caption_says_where_the_paper_shows_another_quantity(name, words):
+    assert words in BY_NAME[name].caption
+
+
+def test_runs_that_did_not_memorise_are_drawn_in_training_only(tmp_path):
+    from memloc.reporting.findings import Findings
+    from memloc.results import load_results
+    from study_support import Study
+
+    Study(memorised=False, control=0, models=("tiny-opt",), seeds=(1,)).write(tmp_path)
+    findings = Findings(load_results(tmp_path), resamples=5)
+    assert BY_NAME["training"].drawn(findings) is not None
+    assert BY_NAME["layers"].drawn(findings) is None
+    assert BY_NAME["examples"].drawn(findings) is None
+
+
+def test_figures_are_written_one_a_choice(findings, tmp_path):
+    names = ["mcog-models", "control-methods"]
+    written, missing = write_figures(findings.results, tmp_path, "svg", names)
+    methods = ("gradients", "probing", "retraining", "swapping")
+    expected = {"control-methods.svg", *(f"mcog-models-{m}.svg" for m in methods)}
+    assert {path.name for path in written} == expected == {p.name for p in tmp_path.iterdir()}
+    assert missing == []
+    assert "tiny-acceptability" in (tmp_path / "mcog-models-swapping.svg").read_text()
+
+
+def test_figures_without_results_are_named(nothing, tmp_path):
+    written, missing = write_figures(nothing.results, tmp_path, "png")
+    assert written == []
+    assert [figure.name for figure in missing] == [figure.name for figure in FIGURES]
+
+
+@pytest.mark.parametrize(
+    ("kind", "only", "words"),
+    [("gif", [], "No figure format"), ("png", ["layer"], "Did you mean 'layers'")],
+    ids=["format", "name"],
+)
+def test_unknown_formats_and_figures_are_refused(nothing, tmp_path, kind, only, words):
+    with pytest.raises(UnknownName, match=words):
+        write_figures(nothing.results, tmp_path, kind, only)

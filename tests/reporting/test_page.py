@@ -1,0 +1,195 @@
+import base64
+import gzip
+import json
+import re
+
+import pytest
+
+from memloc.errors import StoreError
+from memloc.records import read_json, write_json
+from memloc.reporting.blocks import LONGEST, columns_of, example_block, packed
+from memloc.reporting.figures.every import FIGURES
+from memloc.reporting.page import read_report, render, write_report
+from memloc.reporting.summary import summarise
+from memloc.reporting.tables import TABLES
+from study_support import NASTY, Study
+
+
+def unpacked(text):
+    return json.loads(gzip.decompress(base64.b64decode(text)))
+
+
+def block(html, name):
+    return re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', html).group(1)
+
+
+def record(html):
+    found = re.search(r'<script type="application/json" id="page">(.*?)</script>', html, re.S)
+    return json.loads(found.group(1))
+
+
+@pytest.fixture(scope="module")
+def html(findings):
+    return render(findings, summarise(findings))
+
+
+def test_the_page_asks_for_nothing_elsewhere(html):
+    assert not re.findall(r'(?:src|href)\s*=\s*"(?!#|data:)', html.split("<script")[0])
+    assert '<link rel="stylesheet"' not in html
+    assert "@import" not in html
+
+
+def test_the_page_is_the_same_each_time(findings, html):
+    assert render(findings, summarise(findings)) == html
+
+
+def test_every_figure_has_its_place_and_its_rows(findings, html):
+    shown = {figure["name"]: figure for figure in record(html)["figures"]}
+    assert set(shown) == {figure.name for figure in FIGURES}
+    for figure in FIGURES:
+        assert f'id="figure-{figure.name}"' in html
+        rows = figure.drawn(findings).rows
+        table = unpacked(block(html, f"data-{figure.name}"))
+        assert table["n"] == len(rows)
+        assert set(table["columns"]) == set(rows.columns)
+
+
+def test_what_is_chosen_at_first_has_most_to_show(tmp_path):
+    """Planted layers are of one task only, which is not the first."""
+    from memloc.reporting.findings import Findings
+    from memloc.results import load_results
+
+    tasks = ("tiny-topic", "tiny-acceptability")
+    study = Study(tasks=tasks, models=("tiny-opt",), seeds=(1,), analyses=(), control=1)
+    findings = Findings(load_results(study.write(tmp_path)), resamples=5)
+    html = render(findings, summarise(findings))
+    start = {"model": "tiny-opt", "task": "tiny-topic", "method": "swapping"}
+    assert record(html)["start"] == start
+    assert "<option selected>tiny-topic</option>" in html
+
+
+def test_numbers_on_the_page_are_those_of_the_table(findings, html):
+    rows = next(f for f in FIGURES if f.name == "layers").drawn(findings).rows
+    table = unpacked(block(html, "data-layers"))["columns"]
+    assert table["weight"]["values"] == pytest.approx(rows["weight"].tolist(), rel=1e-4)
+    tasks = [table["task"]["levels"][i] for i in table["task"]["values"]]
+    assert tasks == rows["task"].tolist()
+
+
+def test_texts_cannot_break_the_page(html, findings):
+    assert NASTY not in html
+    assert "<script>alert" not in html
+    found = unpacked(block(html, "examples-0"))
+    assert NASTY in [row[1] for row in found["rows"]]
+
+
+def test_names_cannot_break_the_page(tmp_path):
+    from memloc.reporting.findings import Findings
+    from memloc.results import load_results
+
+    study = Study(methods=("swapping",), analyses=(), control=0)
+    run = study.write_run(tmp_path / "run", "tiny-topic", "</script><b>model", 1)
+    assert "</script><b>" in read_json(run.folder / "run.json")["model"]
+    findings = Findings(load_results(tmp_path), resamples=5)
+    html = render(findings, summarise(findings))
+    assert "<b>model" not in html
+    assert record(html)["start"]["model"] == "script><b>model"
+
+
+def test_bits_say_which_window_reverts_which_example(findings):
+    results = findings.results
+    runs = [run for run in findings.first_runs() if run["task"].iloc[0] == "tiny-topic"]
+    found = example_block(findings, runs)
+    assert len(found["rows"]) == 7
+    one = next(r for r in found["runs"] if (r["model"], r["method"]) == ("tiny-opt", "swapping"))
+    data = base64.b64decode(one["bits"])
+    bits = [bool(byte >> (7 - i) & 1) for byte in data for i in range(8)]
+    wrong = results.reverted_of(next(r for r in runs if r["model"].iloc[0] == "tiny-opt"))
+    wrong = wrong[wrong["method"] == "swapping"].set_index(["example", "first", "last"])["wrong"]
+    for i, row in enumerate(found["rows"]):
+        for w, (first, last) in enumerate(one["windows"]):
+            assert bits[i * len(one["windows"]) + w] == wrong[row[0], first, last]
+
+
+def test_long_texts_are_cut_and_say_so(tmp_path):
+    from memloc.reporting.findings import Findings
+    from memloc.results import load_results
+
+    study = Study(methods=("swapping",), analyses=(), control=0, words=400)
+    study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
+    results = load_results(tmp_path)
+    rows = example_block(Findings(results, resamples=5), [results.runs])["rows"]
+    text = next(row[1] for row in rows if row[0] == 6)
+    assert text[LONGEST:].startswith(" … (")
+    assert text.endswith("characters)")
+
+
+def test_missing_numbers_become_null_and_texts_levels():
+    import pandas as pd
+
+    rows = pd.DataFrame({"x": [1.0, float("nan"), float("inf")], "t": ["a", "b", "a"]})
+    assert columns_of(rows) == {
+        "n": 3,
+        "columns": {
+            "x": {"values": [1, None, None]},
+            "t": {"levels": ["a", "b"], "values": [0, 1, 0]},
+        },
+    }
+    assert unpacked(packed({"a": "ü"})) == {"a": "ü"}
+
+
+def test_an_empty_study_gives_a_page_that_says_so(tmp_path):
+    report = write_report(tmp_path)
+    html = report.path.read_text(encoding="utf-8")
+    assert report.path == tmp_path / "report" / "index.html"
+    assert "There is no run yet" in html
+    assert html.count('class="missing"') >= len(FIGURES) + len(TABLES)
+    assert "memloc control --model" in html
+    assert record(html)["figures"] == []
+    assert read_report(tmp_path) == report
+
+
+def test_without_a_report_there_is_nothing_to_read(tmp_path):
+    assert read_report(tmp_path) is None
+
+
+def test_a_half_finished_study_shows_what_is_missing_with_the_command(tmp_path):
+    study = Study(methods=("swapping",), analyses=(), control=0)
+    study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
+    report = write_report(tmp_path, tmp_path / "elsewhere.html")
+    html = report.path.read_text(encoding="utf-8")
+    assert report.path == tmp_path / "elsewhere.html"
+    assert f"memloc analyse {tmp_path / 'run'} label-probes" in html
+    assert {f["name"] for f in record(html)["figures"]} >= {"training", "layers", "windows"}
+    assert len(report.commands) == 6
+
+
+def test_a_newer_result_file_is_refused_and_no_page_is_written(tmp_path):
+    study = Study(methods=(), analyses=(), control=0)
+    run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
+    write_json(run.folder / "run.json", {**read_json(run.folder / "run.json"), "format": 2})
+    with pytest.raises(StoreError, match="update it"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report").exists()
+
+
+def test_the_commands_print_where_things_are(study, tmp_path):
+    from typer.testing import CliRunner
+
+    from memloc.cli import app
+
+    def run(*words):
+        done = CliRunner().invoke(app, [str(word) for word in words])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    page = tmp_path / "page.html"
+    run_folder = study / "tiny-topic" / "tiny-opt" / "seed-1"
+    shown = run("report", run_folder, "--out", page)
+    assert shown.rstrip().endswith(f"Open in a browser: {page}")
+    assert "? There is one seed" in shown
+    assert json.loads(run("report", run_folder, "--out", page, "--json"))["page"] == str(page)
+    shown = run("tables", run_folder, "--format", "markdown", "--only", "mcog", "--out", tmp_path)
+    assert shown == f"{tmp_path}: 1 file\n"
+    shown = run("figures", run_folder, "--only", "control-methods", "--out", tmp_path)
+    assert "Without results so far: control-methods." in shown

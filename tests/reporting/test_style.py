@@ -1,0 +1,57 @@
+import pytest
+
+from memloc.data.tasks import PAPER_TASKS
+from memloc.data.tiny import SUITE
+from memloc.reporting.figures.style import COLOURS, TASKS, category_order, task_order, task_style
+
+PAPER, DARK = "#ffffff", "#14181d"
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    light, dark = sorted([luminance(one), luminance(other)], reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("suite", [PAPER_TASKS, SUITE], ids=["paper", "tiny"])
+def test_every_task_has_a_colour_and_marker_of_its_own(suite):
+    styles = [TASKS[name] for name in suite]
+    assert len(set(styles)) == len(styles)
+    assert len({colour for colour, _ in styles}) == len(styles)
+
+
+def test_tasks_of_one_category_differ_in_marker_too():
+    for category in {spec.category for spec in PAPER_TASKS.values()}:
+        markers = [TASKS[n][1] for n, spec in PAPER_TASKS.items() if spec.category == category]
+        assert len(set(markers)) == len(markers)
+
+
+@pytest.mark.parametrize("colour", sorted({*COLOURS, *(colour for colour, _ in TASKS.values())}))
+@pytest.mark.parametrize("background", [PAPER, DARK])
+def test_colours_stand_out_on_paper_and_on_dark_screens(colour, background):
+    assert contrast(colour, background) >= 2
+
+
+def test_a_binarised_task_looks_like_the_whole_one():
+    assert task_style("trec-binary") == task_style("trec")
+
+
+def test_a_task_of_ones_own_always_looks_the_same():
+    assert task_style("mine") == task_style("mine")
+    assert len({task_style(f"task {i}") for i in range(40)}) > 8
+
+
+def test_tasks_are_ordered_by_category_then_others_by_name():
+    assert task_order(["zebra", "trec", "mine", "rte", "sst2"]) == [
+        "rte",
+        "sst2",
+        "trec",
+        "mine",
+        "zebra",
+    ]
+    assert category_order(["own", "topic", "nlu"]) == ["nlu", "topic", "own"]

@@ -1,0 +1,250 @@
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memloc.errors import ScoreError
+from memloc.seeds import generator
+from memloc.stats import uncertainty
+from memloc.stats.depth import centre_of_gravity
+from memloc.stats.intervals import (
+    Band,
+    Interval,
+    bootstrap,
+    bootstrap_counts,
+    resampled_means,
+    window_intervals,
+)
+from memloc.stats.windows import layer_weights, normalised, window_matrix, windows
+
+quick = settings(max_examples=20, deadline=None)  # a busy machine is no failure
+
+
+def random_wrong(n, depth, seed=0):
+    """Wide windows undo more labels."""
+    rates = np.array([len(window) / (depth + 1) for window in windows(depth)])
+    return generator(seed, "wrong").random((n, len(rates))) < rates
+
+
+def numbers(band):
+    return np.concatenate([np.ravel(a) for a in (band.estimate, band.low, band.high)])
+
+
+def test_every_resample_draws_as_many_examples_as_there_are():
+    counts = bootstrap_counts(7, 500, generator(1))
+    assert counts.shape == (500, 7)
+    assert (counts.sum(axis=1) == 7).all()
+    np.testing.assert_allclose(counts.mean(axis=0), 1, atol=0.2)
+    np.testing.assert_allclose(counts.var(axis=0), 6 / 7, atol=0.3)
+
+
+def test_resampled_means_are_the_means_of_the_examples_drawn():
+    wrong = random_wrong(9, 3)
+    expected = []
+    for counts in bootstrap_counts(9, 20, generator(2)):
+        expected.append(np.repeat(wrong, counts, axis=0).mean(axis=0))
+    np.testing.assert_allclose(resampled_means(wrong, 20, generator(2)), expected)
+
+
+@pytest.mark.parametrize("chunk", [1, 30, 50])
+def test_chunks_change_nothing(monkeypatch, chunk):
+    wrong = random_wrong(10, 3)
+    whole = resampled_means(wrong, 17, generator(3))
+    monkeypatch.setattr(uncertainty, "CHUNK", chunk)
+    np.testing.assert_array_equal(resampled_means(wrong, 17, generator(3)), whole)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_estimates_are_those_of_the_data_themselves(normalise):
+    wrong = random_wrong(50, 4)
+    found = window_intervals(wrong, 4, normalise=normalise, rng=generator(1), n_resamples=20)
+    errors = normalised(wrong.mean(axis=0)) if normalise else wrong.mean(axis=0)
+    matrix = window_matrix(errors, 4)
+    np.testing.assert_allclose(found.errors.estimate, errors)
+    np.testing.assert_allclose(found.matrix.estimate, matrix)
+    np.testing.assert_allclose(found.weights.estimate, layer_weights(matrix))
+    assert found.mcog.estimate == pytest.approx(centre_of_gravity(layer_weights(matrix)))
+
+
+def test_limits_are_the_percentiles_of_the_scores_of_each_resample():
+    wrong = random_wrong(30, 3)
+    found = window_intervals(wrong, 3, normalise=True, rng=generator(4), n_resamples=40, level=0.8)
+    resamples = normalised(resampled_means(wrong, 40, generator(4)))
+    weights = [layer_weights(window_matrix(errors, 3)) for errors in resamples]
+    centres = [centre_of_gravity(row) for row in weights]
+    np.testing.assert_allclose(found.errors.low, np.quantile(resamples, 0.1, axis=0))
+    np.testing.assert_allclose(found.weights.high, np.quantile(weights, 0.9, axis=0))
+    assert found.mcog.low == pytest.approx(np.quantile(centres, 0.1))
+    assert found.mcog.high == pytest.approx(np.quantile(centres, 0.9))
+    assert found.mcog.level == found.matrix.level == 0.8
+
+
+def test_the_centre_is_the_same_with_and_without_normalising():
+    wrong = random_wrong(60, 4)
+    plain = window_intervals(wrong, 4, normalise=False, rng=generator(1), n_resamples=50)
+    scaled = window_intervals(wrong, 4, normalise=True, rng=generator(1), n_resamples=50)
+    assert plain.mcog.low == pytest.approx(scaled.mcog.low)
+    assert plain.mcog.high == pytest.approx(scaled.mcog.high)
+
+
+@quick
+@given(st.integers(0, 999), st.integers(1, 6), st.booleans())
+def test_with_many_examples_intervals_contain_their_estimates(seed, depth, normalise):
+    wrong = random_wrong(400, depth, seed)
+    found = window_intervals(
+        wrong, depth, normalise=normalise, rng=generator(seed), n_resamples=200
+    )
+    for band in (found.errors, found.matrix, found.weights, found.mcog):
+        assert (np.asarray(band.low) <= np.asarray(band.estimate) + 1e-12).all()
+        assert (np.asarray(band.high) >= np.asarray(band.estimate) - 1e-12).all()
+
+
+def test_an_interval_is_as_wide_as_theory_says():
+    wrong = np.zeros((1000, 1), dtype=bool)
+    wrong[:300] = True
+    error = window_intervals(wrong, 1, normalise=False, rng=generator(5)).errors.at(0)
+    half = 1.96 * np.sqrt(0.3 * 0.7 / 1000)
+    assert error.low == pytest.approx(0.3 - half, abs=0.005)
+    assert error.high == pytest.approx(0.3 + half, abs=0.005)
+
+
+def test_results_depend_on_the_generator_alone():
+    wrong = random_wrong(40, 4)
+    first, again, other = (
+        window_intervals(wrong, 4, normalise=True, rng=generator(s), n_resamples=30)
+        for s in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(numbers(first.matrix), numbers(again.matrix))
+    assert first.mcog == again.mcog
+    assert first.mcog != other.mcog
+
+
+def test_resamples_in_which_nothing_was_undone_are_dropped_and_counted():
+    wrong = np.zeros((5, 3), dtype=bool)
+    wrong[0] = [True, False, True]
+    found = window_intervals(wrong, 2, normalise=True, rng=generator(6), n_resamples=400)
+    n_dropped = np.count_nonzero(bootstrap_counts(5, 400, generator(6))[:, 0] == 0)
+    assert n_dropped > 0
+    assert found.errors.n_dropped == found.weights.n_dropped == found.mcog.n_dropped == n_dropped
+    np.testing.assert_array_equal(found.errors.low, [1, 0, 1])
+
+
+def test_plain_errors_keep_all_resamples_and_only_the_centre_drops_some():
+    wrong = np.zeros((5, 3), dtype=bool)
+    wrong[0] = [True, False, True]
+    found = window_intervals(wrong, 2, normalise=False, rng=generator(6), n_resamples=400)
+    assert found.errors.n_dropped == found.matrix.n_dropped == 0
+    assert found.mcog.n_dropped > 0
+    np.testing.assert_array_equal(found.errors.low, [0, 0, 0])
+
+
+def test_without_any_error_the_centre_is_nan_and_the_errors_are_zero():
+    wrong = np.zeros((8, 3), dtype=bool)
+    found = window_intervals(wrong, 2, normalise=False, rng=generator(1), n_resamples=10)
+    assert np.isnan([found.mcog.estimate, found.mcog.low, found.mcog.high]).all()
+    assert not numbers(found.errors).any()
+    with pytest.raises(ScoreError, match="undid no memorised label"):
+        window_intervals(wrong, 2, normalise=True, rng=generator(1), n_resamples=10)
+
+
+def test_where_no_resample_is_left_the_limits_are_nan():
+    wrong = np.zeros((50, 1), dtype=bool)
+    wrong[0] = True
+    seed = next(s for s in range(99) if bootstrap_counts(50, 1, generator(s))[0, 0] == 0)
+    found = window_intervals(wrong, 1, normalise=True, rng=generator(seed), n_resamples=1)
+    assert found.mcog.estimate == found.mcog.n_dropped == 1
+    assert np.isnan([found.mcog.low, found.errors.at(0).high]).all()
+
+
+def test_some_widths_are_enough():
+    known = [window for window in windows(4) if len(window) in (1, 4)]
+    wrong = random_wrong(60, 4)[:, [0, 1, 2, 3, 9]]
+    found = window_intervals(
+        wrong, 4, normalise=True, rng=generator(1), n_resamples=30, known=known
+    )
+    for matrix in (found.matrix.estimate, found.matrix.low, found.matrix.high):
+        assert np.isnan(matrix[1:3]).all()
+        assert np.isfinite(matrix[[0, 3]]).all()
+    assert np.isfinite(numbers(found.weights)).all()
+    assert found.matrix.n_dropped == found.mcog.n_dropped == 0
+    with pytest.raises(ScoreError, match="window of all 4 layers"):
+        window_intervals(
+            wrong[:, :4], 4, normalise=True, rng=generator(1), n_resamples=3, known=known[:4]
+        )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "options"),
+    [
+        (np.zeros((0, 3), dtype=bool), {}),
+        (np.zeros((4, 2), dtype=bool), {}),
+        (np.zeros((4, 3)), {}),
+        (np.zeros(3, dtype=bool), {}),
+        (np.ones((4, 3), dtype=bool), {"level": 95}),
+        (np.ones((4, 3), dtype=bool), {"n_resamples": 0}),
+    ],
+)
+def test_what_cannot_be_resampled_is_refused(wrong, options):
+    with pytest.raises(ScoreError, match="found"):
+        window_intervals(wrong, 2, normalise=False, rng=generator(1), **options)
+
+
+def test_memory_stays_small_for_many_examples_and_windows():
+    wrong = np.tile(random_wrong(1000, 24), (10, 1))
+    tracemalloc.start()
+    try:
+        window_intervals(wrong, 24, normalise=True, rng=generator(1), n_resamples=150)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100e6  # 1,000 resamples add 20 MB
+
+
+def test_the_mean_is_the_usual_statistic_and_others_may_be_given():
+    values = generator(1).normal([0.0, 5.0], 1.0, size=(400, 2))
+    mean = bootstrap(values, rng=generator(2), n_resamples=300)
+    assert mean.estimate == pytest.approx(values.mean(axis=0))
+    assert (mean.low < mean.estimate).all()
+    assert (mean.estimate < mean.high).all()
+    np.testing.assert_allclose(mean.high - mean.low, 2 * 1.96 / 20, rtol=0.25)
+    largest = bootstrap(values, rng=generator(2), statistic=np.max, n_resamples=50).at()
+    assert largest.estimate == largest.high == values.max()
+
+
+def test_a_statistic_is_given_rows_of_the_values():
+    values = np.arange(12.0).reshape(4, 3)
+    seen = []
+    bootstrap(values, rng=generator(1), statistic=lambda v: seen.append(v) or 0.0, n_resamples=5)
+    assert len(seen) == 6
+    np.testing.assert_array_equal(seen[0], values)
+    assert all(set(map(tuple, rows)) <= set(map(tuple, values)) for rows in seen)
+
+
+def test_resamples_without_a_value_are_dropped_and_counted():
+    values = np.array([0.0, 1.0])
+    band = bootstrap(
+        values, rng=generator(1), statistic=lambda v: np.nan if np.ptp(v) == 0 else 1.0
+    )
+    assert band.at() == Interval(1.0, 1.0, 1.0, 0.95, band.n_dropped)
+    assert band.n_dropped == pytest.approx(500, abs=60)
+
+
+@pytest.mark.parametrize(("n", "options"), [(0, {}), (3, {"n_resamples": 0}), (3, {"level": 1.0})])
+def test_a_bootstrap_without_examples_resamples_or_level_is_refused(n, options):
+    with pytest.raises(ScoreError, match="An interval needs"):
+        bootstrap(np.zeros(n), rng=generator(1), **options)
+
+
+def test_one_number_of_a_band_is_an_interval():
+    band = Band(np.array([1.0, 2.0]), np.array([0.5, 1.5]), np.array([1.5, 2.5]), 0.9, 3)
+    assert band.at(1) == Interval(2.0, 1.5, 2.5, 0.9, 3)
+
+
+def test_scores_load_neither_torch_nor_pandas():
+    code = "import sys, memloc.stats.agreement; print({'torch', 'pandas'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"

@@ -1,0 +1,140 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memloc.errors import ScoreError
+from memloc.seeds import generator
+from memloc.stats.windows import (
+    full_window,
+    layer_weights,
+    normalised,
+    window_matrix,
+    windows,
+)
+
+quick = settings(max_examples=50, deadline=None)  # a busy machine is no failure
+
+# Windows 0, 1, 2, 01, 12, 012 of three layers.
+ERRORS = np.array([0.1, 0.2, 0.3, 0.4, 0.6, 0.8])
+MATRIX = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6], [0.8, 0.8, 0.8]])
+NAN = np.nan
+
+
+def brute_force(errors, depth, known):
+    matrix = np.full((depth, depth), NAN)
+    for width in range(1, depth + 1):
+        for layer in range(depth):
+            found = [
+                error
+                for error, window in zip(errors, known, strict=True)
+                if len(window) == width and layer in window
+            ]
+            if found:
+                matrix[width - 1, layer] = sum(found) / len(found)
+    return matrix
+
+
+def test_windows_are_all_runs_narrow_ones_first():
+    found = windows(3)
+    assert found == [range(1), range(1, 2), range(2, 3), range(2), range(1, 3), range(3)]
+
+
+@pytest.mark.parametrize(("depth", "n"), [(0, 0), (1, 1), (12, 78), (24, 300)])
+def test_there_are_as_many_windows_as_the_paper_counts(depth, n):
+    assert len(set(windows(depth))) == len(windows(depth)) == n
+
+
+def test_a_cell_is_the_mean_over_windows_of_that_width_with_that_layer():
+    np.testing.assert_allclose(window_matrix(ERRORS, 3), MATRIX)
+
+
+def test_a_layer_weighs_the_mean_of_its_column():
+    np.testing.assert_allclose(layer_weights(MATRIX), [1.3 / 3, 1.5 / 3, 1.7 / 3])
+
+
+@pytest.mark.parametrize("depth", [1, 4, 6, 12, 24])
+def test_the_matrix_equals_the_definition_read_aloud(depth):
+    errors = generator(depth).random(len(windows(depth)))
+    expected = brute_force(errors, depth, windows(depth))
+    np.testing.assert_allclose(window_matrix(errors, depth), expected)
+
+
+def test_a_batch_gives_what_its_rows_give():
+    errors = generator(1).random((2, 5, 21))
+    matrix = window_matrix(errors, 6)
+    weights = layer_weights(matrix)
+    assert matrix.shape == (2, 5, 6, 6)
+    assert weights.shape == (2, 5, 6)
+    np.testing.assert_allclose(matrix[1, 3], window_matrix(errors[1, 3], 6))
+    np.testing.assert_allclose(weights[1, 3], layer_weights(matrix[1, 3]))
+
+
+def test_errors_are_left_as_they_were():
+    before = ERRORS.copy()
+    window_matrix(ERRORS, 3)[:] = 9
+    normalised(ERRORS)[:] = 9
+    np.testing.assert_array_equal(ERRORS, before)
+    np.testing.assert_allclose(window_matrix(ERRORS, 3), MATRIX)
+
+
+def test_normalised_errors_make_the_full_window_one():
+    np.testing.assert_allclose(normalised(ERRORS), [0.125, 0.25, 0.375, 0.5, 0.75, 1])
+    batch = normalised(np.array([[0.1, 0.2, 0.5], [0.2, 0.0, 0.2]]))
+    np.testing.assert_allclose(batch, [[0.2, 0.4, 1], [1, 0, 1]])
+
+
+@pytest.mark.parametrize("errors", [[0.1, 0.2, 0.0], [[0.1, 0.2, 0.3], [0.1, 0.2, 0.0]]])
+def test_errors_are_not_normalised_where_nothing_was_undone(errors):
+    with pytest.raises(ScoreError, match="undid no memorised label"):
+        normalised(np.array(errors))
+
+
+def test_widths_that_were_not_run_are_nan_and_weigh_nothing():
+    known = [window for window in windows(3) if len(window) != 2]
+    matrix = window_matrix(ERRORS[[0, 1, 2, 5]], 3, known)
+    np.testing.assert_allclose(matrix, [MATRIX[0], [NAN] * 3, MATRIX[2]])
+    np.testing.assert_allclose(layer_weights(matrix), [0.45, 0.5, 0.55])
+
+
+def test_a_width_without_some_layer_counts_for_no_layer():
+    known = [range(1), range(1, 2), range(2, 3), range(2)]
+    matrix = window_matrix(ERRORS[:4], 3, known)
+    np.testing.assert_allclose(matrix, [MATRIX[0], [0.4, 0.4, NAN], [NAN] * 3])
+    np.testing.assert_allclose(layer_weights(matrix), MATRIX[0])
+
+
+def test_without_any_complete_width_weights_are_nan():
+    assert np.isnan(layer_weights(window_matrix(ERRORS[:1], 3, [range(1)]))).all()
+
+
+@quick
+@given(st.sets(st.sampled_from(windows(5)), min_size=1), st.integers(0, 9))
+def test_any_choice_of_windows_in_any_order_equals_the_definition(chosen, seed):
+    known = [list(chosen)[i] for i in generator(seed).permutation(len(chosen))]
+    errors = generator(seed, "errors").random(len(known))
+    np.testing.assert_allclose(window_matrix(errors, 5, known), brute_force(errors, 5, known))
+
+
+def test_the_full_window_is_found_or_asked_for():
+    assert full_window(3, [range(1), range(3), range(2)]) == 1
+    with pytest.raises(ScoreError, match="window of all 4 layers"):
+        full_window(4, windows(3))
+
+
+@pytest.mark.parametrize(
+    ("errors", "known", "words"),
+    [
+        ([0.1, 0.2], None, "Expected errors of 6 windows, found shape"),
+        (0.1, None, "found shape"),
+        ([0.1, 0.2, 0.3, 0.4, NAN, 0.8], None, "not a number"),
+        ([0.1], [range(2, 4)], "not a window of consecutive layers among 3"),
+        ([0.1], [range(0, 3, 2)], "not a window of consecutive layers among 3"),
+        ([0.1], [range(0)], "not a window of consecutive layers among 3"),
+        ([0.1, 0.2], [range(1), range(1)], "once"),
+        ([], [], "at least one"),
+    ],
+)
+def test_what_makes_no_matrix_is_refused(errors, known, words):
+    with pytest.raises(ScoreError, match=words):
+        window_matrix(np.array(errors), 3, known)

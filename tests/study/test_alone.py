@@ -1,0 +1,125 @@
+"""What a single run will cost is said before it begins, by the same count as a study's."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from command_support import COLUMNS, FAST, printed, rows_of, write_csv
+from memloc.cli import app
+from memloc.data.sources import load_task, subsample
+from memloc.models.load import LoadOptions, load_model
+from memloc.records import read_json, write_json
+from memloc.study import alone
+from memloc.study.alone import expected_of
+from memloc.study.config import read_study
+from memloc.study.estimate import CALIBRATION, estimate, keep, machine, measured_here
+from memloc.study.planning import make_plan
+from memloc.training import loop as finetune
+from memloc.training.recipe import Recipe
+
+SPEED = {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def command(tiny_model, tmp_path):
+    model = tiny_model("opt", depth=2, dropout=0.1)
+    mine = write_csv(tmp_path / "mine.csv", rows_of())
+    return ("train", model, "--data", mine, *COLUMNS, *FAST)
+
+
+def said_before(result):
+    """The lines of stderr before progress begins."""
+    lines = result.stderr.splitlines()
+    return lines[: next(i for i, line in enumerate(lines) if line.endswith("begins"))]
+
+
+def test_a_run_and_the_same_step_of_a_study_cost_the_same(micro, tmp_path):
+    plan = make_plan(read_study(micro()))
+    measured = {"tokens": {}, "length": 20, "start": 0.0, "speeds": {"2x64": SPEED}}
+    costs = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
+    name = "train/tiny-sentiment/tiny-opt-depth-2/seed-1"
+    study = plan.file.study
+    task = subsample(load_task("tiny-sentiment"), 30, study.protocol.noise.seed)
+    options = LoadOptions(depth=2)
+    recipe = Recipe("tiny-opt", task, 1, study.protocol, options=options, device="cpu")
+    model = load_model("tiny-opt", task.label_names, options=options)
+    keep(tmp_path, {"speeds": {"2x64": SPEED}})
+    left = {"noisy": 4, "original": 4, "frozen": 4}
+    first, second = expected_of(recipe, model, left, tmp_path)
+    # Epochs of four updates, three times four of them.
+    assert first.startswith("3 trainings are left (noisy, original, frozen), 48 updates in all: ")
+    assert costs.seconds[name] == pytest.approx(28.35)
+    assert "about 28 s (14 s to 57 s; from a calibration alone)." in first
+    assert f"{costs.disk[name] / 1e6:.1f} MB of disk" in second
+
+
+def test_train_says_how_many_updates_there_will_be(run, command, monkeypatch):
+    printed(run(*command, "--seed=2"))  # measures this machine
+    done = []
+    monkeypatch.setattr(alone, "speed", lambda *_: pytest.fail("measured again"))
+    plain = finetune.update
+    monkeypatch.setattr(finetune, "update", lambda *given: done.append(1) or plain(*given))
+    first, second = said_before(run(*command))
+    assert f", {len(done)} updates in all: about " in first
+    assert second.startswith("Results will take ")
+    assert second.endswith(" are free.")
+
+
+def test_what_was_done_before_does_not_count(run, command, monkeypatch):
+    from memloc.training import recipe as training
+
+    def interrupted(*given):
+        save(*given)
+        raise KeyboardInterrupt
+
+    save = training.save_state
+    words = (*command, "--weights=final", "--weights=frozen")
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "save_state", interrupted)
+        stopped = run(*words)
+    assert stopped.exit_code == 130
+    assert said_before(stopped)[0].startswith("2 trainings are left (noisy, frozen), 24 updates")
+    assert said_before(run(*words))[0].startswith("2 trainings are left (noisy, frozen), 18 upd")
+    # And where all is there nothing is said.
+    again = run(*words, "--json")
+    assert json.loads(printed(again))["weights"] == ["final", "frozen"]
+    assert again.stderr == ""
+
+
+def test_measurements_of_several_models_are_kept_side_by_side(tmp_path):
+    keep(tmp_path, {"speeds": {"2x64": SPEED}})
+    keep(tmp_path, {"speeds": {"4x64": SPEED}, "start": 3.0})
+    assert set(measured_here(tmp_path)["speeds"]) == {"2x64", "4x64"}
+    assert read_json(tmp_path / CALIBRATION)["start"] == 3.0
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"machine": "another one", "speeds": {"2x64": SPEED}},
+        {"machine": machine(), "speeds": {"2x64": {"update": 1.0}}},
+        {"machine": machine(), "speeds": 3},
+        {"machine": machine()},
+    ],
+    ids=["another machine", "an older layout", "damaged", "empty"],
+)
+def test_what_cannot_be_used_is_measured_again(tmp_path, kept):
+    write_json(tmp_path / CALIBRATION, kept)
+    assert measured_here(tmp_path) == {"machine": machine(), "speeds": {}}
+
+
+def test_a_model_of_any_width_can_be_measured():
+    import torch
+
+    from memloc.protocol import preset
+    from memloc.study.calibrate import speed
+    from memloc.study.sizes import Shape
+
+    assert speed(Shape(2, 6, 100), 5, preset("demo"), torch.device("cpu"))["update"] > 0

@@ -1,0 +1,127 @@
+"""What a study will cost: by counting, corrected by what is done, and how sure that is."""
+
+import pytest
+
+from memloc.progress import duration
+from memloc.study.config import read_study
+from memloc.study.estimate import SURE, UNSURE, estimate
+from memloc.study.planning import make_plan
+from memloc.study.records import Store
+from memloc.study.view import plan_rows, plan_sentences, size
+
+RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
+MEASURED = {
+    "machine": "here",
+    "length": 20,
+    "tokens": {"tiny-sentiment": 20.0},
+    "start": 3.0,
+    "speeds": {
+        "2x64": {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
+    },
+}
+
+
+def expected(folder, **measured):
+    plan = make_plan(read_study(folder))
+    return plan, estimate(plan, {**MEASURED, **measured}, dict.fromkeys(plan.steps, 1))
+
+
+def finish(plan, name, seconds):
+    step = plan.steps[name]
+    facts = {"seconds": seconds, "peak_mb": 500.0}
+    Store(plan.file.folder).finish(step, plan.identities[name], facts)
+
+
+def test_time_is_counted_in_updates_and_predictions(micro):
+    _, found = expected(micro())
+    # Two trainings of 4 epochs: 30 examples of a tenth of a second, and looks at 37.5.
+    whole = 4 * (30 * 0.1 + 37.5 * 0.01)
+    assert found.seconds[f"train/{RUN}"] == pytest.approx(2.1 * whole)
+    # Two models on 15 examples once, and predictions of all 30.
+    assert found.seconds[f"analyse/{RUN}/generalisation"] == pytest.approx(2 * (1.5 + 0.3))
+    # Swapping: 2 + 3 + 1 block passes of 2.
+    assert found.seconds[f"localise/{RUN}/swapping"] == pytest.approx(3 * 30 * 0.01)
+    assert found.factor == UNSURE
+
+
+@pytest.mark.parametrize("more", ["finetune.clip_over: all", "finetune.frozen_dropout: true"])
+def test_what_is_not_kept_is_computed_in_every_update(micro, more):
+    _, plain = expected(micro())
+    changes = {"control.epochs: 2": f"control.epochs: 2\n  {more}"}
+    _, found = expected(micro(changes=changes))
+    name = f"train/{RUN}"
+    assert found.seconds[name] == pytest.approx(plain.seconds[name] * 3 / 2.1)
+    retraining = f"localise/{RUN}/retraining"
+    costs_more = found.seconds[retraining] > plain.seconds[retraining]
+    assert costs_more == more.startswith("finetune.clip_over")
+
+
+def test_more_examples_cost_more_and_models_of_many_layers_cost_more_disk(micro):
+    _, small = expected(micro())
+    _, large = expected(micro(changes={"examples: 30": "examples: 60"}))
+    assert large.seconds[f"train/{RUN}"] == pytest.approx(2 * small.seconds[f"train/{RUN}"])
+    _, deep = expected(
+        micro(changes={"depth: 2": "depth: 4"}), speeds={"4x64": MEASURED["speeds"]["2x64"]}
+    )
+    name = f"train/{RUN}"
+    assert deep.disk[name.replace("depth-2", "depth-4")] > small.disk[name]
+
+
+def test_finished_steps_correct_it_and_make_it_surer(micro):
+    folder = micro()
+    plan, before = expected(folder)
+    for name in plan.steps:
+        finish(plan, name, 3 * before.seconds[name])
+    plan, after = expected(folder)
+    assert after.seconds[f"train/{RUN}"] == pytest.approx(3 * before.seconds[f"train/{RUN}"])
+    assert after.compared == len(plan.steps)
+    assert after.factor == pytest.approx(SURE)
+    assert after.memory[f"train/{RUN}"] == 500e6
+
+
+def test_sorts_that_were_never_seen_stay_unsure(micro):
+    folder = micro()
+    plan, before = expected(folder)
+    finish(plan, f"train/{RUN}", before.seconds[f"train/{RUN}"])
+    _, after = expected(folder)
+    assert SURE < after.factor < UNSURE
+
+
+def test_two_at_once_take_half_as_long_but_never_less_than_the_longest(micro):
+    plan, found = expected(micro())
+    every = set(plan.steps)
+    alone = found.total(every, cores=2, jobs=1) - found.start
+    both = found.total(every, cores=2, jobs=2) - found.start
+    assert both == pytest.approx(alone / 2)
+    train = f"train/{RUN}"
+    assert found.total({train}, 2, 2) == pytest.approx(found.start + found.seconds[train])
+
+
+def test_the_plan_says_what_is_left_and_how_sure_that_is(micro):
+    plan, found = expected(micro())
+    states = Store(plan.file.folder).states(plan)
+    rows = plan_rows(plan, states, found)
+    assert [(r["steps"], r["all"], r["missing"]) for r in rows] == [
+        ("train", 1, 1),
+        ("localise", 4, 4),
+        ("analyse", 3, 3),
+        ("plant", 1, 1),
+        ("control", 1, 1),
+    ]
+    first, second = plan_sentences(plan, states, found, 1)
+    assert first.startswith("10 of 10 steps left: about ")
+    assert "from a calibration alone" in first
+    assert second.endswith("are free.")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59, "59 s"), (90, "1.5 min"), (5400, "1.5 h"), (2e5, "2.3 d")],
+)
+def test_durations_as_people_say_them(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(2e3, "2 kB"), (3e6, "3.0 MB"), (2.5e9, "2.5 GB")])
+def test_sizes_as_people_say_them(count, text):
+    assert size(count) == text

@@ -1,0 +1,158 @@
+"""The order of steps, failures, retries: with an executor that does nothing but say how it went."""
+
+import pytest
+
+from memloc.study.config import read_study
+from memloc.study.estimate import Estimate, critical_path
+from memloc.study.execute import Carrying, Needs, threads_for
+from memloc.study.local import LocalExecutor
+from memloc.study.planning import make_plan
+from memloc.study.records import Store
+from memloc.study.step import Outcome
+from memloc.study.view import end_sentences
+
+RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
+TRAIN, PLANT = f"train/{RUN}", f"plant/{RUN}/1-1"
+
+
+class Saying:
+    """Steps whose names hold a word of `fails` fail; the others leave their files and records."""
+
+    def __init__(self, plan, fails=(), slots=2):
+        self.plan, self.fails, self.slots = plan, fails, slots
+        self.store = Store(plan.file.folder)
+        self.submitted, self.waiting, self.most = [], [], 0
+        self.started = self.stopped = 0
+
+    def start(self):
+        self.started += 1
+
+    def has_room(self, needs, running):
+        return len(running) < self.slots
+
+    def submit(self, order, needs):
+        self.submitted.append(order.step)
+        self.waiting.append(order)
+        self.most = max(self.most, len(self.waiting))
+
+    def wait(self, seconds):
+        order = self.waiting.pop(0)
+        if any(word in order.step for word in self.fails):
+            return [Outcome(order.step, "it was told to")]
+        step = self.plan.steps[order.step]
+        self.store.begin(step, order.identity, order.token)
+        for path in step.outputs:
+            (self.store.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.store.folder / path).touch()
+        self.store.finish(step, order.identity, {"seconds": 1.0, "peak_mb": 1.0})
+        return [Outcome(order.step, "", 1.0, 1.0)]
+
+    def stop(self):
+        self.stopped += 1
+
+
+def carry_out(folder, fails=(), slots=2, **options):
+    plan = make_plan(read_study(folder))
+    executor = Saying(plan, fails, slots)
+    ones = dict.fromkeys(plan.steps, 1.0)
+    estimate = Estimate(ones, ones, ones, dict.fromkeys(plan.steps, 1))
+    seen = []
+    carrying = Carrying(plan, executor, estimate, cores=2, **options)
+    progress = carrying.run(lambda p, outcome: seen.append((p.count("done"), outcome)))
+    return executor, progress, seen
+
+
+@pytest.fixture
+def folder(micro):
+    return micro(changes={"report: false": "report: true"})
+
+
+def test_everything_is_done_once_and_in_order(folder):
+    executor, progress, seen = carry_out(folder)
+    steps = executor.plan.steps
+    assert sorted(executor.submitted) == sorted(steps)
+    for step in steps.values():
+        before = executor.submitted[: executor.submitted.index(step.name)]
+        assert set(step.inputs) <= set(before)
+    assert progress.count("done") == len(steps)
+    assert executor.most == 2
+    assert (executor.started, executor.stopped) == (1, 1)
+    assert [outcome.step for _, outcome in seen if outcome] == executor.submitted
+
+
+def test_a_second_time_there_is_nothing_to_do(folder):
+    carry_out(folder)
+    executor, progress, _ = carry_out(folder)
+    assert (executor.submitted, executor.started) == ([], 0)
+    assert progress.seconds_left() == 0
+
+
+def test_what_fails_does_not_stop_what_does_not_need_it(folder):
+    executor, progress, _ = carry_out(folder, fails=["train"])
+    assert set(executor.submitted) == {TRAIN, PLANT, "control", "report"}
+    assert progress.states[TRAIN].why == "it was told to"
+    assert set(progress.blocked.values()) == {TRAIN}
+    assert len(progress.blocked) == 7
+
+
+def test_what_failed_is_tried_again_only_if_asked(folder):
+    carry_out(folder, fails=["centroids"])
+    executor, progress, _ = carry_out(folder)
+    assert executor.submitted == []
+    assert progress.count("failed") == 1
+    executor, progress, _ = carry_out(folder, retry=True)
+    assert executor.submitted == [f"analyse/{RUN}/centroids", "report"]
+    assert progress.count("failed") == 0
+
+
+def test_a_summary_is_made_of_what_is_there_and_again_when_there_is_more(folder):
+    executor, progress, _ = carry_out(folder, fails=["plant"])
+    assert "control" not in executor.submitted  # there is nothing to sum up
+    assert "report" in executor.submitted
+    executor, progress, _ = carry_out(folder, retry=True)
+    assert executor.submitted == [PLANT, "control", "report"]
+    assert progress.count("done") == len(executor.plan.steps)
+
+
+def test_only_some_steps(folder):
+    executor, _, _ = carry_out(folder, only=["swapping localise"])
+    assert executor.submitted == [TRAIN, f"localise/{RUN}/swapping"]
+    executor, _, _ = carry_out(folder, only=["report"])
+    assert executor.submitted == ["report"]
+
+
+def test_a_summary_of_nothing_says_what_to_ask_for(folder):
+    executor, progress, _ = carry_out(folder, only=["control"])
+    assert executor.submitted == []
+    (line,) = end_sentences(executor.plan, progress, jobs=1)
+    assert line == (
+        "Nothing to do: control sums up other steps, and none of them is done; `--only plant`."
+    )
+
+
+def test_steps_on_which_most_depends_come_first(folder):
+    plan = make_plan(read_study(folder))
+    seconds = {name: 9.0 if name == PLANT else 1.0 for name in plan.steps}
+    urgency = critical_path(plan, seconds)
+    assert urgency[PLANT] == 9 + 1 + 1  # itself, the summary, the report
+    assert urgency[TRAIN] == 3
+    assert urgency["report"] == 1
+
+
+@pytest.mark.parametrize(
+    ("busy", "threads", "room"),
+    [([], 1, True), ([1], 1, True), ([1, 1], 1, False), ([1], 2, False), ([], 4, True)],
+)
+def test_there_are_never_more_threads_than_cores(tmp_path, busy, threads, room):
+    executor = LocalExecutor(tmp_path, jobs=4, cores=2)
+    running = {str(i): Needs(n) for i, n in enumerate(busy)}
+    assert executor.has_room(Needs(threads), running) is room
+
+
+def test_narrow_models_get_one_thread_and_wide_ones_their_share(tmp_path, folder):
+    plan = make_plan(read_study(folder))
+    assert threads_for(plan.steps[TRAIN], 1, 8) == 1
+    text = (folder / "study.yaml").read_text().replace("tiny-opt", "facebook/opt-125m")
+    (folder / "study.yaml").write_text(text)
+    (wide,) = [s for s in make_plan(read_study(folder)).steps.values() if s.kind == "train"]
+    assert [threads_for(wide, jobs, 8) for jobs in (1, 3, 8)] == [8, 2, 1]

@@ -1,0 +1,76 @@
+"""A study is killed again and again, all its processes at once, and ends with the same results."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from memloc.study.config import FILE
+from memloc.study.estimate import CALIBRATION
+from memloc.study.manage import open_plan, study_states
+from memloc.study.records import Store
+from same_results import assert_same_results
+
+KILLS = 30
+KILLER = """
+import os, random, shutil, signal, sys, time
+from pathlib import Path
+import memloc.study.actions  # what takes long to load is loaded once for all attempts
+from memloc.study.manage import How, run_study
+
+folder, kills = Path(sys.argv[1]), int(sys.argv[2])
+rng, killed, ended = random.Random(7), 0, False
+while killed < kills or not ended:
+    child = os.fork()
+    if not child:
+        os.setsid()
+        progress = run_study(folder, How(jobs=1), lambda *_: None)
+        os._exit(progress.count("failed"))
+    until = time.monotonic() + rng.uniform(0.05, 1.5)
+    ended = False
+    while killed >= kills or time.monotonic() < until:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert status == 0, status
+            ended = True
+            break
+        time.sleep(0.01)
+    if not ended:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        killed += 1
+    elif killed < kills:  # on a fast machine: from the start again
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+print(killed, flush=True)
+"""
+
+
+def copy_of(finished, folder):
+    """The same study, not begun; what was measured of this machine is kept."""
+    folder.mkdir(parents=True)
+    for name in (FILE, CALIBRATION):
+        shutil.copy(finished / name, folder / name)
+    return folder
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_ends_with_the_same_results(finished, tmp_path):
+    folder = copy_of(finished, tmp_path / "killed")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, str(folder), str(KILLS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(KILLS)]
+    assert {state.name for state in study_states(open_plan(folder)).values()} == {"done"}
+    assert not list(folder.rglob("*.part"))
+    assert not list(folder.rglob("*.state"))
+    assert_same_results(finished, folder)
+    assert Store(folder).record("control")["state"] == "done"

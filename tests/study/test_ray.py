@@ -1,0 +1,90 @@
+"""A study on a real Ray cluster of two nodes, one of which is killed while both are at work."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from memloc.errors import SettingsError
+from memloc.study import ray as on_ray
+from memloc.study.config import FILE
+from memloc.study.estimate import CALIBRATION
+from memloc.study.execute import Needs
+from memloc.study.manage import open_plan, study_states
+from same_results import assert_same_results
+
+RAY = """
+import sys
+from pathlib import Path
+import ray
+from ray.cluster_utils import Cluster
+from memloc.study.records import Store
+from memloc.study.manage import How, run_study
+
+folder = Path(sys.argv[1])
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+second = cluster.add_node(num_cpus=1)
+cluster.wait_for_nodes()
+killed = []
+
+def watch(progress, outcome):
+    # With one processor a node, two steps that have begun are on both nodes.
+    records = [Store(folder).record(name) or {} for name in progress.running]
+    at_work = [record for record in records if record.get("state") == "begun"]
+    if len(at_work) == 2 and not killed:
+        cluster.remove_node(second, allow_graceful=False)
+        killed.append(at_work)
+
+progress = run_study(folder, How(on="ray", address=cluster.address), watch)
+print("killed beside", len(killed), "failed", progress.count("failed"), flush=True)
+for name in progress.chosen:
+    if progress.states[name].name == "failed":
+        print(name, progress.states[name].why, file=sys.stderr)
+cluster.shutdown()
+"""
+
+
+def test_a_step_asks_for_what_one_machine_has():
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 64.0, "memory": 2e11}},
+        {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0, "memory": 6e10}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0, "memory": 2e11}},
+    ]
+    with_gpu = on_ray.best_machine(nodes, Needs(threads=16, memory=1, gpus=1.0))
+    assert with_gpu == {"CPU": 8.0, "GPU": 1.0, "memory": 6e10}
+    assert on_ray.best_machine(nodes, Needs(threads=16, memory=1)) == nodes[0]["Resources"]
+    assert on_ray.best_machine([], Needs()) == {}
+
+
+@pytest.mark.slow
+def test_a_node_dies_and_the_study_ends_with_the_same_results(finished, tmp_path):
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("needs memloc[ray]")
+    folder = tmp_path / "on-ray"
+    folder.mkdir()
+    shutil.copy(finished / CALIBRATION, folder / CALIBRATION)
+    text = (finished / FILE).read_text()
+    # Each step is a fresh process there, so fewer of them.
+    text = re.sub("^methods: .*", "methods: [swapping, probing]", text, flags=re.MULTILINE)
+    text = re.sub("^analyses: .*", "analyses: []", text, flags=re.MULTILINE)
+    (folder / FILE).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", RAY, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0"},
+    )
+    assert "killed beside 1 failed 0" in done.stdout, done.stdout + done.stderr
+    assert {state.name for state in study_states(open_plan(folder)).values()} == {"done"}
+    assert_same_results(folder, finished)
+
+
+def test_without_ray_it_is_said_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SettingsError, match=r"pip install 'memloc\[ray\]'"):
+        on_ray.RayExecutor(tmp_path)

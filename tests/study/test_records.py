@@ -1,0 +1,114 @@
+"""Records of steps: what is removed when settings change, and that nothing is lost half-way."""
+
+import pytest
+
+from memloc.errors import StoreError
+from memloc.study import records as store_module
+from memloc.study.plan import Part, Step
+from memloc.study.records import Store
+
+
+def make_step(training=1, swapping=1, probing=1):
+    return Step(
+        name="plant/x",
+        kind="plant",
+        what={},
+        parts={
+            "plant": Part({"rate": training}, ("run",)),
+            "swapping": Part({"swaps": swapping}, ("run/swapping",)),
+            "probing": Part({"probes": probing}, ("run/probing",)),
+        },
+        outputs=("run/json",),
+    )
+
+
+def make_files(folder):
+    (folder / "run").mkdir(exist_ok=True)
+    for name in ("json", "swapping", "probing"):
+        (folder / "run" / name).write_text(name)
+
+
+def files(folder):
+    return sorted(p.name for p in (folder / "run").glob("*")) if (folder / "run").is_dir() else []
+
+
+def finished(tmp_path, step):
+    store = Store(tmp_path)
+    store.begin(step, step.identity([]), "one")
+    make_files(tmp_path)
+    store.finish(step, step.identity([]), {"seconds": 1.0, "peak_mb": 2.0})
+    return store
+
+
+def test_a_step_is_missing_then_begun_then_done(tmp_path):
+    step = make_step()
+    store = Store(tmp_path)
+    assert store.state(step, step.identity([])).name == "missing"
+    store.begin(step, step.identity([]), "one")
+    assert store.state(step, step.identity([])).why == "begun"
+    make_files(tmp_path)
+    store.finish(step, step.identity([]), {})
+    assert store.state(step, step.identity([])).name == "done"
+
+
+def test_a_done_step_whose_files_are_gone_is_missing(tmp_path):
+    step = make_step()
+    store = finished(tmp_path, step)
+    (tmp_path / "run" / "json").unlink()
+    state = store.state(step, step.identity([]))
+    assert (state.name, state.why) == ("missing", "run/json is not there")
+
+
+def test_a_failure_keeps_its_reason_until_settings_change(tmp_path):
+    step, other = make_step(), make_step(training=2)
+    store = Store(tmp_path)
+    store.fail(step, step.identity([]), "no luck")
+    assert store.state(step, step.identity([])).why == "no luck"
+    assert store.state(other, other.identity([])).name == "stale"
+
+
+@pytest.mark.parametrize(
+    ("now", "inputs", "left"),
+    [
+        (make_step(), [], ["json", "probing", "swapping"]),
+        (make_step(swapping=2), [], ["json", "probing"]),
+        (make_step(training=2), [], []),
+        (make_step(), ["another"], []),
+    ],
+    ids=["same", "one part", "the ground of all", "inputs"],
+)
+def test_what_no_longer_holds_is_removed_and_nothing_else(tmp_path, now, inputs, left):
+    store = finished(tmp_path, make_step())
+    store.begin(now, now.identity(inputs), "two")
+    assert files(tmp_path) == left
+    assert store.owner("plant/x") == "two"
+
+
+def test_killed_while_removing_it_is_removed_next_time(tmp_path, monkeypatch):
+    store, now = finished(tmp_path, make_step()), make_step(training=2)
+
+    def killed(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "_remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.begin(now, now.identity([]), "two")
+    assert store.state(now, now.identity([])).name == "stale"
+    store.begin(now, now.identity([]), "two")
+    assert files(tmp_path) == []
+
+
+def test_drafts_of_killed_processes_are_swept(tmp_path):
+    store = finished(tmp_path, make_step())
+    (tmp_path / "run" / "table.parquet.12.part").write_text("half")
+    (tmp_path / "run" / "final.13.part").mkdir()
+    store.sweep()
+    assert files(tmp_path) == ["json", "probing", "swapping"]
+
+
+def test_a_damaged_record_says_what_to_delete(tmp_path):
+    store = finished(tmp_path, make_step())
+    store.record_path("plant/x").write_text("{")
+    with pytest.raises(StoreError, match=r"x\.json is not JSON .*delete it"):
+        store.record("plant/x")

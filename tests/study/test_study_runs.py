@@ -1,0 +1,227 @@
+"""A whole small study, really carried out: by the command, with faults, by two at once."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import memloc as memloc_api
+from memloc.errors import StoreError
+from memloc.lock import STUDY, who_runs
+from memloc.study.config import FILE
+from memloc.study.estimate import CALIBRATION
+from memloc.study.manage import How, open_plan, run_study, study_states, study_status
+from memloc.study.records import Store
+
+pytestmark = pytest.mark.slow
+RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
+MAIN = "from memloc.cli import main; main()"
+
+
+def memloc(*words, **options):
+    command = [sys.executable, "-c", MAIN, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of the finished study, to be changed."""
+    return shutil.copytree(finished, tmp_path / "study")
+
+
+@pytest.fixture
+def fresh(finished, tmp_path):
+    """The same study, not begun; what was measured of this machine is kept."""
+    folder = tmp_path / "fresh"
+    folder.mkdir()
+    for name in (FILE, CALIBRATION):
+        shutil.copy(finished / name, folder / name)
+    return folder
+
+
+def change(folder, old, new):
+    text = (folder / FILE).read_text()
+    assert old in text
+    (folder / FILE).write_text(text.replace(old, new))
+
+
+def bytes_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_when_the_memorised_weights_are_kept_changes_no_other_weights(copied):
+    run = copied / RUN
+    before = bytes_of(run / "checkpoints" / "final")["model.safetensors"]
+    others = [run / "checkpoints/reference/model.safetensors", run / "localise/swapping.parquet"]
+    when = [path.stat().st_mtime_ns for path in others]
+    change(copied, "near_ceiling: 0.01", "near_ceiling: 0.02")
+    progress = run_study(copied, How(only=["train", "localise"]), lambda *_: None)
+    assert set(progress.outcomes) >= {f"train/{RUN}", f"localise/{RUN}/gradients"}
+    assert f"localise/{RUN}/swapping" not in progress.outcomes
+    assert bytes_of(run / "checkpoints" / "final")["model.safetensors"] == before
+    assert [path.stat().st_mtime_ns for path in others] == when
+    assert json.loads((run / "run.json").read_text())["changes"]["finetune.near_ceiling"] == 0.02
+
+
+def test_another_bar_is_a_new_verdict_and_no_training(copied):
+    run, step = copied / RUN, f"localise/{RUN}/swapping"
+    weights = (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns
+    change(copied, "noisy_at_least: 0.001", "noisy_at_least: 1.0")
+    (run / "localise/swapping.parquet").unlink()
+    progress = run_study(copied, How(only=[step]), lambda *_: None)
+    assert "`not memorised`" in progress.states[step].why
+    assert not memloc_api.load_results(copied).runs["memorised"].any()
+    again = run_study(copied, How(only=[step]), lambda *_: None)
+    assert not again.outcomes  # what failed is not tried again
+    change(copied, "noisy_at_least: 1.0", "noisy_at_least: 0.001")
+    progress = run_study(copied, How(only=[step]), lambda *_: None)
+    assert progress.states[step].name == "done"
+    assert (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns == weights
+
+
+def test_everything_is_there_when_it_is_done(finished):
+    assert {state.name for state in study_states(open_plan(finished)).values()} == {"done"}
+    status = study_status(finished)
+    assert (status["done"], status["running"]) == (status["steps"], None)
+    records = [Store(finished).record(name) for name in open_plan(finished).steps]
+    assert status["seconds"] == pytest.approx(sum(r["seconds"] for r in records))
+    assert status["memory"] == 1e6 * max(r["peak_mb"] for r in records)
+    assert status["disk"] == sum(p.stat().st_size for p in finished.rglob("*") if p.is_file())
+    assert memloc_api.load_results(finished).runs["task"].tolist() == ["tiny-sentiment"]
+    record = Store(finished).record(f"train/{RUN}")
+    assert record["seconds"] > 0
+    assert 50 < record["peak_mb"] < 5000
+    assert record["versions"]["memloc"]
+    said = memloc("logs", finished, f"train/{RUN}")
+    assert "tiny-opt · noisy  begins" in said.stdout
+
+
+def test_done_again_it_takes_a_moment_and_changes_nothing(copied):
+    before = {p: p.stat().st_mtime_ns for p in copied.rglob("*.parquet")}
+    began = time.monotonic()
+    done = memloc("run", copied, "--json")
+    assert json.loads(done.stdout)["done"] == {}
+    assert time.monotonic() - began < 30
+    assert {p: p.stat().st_mtime_ns for p in copied.rglob("*.parquet")} == before
+
+
+def test_a_changed_setting_makes_anew_what_depends_on_it(copied):
+    weights = copied / RUN / "checkpoints" / "final" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    change(copied, "probes.epochs: 3", "probes.epochs: 2")
+    done = json.loads(memloc("run", copied, "--jobs", 1, "--json").stdout)
+    assert set(done["done"]) == {f"localise/{RUN}/probing", f"analyse/{RUN}/label-probes"}
+    assert weights.stat().st_mtime_ns == before
+    from memloc.localise.scores import LayerScores
+
+    about = LayerScores.read(copied / RUN / "localise" / "probing.parquet").about
+    assert about["changes"]["probes.epochs"] == 2  # not what the run was trained with
+
+
+def test_a_step_that_fails_says_why_and_is_tried_again_if_asked(copied):
+    """A file where a folder should be: a fault that has nothing to do with the study."""
+    shutil.rmtree(copied / RUN / "localise")
+    (copied / RUN / "localise").write_text("in the way")
+    done = memloc("run", copied, "--jobs", 1)
+    assert done.returncode == 1
+    assert f"FAILED localise/{RUN}/swapping: Cannot write" in done.stdout
+    assert "--retry` tries again" in done.stdout
+    (copied / RUN / "localise").unlink()
+    assert memloc("run", copied, "--jobs", 1).returncode == 1  # not asked to
+    assert "FAILED" in memloc("status", copied).stdout
+    assert memloc("run", copied, "--jobs", 1, "--retry").returncode == 0
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(fresh):
+    """With a limit on file sizes that the system itself enforces."""
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = memloc("run", fresh, "--only", "train", preexec_fn=limited)
+    assert done.returncode == 1
+    (line,) = [x for x in done.stdout.splitlines() if x.startswith("FAILED")]
+    assert "Cannot write" in line
+    assert "Free space or choose another folder." in line
+    assert not list(fresh.rglob("*.part"))
+    assert memloc("run", fresh, "--only", "train", "--retry").returncode == 0
+    assert study_states(open_plan(fresh))[f"train/{RUN}"].name == "done"
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(fresh, tmp_path):
+    place = tmp_path / "read-only"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "--bind", "-o", "ro", fresh, place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("needs a read-only folder, which takes the right to mount one")
+    try:
+        done = memloc("run", place)
+    finally:
+        subprocess.run(["umount", place], check=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("memloc: Cannot write")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def runner(fresh):
+    """A process that runs the study, in a group of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "run", str(fresh), "--jobs", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 120
+    while not Store(fresh).record(f"train/{RUN}") and time.monotonic() < until:
+        time.sleep(0.1)
+    yield process
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_two_at_once_one_says_that_the_other_is_running(fresh, runner):
+    step = Store(fresh).record(f"train/{RUN}")["pid"]  # before it is done
+    with pytest.raises(StoreError, match=f"is being run by process {runner.pid}"):
+        run_study(fresh, How(jobs=1), lambda *_: None)
+    assert f"Process {runner.pid}" in memloc("status", fresh).stdout
+    # A step that lost its runner ends, too: its process does not go on alone.
+    os.kill(runner.pid, signal.SIGKILL)
+    runner.wait()
+    until = time.monotonic() + 10
+    while Path(f"/proc/{step}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{step}").exists()
+    assert who_runs(fresh, STUDY) is None
+
+
+def test_a_study_that_is_asked_to_end_ends_with_its_steps(fresh, runner):
+    step = Store(fresh).record(f"train/{RUN}")["pid"]
+    os.kill(runner.pid, signal.SIGTERM)
+    assert runner.wait(timeout=60) == 128 + signal.SIGTERM
+    until = time.monotonic() + 10
+    while Path(f"/proc/{step}").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{step}").exists()
+    assert not (fresh / "steps" / "running.json").exists()
+
+
+def test_a_study_that_changes_while_it_runs_is_not_mixed(fresh, runner):
+    change(fresh, "finetune.epochs: 4", "finetune.epochs: 3")
+    runner.wait(timeout=180)
+    states = study_states(open_plan(fresh))
+    assert states[f"localise/{RUN}/swapping"].name != "done"
+    reasons = [Store(fresh).record(name) or {} for name in states]
+    said = [r["reason"] for r in reasons if r.get("state") == "failed"]
+    assert said
+    assert all("was changed while it ran" in reason for reason in said)

@@ -1,0 +1,45 @@
+"""What people are told where there is no terminal: a line at the start, and a line a step."""
+
+import time
+
+from memloc.study.estimate import Estimate
+from memloc.study.execute import Progress
+from memloc.study.records import State
+from memloc.study.step import Outcome
+from memloc.study.view import View
+
+
+def make_progress(names):
+    seconds = dict.fromkeys(names, 120.0)
+    estimate = Estimate(seconds, seconds, seconds, dict.fromkeys(names, 1))
+    return Progress({n: State("missing") for n in names}, set(names), estimate, cores=2)
+
+
+def test_the_first_line_says_how_much_there_is_to_do(capsys):
+    progress = make_progress(["one", "two", "three", "four"])
+    with View() as view:
+        view(progress, None)  # nothing has begun
+        progress.running |= {"one": time.time(), "two": time.time()}
+        view(progress, None)
+        view(progress, None)
+        progress.running.pop("one")
+        progress.states["one"] = State("done")
+        view(progress, Outcome("one", "", 119.0, 1.0))
+        view(progress, None)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "0 of 4 steps done, 2 running, about 4.0 min left",
+        "done  one  119.0 s  (1 of 4 steps done, 1 running, about 3.0 min left)",
+    ]
+
+
+def test_a_long_step_does_not_leave_a_log_empty(capsys, monkeypatch):
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    progress = make_progress(["one"])
+    progress.running["one"] = time.time()
+    with View() as view:
+        for _ in range(5):
+            view(progress, None)
+            now += 30
+    assert capsys.readouterr().err.count("0 of 1 steps done, 1 running") == 3

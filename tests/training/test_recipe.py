@@ -1,0 +1,447 @@
+"""From a recipe to a run on disk, on models that really learn a few labels by heart."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from memloc.training.run import Run
+
+from memloc.data.encode import encode
+from memloc.errors import DataError, SettingsError, StoreError, TrainingError, UnknownName
+from memloc.models.known import default_protocol
+from memloc.models.load import load_model
+from memloc.models.parts import find_parts
+from memloc.protocol import preset
+from memloc.records import NoisyLabels
+from memloc.training import recipe as training
+from memloc.training.predict import predict
+from memloc.training.recipe import Recipe, add_noise, train_run
+from support import PAPER_FAMILIES
+from tasks_support import fast_protocol, make_task
+
+ALL = ["memorised", "final", "reference", "frozen"]
+COLUMNS = [
+    "training",
+    "epoch",
+    "loss",
+    "accuracy",
+    "macro_f1",
+    "noisy_accuracy",
+    "clean_accuracy",
+    "noisy_as_original",
+    "validation_accuracy",
+    "seconds",
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, tiny_model):
+    """One whole run of an OPT that memorises; tests only read it."""
+    model = str(tiny_model("opt", depth=2, dropout=0.1))
+    recipe = Recipe(model, make_task(), 1, fast_protocol(), device="cpu")
+    return recipe, train_run(recipe, tmp_path_factory.mktemp("runs") / "run")
+
+
+def curve(run, training="noisy"):
+    table = run.training()
+    return table[table["training"] == training].reset_index(drop=True)
+
+
+def encoded(loaded, examples):
+    return encode(examples.parts, loaded.tokenizer, loaded.separator, loaded.max_tokens)
+
+
+def test_all_weights_are_there_and_nothing_else(made):
+    _, run = made
+    assert run.weights() == ALL
+    assert sorted(p.name for p in run.folder.iterdir()) == [
+        "checkpoints",
+        "labels.parquet",
+        "run.json",
+        "training.parquet",
+    ]
+    assert sorted(p.name for p in run.path("final").parent.iterdir()) == sorted(ALL)
+
+
+def test_the_curve_has_a_row_a_training_and_epoch(made):
+    _, run = made
+    table = run.training()
+    assert list(table.columns) == COLUMNS
+    rows = list(zip(table["training"], table["epoch"], strict=True))
+    assert rows == [(t, e) for t in ("noisy", "original", "frozen") for e in range(1, 13)]
+    shares = table[
+        [c for c in COLUMNS if "accuracy" in c or c in ("macro_f1", "noisy_as_original")]
+    ]
+    assert shares.min().min() >= 0
+    assert shares.max().max() <= 1
+    assert (table["seconds"] > 0).all()
+    assert (table["loss"] > 0).all()
+
+
+def test_the_curve_adds_up(made):
+    recipe, run = made
+    noisy = recipe.noisy.is_noisy.mean()
+    table = curve(run)
+    mixed = noisy * table["noisy_accuracy"] + (1 - noisy) * table["clean_accuracy"]
+    np.testing.assert_allclose(mixed, table["accuracy"])
+    assert (table["noisy_accuracy"] + table["noisy_as_original"] <= 1).all()
+
+
+def test_memorised_is_the_first_epoch_above_the_threshold(made):
+    _, run = made
+    table = curve(run)
+    first = int(table.loc[table["accuracy"] > 0.993, "epoch"].iloc[0])
+    about = json.loads((run.path("memorised") / "memloc.json").read_text())
+    assert about["epoch"] == first < 12
+    task, noisy = run.data()
+    loaded = run.load("memorised")
+    found = predict(loaded.stack, encoded(loaded, task.train)).argmax(1)
+    assert (found == noisy.assigned).mean() == pytest.approx(table["accuracy"][first - 1])
+
+
+def test_measuring_less_often_changes_nothing_else(made, tmp_path):
+    recipe, run = made
+    seldom = recipe.protocol.replace({"finetune.measure_every": 5})
+    other = train_run(replace(recipe, protocol=seldom), tmp_path, ["final", "memorised"])
+    one, two = (r.load("final").model.state_dict() for r in (run, other))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    plain, less = curve(run), curve(other)
+    measured = less[less["accuracy"].notna()]
+    assert list(measured["epoch"]) == [5, 10, 12]  # and the last
+    assert list(measured["accuracy"]) == list(plain["accuracy"][measured.index])
+    assert list(less["loss"]) == list(plain["loss"])
+    first = next(
+        e for e, a in zip(measured["epoch"], measured["accuracy"], strict=True) if a > 0.993
+    )
+    assert json.loads((other.path("memorised") / "memloc.json").read_text())["epoch"] == first
+
+
+@pytest.mark.parametrize(
+    ("weights", "name"), [("final", "noisy"), ("reference", "original"), ("frozen", "frozen")]
+)
+def test_saved_weights_predict_what_the_curve_says_of_the_last_epoch(made, weights, name):
+    _, run = made
+    task, noisy = run.data()
+    loaded = run.load(weights)
+    found = predict(loaded.stack, encoded(loaded, task.train)).argmax(1)
+    trained_on = noisy.original if name == "original" else noisy.assigned
+    last = curve(run, name).iloc[-1]
+    assert (found == trained_on).mean() == pytest.approx(last["accuracy"])
+    unseen = predict(loaded.stack, encoded(loaded, task.validation)).argmax(1)
+    assert (unseen == task.validation.labels).mean() == pytest.approx(last["validation_accuracy"])
+
+
+def test_a_run_that_memorised_says_so_with_the_numbers(made):
+    _, run = made
+    last = curve(run).iloc[-1]
+    assert run.verdict() == {
+        "memorised": True,
+        "noisy_accuracy": last["noisy_accuracy"],
+        "clean_accuracy": last["clean_accuracy"],
+        "training_accuracy": last["accuracy"],
+        "needed": 0.95,
+    }
+    run.require_memorised()
+    assert Run.open(run.folder).about == run.about
+    assert run.about["without"] == {}
+
+
+@pytest.mark.parametrize("weights", ALL)
+def test_anybody_can_load_the_weights_without_memloc(made, weights):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    recipe, run = made
+    model = AutoModelForSequenceClassification.from_pretrained(run.path(weights)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(run.path(weights))
+    loaded = run.load(weights)
+    ours = predict(loaded.stack, encoded(loaded, recipe.task.test))
+    for (text,), expected in zip(recipe.task.test.parts, ours, strict=True):
+        with torch.no_grad():
+            theirs = model(**tokenizer(text, return_tensors="pt")).logits[0]
+        np.testing.assert_allclose(theirs.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert model.config.id2label == {0: "label 0", 1: "label 1"}
+
+
+@pytest.mark.parametrize("weights", ALL)
+def test_weights_say_how_they_came_to_be(made, weights):
+    recipe, run = made
+    about = json.loads((run.path(weights) / "memloc.json").read_text())
+    assert about["weights"] == weights
+    assert about["run"]["model"] == recipe.model
+    assert about["run"]["seed"] == 1
+    assert about["run"]["changes"]["finetune.epochs"] == 12
+    assert about["run"]["task"]["name"] == "words"
+    assert {"memloc", "torch", "transformers", "python"} <= set(about["versions"])
+    assert about["epoch"] == (12 if weights != "memorised" else about["epoch"])
+    assert not list(run.path(weights).glob("*.bin"))
+
+
+def test_embeddings_stay_and_everything_else_learns(made):
+    recipe, run = made
+    start = load_model(recipe.model, recipe.task.label_names, seed=1)
+    parts = find_parts(start.stack)
+    before = dict(start.model.named_parameters())
+    final, frozen = (dict(run.load(w).model.named_parameters()) for w in ("final", "frozen"))
+    for name in parts.embeddings:
+        assert torch.equal(final[name], before[name])
+    for block in parts.blocks:
+        assert all(torch.equal(frozen[name], before[name]) for name in block)
+        assert not any(torch.equal(final[n], before[n]) for n in block if before[n].dim() > 1)
+    for name in parts.after:
+        assert not torch.equal(final[name], before[name])
+        assert not torch.equal(frozen[name], before[name])
+
+
+def test_reference_learns_the_original_labels(made):
+    _, run = made
+    table = curve(run, "original")
+    assert table["accuracy"].iloc[-1] > 0.9
+    # What it was trained on are the original labels, so the two columns say the same.
+    assert (table["noisy_as_original"] == table["noisy_accuracy"]).all()
+
+
+def test_the_data_of_a_run_are_the_task(made):
+    recipe, run = made
+    task, noisy = run.data()
+    for split in ("train", "validation", "test"):
+        one, other = getattr(task, split), getattr(recipe.task, split)
+        assert one.parts == other.parts
+        assert (one.labels == other.labels).all()
+    assert (task.name, task.category, task.label_names, task.source) == (
+        recipe.task.name,
+        recipe.task.category,
+        recipe.task.label_names,
+        recipe.task.source,
+    )
+    for field in ("original", "assigned", "is_noisy"):
+        assert (getattr(noisy, field) == getattr(recipe.noisy, field)).all()
+
+
+def test_a_second_call_does_nothing(made, monkeypatch):
+    recipe, run = made
+    before = {p: p.stat().st_mtime_ns for p in run.folder.rglob("*")}
+    monkeypatch.setattr(training, "train_epoch", lambda *_: pytest.fail("trained again"))
+    again = train_run(recipe, run.folder)
+    assert again.about == run.about
+    assert {p: p.stat().st_mtime_ns for p in run.folder.rglob("*")} == before
+
+
+def test_another_seed_gives_other_weights_and_the_same_noise(made, recipe_of, tmp_path):
+    recipe, run = made
+    other = train_run(recipe_of(seed=2), tmp_path, ["reference"])
+    assert (recipe_of(seed=2).noisy.assigned == recipe.noisy.assigned).all()
+    one, two = (r.load("reference").model.score.weight for r in (run, other))
+    assert not torch.equal(one, two)
+
+
+def test_the_same_recipe_gives_the_same_bits(made, tmp_path):
+    recipe, run = made
+    torch.rand(5)
+    again = train_run(recipe, tmp_path)
+    for weights in ALL:
+        one, two = (r.load(weights).model.state_dict() for r in (run, again))
+        assert all(torch.equal(one[n], two[n]) for n in one)
+    pd.testing.assert_frame_equal(
+        run.training().drop(columns="seconds"), again.training().drop(columns="seconds")
+    )
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_every_family_of_the_paper_trains_and_comes_back(recipe_of, tmp_path, family):
+    recipe = recipe_of(family, finetune__epochs=2)
+    run = train_run(recipe, tmp_path)
+    for weights in ("final", "reference", "frozen"):
+        loaded = run.load(weights)
+        assert loaded.new_weights == ()
+        assert np.isfinite(predict(loaded.stack, encoded(loaded, recipe.task.test))).all()
+
+
+def test_only_what_is_asked_for_is_made(recipe_of, tmp_path):
+    recipe = recipe_of(finetune__epochs=1)
+    assert train_run(recipe, tmp_path, ["frozen"]).weights() == ["frozen"]
+    with pytest.raises(StoreError, match="no final weights yet"):
+        Run.open(tmp_path).require_memorised()
+    with pytest.raises(StoreError, match=r"has no reference weights.*memloc train"):
+        Run.open(tmp_path).load("reference")
+    assert train_run(recipe, tmp_path, ["reference"]).weights() == ["reference", "frozen"]
+    assert set(Run.open(tmp_path).training()["training"]) == {"frozen", "original"}
+
+
+def test_weights_that_do_not_exist_are_refused_with_the_nearest(recipe_of, tmp_path):
+    with pytest.raises(UnknownName, match="Did you mean 'reference'"):
+        train_run(recipe_of(), tmp_path / "run", ["referense"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_did_not_memorise_is_marked_and_refused_unless_forced(recipe_of, tmp_path):
+    run = train_run(recipe_of(finetune__epochs=1, finetune__learning_rate=1e-6), tmp_path)
+    assert run.verdict()["memorised"] is False
+    assert run.weights() == ["final", "reference", "frozen"]
+    with pytest.raises(TrainingError, match=r"not memorised.* 25\.0% .*95% are needed.*force"):
+        run.require_memorised()
+    run.require_memorised(force=True)
+    with pytest.raises(StoreError, match=r"no memorised weights: no epoch had a training accuracy"):
+        run.load("memorised")
+    assert "above 0.993" in run.about["without"]["memorised"]
+
+
+def test_the_reference_preset_takes_the_last_epoch_where_none_is_near_the_ceiling(
+    recipe_of, tmp_path
+):
+    changes = {"finetune__learning_rate": 1e-6, "finetune__epochs": 2}
+    run = train_run(recipe_of(**changes, finetune__without_near_ceiling="use last epoch"), tmp_path)
+    assert run.about["without"] == {}
+    assert json.loads((run.path("memorised") / "memloc.json").read_text())["epoch"] == 2
+    one, two = (run.load(w).model.state_dict() for w in ("memorised", "final"))
+    assert all(torch.equal(one[n], two[n]) for n in one)
+
+
+def test_the_near_ceiling_score_can_be_macro_f1(recipe_of):
+    made = training._Training.__new__(training._Training)
+    made.recipe = recipe_of(finetune__near_ceiling_score="macro F1")
+    made.rows = [{"accuracy": 1.0, "macro_f1": 0.9}, {"accuracy": 0.5, "macro_f1": 0.994}]
+    assert made._is_first_near_ceiling()
+    made.recipe = recipe_of(finetune__near_ceiling_score="accuracy")
+    assert not made._is_first_near_ceiling()
+    made.rows = [{"accuracy": 0.993, "macro_f1": 0.0}]
+    assert not made._is_first_near_ceiling()  # above, not at
+
+
+def frozen_weights(recipe, folder):
+    return train_run(recipe, folder, ["frozen"]).load("frozen").model.state_dict()
+
+
+def differing(one, other, near=0.0):
+    return {n for n in one if not torch.allclose(one[n], other[n], rtol=0, atol=near)}
+
+
+def test_all_seeds_have_the_same_frozen_weights_where_their_seed_is_given(recipe_of, tmp_path):
+    short = {"finetune__epochs": 2}
+    for given, name in ((None, "own"), (1, "same")):
+        one, two = (
+            frozen_weights(
+                recipe_of(seed=seed, finetune__frozen_seed=given, **short),
+                tmp_path / f"{name}-{seed}",
+            )
+            for seed in (1, 2)
+        )
+        assert bool(differing(one, two)) == (given is None)
+
+
+@pytest.mark.parametrize("family", ["bert", "opt"])
+def test_frozen_blocks_drop_while_the_head_is_trained_where_that_is_asked(
+    recipe_of, tmp_path, family
+):
+    start = recipe_of(family, finetune__epochs=2)
+    loaded = load_model(start.model, start.task.label_names, seed=1)
+    parts = find_parts(loaded.stack)
+    plain = frozen_weights(start, tmp_path / "plain")
+    dropping = recipe_of(family, finetune__epochs=2, finetune__frozen_dropout=True)
+    dropped = frozen_weights(dropping, tmp_path / "dropped")
+    assert differing(plain, dropped, 1e-4)
+    assert differing(loaded.model.state_dict(), dropped) <= set(parts.after)
+
+
+@pytest.mark.parametrize("family", ["bert", "opt"])
+def test_gradients_of_frozen_blocks_can_be_counted_without_dropout_there(
+    recipe_of, tmp_path, family
+):
+    """Nothing is clipped at so high a norm, so the way through the blocks must change nothing."""
+    high, low = {"finetune__clip": 1e9}, {"finetune__clip": 1e-3, "finetune__weight_decay": 0.0}
+    found = {
+        (over, clip["finetune__clip"]): frozen_weights(
+            recipe_of(family, finetune__epochs=2, finetune__clip_over=over, **clip),
+            tmp_path / f"{over}-{clip['finetune__clip']}",
+        )
+        for over in ("trained", "all")
+        for clip in (high, low)
+    }
+    assert not differing(found["trained", 1e9], found["all", 1e9], 1e-4)
+    assert differing(found["trained", 1e-3], found["all", 1e-3], 1e-6)
+
+
+def test_large_models_get_their_own_rate_and_batch(recipe_of):
+    plain = recipe_of(finetune__large_learning_rate=3e-3, finetune__large_batch_size=2)
+    assert (plain.settings.learning_rate, plain.settings.batch_size) == (1e-2, 4)
+    protocol = plain.protocol.replace({"models.large": (plain.model,)})
+    large = Recipe(plain.model, plain.task, 1, protocol)
+    assert (large.settings.learning_rate, large.settings.batch_size) == (3e-3, 2)
+
+
+def test_embedded_models_get_demo_and_others_paper():
+    assert default_protocol("tiny-opt") == preset("demo")
+    assert default_protocol("facebook/opt-125m") == preset("paper")
+
+
+def test_noise_is_that_of_the_protocol(recipe_of, task):
+    noisy = add_noise(task, preset("paper"))
+    assert noisy.is_noisy.sum() == 2 * int(0.15 * 14)
+    more = add_noise(task, preset("paper").replace({"noise.rate": 0.5}))
+    assert more.is_noisy.sum() == 14
+    other = add_noise(task, preset("paper").replace({"noise.seed": 2}))
+    assert not (other.is_noisy == noisy.is_noisy).all()
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_noisy_and_clean_examples_are_both_needed(task, share):
+    labels = task.train.labels
+    noisy = NoisyLabels(labels, labels, np.full(len(labels), bool(share)))
+    with pytest.raises(DataError, match="both noisy and clean ones are needed"):
+        Recipe("any", task, noisy=noisy)
+
+
+def test_noise_of_another_length_is_refused(task):
+    labels = np.array([0, 1, 1])
+    noisy = NoisyLabels(labels, 1 - labels, np.array([True, False, True]))
+    with pytest.raises(DataError, match=r"The 3 labels .* 28 training examples of words"):
+        Recipe("any", task, noisy=noisy)
+    with pytest.raises(DataError, match="are not those of"):
+        Recipe("any", task, noisy=add_noise(make_task(n_classes=4), preset("paper")))
+
+
+def test_a_device_that_is_not_there_leaves_nothing_behind(recipe_of, tmp_path):
+    from dataclasses import replace
+
+    with pytest.raises(SettingsError, match="not on this machine"):
+        train_run(replace(recipe_of(), device="tpu"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_out_of_memory_while_measuring_is_explained_too(recipe_of, tmp_path, monkeypatch):
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(training, "predict", fail)
+    with pytest.raises(TrainingError, match=r"Out of memory.*finetune\.accumulate=2"):
+        train_run(recipe_of(), tmp_path)
+
+
+def test_more_pieces_may_be_used_after_running_out_of_memory(recipe_of, tmp_path):
+    train_run(recipe_of(finetune__epochs=1), tmp_path, ["frozen"])
+    run = train_run(recipe_of(finetune__epochs=1, finetune__accumulate=2), tmp_path, ["final"])
+    assert "final" in run.weights()
+
+
+def test_a_rate_that_is_far_too_high_is_said_and_loses_nothing(recipe_of, tmp_path):
+    with pytest.raises(TrainingError, match="lower the learning rate"):
+        train_run(recipe_of(finetune__learning_rate=1e30, finetune__epochs=3), tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
+    assert Run.open(tmp_path).weights() == []
+
+
+def test_pairs_are_joined_by_the_family_s_separator(recipe_of, tmp_path):
+    from dataclasses import replace
+
+    from memloc.records import Examples
+
+    recipe = recipe_of("gpt_neo", finetune__epochs=1)
+    pairs = [
+        Examples(tuple((a, "the sea") for (a,) in e.parts), e.labels)
+        for e in (recipe.task.train, recipe.task.validation, recipe.task.test)
+    ]
+    task = replace(recipe.task, train=pairs[0], validation=pairs[1], test=pairs[2])
+    run = train_run(replace(recipe, task=task), tmp_path, ["frozen"])
+    assert run.data()[0].train.parts == pairs[0].parts

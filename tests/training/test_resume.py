@@ -1,0 +1,210 @@
+"""A run that was interrupted goes on to the very same weights."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from memloc.training.run import Run
+from safetensors.torch import load_file
+
+from memloc.errors import StoreError
+from memloc.training import checkpoints, training
+from memloc.training.recipe import Recipe, train_run
+from tasks_support import fast_protocol, make_task
+
+EPOCHS = 8
+ALL = ["memorised", "final", "reference", "frozen"]
+
+
+KILLING = """
+import os, random, signal, sys, time
+sys.path[:0] = sys.argv[3:]
+import torch, test_resume
+from pathlib import Path
+from memloc.training.recipe import train_run
+
+torch.set_num_threads(1)
+recipe = test_resume.make_recipe(sys.argv[1])
+for wait in (0.05, 0.2, 0.3, 0.4, 0.5):
+    child = os.fork()
+    if child == 0:
+        train_run(recipe, Path(sys.argv[2]))
+        os._exit(0)
+    time.sleep(wait + random.random() / 10)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+"""A process that starts others and kills them: importing torch once is enough."""
+
+
+class Killed(BaseException):
+    """Like a power cut: nothing of ours catches it."""
+
+
+def make_recipe(model: Path | str) -> Recipe:
+    protocol = fast_protocol(finetune__epochs=EPOCHS, finetune__learning_rate=2e-2)
+    return Recipe(str(model), make_task(), 1, protocol, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_model):
+    return make_recipe(tiny_model("opt", depth=2, dropout=0.1))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(recipe, tmp_path_factory):
+    run = train_run(recipe, tmp_path_factory.mktemp("whole"))
+    assert run.weights() == ALL
+    assert torch.tensor(run.training()["accuracy"]).unique().numel() > 3
+    return run
+
+
+def assert_same_run(one: Run, other: Run) -> None:
+    assert one.weights() == other.weights() == ALL
+    for weights in ALL:
+        mine, theirs = (load_file(r.path(weights) / "model.safetensors") for r in (one, other))
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine), weights
+        notes = [(r.path(weights) / "memloc.json").read_text() for r in (one, other)]
+        assert notes[0] == notes[1]
+    pd.testing.assert_frame_equal(
+        one.training().drop(columns="seconds"), other.training().drop(columns="seconds")
+    )
+    assert one.about == other.about
+
+
+def stop_after(monkeypatch, name, calls, what):
+    """Train until the function has done its work `calls` times, then `die`."""
+    plain, count = getattr(training, name), []
+
+    def dying(*args, **kwargs):
+        result = plain(*args, **kwargs)
+        count.append(1)
+        if len(count) == calls:
+            raise Killed
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, name, dying)
+        with pytest.raises(Killed):
+            train_run(*what)
+
+
+@pytest.mark.parametrize("epochs", [1, EPOCHS, EPOCHS + 2, 3 * EPOCHS])
+def test_stopped_in_an_epoch_it_goes_on_to_the_same_bits(
+    recipe, uninterrupted, tmp_path, monkeypatch, epochs
+):
+    stop_after(monkeypatch, "train_epoch", epochs, (recipe, tmp_path))
+    assert_same_run(train_run(recipe, tmp_path), uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        ("save_state", 1),
+        ("save_checkpoint", 1),
+        ("save_checkpoint", 2),
+        ("save_checkpoint", 4),
+        ("write_table", 3),
+        ("begin", 1),
+    ],
+)
+def test_stopped_between_two_files_it_goes_on_to_the_same_bits(
+    recipe, uninterrupted, tmp_path, monkeypatch, name, calls
+):
+    stop_after(monkeypatch, name, calls, (recipe, tmp_path))
+    run = train_run(recipe, tmp_path)
+    assert_same_run(run, uninterrupted)
+    assert not list(tmp_path.rglob("*.part"))
+    assert not list(tmp_path.rglob("*.state"))
+
+
+def test_epochs_that_are_done_are_not_done_again(recipe, tmp_path, monkeypatch):
+    stop_after(monkeypatch, "save_state", 5, (recipe, tmp_path))
+    seen = []
+    plain = training.train_epoch
+    monkeypatch.setattr(
+        training, "train_epoch", lambda o, s, epoch, a: seen.append(epoch) or plain(o, s, epoch, a)
+    )
+    train_run(recipe, tmp_path, ["final"])
+    assert seen == list(range(6, EPOCHS + 1))
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_bits(recipe, uninterrupted, tmp_path):
+    """A real process, really killed; each new one gets a little further."""
+    here = Path(__file__)
+    paths = [str(here.parents[1]), str(here.parent)]
+    command = [sys.executable, "-c", KILLING, recipe.model, str(tmp_path / "run"), *paths]
+    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    assert_same_run(train_run(recipe, tmp_path / "run"), uninterrupted)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text"])
+def test_a_damaged_state_says_what_to_delete(recipe, tmp_path, monkeypatch, damage):
+    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path))
+    (state,) = tmp_path.rglob("*.state")
+    content = {"truncated": state.read_bytes()[:-100], "empty": b"", "text": b"not a state"}
+    state.write_bytes(content[damage])
+    with pytest.raises(StoreError, match=r"noisy\.state cannot be continued from") as error:
+        train_run(recipe, tmp_path)
+    assert "delete it to train from the start" in str(error.value)
+    assert "\n" not in str(error.value)
+    state.unlink()
+    assert "final" in train_run(recipe, tmp_path, ["final"]).weights()
+
+
+def test_a_state_of_another_model_is_refused(recipe, tmp_path, monkeypatch, tiny_model):
+    for folder, model in (("one", "opt"), ("two", "gpt_neox")):
+        other = make_recipe(tiny_model(model, depth=2, dropout=0.1))
+        stop_after(monkeypatch, "save_state", 1, (other, tmp_path / folder))
+    name = "checkpoints/noisy.state"
+    os.replace(tmp_path / "two" / name, tmp_path / "one" / name)
+    with pytest.raises(StoreError, match="cannot be continued from"):
+        train_run(recipe, tmp_path / "one")
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(recipe, uninterrupted, tmp_path):
+    """With a limit on file sizes that the system itself enforces."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(StoreError, match=r"Cannot write .*Free space") as error:
+            train_run(recipe, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.rglob("*.part"))
+    assert_same_run(train_run(recipe, tmp_path), uninterrupted)
+
+
+def test_a_parameter_that_is_never_used_does_not_hinder(tmp_path):
+    """Its gradient is never there, so AdamW keeps nothing about it."""
+    from memloc.protocol import FineTuneSettings
+    from memloc.training.loop import Objective, update
+
+    def make():
+        used, unused = (torch.nn.Parameter(torch.ones(2, 2)) for _ in range(2))
+        tensors = {"used": used, "unused": unused}
+        settings = FineTuneSettings(learning_rate=0.1, batch_size=2, epochs=3)
+        inputs = torch.eye(2)
+        labels = torch.tensor([0, 1])
+        lengths = torch.ones(2).numpy()
+        return Objective(
+            "one", lambda rows: inputs[rows] @ used, labels, lengths, tensors, tensors, settings
+        )
+
+    one, two = make(), make()
+    rows = torch.arange(2).numpy()
+    update(one, rows)
+    checkpoints.save_state(tmp_path / "s", [one], {"rows": []})
+    checkpoints.load_state(tmp_path / "s", [two])
+    update(one, rows)
+    update(two, rows)
+    assert two.updates == 2
+    assert torch.equal(one.tensors["used"], two.tensors["used"])
+    assert not torch.equal(one.tensors["used"], torch.ones(2, 2))
