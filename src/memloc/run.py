@@ -433,7 +433,8 @@ def _differences(there: RunRecord, wanted: RunRecord) -> list[tuple[str, Any, An
         return {**{k: getattr(record, k) for k in named}, **task, **adopted, **settings}
 
     old, new = facts(there), facts(wanted)
-    return [(k, old.get(k), v) for k, v in new.items() if old.get(k) != v]
+    # Adopted weights may be added to a run later.
+    return [(k, old[k], v) for k, v in new.items() if k in old and old[k] != v]
 
 
 def _changed(folder: Path, weights: str, known: Checkpoint) -> StoreError:
