@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from memloc.errors import ScoreError
 from memloc.seeds import generator
+from memloc.stats import intervals
 from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import (
     Band,
