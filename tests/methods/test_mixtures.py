@@ -10,7 +10,7 @@ from memloc.data.encode import encode
 from memloc.methods.mixtures import Mixtures
 from memloc.models.stack import Stack
 from memloc.training.predict import predict
-from subject_support import make_classifier, make_data
+from run_support import make_classifier, make_data
 from support import PAPER_FAMILIES
 
 DEPTH = 4
