@@ -1,5 +1,6 @@
 """What every test may use; nothing here reaches the network."""
 
+import csv
 import os
 import sys
 from collections.abc import Callable
@@ -30,3 +31,20 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
         return made[key]
 
     return make
+
+
+@pytest.fixture
+def write_data(tmp_path: Path) -> Callable[..., Path]:
+    """`write_data(run)`: the run's training data in a file, as a person would have them."""
+
+    def write(run: Any) -> Path:
+        task, noisy, names = run.task, run.noisy, run.task.label_names
+        path = tmp_path / "train.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label", "original", "flag"])
+            for (text,), a, o in zip(task.train.parts, noisy.assigned, noisy.original, strict=True):
+                writer.writerow([text, names[a], names[o], "true" if a != o else "false"])
+        return path
+
+    return write

@@ -321,7 +321,7 @@ class Run:
         """Refuse adopted weights whose files are not those that were adopted."""
         for name in weights:
             known = self.record.adopted.get(name)
-            if known is None or (name == "pretrained" and not Path(known.path).is_dir()):
+            if known is None or not Path(known.path).is_dir():  # gone, or a name on the hub
                 continue
             if hash_checkpoint(Path(known.path)) != known.files:
                 raise _changed(self.folder, name, known)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memloc.localise.batches import cheapest_batches
+
+from memloc.methods.batches import cheapest_batches
 
 
 def cost(lengths, batches, per_batch):
