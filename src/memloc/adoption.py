@@ -1,6 +1,6 @@
 """Makes a run of checkpoints and a data file that somebody already has."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     settings: Mapping[str, Any] | None = None,
     train_missing: bool = False,
     device: str = "auto",
+    announce: Callable[[Any, Any, Any], None] = lambda _recipe, _model, _left: None,
 ) -> Run:
     """Make a run in `folder` of checkpoints and of the file that they were trained on.
 
@@ -52,6 +53,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     reference and frozen weights from `pretrained`, by the settings of `preset` with `settings`.
 
     Checkpoints stay where they are and are known by their contents; the data are copied.
+    `announce` is told before training: the recipe, the model, and the epochs of each training.
     """
     given = {"final": final, "reference": reference, "memorised": memorised, "frozen": frozen}
     places = {name: Path(place) for name, place in given.items() if place is not None}
@@ -83,7 +85,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     run = begin(Path(folder), task, noisy, record)
     if run.record.final is None:
         run = run.note(final=_accuracies(run, device))
-    return _with_missing(run, protocol, device) if train_missing else run
+    return _with_missing(run, protocol, device, announce) if train_missing else run
 
 
 def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[str, Classifier]":
@@ -141,7 +143,9 @@ def _accuracies(run: Run, device: str) -> Accuracies:
     return Accuracies(**{name: found[column] for name, column in names.items()})
 
 
-def _with_missing(run: Run, protocol: Protocol, device: str) -> Run:
+def _with_missing(
+    run: Run, protocol: Protocol, device: str, announce: Callable[[Any, Any, Any], None]
+) -> Run:
     """Train the reference and frozen weights that were not given."""
     from memloc.models.load import LoadOptions
     from memloc.training.recipe import Recipe, make_weights
@@ -156,5 +160,8 @@ def _with_missing(run: Run, protocol: Protocol, device: str) -> Run:
     recipe = Recipe(adopted.path, run.task, run.seed, protocol, run.noisy, options, device)
     missing = {"reference": "original", "frozen": "frozen"}
     with Lock(run.folder, RUN):
-        left = [training for name, training in missing.items() if not run.has(name)]
+        trainings = [training for name, training in missing.items() if not run.has(name)]
+        left = dict.fromkeys(trainings, protocol.finetune.epochs)
+        if left:
+            announce(recipe, run.load_pretrained(run.seed), left)
         return make_weights(recipe, run, left)
