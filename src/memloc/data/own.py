@@ -64,7 +64,7 @@ def read_noisy_examples(  # noqa: PLR0913
 ) -> tuple[Examples, NoisyLabels]:
     """The examples that a model was trained on, for classes it already knows by name or number.
 
-    Columns are as for `load_noisy_file`, but flags do for any number of classes: original labels
+    Columns are as for `load_csv`, but flags do for any number of classes: original labels
     that they leave open are -1.
     """
     path, columns = Path(path), _Columns(text, label, pair, original, flag)
