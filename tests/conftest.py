@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 
+from memloc.records import Task
 from support import DEPTH, write_model
 
 MakeModel = Callable[..., Path]
@@ -48,3 +49,26 @@ def write_data(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def task() -> Task:
+    """A small one, of words."""
+    from tasks_support import make_task
+
+    return make_task()
+
+
+@pytest.fixture
+def recipe_of(tiny_model):
+    """`recipe_of("opt", seed=2, finetune__epochs=3)`."""
+
+    def make(family: str = "opt", *, seed: int = 1, task: Task | None = None, **changes: Any):
+        from memloc.training.recipe import Recipe
+        from tasks_support import fast_protocol, make_task
+
+        model = str(tiny_model(family, depth=2, dropout=0.1))
+        protocol = fast_protocol(**changes)
+        return Recipe(model, task or make_task(), seed, protocol, device="cpu")
+
+    return make

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memloc.methods.batches import cheapest_batches
+from memloc.methods.forgetting import cheapest_batches
 
 
 def cost(lengths, batches, per_batch):

@@ -11,8 +11,7 @@ from memloc.errors import DataError, SettingsError, StoreError
 from memloc.methods.centroids import Centroids
 from memloc.models.stack import at_positions
 from memloc.run import Run
-from memloc.training.predict import to_batch
-from memloc.training.vectors import vectors_of
+from memloc.training.predict import to_batch, vectors_of
 from support import PAPER_FAMILIES
 
 
