@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from memloc.errors import ScoreError, lookup
 from memloc.records import BoolArray, FloatArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Rule: TypeAlias = Callable[[BoolArray], int | None]
 """Which layer of those where a condition holds is the event: `first_layer` or one of the others."""
@@ -107,12 +109,14 @@ RULES: dict[str, tuple[str, Rule]] = {
 KEY = ["task", "category", "model", "seed", "variant"]
 
 
-def crossings(centroids: pd.DataFrame, which: Which, at: float = 0.5) -> pd.DataFrame:
+def crossings(centroids: "pd.DataFrame", which: Which, at: float = 0.5) -> "pd.DataFrame":
     """Crossings of every run and variant in a table of centroids, as a table of events.
 
     `first` and `last` are as in the presets; `sure` is the first layer where the classes are
     separable and the whole interval of the noisy mean is below `at`. Intervals are not known here.
     """
+    import pandas as pd
+
     column, rule = lookup("kind of crossing", which, RULES)
     key = [name for name in KEY if name in centroids]
     noisy = centroids[(centroids["kind"] == "noisy") & (centroids["layer"] > 0)]
