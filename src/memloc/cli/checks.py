@@ -1,6 +1,6 @@
 """What can be refused before torch is loaded, which takes many seconds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,10 +44,3 @@ def check_checkpoints(folders: Iterable[str | None], pretrained: str | None) -> 
             checkpoint_folder(Path(folder))
     if pretrained is not None:
         check_model(pretrained)
-
-
-def check_columns(data: Path, columns: Sequence[str | None]) -> None:
-    """Refuse a file that is not there or cannot be read, and columns that it does not have."""
-    from memloc.data.tables import read_columns
-
-    read_columns(data, [column for column in columns if column is not None])

@@ -53,6 +53,9 @@ class Method(Settings, ABC):
     def run(self, run: "Run") -> Result:
         """Look at a run; nothing is written."""
 
+    def check(self, run: "Run") -> None:  # noqa: B027 - most have nothing to refuse
+        """Refuse settings that do not fit a run, before any weights are loaded."""
+
     def cost(self, sizes: Sizes) -> float:
         """Seconds that it takes, about."""
         return sizes.depth * sizes.examples * sizes.predict

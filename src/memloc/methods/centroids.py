@@ -73,6 +73,10 @@ class Centroids(Method):
         about = {"level": LEVEL, "resamples": RESAMPLES, "shuffles": SHUFFLES, "remarks": remarks}
         return Result(self.name, tables, about)
 
+    def check(self, run: "Run") -> None:
+        """Refuse windows that the model does not have."""
+        self.variants(run)
+
     def variants(self, run: "Run") -> dict[str, range | None]:
         """What is looked at, by name: the final weights, and windows of layers swapped in."""
         found: dict[str, range | None] = {PLAIN: None}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from memloc import paths
-from memloc.errors import StoreError
+from memloc.errors import SettingsError, StoreError
 from memloc.models.known import default_preset
 from memloc.records import whole_file
 from memloc.study.checks import check_names
@@ -22,8 +22,12 @@ def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any])
     asked = _given({**study, "preset": study["preset"] or default_preset(study["models"][0])})
     asked |= {"methods": [], "analyses": [], "report": False, "control": _given(block)}
     text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True)
-    check_names(parse_study(text, out))
     path = out / paths.STUDY
+    try:
+        check_names(parse_study(text, out))
+    except SettingsError as error:  # lines of a file that nobody wrote would help nobody
+        said = str(error).removeprefix(f"{path}, line ")
+        raise SettingsError(said.partition(", ")[2] or said) from None
     if path.is_file() and path.read_text(encoding="utf-8") != text:
         raise StoreError(
             f"{path} describes another study: choose another folder with --out, or edit that file "
