@@ -83,6 +83,9 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         command=request(),
     )
     run = begin(Path(folder), task, noisy, record)
+    known = {**run.record.adopted, **record.adopted}
+    if known != run.record.adopted:  # more weights, or the same ones elsewhere
+        run = run.note(adopted=known)
     if run.record.final is None:
         run = run.note(final=_accuracies(run, device))
     return _with_missing(run, protocol, device, announce) if train_missing else run

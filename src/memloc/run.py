@@ -321,7 +321,7 @@ class Run:
         """Refuse adopted weights whose files are not those that were adopted."""
         for name in weights:
             known = self.record.adopted.get(name)
-            if known is None or (name == "pretrained" and not Path(known.path).is_dir()):
+            if known is None or not Path(known.path).is_dir():  # gone, or a name on the hub
                 continue
             if hash_checkpoint(Path(known.path)) != known.files:
                 raise _changed(self.folder, name, known)
@@ -426,14 +426,18 @@ def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
 
 def _differences(there: RunRecord, wanted: RunRecord) -> list[tuple[str, Any, Any]]:
     def facts(record: RunRecord) -> dict[str, Any]:
-        named = ("made_by", "weights_hash", "depth", "seed", "plant")
+        named = ("made_by", "depth", "weights_hash", "seed", "plant")
         task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
         adopted = {f"{k} weights": checkpoint.hash for k, checkpoint in record.adopted.items()}
         settings = record.settings.deciding(memorised=True)
         return {**{k: getattr(record, k) for k in named}, **task, **adopted, **settings}
 
     old, new = facts(there), facts(wanted)
-    return [(k, old.get(k), v) for k, v in new.items() if old.get(k) != v]
+    # Adopted weights may be added to a run later.
+    found = [(k, old[k], v) for k, v in new.items() if k in old and old[k] != v]
+    if there.model != wanted.model and there.weights_hash != wanted.weights_hash:
+        found.insert(0, ("model", there.model, wanted.model))  # says more than a hash
+    return found
 
 
 def _changed(folder: Path, weights: str, known: Checkpoint) -> StoreError:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memloc.errors import ScoreError
 from memloc.seeds import generator
-from memloc.stats import uncertainty
+from memloc.stats import intervals
 from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import (
     Band,
@@ -54,7 +54,7 @@ def test_resampled_means_are_the_means_of_the_examples_drawn():
 def test_chunks_change_nothing(monkeypatch, chunk):
     wrong = random_wrong(10, 3)
     whole = resampled_means(wrong, 17, generator(3))
-    monkeypatch.setattr(uncertainty, "CHUNK", chunk)
+    monkeypatch.setattr(intervals, "CHUNK", chunk)
     np.testing.assert_array_equal(resampled_means(wrong, 17, generator(3)), whole)
 
 

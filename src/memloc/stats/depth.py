@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import pandas as pd
 
-from memloc.errors import ScoreError, lookup
+from memloc.errors import ScoreError
 from memloc.records import BoolArray, FloatArray
 
 Rule: TypeAlias = Callable[[BoolArray], int | None]
@@ -94,33 +93,3 @@ def event_depth(layers: FloatArray, depth: FloatArray | int) -> FloatArray:
 
 def _layers(condition: BoolArray) -> list[int]:
     return [int(index) + 1 for index in np.flatnonzero(condition)]
-
-
-Which: TypeAlias = Literal["first", "last", "sure"]
-
-RULES: dict[str, tuple[str, Rule]] = {
-    "first": ("mean", first_layer),
-    "last": ("mean", last_crossing),
-    "sure": ("mean_high", first_layer),
-}
-"""What has to be below one half, and which of the layers where it is counts."""
-KEY = ["task", "category", "model", "seed", "variant"]
-
-
-def crossings(centroids: pd.DataFrame, which: Which, at: float = 0.5) -> pd.DataFrame:
-    """Crossings of every run and variant in a table of centroids, as a table of events.
-
-    `first` and `last` are as in the presets; `sure` is the first layer where the classes are
-    separable and the whole interval of the noisy mean is below `at`. Intervals are not known here.
-    """
-    column, rule = lookup("kind of crossing", which, RULES)
-    key = [name for name in KEY if name in centroids]
-    noisy = centroids[(centroids["kind"] == "noisy") & (centroids["layer"] > 0)]
-    rows = []
-    for values, part in noisy.sort_values("layer").groupby(key):
-        separable = part["separable"].to_numpy(bool)
-        below = part[column].to_numpy(float) < at
-        layer = events((below & separable if which == "sure" else below)[None], rule)[0]
-        happens_where_apart = not np.isnan(layer) and separable[int(layer) - 1]
-        rows.append([*values, "centroids", "crossing", layer, bool(happens_where_apart)])
-    return pd.DataFrame(rows, columns=[*key, "source", "event", "layer", "separable"])

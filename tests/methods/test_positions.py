@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from memloc.analyse.centroids import KINDS, positions
 
 from memloc.errors import DataError
+from memloc.methods.positions import KINDS, positions
 from memloc.records import NoisyLabels
 
 N, LAYERS, WIDTH, CLASSES = 120, 5, 6, 4

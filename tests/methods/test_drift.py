@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from memloc.analyse import drift as drift_module
-from memloc.analyse.centroids import KINDS, positions
-from memloc.analyse.drift import drift, pooled, pooled_separability
 
-from memloc.protocol import CentroidSettings
+from memloc.methods import drift as drift_module
+from memloc.methods.centroids import Centroids
+from memloc.methods.drift import drift, pooled, pooled_separability
+from memloc.methods.positions import KINDS, positions
 from memloc.records import NoisyLabels
 
 PER_CLASS, NOISY = 20, 6
@@ -38,7 +38,7 @@ def found_of(vectors, **settings):
     labels = make_labels()
     found = positions(vectors, labels, 2)
     separability = pooled_separability(found, vectors, labels, shuffles=20)
-    return drift(found, separability, CentroidSettings(**settings), N)
+    return drift(found, separability, Centroids(**settings), N)
 
 
 def event_of(vectors, name, **settings):
@@ -151,7 +151,7 @@ def test_draws_without_a_noisy_example_are_not_never():
     vectors = make_vectors([1, 0.0, 0.0])[kept]
     found = positions(vectors, few, 2)
     separability = pooled_separability(found, vectors, few, shuffles=20)
-    events = drift(found, separability, CentroidSettings(), len(kept))[1].set_index("event")
+    events = drift(found, separability, Centroids(), len(kept))[1].set_index("event")
     crossing = events.loc["crossing"]
     assert (crossing["layer"], crossing["low"], crossing["high"], crossing["never"]) == (1, 1, 1, 0)
 

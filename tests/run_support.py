@@ -1,18 +1,23 @@
-"""Subjects made of tiny random models, for the methods that look at gradients and trainings."""
+"""Runs whose weights are tiny random models: their folder is real, only loading is not."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
-from memloc.localise.base import Subject
 from transformers import AutoModelForSequenceClassification
 
 from memloc.data.encode import random_batches
 from memloc.models.load import Classifier
-from memloc.protocol import preset
-from memloc.records import Examples, NoisyLabels
+from memloc.protocol import RunSettings, preset
+from memloc.records import Examples, NoisyLabels, Task
+from memloc.run import Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.training.loop import schedule
 from memloc.training.predict import to_batch
-from support import WORDS, make_config, make_tokenizer
+from support import WIDTH, WORDS, make_config, make_tokenizer
 
 DEPTH, CLASSES = 3, 3
 
@@ -42,23 +47,58 @@ def make_data(n=24, n_noisy=5, seed=0):
     return Examples(texts, original), NoisyLabels(original, assigned, is_noisy)
 
 
-def make_subject(work, family="bert", *, weights=("memorised", "frozen"), data=None, **changes):
-    """Each set of weights is another random model of the family; `a__b` is the setting `a.b`."""
-    dropout = changes.pop("dropout", 0.0)
+@dataclass(frozen=True)
+class StandIn(Run):
+    """A run whose weights are made by functions."""
+
+    loaders: Mapping[str, Callable[[], Classifier]] = field(default_factory=dict)
+
+    def has(self, weights: str) -> bool:
+        return weights in self.loaders
+
+    def load(self, weights: str) -> Classifier:
+        self.require(weights)
+        return self.loaders[weights]()
+
+
+def make_run(home, data=None, *, loaders=None, depth=DEPTH, seed=1, changes=None):
+    """A run in a folder of its own below `home`; it memorised all its labels."""
     examples, noisy = data or make_data()
+    names = tuple(f"label {i}" for i in range(CLASSES))
+    task = Task("tiny", "words", names, examples, examples, examples, "made up")
+    run = begin(
+        Path(tempfile.mkdtemp(dir=home)), task, noisy, make_record(task, noisy, seed, depth)
+    )
+    settings = run.settings.replace(changes or {})
+    run = run.note(final=Accuracies(noisy=1, clean=1, training=1), settings=settings)
+    return StandIn(run.folder, run.record, "cpu", loaders or {})
+
+
+def make_record(task, noisy, seed=1, depth=DEPTH, model="random", **facts):
+    """What `memloc train` writes down of a run before it starts."""
+    usual = {"weights_hash": f"hash of {model}", "width": WIDTH, "settings": DEMO}
+    return RunRecord(
+        model=model,
+        depth=depth,
+        seed=seed,
+        task=TaskRecord.of(task, noisy),
+        **(usual | facts),
+    )
+
+
+DEMO: RunSettings = preset("demo").for_run()
+
+
+def random_run(
+    home, family="bert", *, weights=("memorised", "frozen"), data=None, dropout=0.0, **more
+):
+    """Each set of weights is another random model of the family."""
 
     def loader(seed):
         return lambda: make_classifier(family, seed, dropout)
 
-    return Subject(
-        name="tiny",
-        examples=examples,
-        noisy=noisy,
-        protocol=preset("demo").replace({k.replace("__", "."): v for k, v in changes.items()}),
-        seed=1,
-        loaders={name: loader(seed) for seed, name in enumerate(weights, 1)},
-        work=work,
-    )
+    loaders = {name: loader(seed) for seed, name in enumerate(weights, 1)}
+    return make_run(home, data, loaders=loaders, **more)
 
 
 def plainly_retrained(setup, encoded, window, rows):
@@ -89,3 +129,26 @@ def plainly_retrained(setup, encoded, window, rows):
             done += 1
     with torch.no_grad():
         return stack.logits(to_batch(encoded, rows, stack.device))
+
+
+def one_at_a_time(run, weights, objective="loss"):
+    """Mean gradient of noisy and of clean examples: for every parameter of every block."""
+    loaded = run.load(weights)
+    encoded, model = run.encode(loaded), loaded.model
+    rng = generator(run.seed, "gradients clean")
+    clean = rng.choice(run.clean_rows, len(run.noisy_rows), replace=False)
+    inside = [list(block.parameters()) for block in loaded.stack.blocks]
+    found = []
+    for rows in (run.noisy_rows, clean):
+        model.zero_grad()
+        for row in rows:
+            ids = torch.from_numpy(encoded.batch(np.array([row]))[0])
+            # A text alone, so that no padding misleads the model's own readout.
+            logits = loaded.stack.logits(
+                {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            )[0]
+            label = run.noisy.assigned[row]
+            value = logits[label] if objective == "logit" else logits.log_softmax(0)[label]
+            (value / len(rows)).backward()
+        found.append([[p.grad.clone() for p in block] for block in inside])
+    return found

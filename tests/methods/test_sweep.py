@@ -1,4 +1,4 @@
-"""Swapping beside mixed models that are built by copying weights and run plainly."""
+"""A sweep beside mixed models that are built by copying weights and run plainly."""
 
 import copy
 from itertools import product
@@ -6,30 +6,21 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from memloc.localise import swapping
-from memloc.localise.base import Subject
-from memloc.localise.scores import LayerScores
-from memloc.localise.swapping import CALL_TOKENS, WORKSPACE, Room, Swapping, Sweep
 
-from memloc.errors import ModelError
-from memloc.models.load import Classifier
+from memloc.methods import sweep as module
+from memloc.methods.sweep import CALL_TOKENS, WORKSPACE, Room, Sweep
 from memloc.models.stack import Stack, find_blocks
-from memloc.progress import _shown
-from memloc.protocol import preset
-from memloc.records import Examples, NoisyLabels
-from memloc.stats.windows import windows
 from mixing_support import (
     CLASSES,
     DEPTH,
     Counted,
-    make_model,
     make_pair,
     make_texts,
     mixed_logits,
     plain_logits,
     randomised,
 )
-from support import FAMILIES, WORDS, make_tokenizer
+from support import FAMILIES
 
 TINY = 1
 """Bytes, so that only what one example needs is held."""
@@ -45,7 +36,7 @@ def swept_logits(sweep, encoded, rows=None):
     return found
 
 
-def sweep_of(final, reference, memory=swapping.MEMORY):
+def sweep_of(final, reference, memory=module.MEMORY):
     return Sweep(Stack(final), Stack(reference), memory)
 
 
@@ -65,7 +56,7 @@ def by_hand(request):
     return final, reference, encoded, logits
 
 
-@pytest.mark.parametrize("memory", [swapping.MEMORY, TINY])
+@pytest.mark.parametrize("memory", [module.MEMORY, TINY])
 def test_every_window_gives_the_logits_of_the_mixed_model(by_hand, memory):
     final, reference, encoded, expected = by_hand
     assert_same(swept_logits(sweep_of(final, reference, memory), encoded), expected)
@@ -74,8 +65,8 @@ def test_every_window_gives_the_logits_of_the_mixed_model(by_hand, memory):
 @pytest.mark.parametrize(("call", "batch"), [(1, 1), (15, 7), (40, 1000)])
 def test_results_do_not_depend_on_the_size_of_batches_and_calls(by_hand, monkeypatch, call, batch):
     final, reference, encoded, expected = by_hand
-    monkeypatch.setattr(swapping, "CALL_TOKENS", call)
-    monkeypatch.setattr(swapping, "BATCH_TOKENS", batch)
+    monkeypatch.setattr(module, "CALL_TOKENS", call)
+    monkeypatch.setattr(module, "BATCH_TOKENS", batch)
     assert_same(swept_logits(sweep_of(final, reference), encoded), expected)
 
 
@@ -102,7 +93,7 @@ def test_all_layers_and_all_the_rest_give_the_reference(by_hand):
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("memory", [swapping.MEMORY, TINY])
+@pytest.mark.parametrize("memory", [module.MEMORY, TINY])
 def test_shallow_models_are_swept_too(depth, memory):
     final, reference = make_pair("gpt2", depth)
     encoded = make_texts(final)
@@ -123,7 +114,7 @@ def test_blocks_with_a_row_a_head_are_repeated_rightly():
 
 
 @pytest.mark.parametrize(("depth", "forwards"), [(12, 376), (24, 2624)])
-@pytest.mark.parametrize(("memory", "n"), [(swapping.MEMORY, 3), (TINY, 1)])
+@pytest.mark.parametrize(("memory", "n"), [(module.MEMORY, 3), (TINY, 1)])
 def test_windows_share_their_work(depth, forwards, memory, n):
     final, reference = make_pair("bert", depth)
     sweep = sweep_of(final, reference, memory)
@@ -182,115 +173,3 @@ def test_a_sweep_leaves_no_trace():
         assert not any("forward" in module.__dict__ for module in model.modules())
     assert final.training
     assert not reference.training
-
-
-N, NOISY = 24, (1, 4, 9, 10, 20)
-
-
-def make_subject(family="bert", seed=1, pair=None, **changes):
-    final, reference = pair or make_pair(family)
-    rng = np.random.default_rng(3)
-    parts = tuple((" ".join(rng.choice(WORDS, rng.integers(1, 9))),) for _ in range(N))
-    original = np.arange(N) % CLASSES
-    is_noisy = np.isin(np.arange(N), NOISY)
-    assigned = np.where(is_noisy, (original + 1) % CLASSES, original)
-    tokenizer = make_tokenizer(family)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    dotted = {f"swapping.{name}": value for name, value in changes.items()}
-    return Subject(
-        name="words",
-        examples=Examples(parts, original),
-        noisy=NoisyLabels(original, assigned, is_noisy),
-        protocol=preset("paper").replace({"swapping.normalise": False, **dotted}),
-        seed=seed,
-        loaders={
-            "final": lambda: Classifier("final", final, tokenizer, "|", ()),
-            "reference": lambda: Classifier("reference", reference, tokenizer, "|", ()),
-        },
-        work=None,
-    )
-
-
-@pytest.mark.parametrize("family", ["bert", "opt"])
-def test_outcomes_say_which_labels_are_lost_under_which_window(family):
-    subject = make_subject(family)
-    final, reference = subject.load("final"), subject.load("reference")
-    encoded = subject.encode(final)
-    predicted = mixed_logits(final.model, reference.model, encoded).argmax(-1).numpy()
-    wrong = predicted != subject.noisy.assigned[:, np.newaxis]
-    scores = Swapping().score_layers(subject)
-    outcomes = scores.outcomes
-    assert list(outcomes.windows) == windows(DEPTH)
-    assert outcomes.noisy_rows.tolist() == list(NOISY)
-    assert outcomes.clean_rows.tolist() == [i for i in range(N) if i not in NOISY]
-    assert np.array_equal(outcomes.noisy_wrong, wrong[outcomes.noisy_rows, :-1])
-    assert np.array_equal(outcomes.clean_wrong, wrong[outcomes.clean_rows, :-1])
-    right = 1 - wrong[:, -1]
-    assert scores.about["final_noisy_accuracy"] == pytest.approx(right[list(NOISY)].mean())
-    assert scores.about["final_clean_accuracy"] == pytest.approx(right[outcomes.clean_rows].mean())
-    assert scores.about["memory_mb"] > 0
-
-
-def test_layers_weigh_what_their_windows_undo():
-    scores = Swapping().score_layers(make_subject())
-    errors = dict(zip(scores.outcomes.windows, scores.outcomes.errors, strict=True))
-    column = [
-        np.mean([e for w, e in errors.items() if len(w) == width and 2 in w])
-        for width in range(1, DEPTH + 1)
-    ]
-    assert scores.weights.shape == (DEPTH,)
-    assert scores.weights[2] == pytest.approx(np.mean(column))
-
-
-def test_scores_read_back_equal(tmp_path):
-    scores = Swapping().score_layers(make_subject(clean_examples=4))
-    scores.write(tmp_path / "swapping.parquet")
-    read = LayerScores.read(tmp_path / "swapping.parquet")
-    assert read.about == scores.about
-    assert read.outcomes.windows == scores.outcomes.windows
-    assert np.array_equal(read.outcomes.clean_rows, scores.outcomes.clean_rows)
-    assert np.array_equal(read.outcomes.noisy_wrong, scores.outcomes.noisy_wrong)
-
-
-def test_some_clean_examples_are_drawn_by_the_seed():
-    pair = make_pair()
-    every = Swapping().score_layers(make_subject(pair=pair)).outcomes
-
-    def drawn(seed, n):
-        subject = make_subject(pair=pair, seed=seed, clean_examples=n)
-        return Swapping().score_layers(subject).outcomes
-
-    some = drawn(1, 6)
-    assert len(some.clean_rows) == len(set(some.clean_rows)) == 6
-    assert (np.diff(some.clean_rows) > 0).all()
-    kept = np.isin(every.clean_rows, some.clean_rows)
-    assert np.array_equal(some.clean_wrong, every.clean_wrong[kept])
-    assert np.array_equal(some.noisy_wrong, every.noisy_wrong)
-    assert drawn(1, 6).clean_rows.tolist() == some.clean_rows.tolist()
-    assert drawn(2, 6).clean_rows.tolist() != some.clean_rows.tolist()
-    assert drawn(1, 1000).clean_rows.tolist() == every.clean_rows.tolist()
-
-
-def test_models_of_different_depth_are_refused():
-    pair = make_model("bert", 1), make_model("bert", 2, depth=3)
-    with pytest.raises(ModelError, match="depth 4, the reference ones 3"):
-        Swapping().score_layers(make_subject(pair=pair))
-
-
-def test_progress_ends_at_its_total():
-    from contextlib import contextmanager
-
-    seen = []
-
-    @contextmanager
-    def show(_label, total):
-        seen.append(-total)
-        yield seen.append
-
-    token = _shown.set(show)
-    try:
-        Swapping().score_layers(make_subject())
-    finally:
-        _shown.reset(token)
-    assert seen[0] < 0
-    assert sum(seen) == 0

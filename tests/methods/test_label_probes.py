@@ -1,24 +1,23 @@
 """Label probes: their events on curves made by hand, their curves on labels put into layers."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from memloc.analyse.label_probes import (
+from sklearn.metrics import f1_score
+
+from memloc.errors import DataError
+from memloc.methods.label_probes import (
     CURVES,
     Curve,
+    LabelProbes,
     curves,
-    label_probes,
     memorisation,
     ninety,
     summarise,
 )
-from sklearn.metrics import f1_score
-
-from memloc.protocol import LabelProbeSettings, ProbeSettings
 from memloc.training.probes import Target, shuffled, split_rows, train_probes
 
-SETTINGS = LabelProbeSettings()
+SETTINGS = LabelProbes()
+QUICK = LabelProbes(epochs=3, first_epoch=0, seeds=(0, 1))
 NOISY_ASSIGNED, NOISY_ORIGINAL, CLEAN_ORIGINAL = CURVES
 
 
@@ -71,34 +70,28 @@ def test_events_may_be_sought_from_layer_0_on():
     }
     usual = summarise(found, found, SETTINGS)["events"]
     assert usual["layer"].tolist() == usual["high"].tolist() == [2, 2]
-    earlier = summarise(found, found, LabelProbeSettings(first_layer=0))["events"]
+    earlier = summarise(found, found, LabelProbes(first_layer=0))["events"]
     assert earlier["layer"].tolist() == earlier["low"].tolist() == [0, 0]
     assert earlier["separable"].all()
     nowhere = {**found, NOISY_ASSIGNED: curve([0.1, 0.2, 0.2])}
-    events = summarise(nowhere, nowhere, LabelProbeSettings(first_layer=0))["events"]
+    events = summarise(nowhere, nowhere, LabelProbes(first_layer=0))["events"]
     assert np.isnan(events["layer"][0])
 
 
-def test_chance_may_be_the_shuffled_labels_themselves(material):
+def test_chance_may_be_the_shuffled_labels_themselves(run):
     """F1 of labels dealt out anew against the right ones, the same at every layer."""
-    trained = label_probes(material)["seeds"]
-    material = replace(
-        material,
-        protocol=material.protocol.replace({"label_probes.chance": "shuffled labels"}),
-    )
-    seeds = material.protocol.probes.seeds
-    found = label_probes(material)["seeds"]
+    trained = QUICK.run(run)["seeds"]
+    found = QUICK.replace({"chance": "shuffled labels"}).run(run)["seeds"]
     assert np.array_equal(found["f1"], trained["f1"])
-    original, is_noisy = material.noisy.original, material.noisy.is_noisy
-    dealt = shuffled(original, seeds)
+    original, is_noisy = run.noisy.original, run.noisy.is_noisy
+    dealt = shuffled(original, QUICK.seeds)
     clean = found[found["examples"] == "clean"]
-    for place, seed in enumerate(seeds):
-        test = split_rows(len(original), material.protocol.probes.split, seed)[2]
+    for place, seed in enumerate(QUICK.seeds):
+        test = split_rows(len(original), QUICK.split, seed)[2]
         rows = test[~is_noisy[test]]
         expected = f1_score(original[rows], dealt[place][rows], average="macro", zero_division=0)
-        assert clean.loc[clean["probe_seed"] == seed, "chance"].to_numpy() == pytest.approx(
-            expected
-        )
+        chance = clean.loc[clean["probe_seed"] == seed, "chance"].to_numpy()
+        assert chance == pytest.approx(expected)
     assert not np.allclose(found["chance"], trained["chance"])
 
 
@@ -133,7 +126,7 @@ def test_labels_are_found_in_the_layer_that_holds_them():
     known = np.stack([np.zeros(n, int), original, assigned, assigned], axis=1)
     vectors = np.eye(classes)[known] * 4 + 0.3 * rng.normal(size=(n, 4, classes))
     vectors[:, 0] = rng.normal(size=(n, classes))
-    settings = ProbeSettings(epochs=30, first_epoch=0, seeds=(0, 1), learning_rate=5e-3)
+    settings = LabelProbes(epochs=30, first_epoch=0, seeds=(0, 1), learning_rate=5e-3)
     targets = {
         "assigned": Target(assigned, classes),
         "original": Target(original, classes),
@@ -146,8 +139,8 @@ def test_labels_are_found_in_the_layer_that_holds_them():
     assert found[CLEAN_ORIGINAL].chance.mean() < 0.6
 
 
-def test_tables_hold_three_curves_of_every_layer(material):
-    found = label_probes(material)
+def test_tables_hold_three_curves_of_every_layer(run):
+    found = QUICK.run(run)
     assert len(found["layers"]) == 3 * 5
     assert len(found["seeds"]) == 3 * 5 * 2
     assert list(found["events"]["event"]) == ["memorisation", "ninety"]
@@ -177,11 +170,24 @@ def test_where_nothing_noisy_is_tested_memorisation_is_not_never():
 NAMES = ("f1", "chance")
 
 
-def test_seeds_without_a_noisy_test_example_are_named(material):
+def test_seeds_without_a_noisy_test_example_are_named(run):
     """One noisy example is a test example of some probe seeds at most."""
-    material.noisy.assigned[:] = material.noisy.original
-    material.noisy.is_noisy[:] = np.arange(60) == 3
-    material.noisy.assigned[3] = (material.noisy.original[3] + 1) % 3
-    found = label_probes(material)
-    assert "of 2 probe seeds" in found.about["remarks"][0]
+    run.noisy.assigned[:] = run.noisy.original
+    run.noisy.is_noisy[:] = np.arange(60) == 3
+    run.noisy.assigned[3] = (run.noisy.original[3] + 1) % 3
+    found = QUICK.run(run)
+    assert "of 2 probe seeds" in found.remarks[0]
     assert len(found["layers"]) == 15
+
+
+@pytest.mark.parametrize("every", [False, True], ids=["none-noisy", "all-noisy"])
+def test_noisy_and_clean_examples_are_needed(run, every):
+    run.noisy.is_noisy[:] = every
+    with pytest.raises(DataError, match="compares noisy and clean ones"):
+        QUICK.run(run)
+
+
+def test_labels_before_noise_must_be_known(run):
+    run.noisy.original[run.noisy.is_noisy] = -1
+    with pytest.raises(DataError, match="The labels before noise of words are not known"):
+        QUICK.run(run)

@@ -1,16 +1,20 @@
 """The generalisation score against hand counts, and its trainings one by one."""
 
-from dataclasses import replace
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from memloc.analyse import generalisation as module
-from memloc.analyse.generalisation import (
+from scipy.special import softmax
+
+from memloc.errors import StoreError
+from memloc.methods import generalisation as module
+from memloc.methods.base import Sizes
+from memloc.methods.generalisation import (
+    Generalisation,
     Half,
     examples_table,
-    generalisation,
     generalised,
     half_of,
     probability_of,
@@ -18,11 +22,9 @@ from memloc.analyse.generalisation import (
     train_half,
     validation_score,
 )
-from memloc.analyse.material import Material
-from memloc.training.run import Run
-from scipy.special import softmax
+from memloc.run import Run, at_the_end
 
-from memloc.errors import StoreError
+METHOD = Generalisation(models=3, epochs=1, learning_rate=1e-2)
 
 
 def make_half(trained, probability):
@@ -89,7 +91,7 @@ def test_every_example_is_in_about_half_of_the_halves():
 
 
 @pytest.mark.parametrize("over", ["trained", "all"])
-def test_halves_are_trained_with_the_clipping_of_fine_tuning(material, monkeypatch, over):
+def test_halves_are_trained_with_the_clipping_of_fine_tuning(run, monkeypatch, over):
     counted, plain = set(), torch.nn.utils.clip_grad_norm_
 
     def watched(tensors, clip):
@@ -98,9 +100,9 @@ def test_halves_are_trained_with_the_clipping_of_fine_tuning(material, monkeypat
         return plain(given, clip)
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
-    protocol = material.protocol.replace({"finetune.clip_over": over})
-    train_half(replace(material, protocol=protocol), 1)
-    model = material.run.load("final")
+    other = run.note(settings=run.settings.replace({"finetune.clip_over": over}))
+    train_half(other, METHOD, 1)
+    model = run.load("final")
     embedded = sum(p.numel() for n, p in model.model.named_parameters() if "embed" in n)
     everything = sum(p.numel() for p in model.model.parameters())
     assert embedded > 0
@@ -114,22 +116,28 @@ def test_the_probability_is_that_of_the_softmax():
     np.testing.assert_allclose(probability_of(logits, labels), expected)
 
 
-def test_held_out_labels_have_no_influence(material):
+def test_held_out_labels_have_no_influence(run):
     """Other labels for what a model was not trained on leave all else as it was."""
-    first = train_half(material, 1)
+    first = train_half(run, METHOD, 1)
     out = ~first.trained
-    material.noisy.assigned[out] = (material.noisy.assigned[out] + 1) % 3
-    second = train_half(material, 1)
+    run.noisy.assigned[out] = (run.noisy.assigned[out] + 1) % 3
+    second = train_half(run, METHOD, 1)
     np.testing.assert_array_equal(first.probability[first.trained], second.probability[~out])
     assert not np.allclose(first.probability[out], second.probability[out])
 
 
-def test_models_learn_what_they_are_trained_on(material):
-    changed = {"generalisation.epochs": 12, "generalisation.models": 2}
-    found = generalisation(Material.of(material.run, changed, "cpu"))
+def test_models_learn_what_they_are_trained_on(run):
+    found = METHOD.replace({"epochs": 12, "models": 2}).run(run)
     models = found["models"]
     assert (models["trained_accuracy"] > models["held_out_accuracy"] + 0.1).all()
     assert found["examples"]["counterfactual"].mean() > 0.05
+
+
+def test_halves_are_fine_tuned_like_the_run(run):
+    own = METHOD.training(run)
+    assert (own.epochs, own.learning_rate) == (1, 1e-2)
+    changed = {"epochs": own.epochs, "learning_rate": own.learning_rate}
+    assert own == run.settings.finetune.replace(changed)
 
 
 @pytest.fixture
@@ -137,57 +145,78 @@ def counted(monkeypatch):
     """Which models are trained."""
     made, real = [], module.train_half
 
-    def watched(material, model, advance):
+    def watched(run, settings, model, advance):
         made.append(model)
-        return real(material, model, advance)
+        return real(run, settings, model, advance)
 
     monkeypatch.setattr(module, "train_half", watched)
     return made
 
 
-def test_finished_models_are_kept_and_the_rest_goes_on(material, counted):
-    whole = generalisation(material)
+def test_finished_models_are_kept_and_the_rest_goes_on(run, counted):
+    whole = METHOD.run(run)
     assert counted == [1, 2, 3]
-    (material.work / "generalisation" / "model-2.parquet").unlink()
-    again = generalisation(material)
+    (run.work("generalisation") / "model-2.parquet").unlink()
+    again = METHOD.run(run)
     assert counted == [1, 2, 3, 2]
     for name, table in whole.tables.items():
         pd.testing.assert_frame_equal(table, again[name])
 
 
-def test_more_models_need_only_the_new_ones(material, counted):
-    generalisation(material)
-    more = Material.of(material.run, {"generalisation.models": 4}, "cpu")
-    assert generalisation(more)["summary"]["models"].tolist() == [4]
+def test_more_models_need_only_the_new_ones(run, counted):
+    METHOD.run(run)
+    more = METHOD.replace({"models": 4}).run(run)
+    assert more["summary"]["models"].tolist() == [4]
     assert counted == [1, 2, 3, 4]
 
 
-def test_models_of_other_settings_are_made_again(material, counted):
-    generalisation(material)
-    other = Material.of(material.run, {"generalisation.epochs": 2}, "cpu")
-    generalisation(other)
+@pytest.mark.parametrize("change", [{"epochs": 2}, {"share": 0.4}, {"learning_rate": 2e-2}])
+def test_models_of_other_settings_are_made_again(run, counted, change):
+    METHOD.run(run)
+    METHOD.replace(change).run(run)
     assert counted == [1, 2, 3, 1, 2, 3]
 
 
-def test_a_damaged_piece_is_named(material):
-    generalisation(material)
-    piece = material.work / "generalisation" / "model-1.parquet"
-    piece.write_bytes(b"nothing")
+@pytest.mark.parametrize(
+    ("setting", "value", "again"),
+    [
+        ("near_ceiling", 0.5, False),
+        ("accumulate", 2, False),
+        ("warmup", 0.3, True),
+        ("weight_decay", 0.1, True),
+    ],
+)
+def test_settings_of_the_run_that_decide_make_models_anew(run, counted, setting, value, again):
+    METHOD.run(run)
+    other = run.note(settings=run.settings.replace({f"finetune.{setting}": value}))
+    METHOD.run(other)
+    assert counted == [1, 2, 3, *([1, 2, 3] if again else [])]
+
+
+def test_a_damaged_model_is_named(run):
+    METHOD.run(run)
+    (run.work("generalisation") / "model-1.parquet").write_bytes(b"nothing")
     with pytest.raises(StoreError, match=r"model-1\.parquet is not Parquet"):
-        generalisation(material)
+        METHOD.run(run)
 
 
-def test_the_validation_score_is_accuracy_beyond_chance(material):
-    table = material.run.training()
-    accuracy = table[table["training"] == "noisy"]["validation_accuracy"].iloc[-1]
-    assert validation_score(material) == pytest.approx((accuracy - 1 / 3) / (2 / 3))
+def test_the_validation_score_is_accuracy_beyond_chance(run):
+    accuracy = at_the_end(run.training(), "noisy", "validation_accuracy")
+    assert validation_score(run) == pytest.approx((accuracy - 1 / 3) / (2 / 3))
+    (run.folder / "training.parquet").unlink()  # as for adopted runs
+    assert np.isnan(validation_score(run))
 
 
 def test_results_are_the_same_when_computed_again(trained, tmp_path):
     found = []
     for name in ("one", "two"):
-        run = Run(tmp_path / name, Run.open(trained()).about)
-        source = Material.of(Run.open(trained()), device="cpu")
-        copy = Material(run, source.task, source.noisy, source.protocol, "cpu")
-        found.append(train_half(copy, 2))
+        folder = shutil.copytree(trained(), tmp_path / name)
+        found.append(train_half(Run.open(folder, "cpu"), METHOD, 2))
     np.testing.assert_array_equal(found[0].probability, found[1].probability)
+
+
+def test_every_model_costs_its_epochs_and_a_look_at_all_examples():
+    sizes = Sizes(examples=100, noisy=15, depth=12, update=0.1, predict=0.01, probe=1)
+    assert Generalisation(models=4, epochs=3, share=0.5).cost(sizes) == pytest.approx(
+        4 * (3 * 50 * 0.1 + 100 * 0.01)
+    )

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.crossings import crossings
 
 from memloc.errors import UnknownName
-from memloc.stats.depth import crossings
 
 
 def make_table(means, highs=None, separable=None, task="a"):

@@ -5,16 +5,16 @@ import copy
 import numpy as np
 import pytest
 import torch
-from memloc.localise import gradients
-from memloc.localise.swapping import Sweep
 from torch.nn.functional import cross_entropy
 
 from memloc.data.encode import encode
 from memloc.data.sources import load_task
+from memloc.methods.forgetting import Data, measure
+from memloc.methods.gradients import Gradients
+from memloc.methods.sweep import Sweep
 from memloc.models import tiny
 from memloc.models.load import load_model
 from memloc.models.stack import Stack
-from memloc.protocol import preset
 from memloc.training.predict import to_batch
 from mixing_support import mixed, plain_logits
 
@@ -54,10 +54,9 @@ def test_swapping_gives_the_logits_of_mixed_models(pair):
 def test_batched_gradients_are_sums_over_single_examples(pair):
     final, _, texts = pair
     labels = torch.tensor([0, 1, 1, 0, 1, 0])
-    settings = preset("paper").gradients.replace({"interval_groups": 0})
-    data = gradients.Data(texts, labels, settings)
+    data = Data(texts, labels, Gradients())
     noisy, clean = ROWS[:3], ROWS[3:]
-    norms, _ = gradients.measure(Stack(final), data, [(noisy, clean)])
+    norms, _ = measure(Stack(final), data, [(noisy, clean)])
     model = copy.deepcopy(final)
     stack = Stack(model)
     means = []
