@@ -15,7 +15,8 @@ from memloc.reporting.figures.positions import event_pairs
 from memloc.reporting.figures.writing import write_figures
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import COMMANDS
-from memloc.stats.planted import mean_scores, wilson
+from memloc.stats.intervals import wilson
+from memloc.stats.planted import mean_scores
 from memloc.stats.windows import layer_weights, window_matrix, windows
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
@@ -360,7 +361,7 @@ def test_a_caption_says_what_bars_and_bands_are(figure):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("single-layers", "The published code takes the largest of the means over seeds"),
+        ("single-layers", "as in the published code, the largest of the layers' means"),
         ("gradient-steps", "Panel a is of noisy examples"),
         ("gradient-steps", "the published code draws clean ones there"),
     ],

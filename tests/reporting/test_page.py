@@ -6,7 +6,7 @@ import re
 import pytest
 
 from memloc.errors import StoreError
-from memloc.records import read_json, write_json
+from memloc.records import FORMAT, read_json, write_json
 from memloc.reporting.blocks import LONGEST, columns_of, example_block, packed
 from memloc.reporting.figures.every import FIGURES
 from memloc.reporting.page import read_report, render, write_report
@@ -159,7 +159,7 @@ def test_a_half_finished_study_shows_what_is_missing_with_the_command(tmp_path):
     report = write_report(tmp_path, tmp_path / "elsewhere.html")
     html = report.path.read_text(encoding="utf-8")
     assert report.path == tmp_path / "elsewhere.html"
-    assert f"memloc analyse {tmp_path / 'run'} label-probes" in html
+    assert f"memloc analyse {tmp_path / 'run'} label_probes" in html
     assert {f["name"] for f in record(html)["figures"]} >= {"training", "layers", "windows"}
     assert len(report.commands) == 6
 
@@ -167,7 +167,9 @@ def test_a_half_finished_study_shows_what_is_missing_with_the_command(tmp_path):
 def test_a_newer_result_file_is_refused_and_no_page_is_written(tmp_path):
     study = Study(methods=(), analyses=(), control=0)
     run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
-    write_json(run.folder / "run.json", {**read_json(run.folder / "run.json"), "format": 2})
+    write_json(
+        run.folder / "run.json", {**read_json(run.folder / "run.json"), "format": FORMAT + 1}
+    )
     with pytest.raises(StoreError, match="update it"):
         write_report(tmp_path)
     assert not (tmp_path / "report").exists()

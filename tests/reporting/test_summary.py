@@ -4,7 +4,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from memloc.training.run import begin
 
 from memloc.reporting.figures.every import FIGURES
 from memloc.reporting.findings import Findings
@@ -13,7 +12,8 @@ from memloc.reporting.missing import COMMANDS, command, coverage
 from memloc.reporting.reproduce import settings, versions
 from memloc.reporting.summary import summarise
 from memloc.results import load_results
-from study_support import Study, identity, make_data
+from memloc.run import begin
+from study_support import Study, make_data, record
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
 
@@ -24,7 +24,8 @@ def one(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     study = Study(methods=("swapping",), analyses=(), memorised=False)
     study.write_run(folder / "a", "tiny-topic", "tiny-opt", 1)
-    begin(folder / "b", *make_data("tiny-topic", 12, 3), identity("tiny-bert", 1, 4))
+    task, noisy = make_data("tiny-topic", 12, 3)
+    begin(folder / "b", task, noisy, record(task, noisy, "tiny-bert", 1, 4))
     return Findings(load_results(folder), resamples=5)
 
 
@@ -233,7 +234,7 @@ def test_missing_methods_and_analyses_have_a_command_each(tmp_path):
         f"memloc localise {place} retraining",
         f"memloc localise {place} gradients",
         f"memloc localise {place} probing",
-        f"memloc analyse {place} label-probes",
+        f"memloc analyse {place} label_probes",
         f"memloc analyse {place} generalisation",
     )
 
