@@ -115,7 +115,7 @@ def bootstrap(
     return _band(np.array(found, dtype=np.float64), level)
 
 
-def wilson(shares: FloatArray | float, n: FloatArray | float, level: float = 0.95) -> Band:
+def wilson(shares: FloatArray | float, n: FloatArray | float, *, level: float = 0.95) -> Band:
     """Wilson's intervals of `shares` of `n` trials each; NaN where there are no trials.
 
     They are not empty where all trials agree, unlike a bootstrap. accuracy@k above k = 1 is a mean
