@@ -223,7 +223,6 @@ class Protocol(RunSettings):
 
 REFERENCE: dict[str, Any] = {
     "preset": "reference",
-    "version": 2,
     "gradients.objective": "logit",
     "finetune.near_ceiling_score": "macro F1",
     "finetune.without_near_ceiling": "use last epoch",

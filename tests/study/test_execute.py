@@ -4,9 +4,9 @@ import pytest
 
 from memloc.study.config import read_study
 from memloc.study.estimate import Estimate, critical_path
-from memloc.study.execute import Carrying, Needs, threads_for
-from memloc.study.local import LocalExecutor
+from memloc.study.execute import Execution, Needs, threads_for
 from memloc.study.planning import make_plan
+from memloc.study.processes import LocalExecutor
 from memloc.study.records import Store
 from memloc.study.step import Outcome
 from memloc.study.view import end_sentences
@@ -57,7 +57,7 @@ def carry_out(folder, fails=(), slots=2, **options):
     ones = dict.fromkeys(plan.steps, 1.0)
     estimate = Estimate(ones, ones, ones, dict.fromkeys(plan.steps, 1))
     seen = []
-    carrying = Carrying(plan, executor, estimate, cores=2, **options)
+    carrying = Execution(plan, executor, estimate, cores=2, **options)
     progress = carrying.run(lambda p, outcome: seen.append((p.count("done"), outcome)))
     return executor, progress, seen
 

@@ -105,7 +105,7 @@ def train(  # noqa: PLR0913, PLR0917 - one option for each thing that people var
 
     from memloc.models.load import Classifier, LoadOptions
     from memloc.progress import bars
-    from memloc.study.alone import expected_of
+    from memloc.study.calibrate import expected_of
     from memloc.training.recipe import Recipe, train_run
 
     options = LoadOptions(remote_code, any_format, depth)

@@ -1,11 +1,12 @@
 """The control set-up as a study: plant memorisation where we know it is, and see who finds it."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from memloc import paths
-from memloc.errors import StoreError
+from memloc.errors import SettingsError, StoreError
 from memloc.models.known import default_preset
 from memloc.records import whole_file
 from memloc.study.checks import check_names
@@ -19,11 +20,17 @@ def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any])
     """
     import yaml
 
-    asked = _given({**study, "preset": study["preset"] or default_preset(study["models"][0])})
+    models = [_found(model) for model in study["models"]]
+    preset = study["preset"] or default_preset(models[0])
+    asked = _given({**study, "preset": preset, "models": models})
     asked |= {"methods": [], "analyses": [], "report": False, "control": _given(block)}
     text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True)
-    check_names(parse_study(text, out))
     path = out / paths.STUDY
+    try:
+        check_names(parse_study(text, out))
+    except SettingsError as error:  # of a file that nobody has seen
+        said = re.sub(r"^line \d+, ", "", str(error).removeprefix(f"{path}, "))
+        raise SettingsError(said) from None
     if path.is_file() and path.read_text(encoding="utf-8") != text:
         raise StoreError(
             f"{path} describes another study: choose another folder with --out, or edit that file "
@@ -32,6 +39,12 @@ def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any])
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
     return out
+
+
+def _found(model: str) -> str:
+    """A folder by its whole path: in a study's file, paths are from the study's folder."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.is_dir() else model
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
