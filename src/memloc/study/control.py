@@ -23,7 +23,8 @@ def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any])
     models = [_found(model) for model in study["models"]]
     preset = study["preset"] or default_preset(models[0])
     asked = _given({**study, "preset": preset, "models": models})
-    asked |= {"methods": [], "analyses": [], "report": False, "control": _given(block)}
+    planted = _given({"tasks": study["tasks"], **block})
+    asked |= {"methods": [], "analyses": [], "report": False, "control": planted}
     text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True)
     path = out / paths.STUDY
     try:

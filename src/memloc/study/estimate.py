@@ -198,6 +198,7 @@ class Costs:
             update=speed["update"] * longer / speed["batch"],
             predict=speed["predict"] * longer,
             probe=speed["probe_epoch"],
+            all_gradients=protocol.finetune.clip_over == "all",
         )
 
     def training(self, epochs: Mapping[str, int], beside: int = 0) -> float:
