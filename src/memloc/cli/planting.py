@@ -46,7 +46,7 @@ def control(  # noqa: PLR0913, PLR0917 - one option for each thing that people v
     """
     from memloc.results import load_results
     from memloc.study.control import control_study
-    from memloc.study.manage import How, run_study
+    from memloc.study.manage import Options, run_study
     from memloc.study.view import View
 
     overrides: dict[str, Any] = changes_of(change)
@@ -65,7 +65,7 @@ def control(  # noqa: PLR0913, PLR0917 - one option for each thing that people v
     }
     folder = control_study(out, study, block)
     with View() as view:
-        progress = run_study(folder, How(), view)
+        progress = run_study(folder, Options(), view)
     console.show_control(load_results(folder), as_json)
     if progress.count("failed"):
         raise typer.Exit(1)

@@ -9,7 +9,6 @@ import typer
 from memloc import console
 from memloc.cli.checks import (
     check_checkpoints,
-    check_columns,
     check_device,
     check_model,
     check_training,
@@ -105,7 +104,7 @@ def train(  # noqa: PLR0913, PLR0917 - one option for each thing that people var
 
     from memloc.models.load import Classifier, LoadOptions
     from memloc.progress import bars
-    from memloc.study.alone import expected_of
+    from memloc.study.calibrate import expected_of
     from memloc.training.recipe import Recipe, train_run
 
     options = LoadOptions(remote_code, any_format, depth)
@@ -218,7 +217,6 @@ def adopt(  # noqa: PLR0913, PLR0917 - each is something that people have or do 
     needed = preset_called(name).replace(changes).verdict.noisy_at_least
     check_device(device)
     check_checkpoints((final, reference, memorised, frozen), pretrained)
-    check_columns(data, (text, pair, label, original, flag))
     with bars():
         made = adopt_checkpoints(
             run,
