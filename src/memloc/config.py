@@ -188,16 +188,23 @@ def _parsed(text: str, path: Path) -> tuple[dict[str, Any], dict[tuple[Hashable,
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    # A date of month 13 is a ValueError, and a timestamp that is none an AttributeError.
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        why = getattr(error, "problem", None) or "it cannot be read"
+        why = getattr(error, "problem", None) or _why(error)
         raise SettingsError(f"{path}{where} is not YAML: {why}.") from None
     if not isinstance(values, dict):
         raise SettingsError(f"{path} holds no settings: `memloc init demo` shows what it needs.")
     lines: dict[tuple[Hashable, ...], int] = {}
     _note_lines(node, (), lines, path)
     return values, lines
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"it cannot be read ({' '.join(str(error).split())[:100]})"
 
 
 def _note_lines(

@@ -33,7 +33,8 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except MemlocError as error:
-            typer.echo(f"memloc: {error}", err=True)
+            # One line even where a name or value in it has several.
+            typer.echo(f"memloc: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("memloc: interrupted; the same command goes on from here.", err=True)

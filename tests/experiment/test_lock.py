@@ -95,3 +95,12 @@ def _record(folder):
     from memloc.records import read_json
 
     return read_json(folder / "steps" / "running.json")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [{}, {"host": 3}, {"host": "x", "beat": "now"}, {"host": os.uname().nodename, "pid": 10**40}],
+)
+def test_a_damaged_heartbeat_is_nobody_s(tmp_path, about):
+    write_json(tmp_path / "steps" / "running.json", about)
+    assert who_runs(tmp_path) is None

@@ -102,3 +102,12 @@ def test_a_table_of_something_else_is_refused(tmp_path):
     write_json(tmp_path / "y.parquet", {})
     with pytest.raises(StoreError, match="not Parquet"):
         LayerScores.read(tmp_path / "y.parquet")
+
+
+@pytest.mark.parametrize("quantity", ["weight", "weight low", "mcog", "mcog resamples dropped"])
+def test_scores_that_lack_a_quantity_are_refused(tmp_path, quantity):
+    table = scores().to_table()
+    about = {"method": "swapping", "scores": {}}
+    write_table(tmp_path / "swapping.parquet", table[table["quantity"] != quantity], about)
+    with pytest.raises(StoreError, match=f"does not hold what it should.*{quantity}"):
+        LayerScores.read(tmp_path / "swapping.parquet")

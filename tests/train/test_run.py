@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from memloc.errors import StoreError, UnknownName
-from memloc.records import Examples
+from memloc.records import Examples, read_table, write_table
 from memloc.train.run import Run
 from memloc.train.training import Recipe, train_run
 
@@ -200,3 +200,32 @@ def test_texts_with_odd_characters_come_back(recipe_of, task, tmp_path):
     assert found.train.labels.dtype == np.int64
     assert noisy.is_noisy.dtype == bool
     assert run.verdict() == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("seed", "1"), ("seed", True), ("seed", None), ("model", 3), ("depth", 2.5)],
+        *[("task", []), ("protocol", "paper"), ("verdict", [1]), ("verdict", {"memorised": 1})],
+        *[("control", {"null": True}), ("changes", 3), ("without", "x")],
+    ],
+)
+def test_a_record_whose_values_have_another_type_is_refused(there, name, value):
+    there.note(**{name: value})
+    with pytest.raises(StoreError, match=f"run.json is damaged: .*{name}"):
+        Run.open(there.folder)
+
+
+@pytest.mark.parametrize("name", ["name", "category", "label_names", "train", "noisy", "hash"])
+def test_a_record_that_says_too_little_of_its_task_is_refused(there, name):
+    there.note(task={key: value for key, value in there.about["task"].items() if key != name})
+    with pytest.raises(StoreError, match=f"it does not say task.{name}"):
+        Run.open(there.folder)
+
+
+def test_labels_of_other_data_are_refused(there):
+    path = there.folder / "labels.parquet"
+    table, _ = read_table(path)
+    write_table(path, table.iloc[1:], {})
+    with pytest.raises(StoreError, match=r"not those that run.json describes"):
+        there.data()

@@ -22,7 +22,7 @@ from memloc.data.encode import Encoded
 from memloc.models.stack import Stack
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings
-from memloc.records import BoolArray, FloatArray, IntArray, read_table, write_table
+from memloc.records import BoolArray, FloatArray, IntArray, as_stored, read_table, write_table
 from memloc.score.uncertainty import Interval, bootstrap
 from memloc.seeds import generator, number
 from memloc.train.evaluate import predict
@@ -241,7 +241,8 @@ def _read(material: Material, model: int) -> Half | None:
     if note.get("half") != _identity(material, model):
         return None
     columns = (("trained", bool), ("probability", np.float64), ("right", bool))
-    return Half(*(table[name].to_numpy(kind, copy=True) for name, kind in columns))
+    with as_stored(path):
+        return Half(*(table[name].to_numpy(kind, copy=True) for name, kind in columns))
 
 
 def _mean_where(values: FloatArray, chosen: BoolArray) -> FloatArray:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memloc.errors import StoreError
-from memloc.records import read_table, write_table
+from memloc.records import as_stored, read_table, write_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,11 +44,13 @@ class Analysis:
         rows, note = read_table(path)
         if "tables" not in note or "table" not in rows:
             raise StoreError(f"{path} holds no analysis.")
-        tables = {
-            name: rows.loc[rows["table"] == name, list(types)].astype(types).reset_index(drop=True)
-            for name, types in note["tables"].items()
-        }
-        return cls(note["name"], tables, note["analysis"])
+        with as_stored(path):
+            tables = {
+                name: rows.loc[rows["table"] == name, list(types)].astype(types)
+                for name, types in note["tables"].items()
+            }
+            whole = {name: table.reset_index(drop=True) for name, table in tables.items()}
+            return cls(note["name"], whole, dict(note["analysis"]))
 
 
 def _types(frame: "pd.DataFrame") -> dict[str, str]:

@@ -49,7 +49,7 @@ def _change(change: str) -> tuple[str, Any]:
         raise SettingsError(f"--set {key} has no value: write --set {key}=VALUE.")
     try:
         return key, yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, AttributeError, RecursionError) as error:
         raise SettingsError(
             f"--set {key} cannot read {text!r}: check brackets and quotes, e.g. --set {key}=[1, 2]."
         ) from error

@@ -17,7 +17,7 @@ from memloc.experiment.shapes import Shape, training_examples
 from memloc.experiment.store import Store
 from memloc.models.width import NARROW
 from memloc.protocol import Protocol
-from memloc.records import read_json, write_json
+from memloc.records import as_stored, read_json, write_json
 
 CALIBRATION = "calibration.json"
 UNSURE = 2.0
@@ -64,9 +64,11 @@ def calibration(plan: Plan, threads: int) -> dict[str, Any]:
     path = plan.file.folder / CALIBRATION
     shapes = {f"{s.shape.depth}x{s.shape.width}" for s in plan.steps.values() if s.shape}
     known = read_json(path) if path.is_file() else {}
-    measured = "start" in known and shapes <= set(known["speeds"])
-    if measured and known["machine"] == machine():
-        return known
+    with as_stored(path):
+        measured = "start" in known and shapes <= set(known["speeds"])
+        if measured and known["machine"] == machine():
+            _check_measured(known)
+            return known
     command = [sys.executable, "-m", "memloc.experiment.calibrate", str(plan.file.folder)]
     began = time.perf_counter()
     done = subprocess.run([*command, str(threads)], capture_output=True, text=True, check=False)
@@ -77,6 +79,14 @@ def calibration(plan: Plan, threads: int) -> dict[str, Any]:
     known["start"] = max(0.0, time.perf_counter() - began - known["seconds"])
     write_json(path, known)
     return known
+
+
+def _check_measured(known: Mapping[str, Any]) -> None:
+    numbers = [known["start"], known["length"], *known["tokens"].values()]
+    names = ("update", "predict", "probe_epoch", "batch")
+    numbers += [speed[name] for speed in known["speeds"].values() for name in names]
+    if not all(0 <= float(number) < math.inf for number in numbers) or not known["length"] > 0:
+        raise ValueError("a measured time is no number")
 
 
 def estimate(plan: Plan, measured: Mapping[str, Any], threads: Mapping[str, int]) -> Estimate:

@@ -84,9 +84,12 @@ def who_runs(folder: Path) -> dict[str, Any] | None:
         about = read_json(_record(Path(folder) / "steps" / "running"))
     except StoreError:
         return None
-    if about["host"] == socket.gethostname():
-        return about if _is_alive(about["pid"]) else None
-    return about if time.time() - about["beat"] < SILENT else None
+    try:
+        if about["host"] == socket.gethostname():
+            return about if _is_alive(about["pid"]) else None
+        return about if time.time() - about["beat"] < SILENT else None
+    except (LookupError, TypeError, OverflowError):  # a damaged record says of nobody who it is
+        return None
 
 
 def _record(path: Path) -> Path:

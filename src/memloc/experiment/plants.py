@@ -7,7 +7,7 @@ from typing import Any
 
 from memloc.errors import StoreError
 from memloc.protocol import Protocol
-from memloc.records import NoisyLabels, read_json, write_json
+from memloc.records import NoisyLabels, as_stored, read_json, write_json
 from memloc.train.checkpoints import save_checkpoint
 from memloc.train.planting import Plant
 from memloc.train.run import Run
@@ -110,7 +110,8 @@ def _describe(run: Run, recipe: Recipe) -> dict[str, Any]:
 
 def _tries(folder: Path) -> list[dict[str, Any]]:
     path = folder / TRIES
-    return list(read_json(path)["tries"]) if path.is_file() else []
+    with as_stored(path):
+        return list(read_json(path)["tries"]) if path.is_file() else []
 
 
 def _forget(folder: Path, tries: list[dict[str, Any]]) -> None:

@@ -25,7 +25,7 @@ from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings, Protocol
-from memloc.records import BoolArray, IntArray, read_json, versions, write_json
+from memloc.records import BoolArray, IntArray, as_stored, read_json, versions, write_json
 from memloc.score.matrix import windows
 from memloc.seeds import generator
 from memloc.train.evaluate import evaluating, length_batches
@@ -158,8 +158,9 @@ def piece(setup: Setup, window: range, advance: Advance = lambda _: None) -> Pie
         record = read_json(path)
         if record.get("fingerprint") == setup.fingerprint:
             advance(setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size))
-            wrong = record["noisy_wrong"], record["clean_wrong"]
-            return Piece(np.isin(setup.noisy, wrong[0]), np.isin(setup.held_out, wrong[1]))
+            with as_stored(path):
+                wrong = record["noisy_wrong"], record["clean_wrong"]
+                return Piece(np.isin(setup.noisy, wrong[0]), np.isin(setup.held_out, wrong[1]))
     made = retrain_window(setup, window, advance)
     record = {
         "fingerprint": setup.fingerprint,

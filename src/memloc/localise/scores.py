@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memloc.errors import StoreError
-from memloc.records import BoolArray, FloatArray, IntArray, read_table, write_table
+from memloc.records import BoolArray, FloatArray, IntArray, as_stored, read_table, write_table
 from memloc.score.matrix import full_window, normalised, window_matrix
 from memloc.score.uncertainty import Interval, window_intervals
 from memloc.seeds import generator
@@ -90,23 +90,28 @@ class LayerScores:
         table, note = read_table(path)
         if "method" not in note or list(table.columns) != list(COLUMNS):
             raise StoreError(f"{path} holds no layer scores.")
-        parts = {str(name): part for name, part in table.groupby("quantity")}
-        mcog = [float(_values(parts[name])[0]) for name in MCOG]
-        level = float(note["scores"].get("level", 0.95))
-        return cls(
-            method=note["method"],
-            weights=_values(parts["weight"]),
-            low=_values(parts["weight low"]),
-            high=_values(parts["weight high"]),
-            mcog=Interval(mcog[0], mcog[1], mcog[2], level, int(mcog[3])),
-            outcomes=_read_outcomes(parts),
-            details={
-                name.removeprefix(DETAIL): _read_detail(part)
-                for name, part in parts.items()
-                if name.startswith(DETAIL)
-            },
-            about=note["scores"],
-        )
+        with as_stored(path):
+            return _read_scores(table, note)
+
+
+def _read_scores(table: "pd.DataFrame", note: dict[str, Any]) -> LayerScores:
+    parts = {str(name): part for name, part in table.groupby("quantity")}
+    mcog = [float(_values(parts[name])[0]) for name in MCOG]
+    level = float(note["scores"].get("level", 0.95))
+    return LayerScores(
+        method=note["method"],
+        weights=_values(parts["weight"]),
+        low=_values(parts["weight low"]),
+        high=_values(parts["weight high"]),
+        mcog=Interval(mcog[0], mcog[1], mcog[2], level, int(mcog[3])),
+        outcomes=_read_outcomes(parts),
+        details={
+            name.removeprefix(DETAIL): _read_detail(part)
+            for name, part in parts.items()
+            if name.startswith(DETAIL)
+        },
+        about=note["scores"],
+    )
 
 
 def from_outcomes(

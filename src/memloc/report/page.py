@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from memloc.records import read_json, whole_file, write_json
+from memloc.records import as_stored, read_json, whole_file, write_json
 from memloc.report.figures.catalogue import FIGURES
 from memloc.report.figures.figure import DATA, Drawn, Figure
 from memloc.report.figures.style import method_order, task_order
@@ -92,8 +92,9 @@ def read_report(study: str | Path) -> Report | None:
     if not path.with_suffix(".json").is_file():
         return None
     said = read_json(path.with_suffix(".json"))
-    summary = Summary(tuple(said["found"]), tuple(said["open"]))
-    return Report(path, summary, tuple(said["missing"]))
+    with as_stored(path.with_suffix(".json")):
+        summary = Summary(tuple(said["found"]), tuple(said["open"]))
+        return Report(path, summary, tuple(said["missing"]))
 
 
 def render(findings: Findings, summary: Summary) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memloc.errors import StoreError
-from memloc.records import read_table
+from memloc.records import as_stored, read_table
 from memloc.results import parts
 from memloc.results.columns import COLUMNS, KEY, Columns, keyed, stacked
 from memloc.results.find import Found, find_runs
@@ -118,6 +118,11 @@ def load_results(path: str | Path) -> Results:
     folder = Path(path)
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder: give a study, e.g. `runs`.")
+    with as_stored(folder):
+        return _load(folder)
+
+
+def _load(folder: Path) -> Results:
     runs = find_runs(folder)
     curves = [parts.training(found) for found in runs]
     pairs = list(zip(runs, curves, strict=True))
@@ -134,12 +139,24 @@ def load_results(path: str | Path) -> Results:
 def _localised(runs: list[Found]) -> "dict[str, pd.DataFrame]":
     found: dict[str, list[Any]] = {name: [] for name in LOCALISED}
     for run in runs:
-        for scores in map(read_scores, run.score_files()):
-            for name, make in LOCALISED.items():
-                columns = make(scores)
+        for path in run.score_files():
+            scores = read_scores(path)
+            with as_stored(path):
+                _check_origin(run, scores.about, scores.depth)
+                tables = {name: make(scores) for name, make in LOCALISED.items()}
+            for name, columns in tables.items():
                 if columns is not None:
                     found[name].append(({**run.key, "method": scores.method}, columns))
     return {name: stacked(name, tables) for name, tables in found.items()}
+
+
+def _check_origin(found: Found, about: Mapping[str, Any], depth: int) -> None:
+    """Refuse a result that was copied here from another run."""
+    run, there = found.run, about.get("inputs", found.run.inputs)
+    if there != run.inputs or about.get("seed", run.seed) != run.seed:
+        raise ValueError("it is of another run")
+    if depth != run.about["depth"]:
+        raise ValueError(f"it has {depth} layers and the model {run.about['depth']}")
 
 
 LOCALISED: dict[str, Callable[[Scores], Columns | None]] = {

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memloc.errors import StoreError
 from memloc.localise.scores import DETAIL
 from memloc.results.columns import COLUMNS, KEY, Columns
 from memloc.results.find import Found
@@ -53,7 +54,12 @@ def training(found: Found) -> "pd.DataFrame":
 
     if not (found.run.folder / "training.parquet").is_file():
         return pd.DataFrame(columns=[c for c in COLUMNS["training"] if c not in KEY])
-    return found.run.training()
+    curves = found.run.training()
+    lacking = sorted({c for c in COLUMNS["training"] if c not in KEY} - set(curves.columns))
+    if lacking:
+        path = found.run.folder / "training.parquet"
+        raise StoreError(f"{path} has no column {lacking[0]}; delete it and train again.")
+    return curves
 
 
 def layers(scores: Scores) -> Columns:

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from memloc.errors import StoreError
 from memloc.localise.scores import COLUMNS, DETAIL
-from memloc.records import FORMAT, BoolArray, FloatArray, IntArray, read_table
+from memloc.records import (
+    FORMAT,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    as_stored,
+    check_seal,
+    read_table,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +58,13 @@ class Scores:
 def read_scores(path: Path) -> Scores:
     """What a localiser found; of examples, only how many a window loses."""
     table, note = _read(path, read_dictionary=["quantity"])
-    if "method" not in note or table.column_names != list(COLUMNS):
-        raise StoreError(f"{path} holds no layer scores.")
+    if note.get("method") != path.stem or table.column_names != list(COLUMNS):
+        raise StoreError(f"{path} holds no layer scores of {path.stem}; delete it and run again.")
+    with as_stored(path):
+        return _scores(table, note)
+
+
+def _scores(table: "pa.Table", note: dict[str, Any]) -> Scores:
     table = table.unify_dictionaries().combine_chunks()
     by_example = pc.is_in(table["quantity"].cast("string"), pa.array([NOISY, CLEAN]))
     small = table.filter(pc.invert(by_example))
@@ -101,11 +114,13 @@ def read_reverted(path: Path) -> Reverted | None:
     table, note = _read(path, columns=columns, filters=[("quantity", "==", NOISY)])
     if not table.num_rows:
         return None
-    example, first, last, value = (table[name].to_numpy() for name in columns)
-    n = len(np.unique(example))  # as they are written: example by example, all windows of each
-    ends = np.column_stack([first, last]).astype(np.int64).reshape(n, -1, 2)[0]
-    wrong = value.astype(bool).reshape(n, -1)
-    return Reverted(note["method"], example.reshape(n, -1)[:, 0].astype(np.int64), ends, wrong)
+    with as_stored(path):
+        example, first, last, value = (table[name].to_numpy() for name in columns)
+        n = len(np.unique(example))  # as they are written: example by example, all windows of each
+        ends = np.column_stack([first, last]).astype(np.int64).reshape(n, -1, 2)[0]
+        wrong = value.astype(bool).reshape(n, -1)
+        examples = example.reshape(n, -1)[:, 0].astype(np.int64)
+        return Reverted(note["method"], examples, ends, wrong)
 
 
 def read_training_examples(path: Path, *, noisy_only: bool) -> "pd.DataFrame":
@@ -120,15 +135,15 @@ def read_training_examples(path: Path, *, noisy_only: bool) -> "pd.DataFrame":
 
 def read_tables(path: Path, names: Sequence[str]) -> "dict[str, tuple[pa.Table, dict[str, str]]]":
     """Some of the tables of an analysis, each with the types of its columns."""
-    kinds = read_note(path).get("tables", {})
-    if not set(names) <= set(kinds):
-        raise StoreError(f"{path} holds no analysis.")
-    columns = list(dict.fromkeys(["table", *(c for name in names for c in kinds[name])]))
-    rows, _ = _read(path, columns=columns, filters=[("table", "in", list(names))])
-    return {
-        name: (rows.filter(pc.equal(rows["table"], name)).select(list(kinds[name])), kinds[name])
-        for name in names
-    }
+    note = read_note(path)
+    kinds = note.get("tables", {})
+    if note.get("name") != path.stem or not isinstance(kinds, dict) or not set(names) <= set(kinds):
+        raise StoreError(f"{path} holds no analysis called {path.stem}; delete it and run again.")
+    with as_stored(path):
+        columns = list(dict.fromkeys(["table", *(c for name in names for c in kinds[name])]))
+        rows, _ = _read(path, columns=columns, filters=[("table", "in", list(names))])
+        of = {name: rows.filter(pc.equal(rows["table"], name)) for name in names}
+        return {name: (of[name].select(list(kinds[name])), kinds[name]) for name in names}
 
 
 def read_note(path: Path) -> dict[str, Any]:
@@ -149,6 +164,7 @@ def count_split(path: Path, split: str) -> int:
 def _read(path: Path, **which: Any) -> "tuple[pa.Table, dict[str, Any]]":
     """The rows and columns (as pyarrow calls them) of a file, and what was written about it."""
     with suppress(StoreError, OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+        check_seal(path)
         # Most files are small, and threads take longer to start than to read one.
         return pq.read_table(path, use_threads=False, **which), read_note(path)
     raise _unreadable(path)

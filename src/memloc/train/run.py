@@ -14,6 +14,7 @@ from memloc.records import (
     Examples,
     NoisyLabels,
     Task,
+    as_stored,
     read_json,
     read_table,
     write_json,
@@ -78,9 +79,7 @@ class Run:
                 f"{folder} is not a run: it has no run.json. `memloc train` makes one."
             )
         about = read_json(folder / "run.json")
-        lacking = [name for name in ("model", "seed", "task", "protocol") if name not in about]
-        if lacking:
-            raise StoreError(f"{folder / 'run.json'} is damaged: it does not say {lacking[0]}.")
+        _check_record(folder / "run.json", about)
         return cls(folder, about)
 
     @property
@@ -106,6 +105,10 @@ class Run:
     def data(self) -> tuple[Task, NoisyLabels]:
         """The task as it was trained on, and the labels before and after perturbation."""
         table, _ = read_table(self.folder / "labels.parquet")
+        with as_stored(self.folder / "labels.parquet"):
+            return self._data(table)
+
+    def _data(self, table: "pd.DataFrame") -> tuple[Task, NoisyLabels]:
         train = table[table["split"] == "train"]
         noisy = NoisyLabels(
             train["original"].to_numpy(np.int64, copy=True),
@@ -122,6 +125,8 @@ class Run:
             test=_examples(table[table["split"] == "test"]),
             source=about["source"],
         )
+        if _hash(task, noisy) != about["hash"]:
+            raise ValueError("its examples are not those that run.json describes")
         return task, noisy
 
     def training(self) -> "pd.DataFrame":
@@ -193,6 +198,49 @@ class Run:
         about = {**self.about, **facts}
         write_json(self.folder / "run.json", about)
         return Run(self.folder, about)
+
+
+_RECORD: dict[str, type] = {"model": str, "depth": int, "seed": int, "task": dict, "protocol": dict}
+_TASK: dict[str, type] = {
+    **dict.fromkeys(("name", "category", "source", "hash"), str),
+    **{"label_names": list, "train": int, "noisy": int},
+}
+_OPTIONAL: dict[str, type] = {
+    **{"weights_hash": str, "width": int, "is_large": bool, "preset": str, "changes": dict},
+    **dict.fromkeys(("verdict", "without", "control"), dict),
+    **{"remote_code": bool, "any_format": bool},
+}
+_VERDICT: dict[str, type] = {"memorised": bool, "noisy_accuracy": float, "needed": float}
+_CONTROL: dict[str, type] = {"window": list, "null": bool}
+
+
+def _check_record(path: Path, about: Mapping[str, Any]) -> None:
+    """Refuse a record that lacks what every run has, or holds it in another type."""
+    _check_types(path, about, _RECORD)
+    _check_types(path, about["task"], _TASK, "task.")
+    there = {k: v for k, v in _OPTIONAL.items() if about.get(k) is not None}
+    _check_types(path, about, there)
+    for name, types in (("verdict", _VERDICT), ("control", _CONTROL)):
+        if about.get(name):
+            _check_types(path, about[name], types, f"{name}.")
+    if not all(isinstance(label, str) for label in about["task"]["label_names"]):
+        raise StoreError(f"{path} is damaged: its task.label_names are not all texts.")
+
+
+def _check_types(
+    path: Path, record: Mapping[str, Any], types: Mapping[str, type], where: str = ""
+) -> None:
+    for name, kind in types.items():
+        if name not in record:
+            raise StoreError(f"{path} is damaged: it does not say {where}{name}.")
+        value = record[name]
+        # An accuracy of exactly 1 may be an integer; true is no number.
+        allowed = (int, float) if kind is float else (kind,)
+        if type(value) not in allowed:
+            raise StoreError(
+                f"{path} is damaged: {where}{name} is {str(value)[:40]!r} and not of type "
+                f"{kind.__name__}."
+            )
 
 
 def begin(folder: Path, task: Task, noisy: NoisyLabels, identity: dict[str, Any]) -> Run:
