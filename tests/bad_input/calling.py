@@ -98,7 +98,8 @@ def limited(seconds: float) -> Iterator[None]:
         raise TimeUp
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again and again: an exception that is raised while memory is cleared up is lost.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)
     try:
         yield
     except TimeUp as up:

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from bad_input.calling import Answer, Wrong, call
+from bad_input.damage import weighted
 from bad_input.material import Material
 
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -130,13 +131,16 @@ def check_silence(answer: Answer, words: tuple[str, ...]) -> None:
 def _words(draw: Any) -> tuple[str, ...]:
     command = draw(st.sampled_from([*COMMANDS, *COMMANDS, "trian", "", "--help", "x"]))
     own = COMMANDS.get(command, ())
-    value = st.one_of(st.sampled_from(PLACES), st.sampled_from(WORDS), st.text(max_size=8))
-    words = [command, *draw(st.lists(value, max_size=2))]
+    value = weighted(
+        (5, st.sampled_from(PLACES)), (4, st.sampled_from(WORDS)), (1, st.text(max_size=8))
+    )
+    words = [command, *(draw(value) for _ in range(draw(st.integers(0, 2))))]
     every = sorted({option for options in COMMANDS.values() for option in options})
-    options = st.one_of(*[st.sampled_from(own or tuple(every))] * 5, st.sampled_from(every))
-    for option in draw(st.lists(options, max_size=4)):
+    options = weighted((9, st.sampled_from(own or tuple(every))), (1, st.sampled_from(every)))
+    for _ in range(draw(st.integers(0, 4))):
+        option = draw(options)
         words.append(option)
-        if option not in FLAGS and draw(st.integers(0, 12)):
+        if option not in FLAGS and draw(st.integers(0, 30)):
             words.append(draw(value))
     if command in LONG:
         words += draw(st.sampled_from(REFUSED[command]))

@@ -112,7 +112,8 @@ class Columns:
 
     how: str
     at: int
-    value: Any = None
+    sealed: bool
+    """Whether the checksum is kept; files of older versions have none."""
     note: Json | None = None
 
     def apply(self, path: Path, others: list[Path]) -> None:
@@ -121,6 +122,9 @@ class Columns:
 
         table = pq.read_table(path)
         metadata = dict(table.schema.metadata or {})
+        if not self.sealed:
+            facts = {k: v for k, v in json.loads(metadata[b"memloc"]).items() if k != "seal"}
+            metadata[b"memloc"] = json.dumps(facts).encode()
         if self.note is not None:
             record = self.note.changed(json.loads(metadata[b"memloc"]))
             metadata[b"memloc"] = json.dumps(record).encode()
@@ -160,6 +164,13 @@ PARQUET_DAMAGE = (
     *("drop", "rename", "texts", "numbers", "nulls", "lists", "no rows", "few rows", "last rows"),
     *("rows twice", "backwards", "one more", "no note", "broken note", "newer"),
 )
+
+
+def weighted(*choices: "tuple[int, st.SearchStrategy[Any]]") -> "st.SearchStrategy[Any]":
+    """One of the strategies, each so many times as likely; `one_of` counts repeated ones once."""
+    return st.sampled_from([s for times, s in choices for _ in range(times)]).flatmap(lambda s: s)
+
+
 anywhere = st.integers(0, 400)
 some_bytes = st.builds(
     Bytes,
@@ -175,14 +186,14 @@ some_json = st.builds(
     st.sampled_from(JUNK),
     st.sampled_from(["replace", "replace", "drop", "rename", "whole"]),
 )
-some_columns = st.one_of(
-    st.builds(Columns, st.sampled_from(PARQUET_DAMAGE), anywhere),
-    st.builds(Columns, st.just("note"), st.just(0), st.none(), some_json),
+some_columns = weighted(
+    (3, st.builds(Columns, st.sampled_from(PARQUET_DAMAGE), anywhere, st.booleans())),
+    (1, st.builds(Columns, st.just("note"), st.just(0), st.booleans(), some_json)),
 )
 gone = st.builds(Gone, st.booleans())
 
 
 def damage_of(path: Path) -> "st.SearchStrategy[Any]":
     """What can happen to a file of this kind."""
-    kinds = {".json": [some_json, some_json], ".parquet": [some_columns, some_columns]}
-    return st.one_of(*kinds.get(path.suffix, []), some_bytes, gone)
+    own = {".json": some_json, ".parquet": some_columns}.get(path.suffix, some_bytes)
+    return weighted((10, own), (9, some_bytes), (1, gone))

@@ -13,7 +13,7 @@ import pandas as pd
 from hypothesis import strategies as st
 
 from bad_input.calling import Answer, Wrong, call
-from bad_input.damage import Bytes, Gone, Json, damage_of
+from bad_input.damage import Bytes, Columns, Gone, Json, damage_of
 from bad_input.material import COLUMNS, LONG, Material
 
 TABLES = ("runs", "mcog", "control", "plants", "events", "tasks")
@@ -58,6 +58,8 @@ def may_differ(damage: Any, file: str, before: bytes) -> bool:
     """Whether a whole file of other content can be the result: nobody can know that it is wrong."""
     if isinstance(damage, Gone):
         return True  # as if it had not been made yet
+    if isinstance(damage, Columns):
+        return not damage.sealed
     if isinstance(damage, Bytes) and damage.how in {"flip", "zeros", "inserted"}:
         return not file.endswith(".parquet")  # those have checksums
     if isinstance(damage, Json):

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import strategies as st
 
 from bad_input.calling import Wrong, call, limited
-from bad_input.damage import some_bytes
+from bad_input.damage import some_bytes, weighted
 from bad_input.machine import write_calibration
 from bad_input.material import Material
 from memloc.config import read_study
@@ -17,7 +17,7 @@ from memloc.experiment.study import open_plan
 
 FIELDS: dict[str, list[str]] = {
     "preset": ["paper", "reference", "demo"],
-    "models": ["[tiny-opt]", "[tiny-bert, tiny-opt]", "[./model]", "[facebook/opt-125m]"],
+    "models": ["[tiny-opt]", "[tiny-bert, tiny-opt]", "[../model]", "[facebook/opt-125m]"],
     "tasks": ["[tiny-topic]", "[tiny-topic, rte]", "[tiny-sentiment]", "[tiny-topic-binary]"],
     "seeds": ["[1]", "[1, 2, 3]", "[7]"],
     "methods": ["[]", "[swapping]", "[gradients, probing]"],
@@ -120,31 +120,31 @@ def same(given: Any, read: Any) -> bool:
         return len(given) == len(read) and all(map(same, given, read))
     if isinstance(given, str) and isinstance(read, int | float) and not isinstance(read, bool):
         return float(given) == read  # YAML takes 1e-2 for a text
-    if isinstance(given, bool) != isinstance(read, bool):
+    if isinstance(given, bool) and not isinstance(read, bool):
         return False
     return bool(given == read)
 
 
-def _value(key: str) -> "st.SearchStrategy[str]":
-    return st.one_of(
-        *[st.sampled_from(FIELDS[key])] * 4,
-        st.sampled_from(ODD),
-        st.sampled_from([v for values in FIELDS.values() for v in values]),
-        st.text(max_size=12),
-    )
+ANY_VALUE = weighted(
+    (8, st.sampled_from(ODD)),
+    (1, st.sampled_from([value for values in FIELDS.values() for value in values])),
+    (1, st.text(max_size=12)),
+)
 
 
 @st.composite
 def _text(draw: Any) -> str:
-    needed = ["models", "tasks"] if draw(st.integers(0, 9)) else []
-    more = draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=4, unique=True))
-    lines = []
-    for key in draw(st.permutations(list(dict.fromkeys([*needed, *more])))):
-        plainly = key in needed and draw(st.integers(0, 2))
-        value = draw(st.sampled_from(FIELDS[key]) if plainly else _value(key))
-        lines.append(f"{key}: {value}\n")
-    if not draw(st.integers(0, 4)):
+    """Up to four settings besides models and tasks, of which one or two may be odd."""
+    # Lengths are drawn first: lists of their own accord are empty too often.
+    more = [draw(st.sampled_from(sorted(FIELDS))) for _ in range(draw(st.integers(0, 4)))]
+    keys = draw(st.permutations(list(dict.fromkeys(["models", "tasks", *more]))))
+    odd = [draw(st.sampled_from(keys)) for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2])))]
+    values = {key: draw(ANY_VALUE if key in odd else st.sampled_from(FIELDS[key])) for key in keys}
+    lines = [f"{key}: {value}\n" for key, value in values.items()]
+    if not draw(st.integers(0, 5)):
         lines.insert(draw(st.integers(0, len(lines))), draw(st.sampled_from(PARTS)))
+    if not draw(st.integers(0, 9)):
+        lines.pop(draw(st.integers(0, len(lines) - 1)))
     return "".join(lines)
 
 
@@ -161,8 +161,8 @@ asked = st.sampled_from(
 )
 study_cases = st.builds(
     StudyCase,
-    st.one_of(_text(), _text(), st.text(max_size=60)),
+    weighted((15, _text()), (1, st.text(max_size=60))),
     st.sampled_from(["utf-8"] * 12 + ["utf-16", "utf-8-sig", "latin-1"]),
-    st.one_of(*[st.none()] * 4, some_bytes),
+    weighted((8, st.none()), (1, some_bytes)),
     asked,
 ).filter(_encodable)
