@@ -219,6 +219,15 @@ def test_a_table_with_a_damaged_note_is_refused(tmp_path, note):
         read_table(tmp_path / "t.parquet")
 
 
+def test_a_column_of_another_type_than_it_says_is_refused(tmp_path):
+    arrow = pa.Table.from_pandas(pd.DataFrame({"layer": pd.array([1], "Int32")}))
+    note = {**arrow.schema.metadata, b"memloc": json.dumps({"format": FORMAT}).encode()}
+    texts = arrow.set_column(0, "layer", pa.array(["x"])).replace_schema_metadata(note)
+    pq.write_table(texts, tmp_path / "t.parquet")
+    with pytest.raises(StoreError, match="Int32"):
+        read_table(tmp_path / "t.parquet")
+
+
 @pytest.mark.parametrize("error", [KeyError("weight"), TypeError("no"), NotImplementedError("x")])
 def test_what_a_file_lacks_is_said_with_its_name(tmp_path, error):
     said = rf"t.parquet does not hold what it should \({type(error).__name__}: .*delete it"

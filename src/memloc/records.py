@@ -162,7 +162,7 @@ def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
     except FileNotFoundError:
         raise StoreError(f"{path} does not exist.") from None
     # What is wrong with a damaged file decides which of these it is.
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path} is not Parquet ({reason}); delete it and run again.") from error
     if note is None:

@@ -60,8 +60,8 @@ def may_differ(damage: Any, file: str, before: bytes) -> bool:
         return True  # as if it had not been made yet
     if isinstance(damage, Columns):
         return not damage.sealed
-    if isinstance(damage, Bytes) and damage.how in {"flip", "zeros", "inserted"}:
-        return not file.endswith(".parquet")  # those have checksums
+    if isinstance(damage, Bytes) and damage.how in {"flip", "zeros", "inserted", "swapped"}:
+        return not file.endswith(".parquet")  # those have checksums and say what they are
     if isinstance(damage, Json):
         return damage.how == "replace" and _same_type(damage, json.loads(before))
     return False
