@@ -1,5 +1,7 @@
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -352,3 +354,35 @@ def test_the_key_comes_first(results):
     for name in TABLES:
         if name not in {"nulls", "post_processing"}:
             assert tuple(getattr(results, name).columns[:4]) == KEY
+
+
+def test_a_result_under_the_name_of_another_is_refused(tmp_path):
+    home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
+    shutil.copy(home / "localise/gradients.parquet", home / "localise/swapping.parquet")
+    with pytest.raises(StoreError, match=r"swapping.parquet holds no layer scores of swapping"):
+        memloc.load_results(tmp_path)
+    (home / "localise/swapping.parquet").unlink()
+    shutil.copy(home / "analyse/centroids.parquet", home / "analyse/label_probes.parquet")
+    with pytest.raises(StoreError, match=r"holds no analysis called label_probes"):
+        memloc.load_results(tmp_path)
+
+
+def test_a_result_of_another_run_is_refused(tmp_path):
+    study = Study(tasks=("tiny-topic",), models=("tiny-opt",), control=0)
+    study.write(tmp_path)
+    homes = [tmp_path / f"tiny-topic/tiny-opt/seed-{seed}" for seed in (1, 2)]
+    path = homes[0] / "localise/swapping.parquet"
+    scores = LayerScores.read(path)
+    replace(scores, about={**scores.about, "seed": 1}).write(path)
+    assert len(memloc.load_results(tmp_path).runs) == 2
+    shutil.copy(path, homes[1] / "localise/swapping.parquet")
+    with pytest.raises(StoreError, match="it is of another run"):
+        memloc.load_results(tmp_path)
+
+
+def test_a_training_without_a_column_is_refused(tmp_path):
+    home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
+    table, _ = read_table(home / "training.parquet")
+    write_table(home / "training.parquet", table.drop(columns="loss"), {})
+    with pytest.raises(StoreError, match=r"training.parquet has no column loss"):
+        memloc.load_results(tmp_path)

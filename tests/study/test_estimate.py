@@ -124,3 +124,18 @@ def test_durations_as_people_say_them(seconds, text):
 @pytest.mark.parametrize(("count", "text"), [(2e3, "2 kB"), (3e6, "3.0 MB"), (2.5e9, "2.5 GB")])
 def test_sizes_as_people_say_them(count, text):
     assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"speeds": {"2x64": {}}}, {"speeds": 3}, {"start": "x"}, {"start": float("nan")}),
+        *({"length": 0}, {"tokens": None}),
+    ],
+)
+def test_a_damaged_calibration_is_refused(micro, change):
+    plan = make_plan(read_study(micro()))
+    path = plan.file.folder / CALIBRATION
+    write_json(path, {**MEASURED, "machine": machine(), **change})
+    with pytest.raises(StoreError, match=r"calibration.json does not hold what it should"):
+        calibration(plan, 1)

@@ -15,7 +15,7 @@ from memloc.errors import StoreError
 from memloc.methods.base import by_reference
 from memloc.methods.result import read_about
 from memloc.protocol import Protocol, preset
-from memloc.records import read_columns
+from memloc.records import as_stored, read_columns
 from memloc.results.columns import COLUMNS, KEY, PLANT
 from memloc.results.planted import control_tables
 from memloc.run import Run, RunRecord, at_the_end
@@ -156,6 +156,11 @@ def load_results(path: str | Path) -> Results:
     folder = Path(path)
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder: give a study, e.g. `runs`.")
+    with as_stored(folder):
+        return _load(folder)
+
+
+def _load(folder: Path) -> Results:
     every = _find_runs(folder)
     runs = _keyed([run for run in every if run.record.plant is None], folder)
     protocol = _protocol(folder, [run.record for run in every])
@@ -193,8 +198,17 @@ def _method_settings(runs: Sequence[tuple[dict[str, Any], Run]]) -> dict[tuple[s
 
 def _abouts(run: Run) -> list[dict[str, Any]]:
     """What is written about the results of a run, method by method."""
-    files = sorted((run.folder / paths.RESULTS).glob(f"*/{paths.ABOUT}"))
-    return [{**read_about(path.parent), "folder": path.parent} for path in files]
+    found = []
+    for path in sorted((run.folder / paths.RESULTS).glob(f"*/{paths.ABOUT}")):
+        about = read_about(path.parent)
+        with as_stored(path):
+            inputs = about["about"].get("inputs", {})
+            if inputs.get("data", run.record.task.hash) != run.record.task.hash:
+                raise ValueError("it is of a run with other data")
+            if inputs.get("weights", run.record.weights_hash) != run.record.weights_hash:
+                raise ValueError("it is of a run of another model")
+        found.append({**about, "folder": path.parent})
+    return found
 
 
 def _find_runs(folder: Path) -> list[Run]:
