@@ -200,7 +200,11 @@ def test_settings_are_frozen():
 
 @pytest.mark.parametrize(
     ("wrong", "near"),
-    [("finetune.epoch", "finetune.epochs"), ("noise.rte", "noise.rate"), ("epochs", "probing.epochs")],
+    [
+        ("finetune.epoch", "finetune.epochs"),
+        ("noise.rte", "noise.rate"),
+        ("epochs", "probing.epochs"),
+    ],
 )
 def test_an_unknown_setting_suggests_the_nearest(wrong, near):
     with pytest.raises(UnknownName, match=f"No setting is called '{wrong}'") as error:

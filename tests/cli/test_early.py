@@ -25,7 +25,10 @@ WRONG = [
     (("train", "tiny-opt", "tiny-topic", "--set=finetune.epoch=3"), "'finetune.epochs'"),
     (("train", "tiny-opt", "tiny-topic", "--examples=9999"), "9,999 training examples"),
     (("train", "tiny-opt", "--data=my.csv", "--flip=0.1"), "my.csv is not there"),
-    (("train", "tiny-opt", "--data=mine.csv", "--text=reviews", "--flag=x"), "Did you mean 'review'?"),
+    (
+        ("train", "tiny-opt", "--data=mine.csv", "--text=reviews", "--flag=x"),
+        "Did you mean 'review'?",
+    ),
     (("train", "tiny-opt", "rte", "--data-folder=nowhere"), "nowhere/rte/meta.json is not there"),
     (("check", "tiny-opd"), "Did you mean 'tiny-opt'?"),
     (("localise", "runs"), "runs is not a run"),

@@ -111,7 +111,14 @@ def test_of_two_trainings_in_one_folder_one_says_who_the_other_is(model, mine, t
 def test_methods_and_analyses_of_one_run_may_run_at_once(memorised, tmp_path):
     """Twice the same, and others beside them: pieces of work are whole and may be shared."""
     few = ["--set=generalisation.models=4", "--set=generalisation.epochs=2", "--device=cpu"]
-    localise = ["localise", memorised, "retraining", "swapping", few[-1], "--set=retraining.epochs=2"]
+    localise = [
+        "localise",
+        memorised,
+        "retraining",
+        "swapping",
+        few[-1],
+        "--set=retraining.epochs=2",
+    ]
     analyse = ["analyse", memorised, "generalisation", "centroids", *few]
     codes, said = at_once(tmp_path, localise, localise, analyse, analyse)
     assert codes == [0, 0, 0, 0], said

@@ -53,7 +53,7 @@ class Method(Settings, ABC):
     def run(self, run: "Run") -> Result:
         """Look at a run; nothing is written."""
 
-    def check(self, run: "Run") -> None:  # noqa: B027 - most have nothing to refuse
+    def check(self, run: "Run") -> None:
         """Refuse settings that do not fit a run, before any weights are loaded."""
 
     def cost(self, sizes: Sizes) -> float:

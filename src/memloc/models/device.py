@@ -43,4 +43,3 @@ def suitable_threads(width: int) -> Iterator[int]:
         yield wanted
     finally:
         torch.set_num_threads(before)
-
