@@ -16,6 +16,7 @@ from memloc.methods.result import (
     read_about,
 )
 from memloc.records import read_json, read_table, write_json
+from memloc.reporting.words import sentence
 from memloc.stats.intervals import Interval
 from memloc.stats.windows import windows
 
@@ -202,3 +203,12 @@ def test_a_result_of_a_newer_format_is_refused(tmp_path):
     write_json(path, {**read_json(path), "format": 99})
     with pytest.raises(StoreError, match="format 99"):
         Result.read(tmp_path / "swapping")
+
+
+def test_scores_can_be_made_of_weights_alone():
+    found = LayerScores.of("mine", np.array([1.0, 0.0, 3.0]))
+    assert found.mcog.estimate == pytest.approx(2.5)
+    assert np.isnan([*found.low, *found.high, found.mcog.low, found.mcog.high]).all()
+    assert sentence(found) == (
+        "mine: the centre of gravity is layer 2.5 of 3; layer 3 matters most."
+    )

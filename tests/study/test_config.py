@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from memloc.errors import SettingsError, StoreError
-from memloc.study.config import ANALYSES, METHODS, parse_study, read_study
+from memloc.methods.base import method_names
+from memloc.study.config import parse_study, read_study
 
 LEAST = "models: [tiny-opt]\ntasks: [tiny-topic]\n"
 HERE = Path("here")
@@ -21,7 +22,7 @@ def refused(text):
 def test_what_is_left_out_is_the_paper_s():
     study = parse_study(LEAST, HERE).study
     assert (study.preset, study.seeds, study.control) == ("paper", (1,), None)
-    assert (study.methods, study.analyses) == (METHODS, ANALYSES)
+    assert (study.methods, study.analyses) == (method_names("localiser"), method_names("analysis"))
     assert study.protocol.finetune.epochs == 50
 
 

@@ -106,10 +106,9 @@ def test_the_plan_says_what_is_left_and_how_sure_that_is(micro):
         ("localise", 4, 4),
         ("analyse", 3, 3),
         ("plant", 1, 1),
-        ("control", 1, 1),
     ]
     first, second = plan_sentences(plan, states, found, 1)
-    assert first.startswith("10 of 10 steps left: about ")
+    assert first.startswith("9 of 9 steps left: about ")
     assert "from a calibration alone" in first
     assert second.endswith("are free.")
 

@@ -4,7 +4,7 @@ import pytest
 
 from memloc.errors import StoreError
 from memloc.study import records as store_module
-from memloc.study.plan import Part, Step
+from memloc.study.plan import Product, Step
 from memloc.study.records import Store
 
 
@@ -13,10 +13,10 @@ def make_step(training=1, swapping=1, probing=1):
         name="plant/x",
         kind="plant",
         what={},
-        parts={
-            "plant": Part({"rate": training}, ("run",)),
-            "swapping": Part({"swaps": swapping}, ("run/swapping",)),
-            "probing": Part({"probes": probing}, ("run/probing",)),
+        products={
+            "plant": Product({"rate": training}, ("run",)),
+            "swapping": Product({"swaps": swapping}, ("run/swapping",)),
+            "probing": Product({"probes": probing}, ("run/probing",)),
         },
         outputs=("run/json",),
     )
@@ -75,7 +75,7 @@ def test_a_failure_keeps_its_reason_until_settings_change(tmp_path):
         (make_step(training=2), [], []),
         (make_step(), ["another"], []),
     ],
-    ids=["same", "one part", "the ground of all", "inputs"],
+    ids=["same", "one product", "the ground of all", "inputs"],
 )
 def test_what_no_longer_holds_is_removed_and_nothing_else(tmp_path, now, inputs, left):
     store = finished(tmp_path, make_step())

@@ -37,8 +37,10 @@ def test_an_unknown_example_is_refused(run):
 
 def test_status_of_a_study_that_was_never_run(run, micro):
     folder = micro()
-    assert run("status", folder).stdout.endswith("10 steps, 0 done, 10 missing.\nNobody runs it.\n")
-    assert json.loads(run("status", folder, "--json").stdout)["missing"] == 10
+    assert run("status", folder).stdout.endswith(
+        "9 steps, 0 done, 9 missing.\nNo process is running this study.\n"
+    )
+    assert json.loads(run("status", folder, "--json").stdout)["missing"] == 9
 
 
 def test_status_names_what_failed(run, micro):

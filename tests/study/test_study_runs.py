@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 import memloc as memloc_api
+from memloc import paths
 from memloc.errors import StoreError
 from memloc.lock import STUDY, who_runs
-from memloc.study.config import FILE
-from memloc.study.estimate import CALIBRATION
-from memloc.study.manage import How, open_plan, run_study, study_states, study_status
+from memloc.study.manage import Options, open_plan, run_study, study_states, study_status
 from memloc.study.records import Store
 
 pytestmark = pytest.mark.slow
@@ -41,15 +40,15 @@ def fresh(finished, tmp_path):
     """The same study, not begun; what was measured of this machine is kept."""
     folder = tmp_path / "fresh"
     folder.mkdir()
-    for name in (FILE, CALIBRATION):
+    for name in (paths.STUDY, paths.CALIBRATION):
         shutil.copy(finished / name, folder / name)
     return folder
 
 
 def change(folder, old, new):
-    text = (folder / FILE).read_text()
+    text = (folder / paths.STUDY).read_text()
     assert old in text
-    (folder / FILE).write_text(text.replace(old, new))
+    (folder / paths.STUDY).write_text(text.replace(old, new))
 
 
 def bytes_of(folder):
@@ -59,10 +58,10 @@ def bytes_of(folder):
 def test_when_the_memorised_weights_are_kept_changes_no_other_weights(copied):
     run = copied / RUN
     before = bytes_of(run / "checkpoints" / "final")["model.safetensors"]
-    others = [run / "checkpoints/reference/model.safetensors", run / "localise/swapping.parquet"]
+    others = [run / "checkpoints/reference/model.safetensors", run / "results/swapping/about.json"]
     when = [path.stat().st_mtime_ns for path in others]
     change(copied, "near_ceiling: 0.01", "near_ceiling: 0.02")
-    progress = run_study(copied, How(only=["train", "localise"]), lambda *_: None)
+    progress = run_study(copied, Options(only=["train", "localise"]), lambda *_: None)
     assert set(progress.outcomes) >= {f"train/{RUN}", f"localise/{RUN}/gradients"}
     assert f"localise/{RUN}/swapping" not in progress.outcomes
     assert bytes_of(run / "checkpoints" / "final")["model.safetensors"] == before
@@ -74,14 +73,14 @@ def test_another_bar_is_a_new_verdict_and_no_training(copied):
     run, step = copied / RUN, f"localise/{RUN}/swapping"
     weights = (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns
     change(copied, "noisy_at_least: 0.001", "noisy_at_least: 1.0")
-    (run / "localise/swapping.parquet").unlink()
-    progress = run_study(copied, How(only=[step]), lambda *_: None)
+    (run / "results/swapping/about.json").unlink()
+    progress = run_study(copied, Options(only=[step]), lambda *_: None)
     assert "`not memorised`" in progress.states[step].why
     assert not memloc_api.load_results(copied).runs["memorised"].any()
-    again = run_study(copied, How(only=[step]), lambda *_: None)
+    again = run_study(copied, Options(only=[step]), lambda *_: None)
     assert not again.outcomes  # what failed is not tried again
     change(copied, "noisy_at_least: 1.0", "noisy_at_least: 0.001")
-    progress = run_study(copied, How(only=[step]), lambda *_: None)
+    progress = run_study(copied, Options(only=[step]), lambda *_: None)
     assert progress.states[step].name == "done"
     assert (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns == weights
 
@@ -193,7 +192,7 @@ def runner(fresh):
 def test_two_at_once_one_says_that_the_other_is_running(fresh, runner):
     step = Store(fresh).record(f"train/{RUN}")["pid"]  # before it is done
     with pytest.raises(StoreError, match=f"is being run by process {runner.pid}"):
-        run_study(fresh, How(jobs=1), lambda *_: None)
+        run_study(fresh, Options(jobs=1), lambda *_: None)
     assert f"Process {runner.pid}" in memloc("status", fresh).stdout
     # A step that lost its runner ends, too: its process does not go on alone.
     os.kill(runner.pid, signal.SIGKILL)

@@ -36,7 +36,7 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     """
     from memloc.results import load_results
     from memloc.study.control import control_study
-    from memloc.study.manage import How, run_study
+    from memloc.study.manage import Options, run_study
     from memloc.study.view import View
 
     seeded = {} if seed is None else {"control.seed": seed}
@@ -52,7 +52,7 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     }
     folder = control_study(out, study, asdict(plants))
     with View() as view:
-        progress = run_study(folder, How(), view)
+        progress = run_study(folder, Options(), view)
     console.show_control(load_results(folder), as_json)
     if progress.count("failed"):
         raise typer.Exit(1)

@@ -69,12 +69,12 @@ def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     Example: `memloc run demo --only "localise tiny-topic" --only report`
     """
     from memloc.reporting.page import read_report
-    from memloc.study.manage import How, checked_jobs, open_plan, run_study
+    from memloc.study.manage import Options, checked_jobs, open_plan, run_study
     from memloc.study.view import View, end_sentences, progress_record
 
     at_once = checked_jobs(jobs)
     with View() as view:
-        progress = run_study(study, How(jobs, only or (), retry, on, address), view)
+        progress = run_study(study, Options(jobs, only or (), retry, on, address), view)
     found = open_plan(study)
     if as_json:
         console.show_record(progress_record(found, progress), as_json)

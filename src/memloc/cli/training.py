@@ -87,7 +87,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
 
 def _announce(out: Path, recipe: "Recipe", loaded: "Classifier", left: Mapping[str, int]) -> None:
     """What training will cost, measured on this machine."""
-    from memloc.study.alone import expected_of
+    from memloc.study.calibrate import expected_of
 
     console.show_expected(expected_of(recipe, loaded, left, out))
 

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 
@@ -17,6 +18,51 @@ from memloc.seeds import generator
 
 UNKNOWN = -1
 """The original label of an example that is flagged as noisy in a task of more than two classes."""
+
+
+@overload
+def load_csv(
+    path: str | Path,
+    *,
+    text: str = ...,
+    label: str = ...,
+    original: None = ...,
+    flag: None = ...,
+    pair: str | None = ...,
+    held_out: str | Path | None = ...,
+    seed: int = ...,
+    name: str | None = ...,
+) -> Task: ...
+
+
+@overload
+def load_csv(
+    path: str | Path,
+    *,
+    text: str = ...,
+    label: str = ...,
+    original: str,
+    flag: None = ...,
+    pair: str | None = ...,
+    held_out: str | Path | None = ...,
+    seed: int = ...,
+    name: str | None = ...,
+) -> NoisyTask: ...
+
+
+@overload
+def load_csv(
+    path: str | Path,
+    *,
+    text: str = ...,
+    label: str = ...,
+    original: None = ...,
+    flag: str,
+    pair: str | None = ...,
+    held_out: str | Path | None = ...,
+    seed: int = ...,
+    name: str | None = ...,
+) -> NoisyTask: ...
 
 
 def load_csv(  # noqa: PLR0913 - each names something that varies between people's files

@@ -35,6 +35,8 @@ class Sizes:
     """Seconds of a prediction."""
     probe: float
     """Seconds of an epoch of probes on all layers, per example."""
+    all_gradients: bool = False
+    """Whether an update computes the gradients of all layers, trained or not."""
 
 
 class Method(Settings, ABC):

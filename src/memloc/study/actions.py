@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from memloc.data.own import load_csv
 from memloc.data.sources import load_task, subsample
 from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
@@ -13,9 +12,9 @@ from memloc.records import NoisyTask, Task
 from memloc.request import requested
 from memloc.run import WEIGHTS, Run
 from memloc.stats.windows import read_window
-from memloc.study.config import StudyFile
 from memloc.study.plan import Plan, Step
 from memloc.study.plants import make_null, make_plant
+from memloc.study.tasks import data_folder, load_study_task
 from memloc.training.planting import Plant
 from memloc.training.recipe import Recipe, protocol_noise, train_run
 
@@ -31,14 +30,13 @@ def _train(plan: Plan, step: Step) -> None:
 
 
 def _recipe(plan: Plan, step: Step) -> Recipe:
-    study, what, protocol = plan.file.study, step.what, _protocol(plan, step)
-    found = load_study_task(plan.file, what["task"], what["data_folder"])
+    study, what = plan.file.study, step.what
+    protocol: Protocol = what["protocol"]
+    found = load_study_task(plan.file, what["task"], protocol.noise.seed)
     if isinstance(found, NoisyTask):
         task, noisy = found.task, found.labels
     else:
-        own = study.data.get(what["task"])
-        changes = {"noise.rate": own.flip} if own else {}
-        task, noisy = found, protocol_noise(found, protocol.replace(changes))
+        task, noisy = found, protocol_noise(found, protocol)
     return Recipe(
         what["model"],
         task,
@@ -50,35 +48,14 @@ def _recipe(plan: Plan, step: Step) -> Recipe:
     )
 
 
-def _protocol(plan: Plan, step: Step) -> Protocol:
-    return plan.file.study.protocol.replace(step.what["overrides"])
-
-
-def load_study_task(file: StudyFile, name: str, folder: str | None) -> Task | NoisyTask:
-    """A task that a study names: embedded, the paper's, or a file of one's own."""
-    seed, own = file.study.protocol.noise.seed, file.study.data.get(name)
-    task: Task | NoisyTask
-    if own is None:
-        task = load_task(name, folder=None if folder is None else Path(folder), seed=seed)
-    else:
-        columns = own.model_dump(include={"text", "pair", "label", "original", "flag"})
-        unseen = own.held_out and file.file_of(own.held_out)
-        task = load_csv(file.file_of(own.file), **columns, held_out=unseen, seed=seed, name=name)
-    few = file.study.examples
-    if few is None or isinstance(task, NoisyTask) or few >= len(task.train):
-        return task
-    return subsample(task, few, seed)
-
-
 def _folder(plan: Plan, what: Mapping[str, Any]) -> Path:
     return plan.file.folder / str(what["folder"])
 
 
 def _look(plan: Plan, step: Step) -> None:
-    study, protocol = plan.file.study, _protocol(plan, step)
-    run = Run.open(_folder(plan, step.what), study.device)
-    method = protocol.method(step.what["name"])
-    apply(run, [method], protocol.verdict, force=step.what["force"])
+    what, protocol = step.what, step.what["protocol"]
+    run = Run.open(_folder(plan, what), plan.file.study.device)
+    apply(run, [protocol.method(what["name"])], protocol.verdict, force=what["force"])
 
 
 def _plant(plan: Plan, step: Step) -> None:
@@ -86,7 +63,7 @@ def _plant(plan: Plan, step: Step) -> None:
     methods = [recipe.protocol.method(name) for name in what["methods"]]
     needed = {"final", *(w for m in methods for w in (*m.needs, *m.uses))}
     weights = tuple(name for name in WEIGHTS if name in needed)
-    plant = Plant(read_window(what["window"]), _auxiliary(plan, what))
+    plant = Plant(read_window(what["window"]), _auxiliary(plan))
     folders = [plan.file.folder / folder for folder in what["folders"]]
     made = make_plant(recipe, plant, folders[0], weights)
     found = [made]
@@ -98,10 +75,10 @@ def _plant(plan: Plan, step: Step) -> None:
             apply(run, methods, recipe.protocol.verdict)
 
 
-def _auxiliary(plan: Plan, what: Mapping[str, Any]) -> Task:
-    protocol, given = plan.file.study.protocol, what["data_folder"]
+def _auxiliary(plan: Plan) -> Task:
+    protocol = plan.file.study.protocol
     settings, seed = protocol.control, protocol.noise.seed
-    task = load_task(settings.auxiliary, folder=given and Path(given), seed=seed)
+    task = load_task(settings.auxiliary, folder=data_folder(plan.file), seed=seed)
     few = settings.auxiliary_examples
     return task if few is None or few >= len(task.train) else subsample(task, few, seed)
 

@@ -13,6 +13,8 @@ from memloc.errors import MemlocError, SettingsError, StoreError
 from memloc.protocol import PRESETS, Protocol, preset
 from memloc.settings import Settings, explained, parse_yaml
 
+OF_ALL = ("verdict", "control", "agreement", "summary")
+"""Groups of settings that are about all runs of a study together."""
 Names = tuple[str, ...]
 Seeds = tuple[int, ...]
 
@@ -91,10 +93,10 @@ class Study(Settings):
     """paper, reference or demo."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Settings that differ from the preset, such as `finetune.epochs: 30`."""
-    models: Names = Field(min_length=1)
+    models: Names = Field((), min_length=1)
     """Embedded names, hub names or folders (`./x` is beside the study's file)."""
-    tasks: Names = Field(min_length=1)
-    """Names that `memloc tasks` lists."""
+    tasks: Names = Field((), min_length=1)
+    """Names that `memloc tasks` lists, or those of `data`."""
     data: dict[str, DataFile] = Field(default_factory=dict)
     """Files of one's own, by the names that `tasks` uses."""
     seeds: Seeds = Field((1,), min_length=1)
@@ -178,6 +180,9 @@ def parse_study(text: str, folder: Path) -> StudyFile:
     except ValidationError as error:
         raise _explained(path, lines, error) from None
     file = StudyFile(folder, study, lines)
+    for name in ("models", "tasks"):
+        if not getattr(study, name) and not study.runs:
+            raise file.problem([name], "it is missing.")
     _check_settings(file)
     _check_repeated(file)
     return file
@@ -198,12 +203,15 @@ def _check_settings(file: StudyFile) -> None:
     blocks += [(["also", i], block.overrides) for i, block in enumerate(study.also)]
     for where, overrides in blocks:
         for name, value in overrides.items():
+            place = [*where, "overrides", name]
             if name == "preset":
-                raise file.problem([*where, "overrides", name], "it is set by `preset`.")
+                raise file.problem(place, "it is set by `preset`.")
+            if where and name.split(".")[0] in OF_ALL:
+                raise file.problem(place, "it concerns all runs: set it in the main `overrides`.")
             try:
                 preset(study.preset).replace({name: value})
             except MemlocError as error:
-                raise file.problem([*where, "overrides", name], _short(error)) from None
+                raise file.problem(place, _short(error)) from None
 
 
 def _short(error: MemlocError) -> str:
@@ -217,7 +225,7 @@ def _check_repeated(file: StudyFile) -> None:
     blocks += [(["also", i], block) for i, block in enumerate(file.study.also)]
     blocks += [(["control"], file.study.control)] if file.study.control else []
     for where, block in blocks:
-        for name in ("models", "tasks", "seeds", "methods", "analyses", "windows", "every"):
+        for name in ("models", "tasks", "seeds", "methods", "analyses", "runs", "windows", "every"):
             given = getattr(block, name, None) or ()
             for i, value in enumerate(given):
                 if value in given[:i]:
@@ -263,7 +271,7 @@ def _explained(path: Path, lines: Mapping[Any, int], error: ValidationError) -> 
 
 
 def _kind(place: tuple[Any, ...]) -> type[Settings]:
-    kinds: dict[str, type[Settings]] = {"also": Block, "control": ControlBlock}
+    kinds: dict[str, type[Settings]] = {"also": Block, "control": ControlBlock, "data": DataFile}
     return kinds.get(str(place[0]) if place else "", Study)
 
 

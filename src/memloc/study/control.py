@@ -1,5 +1,6 @@
 """The control set-up as a study: plant memorisation where we know it is, and see who finds it."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,18 @@ def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any])
     """
     import yaml
 
-    asked = _given({**study, "preset": study["preset"] or default_preset(study["models"][0])})
-    asked |= {"methods": [], "analyses": [], "report": False, "control": _given(block)}
+    models = [_found(model) for model in study["models"]]
+    preset = study["preset"] or default_preset(models[0])
+    asked = _given({**study, "preset": preset, "models": models})
+    planted = _given({"tasks": study["tasks"], **block})
+    asked |= {"methods": [], "analyses": [], "report": False, "control": planted}
     text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True)
     path = out / paths.STUDY
     try:
         check_names(parse_study(text, out))
-    except SettingsError as error:  # lines of a file that nobody wrote would help nobody
-        said = str(error).removeprefix(f"{path}, line ")
-        raise SettingsError(said.partition(", ")[2] or said) from None
+    except SettingsError as error:  # of a file that nobody has seen
+        said = re.sub(r"^line \d+, ", "", str(error).removeprefix(f"{path}, "))
+        raise SettingsError(said) from None
     if path.is_file() and path.read_text(encoding="utf-8") != text:
         raise StoreError(
             f"{path} describes another study: choose another folder with --out, or edit that file "
@@ -36,6 +40,12 @@ def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any])
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
     return out
+
+
+def _found(model: str) -> str:
+    """A folder by its whole path: in a study's file, paths are from the study's folder."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.is_dir() else model
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +22,8 @@ from memloc.records import read_json, write_json
 from memloc.run import TRAININGS, WEIGHTS
 from memloc.study.plan import Plan, Step
 from memloc.study.records import Store
-from memloc.study.sizes import Shape, training_examples
+from memloc.study.sizes import Shape
+from memloc.study.tasks import training_examples
 
 SPEED = ("update", "predict", "probe_epoch", "batch", "length")
 """What is measured of a model: seconds, and the size of a batch and of a text that they are of."""
@@ -102,7 +104,8 @@ def keep(folder: Path, found: Mapping[str, Any]) -> dict[str, Any]:
 def estimate(plan: Plan, measured: Mapping[str, Any], threads: Mapping[str, int]) -> Estimate:
     """From the calibration, corrected by the steps that are done."""
     store, steps = Store(plan.file.folder), plan.steps.values()
-    plain = {step.name: _seconds(step, plan, measured) for step in steps}
+    sizes = cache(partial(training_examples, plan.file))
+    plain = {step.name: _seconds(step, sizes, measured) for step in steps}
     records = {s.name: r for s in steps if (r := store.record(s.name)) and r["state"] == "done"}
     ratios: dict[str, list[float]] = {}
     for name, record in records.items():
@@ -157,12 +160,11 @@ def _factor(
     return float(spread ** (1 - unseen) * UNSURE**unseen)
 
 
-def _seconds(step: Step, plan: Plan, measured: Mapping[str, Any]) -> float:
+def _seconds(step: Step, sizes: Callable[[str], int], measured: Mapping[str, Any]) -> float:
     if step.shape is None:
         return FIXED[step.kind]
-    protocol = plan.file.study.protocol.replace(step.what["overrides"])
-    task = str(step.what["task"])
-    examples = training_examples(plan.file, task)
+    protocol, task, there = (step.what[name] for name in ("protocol", "task", "run"))
+    examples = sizes(task) if there is None else there.record.task.train
     tokens = measured["tokens"].get(task, measured["length"])
     costs = Costs(step.shape, protocol, examples, tokens, measured)
     if step.kind == "train":
@@ -170,7 +172,7 @@ def _seconds(step: Step, plan: Plan, measured: Mapping[str, Any]) -> float:
         return costs.training(dict.fromkeys(trainings, protocol.finetune.epochs))
     if step.kind == "plant":
         control = protocol.control
-        beside = control.auxiliary_examples or training_examples(plan.file, control.auxiliary)
+        beside = control.auxiliary_examples or sizes(control.auxiliary)
         return costs.plant(step.what["methods"], beside, null=bool(step.what["null"]))
     return costs.of(str(step.what["name"]))
 
@@ -196,6 +198,7 @@ class Costs:
             update=speed["update"] * longer / speed["batch"],
             predict=speed["predict"] * longer,
             probe=speed["probe_epoch"],
+            all_gradients=protocol.finetune.clip_over == "all",
         )
 
     def training(self, epochs: Mapping[str, int], beside: int = 0) -> float:

@@ -1,4 +1,4 @@
-"""Studies from end to end: write an example, plan it, carry it out, say how it stands."""
+"""Studies from end to end: write an example, plan it, run it, say how it stands."""
 
 import json
 from collections.abc import Sequence
@@ -13,12 +13,13 @@ from memloc.errors import SettingsError, StoreError, counted, lookup
 from memloc.lock import STUDY, who_runs
 from memloc.models import tiny
 from memloc.records import whole_file
+from memloc.study.checks import check_files
 from memloc.study.config import read_study
 from memloc.study.estimate import Estimate, calibration, estimate
-from memloc.study.execute import Carrying, Executor, Progress, Watcher, cores, threads_for
-from memloc.study.local import LocalExecutor
+from memloc.study.execute import Execution, Executor, Progress, Watcher, cores, threads_for
 from memloc.study.plan import Plan
 from memloc.study.planning import make_plan
+from memloc.study.processes import LocalExecutor
 from memloc.study.records import State, Store
 
 EXAMPLES = ("demo", "small", "paper")
@@ -26,8 +27,8 @@ EXAMPLES = ("demo", "small", "paper")
 
 
 @dataclass(frozen=True)
-class How:
-    """Where and how a study is carried out."""
+class Options:
+    """Where a study runs, and which of its steps."""
 
     jobs: int | None = None
     """Steps at once; left out: as many as there are cores."""
@@ -55,7 +56,10 @@ def init_study(example: str, folder: str | Path | None = None) -> Path:
 
 def open_plan(place: str | Path) -> Plan:
     """The steps of the study in a folder."""
-    return make_plan(read_study(place))
+    file = read_study(place)
+    plan = make_plan(file)
+    check_files(file)
+    return plan
 
 
 def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
@@ -66,14 +70,14 @@ def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
     return estimate(plan, calibration(plan, widest), threads)
 
 
-def run_study(place: str | Path, how: How, watch: Watcher) -> Progress:
-    """Carry out what is missing of a study."""
+def run_study(place: str | Path, options: Options, watch: Watcher) -> Progress:
+    """Do what is missing of a study."""
     plan = open_plan(place)
-    plan.chosen(how.only)  # words that fit nothing are refused before anything else
-    there, jobs = cores(), checked_jobs(how.jobs)
-    expected = estimate_study(plan, how.jobs)
-    executor, there = _executor(plan, how, jobs, there)
-    return Carrying(plan, executor, expected, how.only, how.retry, there).run(watch)
+    plan.chosen(options.only)  # words that fit nothing are refused before anything else
+    there, jobs = cores(), checked_jobs(options.jobs)
+    expected = estimate_study(plan, options.jobs)
+    executor, there = _executor(plan, options, jobs, there)
+    return Execution(plan, executor, expected, options.only, options.retry, there).run(watch)
 
 
 def checked_jobs(jobs: int | None) -> int:
@@ -88,14 +92,14 @@ def checked_jobs(jobs: int | None) -> int:
     return jobs
 
 
-def _executor(plan: Plan, how: How, jobs: int, there: int) -> tuple[Executor, int]:
-    lookup("place to run", how.on, {"local": 1, "ray": 1})
-    if how.on == "ray":
+def _executor(plan: Plan, options: Options, jobs: int, there: int) -> tuple[Executor, int]:
+    lookup("place to run", options.on, {"local": 1, "ray": 1})
+    if options.on == "ray":
         from memloc.study.ray import RayExecutor
 
-        cluster = RayExecutor(plan.file.folder, how.address)
+        cluster = RayExecutor(plan.file.folder, options.address)
         return cluster, cluster.cores()
-    if how.address is not None:
+    if options.address is not None:
         raise SettingsError("--address is for --on ray.")
     return LocalExecutor(plan.file.folder, jobs, there, _model_types(plan)), there
 

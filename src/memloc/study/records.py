@@ -96,7 +96,7 @@ class Store:
         return State("missing" if lacking else "done", gone, identity)
 
     def states(self, plan: Plan) -> dict[str, State]:
-        """How every step stands; one that makes do with part of its inputs counts those there."""
+        """How every step stands; one that makes do with some of its inputs counts those there."""
         found: dict[str, State] = {}
         for step in plan.steps.values():
             found[step.name] = self.state(step, current_identity(plan, step, found))
@@ -110,7 +110,7 @@ class Store:
         about = {
             "step": step.name,
             "identity": identity,
-            "parts": {name: part.identity for name, part in step.parts.items()},
+            "products": {name: product.identity for name, product in step.products.items()},
             "settings": step.settings,
             "host": socket.gethostname(),
             "when": time.time(),
@@ -120,14 +120,14 @@ class Store:
     def _clear(self, step: Step, record: Mapping[str, Any]) -> None:
         """Remove what other settings or inputs made; the record stays until the new one is there.
 
-        Where only some parts of a step changed, what the others left is kept.
+        Where only some products of a step changed, what the others left is kept.
         """
-        before = record.get("parts", {})
-        changed = [n for n, part in step.parts.items() if before.get(n) != part.identity]
-        for name, part in step.parts.items():
+        before = record.get("products", {})
+        changed = [n for n, made in step.products.items() if before.get(n) != made.identity]
+        for name, product in step.products.items():
             # With the same settings as before it is the inputs that changed.
             if name in changed or not changed:
-                for path in part.removes:
+                for path in product.removes:
                     _remove(self.folder / path)
 
 

@@ -224,7 +224,7 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
         )
     running = status["running"]
     if running is None:
-        lines.append("Nobody runs it.")
+        lines.append("No process is running this study.")
     else:
         left = duration(running.get("seconds_left", 0.0))
         lines.append(
