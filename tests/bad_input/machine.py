@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from memloc.experiment.estimate import CALIBRATION, machine
+
 from memloc.records import write_json
 
 WIDTHS, DEPTHS = (16, 64, 768, 1024, 2048), 32

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+from memloc.experiment.store import Store
+from memloc.experiment.study import open_plan
+from memloc.train.checkpoints import save_state
 from typer.testing import CliRunner
 
 from bad_input.calling import call
 from bad_input.machine import write_calibration
 from command_support import rows_of
 from memloc.cli import app
-from memloc.experiment.store import Store
-from memloc.experiment.study import open_plan
 from memloc.records import write_json
-from memloc.train.checkpoints import save_state
 from study_support import Study
 from support import write_model
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 from hypothesis import strategies as st
+from memloc.config import read_study
+from memloc.experiment.study import open_plan
 
 from bad_input.calling import Wrong, call, limited
 from bad_input.damage import some_bytes, weighted
 from bad_input.machine import write_calibration
 from bad_input.material import Material
-from memloc.config import read_study
-from memloc.experiment.study import open_plan
 
 FIELDS: dict[str, list[str]] = {
     "preset": ["paper", "reference", "demo"],

@@ -13,7 +13,7 @@ from memloc.errors import StoreError
 from memloc.methods.gradients import norms_from
 from memloc.methods.result import Result
 from memloc.protocol import preset
-from memloc.records import read_json, read_table, write_json
+from memloc.records import read_json, read_table, write_table, write_json
 from memloc.results.columns import COLUMNS, KEY
 from memloc.run import Run, begin
 from study_support import METHODS, Study, make_data, record
@@ -358,31 +358,25 @@ def test_the_key_comes_first(results):
 
 def test_a_result_under_the_name_of_another_is_refused(tmp_path):
     home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
-    shutil.copy(home / "localise/gradients.parquet", home / "localise/swapping.parquet")
-    with pytest.raises(StoreError, match=r"swapping.parquet holds no layer scores of swapping"):
-        memloc.load_results(tmp_path)
-    (home / "localise/swapping.parquet").unlink()
-    shutil.copy(home / "analyse/centroids.parquet", home / "analyse/label_probes.parquet")
-    with pytest.raises(StoreError, match=r"holds no analysis called label_probes"):
+    shutil.rmtree(paths.result(home, "swapping"))
+    shutil.copytree(paths.result(home, "gradients"), paths.result(home, "swapping"))
+    with pytest.raises(StoreError, match="is a result of gradients"):
         memloc.load_results(tmp_path)
 
 
-def test_a_result_of_another_run_is_refused(tmp_path):
-    study = Study(tasks=("tiny-topic",), models=("tiny-opt",), control=0)
-    study.write(tmp_path)
-    homes = [tmp_path / f"tiny-topic/tiny-opt/seed-{seed}" for seed in (1, 2)]
-    path = homes[0] / "localise/swapping.parquet"
-    scores = LayerScores.read(path)
-    replace(scores, about={**scores.about, "seed": 1}).write(path)
-    assert len(memloc.load_results(tmp_path).runs) == 2
-    shutil.copy(path, homes[1] / "localise/swapping.parquet")
+@pytest.mark.parametrize("inputs", [{"data": "other"}, {"weights": "other"}, {"seed": 7}])
+def test_a_result_of_another_run_is_refused(tmp_path, inputs):
+    home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
+    place = paths.result(home, "swapping")
+    found = Result.read(place)
+    replace(found, about={**found.about, "inputs": inputs}).write(place)
     with pytest.raises(StoreError, match="it is of another run"):
         memloc.load_results(tmp_path)
 
 
 def test_a_training_without_a_column_is_refused(tmp_path):
     home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
-    table, _ = read_table(home / "training.parquet")
-    write_table(home / "training.parquet", table.drop(columns="loss"), {})
-    with pytest.raises(StoreError, match=r"training.parquet has no column loss"):
+    table, _ = read_table(home / paths.TRAINING)
+    write_table(home / paths.TRAINING, table.drop(columns="loss"), {})
+    with pytest.raises(StoreError, match=r"training has no column loss"):
         memloc.load_results(tmp_path)

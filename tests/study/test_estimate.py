@@ -2,9 +2,11 @@
 
 import pytest
 
+from memloc import paths
 from memloc.progress import duration
+from memloc.records import write_json
 from memloc.study.config import read_study
-from memloc.study.estimate import SURE, UNSURE, estimate
+from memloc.study.estimate import SURE, UNSURE, estimate, machine, measured_here
 from memloc.study.planning import make_plan
 from memloc.study.records import Store
 from memloc.study.view import plan_rows, plan_sentences, size
@@ -133,9 +135,6 @@ def test_sizes_as_people_say_them(count, text):
         *({"length": 0}, {"tokens": None}),
     ],
 )
-def test_a_damaged_calibration_is_refused(micro, change):
-    plan = make_plan(read_study(micro()))
-    path = plan.file.folder / CALIBRATION
-    write_json(path, {**MEASURED, "machine": machine(), **change})
-    with pytest.raises(StoreError, match=r"calibration.json does not hold what it should"):
-        calibration(plan, 1)
+def test_a_damaged_calibration_is_measured_again(tmp_path, change):
+    write_json(tmp_path / paths.CALIBRATION, {**MEASURED, "machine": machine(), **change})
+    assert measured_here(tmp_path) == {"machine": machine(), "speeds": {}}

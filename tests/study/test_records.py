@@ -3,6 +3,7 @@
 import pytest
 
 from memloc.errors import StoreError
+from memloc.records import write_json
 from memloc.study import records as store_module
 from memloc.study.plan import Product, Step
 from memloc.study.records import Store

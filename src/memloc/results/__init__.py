@@ -202,11 +202,12 @@ def _abouts(run: Run) -> list[dict[str, Any]]:
     for path in sorted((run.folder / paths.RESULTS).glob(f"*/{paths.ABOUT}")):
         about = read_about(path.parent)
         with as_stored(path):
-            inputs = about["about"].get("inputs", {})
-            if inputs.get("data", run.record.task.hash) != run.record.task.hash:
-                raise ValueError("it is of a run with other data")
-            if inputs.get("weights", run.record.weights_hash) != run.record.weights_hash:
-                raise ValueError("it is of a run of another model")
+            if about["method"] != path.parent.name:
+                raise ValueError(f"it is a result of {about['method']}")
+            inputs, record = about["about"].get("inputs", {}), run.record
+            own = {"data": record.task.hash, "weights": record.weights_hash, "seed": run.seed}
+            if any(inputs.get(name, value) != value for name, value in own.items()):
+                raise ValueError("it is of another run")
         found.append({**about, "folder": path.parent})
     return found
 
