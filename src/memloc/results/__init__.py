@@ -281,17 +281,18 @@ def _stacked(name: str, parts: "Sequence[tuple[Mapping[str, Any], Any]]") -> "pd
     if not parts:
         return pd.DataFrame(columns=list(COLUMNS[name]))
     keys, tables = zip(*parts, strict=True)
+    for key, table in parts:
+        there = {*key, *(table.columns if isinstance(table, pd.DataFrame) else table.column_names)}
+        if lacking := sorted(set(COLUMNS[name]) - there):
+            raise StoreError(
+                f"A table of {name} ({key['task']}, {key['model']}) has no column {lacking[0]}: it "
+                "is damaged or of another version; run what made it again."
+            )
     body = joined(tables)
     rows = np.repeat(np.arange(len(keys)), [len(table) for table in tables])
     before = pd.DataFrame([dict(key) for key in keys]).take(rows).reset_index(drop=True)
     extra = [column for column in before if column in body]
     whole = pd.concat([before, body.drop(columns=extra)], axis=1)
-    lacking = sorted(set(COLUMNS[name]) - set(whole.columns))
-    if lacking:
-        raise StoreError(
-            f"A table of {name} has no column {lacking[0]}: it is damaged or of another version; "
-            "run what made it again."
-        )
     return whole[list(COLUMNS[name])]
 
 
