@@ -33,7 +33,7 @@ WRONG = [
     (("check", "tiny-opd"), "Did you mean 'tiny-opt'?"),
     (("localise", "runs"), "runs is not a run"),
     (("localise", "run", "swaping"), "Did you mean 'swapping'?"),
-    (("localise", "weak", "swapping"), "not memorised"),
+    (("localise", "weak", "swapping"), "marked `not memorised`"),
     (("localise", "run", "swapping", "--device=gpu"), "No device is called 'gpu'"),
     (("localise", "run", "centroids"), "centroids is not a localiser: use `memloc analyse`"),
     (("localise", "run", "--set=gradients.norms=L2"), "Did you mean 'gradients.norm'?"),
@@ -41,7 +41,7 @@ WRONG = [
     (("localise", "run", "--set=gradients.norm"), "--set gradients.norm=VALUE"),
     (("localise", "run", "--set=finetune.epochs=3"), "finetune.epochs cannot be changed for"),
     (("localise", "run", "probing"), "run has no frozen weights"),
-    (("localise", "weak"), "No method can run on "),
+    (("localise", "bare"), "No method can run on "),
     (("localise", "begun", "swapping"), "begun has no final weights yet"),
     (("localise", "damaged"), "run.json is damaged"),
     (("analyse", "runs"), "runs is not a run"),
@@ -114,7 +114,9 @@ def answers(tmp_path_factory):
     run = blank.write_run(desk / "run", "tiny-topic", "tiny-opt", 1)
     for weights in ("final", "reference"):
         run.path(weights).mkdir(parents=True)
+    blank.write_run(desk / "bare", "tiny-topic", "tiny-opt", 1)
     weak = blank.write_run(desk / "weak", "tiny-topic", "tiny-opt", 1)
+    weak.path("final").mkdir(parents=True)
     weak.note(final=Accuracies(noisy=0.5, clean=1, training=0.9))
     blank.write_run(desk / "begun", "tiny-topic", "tiny-opt", 1).note(final=None)
     (desk / "damaged").mkdir()

@@ -26,6 +26,16 @@ if TYPE_CHECKING:
     from memloc.records import NoisyTask
     from memloc.training.recipe import Recipe
 
+Weights = Annotated[
+    list[str] | None, typer.Option(help="memorised, final, reference or frozen. Default: all.")
+]
+Flip = Annotated[
+    float | None, typer.Option(help="Own file: share of the labels to make wrong, e.g. 0.15.")
+]
+TrainMissing = Annotated[
+    bool, typer.Option("--train-missing", help="Train reference and frozen weights if not given.")
+]
+
 
 @option_by_option
 def train(  # noqa: PLR0913 - one option for each thing that people vary
@@ -34,18 +44,13 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     *,
     seed: Annotated[int, typer.Option(help="Of order, initial head and dropout.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder in which runs are kept.")] = Path("runs"),
-    weights: Annotated[
-        list[str] | None,
-        typer.Option(help="memorised, final, reference or frozen. Default: all."),
-    ] = None,
+    weights: Weights = None,
     constants: Constants,
     examples: Fewer = None,
     data_folder: DataFolder = None,
     data: Annotated[Path | None, typer.Option(help="Own file: csv, tsv, jsonl or parquet.")] = None,
     columns: Columns,
-    flip: Annotated[
-        float | None, typer.Option(help="Own file: share of the labels to make wrong, e.g. 0.15.")
-    ] = None,
+    flip: Flip = None,
     loading: Loading,
     as_json: AsJson = False,
 ) -> None:
@@ -164,10 +169,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     data: Annotated[Path, typer.Option(help="File with the examples that it was trained on.")],
     columns: Columns,
     seed: Annotated[int, typer.Option(help="Of random choices.")] = 1,
-    train_missing: Annotated[
-        bool,
-        typer.Option("--train-missing", help="Train reference and frozen weights if not given."),
-    ] = False,
+    train_missing: TrainMissing = False,
     constants: Constants,
     as_json: AsJson = False,
 ) -> None:
