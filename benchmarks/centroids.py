@@ -11,7 +11,7 @@ from memloc.models.hidden import Vectors
 from memloc.models.stack import Stack
 from memloc.records import FloatArray, IntArray, NoisyLabels
 from memloc.seeds import generator
-from memloc.training.vectors import vectors_of
+from memloc.training.predict import vectors_of
 
 CLASSES = 6
 PASSES = 2 * DEPTH * (CLASSES - 1)

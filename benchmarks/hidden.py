@@ -11,7 +11,7 @@ from memloc.data.encode import Encoded
 from memloc.models.device import suitable_threads
 from memloc.models.hidden import Vectors
 from memloc.models.stack import Stack
-from memloc.training.vectors import vectors_of
+from memloc.training.predict import vectors_of
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:

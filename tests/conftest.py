@@ -1,5 +1,6 @@
 """What every test may use; nothing here reaches the network."""
 
+import csv
 import os
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 
+from memloc.records import Task
 from support import DEPTH, write_model
 
 MakeModel = Callable[..., Path]
@@ -28,5 +30,45 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
             home = tmp_path_factory.mktemp("models") / f"{family}-{depth}-{dropout}-{seed}"
             made[key] = write_model(home, family, depth, dropout, seed)
         return made[key]
+
+    return make
+
+
+@pytest.fixture
+def write_data(tmp_path: Path) -> Callable[..., Path]:
+    """`write_data(run)`: the run's training data in a file, as a person would have them."""
+
+    def write(run: Any) -> Path:
+        task, noisy, names = run.task, run.noisy, run.task.label_names
+        path = tmp_path / "train.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label", "original", "flag"])
+            for (text,), a, o in zip(task.train.parts, noisy.assigned, noisy.original, strict=True):
+                writer.writerow([text, names[a], names[o], "true" if a != o else "false"])
+        return path
+
+    return write
+
+
+@pytest.fixture
+def task() -> Task:
+    """A small one, of words."""
+    from tasks_support import make_task
+
+    return make_task()
+
+
+@pytest.fixture
+def recipe_of(tiny_model):
+    """`recipe_of("opt", seed=2, finetune__epochs=3)`."""
+
+    def make(family: str = "opt", *, seed: int = 1, task: Task | None = None, **changes: Any):
+        from memloc.training.recipe import Recipe
+        from tasks_support import fast_protocol, make_task
+
+        model = str(tiny_model(family, depth=2, dropout=0.1))
+        protocol = fast_protocol(**changes)
+        return Recipe(model, task or make_task(), seed, protocol, device="cpu")
 
     return make

@@ -29,6 +29,19 @@ FAST = {
     "finetune.weight_decay": 0.0,
 }
 
+QUICK = {
+    "probing.epochs": 3,
+    "probing.first_epoch": 0,
+    "label_probes.epochs": 3,
+    "label_probes.first_epoch": 0,
+    "label_probes.seeds": (0, 1),
+    "retraining.epochs": 1,
+    "generalisation.models": 3,
+    "generalisation.epochs": 1,
+    "generalisation.learning_rate": 1e-2,
+}
+"""Settings of methods that are fast enough for tests."""
+
 
 def fast_protocol(**changes: object) -> Protocol:
     dotted = {name.replace("__", "."): value for name, value in changes.items()}

@@ -60,4 +60,4 @@ def _source(preset_name: str, dotted: str, field: Any, changed: bool) -> str:
         return "changed here"
     if dotted in PRESETS[preset_name]:
         return {"reference": "published code", "demo": "our choice"}[preset_name]
-    return str(field.json_schema_extra["source"])
+    return str((field.json_schema_extra or {}).get("source", "its package"))

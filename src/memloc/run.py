@@ -22,6 +22,7 @@ from memloc.records import (
     IntArray,
     NoisyLabels,
     Task,
+    as_stored,
     read_json,
     read_table,
     write_json,
@@ -207,6 +208,13 @@ class Run:
     @cached_property
     def _data(self) -> tuple[Task, NoisyLabels]:
         table, _ = read_table(self.folder / paths.LABELS)
+        with as_stored(self.folder / paths.LABELS):
+            task, noisy = self._read_data(table)
+            if hash_task(task, noisy) != self.record.task.hash:
+                raise ValueError(f"its examples are not those that {paths.RUN} describes")
+        return task, noisy
+
+    def _read_data(self, table: "pd.DataFrame") -> tuple[Task, NoisyLabels]:
         train = table[table["split"] == "train"]
         noisy = NoisyLabels(
             train["original"].to_numpy(np.int64, copy=True),
@@ -321,7 +329,7 @@ class Run:
         """Refuse adopted weights whose files are not those that were adopted."""
         for name in weights:
             known = self.record.adopted.get(name)
-            if known is None or (name == "pretrained" and not Path(known.path).is_dir()):
+            if known is None or not Path(known.path).is_dir():  # gone, or a name on the hub
                 continue
             if hash_checkpoint(Path(known.path)) != known.files:
                 raise _changed(self.folder, name, known)
@@ -334,7 +342,7 @@ class Run:
 
     def vectors(self, weights: str, last_layer: "LastLayer" = "block output") -> "Vectors":
         """Of the training texts, one for each layer 0..L; kept while the run is open."""
-        from memloc.training.vectors import vectors_of
+        from memloc.training.predict import vectors_of
 
         kept = self.__dict__.setdefault("_vectors", {})
         if (weights, last_layer) not in kept:
@@ -426,14 +434,18 @@ def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
 
 def _differences(there: RunRecord, wanted: RunRecord) -> list[tuple[str, Any, Any]]:
     def facts(record: RunRecord) -> dict[str, Any]:
-        named = ("made_by", "weights_hash", "depth", "seed", "plant")
+        named = ("made_by", "depth", "weights_hash", "seed", "plant")
         task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
         adopted = {f"{k} weights": checkpoint.hash for k, checkpoint in record.adopted.items()}
         settings = record.settings.deciding(memorised=True)
         return {**{k: getattr(record, k) for k in named}, **task, **adopted, **settings}
 
     old, new = facts(there), facts(wanted)
-    return [(k, old.get(k), v) for k, v in new.items() if old.get(k) != v]
+    # Adopted weights may be added to a run later.
+    found = [(k, old[k], v) for k, v in new.items() if k in old and old[k] != v]
+    if there.model != wanted.model and there.weights_hash != wanted.weights_hash:
+        found.insert(0, ("model", there.model, wanted.model))  # says more than a hash
+    return found
 
 
 def _changed(folder: Path, weights: str, known: Checkpoint) -> StoreError:

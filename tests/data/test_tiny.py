@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 
 import pytest
+from pretraining.documents import corpus
 
 from memloc.data import tiny
 from memloc.data.tiny.lexicon import TOPICS, all_words, held_out_words, past, plural
@@ -61,7 +62,7 @@ def test_the_vocabulary_covers_every_task(name):
 
 def test_the_vocabulary_is_small_sorted_and_fully_used_by_the_corpus():
     vocabulary = tiny.vocabulary()
-    used = words_of(tiny.corpus(seed=1, n_documents=20_000))
+    used = words_of(corpus(seed=1, n_documents=20_000))
     assert used == set(vocabulary)
     assert vocabulary == sorted(all_words())
     assert len(vocabulary) < 1000
@@ -69,8 +70,8 @@ def test_the_vocabulary_is_small_sorted_and_fully_used_by_the_corpus():
 
 
 def test_documents_are_the_same_for_the_same_seed():
-    assert list(tiny.corpus(5, 20)) == list(tiny.corpus(5, 20))
-    assert list(tiny.corpus(5, 20)) != list(tiny.corpus(6, 20))
+    assert list(corpus(5, 20)) == list(corpus(5, 20))
+    assert list(corpus(5, 20)) != list(corpus(6, 20))
 
 
 def test_no_word_belongs_to_two_topics():

@@ -5,8 +5,9 @@ import torch
 
 from memloc.errors import ModelError
 from memloc.models import check
-from memloc.models.check import check_model, examine
+from memloc.models.check import check_model, check_pair, examine
 from memloc.models.load import LoadOptions, load_model
+from run_support import make_classifier
 from support import DEPTH, FAMILIES, POSITIONS, WIDTH
 
 
@@ -70,3 +71,28 @@ def test_a_model_with_another_structure_is_refused_in_one_sentence(tiny_model, t
     AlbertModel(config).save_pretrained(folder)
     with pytest.raises(ModelError, match="AlbertForSequenceClassification is not supported"):
         check_model(str(folder))
+
+
+def test_a_pair_of_the_same_model_is_accepted():
+    check_pair(make_classifier(), make_classifier(seed=1), "reference")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"depth": 2}, "The final weights have depth 3, the reference ones 2"),
+        ({"family": "electra"}, "The final weights have model_type bert, .* electra"),
+    ],
+)
+def test_a_pair_of_other_models_is_refused(other, said):
+    with pytest.raises(ModelError, match=said):
+        check_pair(make_classifier(), make_classifier(**other), "reference")
+
+
+def test_a_pair_with_labels_in_another_order_is_refused():
+    final, other = make_classifier(), make_classifier(seed=1)
+    final.model.config.id2label = {0: "no", 1: "maybe", 2: "yes"}
+    check_pair(final, other, "reference")  # names that nobody gave are not compared
+    other.model.config.id2label = {0: "yes", 1: "maybe", 2: "no"}
+    with pytest.raises(ModelError, match=r"Label 0 is 'no' .* 'yes' for the reference ones"):
+        check_pair(final, other, "reference")

@@ -1,18 +1,15 @@
 """Families that memloc cannot work with: the answer is a sentence, wherever they are given."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from memloc.localise.localise import localise
 from transformers import AutoModelForSequenceClassification
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from memloc.adoption import adopt
 from memloc.errors import ModelError
 from memloc.models.check import check_model
-from memloc.models.load import LoadOptions, load_checkpoint
+from memloc.models.load import LoadOptions
 from memloc.training.recipe import Recipe, train_run
-from subject_support import make_subject
 from support import make_tokenizer
 from tasks_support import make_task
 
@@ -109,9 +106,9 @@ def test_logits_that_change_with_padding_are_refused_everywhere(classifier_of, f
         check_model(str(folder))
     with pytest.raises(ModelError, match=reason):
         train_run(Recipe(str(folder), make_task(), device="cpu"), tmp_path / "run")
-    loaders = dict.fromkeys(("final", "reference"), lambda: load_checkpoint(folder))
-    with pytest.raises(ModelError, match=reason):
-        localise(
-            replace(make_subject(tmp_path), loaders=loaders), tmp_path, ["swapping"], force=True
-        )
     assert list(tmp_path.iterdir()) == []
+    data = tmp_path / "mine.csv"
+    data.write_text("text,label,wrong\nred sky,0,1\nblue sea,1,0\n", encoding="utf-8")
+    with pytest.raises(ModelError, match=reason):
+        adopt(tmp_path / "run", final=folder, data=data, flag="wrong")
+    assert list(tmp_path.iterdir()) == [data]

@@ -12,6 +12,7 @@ from memloc.models.load import load_model
 from memloc.protocol import ProbeSettings
 from memloc.training import predict as evaluate
 from memloc.training.perceptrons import Perceptrons, initial_weights
+from memloc.training.predict import vectors_of
 from memloc.training.probes import (
     Probes,
     Target,
@@ -23,7 +24,6 @@ from memloc.training.probes import (
     split_rows,
     train_probes,
 )
-from memloc.training.vectors import vectors_of
 from support import WORDS
 
 N, LAYERS, WIDTH = 90, 4, 8

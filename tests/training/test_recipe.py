@@ -7,18 +7,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from memloc.training.run import Run
 
+import memloc
 from memloc.data.encode import encode
 from memloc.errors import DataError, SettingsError, StoreError, TrainingError, UnknownName
-from memloc.models.known import default_protocol
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
 from memloc.protocol import preset
-from memloc.records import NoisyLabels
+from memloc.records import Examples, NoisyLabels, NoisyTask
+from memloc.run import Accuracies, Run
 from memloc.training import recipe as training
 from memloc.training.predict import predict
-from memloc.training.recipe import Recipe, add_noise, train_run
+from memloc.training.recipe import Recipe, protocol_noise, train, train_run
 from support import PAPER_FAMILIES
 from tasks_support import fast_protocol, make_task
 
@@ -96,7 +96,7 @@ def test_memorised_is_the_first_epoch_above_the_threshold(made):
     first = int(table.loc[table["accuracy"] > 0.993, "epoch"].iloc[0])
     about = json.loads((run.path("memorised") / "memloc.json").read_text())
     assert about["epoch"] == first < 12
-    task, noisy = run.data()
+    task, noisy = run.task, run.noisy
     loaded = run.load("memorised")
     found = predict(loaded.stack, encoded(loaded, task.train)).argmax(1)
     assert (found == noisy.assigned).mean() == pytest.approx(table["accuracy"][first - 1])
@@ -124,7 +124,7 @@ def test_measuring_less_often_changes_nothing_else(made, tmp_path):
 )
 def test_saved_weights_predict_what_the_curve_says_of_the_last_epoch(made, weights, name):
     _, run = made
-    task, noisy = run.data()
+    task, noisy = run.task, run.noisy
     loaded = run.load(weights)
     found = predict(loaded.stack, encoded(loaded, task.train)).argmax(1)
     trained_on = noisy.original if name == "original" else noisy.assigned
@@ -137,16 +137,13 @@ def test_saved_weights_predict_what_the_curve_says_of_the_last_epoch(made, weigh
 def test_a_run_that_memorised_says_so_with_the_numbers(made):
     _, run = made
     last = curve(run).iloc[-1]
-    assert run.verdict() == {
-        "memorised": True,
-        "noisy_accuracy": last["noisy_accuracy"],
-        "clean_accuracy": last["clean_accuracy"],
-        "training_accuracy": last["accuracy"],
-        "needed": 0.95,
-    }
-    run.require_memorised()
-    assert Run.open(run.folder).about == run.about
-    assert run.about["without"] == {}
+    assert run.record.final == Accuracies(
+        noisy=last["noisy_accuracy"], clean=last["clean_accuracy"], training=last["accuracy"]
+    )
+    assert run.verdict(0.95).memorised
+    run.require_memorised(0.95)
+    assert Run.open(run.folder).record == run.record
+    assert run.record.without == {}
 
 
 @pytest.mark.parametrize("weights", ALL)
@@ -172,7 +169,7 @@ def test_weights_say_how_they_came_to_be(made, weights):
     assert about["weights"] == weights
     assert about["run"]["model"] == recipe.model
     assert about["run"]["seed"] == 1
-    assert about["run"]["changes"]["finetune.epochs"] == 12
+    assert about["run"]["settings"]["finetune"]["epochs"] == 12
     assert about["run"]["task"]["name"] == "words"
     assert {"memloc", "torch", "transformers", "python"} <= set(about["versions"])
     assert about["epoch"] == (12 if weights != "memorised" else about["epoch"])
@@ -205,7 +202,7 @@ def test_reference_learns_the_original_labels(made):
 
 def test_the_data_of_a_run_are_the_task(made):
     recipe, run = made
-    task, noisy = run.data()
+    task, noisy = run.task, run.noisy
     for split in ("train", "validation", "test"):
         one, other = getattr(task, split), getattr(recipe.task, split)
         assert one.parts == other.parts
@@ -225,7 +222,7 @@ def test_a_second_call_does_nothing(made, monkeypatch):
     before = {p: p.stat().st_mtime_ns for p in run.folder.rglob("*")}
     monkeypatch.setattr(training, "train_epoch", lambda *_: pytest.fail("trained again"))
     again = train_run(recipe, run.folder)
-    assert again.about == run.about
+    assert again.record == run.record
     assert {p: p.stat().st_mtime_ns for p in run.folder.rglob("*")} == before
 
 
@@ -263,7 +260,7 @@ def test_only_what_is_asked_for_is_made(recipe_of, tmp_path):
     recipe = recipe_of(finetune__epochs=1)
     assert train_run(recipe, tmp_path, ["frozen"]).weights() == ["frozen"]
     with pytest.raises(StoreError, match="no final weights yet"):
-        Run.open(tmp_path).require_memorised()
+        Run.open(tmp_path).require_memorised(0.95)
     with pytest.raises(StoreError, match=r"has no reference weights.*memloc train"):
         Run.open(tmp_path).load("reference")
     assert train_run(recipe, tmp_path, ["reference"]).weights() == ["reference", "frozen"]
@@ -278,14 +275,14 @@ def test_weights_that_do_not_exist_are_refused_with_the_nearest(recipe_of, tmp_p
 
 def test_a_run_that_did_not_memorise_is_marked_and_refused_unless_forced(recipe_of, tmp_path):
     run = train_run(recipe_of(finetune__epochs=1, finetune__learning_rate=1e-6), tmp_path)
-    assert run.verdict()["memorised"] is False
+    assert run.verdict(0.95).memorised is False
     assert run.weights() == ["final", "reference", "frozen"]
     with pytest.raises(TrainingError, match=r"not memorised.* 25\.0% .*95% are needed.*force"):
-        run.require_memorised()
-    run.require_memorised(force=True)
+        run.require_memorised(0.95)
+    run.require_memorised(0.95, force=True)
     with pytest.raises(StoreError, match=r"no memorised weights: no epoch had a training accuracy"):
         run.load("memorised")
-    assert "above 0.993" in run.about["without"]["memorised"]
+    assert "above 0.993" in run.record.without["memorised"]
 
 
 def test_the_reference_preset_takes_the_last_epoch_where_none_is_near_the_ceiling(
@@ -293,7 +290,7 @@ def test_the_reference_preset_takes_the_last_epoch_where_none_is_near_the_ceilin
 ):
     changes = {"finetune__learning_rate": 1e-6, "finetune__epochs": 2}
     run = train_run(recipe_of(**changes, finetune__without_near_ceiling="use last epoch"), tmp_path)
-    assert run.about["without"] == {}
+    assert run.record.without == {}
     assert json.loads((run.path("memorised") / "memloc.json").read_text())["epoch"] == 2
     one, two = (run.load(w).model.state_dict() for w in ("memorised", "final"))
     assert all(torch.equal(one[n], two[n]) for n in one)
@@ -363,26 +360,26 @@ def test_gradients_of_frozen_blocks_can_be_counted_without_dropout_there(
     assert differing(found["trained", 1e-3], found["all", 1e-3], 1e-6)
 
 
-def test_large_models_get_their_own_rate_and_batch(recipe_of):
-    plain = recipe_of(finetune__large_learning_rate=3e-3, finetune__large_batch_size=2)
-    assert (plain.settings.learning_rate, plain.settings.batch_size) == (1e-2, 4)
-    protocol = plain.protocol.replace({"models.large": (plain.model,)})
-    large = Recipe(plain.model, plain.task, 1, protocol)
-    assert (large.settings.learning_rate, large.settings.batch_size) == (3e-3, 2)
-
-
-def test_embedded_models_get_demo_and_others_paper():
-    assert default_protocol("tiny-opt") == preset("demo")
-    assert default_protocol("facebook/opt-125m") == preset("paper")
+def test_embedded_models_get_demo_and_others_paper(task):
+    assert Recipe("tiny-opt", task).protocol == preset("demo")
+    assert Recipe("facebook/opt-125m", task).protocol == preset("paper")
 
 
 def test_noise_is_that_of_the_protocol(recipe_of, task):
-    noisy = add_noise(task, preset("paper"))
+    noisy = protocol_noise(task, preset("paper"))
     assert noisy.is_noisy.sum() == 2 * int(0.15 * 14)
-    more = add_noise(task, preset("paper").replace({"noise.rate": 0.5}))
+    more = protocol_noise(task, preset("paper").replace({"noise.rate": 0.5}))
     assert more.is_noisy.sum() == 14
-    other = add_noise(task, preset("paper").replace({"noise.seed": 2}))
+    other = protocol_noise(task, preset("paper").replace({"noise.seed": 2}))
     assert not (other.is_noisy == noisy.is_noisy).all()
+
+
+def test_labels_of_one_s_own_are_flipped_in_a_visible_step_only(task):
+    own = replace(task, category="own")
+    with pytest.raises(DataError, match=r"add_noise\(task, rate=0.15\), .*load_csv"):
+        Recipe("any", own)
+    flipped = memloc.add_noise(own, rate=0.5)
+    assert Recipe("any", own, noisy=flipped.labels).noisy is flipped.labels
 
 
 @pytest.mark.parametrize("share", [0, 1])
@@ -399,12 +396,10 @@ def test_noise_of_another_length_is_refused(task):
     with pytest.raises(DataError, match=r"The 3 labels .* 28 training examples of words"):
         Recipe("any", task, noisy=noisy)
     with pytest.raises(DataError, match="are not those of"):
-        Recipe("any", task, noisy=add_noise(make_task(n_classes=4), preset("paper")))
+        Recipe("any", task, noisy=protocol_noise(make_task(n_classes=4), preset("paper")))
 
 
 def test_a_device_that_is_not_there_leaves_nothing_behind(recipe_of, tmp_path):
-    from dataclasses import replace
-
     with pytest.raises(SettingsError, match="not on this machine"):
         train_run(replace(recipe_of(), device="tpu"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -433,10 +428,6 @@ def test_a_rate_that_is_far_too_high_is_said_and_loses_nothing(recipe_of, tmp_pa
 
 
 def test_pairs_are_joined_by_the_family_s_separator(recipe_of, tmp_path):
-    from dataclasses import replace
-
-    from memloc.records import Examples
-
     recipe = recipe_of("gpt_neo", finetune__epochs=1)
     pairs = [
         Examples(tuple((a, "the sea") for (a,) in e.parts), e.labels)
@@ -444,4 +435,24 @@ def test_pairs_are_joined_by_the_family_s_separator(recipe_of, tmp_path):
     ]
     task = replace(recipe.task, train=pairs[0], validation=pairs[1], test=pairs[2])
     run = train_run(replace(recipe, task=task), tmp_path, ["frozen"])
-    assert run.data()[0].train.parts == pairs[0].parts
+    assert run.task.train.parts == pairs[0].parts
+
+
+def test_the_front_door_trains_as_a_recipe_does(made, tmp_path):
+    recipe, run = made
+    task = NoisyTask(recipe.task, recipe.noisy)
+    settings = recipe.protocol.for_run().changes()
+    mine = memloc.train(
+        recipe.model, task, tmp_path / "run", settings=settings, weights=["final"], device="cpu"
+    )
+    assert memloc.train is train
+    assert mine.weights() == ["memorised", "final"]
+    one, two = (r.load("final").model.state_dict() for r in (mine, run))
+    assert all(torch.equal(one[n], two[n]) for n in one)
+    assert mine.record == run.record
+
+
+def test_the_front_door_trains_on_tasks_with_noise_only(task, tmp_path):
+    with pytest.raises(DataError, match=r"add_noise\(task, rate=0.15\) flips labels"):
+        memloc.train("tiny-opt", task, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

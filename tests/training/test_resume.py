@@ -8,11 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from memloc.training.run import Run
 from safetensors.torch import load_file
 
 from memloc.errors import StoreError
-from memloc.training import checkpoints, training
+from memloc.run import Run
+from memloc.training import checkpoints
+from memloc.training import recipe as training
 from memloc.training.recipe import Recipe, train_run
 from tasks_support import fast_protocol, make_task
 
@@ -74,7 +75,7 @@ def assert_same_run(one: Run, other: Run) -> None:
     pd.testing.assert_frame_equal(
         one.training().drop(columns="seconds"), other.training().drop(columns="seconds")
     )
-    assert one.about == other.about
+    assert one.record == other.record
 
 
 def stop_after(monkeypatch, name, calls, what):

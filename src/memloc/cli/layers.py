@@ -10,7 +10,7 @@ from memloc.cli.checks import check_device
 from memloc.cli.options import AsJson, Device, Force, changes_of
 
 RunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Folder of a run, as train and adopt make them.")
+    Path, typer.Argument(metavar="RUN", help="Folder of a run made by train or adopt.")
 ]
 Change = Annotated[
     list[str] | None, typer.Option("--set", help="A method's setting, e.g. gradients.norm=L2.")
@@ -21,17 +21,17 @@ def localise(
     run: RunFolder,
     methods: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[METHOD]...", help="Default: all that can run."),
+        typer.Argument(metavar="METHOD", help="Default: all that can run."),
     ] = None,
     change: Change = None,
     force: Force = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Say for every layer how much it matters for the memorised labels.
+    """Measure how much each layer matters for the memorised labels.
 
-    The methods are swapping, retraining, gradients and probing, and those that other packages
-    bring. `memloc adopt` makes a run of checkpoints of your own.
+    The methods are swapping, retraining, gradients and probing, and any that other packages
+    add. `memloc adopt` makes a run of your own checkpoints.
 
     Example: `memloc localise runs/tiny-topic/tiny-opt/seed-1 swapping gradients`
     """
@@ -50,8 +50,8 @@ def analyse(
     analyses: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ANALYSIS]...",
-            help="centroids, label_probes or generalisation; default: all that can run.",
+            metavar="ANALYSIS",
+            help="centroids, label_probes or generalisation. Default: all that can run.",
         ),
     ] = None,
     change: Change = None,
@@ -59,11 +59,11 @@ def analyse(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Say how noisy examples drift from their original class to the assigned one.
+    """Show how noisy examples drift from their original class to the assigned one.
 
-    Centroids and label probes name the layers where that happens; generalisation trains models
-    on halves of the data to see which labels they can only know by heart. Centroids with layers
-    3 to 6 of the reference as well: `--set centroids.windows=[3-6]`.
+    Centroids and label probes find the layers where this happens; generalisation trains models
+    on halves of the data to see which labels can only be known by heart. To repeat centroids
+    with layers 3 to 6 of the reference weights, add `--set centroids.windows=[3-6]`.
 
     Example: `memloc analyse runs/tiny-topic/tiny-opt/seed-1 centroids label_probes`
     """

@@ -1,43 +1,37 @@
 """What several commands take, and how settings are read from the command line."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from memloc.errors import SettingsError
 
-if TYPE_CHECKING:
-    from memloc.protocol import Protocol
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 ModelName = Annotated[str, typer.Argument(help="Embedded name, hub name or folder.")]
-Depth = Annotated[int | None, typer.Option(help="Use only the first so many layers.")]
+Depth = Annotated[int | None, typer.Option(help="Use only this many of the first layers.")]
 RemoteCode = Annotated[
-    bool, typer.Option("--remote-code", help="Run code that the model's repository brings.")
+    bool, typer.Option("--remote-code", help="Run code from the model's repository.")
 ]
 AnyFormat = Annotated[
-    bool, typer.Option("--any-format", help="Read weights that are not safetensors, too.")
+    bool, typer.Option("--any-format", help="Also read weights that are not safetensors.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Force = Annotated[bool, typer.Option(help="Go on without memorisation; marked.")]
-Preset = Annotated[str | None, typer.Option(help="Left out: demo for embedded models, else paper.")]
-Fewer = Annotated[int | None, typer.Option(help="Train on a random so many.")]
-Original = Annotated[str | None, typer.Option(help="Column of the labels before noise.")]
-Flag = Annotated[
-    str | None, typer.Option(help="Column that is true (or 1, yes) where the label is wrong.")
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Continue even if the labels were not memorised; results are marked."
+    ),
 ]
+Preset = Annotated[
+    str | None,
+    typer.Option(help="paper, reference or demo. Default: demo for embedded models, else paper."),
+]
+Fewer = Annotated[int | None, typer.Option(help="Train on a random sample of this many examples.")]
 DataFolder = Annotated[
-    Path | None, typer.Option(help="Folder with the paper's tasks (or MEMLOC_DATA).")
+    Path | None,
+    typer.Option(help="Folder with the paper's tasks. Default: MEMLOC_DATA, else the hub."),
 ]
-
-
-def settings_of(name: str | None, changes: list[str] | None, usual: "Protocol") -> "Protocol":
-    """The preset called `name`, or the usual one, with what --set changes."""
-    from memloc.protocol import preset
-
-    base = preset(name) if name else usual
-    return base.replace(changes_of(changes))
 
 
 def changes_of(changes: list[str] | None) -> dict[str, Any]:

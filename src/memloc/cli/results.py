@@ -8,14 +8,14 @@ import typer
 from memloc import console
 from memloc.cli.options import AsJson
 
-Study = Annotated[Path, typer.Argument(help="A study's folder, or one run's.")]
+Study = Annotated[Path, typer.Argument(help="Folder of a study or of one run.")]
 
 
 def figures(
     study: Study,
     kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
     only: Annotated[list[str] | None, typer.Option(help="Name of a figure, e.g. layers.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Left out: report/figures in the study.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: report/figures in the study.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw every figure of a study, one file for each model, task and method.
@@ -36,7 +36,7 @@ def tables(
     study: Study,
     kind: Annotated[str, typer.Option("--format", help="csv, parquet, markdown or latex.")] = "csv",
     only: Annotated[list[str] | None, typer.Option(help="Name of a table, e.g. mcog.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Left out: report/tables in the study.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: report/tables in the study.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write every table of a study, ready for a paper.
@@ -54,11 +54,11 @@ def tables(
 def report(
     study: Study,
     out: Annotated[
-        Path | None, typer.Option(help="Left out: report/index.html in the study.")
+        Path | None, typer.Option(help="Default: report/index.html in the study.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write one page with everything, to be opened in a browser without a network.
+    """Write one page with all results; it opens in any browser, without a network.
 
     Example: `memloc report runs`
     """

@@ -8,13 +8,13 @@ import typer
 from memloc import console
 from memloc.cli.options import AsJson
 
-StudyFolder = Annotated[Path, typer.Argument(help="A study's folder, with its study.yaml.")]
-Jobs = Annotated[int | None, typer.Option(help="Steps at once; left out: one a core.")]
+StudyFolder = Annotated[Path, typer.Argument(help="Folder with a study.yaml.")]
+Jobs = Annotated[int | None, typer.Option(help="Steps at the same time. Default: one per core.")]
 
 
 def init(
     example: Annotated[str, typer.Argument(help="demo, small or paper.")],
-    folder: Annotated[Path | None, typer.Argument(help="Left out: named like it.")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="Default: named like the example.")] = None,
 ) -> None:
     """Write a commented study.yaml to start from.
 
@@ -29,10 +29,10 @@ def init(
 def plan(
     study: StudyFolder,
     jobs: Jobs = None,
-    steps: Annotated[bool, typer.Option(help="List every step.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="List every step.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a study consists of, what is done, and what the rest will cost.
+    """Show what a study consists of, what is done, and what the rest will cost.
 
     Example: `memloc plan demo`
     """
@@ -48,19 +48,23 @@ def plan(
         typer.echo("\n" + "\n".join(plan_sentences(found, states, expected, at_once)))
 
 
-def run(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
+def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     study: StudyFolder,
     jobs: Jobs = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Steps whose names have these words, and what they need."),
+        typer.Option(help="Only steps whose names have these words, and what they need."),
     ] = None,
-    retry: Annotated[bool, typer.Option(help="Try again what failed before.")] = False,
-    on: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster, e.g. auto.")] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Repeat steps that failed before.")
+    ] = False,
+    on: Annotated[str, typer.Option(help="Where: local or ray.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Address of the Ray cluster, e.g. auto.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Do what is missing of a study: in parallel, in order, and from where it was left.
+    """Run what is missing of a study, in parallel; continue where it stopped.
 
     Example: `memloc run demo --only "localise tiny-topic" --only report`
     """
@@ -85,7 +89,7 @@ def run(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
 
 
 def status(study: StudyFolder, as_json: AsJson = False) -> None:
-    """Say how far a study is, from any terminal.
+    """Show how far a study is, from any terminal.
 
     Example: `memloc status demo`
     """
@@ -103,7 +107,7 @@ def logs(
     study: StudyFolder,
     step: Annotated[str, typer.Argument(help="Name of a step; `memloc plan --steps` lists them.")],
 ) -> None:
-    """Print what a step has said.
+    """Print the log of a step.
 
     Example: `memloc logs demo train/tiny-topic/tiny-opt/seed-1`
     """

@@ -26,23 +26,38 @@ DATA_VARIABLE = "MEMLOC_DATA"
 
 
 def load_task(
-    name: str, *, folder: Path | None = None, seed: int = 1, cache_dir: Path | None = None
+    name: str,
+    *,
+    folder: str | Path | None = None,
+    examples: int | None = None,
+    seed: int = 1,
+    cache_dir: str | Path | None = None,
 ) -> Task:
     """The task called `name`: embedded, one of the paper's twelve, or a binary variant of these.
 
     The twelve are read from `folder` (or the folder in MEMLOC_DATA) if there is one, otherwise
-    from the hub. `seed` decides the splits and nothing else. Reuters keeps its one empty text.
+    from the hub. `examples` takes a random sample of this many training examples, in which classes
+    have their usual shares, and at most as many of the other splits. `seed` decides the splits and
+    the sample. Reuters keeps its one empty text.
     """
     lookup("task", name, known_tasks())
+    task = _load_whole(name, folder, seed, cache_dir)
+    return task if examples is None else subsample(task, examples, seed)
+
+
+def _load_whole(
+    name: str, folder: str | Path | None, seed: int, cache_dir: str | Path | None
+) -> Task:
     if name in tiny.SUITE:
         return _load_tiny(name, seed)
     if name in PAPER_TASKS:
-        return _load_paper_task(PAPER_TASKS[name], _folder(folder), seed, cache_dir)
+        cache = None if cache_dir is None else Path(cache_dir)
+        return _load_paper_task(PAPER_TASKS[name], _folder(folder), seed, cache)
     whole = next(n for n in (*tiny.SUITE, *PAPER_TASKS) if binary_name(n) == name)
-    return binarise(load_task(whole, folder=folder, seed=seed, cache_dir=cache_dir))
+    return binarise(_load_whole(whole, folder, seed, cache_dir))
 
 
-def _folder(given: Path | None) -> Path | None:
+def _folder(given: str | Path | None) -> Path | None:
     named = os.environ.get(DATA_VARIABLE)
     if given is None and named:
         return Path(named)

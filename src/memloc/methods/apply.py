@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from memloc import paths
-from memloc.errors import StoreError
+from memloc.errors import SettingsError, StoreError
 from memloc.identity import hashed
-from memloc.methods.base import Kind, Method, find_method, method_names
+from memloc.methods.base import Kind, Method, find_method, method_names, methods
 from memloc.methods.result import Result
 from memloc.progress import tell
 from memloc.protocol import VerdictSettings, preset
@@ -70,11 +70,22 @@ def _look(
     run: Run, kind: Kind, named: Sequence[str], settings: Mapping[str, Any], force: bool
 ) -> Found:
     protocol = preset(run.settings.preset).replace(settings)
+    _refuse_others(settings)
     for name in named:
         find_method(name, kind)
     chosen, skipped = (list(named), {}) if named else runnable(run, method_names(kind))
     found = apply(run, [protocol.method(n) for n in chosen], protocol.verdict, force=force)
     return replace(found, skipped=skipped)
+
+
+def _refuse_others(settings: Mapping[str, Any]) -> None:
+    """Settings that made the weights would be ignored: they stay as they are."""
+    for name in settings:
+        if name.split(".")[0] not in {*methods(), "verdict"}:
+            raise SettingsError(
+                f"{name} cannot be changed for weights that are there: settings of methods and "
+                "verdict.noisy_at_least can."
+            )
 
 
 def apply(
@@ -88,6 +99,7 @@ def apply(
     for method in chosen:
         for weights in method.needs:
             run.require(weights)
+        method.check(run)
     tell(run.noisy.summary())
     results, reused = {}, []
     for method in chosen:

@@ -10,9 +10,9 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from memloc.errors import ModelError, SettingsError, UnknownName, lookup
+from memloc.errors import MemlocError, ModelError, SettingsError, UnknownName, in_words, lookup
 from memloc.methods.result import Result
-from memloc.settings import Settings
+from memloc.settings import Settings, checked
 
 if TYPE_CHECKING:
     from memloc.run import Run
@@ -55,6 +55,9 @@ class Method(Settings, ABC):
     def run(self, run: "Run") -> Result:
         """Look at a run; nothing is written."""
 
+    def check(self, run: "Run") -> None:
+        """Refuse settings that do not fit a run, before any weights are loaded."""
+
     def cost(self, sizes: Sizes) -> float:
         """Seconds that it takes, about."""
         return sizes.depth * sizes.examples * sizes.predict
@@ -80,11 +83,14 @@ def find_method(name: str, kind: Kind | None = None) -> type[Method]:
     """The method called `name`; one that could not be loaded says why."""
     known = {n: m for n, m in methods().items() if kind in {None, m.kind}}
     broken = _theirs().get(name)
-    if isinstance(broken, Exception):
-        raise ModelError(f"Method {name!r} could not be loaded: {broken}.") from broken
+    if isinstance(broken, Exception) and name not in methods():
+        said = str(broken) if isinstance(broken, MemlocError) else in_words(broken)
+        why = said.rstrip(".")
+        raise ModelError(f"Method {name!r} could not be loaded: {why}.") from broken
     if name in methods() and name not in known:
-        other = {"localiser": "`memloc analyse`", "analysis": "`memloc localise`"}
-        raise UnknownName(f"{name} is not a {kind}: use {other[str(kind)]}.")
+        other = {"localiser": "a localiser: use `memloc analyse`"}
+        other["analysis"] = "an analysis: use `memloc localise`"
+        raise UnknownName(f"{name} is not {other[str(kind)]}.")
     return lookup("method" if kind != "analysis" else "analysis", name, known)
 
 
@@ -113,11 +119,22 @@ def _loaded(point: EntryPoint) -> Any:
     """A method's class, or what went wrong: one that does not load must not stop the others."""
     try:
         found = point.load()
+        _check(point, found)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs
         return error
-    if not _is_method(found) or found.name != point.name:
-        return SettingsError(f"{point.value} is not a memloc.Method called {point.name!r}")
     return found
+
+
+def _check(point: EntryPoint, found: Any) -> None:
+    from memloc.protocol import Protocol
+
+    if not _is_method(found) or getattr(found, "name", None) != point.name:
+        raise SettingsError(f"{point.value} is not a memloc.Method called {point.name!r}")
+    if point.name in _ours() or hasattr(Protocol(), point.name):
+        raise SettingsError(f"memloc has something else called {point.name!r}")
+    if not hasattr(found, "needs"):
+        raise SettingsError(f"{point.value} does not say which weights it `needs`")
+    checked(found, {})  # every setting has a default, as presets hold all methods
 
 
 def _is_method(found: Any) -> bool:

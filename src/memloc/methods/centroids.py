@@ -16,7 +16,7 @@ from memloc.methods.positions import KINDS, Positions, check_labels, positions
 from memloc.methods.result import Result
 from memloc.progress import track
 from memloc.settings import ours, paper, published
-from memloc.stats.layer_windows import read_window, window_name
+from memloc.stats.windows import read_window, window_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,6 +73,10 @@ class Centroids(Method):
         about = {"level": LEVEL, "resamples": RESAMPLES, "shuffles": SHUFFLES, "remarks": remarks}
         return Result(self.name, tables, about)
 
+    def check(self, run: "Run") -> None:
+        """Refuse windows that the model does not have."""
+        self.variants(run)
+
     def variants(self, run: "Run") -> dict[str, range | None]:
         """What is looked at, by name: the final weights, and windows of layers swapped in."""
         found: dict[str, range | None] = {PLAIN: None}
@@ -91,7 +95,7 @@ class Centroids(Method):
 
     def variant_vectors(self, run: "Run", window: range | None) -> "Vectors":
         """The vectors of all layers when `window` comes from the reference."""
-        from memloc.training.vectors import vectors_of
+        from memloc.training.predict import vectors_of
 
         if window is None:
             return run.vectors("final", self.last_layer)

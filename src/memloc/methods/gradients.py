@@ -69,7 +69,7 @@ class Gradients(Method):
 
     def _load(self, run: "Run") -> "dict[str, Classifier]":
         """Under "" the memorised weights, under "frozen " those to divide by, where asked for."""
-        from memloc.models.pair import check_pair
+        from memloc.models.check import check_pair
 
         loaded = {"": run.load("memorised")}
         if self.divide_frozen:

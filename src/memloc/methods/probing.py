@@ -58,8 +58,8 @@ class Probing(Method, ProbeSettings):
 
     def _vectors(self, run: "Run") -> "Vectors":
         """(examples, L + 2, width): layers 0..L of the final weights, then layer 1 of θ_F."""
-        from memloc.models.pair import check_pair
-        from memloc.training.vectors import vectors_of
+        from memloc.models.check import check_pair
+        from memloc.training.predict import vectors_of
 
         final, frozen = run.load("final"), run.load("frozen")
         check_pair(final, frozen, "frozen")

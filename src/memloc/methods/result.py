@@ -20,6 +20,7 @@ from memloc.records import (
     write_table,
 )
 from memloc.seeds import generator
+from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import Interval, window_intervals
 from memloc.stats.windows import full_window, normalised, window_matrix
 
@@ -107,20 +108,25 @@ class LayerScores(Result):
         cls,
         method: str,
         weights: FloatArray,
-        ends: tuple[FloatArray, FloatArray],
-        mcog: Interval,
+        ends: tuple[FloatArray, FloatArray] | None = None,
+        mcog: Interval | None = None,
         *,
         tables: "Mapping[str, pd.DataFrame] | None" = None,
         about: dict[str, Any] | None = None,
     ) -> "LayerScores":
-        """From weights (layers,) with the ends of their intervals (NaN: none) and their centre."""
+        """From weights (layers,), with the ends of their intervals and their centre if known.
+
+        Without `ends` there are no intervals (NaN); without `mcog` it is computed.
+        """
         import pandas as pd
 
+        low, high = ends or (np.full(len(weights), np.nan), np.full(len(weights), np.nan))
+        mcog = mcog or Interval(centre_of_gravity(weights), np.nan, np.nan, level=0.95)
         layers = {"layer": np.arange(1, len(weights) + 1), "weight": weights}
         centre = {"mcog": mcog.estimate, "low": mcog.low, "high": mcog.high}
         more = {"level": mcog.level, "dropped": mcog.n_dropped}
         own = {
-            "layers": pd.DataFrame({**layers, "low": ends[0], "high": ends[1]}),
+            "layers": pd.DataFrame({**layers, "low": low, "high": high}),
             "mcog": pd.DataFrame([centre | more]),
         }
         return cls(method, {**own, **(tables or {})}, about or {})

@@ -31,7 +31,7 @@ class Swapping(Method):
     def run(self, run: "Run") -> LayerScores:
         """Which noisy (and clean) labels are lost under every window, and what layers weigh."""
         from memloc.methods.sweep import Sweep
-        from memloc.models.pair import check_pair
+        from memloc.models.check import check_pair
 
         final, reference = run.load("final"), run.load("reference")
         check_pair(final, reference, "reference")

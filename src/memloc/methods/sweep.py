@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from memloc.data.encode import Encoded
-from memloc.models.repeat import Repeater
+from memloc.models.packing import Repeater
 from memloc.models.stack import Prepared, Stack, at_positions
 from memloc.records import IntArray
 from memloc.stats.windows import windows

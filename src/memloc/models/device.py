@@ -3,15 +3,21 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import torch
+from typing import TYPE_CHECKING
 
 from memloc.errors import SettingsError
-from memloc.models.width import NARROW
+
+if TYPE_CHECKING:
+    import torch
+
+NARROW = 256
+"""Below this width a second thread gains nothing (measured), so one is used."""
 
 
-def pick_device(name: str = "auto") -> torch.device:
+def pick_device(name: str = "auto") -> "torch.device":
     """The device called `name`; `auto` takes CUDA, then Apple's, then the CPU."""
+    import torch
+
     there = {
         "cpu": True,
         "cuda": torch.cuda.is_available(),
@@ -28,6 +34,8 @@ def pick_device(name: str = "auto") -> torch.device:
 @contextmanager
 def suitable_threads(width: int) -> Iterator[int]:
     """As many threads as a model of this width can use; put back on exit."""
+    import torch
+
     before = torch.get_num_threads()
     wanted = 1 if width < NARROW else min(before, os.cpu_count() or 1)
     torch.set_num_threads(wanted)

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from memloc.errors import MemlocError, ModelError, in_words
 from memloc.models import tiny
-from memloc.models.places import checkpoint_folder, no_such_model, source_of
+from memloc.models.known import checkpoint_folder, no_such_model, source_of
 from memloc.models.refuse import refuse_no_numbers, setting
 from memloc.models.stack import Stack
 from memloc.seeds import torch_seeded
@@ -204,6 +204,11 @@ def _settle_padding(name: str, model: Any, tokenizer: Any) -> None:
         raise ModelError(
             f"{name} has no tokenizer, or one without words: save the model's own into the same "
             "folder (`tokenizer.save_pretrained(...)`)."
+        )
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ModelError(
+            f"{name}: model_max_length of its tokenizer is {tokenizer.model_max_length!r}, not a "
+            "number; correct it in tokenizer_config.json."
         )
     if tokenizer.pad_token is None:
         # Which token pads does not matter: it is masked, and the readout goes by the mask.

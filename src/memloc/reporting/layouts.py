@@ -13,12 +13,11 @@ from memloc.reporting.means import (
     bootstrap_ends,
     counted_events,
     over_seeds,
-    wilson_ends,
 )
 from memloc.reporting.pretraining import layer_parameters, pretraining, rounded
 from memloc.seeds import generator
 from memloc.stats.agreement import FEWEST_GROUPS
-from memloc.stats.intervals import bootstrap_counts
+from memloc.stats.intervals import bootstrap_counts, wilson
 from memloc.stats.planted import distances, mean_scores
 
 NO_INTERVAL = f"No interval: fewer than {FEWEST_GROUPS} tasks."
@@ -109,9 +108,9 @@ def scores(tidy: pd.DataFrame) -> pd.DataFrame:
 def table_4(tidy: pd.DataFrame) -> pd.DataFrame:
     """A column a model and norm, a row a choice of steps."""
     steps = ["subtract_clean", "divide_frozen"]
-    ends = wilson_ends(*(tidy[n].to_numpy(np.float64) for n in ("accuracy", "plants")))
+    found = wilson(*(tidy[n].to_numpy(np.float64) for n in ("accuracy", "plants")))
     named = tidy.assign(column=tidy["model"] + " " + tidy["norm"])
-    named["text"] = estimates(tidy["accuracy"], *ends)
+    named["text"] = estimates(tidy["accuracy"], found.low, found.high)
     wide = named.pivot(index=steps, columns="column", values="text").reset_index()
     wide[steps] = wide[steps].map(lambda on: "yes" if on else "no")
     names = {"subtract_clean": "subtracting clean", "divide_frozen": "normalising frozen"}
@@ -215,12 +214,12 @@ def _a_column_each(found: pd.DataFrame, columns: str, texts: list[str]) -> pd.Da
 
 def runs(tidy: pd.DataFrame) -> pd.DataFrame:
     """The columns that a person looks for first."""
-    ends = wilson_ends(
-        *(tidy[n].to_numpy(np.float64) for n in ("validation_accuracy", "validation"))
-    )
+    unseen = (tidy[n].to_numpy(np.float64) for n in ("validation_accuracy", "validation"))
+    found = wilson(*unseen)
+    accuracies = estimates(tidy["validation_accuracy"], found.low, found.high)
     shown = ["task", "model", "seed", "train", "noisy", "memorised", "noisy_accuracy"]
     shown += ["clean_accuracy", "reference_accuracy", "validation_accuracy", "preset"]
-    return tidy.assign(validation_accuracy=estimates(tidy["validation_accuracy"], *ends))[shown]
+    return tidy.assign(validation_accuracy=accuracies)[shown]
 
 
 def matrix(tidy: pd.DataFrame) -> pd.DataFrame:

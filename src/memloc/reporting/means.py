@@ -1,7 +1,6 @@
 """Means over seeds, models and methods, each with an interval."""
 
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -15,8 +14,6 @@ from memloc.stats.windows import window_matrix
 RESAMPLES = 1000
 UNDONE = 0.9
 """Share of the memorised labels that counts as undone."""
-Z = NormalDist().inv_cdf(0.975)
-"""Ends of an interval of 95 %, in standard errors."""
 
 
 def over_seeds(
@@ -110,10 +107,3 @@ def bootstrap_ends(
     counts = bootstrap_counts(n_groups, RESAMPLES, rng)[:, place]
     low, high = np.quantile((counts @ values) / counts.sum(1), [0.025, 0.975])
     return float(low), float(high)
-
-
-def wilson_ends(shares: FloatArray, n: FloatArray | float) -> tuple[FloatArray, FloatArray]:
-    """Ends of the 95 % Wilson intervals of `shares` (m,) of `n` trials each; NaN where they are."""
-    centre = (shares + Z**2 / (2 * n)) / (1 + Z**2 / n)
-    half = Z / (1 + Z**2 / n) * np.sqrt(shares * (1 - shares) / n + Z**2 / (4 * n**2))
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)

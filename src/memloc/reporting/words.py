@@ -40,9 +40,10 @@ def _finding(scores: LayerScores) -> str:
     mcog, depth = scores.mcog, scores.depth
     if math.isnan(mcog.estimate):
         return f"{scores.method}: no layer stands out, so there is no centre of gravity."
+    sure = f" ({mcog.level:.0%} interval {mcog.low:.1f} to {mcog.high:.1f})"
     parts = [
         f"{scores.method}: the centre of gravity is layer {mcog.estimate:.1f} of {depth}"
-        f" ({mcog.level:.0%} interval {mcog.low:.1f} to {mcog.high:.1f})",
+        + ("" if math.isnan(mcog.low) else sure),
         f"layer {int(np.argmax(scores.weights)) + 1} matters most",
     ]
     if scores.outcomes is not None:

@@ -11,7 +11,7 @@ from memloc.protocol import Protocol
 from memloc.records import NoisyTask, Task
 from memloc.request import requested
 from memloc.run import WEIGHTS, Run
-from memloc.stats.layer_windows import read_window
+from memloc.stats.windows import read_window
 from memloc.study.plan import Plan, Step
 from memloc.study.plants import make_null, make_plant
 from memloc.study.tasks import data_folder, load_study_task

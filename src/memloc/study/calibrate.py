@@ -18,10 +18,9 @@ import transformers
 from memloc.data.encode import Encoded
 from memloc.errors import MemlocError
 from memloc.methods.probing import Probing
-from memloc.models.device import pick_device, suitable_threads
+from memloc.models.device import NARROW, pick_device, suitable_threads
 from memloc.models.load import Classifier
 from memloc.models.stack import Stack
-from memloc.models.width import NARROW
 from memloc.progress import hidden
 from memloc.protocol import FineTuneSettings, Protocol
 from memloc.records import NoisyTask, Task

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from memloc.errors import StoreError
 from memloc.lock import STUDY, Lock
-from memloc.models.width import NARROW
+from memloc.models.device import NARROW
 from memloc.study.estimate import Estimate, critical_path
 from memloc.study.plan import Plan, Step
 from memloc.study.records import State, Store, current_identity

@@ -10,7 +10,7 @@ from memloc.methods.base import find_method
 from memloc.protocol import MEMORISED_ONLY
 from memloc.run import WEIGHTS
 from memloc.settings import Settings
-from memloc.stats.layer_windows import window_name as name_of
+from memloc.stats.windows import window_name as name_of
 from memloc.study.asked import Asked, asked_run, asked_runs, protocol_for, runs_there
 from memloc.study.checks import check_names
 from memloc.study.config import ControlBlock, StudyFile

@@ -9,10 +9,9 @@ from typing import Any
 from memloc.errors import ModelError, SettingsError
 from memloc.identity import hash_checkpoint
 from memloc.models import tiny
-from memloc.models.known import known_models
-from memloc.models.places import no_such_model, source_of
+from memloc.models.known import known_models, no_such_model, source_of
 from memloc.protocol import Protocol
-from memloc.stats.layer_windows import check_windows, every_window, read_window, usual_windows
+from memloc.stats.windows import check_windows, every_window, read_window, usual_windows
 from memloc.study.config import ControlBlock
 
 

@@ -53,7 +53,9 @@ def load_study_task(file: StudyFile, name: str, seed: int) -> Task | NoisyTask:
 def _load_own(file: StudyFile, name: str, own: DataFile, seed: int) -> Task | NoisyTask:
     unseen = None if own.held_out is None else file.file_of(own.held_out)
     columns = own.model_dump(include=COLUMNS)
-    return load_csv(file.file_of(own.file), **columns, held_out=unseen, seed=seed, name=name)
+    path = file.file_of(own.file)
+    found: Task | NoisyTask = load_csv(path, **columns, held_out=unseen, seed=seed, name=name)
+    return found
 
 
 def training_examples(file: StudyFile, task: str) -> int:

@@ -10,6 +10,7 @@ from sklearn.metrics import f1_score
 from torch import nn
 
 from memloc.data.encode import Encoded, encode, sorted_batches
+from memloc.models.hidden import LastLayer, Vectors, readout_vectors
 from memloc.models.load import Classifier
 from memloc.models.stack import Batch, Stack, undropped
 from memloc.records import Examples, IntArray, NoisyLabels
@@ -71,3 +72,19 @@ def accuracies(predicted: IntArray, trained_on: IntArray, noisy: NoisyLabels) ->
         "clean_accuracy": float(hit[~noisy.is_noisy].mean()),
         "noisy_as_original": float((predicted == noisy.original)[noisy.is_noisy].mean()),
     }
+
+
+def vectors_of(
+    stack: Stack,
+    encoded: Encoded,
+    *,
+    last_layer: LastLayer = "block output",
+    up_to: int | None = None,
+) -> Vectors:
+    """One vector per text and layer 0..L (or 0..`up_to`), in the order of the texts."""
+    batches = (
+        (rows, to_batch(encoded, rows, stack.device))
+        for rows in length_batches(stack, encoded.lengths)
+    )
+    with evaluating(stack.model):
+        return readout_vectors(stack, batches, len(encoded), last_layer=last_layer, up_to=up_to)

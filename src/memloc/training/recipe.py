@@ -37,7 +37,7 @@ from memloc.records import (
 )
 from memloc.request import request
 from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
-from memloc.stats.layer_windows import check_windows
+from memloc.stats.windows import check_windows
 from memloc.training.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
 from memloc.training.gathering import Parameters, merged
 from memloc.training.loop import (
@@ -50,8 +50,14 @@ from memloc.training.loop import (
     train_epoch,
 )
 from memloc.training.planting import Learner, Plant, share_body, two_objectives
-from memloc.training.predict import accuracies, encode_for, evaluating, predict, to_batch
-from memloc.training.vectors import vectors_of
+from memloc.training.predict import (
+    accuracies,
+    encode_for,
+    evaluating,
+    predict,
+    to_batch,
+    vectors_of,
+)
 
 AUXILIARY = "auxiliary"
 """The name of the objective that trains beside a planted one."""

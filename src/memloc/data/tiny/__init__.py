@@ -8,18 +8,17 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 from numpy.random import Generator
 
 from memloc.data.tiny import lexicon
-from memloc.data.tiny.documents import document
 from memloc.data.tiny.tasks import SUITE, TinyTask
 from memloc.errors import lookup
 
-__all__ = ["DEFAULT_SIZES", "SUITE", "TinyTask", "corpus", "generate", "vocabulary"]
+__all__ = ["DEFAULT_SIZES", "SUITE", "TinyTask", "generate", "vocabulary"]
 
 Split = tuple[list[tuple[str, ...]], list[int]]
 
@@ -36,16 +35,9 @@ def generate(
     task = lookup("embedded task", name, SUITE)
     taken: set[tuple[str, ...]] = set()
     return {
-        split: _split(task, _generator(name, split, seed=seed), split != "train", size, taken)
+        split: _split(task, generator_of(name, split, seed=seed), split != "train", size, taken)
         for split, size in sizes.items()
     }
-
-
-def corpus(seed: int, n_documents: int) -> Iterator[list[str]]:
-    """Documents for pre-training, each a list of sentences."""
-    rng = _generator("corpus", seed=seed)
-    for _ in range(n_documents):
-        yield document(rng)
 
 
 def vocabulary() -> list[str]:
@@ -74,7 +66,7 @@ def _split(
     return texts, labels
 
 
-def _generator(*names: str, seed: int) -> Generator:
+def generator_of(*names: str, seed: int) -> Generator:
     """A generator of its own for each name and seed, the same on every platform."""
     digest = hashlib.sha256("/".join(names).encode()).digest()
     entropy = [seed, int.from_bytes(digest[:8], "big")]

@@ -1,0 +1,55 @@
+"""Runs to look at: one that memorised, one of three classes, and quick ones of any depth."""
+
+import shutil
+
+import pytest
+
+from memloc.run import Run
+from memloc.training.recipe import Recipe, train_run
+from tasks_support import fast_protocol, make_task
+
+
+@pytest.fixture(scope="session")
+def memorised_folder(tmp_path_factory, tiny_model):
+    """The folder of a run that memorised, with all weights; not to be changed."""
+    model = str(tiny_model("opt", depth=3, dropout=0.1))
+    protocol = fast_protocol(finetune__near_ceiling=0.9)
+    recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
+    run = train_run(recipe, tmp_path_factory.mktemp("runs") / "run")
+    assert run.verdict(0.95).memorised
+    return run.folder
+
+
+@pytest.fixture
+def memorised_run(memorised_folder, tmp_path):
+    """A copy of that run without any result."""
+    return Run.open(shutil.copytree(memorised_folder, tmp_path / "memorised"), "cpu")
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, tiny_model):
+    """`trained("bert", depth=24, epochs=1)`: the folder of a run, made once; not to be changed."""
+    made = {}
+
+    def make(family="opt", depth=4, epochs=20):
+        key = (family, depth, epochs)
+        if key not in made:
+            model = str(tiny_model(family, depth=depth, dropout=0.1))
+            protocol = fast_protocol(finetune__learning_rate=5e-3, finetune__epochs=epochs)
+            recipe = Recipe(model, make_task(60, n_classes=3), 1, protocol, device="cpu")
+            folder = tmp_path_factory.mktemp("runs") / f"{family}-{depth}-{epochs}"
+            made[key] = train_run(recipe, folder, ["final", "reference"]).folder
+        return made[key]
+
+    return make
+
+
+@pytest.fixture
+def run_folder(trained, tmp_path):
+    """A copy of the run of three classes, which memorised."""
+    return shutil.copytree(trained(), tmp_path / "run")
+
+
+@pytest.fixture
+def run(run_folder):
+    return Run.open(run_folder, "cpu")

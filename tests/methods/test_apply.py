@@ -1,0 +1,349 @@
+"""A run through all methods: what is checked first, what is kept, what is used again."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from memloc import paths
+from memloc.adoption import adopt
+from memloc.errors import SettingsError, StoreError, TrainingError, UnknownName
+from memloc.methods.apply import analyse, apply, localise, result_identity, runnable, stored
+from memloc.methods.base import method_names
+from memloc.methods.centroids import Centroids
+from memloc.methods.gradients import Gradients
+from memloc.methods.result import LayerScores, Result
+from memloc.methods.swapping import Swapping
+from memloc.progress import telling
+from memloc.protocol import VerdictSettings
+from memloc.records import read_json, write_json
+from memloc.request import requested
+from memloc.run import Run
+from memloc.training.recipe import Recipe, train_run
+from support import PAPER_FAMILIES
+from tasks_support import QUICK, fast_protocol, make_task
+
+LOCALISERS = ("swapping", "retraining", "gradients", "probing")
+ANALYSES = ("centroids", "label_probes", "generalisation")
+
+
+@pytest.fixture(scope="module")
+def localised(memorised_folder, tmp_path_factory):
+    folder = shutil.copytree(memorised_folder, tmp_path_factory.mktemp("localised") / "run")
+    return localise(folder, settings=QUICK, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def analysed(trained, tmp_path_factory):
+    folder = shutil.copytree(trained(), tmp_path_factory.mktemp("analysed") / "run")
+    return analyse(folder, settings=QUICK, device="cpu")
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The names of the methods that are run, not read."""
+    from memloc.methods import apply as module
+
+    seen, real = [], module._made
+
+    def watched(run, method, verdict):
+        seen.append(method.name)
+        return real(run, method, verdict)
+
+    monkeypatch.setattr(module, "_made", watched)
+    return seen
+
+
+def test_all_localisers_score_every_layer_of_a_run(localised):
+    assert tuple(localised.results) == LOCALISERS
+    assert localised.skipped == {}
+    assert localised.reused == ()
+    for method, scores in localised.results.items():
+        assert scores.method == method
+        assert scores.weights.shape == (3,)
+        assert np.isfinite(scores.weights).all()
+        read = Result.read(localised.folder / method)
+        assert isinstance(read, LayerScores)
+        assert read.about == scores.about
+        assert scores.about["final_noisy_accuracy"] >= 0.95
+        assert scores.about["forced"] is False
+
+
+def test_all_analyses_are_made_and_kept(analysed):
+    assert tuple(analysed.results) == ANALYSES
+    for name in ANALYSES:
+        read = Result.read(analysed.folder / name)
+        assert read.method == name
+        assert read.about == analysed[name].about
+        assert read.about["forced"] is False
+        assert list(read.tables) == list(analysed[name].tables)
+        for table, frame in analysed[name].tables.items():
+            pd.testing.assert_frame_equal(read[table], frame)
+
+
+def test_a_result_says_what_it_was_made_of(localised, memorised_folder):
+    about = localised["gradients"].about
+    run = Run.open(memorised_folder)
+    assert about["run"] == run.name
+    assert about["settings"] == Gradients().model_dump(mode="json")
+    assert about["inputs"] == run.identity(["memorised", "frozen"])
+    assert about["identity"] == result_identity(run, Gradients())
+    assert about["command"] == ""
+
+
+def test_a_result_says_which_command_asked_for_it(memorised_run):
+    with requested(["localise", "a run"]):
+        found = localise(memorised_run, ["swapping"])
+    assert found["swapping"].about["command"] == "memloc localise 'a run'"
+
+
+@pytest.mark.parametrize(("family", "depth"), [("bert", 6), ("gpt_neox", 12), ("opt", 24)])
+def test_models_of_any_depth_can_be_analysed(trained, tmp_path, family, depth):
+    folder = shutil.copytree(trained(family, depth=depth, epochs=1), tmp_path / "run")
+    names = ["centroids", "label_probes"]
+    found = analyse(folder, names, settings=QUICK, force=True, device="cpu")
+    layers = found["centroids"]["layers"]
+    assert sorted(layers["layer"].unique()) == list(range(depth + 1))
+    # BERT's first token is the same in every text.
+    assert layers.loc[layers["layer"] == 0, "mean"].isna().all() == (family == "bert")
+    assert layers.loc[layers["layer"] > 0, "mean"].notna().all()
+    assert found["label_probes"]["layers"]["layer"].max() == depth
+    for name in names:
+        event = found[name]["events"]["layer"].dropna()
+        assert event.between(1, depth).all()
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_swapping_all_layers_and_the_rest_gives_the_reference(family, tiny_model, tmp_path):
+    from memloc.training.predict import predict
+
+    model = str(tiny_model(family, depth=2))
+    recipe = Recipe(model, make_task(), 1, fast_protocol(), device="cpu")
+    run = train_run(recipe, tmp_path / "run", ["final", "reference"])
+    final, reference = run.load("final"), run.load("reference")
+    final.model.load_state_dict(reference.model.state_dict())
+    encoded = run.encode(final)
+    assert np.array_equal(predict(final.stack, encoded), predict(reference.stack, encoded))
+
+
+def test_what_is_there_is_not_computed_again(memorised_run, computed):
+    first = localise(memorised_run, ["swapping"])
+    again = localise(memorised_run.folder, ["swapping"], device="cpu")
+    assert computed == ["swapping"]
+    assert (first.reused, again.reused) == ((), ("swapping",))
+    assert again["swapping"].about == first["swapping"].about
+    for name, table in first["swapping"].tables.items():
+        pd.testing.assert_frame_equal(again["swapping"][name], table)
+
+
+def test_whoever_listens_is_told_what_is_used_again(memorised_run):
+    localise(memorised_run, ["swapping"])
+    told = []
+    with telling(told.append):
+        localise(memorised_run, ["swapping"])
+    assert told[0].startswith("6 noisy of 48 examples")
+    assert told[1] == f"{memorised_run.name}: swapping was stored before and is used again."
+
+
+def test_another_setting_of_the_method_makes_it_anew_and_replaces_it(memorised_run, computed):
+    localise(memorised_run, ["swapping"])
+    other = localise(memorised_run, ["swapping"], settings={"swapping.clean_examples": 3})
+    assert computed == ["swapping", "swapping"]
+    assert other["swapping"].about["settings"]["clean_examples"] == 3
+    kept = Result.read(paths.result(memorised_run.folder, "swapping"))
+    assert len(kept.outcomes.clean_rows) == 3
+    localise(memorised_run, ["swapping"])
+    assert computed == ["swapping"] * 3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"gradients.norm": "L2", "probing.epochs": 7, "label_probes.margin": 0.2},
+        {"verdict.noisy_at_least": 0.5},
+        {"swapping.normalise": True},
+    ],
+    ids=["other-methods", "verdict", "the-default"],
+)
+def test_settings_of_other_methods_disturb_no_result(memorised_run, computed, settings):
+    localise(memorised_run, ["swapping"])
+    assert localise(memorised_run, ["swapping"], settings=settings).reused == ("swapping",)
+    assert computed == ["swapping"]
+
+
+def test_weights_that_a_method_takes_where_they_are_make_a_difference(run, computed):
+    """Centroids use the reference, but do not need it."""
+    hidden = run.folder / "elsewhere"
+    run.path("reference").rename(hidden)
+    apply(run, [Centroids()], VerdictSettings())
+    hidden.rename(run.path("reference"))
+    found = apply(run, [Centroids()], VerdictSettings())
+    assert computed == ["centroids"] * 2
+    assert set(found["centroids"]["events"]["variant"]) == {"plain", "bottom", "top"}
+
+
+@pytest.mark.parametrize("what", ["data", "seed", "epochs"])
+def test_a_result_of_another_run_is_not_used(memorised_run, computed, what):
+    localise(memorised_run, ["swapping"])
+    record = memorised_run.record
+    changed = {
+        "data": {"task": record.task.replace({"hash": "other"})},
+        "seed": {"seed": 7},
+        "epochs": {"settings": record.settings.replace({"finetune.epochs": 99})},
+    }[what]
+    localise(memorised_run.note(**changed), ["swapping"])
+    assert computed == ["swapping"] * 2
+
+
+@pytest.mark.parametrize(
+    ("method", "again"), [("swapping", ["swapping"]), ("gradients", ["gradients"] * 2)]
+)
+def test_when_memorised_weights_are_kept_decides_for_those_who_look_at_them(
+    memorised_run, computed, method, again
+):
+    localise(memorised_run, [method])
+    settings = memorised_run.settings.replace({"finetune.near_ceiling": 0.91})
+    localise(memorised_run.note(settings=settings), [method])
+    assert computed == again
+
+
+def test_nothing_stored_is_none(memorised_run):
+    assert stored(memorised_run, Swapping()) is None
+    made = localise(memorised_run, ["swapping"])
+    assert stored(memorised_run, Swapping()).about == made["swapping"].about
+    assert stored(memorised_run, Swapping(normalise=False)) is None
+
+
+def test_results_do_not_depend_on_what_was_computed_before(analysed, run):
+    alone = analyse(run, ["label_probes"], settings=QUICK)
+    one, other = (a["label_probes"]["layers"] for a in (alone, analysed))
+    np.testing.assert_array_equal(one["f1"], other["f1"])
+
+
+def test_a_run_that_did_not_memorise_is_refused_and_marked_when_forced(tiny_model, tmp_path):
+    model = str(tiny_model("bert", depth=2))
+    recipe = Recipe(model, make_task(), 1, fast_protocol(finetune__epochs=1), device="cpu")
+    run = train_run(recipe, tmp_path / "run", ["final", "reference"])
+    for look, name in ((localise, "swapping"), (analyse, "centroids")):
+        with pytest.raises(TrainingError, match="not memorised"):
+            look(run, [name])
+        found = look(run, [name], force=True)[name]
+        assert found.about["forced"] is True
+        assert found.about["final_noisy_accuracy"] < 0.95
+
+
+def test_how_much_must_be_memorised_is_a_setting(memorised_run):
+    final = memorised_run.record.final.replace({"noisy": 0.9})
+    run = memorised_run.note(final=final)
+    with pytest.raises(TrainingError, match=r"90\.0% of the noisy labels, and 95% are needed"):
+        localise(run, ["swapping"])
+    found = localise(run, ["swapping"], settings={"verdict.noisy_at_least": 0.9})
+    assert found["swapping"].about["forced"] is False
+
+
+def test_a_run_that_is_not_finished_is_refused(memorised_run):
+    with pytest.raises(StoreError, match="has no final weights yet: finish `memloc train`"):
+        localise(memorised_run.note(final=None), ["swapping"])
+
+
+def test_missing_weights_are_named_before_anything_is_computed(run, computed):
+    shutil.rmtree(run.path("reference"))
+    with pytest.raises(StoreError, match="no reference weights: `memloc train`"):
+        apply(run, [Centroids(), Swapping()], VerdictSettings())
+    assert computed == []
+    assert not (run.folder / paths.RESULTS).exists()
+
+
+def test_missing_memorised_weights_say_why(tiny_model, tmp_path):
+    model = str(tiny_model("bert", depth=2))
+    recipe = Recipe(model, make_task(), 1, fast_protocol(finetune__epochs=1), device="cpu")
+    run = train_run(recipe, tmp_path / "run", ["final", "frozen"])
+    with pytest.raises(StoreError, match=r"no memorised weights.*no epoch had a training accuracy"):
+        localise(run, ["gradients"], force=True)
+
+
+def test_methods_without_their_weights_are_skipped_and_say_which(run, computed):
+    found = localise(run)
+    assert list(found.results) == computed == ["swapping", "retraining"]
+    assert found.skipped == {
+        "gradients": "needs memorised and frozen weights",
+        "probing": "needs frozen weights",
+    }
+
+
+def test_where_no_method_can_run_the_reasons_are_told(run):
+    for weights in ("final", "reference"):
+        shutil.rmtree(run.path(weights))
+    with pytest.raises(StoreError, match=r"No method can run on .*: swapping needs final and ref"):
+        runnable(run, method_names("localiser"))
+
+
+def test_unknown_methods_and_methods_of_the_other_kind_are_refused(memorised_run):
+    with pytest.raises(UnknownName, match="Did you mean 'swapping'"):
+        localise(memorised_run, ["swaping"])
+    with pytest.raises(UnknownName, match="Did you mean 'centroids'"):
+        analyse(memorised_run, ["centroid"])
+    with pytest.raises(UnknownName, match="centroids is not a localiser: use `memloc analyse`"):
+        localise(memorised_run, ["centroids"])
+    with pytest.raises(UnknownName, match="swapping is not an analysis: use `memloc localise`"):
+        analyse(memorised_run, ["swapping"])
+
+
+@pytest.mark.parametrize("look", [localise, analyse])
+def test_settings_that_made_the_weights_cannot_be_changed(memorised_run, look):
+    with pytest.raises(SettingsError, match=r"finetune\.epochs cannot be changed"):
+        look(memorised_run, settings={"finetune.epochs": 3})
+    with pytest.raises(UnknownName, match=r"Did you mean 'swapping\.normalise'"):
+        look(memorised_run, settings={"swapping.normalize": True})
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path):
+    for look in (localise, analyse):
+        with pytest.raises(StoreError, match="is not a run"):
+            look(tmp_path)
+
+
+def test_a_damaged_result_is_named(memorised_run):
+    localise(memorised_run, ["swapping"])
+    path = paths.result(memorised_run.folder, "swapping") / paths.ABOUT
+    write_json(path, {k: v for k, v in read_json(path).items() if k != "tables"})
+    with pytest.raises(StoreError, match="is damaged: delete it and run the method again"):
+        localise(memorised_run, ["swapping"])
+
+
+@pytest.fixture
+def adopted(memorised_run, write_data, tmp_path):
+    """A run of checkpoints that are elsewhere."""
+    places = {
+        name: shutil.copytree(memorised_run.path(name), tmp_path / f"my-{name}")
+        for name in ("final", "reference")
+    }
+    return adopt(
+        tmp_path / "adopted", data=write_data(memorised_run), original="original", **places
+    )
+
+
+def test_adopted_weights_whose_files_changed_are_refused(adopted, memorised_run, computed):
+    weights = adopted.path("reference") / "model.safetensors"
+    shutil.copy(memorised_run.path("frozen") / "model.safetensors", weights)
+    with pytest.raises(StoreError, match=r"The reference weights at .* have changed since"):
+        localise(adopted, ["swapping"])
+
+
+def test_nor_is_a_result_of_changed_files_used_again(adopted, memorised_run):
+    localise(adopted, ["swapping"])
+    weights = adopted.path("reference") / "model.safetensors"
+    shutil.copy(memorised_run.path("frozen") / "model.safetensors", weights)
+    with pytest.raises(StoreError, match=r"have changed since .* adopt them into another folder"):
+        localise(adopted, ["swapping"])
+
+
+def test_adopted_weights_that_are_gone_are_missing_weights(adopted, computed):
+    apply(adopted, [Centroids()], VerdictSettings())
+    shutil.rmtree(adopted.path("reference"))
+    found = apply(adopted, [Centroids()], VerdictSettings())
+    assert set(found["centroids"]["events"]["variant"]) == {"plain"}
+    assert computed == ["centroids"] * 2
+    with pytest.raises(StoreError, match=r"no reference weights: .*--reference"):
+        localise(adopted, ["swapping"])

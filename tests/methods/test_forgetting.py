@@ -1,0 +1,136 @@
+"""Sums of gradients in batches beside gradients of one example at a time, and the batches."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memloc.methods import forgetting
+from memloc.methods.forgetting import Data, Sums, cheapest_batches, measure
+from memloc.methods.gradients import Gradients
+from run_support import DEPTH, make_classifier, one_at_a_time, random_run
+from support import PAPER_FAMILIES
+
+
+def measured(run, weights="memorised", loaded=None, **settings):
+    """Norms, and those without each group, as the method has them measured."""
+    method = Gradients(**settings)
+    loaded = loaded or run.load(weights)
+    groups, _ = method.groups(run, loaded.stack)
+    data = Data(run.encode(loaded), torch.from_numpy(run.noisy.assigned), method)
+    return measure(loaded.stack, data, groups)
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize("cap", [1, 40])
+def test_the_size_of_batches_does_not_matter(tmp_path, monkeypatch, family, cap):
+    run = random_run(tmp_path, family)
+    expected, left_out = measured(run)
+    monkeypatch.setattr(forgetting, "TOKENS_PER_BATCH", cap)
+    found, without = measured(run)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5)
+    np.testing.assert_allclose(without, left_out, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_every_parameter_of_a_block_counts_and_no_other(tmp_path, family):
+    run = random_run(tmp_path, family)
+    norms, _ = measured(run)
+    noisy, _ = one_at_a_time(run, "memorised")
+    for layer, block in enumerate(noisy):
+        squares = [float(g.double().square().sum()) for g in block]
+        assert norms["L2 noisy"][layer] ** 2 == pytest.approx(sum(squares), rel=1e-5)
+        # Keys' biases change nothing (softmax); norms and all others do.
+        assert sum(square > 1e-12 * sum(squares) for square in squares) >= len(squares) - 1
+
+
+def test_the_model_is_left_as_it_was(tmp_path):
+    loaded = make_classifier("gpt_neo")
+    before = {n: v.clone() for n, v in loaded.model.state_dict().items()}
+    measured(random_run(tmp_path), loaded=loaded)
+    assert all(torch.equal(before[n], v) for n, v in loaded.model.state_dict().items())
+    assert all(p.requires_grad and p.grad is None for p in loaded.model.parameters())
+    assert not loaded.model.training
+
+
+def test_dropout_is_off(tmp_path):
+    with_dropout, without = (
+        measured(random_run(tmp_path, "gpt_neo", dropout=d))[0] for d in (0.5, 0.0)
+    )
+    np.testing.assert_array_equal(with_dropout["L1 difference"], without["L1 difference"])
+
+
+def test_each_group_is_left_out_once(tmp_path):
+    norms, left_out = measured(random_run(tmp_path), interval_groups=4, norm="L2")
+    assert left_out.shape == (4, DEPTH)
+    assert len(np.unique(left_out[:, 0])) == 4
+    assert set(norms) == {f"{n} {k}" for n in ("L1", "L2") for k in KINDS}
+    _, nothing = measured(random_run(tmp_path), interval_groups=0)
+    assert nothing.shape == (0, DEPTH)
+
+
+KINDS = ("noisy", "clean", "difference")
+
+
+def test_sums_become_means_and_examples_can_be_taken_back():
+    one = Sums(torch.tensor([2.0, 4.0, 6.0]), torch.tensor([1.0, 1.0, 5.0]), 2, 1)
+    other = Sums(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([3.0, 1.0, 1.0]), 1, 3)
+    both = one.plus(other)
+    assert both.mean("noisy").tolist() == [1, 2, 3]
+    assert both.mean("clean").tolist() == [1, 0.5, 1.5]
+    assert both.mean("difference").tolist() == [0, 1.5, 1.5]
+    back = both.plus(other, -1)
+    assert (back.noisy.tolist(), back.clean.tolist()) == ([2, 4, 6], [1, 1, 5])
+    assert (back.n_noisy, back.n_clean) == (2, 1)
+    first, second = both.split([1, 2])
+    assert first.mean("noisy").tolist() == [1]
+    assert second.mean("noisy").tolist() == [2, 3]
+
+
+def cost(lengths, batches, per_batch):
+    return sum(per_batch + len(rows) * max(1, lengths[rows].max()) for rows in batches)
+
+
+def all_ways(lengths, most):
+    """Every way to cut the texts, longest first, into batches that may be so large."""
+    order = np.argsort(-lengths, kind="stable")
+    for n in range(len(order)):
+        for cuts in combinations(range(1, len(order)), n):
+            batches = np.split(order, cuts)
+            if all(len(b) == 1 or len(b) * max(1, lengths[b].max()) <= most for b in batches):
+                yield batches
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=7).map(np.array),
+    st.integers(0, 30),
+    st.integers(1, 40),
+)
+def test_no_other_way_to_cut_costs_less(lengths, per_batch, most):
+    found = cheapest_batches(lengths, per_batch, most)
+    assert sorted(np.concatenate(found)) == list(range(len(lengths)))
+    ways = [cost(lengths, way, per_batch) for way in all_ways(lengths, most)]
+    assert cost(lengths, found, per_batch) == min(ways)
+    for rows in found:
+        assert len(rows) == 1 or len(rows) * max(1, lengths[rows].max()) <= most
+
+
+@pytest.mark.parametrize(
+    ("per_batch", "expected"), [(5, [[1], [2, 3, 0, 4]]), (100, [[1, 2, 3, 0, 4]])]
+)
+def test_where_batches_are_dear_texts_are_padded(per_batch, expected):
+    found = cheapest_batches(np.array([2, 9, 4, 4, 2]), per_batch, 1000)
+    assert [rows.tolist() for rows in found] == expected
+
+
+def test_where_batches_cost_nothing_no_text_is_padded():
+    lengths = np.array([2, 9, 4, 4, 2])
+    assert all(np.ptp(lengths[rows]) == 0 for rows in cheapest_batches(lengths, 0, 1000))
+
+
+def test_of_nothing_there_are_no_batches():
+    assert cheapest_batches(np.array([], dtype=np.int64), 1, 1) == []

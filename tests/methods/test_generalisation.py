@@ -1,0 +1,222 @@
+"""The generalisation score against hand counts, and its trainings one by one."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.special import softmax
+
+from memloc.errors import StoreError
+from memloc.methods import generalisation as module
+from memloc.methods.base import Sizes
+from memloc.methods.generalisation import (
+    Generalisation,
+    Half,
+    examples_table,
+    generalised,
+    half_of,
+    probability_of,
+    summary,
+    train_half,
+    validation_score,
+)
+from memloc.run import Run, at_the_end
+
+METHOD = Generalisation(models=3, epochs=1, learning_rate=1e-2)
+
+
+def make_half(trained, probability):
+    return Half(np.array(trained, bool), np.array(probability), np.array(probability) > 0.5)
+
+
+HALVES = [
+    make_half([1, 1, 0, 0], [0.9, 0.8, 0.3, 0.6]),
+    make_half([1, 0, 1, 0], [0.7, 0.2, 0.9, 0.5]),
+    make_half([0, 1, 1, 0], [0.4, 0.6, 0.7, 0.1]),
+]
+
+
+def test_a_toy_table_by_hand():
+    found = examples_table(HALVES, np.array([False, True, True, False]))
+    np.testing.assert_allclose(found["trained"], [0.8, 0.7, 0.8, np.nan])
+    np.testing.assert_allclose(found["held_out"], [0.4, 0.2, 0.3, 0.4])
+    np.testing.assert_allclose(found["counterfactual"], [0.4, 0.5, 0.5, np.nan])
+    assert found["n_trained"].tolist() == [2, 2, 2, 0]
+    assert found["n_held_out"].tolist() == [1, 1, 1, 3]
+
+
+@pytest.mark.parametrize(("classes", "score", "clean"), [(2, 0, 0), (3, 0.5, 1), (4, 0.75, 1)])
+def test_the_score_is_the_share_above_one_over_classes(classes, score, clean):
+    examples = examples_table(HALVES, np.array([False, True, True, False]))
+    row = summary(examples, np.array([0, 1, 1, 1]), classes, 3, 0.25).iloc[0]
+    assert row["score"] == score
+    assert row["clean_score"] == clean
+    assert row["low"] <= score <= row["high"]
+    assert (row["models"], row["validation_score"]) == (3, 0.25)
+
+
+def test_a_majority_predictor_scores_the_majority_and_nothing_above_it():
+    """Nine of ten have label 0, and so has every prediction: the score of 0.9 says nothing."""
+    assigned = np.array([0] * 9 + [1])
+    trained = np.arange(10) < 5
+    sure = (assigned == 0).astype(float)
+    halves = [Half(part, sure, sure > 0.5) for part in (trained, ~trained)]
+    examples = examples_table(halves, np.arange(10) == 3)
+    row = summary(examples, assigned, 2, 2, 0.0).iloc[0]
+    assert (row["score"], row["majority"]) == (0.9, 0.9)
+    assert row["normalised"] == pytest.approx(0)
+    assert row["normalised_low"] < 0 < row["normalised_high"]
+
+
+def test_what_no_model_held_out_does_not_count():
+    examples = pd.DataFrame({"held_out": [0.9, 0.1, np.nan, np.nan]})
+    assert generalised(examples, 2).estimate == 0.5
+    assert np.isnan(generalised(examples[2:], 2).estimate)
+
+
+@pytest.mark.parametrize(("n", "size"), [(2, 1), (3, 2), (60, 30), (61, 30)])
+def test_a_half_is_random_and_its_own(n, size):
+    rows = half_of(n, 0.5, seed=1, model=1)
+    assert len(set(rows.tolist())) == size
+    np.testing.assert_array_equal(rows, half_of(n, 0.5, seed=1, model=1))
+    others = {tuple(half_of(n, 0.5, seed, model)) for seed in (1, 2) for model in range(1, 9)}
+    assert len(others) > 1
+
+
+def test_every_example_is_in_about_half_of_the_halves():
+    counts = sum(np.isin(np.arange(50), half_of(50, 0.5, 1, model)) for model in range(1, 201))
+    assert 70 < counts.min() <= counts.max() < 130
+
+
+@pytest.mark.parametrize("over", ["trained", "all"])
+def test_halves_are_trained_with_the_clipping_of_fine_tuning(run, monkeypatch, over):
+    counted, plain = set(), torch.nn.utils.clip_grad_norm_
+
+    def watched(tensors, clip):
+        given = list(tensors)
+        counted.add(sum(t.numel() for t in given))
+        return plain(given, clip)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
+    other = run.note(settings=run.settings.replace({"finetune.clip_over": over}))
+    train_half(other, METHOD, 1)
+    model = run.load("final")
+    embedded = sum(p.numel() for n, p in model.model.named_parameters() if "embed" in n)
+    everything = sum(p.numel() for p in model.model.parameters())
+    assert embedded > 0
+    assert counted == {everything - (embedded if over == "trained" else 0)}
+
+
+def test_the_probability_is_that_of_the_softmax():
+    logits = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32) * 50
+    labels = np.array([0, 1, 2, 0, 1, 2])
+    expected = softmax(logits.astype(float), axis=1)[np.arange(6), labels]
+    np.testing.assert_allclose(probability_of(logits, labels), expected)
+
+
+def test_held_out_labels_have_no_influence(run):
+    """Other labels for what a model was not trained on leave all else as it was."""
+    first = train_half(run, METHOD, 1)
+    out = ~first.trained
+    run.noisy.assigned[out] = (run.noisy.assigned[out] + 1) % 3
+    second = train_half(run, METHOD, 1)
+    np.testing.assert_array_equal(first.probability[first.trained], second.probability[~out])
+    assert not np.allclose(first.probability[out], second.probability[out])
+
+
+def test_models_learn_what_they_are_trained_on(run):
+    found = METHOD.replace({"epochs": 12, "models": 2}).run(run)
+    models = found["models"]
+    assert (models["trained_accuracy"] > models["held_out_accuracy"] + 0.1).all()
+    assert found["examples"]["counterfactual"].mean() > 0.05
+
+
+def test_halves_are_fine_tuned_like_the_run(run):
+    own = METHOD.training(run)
+    assert (own.epochs, own.learning_rate) == (1, 1e-2)
+    changed = {"epochs": own.epochs, "learning_rate": own.learning_rate}
+    assert own == run.settings.finetune.replace(changed)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Which models are trained."""
+    made, real = [], module.train_half
+
+    def watched(run, settings, model, advance):
+        made.append(model)
+        return real(run, settings, model, advance)
+
+    monkeypatch.setattr(module, "train_half", watched)
+    return made
+
+
+def test_finished_models_are_kept_and_the_rest_goes_on(run, counted):
+    whole = METHOD.run(run)
+    assert counted == [1, 2, 3]
+    (run.work("generalisation") / "model-2.parquet").unlink()
+    again = METHOD.run(run)
+    assert counted == [1, 2, 3, 2]
+    for name, table in whole.tables.items():
+        pd.testing.assert_frame_equal(table, again[name])
+
+
+def test_more_models_need_only_the_new_ones(run, counted):
+    METHOD.run(run)
+    more = METHOD.replace({"models": 4}).run(run)
+    assert more["summary"]["models"].tolist() == [4]
+    assert counted == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("change", [{"epochs": 2}, {"share": 0.4}, {"learning_rate": 2e-2}])
+def test_models_of_other_settings_are_made_again(run, counted, change):
+    METHOD.run(run)
+    METHOD.replace(change).run(run)
+    assert counted == [1, 2, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "again"),
+    [
+        ("near_ceiling", 0.5, False),
+        ("accumulate", 2, False),
+        ("warmup", 0.3, True),
+        ("weight_decay", 0.1, True),
+    ],
+)
+def test_settings_of_the_run_that_decide_make_models_anew(run, counted, setting, value, again):
+    METHOD.run(run)
+    other = run.note(settings=run.settings.replace({f"finetune.{setting}": value}))
+    METHOD.run(other)
+    assert counted == [1, 2, 3, *([1, 2, 3] if again else [])]
+
+
+def test_a_damaged_model_is_named(run):
+    METHOD.run(run)
+    (run.work("generalisation") / "model-1.parquet").write_bytes(b"nothing")
+    with pytest.raises(StoreError, match=r"model-1\.parquet is not Parquet"):
+        METHOD.run(run)
+
+
+def test_the_validation_score_is_accuracy_beyond_chance(run):
+    accuracy = at_the_end(run.training(), "noisy", "validation_accuracy")
+    assert validation_score(run) == pytest.approx((accuracy - 1 / 3) / (2 / 3))
+    (run.folder / "training.parquet").unlink()  # as for adopted runs
+    assert np.isnan(validation_score(run))
+
+
+def test_results_are_the_same_when_computed_again(trained, tmp_path):
+    found = []
+    for name in ("one", "two"):
+        folder = shutil.copytree(trained(), tmp_path / name)
+        found.append(train_half(Run.open(folder, "cpu"), METHOD, 2))
+    np.testing.assert_array_equal(found[0].probability, found[1].probability)
+
+
+def test_every_model_costs_its_epochs_and_a_look_at_all_examples():
+    sizes = Sizes(examples=100, noisy=15, depth=12, update=0.1, predict=0.01, probe=1)
+    assert Generalisation(models=4, epochs=3, share=0.5).cost(sizes) == pytest.approx(
+        4 * (3 * 50 * 0.1 + 100 * 0.01)
+    )

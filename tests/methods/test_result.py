@@ -1,0 +1,214 @@
+"""Results as tables: everything comes back as it was."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from memloc.errors import ScoreError, StoreError
+from memloc.methods.result import (
+    LayerScores,
+    Outcomes,
+    Result,
+    from_outcomes,
+    outcomes_from,
+    read_about,
+)
+from memloc.records import read_json, read_table, write_json
+from memloc.reporting.words import sentence
+from memloc.stats.intervals import Interval
+from memloc.stats.windows import windows
+
+PARTS = ("noisy_rows", "noisy_wrong", "clean_rows", "clean_wrong")
+
+
+def outcomes(depth: int = 3) -> Outcomes:
+    rng = np.random.default_rng(0)
+    known = tuple(windows(depth))
+    share = np.array([len(window) / depth for window in known])
+    return Outcomes(
+        known,
+        np.array([1, 4, 5, 9]),
+        np.tile(share, (4, 1)) > np.array([[0.2], [0.4], [0.7], [0.9]]),
+        np.array([0, 2]),
+        rng.random((2, len(known))) < 0.3,
+    )
+
+
+def scores() -> LayerScores:
+    return from_outcomes("swapping", outcomes(), 3, normalise=True, about={"seed": 1})
+
+
+def test_weights_are_column_means_of_the_normalised_matrix():
+    # Windows of width 1 undo 1 of 4 labels, of width 2 two, the full one all four.
+    found = scores()
+    assert np.allclose(outcomes().errors, [0.25] * 3 + [0.5] * 2 + [1.0])
+    assert np.allclose(found.matrix(), [[0.25] * 3, [0.5] * 3, [1.0] * 3])
+    assert np.allclose(found.weights, (0.25 + 0.5 + 1) / 3)
+    assert found.mcog.estimate == pytest.approx(2.0)
+
+
+def test_errors_count_as_they_are_where_they_are_not_normalised():
+    half = replace(outcomes(), noisy_wrong=outcomes().noisy_wrong & (np.arange(4) > 1)[:, None])
+    plain, shared = (
+        from_outcomes("swapping", half, 3, normalise=n, about={}) for n in (False, True)
+    )
+    assert plain["windows"]["error"].iloc[-1] == plain["windows"]["normalised"].iloc[-1] == 0.5
+    assert shared["windows"]["normalised"].iloc[-1] == 1.0
+    assert np.allclose(shared.weights, 2 * plain.weights)
+
+
+def test_scores_read_back_equal(tmp_path):
+    found = scores()
+    found.write(tmp_path / "swapping")
+    back = Result.read(tmp_path / "swapping")
+    assert isinstance(back, LayerScores)
+    assert list(back.tables) == list(found.tables) == ["layers", "mcog", "windows", "outcomes"]
+    for name, table in found.tables.items():
+        pd.testing.assert_frame_equal(back[name], table)
+    assert (back.method, back.about, back.mcog) == (found.method, found.about, found.mcog)
+    assert np.array_equal(back.matrix(), found.matrix())
+    assert back.outcomes.windows == found.outcomes.windows == outcomes().windows
+    for name in PARTS:
+        assert np.array_equal(getattr(back.outcomes, name), getattr(outcomes(), name))
+
+
+def test_scores_without_windows_and_without_intervals_read_back_equal(tmp_path):
+    unknown = np.full(2, np.nan)
+    nowhere = Interval(np.nan, np.nan, np.nan, 0.95, 7)
+    found = LayerScores.of("mine", np.array([0.25, 0.5]), (unknown, unknown), nowhere)
+    found.write(tmp_path / "mine")
+    back = Result.read(tmp_path / "mine")
+    assert back.outcomes is None
+    assert back.matrix() is None
+    assert (back.depth, back.about) == (2, {})
+    assert np.array_equal(back.weights, found.weights)
+    assert np.isnan(back.low).all()
+    assert np.isnan(back.mcog.estimate)
+    assert back.mcog.n_dropped == 7
+
+
+def test_tables_of_any_kind_read_back_equal(tmp_path):
+    tables = {
+        "events": pd.DataFrame({"layer": [1.0, np.nan], "event": ["crossing", "initiation"]}),
+        "nothing": pd.DataFrame({"example": np.zeros(0, dtype=np.int32)}),
+    }
+    found = Result("mine", tables, {"remarks": ["odd"], "level": 0.95})
+    found.write(tmp_path / "mine")
+    back = Result.read(tmp_path / "mine")
+    assert type(back) is Result
+    assert (back.method, back.about, back.remarks) == ("mine", found.about, ["odd"])
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(back[name], table)
+
+
+def test_one_file_a_table_and_one_about_all(tmp_path):
+    scores().write(tmp_path / "swapping")
+    names = {path.name for path in (tmp_path / "swapping").iterdir()}
+    tables = {"layers", "mcog", "windows", "outcomes"}
+    assert names == {"about.json", *(f"{name}.parquet" for name in tables)}
+    assert set(read_about(tmp_path / "swapping")["tables"]) == tables
+    _, note = read_table(tmp_path / "swapping" / "layers.parquet")
+    assert note["method"] == "swapping"
+    assert "torch" in note["versions"]
+
+
+def test_a_result_is_replaced_as_a_whole(tmp_path):
+    scores().write(tmp_path / "swapping")
+    nothing = Interval(np.nan, np.nan, np.nan, 0.95)
+    LayerScores.of("swapping", np.ones(2), (np.ones(2), np.ones(2)), nothing).write(
+        tmp_path / "swapping"
+    )
+    assert not (tmp_path / "swapping" / "windows.parquet").exists()
+    assert Result.read(tmp_path / "swapping").depth == 2
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_result_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    scores().write(tmp_path / "swapping")
+    broken = replace(scores(), about={"strange": object()})
+    with pytest.raises(TypeError):
+        broken.write(tmp_path / "swapping")
+    assert Result.read(tmp_path / "swapping").about == {"seed": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["swapping"]
+
+
+def test_the_tables_count_layers_from_one():
+    found = scores()
+    assert found["layers"]["layer"].tolist() == [1, 2, 3]
+    ends = found["windows"][["first", "last"]].to_numpy().tolist()
+    assert ends == [[1, 1], [2, 2], [3, 3], [1, 2], [2, 3], [1, 3]]
+    assert set(found["windows"]["n_noisy"]) == {4}
+    table = found["outcomes"]
+    full = table[(table["first"] == 1) & (table["last"] == 3) & table["is_noisy"]]
+    assert full["example"].tolist() == [1, 4, 5, 9]
+    assert full["wrong"].all()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_outcomes_come_back_from_their_table(depth):
+    known = outcomes(depth)
+    found = outcomes_from(from_outcomes("x", known, depth, normalise=False, about={})["outcomes"])
+    assert found.windows == known.windows
+    for name in PARTS:
+        assert np.array_equal(getattr(found, name), getattr(known, name))
+
+
+def test_without_clean_examples_there_is_no_clean_error():
+    none = replace(outcomes(), clean_rows=np.zeros(0, int), clean_wrong=np.zeros((0, 6), bool))
+    assert np.isnan(none.clean_errors).all()
+    back = from_outcomes("swapping", none, 3, normalise=True, about={}).outcomes
+    assert back.clean_wrong.shape == (0, 6)
+    assert np.array_equal(back.noisy_wrong, none.noisy_wrong)
+
+
+def test_partial_windows_keep_their_names(tmp_path):
+    known = (range(0, 1), range(1, 2), range(2, 3), range(0, 3))
+    wrong = np.array([[1, 0, 0, 1], [0, 0, 1, 1]], dtype=bool)
+    some = Outcomes(known, np.arange(2), wrong, np.arange(1), np.zeros((1, 4), bool))
+    found = from_outcomes("retraining", some, 3, normalise=True, about={})
+    found.write(tmp_path / "x")
+    assert Result.read(tmp_path / "x").outcomes.windows == known
+    assert np.allclose(found.weights, [0.75, 0.5, 0.75])
+
+
+def test_windows_that_undo_nothing_cannot_be_normalised():
+    nothing = replace(outcomes(), noisy_wrong=np.zeros((4, 6), dtype=bool))
+    with pytest.raises(ScoreError, match="undid no memorised label"):
+        from_outcomes("swapping", nothing, 3, normalise=True, about={})
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    with pytest.raises(StoreError, match=r"about\.json does not exist"):
+        Result.read(tmp_path)
+    write_json(tmp_path / "about.json", {"method": "swapping"})
+    with pytest.raises(StoreError, match="is damaged: delete it and run the method again"):
+        Result.read(tmp_path)
+
+
+def test_a_result_without_one_of_its_tables_is_refused(tmp_path):
+    scores().write(tmp_path / "swapping")
+    (tmp_path / "swapping" / "mcog.parquet").unlink()
+    with pytest.raises(StoreError, match=r"mcog\.parquet does not exist"):
+        Result.read(tmp_path / "swapping")
+    (tmp_path / "swapping" / "mcog.parquet").write_bytes(b"nothing")
+    with pytest.raises(StoreError, match="not Parquet"):
+        Result.read(tmp_path / "swapping")
+
+
+def test_a_result_of_a_newer_format_is_refused(tmp_path):
+    scores().write(tmp_path / "swapping")
+    path = tmp_path / "swapping" / "about.json"
+    write_json(path, {**read_json(path), "format": 99})
+    with pytest.raises(StoreError, match="format 99"):
+        Result.read(tmp_path / "swapping")
+
+
+def test_scores_can_be_made_of_weights_alone():
+    found = LayerScores.of("mine", np.array([1.0, 0.0, 3.0]))
+    assert found.mcog.estimate == pytest.approx(2.5)
+    assert np.isnan([*found.low, *found.high, found.mcog.low, found.mcog.high]).all()
+    assert sentence(found) == (
+        "mine: the centre of gravity is layer 2.5 of 3; layer 3 matters most."
+    )

@@ -1,0 +1,191 @@
+"""Windows retrained beside a plain training loop, and one by one in any order."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from memloc.methods import prefix, retrainer
+from memloc.methods.prefix import Plain, Prefix
+from memloc.methods.retrainer import outcome_of, prepared, retrain_window
+from memloc.training.predict import to_batch
+from retraining_support import (
+    METHOD,
+    UPDATES,
+    assert_equal_weights,
+    retrainable,
+    trained_logits,
+    weights_of,
+)
+from run_support import DEPTH, make_classifier, make_data, plainly_retrained
+from support import FAMILIES
+
+
+@pytest.mark.parametrize("over", ["trained", "all"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_window_learns_as_by_the_plain_loop(tmp_path, family, over):
+    changes = {"finetune.clip_over": over, "finetune.clip": 1e-6}
+    run, window, rows = retrainable(tmp_path, family, changes=changes), range(1, 2), np.arange(24)
+    with prepared(run, METHOD.replace({"trains_pooler": False})) as setup:
+        before = weights_of(setup)
+        found = trained_logits(setup, window, rows)
+        assert_equal_weights(weights_of(setup), before)
+        encoded = run.encode(run.load("final"))
+        expected = plainly_retrained(setup, encoded, window, rows)
+    assert len(setup.train) == 14
+    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+    assert torch.equal(found.argmax(-1), expected.argmax(-1))
+
+
+def test_frozen_blocks_neither_change_nor_drop_anything(tmp_path, monkeypatch):
+    run = retrainable(tmp_path, "opt", dropout=0.5)
+    seen = []
+    with prepared(run, METHOD) as setup:
+        before, run_block = weights_of(setup), type(setup.stack).run
+
+        def watched(stack, index, state, call):
+            block = stack.blocks[index]
+            learns = {p.requires_grad for p in block.parameters()}
+            if torch.is_grad_enabled():
+                seen.append((index, block.training, learns))
+            return run_block(stack, index, state, call)
+
+        def look(inner, rows):
+            now = weights_of(inner)
+            changed = {name for name, value in now.items() if not torch.equal(value, before[name])}
+            inside = {n for n in now if ".layers.1." in n}
+            assert changed - inside <= set(inner.after)
+            assert changed & inside
+            assert changed & set(inner.after)
+            return np.zeros(len(rows), dtype=bool)
+
+        monkeypatch.setattr(type(setup.stack), "run", watched)
+        monkeypatch.setattr(retrainer, "_wrong", look)
+        retrain_window(setup, range(1, 2))
+        assert_equal_weights(weights_of(setup), before)
+    # Nothing below the window runs; what is above runs without dropout and weight gradients.
+    assert seen == [(1, True, {True}), (2, False, {False})] * UPDATES
+
+
+def test_dropout_everywhere_is_another_training(tmp_path):
+    rows, found = np.arange(24), []
+    run = retrainable(tmp_path, "bert", dropout=0.3)
+    for everywhere in (False, True):
+        with prepared(run, METHOD.replace({"frozen_dropout": everywhere})) as setup:
+            found.append([trained_logits(setup, range(1, 2), rows) for _ in range(2)])
+    for again in found:
+        assert torch.equal(again[0], again[1])  # dropout is decided by the seed
+    assert not torch.allclose(found[0][0], found[1][0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["bert", "opt"])
+def test_counting_frozen_gradients_keeps_frozen_parts_without_dropout(
+    tmp_path, monkeypatch, family
+):
+    """Nothing is clipped at so high a norm, so the way through all layers must change nothing."""
+    rows, found = np.arange(24), []
+    # A packed batch has another shape, so other units of the window would be dropped.
+    monkeypatch.setattr(prefix, "worth_packing", lambda *_, **__: None)
+    for over in ("trained", "all"):
+        changes = {"finetune.clip_over": over, "finetune.clip": 1e9}
+        run = retrainable(tmp_path, family, dropout=0.3, changes=changes)
+        with prepared(run, METHOD) as setup:
+            assert isinstance(setup.forward, Plain if over == "all" else Prefix)
+            found.append(trained_logits(setup, range(1, 2), rows))
+    assert (found[0] - found[1]).abs().max() <= 1e-3 * found[1].abs().max()
+
+
+def test_the_pooler_learns_unless_it_is_frozen(tmp_path, monkeypatch):
+    for learns in (True, False):
+        method = METHOD.replace({"trains_pooler": learns})
+        with prepared(retrainable(tmp_path), method) as setup:
+            before, changed = weights_of(setup), set()
+
+            def look(inner, rows, before=before, changed=changed):
+                now = weights_of(inner)
+                changed.update(n for n, value in now.items() if not torch.equal(value, before[n]))
+                return np.zeros(len(rows), dtype=bool)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(retrainer, "_wrong", look)
+                retrain_window(setup, range(1, 2))
+            assert ("bert.pooler.dense.weight" in changed) == learns
+            assert "classifier.weight" in changed
+            assert_equal_weights(weights_of(setup), before)
+
+
+def test_training_that_moves_nothing_leaves_pretrained_blocks_and_the_final_rest(tmp_path):
+    run, rows = retrainable(tmp_path, "gpt_neox"), np.arange(24)
+    final, pretrained = run.load("final"), run.load("pretrained")
+    for block, before in zip(final.stack.blocks, pretrained.stack.blocks, strict=True):
+        block.load_state_dict(before.state_dict())
+    with torch.no_grad():
+        batch = to_batch(run.encode(final), rows, final.stack.device)
+        expected = final.stack.logits(batch)
+    with prepared(run, METHOD.replace({"learning_rate": 1e-30})) as setup:
+        found = trained_logits(setup, range(DEPTH), rows)
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_windows_run_in_any_order_and_are_kept(tmp_path):
+    run = retrainable(tmp_path, "gpt_neo", dropout=0.2)
+    every = METHOD.windows(DEPTH)
+    with prepared(run, METHOD) as setup:
+        forwards = {window: retrain_window(setup, window) for window in every}
+    with prepared(run, METHOD) as setup:
+        for window in every[::-1]:
+            outcome_of(setup, window)
+    with prepared(run, METHOD) as setup, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retrainer, "retrain_window", lambda *_: pytest.fail("again"))
+        for window, made in forwards.items():
+            kept = outcome_of(setup, window)
+            np.testing.assert_array_equal(kept.noisy_wrong, made.noisy_wrong)
+            np.testing.assert_array_equal(kept.clean_wrong, made.clean_wrong)
+
+
+def made_again(monkeypatch, run, method=METHOD):
+    """The windows of all layers that are retrained, not read."""
+    ran, original = [], retrainer.retrain_window
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            retrainer, "retrain_window", lambda *args: ran.append(args[1]) or original(*args)
+        )
+        with prepared(run, method) as setup:
+            outcome_of(setup, range(DEPTH))
+    return ran
+
+
+@pytest.mark.parametrize("change", ["epochs", "weights", "labels", "schedule"])
+def test_windows_of_other_settings_weights_or_data_are_not_used(tmp_path, monkeypatch, change):
+    run = retrainable(tmp_path)
+    assert made_again(monkeypatch, run) == [range(DEPTH)]
+    assert made_again(monkeypatch, run) == []
+    method, other = METHOD, run
+    if change == "epochs":
+        method = METHOD.replace({"epochs": 1})
+    elif change == "weights":
+        loaders = {**run.loaders, "pretrained": lambda: make_classifier(seed=9)}
+        other = replace(run, loaders=loaders)
+    else:
+        changes = {"finetune.warmup": 0.5} if change == "schedule" else {}
+        data = make_data(seed=3) if change == "labels" else None
+        other = retrainable(tmp_path, data=data, changes=changes)
+        shutil.copytree(run.work("retraining"), other.work("retraining"))
+    assert made_again(monkeypatch, other, method) == [range(DEPTH)]
+
+
+@pytest.mark.parametrize("same", [{"normalise": True}, {"widths": (1,)}])
+def test_settings_that_decide_no_window_redo_none(tmp_path, monkeypatch, same):
+    run = retrainable(tmp_path)
+    made_again(monkeypatch, run)
+    assert made_again(monkeypatch, run, METHOD.replace(same)) == []
+
+
+def test_held_out_examples_are_clean_and_not_trained_on(tmp_path):
+    run = retrainable(tmp_path)
+    with prepared(run, METHOD) as setup:
+        assert not set(setup.train) & set(setup.held_out)
+        assert set(setup.train) | set(setup.held_out) == set(run.clean_rows)
+        assert len(setup.held_out) == len(setup.noisy) == 5

@@ -1,0 +1,132 @@
+"""Which labels swapping says are lost, beside predictions of models mixed by hand."""
+
+import numpy as np
+import pytest
+
+from memloc.errors import ModelError, StoreError
+from memloc.methods.base import Sizes
+from memloc.methods.result import Result
+from memloc.methods.swapping import Swapping
+from memloc.models.load import Classifier
+from memloc.progress import _shown
+from memloc.records import Examples, NoisyLabels
+from memloc.stats.windows import windows
+from mixing_support import CLASSES, DEPTH, make_model, make_pair, mixed_logits
+from run_support import make_run
+from support import PAPER_FAMILIES, WORDS, make_tokenizer
+
+N, NOISY = 24, (1, 4, 9, 10, 20)
+METHOD = Swapping(normalise=False)
+
+
+def swappable(home, family="bert", pair=None, **more):
+    """A run whose final and reference weights are random models."""
+    rng = np.random.default_rng(3)
+    parts = tuple((" ".join(rng.choice(WORDS, rng.integers(1, 9))),) for _ in range(N))
+    original = np.arange(N) % CLASSES
+    is_noisy = np.isin(np.arange(N), NOISY)
+    assigned = np.where(is_noisy, (original + 1) % CLASSES, original)
+    data = Examples(parts, original), NoisyLabels(original, assigned, is_noisy)
+    tokenizer = make_tokenizer(family)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    final, reference = pair or make_pair(family)
+    loaders = {
+        "final": lambda: Classifier("final", final, tokenizer, "|", ()),
+        "reference": lambda: Classifier("reference", reference, tokenizer, "|", ()),
+    }
+    return make_run(home, data, loaders=loaders, depth=DEPTH, **more)
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_outcomes_say_which_labels_are_lost_under_which_window(tmp_path, family):
+    run = swappable(tmp_path, family)
+    final, reference = run.load("final"), run.load("reference")
+    encoded = run.encode(final)
+    predicted = mixed_logits(final.model, reference.model, encoded).argmax(-1).numpy()
+    wrong = predicted != run.noisy.assigned[:, np.newaxis]
+    scores = METHOD.run(run)
+    outcomes = scores.outcomes
+    assert list(outcomes.windows) == windows(DEPTH)
+    assert outcomes.noisy_rows.tolist() == list(NOISY)
+    assert outcomes.clean_rows.tolist() == [i for i in range(N) if i not in NOISY]
+    assert np.array_equal(outcomes.noisy_wrong, wrong[outcomes.noisy_rows, :-1])
+    assert np.array_equal(outcomes.clean_wrong, wrong[outcomes.clean_rows, :-1])
+    right = 1 - wrong[:, -1]
+    assert scores.about["final_clean_accuracy"] == pytest.approx(right[outcomes.clean_rows].mean())
+    assert scores.about["memory_mb"] > 0
+
+
+def test_layers_weigh_what_their_windows_undo(tmp_path):
+    scores = METHOD.run(swappable(tmp_path))
+    errors = dict(zip(scores.outcomes.windows, scores.outcomes.errors, strict=True))
+    column = [
+        np.mean([e for w, e in errors.items() if len(w) == width and 2 in w])
+        for width in range(1, DEPTH + 1)
+    ]
+    assert scores.weights.shape == (DEPTH,)
+    assert scores.weights[2] == pytest.approx(np.mean(column))
+
+
+def test_scores_read_back_equal(tmp_path):
+    scores = METHOD.replace({"clean_examples": 4}).run(swappable(tmp_path))
+    scores.write(tmp_path / "swapping")
+    read = Result.read(tmp_path / "swapping")
+    assert read.about == scores.about
+    assert read.outcomes.windows == scores.outcomes.windows
+    assert np.array_equal(read.outcomes.clean_rows, scores.outcomes.clean_rows)
+    assert np.array_equal(read.outcomes.noisy_wrong, scores.outcomes.noisy_wrong)
+
+
+def test_some_clean_examples_are_drawn_by_the_seed(tmp_path):
+    pair = make_pair()
+    every = METHOD.run(swappable(tmp_path, pair=pair)).outcomes
+
+    def drawn(seed, n):
+        run = swappable(tmp_path, pair=pair, seed=seed)
+        return METHOD.replace({"clean_examples": n}).run(run).outcomes
+
+    some = drawn(1, 6)
+    assert len(some.clean_rows) == len(set(some.clean_rows)) == 6
+    assert (np.diff(some.clean_rows) > 0).all()
+    kept = np.isin(every.clean_rows, some.clean_rows)
+    assert np.array_equal(some.clean_wrong, every.clean_wrong[kept])
+    assert np.array_equal(some.noisy_wrong, every.noisy_wrong)
+    assert drawn(1, 6).clean_rows.tolist() == some.clean_rows.tolist()
+    assert drawn(2, 6).clean_rows.tolist() != some.clean_rows.tolist()
+    assert drawn(1, 1000).clean_rows.tolist() == every.clean_rows.tolist()
+
+
+def test_models_of_different_depth_are_refused(tmp_path):
+    pair = make_model("bert", 1), make_model("bert", 2, depth=3)
+    with pytest.raises(ModelError, match="depth 4, the reference ones 3"):
+        METHOD.run(swappable(tmp_path, pair=pair))
+
+
+def test_missing_weights_are_a_sentence(tmp_path):
+    with pytest.raises(StoreError, match="has no final weights: "):
+        METHOD.run(make_run(tmp_path))
+
+
+def test_progress_ends_at_its_total(tmp_path):
+    from contextlib import contextmanager
+
+    seen = []
+
+    @contextmanager
+    def show(_label, total):
+        seen.append(-total)
+        yield seen.append
+
+    token = _shown.set(show)
+    try:
+        METHOD.run(swappable(tmp_path))
+    finally:
+        _shown.reset(token)
+    assert seen[0] < 0
+    assert sum(seen) == 0
+
+
+@pytest.mark.parametrize(("depth", "blocks"), [(12, 376), (24, 2624)])
+def test_a_sweep_costs_the_blocks_that_it_runs(depth, blocks):
+    sizes = Sizes(examples=50, noisy=7, depth=depth, update=1, predict=0.1, probe=1)
+    assert Swapping().cost(sizes) == pytest.approx(blocks / depth * 50 * 0.1)

@@ -1,0 +1,51 @@
+"""Runs to retrain, and what a retrained window says before its weights are put back."""
+
+import numpy as np
+import pytest
+import torch
+
+from memloc.methods import retrainer
+from memloc.methods.retrainer import retrain_window
+from memloc.methods.retraining import Retraining
+from memloc.training.predict import evaluating
+from run_support import random_run
+
+METHOD = Retraining(epochs=2, batch_size=4, learning_rate=0.02, normalise=False)
+UPDATES = 2 * 4
+"""Two epochs of 14 examples in batches of four."""
+
+
+def retrainable(home, family="bert", **more):
+    """A run with final and pre-trained weights that have nothing to do with each other."""
+    return random_run(home, family, weights=("final", "pretrained"), **more)
+
+
+def trained_logits(setup, window, rows):
+    """Of the retrained model, seen just before its weights are put back."""
+    seen = []
+
+    def look(inner, some):
+        with evaluating(inner.stack.model):
+            seen.append(inner.forward.logits(rows))
+        return np.zeros(len(some), dtype=bool)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retrainer, "_wrong", look)
+        retrain_window(setup, window)
+    return seen[0]
+
+
+def weights_of(setup):
+    return {name: value.clone() for name, value in setup.stack.model.state_dict().items()}
+
+
+def assert_equal_weights(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def assert_same_scores(one, other):
+    np.testing.assert_array_equal(one.outcomes.noisy_wrong, other.outcomes.noisy_wrong)
+    np.testing.assert_array_equal(one.outcomes.clean_wrong, other.outcomes.clean_wrong)
+    np.testing.assert_array_equal(one.weights, other.weights)
+    assert (one.mcog, one.about) == (other.mcog, other.about)
