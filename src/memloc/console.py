@@ -46,7 +46,8 @@ class Commands(TyperGroup):
             with _ended_by_sigterm(), requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
                 return super().invoke(ctx)
         except MemlocError as error:
-            typer.echo(f"memloc: {error}", err=True)
+            # One line even where a name or value in it has several.
+            typer.echo(f"memloc: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt as stop:
             typer.echo(

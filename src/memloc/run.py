@@ -22,6 +22,7 @@ from memloc.records import (
     IntArray,
     NoisyLabels,
     Task,
+    as_stored,
     read_json,
     read_table,
     write_json,
@@ -207,6 +208,13 @@ class Run:
     @cached_property
     def _data(self) -> tuple[Task, NoisyLabels]:
         table, _ = read_table(self.folder / paths.LABELS)
+        with as_stored(self.folder / paths.LABELS):
+            task, noisy = self._read_data(table)
+            if hash_task(task, noisy) != self.record.task.hash:
+                raise ValueError(f"its examples are not those that {paths.RUN} describes")
+        return task, noisy
+
+    def _read_data(self, table: "pd.DataFrame") -> tuple[Task, NoisyLabels]:
         train = table[table["split"] == "train"]
         noisy = NoisyLabels(
             train["original"].to_numpy(np.int64, copy=True),

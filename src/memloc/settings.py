@@ -1,10 +1,17 @@
 """What every group of settings is: frozen, documented, checked once at birth, varied by a copy."""
 
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from memloc.errors import SettingsError, lookup
 
@@ -12,7 +19,20 @@ from memloc.errors import SettingsError, lookup
 class Settings(BaseModel):
     """Frozen; unknown keys are refused; the docstring under a field is its description."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Pydantic takes `true` for 1, but whoever writes `epochs: yes` means something else."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        given = value if isinstance(value, list | tuple) else [value]
+        if bool not in (kind, *get_args(kind)) and any(isinstance(v, bool) for v in given):
+            said = "Input should be a number or a name, not true or false"
+            raise PydanticCustomError("truth", said)
+        return value
 
     def flat(self) -> dict[str, Any]:
         """Every setting under its dotted name, e.g. `finetune.epochs`."""

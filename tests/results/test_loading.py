@@ -1,5 +1,7 @@
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ from memloc.errors import StoreError
 from memloc.methods.gradients import norms_from
 from memloc.methods.result import Result
 from memloc.protocol import preset
-from memloc.records import read_json, read_table, write_json
+from memloc.records import read_json, read_table, write_json, write_table
 from memloc.results.columns import COLUMNS, KEY
 from memloc.run import Run, begin
 from study_support import METHODS, Study, make_data, record
@@ -109,7 +111,7 @@ def test_an_analysis_of_another_version_is_refused_in_a_sentence(tmp_path):
     found = Result.read(place)
     old = found["summary"].drop(columns="majority")
     Result(found.method, {**found.tables, "summary": old}).write(place)
-    with pytest.raises(StoreError, match="generalisation has no column majority"):
+    with pytest.raises(StoreError, match="generalisation .* has no column majority"):
         memloc.load_results(tmp_path)
 
 
@@ -352,3 +354,29 @@ def test_the_key_comes_first(results):
     for name in TABLES:
         if name not in {"nulls", "post_processing"}:
             assert tuple(getattr(results, name).columns[:4]) == KEY
+
+
+def test_a_result_under_the_name_of_another_is_refused(tmp_path):
+    home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
+    shutil.rmtree(paths.result(home, "swapping"))
+    shutil.copytree(paths.result(home, "gradients"), paths.result(home, "swapping"))
+    with pytest.raises(StoreError, match="is a result of gradients"):
+        memloc.load_results(tmp_path)
+
+
+@pytest.mark.parametrize("inputs", [{"data": "other"}, {"weights": "other"}, {"seed": 7}])
+def test_a_result_of_another_run_is_refused(tmp_path, inputs):
+    home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
+    place = paths.result(home, "swapping")
+    found = Result.read(place)
+    replace(found, about={**found.about, "inputs": inputs}).write(place)
+    with pytest.raises(StoreError, match="it is of another run"):
+        memloc.load_results(tmp_path)
+
+
+def test_a_training_without_a_column_is_refused(tmp_path):
+    home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
+    table, _ = read_table(home / paths.TRAINING)
+    write_table(home / paths.TRAINING, table.drop(columns="loss"), {})
+    with pytest.raises(StoreError, match=r"training .* has no column loss"):
+        memloc.load_results(tmp_path)

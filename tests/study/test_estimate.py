@@ -2,9 +2,11 @@
 
 import pytest
 
+from memloc import paths
 from memloc.progress import duration
+from memloc.records import write_json
 from memloc.study.config import read_study
-from memloc.study.estimate import SURE, UNSURE, estimate
+from memloc.study.estimate import SURE, UNSURE, estimate, machine, measured_here
 from memloc.study.planning import make_plan
 from memloc.study.records import Store
 from memloc.study.view import plan_rows, plan_sentences, size
@@ -124,3 +126,15 @@ def test_durations_as_people_say_them(seconds, text):
 @pytest.mark.parametrize(("count", "text"), [(2e3, "2 kB"), (3e6, "3.0 MB"), (2.5e9, "2.5 GB")])
 def test_sizes_as_people_say_them(count, text):
     assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"speeds": {"2x64": {}}}, {"speeds": 3}, {"start": "x"}, {"start": float("nan")}),
+        *({"length": 0}, {"tokens": None}),
+    ],
+)
+def test_a_damaged_calibration_is_measured_again(tmp_path, change):
+    write_json(tmp_path / paths.CALIBRATION, {**MEASURED, "machine": machine(), **change})
+    assert measured_here(tmp_path) == {"machine": machine(), "speeds": {}}

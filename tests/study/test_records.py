@@ -3,6 +3,7 @@
 import pytest
 
 from memloc.errors import StoreError
+from memloc.records import write_json
 from memloc.study import records as store_module
 from memloc.study.plan import Product, Step
 from memloc.study.records import Store
@@ -47,7 +48,7 @@ def test_a_step_is_missing_then_begun_then_done(tmp_path):
     store.begin(step, step.identity([]), "one")
     assert store.state(step, step.identity([])).why == "begun"
     make_files(tmp_path)
-    store.finish(step, step.identity([]), {})
+    store.finish(step, step.identity([]), {"seconds": 1.0, "peak_mb": 2.0})
     assert store.state(step, step.identity([])).name == "done"
 
 
@@ -112,3 +113,18 @@ def test_a_damaged_record_says_what_to_delete(tmp_path):
     store.record_path("plant/x").write_text("{")
     with pytest.raises(StoreError, match=r"x\.json is not JSON .*delete it"):
         store.record("plant/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("state", "x"), ("state", 3), ("identity", None), ("seconds", "x"), ("seconds", -1)],
+        *[("peak_mb", float("nan")), ("settings", []), ("parts", 3)],
+    ],
+)
+def test_a_damaged_record_of_a_step_is_refused_by_its_name(tmp_path, name, value):
+    store, step = Store(tmp_path), make_step()
+    store.finish(step, "a", {"seconds": 1.0, "peak_mb": 2.0})
+    write_json(store.record_path(step.name), {**store.record(step.name), name: value})
+    with pytest.raises(StoreError, match=r"plant/x.json does not hold what it should"):
+        store.record(step.name)

@@ -50,12 +50,18 @@ class Coverage:
 
 
 def command(part: str, results: Results) -> str:
-    """The command that makes a part, for the first run that it works on; empty if it never does."""
+    """The command that makes a part, for the first run that lacks it; empty where none would."""
     study = _Study.of(results)
     if results.runs.empty:
         return study.written(part, study.usual)
     parts = method_names("localiser") if part == "localise" else (part,)
-    every = (study.command(name, *each) for each in _each(results) for name in parts)
+    there = _there(results)
+    every = (
+        study.command(name, row, run)
+        for row, run in _each(results)
+        for name in parts
+        if tuple(row[n] for n in RUN) not in there.get(name, ())
+    )
     return next(filter(None, every), "")
 
 
@@ -76,12 +82,8 @@ def commands_of(results: Results) -> dict[str, dict[str, str]]:
 
 def coverage(results: Results) -> Coverage:
     """What every run has of localisers and analyses."""
-    localisers, analyses = method_names("localiser"), method_names("analysis")
-    parts = [*localisers, *analyses]
-    there = {
-        **{m: _runs(results.mcog[results.mcog["method"] == m]) for m in localisers},
-        **{name: _runs(getattr(results, name)) for name in analyses},
-    }
+    there = _there(results)
+    parts = list(there)
     study, rows, commands = _Study.of(results), [], list[str]()
     for row, run in _each(results):
         key = (row["task"], row["model"], row["seed"])
@@ -92,6 +94,15 @@ def coverage(results: Results) -> Coverage:
         commands += filter(None, (study.command(part, row, run) for part in lacking))
     columns = [*RUN, "memorised", *parts]
     return Coverage(pd.DataFrame(rows, columns=columns), tuple(dict.fromkeys(commands)))
+
+
+def _there(results: Results) -> dict[str, set[tuple[object, ...]]]:
+    """By method: the runs that have its results."""
+    mcog = results.mcog
+    return {
+        **{m: _runs(mcog[mcog["method"] == m]) for m in method_names("localiser")},
+        **{name: _runs(getattr(results, name)) for name in method_names("analysis")},
+    }
 
 
 def _runs(table: pd.DataFrame) -> set[tuple[object, ...]]:
@@ -117,7 +128,7 @@ class _Study:
     def command(self, part: str, row: Mapping[Any, Any], run: Run) -> str:
         """The command that makes a part of one run; empty where none does."""
         if part in (*method_names("localiser"), *method_names("analysis")):
-            can = _can_run(part, run)
+            can = bool(row["memorised"]) and _can_run(part, run)
         else:
             can = run.record.made_by == "train" and self._can_train(part, row, run)
         if not can:

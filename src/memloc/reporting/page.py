@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from memloc import paths
 from memloc.errors import counted
-from memloc.records import read_json, whole_file, write_json
+from memloc.records import as_stored, read_json, whole_file, write_json
 from memloc.reporting.blocks import columns_of, example_block, packed
 from memloc.reporting.figures.every import FIGURES
 from memloc.reporting.figures.figure import DATA, Drawn, Figure
@@ -102,8 +102,9 @@ def read_report(study: str | Path) -> Report | None:
     if not path.with_suffix(".json").is_file():
         return None
     said = read_json(path.with_suffix(".json"))
-    summary = Summary(tuple(said["found"]), tuple(said["open"]))
-    return Report(path, summary, tuple(said["missing"]))
+    with as_stored(path.with_suffix(".json")):
+        summary = Summary(tuple(said["found"]), tuple(said["open"]))
+        return Report(path, summary, tuple(said["missing"]))
 
 
 def render(findings: Findings, summary: Summary) -> str:

@@ -241,6 +241,12 @@ def _parsed(text: str, path: Path) -> tuple[dict[str, Any], dict[tuple[Hashable,
     return values, lines
 
 
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"it cannot be read ({' '.join(str(error).split())[:100]})"
+
+
 def _note_lines(
     node: Any, place: tuple[Hashable, ...], lines: dict[tuple[Hashable, ...], int], path: Path
 ) -> None:

@@ -85,9 +85,16 @@ def calibration(plan: Plan, threads: int) -> dict[str, Any]:
 
 def measured_here(folder: Path) -> dict[str, Any]:
     """What a folder says of this machine's speed: what was measured on others does not count."""
-    with suppress(StoreError, LookupError, TypeError, AttributeError):  # measured again
+    # A damaged one is measured again.
+    with suppress(StoreError, LookupError, TypeError, ValueError, AttributeError):
         known = read_json(folder / paths.CALIBRATION)
-        whole = all(set(SPEED) <= set(speed) for speed in known["speeds"].values())
+        numbers = [speed[name] for speed in known["speeds"].values() for name in SPEED]
+        numbers += [
+            known.get("start", 0),
+            known.get("length", 1),
+            *known.get("tokens", {}).values(),
+        ]
+        whole = all(0 <= float(n) < math.inf for n in numbers) and known.get("length", 1) > 0
         if whole and known["machine"] == machine():
             return known
     return {"machine": machine(), "speeds": {}}
@@ -99,6 +106,14 @@ def keep(folder: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     known |= {**found, "speeds": {**known["speeds"], **found.get("speeds", {})}}
     write_json(folder / paths.CALIBRATION, known)
     return known
+
+
+def _check_measured(known: Mapping[str, Any]) -> None:
+    numbers = [known["start"], known["length"], *known["tokens"].values()]
+    names = ("update", "predict", "probe_epoch", "batch")
+    numbers += [speed[name] for speed in known["speeds"].values() for name in names]
+    if not all(0 <= float(number) < math.inf for number in numbers) or not known["length"] > 0:
+        raise ValueError("a measured time is no number")
 
 
 def estimate(plan: Plan, measured: Mapping[str, Any], threads: Mapping[str, int]) -> Estimate:

@@ -8,7 +8,7 @@ from memloc import paths
 from memloc.errors import StoreError
 from memloc.lock import RUN, Lock
 from memloc.protocol import Protocol
-from memloc.records import NoisyLabels, read_json, write_json
+from memloc.records import NoisyLabels, as_stored, read_json, write_json
 from memloc.run import Attempt, Run
 from memloc.training.checkpoints import save_checkpoint
 from memloc.training.planting import Plant
@@ -101,7 +101,8 @@ def _attempt(run: Run) -> Attempt:
 
 def _tries(folder: Path) -> list[Attempt]:
     path = folder / TRIES
-    return [Attempt(**each) for each in read_json(path)["tries"]] if path.is_file() else []
+    with as_stored(path):
+        return [Attempt(**each) for each in read_json(path)["tries"]] if path.is_file() else []
 
 
 def _forget(folder: Path, tries: list[Attempt]) -> None:
