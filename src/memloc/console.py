@@ -101,7 +101,7 @@ def _notes_on_stderr() -> Iterator[None]:
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """A table with a row a mapping, or a JSON list."""
+    """A table with one row per mapping, or a JSON list."""
     if as_json:
         return _show_json(rows)
     from rich.console import Console

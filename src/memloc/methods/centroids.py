@@ -122,7 +122,7 @@ class Centroids(Method):
 
 
 def positions_table(found: Positions) -> "pd.DataFrame":
-    """A row an example, pair and layer; `a` is the assigned class, `b` the original one."""
+    """One row per example, pair and layer; `a` is the assigned class, `b` the original one."""
     import pandas as pd
 
     rows, layer = (index.ravel() for index in np.indices(found.position.shape))
@@ -140,7 +140,7 @@ def positions_table(found: Positions) -> "pd.DataFrame":
 
 
 def pairs_table(found: Positions) -> "pd.DataFrame":
-    """A row a pair and layer: how many examples there are and how far apart the centroids."""
+    """One row per pair and layer: how many examples there are and how far apart the centroids."""
     import pandas as pd
 
     pair, layer = (index.ravel() for index in np.indices(found.separability.shape))

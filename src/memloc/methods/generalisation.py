@@ -100,7 +100,7 @@ def half_of(n: int, share: float, seed: int, model: int) -> IntArray:
 
 
 def examples_table(halves: Sequence[Half], is_noisy: BoolArray) -> "pd.DataFrame":
-    """A row an example: mean probability of its assigned label with and without training on it.
+    """One row per example: mean probability of its assigned label with and without training on it.
 
     NaN where no model is of that kind.
     """

@@ -29,7 +29,7 @@ class LoadOptions:
     any_format: bool = False
     """Whether weights may be in a format that can carry code (pickle) rather than safetensors."""
     depth: int | None = None
-    """Keep only the first so many blocks."""
+    """Keep only the first blocks, this many; default: all."""
 
 
 @dataclass(frozen=True)

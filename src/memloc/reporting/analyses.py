@@ -23,11 +23,11 @@ EVENTS = {
 """What happens, by the name of the event."""
 
 SHORT = ("layers", "events", "summary", "models")
-"""The tables that do not have a row an example."""
+"""The tables that do not have one row per example."""
 
 
 def picture(found: Result) -> str:
-    """A line a curve, a bar a layer."""
+    """One line per curve, one bar per layer."""
     return {"centroids": _drift, "label_probes": _probes, "generalisation": _memory}[found.method](
         found
     )

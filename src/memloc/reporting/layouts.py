@@ -84,7 +84,7 @@ LARGE = ("tokens", "steps", "parameters")
 
 
 def table_2(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A column a model, a row a score and measure."""
+    """One column per model, one row per score and measure."""
     rows = ["score", "measure"]
     named = tidy.assign(measure=tidy["measure"].replace("memorisation", "mem. » gen."))
     wide = named.assign(text=coefficients(tidy)).pivot(index=rows, columns="model", values="text")
@@ -93,7 +93,7 @@ def table_2(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def scores(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A row a run: its score, that of the most frequent label, and what is left above it."""
+    """One row per run: its score, that of the most frequent label, and what is left above it."""
     texts = {
         "score": estimates(tidy["score"], tidy["low"], tidy["high"]),
         "normalised": _named(tidy, "normalised"),
@@ -106,7 +106,7 @@ def scores(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def table_4(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A column a model and norm, a row a choice of steps."""
+    """One column per model and norm, one row per choice of steps."""
     steps = ["subtract_clean", "divide_frozen"]
     found = wilson(*(tidy[n].to_numpy(np.float64) for n in ("accuracy", "plants")))
     named = tidy.assign(column=tidy["model"] + " " + tidy["norm"])
@@ -137,7 +137,7 @@ def control(findings: Findings) -> pd.DataFrame:
 
 
 def control_rows(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A row a method and k."""
+    """One row per method and k."""
     texts = {
         "accuracy": estimates(tidy["accuracy"], tidy["low"], tidy["high"]),
         **{n: _named(tidy, n) for n in ("mrr", "auroc")},
@@ -164,7 +164,7 @@ def nulls(findings: Findings) -> pd.DataFrame:
 
 
 def null_rows(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A row a method."""
+    """One row per method."""
     shown = {words: _named(tidy, name) for name, words in NULLS.items()}
     return _by_method(tidy[["method", "plants", "nulls"]].assign(**shown))
 
@@ -179,7 +179,7 @@ NULLS = {
 
 
 def mean_over_seeds(value: str, columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """Means over seeds with the seeds' least and greatest end: a row a task and model."""
+    """Means over seeds with the seeds' least and greatest end: one row per task and model."""
 
     def layout(tidy: pd.DataFrame) -> pd.DataFrame:
         found = over_seeds(tidy, [*POINT, columns], value)
@@ -190,7 +190,7 @@ def mean_over_seeds(value: str, columns: str) -> Callable[[pd.DataFrame], pd.Dat
 
 
 def events(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, in which never counts as the layer after the last; a row a task and model.
+    """Means over seeds, one row per task and model; never counts as the layer after the last.
 
     What never happens in some seeds, or where classes cannot be told apart, is said.
     """
@@ -229,7 +229,7 @@ def matrix(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def orders(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A row a method: mean ρ with its interval, and the range over pairs of models."""
+    """One row per method: mean ρ with its interval, and the range over pairs of models."""
     ranges = [f"{a:.2f} to {b:.2f}" for a, b in tidy[["least", "largest"]].to_numpy()]
     texts = {"mean ρ": estimates(tidy["rho"], tidy["low"], tidy["high"]), "single pairs": ranges}
     return _by_method(tidy.assign(**texts))[["method", *texts, "pairs", "models", "tasks"]]
@@ -273,7 +273,7 @@ DIFFERENCES = ("mean_difference", "mean_absolute")
 
 
 def binarised_rows(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A row a measure."""
+    """One row per measure."""
     texts = {n: _named(tidy, n) for n in DIFFERENCES}
     found = tidy.assign(**{"ρ": coefficients(tidy)}, **texts)
     return found[["measure", "ρ", "p", "n", *DIFFERENCES, "why"]]

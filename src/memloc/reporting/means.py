@@ -69,7 +69,7 @@ def usual_depth(table: pd.DataFrame) -> int:
 
 
 def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
-    """How many layers have to be changed to undo UNDONE of what was memorised: a row a run, method.
+    """How many layers to change to undo UNDONE of what was memorised; one row per run and method.
 
     `best` is the width of the narrowest window that does it. `on_average` is the paper's reading of
     Figure 3: the first row of the window matrix, in which all layers are 1, whose mean over layers
@@ -97,7 +97,7 @@ def bootstrap_ends(
 ) -> tuple[float, float]:
     """Ends of the 95 % bootstrap interval of the mean of `values` (n,), drawn anew by `groups`.
 
-    Left out: each value is a group of its own. Of one group there is no interval: NaN.
+    By default each value is a group of its own. Of one group there is no interval: NaN.
     """
     place, _ = pd.factorize(pd.Series(range(len(values)) if groups is None else list(groups)))
     n_groups = int(place.max()) + 1 if len(values) else 0

@@ -43,7 +43,7 @@ RUN = ("task", "model", "seed")
 
 @dataclass(frozen=True)
 class Coverage:
-    """A row a run: which parts are there; and the commands for those that are not."""
+    """One row per run: which parts are there; and the commands for those that are not."""
 
     table: pd.DataFrame
     commands: tuple[str, ...]

@@ -28,7 +28,7 @@ class Table:
     number: str
     """The paper's number; empty where the paper has none."""
     tidy: Callable[[Findings], pd.DataFrame]
-    """A row an observation, full precision: CSV and Parquet."""
+    """One row per observation, full precision: CSV and Parquet."""
     layout: Callable[[pd.DataFrame], pd.DataFrame] = lambda tidy: tidy
     """As a person reads it: Markdown, LaTeX and the page."""
     part: str = "localise"

@@ -42,7 +42,7 @@ def memorisation_curve(table: "pd.DataFrame") -> str:
 
 
 def layer_bars(scores: "LayerScores", width: int = 30) -> str:
-    """A line a layer: a bar for its weight, the number and its interval."""
+    """One line per layer: a bar for its weight, the number and its interval."""
     top = float(scores.weights.max()) or 1.0
     lines = [f"{scores.method}, weight of each layer"]
     for number, (weight, low, high) in enumerate(

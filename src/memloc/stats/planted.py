@@ -1,6 +1,6 @@
 """How well localisers find planted layers, and what they say where nothing was planted.
 
-Tables in, tables out. `layers` has a row a plant, method and layer: the columns of KEY, then
+Tables in, tables out. `layers` has one row per plant, method and layer: the columns of KEY, then
 layer (from 1), weight, and undone: the largest share of the labels in question that changing layers
 undid, for methods that change layers.
 """

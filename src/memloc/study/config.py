@@ -41,7 +41,7 @@ class DataFile(Settings):
 
 
 class Block(Settings):
-    """Further runs; what is left out is as in the main part."""
+    """Further runs; keys that are not given are as in the main part."""
 
     models: Names | None = Field(None, min_length=1)
     """Embedded names, hub names or folders (`./x` is beside the study's file)."""
@@ -70,16 +70,16 @@ def _analyses() -> Names:
 
 
 class ControlBlock(Settings):
-    """What is planted where; models and tasks that are left out are those of the main part."""
+    """What is planted where; models and tasks that are not given are those of the main part."""
 
     models: Names | None = Field(None, min_length=1)
     """In which memorisation is planted."""
     tasks: Names | None = Field(None, min_length=1)
-    """Whose noise is planted; the auxiliary task is left out where none are named."""
+    """Tasks whose noise is planted; default: all but the auxiliary task."""
     windows: Names = ()
-    """Layers such as 6-7; none given: the first, the middle and the last ones."""
+    """Layers such as 6-7; default: the first, the middle and the last ones."""
     every: tuple[int, ...] = ()
-    """Windows of so many layers at every position."""
+    """Windows of these widths at every position."""
     methods: Names = Field(default_factory=_localisers)
     """That look for the planted layers."""
     nulls: Literal["none", "middle", "all"] = "middle"
@@ -110,17 +110,17 @@ class Study(Settings):
     also: tuple[Block, ...] = ()
     """Further runs, with what differs from the above."""
     control: ControlBlock | None = None
-    """Left out: nothing is planted."""
+    """Memorisation planted in known layers; default: none."""
     report: bool = True
     """Whether a page with everything is made at the end."""
     examples: int | None = Field(None, ge=4)
-    """Train on a random so many of each task's; left out: on all."""
+    """Train on a random sample of this many examples of each task; default: all."""
     depth: int | None = Field(None, ge=1)
-    """Use only the first so many layers of every model."""
+    """Use only the first layers of every model, this many; default: all."""
     force: bool = False
-    """Go on with runs that did not memorise; their results are marked."""
+    """Continue with runs that did not memorise their noisy labels; their results are marked."""
     data_folder: str | None = None
-    """With the paper's tasks; left out: MEMLOC_DATA, else the hub."""
+    """Folder with the paper's tasks; default: the folder in MEMLOC_DATA, else the hub."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
     gpus: float = Field(1.0, gt=0)

@@ -31,7 +31,7 @@ class Options:
     """Where a study runs, and which of its steps."""
 
     jobs: int | None = None
-    """Steps at once; left out: as many as there are cores."""
+    """Steps at once; default: as many as there are cores."""
     only: Sequence[str] = ()
     """Words that choose steps; none: all."""
     retry: bool = False
@@ -39,7 +39,7 @@ class Options:
     on: str = "local"
     """`local`: processes of this machine; `ray`: a Ray cluster."""
     address: str | None = None
-    """Of the cluster; left out: the one that this machine is part of, or a new one on it."""
+    """Of the cluster; default: the one that this machine is part of, or a new one on it."""
 
 
 def init_study(example: str, folder: str | Path | None = None) -> Path:
@@ -48,7 +48,7 @@ def init_study(example: str, folder: str | Path | None = None) -> Path:
     text = files("memloc.study").joinpath("examples", f"{example}.yaml").read_text("utf-8")
     path = (Path(example) if folder is None else Path(folder)) / paths.STUDY
     if path.exists() and path.read_text(encoding="utf-8") != text:
-        raise StoreError(f"{path} is there already and is another one: choose another folder.")
+        raise StoreError(f"{path} exists and describes another study: choose another folder.")
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
     return path

@@ -19,7 +19,7 @@ SILENCE = 60.0
 
 
 def plan_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
-    """A row a kind of step: how many there are, how they stand, what the rest costs."""
+    """One row per kind of step: how many there are, how they stand, what the rest costs."""
     rows = []
     for kind in KINDS:
         names = [s.name for s in plan.steps.values() if s.kind == kind]
@@ -96,7 +96,7 @@ def stale_sentences(states: Mapping[str, State]) -> list[str]:
 def step_rows(
     plan: Plan, states: Mapping[str, State], estimate: Estimate | None = None
 ) -> list[dict[str, Any]]:
-    """A row a step."""
+    """One row per step."""
     return [
         {
             "step": name,
@@ -110,7 +110,7 @@ def step_rows(
 
 
 class View:
-    """Shows on stderr how far a study is: a live table in a terminal, else a line a step."""
+    """Shows on stderr how far a study is: a live table in a terminal, else one line per step."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._live: Any = None

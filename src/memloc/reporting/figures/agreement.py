@@ -9,7 +9,7 @@ from memloc.reporting.figures.style import GREY
 def agreement(table: pd.DataFrame) -> alt.Chart:
     """Coefficients between all pairs as a matrix, with their intervals; a star: p above the limit.
 
-    The table is what `method_agreement` and `model_agreement` return, a row a pair.
+    The table is what `method_agreement` and `model_agreement` return, one row per pair.
     """
     turned = table.rename(columns={"one": "other", "other": "one"})
     drawn = pd.concat([table, turned], ignore_index=True)

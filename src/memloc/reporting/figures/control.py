@@ -10,7 +10,7 @@ from memloc.stats.planted import mean_scores
 
 
 def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart:
-    """Share of the k best layers that are planted ones, by method; a panel a task or model.
+    """Share of the k best layers that are planted ones, by method; one panel per task or model.
 
     The mean over planted windows, its interval, and chance as a mark.
     """
@@ -48,7 +48,7 @@ def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart
 
 
 def control_layers(table: pd.DataFrame) -> alt.Chart:
-    """Layer weights of the control set-up, each scaled to its largest; a line a planted window."""
+    """Layer weights of the control set-up, scaled to the largest; one line per planted window."""
     keys = ["task", "model", "method", "first", "last", "null"]
     largest = table.groupby([*keys, "seed"])["weight"].transform("max")
     scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}

@@ -27,7 +27,7 @@ MOST_POINTS = 300
 
 
 def memorisation_map(table: pd.DataFrame) -> alt.Chart:
-    """Probability of the label when trained on it against that when not; a point an example.
+    """Probability of the label when trained on it against that when not; one point per example.
 
     Top left: memorised. Top right: learnt from others. Of many examples some are drawn at random.
     """
@@ -67,7 +67,7 @@ def memorisation_map(table: pd.DataFrame) -> alt.Chart:
 
 
 def depth_and_generalisation(table: pd.DataFrame) -> alt.Chart:
-    """Depth of memorisation against how well a task generalises; a point a task and model.
+    """Depth of memorisation against how well a task generalises; one point per task and model.
 
     The table has `measure` (which depth), `depth`, `against` (which score) and `score`, and the
     ends of both as `depth_low`, `score_low` and so on. Points of which `n_inseparable` seeds have

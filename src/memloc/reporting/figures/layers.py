@@ -22,7 +22,7 @@ RUN = ["task", "category", "model"]
 
 
 def layer_curves(table: pd.DataFrame) -> alt.Chart:
-    """Layer weights with their intervals, a line a task, a panel a category."""
+    """Layer weights with their intervals, one line per task, one panel per category."""
     drawn = over_seeds(table, [*RUN, "method", "layer"], "weight")
     return _curves(drawn, "weight", "layer weight")
 
@@ -35,7 +35,7 @@ def noise_probes(table: pd.DataFrame) -> alt.Chart:
 
 
 def mcog_by_model(table: pd.DataFrame) -> alt.Chart:
-    """The centre of gravity of every task, a panel a model."""
+    """The centre of gravity of every task, one panel per model."""
     drawn = over_seeds(table, [*RUN, "method"], "mcog")
     return _centres(drawn, "model", sorted(drawn["model"].unique()), "seeds")
 

@@ -119,7 +119,7 @@ def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def events(table: pd.DataFrame) -> alt.Chart:
-    """Where memorisation wins against where the classes are told apart; a point a task."""
+    """Where memorisation wins against where the classes are told apart; one point per task."""
     drawn = event_pairs(table)
     tasks = task_order(drawn["task"])
     look = {"scale": ROOM, "axis": whole_numbers()}

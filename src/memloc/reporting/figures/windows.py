@@ -57,7 +57,7 @@ def window_matrices(table: pd.DataFrame) -> alt.Chart:
 
 
 def single_layers(table: pd.DataFrame) -> alt.Chart:
-    """The largest memorisation error that changing one layer brings; a point a task.
+    """The largest memorisation error that changing one layer brings; one point per task.
 
     The table is `Findings.single_layers`.
     """
