@@ -142,7 +142,8 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
 
     Makes the weights `memorised`, `final`, `reference` and `frozen` of a run in `folder`; one that
     was interrupted continues where it stopped. `settings` are those that differ from the preset,
-    such as `{"finetune.epochs": 30}`; without a preset it is `demo` for embedded models, else `paper`.
+    such as `{"finetune.epochs": 30}`; the default preset is `demo` for embedded models, else
+    `paper`.
     """
     if not isinstance(task, NoisyTask):
         raise DataError(
