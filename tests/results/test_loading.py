@@ -111,7 +111,7 @@ def test_an_analysis_of_another_version_is_refused_in_a_sentence(tmp_path):
     found = Result.read(place)
     old = found["summary"].drop(columns="majority")
     Result(found.method, {**found.tables, "summary": old}).write(place)
-    with pytest.raises(StoreError, match="generalisation .* has no column majority"):
+    with pytest.raises(StoreError, match=r"generalisation .* has no column majority"):
         memloc.load_results(tmp_path)
 
 
