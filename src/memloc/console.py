@@ -235,7 +235,7 @@ def show_control(found: "Results", as_json: bool) -> None:
         tables |= {"plants": found.plants}
         records = {k: json.loads(t.to_json(orient="records")) for k, t in tables.items()}
         return _show_json({"folder": str(found.folder), **records})
-    for by in every:
+    for by in every if len(found.control) else ():
         if len(by) == 1 or found.control[by[1]].nunique() > 1:
             show_rows(_accuracy_rows(tables["_".join(by)], by), as_json=False)
             typer.echo("")
@@ -250,6 +250,8 @@ def show_control(found: "Results", as_json: bool) -> None:
         show_rows(_records(found.post_processing), as_json=False)
         typer.echo("")
     _say_unused(found)
+    if not found.plants["used"].any():
+        typer.echo("No plant can be used, so nothing can be said about the methods.")
     if remarks := remarks_on(found.control_layers):
         typer.echo(remarks)
     typer.echo(f"{found.folder}: `memloc report {found.folder}` shows all of it.")
@@ -257,16 +259,16 @@ def show_control(found: "Results", as_json: bool) -> None:
 
 
 def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per value of `by`, one column per k."""
+    """One row per value of `by`; for each k its accuracy, and what chance would give."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    rest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in table.to_dict("records"):
-        row = rows.setdefault(
-            tuple(record[name] for name in by), {name: record[name] for name in by}
-        )
+        key = tuple(record[name] for name in by)
+        row = rows.setdefault(key, dict(zip(by, key, strict=True)))
         text = f"{record['accuracy']:.2f} [{record['low']:.2f}, {record['high']:.2f}]"
-        row[f"accuracy@{record['k']}"] = text
-        row |= {name: record[name] for name in ("chance", "mrr", "auroc", "plants")}
-    return list(rows.values())
+        row |= {f"accuracy@{record['k']}": text, f"chance@{record['k']}": record["chance"]}
+        rest[key] = {name: record[name] for name in ("mrr", "auroc", "plants")}
+    return [row | rest[key] for key, row in rows.items()]
 
 
 def _records(table: "pd.DataFrame") -> list[dict[str, Any]]:

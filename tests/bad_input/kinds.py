@@ -24,7 +24,7 @@ class Kind:
 
 KINDS = {
     "study files": Kind(study_cases, 100, 3500),
-    "data files": Kind(data_cases, 100, 2000),
+    "data files": Kind(data_cases, 60, 2000),
     "command lines": Kind(command_cases, 100, 2500),
     "result files": Kind(cases_of("results"), 40, 1500),
     "run folders": Kind(cases_of("run"), 25, 600),

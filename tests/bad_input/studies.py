@@ -44,7 +44,7 @@ ODD = (
     *("`", "|", ">-", "[", "{", "'", '"', "- a", "\t", "[a,,b]", "{finetune.epoch: 3}", "%"),
     *("{finetune.epochs: true}", "{finetune.epochs: 1e99}", "{finetune: {epochs: 3}}", "{1: 2}"),
     *("{preset: demo}", "{noise.rate: .nan}", "{finetune.seeds: []}", "{null: 1}", "{a: &b 1}"),
-    *("[" * 3000, "{a: " * 900, "[../..]", "['']", "[' ']", "[/]", "[~]", "[a/b/c]", "['*']"),
+    *("[" * 900, "{a: " * 900, "[../..]", "['']", "[' ']", "[/]", "[~]", "[a/b/c]", "['*']"),
     "[" + ", ".join(map(str, range(3000))) + "]",
 )
 BOMB = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))

@@ -10,8 +10,8 @@ from memloc.study.estimate import SURE, UNSURE, estimate, machine, measured_here
 from memloc.study.planning import make_plan
 from memloc.study.records import Store
 from memloc.study.view import plan_rows, plan_sentences, size
+from planning_support import RUN
 
-RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 MEASURED = {
     "machine": "here",
     "length": 20,

@@ -12,8 +12,8 @@ from memloc.study.processes import LocalExecutor
 from memloc.study.records import Store
 from memloc.study.step import Outcome
 from memloc.study.view import end_sentences
+from planning_support import RUN
 
-RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 TRAIN, PLANT = f"train/{RUN}", f"plant/{RUN}/1-1"
 
 

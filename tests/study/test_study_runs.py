@@ -16,11 +16,13 @@ import memloc as memloc_api
 from memloc import paths
 from memloc.errors import StoreError
 from memloc.lock import STUDY, who_runs
+from memloc.methods.result import Result
+from memloc.run import Run
 from memloc.study.manage import Options, open_plan, run_study, study_states, study_status
 from memloc.study.records import Store
+from planning_support import RUN
 
 pytestmark = pytest.mark.slow
-RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 MAIN = "from memloc.cli import main; main()"
 
 
@@ -66,7 +68,7 @@ def test_when_the_memorised_weights_are_kept_changes_no_other_weights(copied):
     assert f"localise/{RUN}/swapping" not in progress.outcomes
     assert bytes_of(run / "checkpoints" / "final")["model.safetensors"] == before
     assert [path.stat().st_mtime_ns for path in others] == when
-    assert json.loads((run / "run.json").read_text())["changes"]["finetune.near_ceiling"] == 0.02
+    assert Run.open(run).settings.finetune.near_ceiling == 0.02
 
 
 def test_another_bar_is_a_new_verdict_and_no_training(copied):
@@ -114,25 +116,22 @@ def test_done_again_it_takes_a_moment_and_changes_nothing(copied):
 def test_a_changed_setting_makes_anew_what_depends_on_it(copied):
     weights = copied / RUN / "checkpoints" / "final" / "model.safetensors"
     before = weights.stat().st_mtime_ns
-    change(copied, "probes.epochs: 3", "probes.epochs: 2")
+    change(copied, "  probing.epochs: 3", "  probing.epochs: 2")
     done = json.loads(memloc("run", copied, "--jobs", 1, "--json").stdout)
-    assert set(done["done"]) == {f"localise/{RUN}/probing", f"analyse/{RUN}/label-probes"}
+    assert set(done["done"]) == {f"localise/{RUN}/probing"}
     assert weights.stat().st_mtime_ns == before
-    from memloc.localise.scores import LayerScores
-
-    about = LayerScores.read(copied / RUN / "localise" / "probing.parquet").about
-    assert about["changes"]["probes.epochs"] == 2  # not what the run was trained with
+    assert Result.read(copied / RUN / "results" / "probing").about["settings"]["epochs"] == 2
 
 
 def test_a_step_that_fails_says_why_and_is_tried_again_if_asked(copied):
     """A file where a folder should be: a fault that has nothing to do with the study."""
-    shutil.rmtree(copied / RUN / "localise")
-    (copied / RUN / "localise").write_text("in the way")
+    shutil.rmtree(copied / RUN / "results")
+    (copied / RUN / "results").write_text("in the way")
     done = memloc("run", copied, "--jobs", 1)
     assert done.returncode == 1
     assert f"FAILED localise/{RUN}/swapping: Cannot write" in done.stdout
     assert "--retry` tries again" in done.stdout
-    (copied / RUN / "localise").unlink()
+    (copied / RUN / "results").unlink()
     assert memloc("run", copied, "--jobs", 1).returncode == 1  # not asked to
     assert "FAILED" in memloc("status", copied).stdout
     assert memloc("run", copied, "--jobs", 1, "--retry").returncode == 0

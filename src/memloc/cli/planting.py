@@ -37,7 +37,7 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.results import load_results
     from memloc.study.control import control_study
     from memloc.study.manage import Options, run_study
-    from memloc.study.view import View
+    from memloc.study.view import View, failures
 
     seeded = {} if seed is None else {"control.seed": seed}
     study: dict[str, Any] = {
@@ -53,6 +53,9 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     folder = control_study(out, study, asdict(plants))
     with View() as view:
         progress = run_study(folder, Options(), view)
-    console.show_control(load_results(folder), as_json)
-    if progress.count("failed"):
+    for sentence in failures(folder, progress):
+        typer.echo(sentence, err=True)
+    found = load_results(folder)
+    console.show_control(found, as_json)
+    if progress.count("failed") or not found.plants["used"].any():
         raise typer.Exit(1)

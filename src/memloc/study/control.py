@@ -10,7 +10,7 @@ from memloc.errors import SettingsError, StoreError
 from memloc.models.known import default_preset
 from memloc.records import whole_file
 from memloc.study.checks import check_names
-from memloc.study.config import parse_study
+from memloc.study.config import parse_study, read_study
 
 
 def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any]) -> Path:
@@ -23,22 +23,24 @@ def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any])
     models = [_found(model) for model in study["models"]]
     preset = study["preset"] or default_preset(models[0])
     asked = _given({**study, "preset": preset, "models": models})
-    planted = _given({"tasks": study["tasks"], **block})
+    planted = _given({"tasks": [*study["tasks"]], **block})  # a copy: YAML would refer to it
     asked |= {"methods": [], "analyses": [], "report": False, "control": planted}
     text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True)
     path = out / paths.STUDY
     try:
-        check_names(parse_study(text, out))
+        file = parse_study(text, out)
+        check_names(file)
     except SettingsError as error:  # of a file that nobody has seen
         said = re.sub(r"^line \d+, ", "", str(error).removeprefix(f"{path}, "))
         raise SettingsError(said) from None
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
+    if not path.is_file():
+        with whole_file(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+    elif read_study(out).study != file.study:
         raise StoreError(
             f"{path} describes another study: choose another folder with --out, or edit that file "
             f"and use `memloc run {out}`."
         )
-    with whole_file(path) as draft:
-        draft.write_text(text, encoding="utf-8")
     return out
 
 

@@ -110,11 +110,15 @@ class Child:
     step: str
     pid: int
     pipe: int
+    process: "subprocess.Popen[bytes] | None" = None
+    """Of a fresh one; kept, since Python may else ask for its end before we do."""
 
     def outcome(self) -> Outcome:
         """Wait for its end and say how it went."""
         with os.fdopen(self.pipe, encoding="utf-8") as told:
             text = told.read()
+        if self.process is not None:
+            return read_outcome(self.step, text, self.process.wait())
         _, status = os.waitpid(self.pid, 0)
         return read_outcome(self.step, text, os.waitstatus_to_exitcode(status))
 
@@ -202,7 +206,7 @@ def started_fresh(folder: Path, order: Order) -> Child:
             start_new_session=True,
         )
     os.close(write)
-    return Child(order.step, process.pid, read)
+    return Child(order.step, process.pid, read, process)
 
 
 def end_all(children: Iterable[Child]) -> None:

@@ -189,12 +189,16 @@ def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
         )
     elif not progress.outcomes:
         lines.append(_nothing(plan, progress))
+    return lines + failures(plan.file.folder, progress)
+
+
+def failures(folder: Path, progress: Progress) -> list[str]:
+    """What failed and why, and what can be done about it."""
     failed = sorted(n for n in progress.chosen if progress.states[n].name == "failed")
-    lines += [f"FAILED {n}: {progress.states[n].why}" for n in failed]
+    lines = [f"FAILED {n}: {progress.states[n].why}" for n in failed]
     if progress.blocked:
         lines.append(f"Waiting for what failed: {counted(len(progress.blocked), 'step')}.")
     if failed:
-        folder = plan.file.folder
         lines.append(
             f"`memloc logs {folder} {failed[0]}` shows more; `memloc run {folder} --retry` tries "
             "again."
