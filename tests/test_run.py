@@ -14,7 +14,7 @@ import memloc
 from memloc import paths
 from memloc.errors import StoreError, TrainingError, UnknownName
 from memloc.models.load import LoadOptions
-from memloc.records import Examples
+from memloc.records import Examples, read_table, write_table
 from memloc.run import CURVES, WEIGHTS, Accuracies, Checkpoint, PlantRecord, Run, at_the_end, begin
 from memloc.training.recipe import train_run
 from run_support import make_record, make_run
@@ -405,3 +405,39 @@ def test_weights_are_made_by_trainings():
     }
     assert paths.checkpoint(Path("run"), "final") == Path("run/checkpoints/final")
     assert make_task().n_classes == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("seed", "one"), ("seed", None), ("model", 3), ("depth", 2.5), ("task", [])],
+        *[("settings", "paper"), ("final", [1]), ("final", {"noisy": "all"}), ("without", "x")],
+        *[("plant", {"null": True}), ("adopted", {"final": "here"}), ("attempts", 3)],
+    ],
+)
+def test_a_record_whose_values_have_another_type_is_refused(tmp_path, name, value):
+    run = make_run(tmp_path)
+    record = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps({**record, name: value}))
+    with pytest.raises(StoreError, match=rf"run\.json is damaged: {name}.*\.$") as error:
+        Run.open(run.folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["name", "category", "label_names", "train", "noisy", "hash"])
+def test_a_record_that_says_too_little_of_its_task_is_refused(tmp_path, name):
+    run = make_run(tmp_path)
+    record = json.loads((run.folder / "run.json").read_text())
+    del record["task"][name]
+    (run.folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(StoreError, match=rf"run\.json is damaged: task\.{name}: field required"):
+        Run.open(run.folder)
+
+
+def test_labels_of_other_data_are_refused(tmp_path):
+    run = make_run(tmp_path)
+    path = run.folder / paths.LABELS
+    table, _ = read_table(path)
+    write_table(path, table.iloc[1:], {})
+    with pytest.raises(StoreError, match=r"not those that run\.json describes"):
+        Run.open(run.folder).task  # noqa: B018 - it is read when it is asked for

@@ -212,3 +212,15 @@ def test_scores_can_be_made_of_weights_alone():
     assert sentence(found) == (
         "mine: the centre of gravity is layer 2.5 of 3; layer 3 matters most."
     )
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("layers", "weight"), ("layers", "low"), ("mcog", "mcog"), ("mcog", "dropped")],
+)
+def test_scores_that_lack_a_column_are_refused(tmp_path, table, column):
+    found = scores()
+    tables = {**found.tables, table: found[table].drop(columns=column)}
+    LayerScores(found.method, tables, found.about).write(tmp_path / "swapping")
+    with pytest.raises(StoreError, match=f"does not hold what it should.*{column}"):
+        Result.read(tmp_path / "swapping")

@@ -13,6 +13,7 @@ from memloc.records import (
     BoolArray,
     FloatArray,
     IntArray,
+    as_stored,
     read_json,
     read_table,
     whole_folder,
@@ -58,8 +59,12 @@ class Result:
         """What `write` wrote; scores of layers as such."""
         record = read_about(folder)
         tables = {name: read_table(folder / f"{name}.parquet")[0] for name in record["tables"]}
-        kind = LayerScores if {"layers", "mcog"} <= set(tables) else Result
-        return kind(record["method"], tables, record["about"])
+        if not {"layers", "mcog"} <= set(tables):
+            return Result(record["method"], tables, record["about"])
+        found = LayerScores(record["method"], tables, record["about"])
+        with as_stored(folder):
+            found.check()
+        return found
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -173,6 +178,10 @@ class LayerScores(Result):
         ends = zip(table["first"], table["last"], strict=True)
         known = [range(int(first) - 1, int(last)) for first, last in ends]
         return window_matrix(table["normalised"].to_numpy(np.float64), self.depth, known)
+
+    def check(self) -> None:
+        """Raise where something is missing that all scores of layers have."""
+        _ = self.weights, self.low, self.high, self.mcog, self.matrix()
 
     def _column(self, name: str) -> FloatArray:
         return self["layers"][name].to_numpy(np.float64)
