@@ -134,7 +134,9 @@ def test_another_task_is_refused(recipe_of, there, task):
 def test_one_other_text_is_refused(recipe_of, there, task, split):
     examples = getattr(task, split)
     other = Examples((("the sea",), *examples.parts[1:]), examples.labels)
-    assert "data: texts or labels differ" in refusal(recipe_of(task=replace(task, **{split: other}), **EPOCHS), there)
+    assert "data: texts or labels differ" in refusal(
+        recipe_of(task=replace(task, **{split: other}), **EPOCHS), there
+    )
 
 
 def test_one_other_label_is_refused(recipe_of, there, task):
