@@ -147,7 +147,7 @@ def test_a_path_that_begins_with_a_dot_is_beside_the_file(tmp_path):
     "value", ["2020-13-45", "!!int abc", "!!float x", "!!timestamp 1", "9" * 5000, "[" * 3000]
 )
 def test_values_that_yaml_itself_stumbles_over_are_refused(value):
-    assert "is not YAML" in refused(f"{LEAST}seeds: {value}\n")
+    assert "cannot be read as YAML: " in refused(f"{LEAST}seeds: {value}\n")
 
 
 @pytest.mark.parametrize(
