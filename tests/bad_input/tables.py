@@ -40,6 +40,8 @@ class Own:
     encoding: str = "utf-8"
     flags: tuple[Any, Any] | None = None
     """Instead of original labels: what stands for clean and for noisy."""
+    more: str | None = None
+    """The name of one more column, which may be there already; a JSON object has it once."""
     damage: Any = None
 
     @property
@@ -51,7 +53,10 @@ class Own:
         path = folder / f"mine{self.suffix}"
         last = [self._third(row) for row in self.rows]
         rows = [(*row[:2], third) for row, third in zip(self.rows, last, strict=True)]
-        path.write_bytes(self._bytes(rows))
+        header: tuple[str, ...] = self.header
+        if self.more is not None and ".json" not in self.suffix:
+            header, rows = (*header, self.more), [(*row, "x") for row in rows]
+        path.write_bytes(self._bytes(header, rows))
         if self.damage is not None:
             self.damage.apply(path, [])
         return path
@@ -60,24 +65,25 @@ class Own:
         """Text, assigned and original label of every row, as the columns are called in the file."""
         named = ("--text", "--label", "--original")
         names = [columns.get(n, columns["--label"]) for n in named]
-        if any(self.header.count(name) > 1 for name in names) and ".json" not in self.suffix:
-            raise Wrong(f"two columns of {self.header} have one name, and one of them was read")
+        there = (*self.header, self.more)
+        if any(there.count(name) > 1 for name in names) and ".json" not in self.suffix:
+            raise Wrong(f"two columns of {there} have one name, and one of them was read")
         places = [len(self.header) - 1 - self.header[::-1].index(name) for name in names]
         return [tuple(str(row[i]) for i in places) for row in self.rows]  # type: ignore[misc]
 
     def _third(self, row: tuple[Any, Any, Any]) -> Any:
         return row[2] if self.flags is None else self.flags[str(row[1]) != str(row[2])]
 
-    def _bytes(self, rows: list[tuple[Any, Any, Any]]) -> bytes:
+    def _bytes(self, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> bytes:
         if self.suffix == ".parquet":
-            return _parquet(self.header, rows)
+            return _parquet(header, rows)
         if self.suffix.startswith(".jsonl"):
-            lines = [json.dumps(dict(zip(self.header, row, strict=True))) for row in rows]
+            lines = [json.dumps(dict(zip(header, row, strict=True))) for row in rows]
             text = "".join(f"{line}\n" for line in lines)
         else:
             usual = "\t" if self.suffix.startswith(".tsv") else ","
             file = io.StringIO(newline="")
-            csv.writer(file, delimiter=self.separator or usual).writerows([self.header, *rows])
+            csv.writer(file, delimiter=self.separator or usual).writerows([header, *rows])
             text = file.getvalue()
         raw = text.encode(self.encoding, "replace")
         return gzip.compress(raw) if self.suffix.endswith(".gz") else raw
@@ -87,7 +93,7 @@ def _parquet(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = [list(values) for values in zip(*rows, strict=True)] or [[], [], []]
+    columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in header]
     try:
         arrays = [pa.array(values) for values in columns]
     except (pa.ArrowException, OverflowError):  # mixed types cannot be one column
@@ -131,6 +137,7 @@ class DataCase:
         )
         usual = self.words == (*COLUMNS, "--noisy", "before") and self.own.header == NAMES
         if answer.code == 0 and self.own.plain and usual:
+            self.own.triples({"--text": "review", "--label": "stars", "--original": "before"})
             check_localised(self.own, json.loads(answer.stdout), place)
         return answer.code
 
@@ -170,7 +177,7 @@ def check_localised(own: Own, said: dict[str, Any], place: Path) -> None:
 texts = st.builds(" ".join, st.lists(st.sampled_from(WORDS), min_size=1, max_size=4))
 
 
-FAULTS = ("few rows", "odd values", "header", "separator", "encoding", "damage", "words")
+FAULTS = ("few rows", "odd values", "header", "more", "separator", "encoding", "damage", "words")
 
 
 @st.composite
@@ -204,6 +211,7 @@ def _own(draw: Any, faults: list[str], flagged: bool) -> Own:
         header=faulty("header", st.tuples(*[st.sampled_from(HEADERS)] * 3), NAMES),
         separator=faulty("separator", st.sampled_from([";", "|", "\t", ","]), ""),
         encoding=faulty("encoding", st.sampled_from(["utf-16", "latin-1", "utf-8-sig"]), "utf-8"),
+        more=faulty("more", st.sampled_from([*NAMES, *NAMES, "other", ""]), None),
         flags=draw(st.sampled_from(marks)) if flagged else None,
         damage=faulty("damage", some_bytes, None),
     )
