@@ -177,8 +177,8 @@ def show_localised(found: "Found", as_json: bool) -> None:
     if as_json:
         records = {name: _as_record(scores) for name, scores in found.results.items()}
         return _show_json({**_about_found(found), "methods": records})
+    from memloc.reporting.sentences import sentence
     from memloc.reporting.terminal import layer_bars
-    from memloc.reporting.words import sentence
 
     for scores in found.results.values():
         typer.echo(f"{layer_bars(scores)}\n{sentence(scores)}\n")
@@ -187,7 +187,8 @@ def show_localised(found: "Found", as_json: bool) -> None:
 
 def show_analysed(found: "Found", as_json: bool) -> None:
     """A small picture and a sentence for each analysis, what is unusual, where the files are."""
-    from memloc.reporting.analyses import picture, sentence
+    from memloc.reporting.sentences import sentence
+    from memloc.reporting.terminal import picture
 
     if as_json:
         records = {name: _analysis_record(result) for name, result in found.results.items()}
@@ -212,7 +213,8 @@ def _show_places(found: "Found") -> None:
 
 def _analysis_record(analysis: "Result") -> dict[str, Any]:
     """Without the tables that have one row per example; those are in the files."""
-    from memloc.reporting.analyses import SHORT, sentence
+    from memloc.reporting.sentences import sentence
+    from memloc.reporting.terminal import SHORT
 
     short = {name: analysis[name] for name in SHORT if name in analysis.tables}
     return {
@@ -225,7 +227,7 @@ def _analysis_record(analysis: "Result") -> dict[str, Any]:
 
 def show_control(found: "Results", as_json: bool) -> None:
     """accuracy@k by method, task and model with chance beside it; the nulls; appendix E."""
-    from memloc.reporting.words import remarks_on
+    from memloc.reporting.sentences import remarks_on
     from memloc.stats.planted import mean_scores
 
     every = [("method",), ("method", "task"), ("method", "model")]
@@ -320,7 +322,7 @@ def show_report(report: "Report", as_json: bool) -> None:
 
 
 def _as_record(scores: "LayerScores") -> dict[str, Any]:
-    from memloc.reporting.words import sentence
+    from memloc.reporting.sentences import sentence
 
     return {
         "weights": scores.weights.tolist(),

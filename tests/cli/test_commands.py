@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from command_support import printed
 from memloc.cli import app
-from memloc.cli.groups import option_by_option
+from memloc.cli.options import option_by_option
 
 COMMANDS = [command.callback.__name__ for command in app.registered_commands]
 

@@ -16,7 +16,7 @@ from memloc.methods.result import (
     read_about,
 )
 from memloc.records import read_json, read_table, write_json
-from memloc.reporting.words import sentence
+from memloc.reporting.sentences import sentence
 from memloc.stats.intervals import Interval
 from memloc.stats.windows import windows
 

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from memloc.methods.result import Result
-from memloc.reporting.analyses import picture, sentence
+from memloc.reporting.sentences import sentence
+from memloc.reporting.terminal import picture
 
 
 def make_event(event="crossing", layer=3.0, ends=(2.0, 5.0), separable=True, variant="plain"):

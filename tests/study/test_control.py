@@ -12,8 +12,7 @@ from memloc.records import write_table
 from memloc.results import load_results
 from memloc.seeds import generator
 from memloc.study.actions import do
-from memloc.study.control import control_study
-from memloc.study.manage import open_plan
+from memloc.study.manage import control_study, open_plan
 from study_support import Study, training
 
 PLANTED = """\

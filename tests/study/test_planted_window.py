@@ -2,8 +2,7 @@
 
 from memloc.results import load_results
 from memloc.study.actions import do
-from memloc.study.control import control_study
-from memloc.study.manage import open_plan
+from memloc.study.manage import control_study, open_plan
 
 
 def test_swapping_and_retraining_find_the_planted_window(tmp_path):

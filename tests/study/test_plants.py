@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memloc.study import plants
-from memloc.study.plants import make_null, make_plant
+from memloc.study.actions import make_null, make_plant
 from memloc.training.planting import Plant
 from memloc.training.recipe import Recipe
 from tasks_support import fast_protocol, make_task

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memloc.errors import ModelError, lookup
 
 if TYPE_CHECKING:
-    from memloc.cli.groups import Checkpoints
+    from memloc.cli.options import Checkpoints
 
 
 def check_model(name: str, depth: int | None = None) -> None:

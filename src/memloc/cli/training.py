@@ -10,14 +10,17 @@ import typer
 
 from memloc import console
 from memloc.cli.checks import check_checkpoints, check_device, check_model, check_training
-from memloc.cli.groups import (
+from memloc.cli.options import (
+    AsJson,
     Checkpoints,
     Columns,
     Constants,
+    DataFolder,
+    Fewer,
     Loading,
+    ModelName,
     option_by_option,
 )
-from memloc.cli.options import AsJson, DataFolder, Fewer, ModelName
 from memloc.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from memloc.reporting.findings import Findings
 from memloc.reporting.layouts import averaged
 from memloc.reporting.means import UNDONE, layers_to_undo, over_seeds
 from memloc.reporting.missing import command
-from memloc.reporting.words import remarks_on
+from memloc.reporting.sentences import remarks_on
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.claims import ALL
 from memloc.stats.planted import mean_scores

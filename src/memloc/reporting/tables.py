@@ -10,7 +10,7 @@ from memloc.errors import lookup
 from memloc.records import whole_file, write_table
 from memloc.reporting import layouts
 from memloc.reporting.findings import Findings
-from memloc.reporting.words import remarks_on
+from memloc.reporting.sentences import remarks_on
 from memloc.results import Results
 
 FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}

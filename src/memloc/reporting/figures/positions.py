@@ -4,7 +4,6 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from memloc.reporting.analyses import PROBES
 from memloc.reporting.figures.style import (
     BLUE,
     GREEN,
@@ -19,6 +18,7 @@ from memloc.reporting.figures.style import (
     whole_numbers,
 )
 from memloc.reporting.means import counted_events, over_groups, usual_depth
+from memloc.reporting.terminal import PROBES
 
 KINDS = {
     "noisy": "noisy examples",

@@ -9,12 +9,12 @@ from memloc.console import show_control
 from memloc.methods.probing import UNLEARNT
 from memloc.methods.result import Result
 from memloc.reporting.figures.every import FIGURES
-from memloc.reporting.figures.writing import _titled
+from memloc.reporting.figures.figure import _titled
 from memloc.reporting.findings import Findings
 from memloc.reporting.page import render
+from memloc.reporting.sentences import marked, remarks_on, sentence
 from memloc.reporting.summary import summarise
 from memloc.reporting.tables import TABLES
-from memloc.reporting.words import marked, remarks_on, sentence
 from memloc.results import load_results
 from study_support import Study
 
