@@ -4,7 +4,7 @@ import pytest
 
 from memloc.errors import UnknownName
 from memloc.reporting.figures.every import FIGURES
-from memloc.reporting.figures.figure import write_figures
+from memloc.reporting.figures.writing import write_figures
 
 
 def test_figures_are_written_one_a_choice(findings, tmp_path):

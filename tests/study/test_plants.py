@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memloc.study import plants
+from memloc.study import actions as plants
 from memloc.study.actions import make_null, make_plant
 from memloc.training.planting import Plant
 from memloc.training.recipe import Recipe

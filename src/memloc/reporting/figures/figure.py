@@ -1,22 +1,17 @@
 """What a figure is: its words, its table, and its chart taken apart."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from memloc.errors import lookup
-from memloc.progress import track
 from memloc.records import whole_file
-from memloc.reporting.figures.every import FIGURES
 from memloc.reporting.findings import Findings
 from memloc.reporting.sentences import marked, remarks_on
-from memloc.results import Results
 
 DATA = "drawn"
 """What a chart's table is called in its specification."""
@@ -123,39 +118,3 @@ def save_spec(spec: Mapping[str, Any], path: Path) -> None:
     }
     with whole_file(path) as draft:
         draft.write_bytes(convert[kind]())
-
-
-WIDTH = 90
-"""Characters of a line below the title."""
-
-
-def write_figures(
-    results: Results, folder: Path, kind: str = "png", only: Sequence[str] = ()
-) -> tuple[list[Path], list[Figure]]:
-    """Write what can be drawn, or those called `only`; the files, and figures without results."""
-    lookup("figure format", kind, {name: name for name in FORMATS})
-    known = {figure.name: figure for figure in FIGURES}
-    chosen = [lookup("figure", name, known) for name in only] or list(FIGURES)
-    findings = Findings(results)
-    drawn = {figure: figure.drawn(findings) for figure in chosen}
-    jobs = [(f, d, c) for f, d in drawn.items() if d is not None for c in d.choices(f.choose)]
-    written = []
-    with track("figures", len(jobs)) as advance:
-        for figure, chart, choice in jobs:
-            path = folder / f"{'-'.join(_words(figure.name, choice))}.{kind}"
-            save_spec(_titled(figure, chart, choice), path)
-            written.append(path)
-            advance(1)
-    return written, [figure for figure, found in drawn.items() if found is None]
-
-
-def _titled(figure: Figure, drawn: Drawn, choice: Mapping[str, Any]) -> dict[str, Any]:
-    lines = [" · ".join(map(str, choice.values())), *wrap(drawn.remarks(choice), WIDTH)]
-    title = {"text": figure.title, "subtitle": lines}
-    return {**drawn.with_rows(choice), "title": title}
-
-
-def _words(name: str, choice: Mapping[str, Any]) -> Iterator[str]:
-    yield name
-    for value in choice.values():
-        yield re.sub(r"[^\w.]+", "-", str(value)).strip("-").lower()
