@@ -13,7 +13,6 @@ import pandas as pd
 from memloc.errors import lookup
 from memloc.progress import track
 from memloc.records import whole_file
-from memloc.reporting.figures.every import FIGURES
 from memloc.reporting.findings import Findings
 from memloc.reporting.sentences import marked, remarks_on
 from memloc.results import Results
@@ -134,6 +133,8 @@ def write_figures(
 ) -> tuple[list[Path], list[Figure]]:
     """Write what can be drawn, or those called `only`; the files, and figures without results."""
     lookup("figure format", kind, {name: name for name in FORMATS})
+    from memloc.reporting.figures.every import FIGURES  # which are made of these
+
     known = {figure.name: figure for figure in FIGURES}
     chosen = [lookup("figure", name, known) for name in only] or list(FIGURES)
     findings = Findings(results)
