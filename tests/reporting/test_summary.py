@@ -13,7 +13,7 @@ from memloc.reporting.reproduce import settings, versions
 from memloc.reporting.summary import summarise
 from memloc.results import load_results
 from memloc.run import begin
-from study_support import Study, make_data, record, write_adopted
+from study_support import Study, make_data, record, write_adopted, write_control
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
 
@@ -261,3 +261,10 @@ def test_an_adopted_run_is_told_without_commands_that_cannot_work(tmp_path, know
     assert "no labels were planted." in said
     assert "memloc" not in said
     assert "nan" not in " ".join([*found.found, *found.open])
+
+
+def test_a_study_that_only_plants_says_who_finds_the_layers(tmp_path):
+    write_control(tmp_path, Study())
+    summary = summarise(Findings(load_results(tmp_path)))
+    assert summary.found[0].startswith("Control: a planted layer is ranked first by swapping")
+    assert not any("no run yet" in sentence for sentence in summary.open)

@@ -30,7 +30,9 @@ class Summary:
 def summarise(findings: Findings) -> Summary:
     """The sentences of a study."""
     if findings.results.runs.empty:
-        return Summary((), (f"There is no run yet: `{command('train', findings.results)}`.",))
+        none = f"There is no run yet: `{command('train', findings.results)}`."
+        planted = tuple(_trust(findings))  # a study may do nothing but plant
+        return Summary(planted, () if planted else (none,))
     found = (
         *_memorised(findings),
         *_trust(findings),

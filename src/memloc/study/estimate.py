@@ -77,7 +77,8 @@ def calibration(plan: Plan, threads: int) -> dict[str, Any]:
     done = subprocess.run([*command, str(threads)], capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise StoreError(f"This machine could not be calibrated: {last}")
+        reason = last.removeprefix("memloc.errors.").partition("Error: ")[2] or last
+        raise StoreError(f"This machine could not be calibrated: {reason}")
     known = measured_here(plan.file.folder)
     start = max(0.0, time.perf_counter() - began - known["seconds"])
     return keep(plan.file.folder, {"start": start})
