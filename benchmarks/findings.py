@@ -7,6 +7,7 @@ the paper are those of its text, or read off its figures.
 import argparse
 import sys
 from collections.abc import Hashable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from memloc.reporting.tables import cell, markdown
 from memloc.results import load_results
 from memloc.stats import claims
 
+LINE = 120
+"""Characters of a line of the page."""
 PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
 RUN, POINT = ["task", "model", "seed"], ["task", "model"]
 WIDTHS = "7 to 10"
@@ -126,7 +129,27 @@ def blocks(found: Findings) -> Iterator[str]:
     for title, make in makers.items():
         table = make(found)
         if len(table):
-            yield f"\n**{title}**\n\n{markdown(withheld(title, table.map(cell).astype(str)))}"
+            yield from written(title, withheld(title, table.map(cell).astype(str)))
+
+
+def written(title: str, table: pd.DataFrame) -> Iterator[str]:
+    """A table of texts with its heading; a wide one in pieces that fit a line."""
+    for number, piece in enumerate(pieces(table)):
+        yield f"\n**{title}{', continued' if number else ''}**\n\n{markdown(piece)}"
+
+
+def pieces(table: pd.DataFrame, most: int = LINE) -> Iterator[pd.DataFrame]:
+    """The table cut between columns; each piece begins with the columns that name its rows."""
+    names = list(takewhile(lambda c: c in NAMES, table.columns)) or [table.columns[0]]
+    widths = {c: 3 + max(len(str(c)), *table[c].map(len)) for c in table.columns}
+    own = 1 + sum(widths[name] for name in names)
+    columns: list[str] = []
+    for column in table.columns.drop(names):
+        if columns and own + sum(widths[c] for c in [*columns, column]) > most:
+            yield table[[*names, *columns]]
+            columns = []
+        columns.append(column)
+    yield table[[*names, *columns]]
 
 
 AGAIN = "being re-measured"
@@ -145,14 +168,17 @@ def withheld(title: str, table: pd.DataFrame) -> pd.DataFrame:
     out when both studies have been run again.
     """
     names = [c for c in table.columns if c in NAMES]
-    found = table[names].map(lambda text: bool({*BY_PROBES, "M-CoG"} & set(text.split(" – "))))
-    rows = found.any(axis=1) | title.startswith("Agreement of models")
+    rows = table[names].map(_by_probes).any(axis=1) | title.startswith("Agreement of models")
     changed = table.copy()
     for column in table.columns.drop(names):
         if column not in COUNTS and "paper" not in column:
             by_probes = rows | (column in BY_PROBES)
             changed.loc[by_probes & (table[column] != "–"), column] = AGAIN
     return changed
+
+
+def _by_probes(name: str) -> bool:
+    return name.startswith("M-CoG") or bool(BY_PROBES & set(name.split(" – ")))
 
 
 def planted(found: Findings) -> pd.DataFrame:

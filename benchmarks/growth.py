@@ -13,7 +13,7 @@ from pathlib import Path
 
 from memloc import paths
 from memloc.models import tiny
-from memloc.study.manage import How, estimate_study, open_plan, run_study
+from memloc.study.manage import Options, estimate_study, open_plan, run_study
 from memloc.study.records import Store
 
 STUDY = """\
@@ -27,12 +27,13 @@ control: {{tasks: [tiny-topic], windows: [1-2], nulls: none}}
 overrides:
   finetune.epochs: 6
   finetune.near_ceiling: 0.01
-  finetune.noisy_at_least: 0.001
+  verdict.noisy_at_least: 0.001
   retraining.epochs: 1
   generalisation.models: 4
   control.epochs: 6
   control.accuracy_above: 0.01
-  probes.epochs: 40
+  probing.epochs: 40
+  label_probes.epochs: 40
 """
 HEAD = ("at once", "seeds", "layers", "steps", "time", "sum of steps", "memory of a step", "disk")
 USUAL = {"jobs": 2, "seeds": 1, "depth": 12}
@@ -62,7 +63,7 @@ def measure(place: Path, jobs: int, seeds: int, depth: int) -> dict[str, float]:
     (folder / paths.STUDY).write_text(text, encoding="utf-8")
     estimate_study(open_plan(folder), jobs)
     began = time.perf_counter()
-    progress = run_study(folder, How(jobs=jobs), lambda *_: None)
+    progress = run_study(folder, Options(jobs=jobs), lambda *_: None)
     wall = time.perf_counter() - began
     if progress.count("failed"):
         raise SystemExit(f"{progress.states}")

@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.harness import Measured
 from memloc import paths
 from memloc.study.execute import Needs
-from memloc.study.local import LocalExecutor
-from memloc.study.manage import How, init_study, open_plan, run_study, study_states
+from memloc.study.manage import Options, init_study, open_plan, run_study, study_states
+from memloc.study.processes import LocalExecutor
 from memloc.study.records import Store
 from memloc.study.step import Order
 
@@ -23,7 +23,7 @@ tasks: [tiny-topic]
 methods: [swapping, gradients]
 analyses: []
 report: false
-overrides: {finetune.epochs: 2, finetune.near_ceiling: 0.01, finetune.noisy_at_least: 0.001}
+overrides: {finetune.epochs: 2, finetune.near_ceiling: 0.01, verdict.noisy_at_least: 0.001}
 """
 """A study whose shortest step is as short as real ones get: gradients of an embedded model."""
 
@@ -66,7 +66,7 @@ def _planning(folder: Path, repeats: int) -> tuple[float, int]:
 def _shortest_step(folder: Path) -> float:
     folder.mkdir()
     (folder / paths.STUDY).write_text(SHORT, encoding="utf-8")
-    run_study(folder, How(jobs=1), lambda *_: None)
+    run_study(folder, Options(jobs=1), lambda *_: None)
     records = [Store(folder).record(name) for name in open_plan(folder).steps]
     return min(float(record["seconds"]) for record in records if record)
 

@@ -12,7 +12,7 @@ from memloc.methods.gradients import norms_table
 from memloc.methods.result import LayerScores, Outcomes, Result, from_outcomes
 from memloc.protocol import preset
 from memloc.records import Examples, NoisyLabels, Task, write_table
-from memloc.run import Accuracies, PlantRecord, Run, RunRecord, TaskRecord, begin
+from memloc.run import Accuracies, Checkpoint, PlantRecord, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import Interval
@@ -292,4 +292,35 @@ def write_plant(
     for method in study.methods:
         scores = make_scores(method, noisy, study.depth, rng, range(0) if null else place)
         scores.write(paths.result(home, method))
+    return run.note(final=Accuracies(noisy=1.0, clean=1.0, training=1.0))
+
+
+def write_adopted(folder: Path, *, known: bool = True, held_out: bool = False) -> Run:
+    """A run of somebody's own checkpoints (final and reference) and file, with what can be run.
+
+    Without curves; where they are not `known`, labels before noise are -1.
+    """
+    data, noisy = make_data("tiny-topic", 40, 6)
+    if not known:
+        before = np.where(noisy.is_noisy, -1, noisy.original)
+        noisy = NoisyLabels(before, noisy.assigned, noisy.is_noisy, "column 'wrong' read as flags")
+    unseen = data.validation if held_out else Examples((), np.zeros(0, dtype=np.int64))
+    train = Examples(data.train.parts, noisy.original)
+    names = data.label_names
+    task = Task("mine", "own", names, train, unseen, unseen, "file: mine.csv")
+    places = {name: folder.parent / "checkpoints of mine" / name for name in ("final", "reference")}
+    for place in places.values():
+        place.mkdir(parents=True, exist_ok=True)
+    about = record(task, noisy, str(places["final"]), 1, 4).model_copy(
+        update={
+            "made_by": "adopt",
+            "adopted": {n: Checkpoint(path=str(p), files="", hash="") for n, p in places.items()},
+            "command": f"memloc adopt {folder} --final final --data mine.csv",
+        }
+    )
+    run = begin(folder, task, noisy, about)
+    rng = generator(1, "study", "mine")
+    make_scores("swapping", noisy, 4, rng).write(paths.result(folder, "swapping"))
+    if known:
+        Result("centroids", _centroids(noisy, 4, rng)).write(paths.result(folder, "centroids"))
     return run.note(final=Accuracies(noisy=1.0, clean=1.0, training=1.0))

@@ -6,6 +6,7 @@ import pytest
 import memloc
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "sklearn", "altair")
+PROTOCOL = "import memloc.protocol; memloc.protocol.preset('paper')"
 
 
 def modules_after(code: str) -> set[str]:
@@ -19,12 +20,13 @@ def modules_after(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "code",
     [
-        "import memloc; memloc.preset('paper'); memloc.MemlocError; dir(memloc)",
+        "import memloc; memloc.MemlocError; memloc.Run; memloc.Gradients(norm='L2'); dir(memloc)",
+        PROTOCOL,
         "import memloc.cli\ntry: memloc.cli.main(['--help'])\nexcept SystemExit: pass",
         "import memloc.cli\ntry: memloc.cli.main(['train', '--help'])\nexcept SystemExit: pass",
         "import memloc.cli\ntry: memloc.cli.main(['protocol'])\nexcept SystemExit: pass",
     ],
-    ids=["import", "help", "train-help", "protocol"],
+    ids=["import", "preset", "help", "train-help", "protocol"],
 )
 def test_the_front_door_loads_nothing_heavy(code):
     loaded = modules_after(code)
@@ -37,6 +39,31 @@ def test_every_public_name_is_at_home_somewhere():
     for name in memloc.__all__:
         assert getattr(memloc, name).__name__ == name
         assert getattr(memloc, name).__module__.startswith("memloc.")
+
+
+def test_the_vocabulary_is_small():
+    assert len(memloc.__all__) == 20
+
+
+EVERY = """
+import importlib, pkgutil
+import memloc
+
+for module in pkgutil.walk_packages(memloc.__path__, "memloc."):
+    if module.name != "memloc.__main__":  # which runs the command line
+        importlib.import_module(module.name)
+for name in memloc.__all__:
+    found = getattr(memloc, name)
+    assert callable(found) and found.__name__ == name, name
+    # No module hides it, as a module called `memloc.train` would.
+    assert not hasattr(found, "__path__") and not hasattr(found, "__file__"), name
+"""
+
+
+def test_no_submodule_hides_a_public_name_once_all_are_imported():
+    """`memloc.train`, `memloc.report` and `memloc.adopt` are functions, whatever was imported."""
+    pytest.importorskip("ray")
+    subprocess.run([sys.executable, "-c", EVERY], check=True)
 
 
 def test_public_names_are_listed():

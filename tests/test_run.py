@@ -14,7 +14,7 @@ import memloc
 from memloc import paths
 from memloc.errors import StoreError, TrainingError, UnknownName
 from memloc.models.load import LoadOptions
-from memloc.records import Examples
+from memloc.records import Examples, read_table, write_table
 from memloc.run import CURVES, WEIGHTS, Accuracies, Checkpoint, PlantRecord, Run, at_the_end, begin
 from memloc.training.recipe import train_run
 from run_support import make_record, make_run
@@ -73,7 +73,7 @@ def refusal(recipe, run):
         train_run(recipe, run.folder, ["frozen"])
     assert {p: p.read_bytes() for p in run.folder.rglob("*") if p.is_file()} == before
     message = str(error.value)
-    assert message.startswith(f"{run.folder} belongs to other settings: ")
+    assert message.startswith(f"{run.folder} belongs to other ")
     assert "--out" in message
     assert "\n" not in message
     return message
@@ -99,7 +99,7 @@ def test_other_noise_is_refused(recipe_of, there):
     assert "task.noisy is 4 there and 6 here" in refusal(
         recipe_of(**EPOCHS, noise__rate=0.25), there
     )
-    assert "task.hash" in refusal(recipe_of(**EPOCHS, noise__seed=7), there)
+    assert "data: texts or labels differ" in refusal(recipe_of(**EPOCHS, noise__seed=7), there)
 
 
 def test_another_seed_is_refused(recipe_of, there):
@@ -121,7 +121,7 @@ def test_other_weights_under_the_same_name_are_refused(recipe_of, there, tiny_mo
     run = train_run(replace(recipe, model=str(mine)), tmp_path / "other", ["frozen"])
     other = tiny_model("opt", depth=2, dropout=0.1, seed=5)
     shutil.copy(other / "model.safetensors", mine / "model.safetensors")
-    assert "weights_hash" in refusal(replace(recipe, model=str(mine)), run)
+    assert "weights: the model's differ" in refusal(replace(recipe, model=str(mine)), run)
 
 
 def test_another_task_is_refused(recipe_of, there, task):
@@ -134,14 +134,15 @@ def test_another_task_is_refused(recipe_of, there, task):
 def test_one_other_text_is_refused(recipe_of, there, task, split):
     examples = getattr(task, split)
     other = Examples((("the sea",), *examples.parts[1:]), examples.labels)
-    assert "task.hash" in refusal(recipe_of(task=replace(task, **{split: other}), **EPOCHS), there)
+    changed = recipe_of(task=replace(task, **{split: other}), **EPOCHS)
+    assert "data: texts or labels differ" in refusal(changed, there)
 
 
 def test_one_other_label_is_refused(recipe_of, there, task):
     labels = task.test.labels.copy()
     labels[0] = 1 - labels[0]
     changed = replace(task, test=Examples(task.test.parts, labels))
-    assert "task.hash" in refusal(recipe_of(task=changed, **EPOCHS), there)
+    assert "data: texts or labels differ" in refusal(recipe_of(task=changed, **EPOCHS), there)
 
 
 @pytest.mark.parametrize(
@@ -404,3 +405,39 @@ def test_weights_are_made_by_trainings():
     }
     assert paths.checkpoint(Path("run"), "final") == Path("run/checkpoints/final")
     assert make_task().n_classes == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("seed", "one"), ("seed", None), ("model", 3), ("depth", 2.5), ("task", [])],
+        *[("settings", "paper"), ("final", [1]), ("final", {"noisy": "all"}), ("without", "x")],
+        *[("plant", {"null": True}), ("adopted", {"final": "here"}), ("attempts", 3)],
+    ],
+)
+def test_a_record_whose_values_have_another_type_is_refused(tmp_path, name, value):
+    run = make_run(tmp_path)
+    record = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps({**record, name: value}))
+    with pytest.raises(StoreError, match=rf"run\.json is damaged: {name}.*\.$") as error:
+        Run.open(run.folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["name", "category", "label_names", "train", "noisy", "hash"])
+def test_a_record_that_says_too_little_of_its_task_is_refused(tmp_path, name):
+    run = make_run(tmp_path)
+    record = json.loads((run.folder / "run.json").read_text())
+    del record["task"][name]
+    (run.folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(StoreError, match=rf"run\.json is damaged: task\.{name}: field required"):
+        Run.open(run.folder)
+
+
+def test_labels_of_other_data_are_refused(tmp_path):
+    run = make_run(tmp_path)
+    path = run.folder / paths.LABELS
+    table, _ = read_table(path)
+    write_table(path, table.iloc[1:], {})
+    with pytest.raises(StoreError, match=r"not those that run\.json describes"):
+        Run.open(run.folder).task  # noqa: B018 - it is read when it is asked for

@@ -1,6 +1,6 @@
 """Makes a run of checkpoints and a data file that somebody already has."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from memloc.identity import hash_checkpoint, hash_weights
 from memloc.lock import RUN, Lock
 from memloc.protocol import Protocol
 from memloc.protocol import preset as preset_called
-from memloc.records import Examples, Task
+from memloc.records import Examples, NoisyLabels, Task
 from memloc.request import request
 from memloc.run import Accuracies, Checkpoint, Run, RunRecord, TaskRecord, begin
 
@@ -59,36 +59,50 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     places = {name: Path(place) for name, place in given.items() if place is not None}
     if train_missing and pretrained is None:
         raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
-    loaded = _load(places, pretrained)
-    names = list(loaded["final"].label_names)
-    examples, noisy = read_noisy_examples(
-        Path(data), text=text, label=label, pair=pair, original=original, flag=flag, known=names
-    )
-    columns = {"text": text, "label": original or label, "pair": pair}
-    unseen = read_held_out(Path(held_out), columns, names) if held_out else NO_EXAMPLES
-    train = Examples(examples.parts, noisy.original)
-    name = Path(data).name.split(".")[0]
-    task = Task(name, "own", tuple(names), train, unseen, unseen, f"file: {data}")
     protocol = preset_called(preset).replace(settings or {})
+    loaded = _load(places, pretrained)
+    columns = {"text": text, "label": label, "pair": pair, "original": original, "flag": flag}
+    task, noisy = _read(Path(data), columns, held_out, loaded["final"].label_names)
     record = RunRecord(
-        made_by="adopt",
-        model=str(pretrained or final),
-        weights_hash=hash_weights(loaded["final"].model.named_parameters()),
-        depth=loaded["final"].stack.depth,
-        width=loaded["final"].stack.width,
+        **_facts(loaded["final"], pretrained or final),
         seed=seed,
         task=TaskRecord.of(task, noisy),
         settings=protocol.for_run(),
         adopted=_checkpoints(places, pretrained, loaded),
         command=request(),
     )
-    run = begin(Path(folder), task, noisy, record)
-    known = {**run.record.adopted, **record.adopted}
-    if known != run.record.adopted:  # more weights, or the same ones elsewhere
-        run = run.note(adopted=known)
-    if run.record.final is None:
-        run = run.note(final=_accuracies(run, device))
+    run = _noted(begin(Path(folder), task, noisy, record), record, device)
     return _with_missing(run, protocol, device, announce) if train_missing else run
+
+
+def _noted(run: Run, record: RunRecord, device: str) -> Run:
+    """The run with what may be new: more weights, or the same ones elsewhere; its accuracies."""
+    known = {**run.record.adopted, **record.adopted}
+    if known != run.record.adopted:
+        run = run.note(adopted=known)
+    return run if run.record.final else run.note(final=_accuracies(run, device))
+
+
+def _read(
+    data: Path,
+    columns: Mapping[str, Any],
+    held_out: str | Path | None,
+    names: Sequence[str],
+) -> tuple[Task, NoisyLabels]:
+    """The examples that the final weights know by heart, and unseen ones if there are any."""
+    examples, noisy = read_noisy_examples(data, known=names, **columns)
+    right = {"text": columns["text"], "pair": columns["pair"]}
+    right["label"] = columns["original"] or columns["label"]
+    unseen = read_held_out(Path(held_out), right, names) if held_out else NO_EXAMPLES
+    train = Examples(examples.parts, noisy.original)
+    name = data.name.split(".")[0]
+    return Task(name, "own", tuple(names), train, unseen, unseen, f"file: {data}"), noisy
+
+
+def _facts(final: "Classifier", model: str | Path) -> dict[str, Any]:
+    facts = {"made_by": "adopt", "model": str(model), "depth": final.stack.depth}
+    hashed = hash_weights(final.model.named_parameters())
+    return {**facts, "width": final.stack.width, "weights_hash": hashed}
 
 
 def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[str, Classifier]":

@@ -46,7 +46,8 @@ class Commands(TyperGroup):
             with _ended_by_sigterm(), requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
                 return super().invoke(ctx)
         except MemlocError as error:
-            typer.echo(f"memloc: {error}", err=True)
+            # One line even where a name or value in it has several.
+            typer.echo(f"memloc: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt as stop:
             typer.echo(
@@ -100,7 +101,7 @@ def _notes_on_stderr() -> Iterator[None]:
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """A table with a row a mapping, or a JSON list."""
+    """A table with one row per mapping, or a JSON list."""
     if as_json:
         return _show_json(rows)
     from rich.console import Console
@@ -176,8 +177,8 @@ def show_localised(found: "Found", as_json: bool) -> None:
     if as_json:
         records = {name: _as_record(scores) for name, scores in found.results.items()}
         return _show_json({**_about_found(found), "methods": records})
+    from memloc.reporting.sentences import sentence
     from memloc.reporting.terminal import layer_bars
-    from memloc.reporting.words import sentence
 
     for scores in found.results.values():
         typer.echo(f"{layer_bars(scores)}\n{sentence(scores)}\n")
@@ -186,7 +187,8 @@ def show_localised(found: "Found", as_json: bool) -> None:
 
 def show_analysed(found: "Found", as_json: bool) -> None:
     """A small picture and a sentence for each analysis, what is unusual, where the files are."""
-    from memloc.reporting.analyses import picture, sentence
+    from memloc.reporting.sentences import sentence
+    from memloc.reporting.terminal import picture
 
     if as_json:
         records = {name: _analysis_record(result) for name, result in found.results.items()}
@@ -211,7 +213,8 @@ def _show_places(found: "Found") -> None:
 
 def _analysis_record(analysis: "Result") -> dict[str, Any]:
     """Without the tables that have one row per example; those are in the files."""
-    from memloc.reporting.analyses import SHORT, sentence
+    from memloc.reporting.sentences import sentence
+    from memloc.reporting.terminal import SHORT
 
     short = {name: analysis[name] for name in SHORT if name in analysis.tables}
     return {
@@ -224,7 +227,7 @@ def _analysis_record(analysis: "Result") -> dict[str, Any]:
 
 def show_control(found: "Results", as_json: bool) -> None:
     """accuracy@k by method, task and model with chance beside it; the nulls; appendix E."""
-    from memloc.reporting.words import remarks_on
+    from memloc.reporting.sentences import remarks_on
     from memloc.stats.planted import mean_scores
 
     every = [("method",), ("method", "task"), ("method", "model")]
@@ -234,7 +237,7 @@ def show_control(found: "Results", as_json: bool) -> None:
         tables |= {"plants": found.plants}
         records = {k: json.loads(t.to_json(orient="records")) for k, t in tables.items()}
         return _show_json({"folder": str(found.folder), **records})
-    for by in every:
+    for by in every if len(found.control) else ():
         if len(by) == 1 or found.control[by[1]].nunique() > 1:
             show_rows(_accuracy_rows(tables["_".join(by)], by), as_json=False)
             typer.echo("")
@@ -249,6 +252,8 @@ def show_control(found: "Results", as_json: bool) -> None:
         show_rows(_records(found.post_processing), as_json=False)
         typer.echo("")
     _say_unused(found)
+    if not found.plants["used"].any():
+        typer.echo("No plant can be used, so nothing can be said about the methods.")
     if remarks := remarks_on(found.control_layers):
         typer.echo(remarks)
     typer.echo(f"{found.folder}: `memloc report {found.folder}` shows all of it.")
@@ -256,16 +261,16 @@ def show_control(found: "Results", as_json: bool) -> None:
 
 
 def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per value of `by`, one column per k."""
+    """One row per value of `by`; for each k its accuracy, and what chance would give."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    rest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in table.to_dict("records"):
-        row = rows.setdefault(
-            tuple(record[name] for name in by), {name: record[name] for name in by}
-        )
+        key = tuple(record[name] for name in by)
+        row = rows.setdefault(key, dict(zip(by, key, strict=True)))
         text = f"{record['accuracy']:.2f} [{record['low']:.2f}, {record['high']:.2f}]"
-        row[f"accuracy@{record['k']}"] = text
-        row |= {name: record[name] for name in ("chance", "mrr", "auroc", "plants")}
-    return list(rows.values())
+        row |= {f"accuracy@{record['k']}": text, f"chance@{record['k']}": record["chance"]}
+        rest[key] = {name: record[name] for name in ("mrr", "auroc", "plants")}
+    return [row | rest[key] for key, row in rows.items()]
 
 
 def _records(table: "pd.DataFrame") -> list[dict[str, Any]]:
@@ -317,7 +322,7 @@ def show_report(report: "Report", as_json: bool) -> None:
 
 
 def _as_record(scores: "LayerScores") -> dict[str, Any]:
-    from memloc.reporting.words import sentence
+    from memloc.reporting.sentences import sentence
 
     return {
         "weights": scores.weights.tolist(),

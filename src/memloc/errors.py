@@ -1,10 +1,13 @@
 """What memloc raises: one sentence that says what was found, what was needed and what to try."""
 
 import difflib
+import textwrap
 from collections.abc import Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
+LONGEST_LIST = 1500
+"""Characters of a list of names: a large study has thousands of steps."""
 
 
 class MemlocError(Exception):
@@ -53,7 +56,8 @@ def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
     if name in known:
         return known[name]
     near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
-    raise UnknownName(f"No {kind} is called {name!r}.{near} Known: {', '.join(known)}.")
+    listed = textwrap.shorten(", ".join(known), LONGEST_LIST, placeholder=" and more")
+    raise UnknownName(f"No {kind} is called {name!r}.{near} Known: {listed}.")
 
 
 def in_words(error: BaseException) -> str:

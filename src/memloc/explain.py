@@ -7,7 +7,7 @@ from memloc.settings import Settings
 
 
 def describe(protocol: Protocol) -> list[dict[str, str]]:
-    """A row a setting: its dotted name, value, source and description, in the method's order."""
+    """One row per setting: dotted name, value, source and description, in the method's order."""
     rows = []
     changed = protocol.changes()
     for group in type(protocol).model_fields:
@@ -28,7 +28,7 @@ def describe(protocol: Protocol) -> list[dict[str, str]]:
 
 
 def compare(one: Protocol, other: Protocol) -> list[dict[str, str]]:
-    """A row a setting that differs: both values side by side, with both sources."""
+    """One row per setting that differs: both values side by side, with both sources."""
     rows = []
     name = one.preset
     other_name = other.preset if other.preset != name else f"other {name}"

@@ -39,7 +39,7 @@ class FineTuneSettings(Settings):
     learning_rate: float = paper(1e-5, "appendix D", gt=0)
     """Peak of the schedule."""
     batch_size: int = paper(8, "appendix D", ge=1)
-    """Examples an update."""
+    """Examples per update."""
     accumulate: int = ours(1, ge=1)
     """Pieces in which a batch is computed; the update is that of the whole batch."""
     epochs: int = paper(50, "§3", ge=1)
@@ -58,7 +58,7 @@ class FineTuneSettings(Settings):
     frozen_dropout: bool = ours(False)
     """Whether the frozen blocks run with dropout while θ_F is trained."""
     frozen_seed: int | None = ours(None, ge=0)
-    """The model seed of θ_F, so that all runs of a task have the same; none given: the run's."""
+    """The model seed of θ_F, so that all runs of a task have the same; default: the run's."""
     length_grouped: bool = ours(False)
     """Whether a batch takes examples of similar length (less padding, another order)."""
     autocast: Literal["none", "bf16"] = ours("none")
@@ -85,7 +85,7 @@ class ControlSettings(Settings):
     """The planted windows of section 3.2."""
 
     width: int = paper(2, "§3.2", ge=1)
-    """Layers that the noisy task may change: the first, the middle and the last so many."""
+    """Layers that the noisy task may change: the first, the middle and the last ones."""
     auxiliary: str = paper("rte", "§3.2")
     """The task that changes every layer, with its original labels and its own head."""
     auxiliary_learning_rate: float = published(5e-6, gt=0)
@@ -97,11 +97,11 @@ class ControlSettings(Settings):
     """Whether θ_F of a plant is trained beside the auxiliary task, which changes every layer and
     runs with dropout, or on the noisy task alone."""
     auxiliary_examples: int | None = ours(None, ge=2)
-    """Training examples of the auxiliary task, drawn at random; none given: all."""
+    """Training examples of the auxiliary task, drawn at random; default: all."""
     learning_rate: float | None = ours(None, gt=0)
-    """The noisy task's first rate; none given: that of fine-tuning."""
+    """The noisy task's first rate; default: that of fine-tuning."""
     epochs: int | None = ours(None, ge=1)
-    """Passes over the data of both tasks; none given: as many as in fine-tuning."""
+    """Passes over the data of both tasks; default: as many as in fine-tuning."""
     seed: int = paper(1, "§3", ge=0)
     """One model seed."""
     accuracy_above: float = paper(0.99, "appendix D", gt=0, lt=1)
@@ -130,7 +130,7 @@ class ProbeSettings(Settings):
     weight_decay: float = published(1e-5, ge=0)
     """AdamW's."""
     batch_size: int = published(32, ge=1)
-    """Examples an update."""
+    """Examples per update."""
     epochs: int = paper(100, "§3.1", ge=1)
     """At most."""
     first_epoch: int = published(25, ge=0)

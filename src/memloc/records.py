@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 
 FORMAT = 2
 """Version of the layout of files; those of another one are refused."""
+_NO_SEAL = "0" * 8
+_SEAL = b'{"seal": "'
+"""A table's note begins with this and the checksum of the file, whose own place counts as zeros."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +157,12 @@ def write_table(path: Path, table: "pd.DataFrame", about: Mapping[str, Any]) -> 
     import pyarrow.parquet as pq
 
     arrow = pa.Table.from_pandas(table, preserve_index=False)
-    note = json.dumps({"format": FORMAT, "versions": versions(), **about})
+    note = json.dumps({"seal": _NO_SEAL, "format": FORMAT, "versions": versions(), **about})
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), b"memloc": note})
     with whole_file(path) as draft:
         pq.write_table(arrow, draft)
+        raw = draft.read_bytes()
+        draft.write_bytes(_sealed(raw, zlib.crc32(raw)))
 
 
 def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
@@ -165,17 +171,56 @@ def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
+        check_seal(path)
         arrow = pq.read_table(path)
+        note = (arrow.schema.metadata or {}).get(b"memloc")
+        table, record = arrow.to_pandas(), json.loads(note or b"null")
     except FileNotFoundError:
         raise StoreError(f"{path} does not exist.") from None
     # What is wrong with a damaged file decides which of these it is.
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         raise StoreError(f"{path} is not Parquet ({reason}); delete it and run again.") from error
-    note = (arrow.schema.metadata or {}).get(b"memloc")
     if note is None:
         raise StoreError(f"{path} was not written by memloc: it says nothing about its origin.")
-    return arrow.to_pandas(), _checked(path, json.loads(note))
+    return table, _checked(path, record)
+
+
+def check_seal(path: Path) -> None:
+    """Refuse a table that is not as it was written; other programs' tables have no seal."""
+    raw = path.read_bytes()
+    place = raw.rfind(_SEAL) + len(_SEAL)
+    if place < len(_SEAL):
+        return
+    blank = raw[:place] + _NO_SEAL.encode() + raw[place + len(_NO_SEAL) :]
+    if _sealed(blank, zlib.crc32(blank)) != raw:
+        raise StoreError(
+            f"{path} is not as memloc wrote it (its checksum differs), so it is damaged or was "
+            "changed by another program; delete it and run again."
+        )
+
+
+def _sealed(raw: bytes, checksum: int) -> bytes:
+    place = raw.rindex(_SEAL) + len(_SEAL)
+    return raw[:place] + f"{checksum:08x}".encode() + raw[place + len(_NO_SEAL) :]
+
+
+@contextmanager
+def as_stored(path: Path) -> Iterator[None]:
+    """What a file lacks, or holds in another type than memloc writes, becomes one sentence."""
+    try:
+        yield
+    except _MISFITS as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise StoreError(
+            f"{path} does not hold what it should ({reason}); delete it and run again."
+        ) from error
+
+
+_MISFITS = (
+    *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError),
+    NotImplementedError,  # so pyarrow calls types that do not go together
+)
 
 
 def read_columns(
@@ -186,6 +231,7 @@ def read_columns(
     import pyarrow.parquet as pq
 
     try:
+        check_seal(path)
         # Most files are small, and threads take longer to start than to read one.
         return pq.read_table(path, columns=columns, filters=filters, use_threads=False)
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
@@ -194,7 +240,7 @@ def read_columns(
 
 
 def _checked(path: Path, record: Any) -> dict[str, Any]:
-    if not isinstance(record, dict) or not isinstance(record.get("format"), int):
+    if not isinstance(record, dict) or type(record.get("format")) is not int:
         raise StoreError(f"{path} was not written by memloc.")
     if record["format"] < FORMAT:
         raise StoreError(

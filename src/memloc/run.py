@@ -22,6 +22,7 @@ from memloc.records import (
     IntArray,
     NoisyLabels,
     Task,
+    as_stored,
     read_json,
     read_table,
     write_json,
@@ -207,6 +208,13 @@ class Run:
     @cached_property
     def _data(self) -> tuple[Task, NoisyLabels]:
         table, _ = read_table(self.folder / paths.LABELS)
+        with as_stored(self.folder / paths.LABELS):
+            task, noisy = self._read_data(table)
+            if hash_task(task, noisy) != self.record.task.hash:
+                raise ValueError(f"its examples are not those that {paths.RUN} describes")
+        return task, noisy
+
+    def _read_data(self, table: "pd.DataFrame") -> tuple[Task, NoisyLabels]:
         train = table[table["split"] == "train"]
         noisy = NoisyLabels(
             train["original"].to_numpy(np.int64, copy=True),
@@ -418,10 +426,19 @@ def _write(folder: Path, record: RunRecord) -> None:
 
 def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
     for name, old, new in _differences(there, wanted):
+        another = "another folder" + (" with --out" if wanted.made_by == "train" else "")
+        other = BY_CONTENT.get(name) or f"settings: {name} is {old!r} there and {new!r} here"
         raise StoreError(
-            f"{folder} belongs to other settings: {name} is {old!r} there and {new!r} here. "
-            "Choose another folder with --out, or delete that one."
+            f"{folder} belongs to other {other}. Choose {another}, or delete that one."
         )
+
+
+BY_CONTENT = {
+    "task.hash": "data: texts or labels differ from those that it was made of",
+    "weights_hash": "weights: the model's differ from those that it was made of",
+    **{f"{name} weights": f"{name} weights than these" for name in ("pretrained", *WEIGHTS)},
+}
+"""What differs, in words, where a hash is all that is known of it."""
 
 
 def _differences(there: RunRecord, wanted: RunRecord) -> list[tuple[str, Any, Any]]:
@@ -430,7 +447,7 @@ def _differences(there: RunRecord, wanted: RunRecord) -> list[tuple[str, Any, An
         task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
         adopted = {f"{k} weights": checkpoint.hash for k, checkpoint in record.adopted.items()}
         settings = record.settings.deciding(memorised=True)
-        return {**{k: getattr(record, k) for k in named}, **task, **adopted, **settings}
+        return {**adopted, **{k: getattr(record, k) for k in named}, **task, **settings}
 
     old, new = facts(there), facts(wanted)
     # Adopted weights may be added to a run later.

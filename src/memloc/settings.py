@@ -1,10 +1,17 @@
 """What every group of settings is: frozen, documented, checked once at birth, varied by a copy."""
 
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from memloc.errors import SettingsError, lookup
 
@@ -12,7 +19,19 @@ from memloc.errors import SettingsError, lookup
 class Settings(BaseModel):
     """Frozen; unknown keys are refused; the docstring under a field is its description."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Pydantic takes `true` for 1, but whoever writes `epochs: yes` means something else."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        given = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(v, bool) for v in given) and _is_of(kind, int, float):
+            raise PydanticCustomError("truth", "Input should be a number, not true or false")
+        return value
 
     def flat(self) -> dict[str, Any]:
         """Every setting under its dotted name, e.g. `finetune.epochs`."""
@@ -37,6 +56,11 @@ class Settings(BaseModel):
                 place = place[group]
             place[leaf] = value
         return checked(type(self), tree)
+
+
+def _is_of(kind: Any, *wanted: type) -> bool:
+    """Whether one of these types is a field's, or that of its items."""
+    return kind in wanted or any(_is_of(inner, *wanted) for inner in get_args(kind))
 
 
 S = TypeVar("S", bound=Settings)
@@ -80,10 +104,11 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Any]:
     try:
         _refuse_tangles(text)
         return yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: no such date, too many digits
+    # Those that are not YAML's own: no such date, too many digits, a tag that does not fit.
+    except (yaml.YAMLError, ValueError, AttributeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        plain = "" if isinstance(error, yaml.YAMLError) else str(error).partition(";")[0]
+        plain = str(error).partition(";")[0] if isinstance(error, ValueError) else ""
         why = getattr(error, "problem", None) or plain or "it cannot be read"
         raise SettingsError(f"{name}{where} cannot be read as YAML: {why}.") from None
 

@@ -3,11 +3,16 @@
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from command_support import printed
 from memloc.cli import app
+from memloc.cli.options import option_by_option
 
 COMMANDS = [command.callback.__name__ for command in app.registered_commands]
 
@@ -23,6 +28,43 @@ def test_help_lists_the_commands(run):
     shown = printed(run("--help"))
     assert {"tasks", "models", "check", "protocol", "train"} <= set(COMMANDS)
     assert all(command in shown for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_narrow_terminal(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    result = CliRunner().invoke(app, [command, "--help"])
+    lines = printed(result).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if "…" in line]  # nothing is cut
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_explained_in_a_sentence(command):
+    for parameter in typer.main.get_command(app).commands[command].params:
+        assert parameter.help, parameter.name
+        assert parameter.help.endswith("."), parameter.name
+        assert not parameter.help[0].isspace()
+
+
+def test_options_that_belong_together_reach_a_command_as_one():
+    seen = []
+
+    @dataclass(frozen=True)
+    class Group:
+        size: Annotated[int, typer.Option(help="How many.")]
+        names: Annotated[list[str] | None, typer.Option("--name", help="Who.")] = None
+
+    def command(place: str, *, group: Group, last: bool = False) -> None:
+        seen.append((place, group, last))
+
+    small = typer.Typer()
+    small.command()(option_by_option(command))
+    words = ["here", "--size=3", "--name=a", "--name=b", "--last"]
+    assert CliRunner().invoke(small, words).exit_code == 0
+    assert CliRunner().invoke(small, ["here", "--size=3"]).exit_code == 0
+    assert CliRunner().invoke(small, ["here"]).exit_code == 2  # it has no default
+    assert seen == [("here", Group(3, ["a", "b"]), True), ("here", Group(3, None), False)]
 
 
 def test_a_process_ends_with_the_right_code_and_one_line(tmp_path):

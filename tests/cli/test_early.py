@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from command_support import rows_of, write_csv
-from memloc.records import write_json
-from study_support import identity
+from memloc.run import Accuracies
+from study_support import Study
 
-FIRST = ("--final=model", "--data=mine.csv")
-COLUMNS = ("--text=review", "--label=stars", "--noisy=stars")
+ADOPT = ("adopt", "new", "--final=model", "--data=mine.csv", "--text=review", "--label=stars")
+CONTROL = ("control", "--model=tiny-opt", "--task=tiny-topic")
 STUDY = "models: [tiny-opt]\ntasks: [tiny-topik]\nmethods: [swapping]\nseeds: [1]\n"
 WRONG = [
     (("train", "tiny-opt", "tiny-topic", "--preset=demmo"), "Did you mean 'demo'?"),
@@ -24,31 +24,65 @@ WRONG = [
     (("train", "tiny-opt", "tiny-topic", "--device=gpu"), "No device is called 'gpu'"),
     (("train", "tiny-opt", "tiny-topic", "--set=finetune.epoch=3"), "'finetune.epochs'"),
     (("train", "tiny-opt", "tiny-topic", "--examples=9999"), "9,999 training examples"),
-    (("train", "tiny-opt", "--data=my.csv"), "my.csv is not there"),
-    (("train", "tiny-opt", "--data=mine.csv", "--text=reviews"), "Did you mean 'review'?"),
+    (("train", "tiny-opt", "--data=my.csv", "--flip=0.1"), "my.csv is not there"),
+    (
+        ("train", "tiny-opt", "--data=mine.csv", "--text=reviews", "--flag=x"),
+        "Did you mean 'review'?",
+    ),
     (("train", "tiny-opt", "rte", "--data-folder=nowhere"), "nowhere/rte/meta.json is not there"),
     (("check", "tiny-opd"), "Did you mean 'tiny-opt'?"),
     (("localise", "runs"), "runs is not a run"),
     (("localise", "run", "swaping"), "Did you mean 'swapping'?"),
-    (("localise", "weak", "swapping"), "not memorised"),
+    (("localise", "weak", "swapping"), "marked `not memorised`"),
     (("localise", "run", "swapping", "--device=gpu"), "No device is called 'gpu'"),
-    (("localise", "swaping", *FIRST), "Did you mean 'swapping'?"),
-    (("localise", "--final=modle", "--data=mine.csv"), "There is no folder modle"),
-    (("localise", *FIRST, "--reference=modle"), "There is no folder modle"),
-    (("localise", *FIRST, "--pretrained=tiny-opd"), "Did you mean 'tiny-opt'?"),
-    (("localise", *FIRST, "--text=reviews"), "Did you mean 'review'?"),
-    (("localise", *FIRST, *COLUMNS, "--pair=second"), "no column 'second'"),
+    (("localise", "run", "centroids"), "centroids is not a localiser: use `memloc analyse`"),
+    (("localise", "run", "--set=gradients.norms=L2"), "Did you mean 'gradients.norm'?"),
+    (("localise", "run", "--set=gradients.norm=L3"), "Setting gradients.norm"),
+    (("localise", "run", "--set=gradients.norm"), "--set gradients.norm=VALUE"),
+    (("localise", "run", "--set=finetune.epochs=3"), "finetune.epochs cannot be changed for"),
+    (("localise", "run", "probing"), "run has no frozen weights"),
+    (("localise", "bare"), "No method can run on "),
+    (("localise", "begun", "swapping"), "begun has no final weights yet"),
+    (("localise", "damaged"), "run.json is damaged"),
     (("analyse", "runs"), "runs is not a run"),
     (("analyse", "run", "centroid"), "Did you mean 'centroids'?"),
-    (("analyse", "run", "--window=5-9"), "Window 5-9 is outside the model"),
-    (("analyse", "run", "--window=x"), "no window of layers"),
-    (("analyse", "run", "--set=probes.epoch=3"), "'probes.epochs'"),
+    (("analyse", "run", "swapping"), "swapping is not an analysis: use `memloc localise`"),
+    (("analyse", "run", "--set=centroids.windows=[5-9]"), "Window 5-9 is outside the model"),
+    (("analyse", "run", "--set=centroids.windows=[x]"), "no window of layers"),
+    (("analyse", "run", "--set=centroids.windows=5-9"), "write [5-9]"),
+    (("analyse", "run", "--set=label_probes.epoch=3"), "'label_probes.epochs'"),
+    (("analyse", "run", "--set=noise.rate=0.3"), "noise.rate cannot be changed for"),
+    (("analyse", "weak"), "not memorised"),
+    (("analyse", "run", "--device=gpu"), "No device is called 'gpu'"),
+    ((*ADOPT, "--final=modle", "--flag=stars"), "There is no folder modle"),
+    ((*ADOPT, "--flag=stars", "--reference=modle"), "There is no folder modle"),
+    ((*ADOPT, "--flag=stars", "--pretrained=tiny-opd"), "Did you mean 'tiny-opt'?"),
+    ((*ADOPT, "--flag=stars", "--data=my.csv"), "my.csv is not there"),
+    ((*ADOPT, "--flag=stars", "--held-out=my.csv"), "my.csv is not there"),
+    ((*ADOPT, "--flag=stars", "--text=reviews"), "Did you mean 'review'?"),
+    ((*ADOPT, "--flag=stars", "--pair=second"), "no column 'second'"),
+    ((*ADOPT, "--flag=star"), "Did you mean 'stars'?"),
+    ((*ADOPT,), "Say in one way which labels of mine.csv are wrong"),
+    ((*ADOPT, "--flag=stars", "--original=stars"), "Say in one way which labels of mine.csv"),
+    ((*ADOPT, "--flag=stars", "--train-missing"), "give --pretrained"),
+    ((*ADOPT, "--flag=stars", "--preset=papr"), "Did you mean 'paper'?"),
+    ((*ADOPT, "--flag=stars", "--set=finetune.epoch=3"), "'finetune.epochs'"),
+    ((*ADOPT, "--flag=stars", "--device=gpu"), "No device is called 'gpu'"),
     (("control", "--model=tiny-opd", "--task=tiny-topic"), "Did you mean 'tiny-opt'?"),
     (("control", "--model=tiny-opt", "--task=tiny-topik"), "Did you mean 'tiny-topic'?"),
-    (("control", "--model=tiny-opt", "--task=rte", "--method=x"), "No method is called 'x'"),
-    (("control", "--model=tiny-opt", "--task=rte", "--nulls=some"), "No value of --nulls"),
-    (("control", "--model=tiny-opt", "--task=rte", "--window=7-6"), "Window 7-6 is empty"),
-    (("control", "--model=tiny-opt", "--task=rte", "--preset=x"), "No preset is called 'x'"),
+    ((*CONTROL, "--method=x"), "there is no method 'x'"),
+    ((*CONTROL, "--method=probbing"), "Did you mean 'probing'?"),
+    ((*CONTROL, "--nulls=some"), "nulls"),
+    ((*CONTROL, "--window=7-6"), "Window 7-6 is empty"),
+    ((*CONTROL, "--window=11-13"), "11-13 is outside the model, which has layers 1-12"),
+    ((*CONTROL, "--every=12"), "12 of 12 layers"),
+    ((*CONTROL, "--preset=x"), "there is no preset 'x'"),
+    ((*CONTROL, "--set=control.width=x"), "control.width"),
+    ((*CONTROL, "--device=gpu"), "there is no device 'gpu'"),
+    ((*CONTROL, "--examples=2"), "examples"),
+    ((*CONTROL, "--depth=13"), "1 to 12 layers"),
+    (("control", "--model=tiny-opt", "--task=tiny-entailment"), "is the auxiliary task"),
+    ((*CONTROL, "--out=study"), "describes another study"),
     (("plan", "study"), "there is no task 'tiny-topik'"),
     (("plan", "nowhere"), "nowhere"),
     (("run", "study"), "there is no task 'tiny-topik'"),
@@ -76,10 +110,17 @@ def answers(tmp_path_factory):
     (desk / "model" / "config.json").write_text("{}", encoding="utf-8")
     (desk / "study").mkdir()
     (desk / "study" / "study.yaml").write_text(STUDY, encoding="utf-8")
-    for name, memorised in (("run", True), ("weak", False)):
-        verdict = {"memorised": memorised, "noisy_accuracy": 0.5, "needed": 0.95}
-        facts = {"task": {"name": "x"}, "verdict": verdict}
-        write_json(desk / name / "run.json", {**identity("tiny-opt", 1, 4), **facts})
+    blank = Study(methods=(), analyses=(), train=12)
+    run = blank.write_run(desk / "run", "tiny-topic", "tiny-opt", 1)
+    for weights in ("final", "reference"):
+        run.path(weights).mkdir(parents=True)
+    blank.write_run(desk / "bare", "tiny-topic", "tiny-opt", 1)
+    weak = blank.write_run(desk / "weak", "tiny-topic", "tiny-opt", 1)
+    weak.path("final").mkdir(parents=True)
+    weak.note(final=Accuracies(noisy=0.5, clean=1, training=0.9))
+    blank.write_run(desk / "begun", "tiny-topic", "tiny-opt", 1).note(final=None)
+    (desk / "damaged").mkdir()
+    (desk / "damaged" / "run.json").write_text('{"format": 2}', encoding="utf-8")
     words = json.dumps([command for command, _ in WRONG])
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, words],

@@ -1,5 +1,6 @@
 """What people get wrong: one line, exit code 1, nothing left behind."""
 
+import json
 import shutil
 
 import pytest
@@ -129,7 +130,7 @@ def test_flags_and_original_labels_are_not_taken_for_each_other(bad, model, tmp_
         ("finetune.epochs=", "finetune.epochs"),
         ("finetune.epochs=2024-13-45", "--set finetune.epochs"),
         ("finetune.epochs=&x [*x]", "--set finetune.epochs"),
-        ("models.large=x", "Setting models.large is 'x': a list is needed: write [x]."),
+        ("control.ks=x", "Setting control.ks is 'x': a list is needed: write [x]."),
         ("finetune.autocast=fp8", "finetune.autocast"),
     ],
 )
@@ -196,3 +197,22 @@ def test_a_run_folder_of_other_settings_is_refused(bad, run, model, mine):
     printed(run(*words))
     line = bad(*words, "--set=finetune.clip=2.0")
     assert "belongs to other settings: finetune.clip is 1.0 there and 2.0 here" in line
+
+
+def test_a_message_is_one_line_even_where_a_name_has_two(bad, model, tmp_path):
+    path = write_csv(tmp_path / "odd.csv", rows_of(20), header=("re\nview", "stars"))
+    assert "It has: re view, stars" in bad("train", model, "--data", path, *COLUMNS)
+
+
+@pytest.mark.parametrize("value", ["2020-13-45", "!!int abc"])
+def test_a_value_that_yaml_itself_stumbles_over_is_refused(bad, model, mine, value):
+    said = bad("train", model, "--data", mine, *COLUMNS, f"--set=finetune.epochs={value}")
+    assert "--set finetune.epochs cannot read" in said
+
+
+def test_a_tokenizer_without_a_length_is_refused(bad, model, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "copy")
+    path = folder / "tokenizer_config.json"
+    settings = {**json.loads(path.read_text()), "model_max_length": []}
+    path.write_text(json.dumps(settings))
+    assert "model_max_length of its tokenizer is []" in bad("check", folder)

@@ -110,14 +110,22 @@ def test_of_two_trainings_in_one_folder_one_says_who_the_other_is(model, mine, t
 
 def test_methods_and_analyses_of_one_run_may_run_at_once(memorised, tmp_path):
     """Twice the same, and others beside them: pieces of work are whole and may be shared."""
-    localise = ["localise", memorised, "retraining", "swapping", "--device=cpu"]
-    analyse = ["analyse", memorised, "generalisation", "centroids", "--device=cpu"]
+    few = ["--set=generalisation.models=4", "--set=generalisation.epochs=2", "--device=cpu"]
+    localise = [
+        "localise",
+        memorised,
+        "retraining",
+        "swapping",
+        few[-1],
+        "--set=retraining.epochs=2",
+    ]
+    analyse = ["analyse", memorised, "generalisation", "centroids", *few]
     codes, said = at_once(tmp_path, localise, localise, analyse, analyse)
     assert codes == [0, 0, 0, 0], said
     assert said[0].splitlines()[-1] == said[1].splitlines()[-1]
     alone = shutil.copytree(memorised, tmp_path / "alone")
-    for folder in ("localise", "analyse"):
-        shutil.rmtree(alone / folder)
+    for folder in ("results", "work"):
+        shutil.rmtree(alone / folder, ignore_errors=True)
     codes, said = at_once(
         tmp_path, *([command[0], alone, *command[2:]] for command in (localise, analyse))
     )
@@ -129,11 +137,7 @@ def test_methods_and_analyses_of_one_run_may_run_at_once(memorised, tmp_path):
 @pytest.fixture
 def memorised(model, tmp_path):
     """The folder of a run that memorised."""
-    changes = {
-        "retraining__epochs": 2,
-        "generalisation__models": 4,
-        "generalisation__epochs": 2,
-        "finetune__noisy_at_least": 0.01,
-    }
-    recipe = Recipe(str(model), make_task(48), 1, fast_protocol(**changes), device="cpu")
-    return train_run(recipe, tmp_path / "run", ["final", "reference"]).folder
+    recipe = Recipe(str(model), make_task(48), 1, fast_protocol(), device="cpu")
+    run = train_run(recipe, tmp_path / "run", ["final", "reference"])
+    assert run.verdict(0.95).memorised
+    return run.folder

@@ -4,14 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc.data.own import read_noisy_examples
-from memloc.data.sources import load_file, load_noisy_file
+from memloc.data.own import load_csv, read_noisy_examples
 from memloc.errors import DataError, MemlocWarning
+from memloc.records import Task
 
 
 def write(path, **columns):
     pd.DataFrame(columns).to_csv(path, index=False)
     return path
+
+
+def load_noisy(path, **columns):
+    found = load_csv(path, **columns)
+    return found.task, found.labels
 
 
 def rows(task, split):
@@ -26,7 +31,7 @@ def reviews(tmp_path):
 
 
 def test_a_file_becomes_a_task_split_80_to_20_and_halved(reviews):
-    task = load_file(reviews, text="text", label="y")
+    task = load_csv(reviews, text="text", label="y")
     assert (task.name, task.label_names, task.category) == ("reviews", ("bad", "good"), "own")
     assert (len(task.train), len(task.validation), len(task.test)) == (16, 2, 2)
     found = Counter(rows(task, "train") + rows(task, "validation") + rows(task, "test"))
@@ -34,7 +39,7 @@ def test_a_file_becomes_a_task_split_80_to_20_and_halved(reviews):
 
 
 def test_the_seed_decides_the_split_and_nothing_else_does(reviews):
-    one, again, other = (load_file(reviews, text="text", label="y", seed=s) for s in (1, 1, 2))
+    one, again, other = (load_csv(reviews, text="text", label="y", seed=s) for s in (1, 1, 2))
     assert one.train.parts == again.train.parts
     assert one.test.parts == again.test.parts
     assert one.train.parts != other.train.parts
@@ -42,7 +47,7 @@ def test_the_seed_decides_the_split_and_nothing_else_does(reviews):
 
 def test_a_held_out_file_leaves_all_rows_of_the_first_to_training(tmp_path, reviews):
     unseen = write(tmp_path / "unseen.csv", text=["a", "b", "c"], y=["bad", "good", "bad"])
-    task = load_file(reviews, text="text", label="y", held_out=unseen, name="mine")
+    task = load_csv(reviews, text="text", label="y", held_out=unseen, name="mine")
     assert task.name == "mine"
     assert len(task.train) == 20
     assert Counter(rows(task, "validation") + rows(task, "test")) == Counter(
@@ -52,7 +57,7 @@ def test_a_held_out_file_leaves_all_rows_of_the_first_to_training(tmp_path, revi
 
 def test_pairs_have_two_parts(tmp_path):
     path = write(tmp_path / "p.csv", a=list("abcdef"), b=list("uvwxyz"), y=[1, 2, 10] * 2)
-    task = load_file(path, text="a", label="y", pair="b")
+    task = load_csv(path, text="a", label="y", pair="b")
     assert task.label_names == ("1", "2", "10")
     assert set(task.train.parts) < set(zip("abcdef", "uvwxyz", strict=True))
     assert len(task.train) == 4
@@ -62,7 +67,7 @@ def test_labels_of_integers_and_of_their_spellings_make_the_same_task(tmp_path):
     frame = pd.DataFrame({"t": list("abcdefgh"), "y": [10, 9] * 4})
     frame.to_parquet(tmp_path / "n.parquet")
     frame.to_csv(tmp_path / "n.csv", index=False)
-    one, two = (load_file(tmp_path / f"n.{s}", text="t", label="y") for s in ("parquet", "csv"))
+    one, two = (load_csv(tmp_path / f"n.{s}", text="t", label="y") for s in ("parquet", "csv"))
     assert one.label_names == two.label_names == ("9", "10")
     assert one.train.parts == two.train.parts
     assert one.train.labels.tolist() == two.train.labels.tolist()
@@ -73,7 +78,7 @@ def test_real_noise_comes_with_the_training_examples_it_belongs_to(tmp_path):
     after = [*["b", "b", "c", "c"], *before[4:36], *["a", "a", "a", "a"]]
     columns = {"t": [f"text {i}" for i in range(40)], "before": before, "after": after}
     path = write(tmp_path / "n.csv", **columns)
-    task, noise = load_noisy_file(path, text="t", label="after", original="before")
+    task, noise = load_noisy(path, text="t", label="after", original="before")
     assert noise.original.tolist() == task.train.labels.tolist()
     for (text,), original, assigned, noisy in zip(
         task.train.parts, noise.original, noise.assigned, noise.is_noisy, strict=True
@@ -84,7 +89,7 @@ def test_real_noise_comes_with_the_training_examples_it_belongs_to(tmp_path):
         assert noisy == (before[row] != after[row])
     for text, label in rows(task, "validation") + rows(task, "test"):
         assert label == before[int(text.split()[1])]
-    plain = load_file(path, text="t", label="before")
+    plain = load_csv(path, text="t", label="before")
     assert np.array_equal(plain.train.labels, task.train.labels)
     assert plain.test.parts == task.test.parts
     n_noisy = sum(noise.is_noisy)
@@ -96,13 +101,13 @@ def test_real_noise_comes_with_the_training_examples_it_belongs_to(tmp_path):
 def test_a_class_that_only_noise_assigns_is_a_class(tmp_path):
     columns = {"before": ["a", "b"] * 5, "after": ["a", "c"] * 5}
     path = write(tmp_path / "n.csv", t=list("abcdefghij"), **columns)
-    task, _ = load_noisy_file(path, text="t", label="after", original="before")
+    task, _ = load_noisy(path, text="t", label="after", original="before")
     assert task.label_names == ("a", "b", "c")
 
 
 def test_columns_without_any_noise_are_refused(reviews):
     with pytest.raises(DataError, match="none have an assigned label that differs"):
-        load_noisy_file(reviews, text="text", label="y", original="y")
+        load_noisy(reviews, text="text", label="y", original="y")
 
 
 def test_one_class_is_not_a_task(tmp_path):
@@ -110,7 +115,7 @@ def test_one_class_is_not_a_task(tmp_path):
     with pytest.raises(
         DataError, match=r"'y' of .* has the one label 'x', at least two are needed"
     ):
-        load_file(path, text="t", label="y")
+        load_csv(path, text="t", label="y")
 
 
 def test_held_out_labels_that_training_has_not_are_refused(tmp_path, reviews):
@@ -118,34 +123,34 @@ def test_held_out_labels_that_training_has_not_are_refused(tmp_path, reviews):
     with pytest.raises(
         DataError, match=r"labels that the training file has not \(ugly\), it has bad"
     ):
-        load_file(reviews, text="text", label="y", held_out=unseen)
+        load_csv(reviews, text="text", label="y", held_out=unseen)
 
 
 def test_too_few_rows_to_split_are_refused(tmp_path):
     path = write(tmp_path / "few.csv", t=list("abcde"), y=list("xyxyx"))
     with pytest.raises(DataError, match="six in all"):
-        load_file(path, text="t", label="y")
+        load_csv(path, text="t", label="y")
 
 
 def test_an_empty_text_in_somebodys_file_is_refused(tmp_path):
     path = write(tmp_path / "e.csv", t=["a", "", "c", "d", "e", "f"], y=list("xyxyxy"))
     with pytest.raises(DataError, match=r"has 1 empty text, the first in row 2 .*fill in"):
-        load_file(path, text="t", label="y")
+        load_csv(path, text="t", label="y")
 
 
 def test_a_missing_label_in_somebodys_file_is_refused(tmp_path):
     path = write(tmp_path / "e.csv", t=list("abcdef"), y=["x", "y", "x", "y", None, "x"])
     with pytest.raises(DataError, match="has 1 empty label, the first in row 5 "):
-        load_file(path, text="t", label="y")
+        load_csv(path, text="t", label="y")
 
 
 def test_a_column_that_is_not_there_is_refused(reviews):
     with pytest.raises(DataError, match=r"no column 'txt'\. Did you mean 'text'\? It has: text, y"):
-        load_file(reviews, text="txt", label="y")
+        load_csv(reviews, text="txt", label="y")
 
 
 def test_paths_may_be_strings(reviews):
-    assert len(load_file(str(reviews), text="text", label="y", held_out=str(reviews)).train) == 20
+    assert len(load_csv(str(reviews), text="text", label="y", held_out=str(reviews)).train) == 20
 
 
 WAYS = {
@@ -171,7 +176,7 @@ def test_flags_beside_two_integer_labels_are_flags(tmp_path, name):
         frame.to_parquet(path)
     else:
         frame.to_csv(path, index=False)
-    task, noise = load_noisy_file(path, text="t", label="y", flag="wrong", held_out=path)
+    task, noise = load_noisy(path, text="t", label="y", flag="wrong", held_out=path)
     assert noise.is_noisy.tolist() == wrong
     assert noise.assigned.tolist() == labels
     assert noise.original.tolist() == [y ^ w for y, w in zip(labels, wrong, strict=True)]
@@ -182,15 +187,25 @@ def test_flags_beside_two_integer_labels_are_flags(tmp_path, name):
 def test_flags_do_not_say_what_is_right_among_three_classes(tmp_path):
     path = write(tmp_path / "n.csv", t=list("abcdef"), y=[0, 1, 2] * 2, wrong=[1, 0] * 3)
     with pytest.raises(DataError, match="which of 3 classes is right has to be known"):
-        load_noisy_file(path, text="t", label="y", flag="wrong")
+        load_noisy(path, text="t", label="y", flag="wrong")
 
 
-@pytest.mark.parametrize("ways", [{}, {"original": "y", "flag": "y"}])
-def test_which_labels_are_wrong_is_said_in_one_way(reviews, ways):
-    with pytest.raises(
-        DataError, match=r"one way .*--original COLUMN \(original=\).*--flag COLUMN"
-    ):
-        load_noisy_file(reviews, text="text", label="y", **ways)
+def test_which_labels_are_wrong_is_said_in_one_way(reviews):
+    both = {"original": "y", "flag": "y"}
+    said = r"one way .*--original COLUMN \(original=\).*--flag COLUMN"
+    with pytest.raises(DataError, match=said):
+        load_csv(reviews, text="text", label="y", **both)
+    for ways in ({}, both):
+        with pytest.raises(DataError, match=said):
+            read_noisy_examples(reviews, text="text", label="y", known=("bad", "good"), **ways)
+
+
+def test_without_a_column_of_noise_labels_are_taken_as_they_are(reviews):
+    task = load_csv(reviews, text="text", label="y")
+    assert isinstance(task, Task)
+    assert dict(rows(task, "train")).items() <= {
+        (f"review {i}", ("good", "bad")[i % 2]) for i in range(20)
+    }
 
 
 def test_flags_beside_many_integer_labels_are_not_taken_for_original_labels(tmp_path):
@@ -198,7 +213,7 @@ def test_flags_beside_many_integer_labels_are_not_taken_for_original_labels(tmp_
     path = write(tmp_path / "n.csv", t=[f"text {i}" for i in range(60)], y=labels, wrong=flags)
     said = r"holds only 0 and 1, but column 'y' also 2, 3, 4, 5: .* use --flag wrong \(flag=\); if"
     with pytest.raises(DataError, match=said):
-        load_noisy_file(path, text="t", label="y", original="wrong")
+        load_noisy(path, text="t", label="y", original="wrong")
     with pytest.raises(DataError, match=said):
         read_known(path, tuple("abcdef"), original="wrong")
     assert read_known(path, tuple("abcdef"), flag="wrong").is_noisy.sum() == 18
@@ -208,7 +223,7 @@ def test_more_wrong_labels_than_right_ones_are_suspected_to_be_flags(tmp_path):
     labels, flags = [i % 2 for i in range(60)], [int(i % 10 in {0, 2, 4}) for i in range(60)]
     path = write(tmp_path / "n.csv", t=[f"text {i}" for i in range(60)], y=labels, wrong=flags)
     with pytest.warns(MemlocWarning, match="if it holds flags, use --flag wrong"):
-        load_noisy_file(path, text="t", label="y", original="wrong")
+        load_noisy(path, text="t", label="y", original="wrong")
 
 
 def read_known(path, known=("no", "yes"), **columns):

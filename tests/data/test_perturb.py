@@ -151,7 +151,9 @@ def test_a_task_in_which_every_class_is_too_small_is_refused(size, said):
 @pytest.mark.parametrize(("category", "ends"), [("own", "is not known."), ("topic", "class).")])
 def test_added_noise_is_a_visible_step_that_says_who_flipped_labels(category, ends):
     task = replace(load_task("tiny-topic"), category=category)
-    noise = memloc.add_noise(task, rate=0.2, seed=3)
+    noisy = memloc.add_noise(task, rate=0.2, seed=3)
+    assert noisy.task is task
+    noise = noisy.labels
     rng = generator(3, "noise", "tiny-topic")
     same = perturb(task.train.labels, task.n_classes, rng, rate=0.2)
     assert np.array_equal(noise.assigned, same.assigned)

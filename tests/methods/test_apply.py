@@ -1,6 +1,7 @@
 """A run through all methods: what is checked first, what is kept, what is used again."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from memloc.methods.result import LayerScores, Result
 from memloc.methods.swapping import Swapping
 from memloc.progress import telling
 from memloc.protocol import VerdictSettings
-from memloc.records import read_json, write_json
+from memloc.records import Examples, read_json, write_json, write_table
 from memloc.request import requested
 from memloc.run import Run
 from memloc.training.recipe import Recipe, train_run
@@ -183,16 +184,26 @@ def test_weights_that_a_method_takes_where_they_are_make_a_difference(run, compu
     assert set(found["centroids"]["events"]["variant"]) == {"plain", "bottom", "top"}
 
 
+def with_other_data(run):
+    """One text of the run is another one from now on."""
+    from memloc.run import TaskRecord, _labels_table
+
+    parts = (("the sea",), *run.task.train.parts[1:])
+    task = replace(run.task, train=Examples(parts, run.task.train.labels))
+    write_table(run.folder / paths.LABELS, _labels_table(task, run.noisy), {})
+    return TaskRecord.of(task, run.noisy)
+
+
 @pytest.mark.parametrize("what", ["data", "seed", "epochs"])
 def test_a_result_of_another_run_is_not_used(memorised_run, computed, what):
     localise(memorised_run, ["swapping"])
     record = memorised_run.record
     changed = {
-        "data": {"task": record.task.replace({"hash": "other"})},
-        "seed": {"seed": 7},
-        "epochs": {"settings": record.settings.replace({"finetune.epochs": 99})},
+        "data": lambda: {"task": with_other_data(memorised_run)},
+        "seed": lambda: {"seed": 7},
+        "epochs": lambda: {"settings": record.settings.replace({"finetune.epochs": 99})},
     }[what]
-    localise(memorised_run.note(**changed), ["swapping"])
+    localise(memorised_run.note(**changed()), ["swapping"])
     assert computed == ["swapping"] * 2
 
 

@@ -16,6 +16,7 @@ from memloc.methods.result import (
     read_about,
 )
 from memloc.records import read_json, read_table, write_json
+from memloc.reporting.sentences import sentence
 from memloc.stats.intervals import Interval
 from memloc.stats.windows import windows
 
@@ -201,4 +202,25 @@ def test_a_result_of_a_newer_format_is_refused(tmp_path):
     path = tmp_path / "swapping" / "about.json"
     write_json(path, {**read_json(path), "format": 99})
     with pytest.raises(StoreError, match="format 99"):
+        Result.read(tmp_path / "swapping")
+
+
+def test_scores_can_be_made_of_weights_alone():
+    found = LayerScores.of("mine", np.array([1.0, 0.0, 3.0]))
+    assert found.mcog.estimate == pytest.approx(2.5)
+    assert np.isnan([*found.low, *found.high, found.mcog.low, found.mcog.high]).all()
+    assert sentence(found) == (
+        "mine: the centre of gravity is layer 2.5 of 3; layer 3 matters most."
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("layers", "weight"), ("layers", "low"), ("mcog", "mcog"), ("mcog", "dropped")],
+)
+def test_scores_that_lack_a_column_are_refused(tmp_path, table, column):
+    found = scores()
+    tables = {**found.tables, table: found[table].drop(columns=column)}
+    LayerScores(found.method, tables, found.about).write(tmp_path / "swapping")
+    with pytest.raises(StoreError, match=f"does not hold what it should.*{column}"):
         Result.read(tmp_path / "swapping")

@@ -106,8 +106,9 @@ def test_logits_that_change_with_padding_are_refused_everywhere(classifier_of, f
         check_model(str(folder))
     with pytest.raises(ModelError, match=reason):
         train_run(Recipe(str(folder), make_task(), device="cpu"), tmp_path / "run")
-    data = tmp_path / "data.csv"
-    data.write_text("text,label,original\nred,0,1\nsky,1,1\nsea,0,0\n", encoding="utf-8")
+    assert list(tmp_path.iterdir()) == []
+    data = tmp_path / "mine.csv"
+    data.write_text("text,label,wrong\nred sky,0,1\nblue sea,1,0\n", encoding="utf-8")
     with pytest.raises(ModelError, match=reason):
-        adopt(tmp_path / "run", final=folder, data=data, original="original")
+        adopt(tmp_path / "run", final=folder, data=data, flag="wrong")
     assert list(tmp_path.iterdir()) == [data]

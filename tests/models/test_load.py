@@ -361,7 +361,7 @@ def test_a_checkpoint_with_code_does_not_ask_to_run_it(checkpoint, monkeypatch):
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):
     assert "no config.json" in checkpoint_refusal(tmp_path)
-    assert "no such folder" in checkpoint_refusal(tmp_path / "nowhere")
+    assert "There is no folder" in checkpoint_refusal(tmp_path / "nowhere")
 
 
 def test_a_model_that_is_loaded_in_inference_mode_can_be_trained(tiny_model):

@@ -3,9 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from memloc.analyse.store import Analysis
 
-from memloc.reporting.analyses import picture, sentence
+from memloc.methods.result import Result
+from memloc.reporting.sentences import sentence
+from memloc.reporting.terminal import picture
 
 
 def make_event(event="crossing", layer=3.0, ends=(2.0, 5.0), separable=True, variant="plain"):
@@ -29,7 +30,7 @@ def make_centroids(*events, about=None):
         for i, x in enumerate(curve)
     ]
     tables = {"layers": pd.DataFrame(layers), "events": pd.DataFrame(events)}
-    return Analysis("centroids", tables, about or {})
+    return Result("centroids", tables, about or {})
 
 
 def test_a_layer_without_positions_is_a_dot_and_a_crossing_that_means_nothing_is_marked():
@@ -83,7 +84,7 @@ def test_generalisation_is_told_with_the_clean_share_beside_it(clean):
             "counterfactual": [0.8, 0.1],
         }
     )
-    found = Analysis("generalisation", {"summary": pd.DataFrame([row]), "examples": examples})
+    found = Result("generalisation", {"summary": pd.DataFrame([row]), "examples": examples})
     assert sentence(found).startswith("80% of the training examples (95 % interval 70% to 85%)")
     assert f"{clean:.0%} of the clean ones; always predicting the most" in sentence(found)
     assert "would score 75%, so normalised by that the score is 0.20" in sentence(found)

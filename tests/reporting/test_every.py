@@ -9,13 +9,11 @@ import pandas as pd
 import pytest
 import vl_convert
 
-from memloc.errors import UnknownName
 from memloc.reporting.figures.every import FIGURES
-from memloc.reporting.figures.positions import event_pairs
-from memloc.reporting.figures.writing import write_figures
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import COMMANDS
-from memloc.stats.planted import mean_scores, wilson
+from memloc.stats.intervals import wilson
+from memloc.stats.planted import mean_scores
 from memloc.stats.windows import layer_weights, window_matrix, windows
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
@@ -158,21 +156,6 @@ def test_events_count_never_as_the_layer_after_the_last(findings):
         layers = of.loc[of["event"] == event, "layer"]
         assert row[f"layer_{axis}"] == pytest.approx(layers.fillna(5).mean())
         assert row[f"never_{axis}"] == layers.isna().sum()
-
-
-def test_layers_of_deeper_models_are_not_averaged_with_those_of_others():
-    def made(model, depth, layers):
-        common = {"task": "a", "category": "c", "source": "centroids", "variant": "plain"}
-        rows = zip(("crossing", "initiation"), layers, strict=True)
-        numbers = [{"event": e, "layer": x, "low": x, "high": x} for e, x in rows]
-        more = {"model": model, "depth": depth, "seed": 1, "separable": model != "p"}
-        return [{**common, **more, **row} for row in numbers]
-
-    runs = [*made("o", 12, (6, 5)), *made("p", 12, (6, 5)), *made("large", 24, (12, 10))]
-    drawn = event_pairs(pd.DataFrame(runs)).set_index("models")
-    assert tuple(drawn.loc["all models", ["layer_x", "layer_y"]]) == (5, 6)
-    assert tuple(drawn.loc["large", ["layer_x", "layer_y"]]) == (10, 12)
-    assert drawn["unclear_y"].to_dict() == {"all models": 1, "o": 0, "p": 1, "large": 0}
 
 
 def test_points_are_those_that_table_2_is_of(results):
@@ -360,7 +343,7 @@ def test_a_caption_says_what_bars_and_bands_are(figure):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("single-layers", "The published code takes the largest of the means over seeds"),
+        ("single-layers", "as in the published code, the largest of the layers' means"),
         ("gradient-steps", "Panel a is of noisy examples"),
         ("gradient-steps", "the published code draws clean ones there"),
     ],
@@ -379,29 +362,3 @@ def test_runs_that_did_not_memorise_are_drawn_in_training_only(tmp_path):
     assert BY_NAME["training"].drawn(findings) is not None
     assert BY_NAME["layers"].drawn(findings) is None
     assert BY_NAME["examples"].drawn(findings) is None
-
-
-def test_figures_are_written_one_a_choice(findings, tmp_path):
-    names = ["mcog-models", "control-methods"]
-    written, missing = write_figures(findings.results, tmp_path, "svg", names)
-    methods = ("gradients", "probing", "retraining", "swapping")
-    expected = {"control-methods.svg", *(f"mcog-models-{m}.svg" for m in methods)}
-    assert {path.name for path in written} == expected == {p.name for p in tmp_path.iterdir()}
-    assert missing == []
-    assert "tiny-acceptability" in (tmp_path / "mcog-models-swapping.svg").read_text()
-
-
-def test_figures_without_results_are_named(nothing, tmp_path):
-    written, missing = write_figures(nothing.results, tmp_path, "png")
-    assert written == []
-    assert [figure.name for figure in missing] == [figure.name for figure in FIGURES]
-
-
-@pytest.mark.parametrize(
-    ("kind", "only", "words"),
-    [("gif", [], "No figure format"), ("png", ["layer"], "Did you mean 'layers'")],
-    ids=["format", "name"],
-)
-def test_unknown_formats_and_figures_are_refused(nothing, tmp_path, kind, only, words):
-    with pytest.raises(UnknownName, match=words):
-        write_figures(nothing.results, tmp_path, kind, only)

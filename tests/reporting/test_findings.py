@@ -8,7 +8,7 @@ import pytest
 
 from memloc.reporting.figures.every import FIGURES
 from memloc.reporting.findings import Findings, single_layers
-from memloc.stats.planted import wilson
+from memloc.stats.intervals import wilson
 
 
 def where(table, **values):
@@ -17,10 +17,10 @@ def where(table, **values):
 
 def with_settings(results, **summary):
     """Findings by other settings of `summary`."""
-    found = Findings(results, resamples=20)
     changes = {f"summary.{name}": value for name, value in summary.items()}
-    vars(found)["protocol"] = found.protocol.replace(changes)
-    return found
+    other = replace(results)
+    vars(other)["protocol"] = results.protocol.replace(changes)
+    return Findings(other, resamples=20)
 
 
 def make_windows(errors, *, seed, divided=True):

@@ -7,9 +7,7 @@ from memloc.reporting.means import (
     layers_to_undo,
     over_groups,
     over_seeds,
-    wilson_ends,
 )
-from memloc.stats.planted import wilson
 from memloc.stats.windows import windows
 
 TABLE = pd.DataFrame(
@@ -69,14 +67,6 @@ def test_groups_are_drawn_as_a_whole():
 def test_of_less_than_two_there_is_no_interval(n):
     assert np.isnan(bootstrap_ends(np.ones(n))).all()
     assert np.isnan(bootstrap_ends(np.ones(3), ["a"] * 3)).all()
-
-
-@pytest.mark.parametrize(("share", "n"), [(0.0, 5), (1.0, 40), (0.3, 12)])
-def test_many_wilson_intervals_are_those_of_each(share, n):
-    low, high = wilson_ends(np.array([share, np.nan]), np.array([float(n), 3.0]))
-    expected = wilson(share, n)
-    assert (low[0], high[0]) == pytest.approx((expected.low, expected.high))
-    assert np.isnan([low[1], high[1]]).all()
 
 
 def make_windows(error, depth=4, full=1.0):

@@ -6,13 +6,12 @@ import re
 import pytest
 
 from memloc.errors import StoreError
-from memloc.records import read_json, write_json
-from memloc.reporting.blocks import LONGEST, columns_of, example_block, packed
+from memloc.records import FORMAT, read_json, write_json
 from memloc.reporting.figures.every import FIGURES
 from memloc.reporting.page import read_report, render, write_report
 from memloc.reporting.summary import summarise
 from memloc.reporting.tables import TABLES
-from study_support import NASTY, Study
+from study_support import NASTY, Study, write_adopted
 
 
 def unpacked(text):
@@ -96,48 +95,6 @@ def test_names_cannot_break_the_page(tmp_path):
     assert record(html)["start"]["model"] == "script><b>model"
 
 
-def test_bits_say_which_window_reverts_which_example(findings):
-    results = findings.results
-    runs = [run for run in findings.first_runs() if run["task"].iloc[0] == "tiny-topic"]
-    found = example_block(findings, runs)
-    assert len(found["rows"]) == 7
-    one = next(r for r in found["runs"] if (r["model"], r["method"]) == ("tiny-opt", "swapping"))
-    data = base64.b64decode(one["bits"])
-    bits = [bool(byte >> (7 - i) & 1) for byte in data for i in range(8)]
-    wrong = results.reverted_of(next(r for r in runs if r["model"].iloc[0] == "tiny-opt"))
-    wrong = wrong[wrong["method"] == "swapping"].set_index(["example", "first", "last"])["wrong"]
-    for i, row in enumerate(found["rows"]):
-        for w, (first, last) in enumerate(one["windows"]):
-            assert bits[i * len(one["windows"]) + w] == wrong[row[0], first, last]
-
-
-def test_long_texts_are_cut_and_say_so(tmp_path):
-    from memloc.reporting.findings import Findings
-    from memloc.results import load_results
-
-    study = Study(methods=("swapping",), analyses=(), control=0, words=400)
-    study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
-    results = load_results(tmp_path)
-    rows = example_block(Findings(results, resamples=5), [results.runs])["rows"]
-    text = next(row[1] for row in rows if row[0] == 6)
-    assert text[LONGEST:].startswith(" … (")
-    assert text.endswith("characters)")
-
-
-def test_missing_numbers_become_null_and_texts_levels():
-    import pandas as pd
-
-    rows = pd.DataFrame({"x": [1.0, float("nan"), float("inf")], "t": ["a", "b", "a"]})
-    assert columns_of(rows) == {
-        "n": 3,
-        "columns": {
-            "x": {"values": [1, None, None]},
-            "t": {"levels": ["a", "b"], "values": [0, 1, 0]},
-        },
-    }
-    assert unpacked(packed({"a": "ü"})) == {"a": "ü"}
-
-
 def test_an_empty_study_gives_a_page_that_says_so(tmp_path):
     report = write_report(tmp_path)
     html = report.path.read_text(encoding="utf-8")
@@ -147,6 +104,25 @@ def test_an_empty_study_gives_a_page_that_says_so(tmp_path):
     assert "memloc control --model" in html
     assert record(html)["figures"] == []
     assert read_report(tmp_path) == report
+
+
+@pytest.mark.parametrize("held_out", [True, False], ids=["held out", "nothing held out"])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_an_adopted_run_gives_a_full_page(tmp_path, known, held_out):
+    """No curves, no held-out data, perhaps no labels before noise; warnings are errors here."""
+    run = write_adopted(tmp_path / "of mine", known=known, held_out=held_out)
+    report = write_report(run.folder)
+    html = report.path.read_text(encoding="utf-8")
+    shown = {figure["name"] for figure in record(html)["figures"]}
+    drawn = {"layers", "windows", "single-layers", "mcog-models", "examples"}
+    assert shown >= (drawn | {"centroids", "events"} if known else drawn)
+    assert "training" not in shown
+    assert "memloc train" not in html
+    assert "memloc control" not in html
+    assert run.record.command in html
+    labels = unpacked(block(html, "examples-0"))["labels"]
+    assert ("not known" in labels) != known
+    assert "nan" not in " ".join(report.summary.found)
 
 
 def test_without_a_report_there_is_nothing_to_read(tmp_path):
@@ -159,7 +135,7 @@ def test_a_half_finished_study_shows_what_is_missing_with_the_command(tmp_path):
     report = write_report(tmp_path, tmp_path / "elsewhere.html")
     html = report.path.read_text(encoding="utf-8")
     assert report.path == tmp_path / "elsewhere.html"
-    assert f"memloc analyse {tmp_path / 'run'} label-probes" in html
+    assert f"memloc analyse {tmp_path / 'run'} label_probes" in html
     assert {f["name"] for f in record(html)["figures"]} >= {"training", "layers", "windows"}
     assert len(report.commands) == 6
 
@@ -167,7 +143,9 @@ def test_a_half_finished_study_shows_what_is_missing_with_the_command(tmp_path):
 def test_a_newer_result_file_is_refused_and_no_page_is_written(tmp_path):
     study = Study(methods=(), analyses=(), control=0)
     run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
-    write_json(run.folder / "run.json", {**read_json(run.folder / "run.json"), "format": 2})
+    write_json(
+        run.folder / "run.json", {**read_json(run.folder / "run.json"), "format": FORMAT + 1}
+    )
     with pytest.raises(StoreError, match="update it"):
         write_report(tmp_path)
     assert not (tmp_path / "report").exists()

@@ -4,16 +4,16 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from memloc.training.run import begin
 
 from memloc.reporting.figures.every import FIGURES
 from memloc.reporting.findings import Findings
 from memloc.reporting.means import layers_to_undo
-from memloc.reporting.missing import COMMANDS, command, coverage
+from memloc.reporting.missing import coverage
 from memloc.reporting.reproduce import settings, versions
 from memloc.reporting.summary import summarise
 from memloc.results import load_results
-from study_support import Study, identity, make_data
+from memloc.run import begin
+from study_support import Study, make_data, record, write_adopted, write_control
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
 
@@ -24,7 +24,8 @@ def one(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     study = Study(methods=("swapping",), analyses=(), memorised=False)
     study.write_run(folder / "a", "tiny-topic", "tiny-opt", 1)
-    begin(folder / "b", *make_data("tiny-topic", 12, 3), identity("tiny-bert", 1, 4))
+    task, noisy = make_data("tiny-topic", 12, 3)
+    begin(folder / "b", task, noisy, record(task, noisy, "tiny-bert", 1, 4))
     return Findings(load_results(folder), resamples=5)
 
 
@@ -225,44 +226,10 @@ def test_coverage_lists_what_runs_have_and_the_commands_for_the_rest(findings, o
     ]
 
 
-def test_missing_methods_and_analyses_have_a_command_each(tmp_path):
-    study = Study(methods=("swapping",), analyses=("centroids",))
-    study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
-    place = tmp_path / "run"
-    assert coverage(load_results(tmp_path)).commands == (
-        f"memloc localise {place} retraining",
-        f"memloc localise {place} gradients",
-        f"memloc localise {place} probing",
-        f"memloc analyse {place} label-probes",
-        f"memloc analyse {place} generalisation",
-    )
-
-
-@pytest.mark.parametrize("part", COMMANDS)
-def test_every_command_that_is_named_exists(part, findings):
-    from typer.testing import CliRunner
-
-    from memloc.cli import app
-
-    _, name, *words = command(part, findings.results).split()
-    shown = CliRunner().invoke(app, [name, "--help"], terminal_width=200)
-    assert shown.exit_code == 0
-    assert all(word in shown.output for word in words if word.startswith("--"))
-
-
-def test_tasks_that_a_command_names_exist(findings, nothing):
-    from memloc.data.tasks import known_tasks
-
-    for part in ("binarised", "post_processing"):
-        for found in (findings, nothing):
-            words = command(part, found.results).split()
-            named = words[3] if part == "binarised" else words[words.index("--task") + 1]
-            assert named in known_tasks()
-
-
 def test_how_it_was_made_names_settings_and_versions(findings):
-    (group,) = settings(findings.results)
-    assert group["runs"] == 16
+    group, *methods = settings(findings.results)
+    assert (group["kind"], group["name"], group["runs"]) == ("preset", "demo", 16)
+    assert ("method", "swapping", 16) in [(m["kind"], m["name"], m["runs"]) for m in methods]
     assert ("finetune.epochs", "30") in group["values"]
     (line,) = versions(findings.results)
     assert "torch" in line
@@ -275,3 +242,29 @@ def test_both_readings_of_how_many_layers_undo_are_told(findings):
     low, high = int(widths["best"].min()), int(widths["best"].max())
     assert f"{low} to {high} layers in the best window" in line
     assert "on average over windows, which is how the paper counts" in line
+
+
+def test_one_run_is_one_in_every_word(tmp_path):
+    study = Study(tasks=("tiny-topic",), models=("tiny-opt",), seeds=(1,), analyses=(), control=0)
+    findings = Findings(load_results(study.write(tmp_path)), resamples=5)
+    said = summarise(findings).found
+    assert said[0].startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong labels: ")
+    assert not re.search(r"\b1 \w+s\b", " ".join(said).replace("1 is", ""))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_an_adopted_run_is_told_without_commands_that_cannot_work(tmp_path, known):
+    findings = Findings(load_results(write_adopted(tmp_path / "mine", known=known).folder))
+    found = summarise(findings)
+    assert found.found[0].startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong")
+    said = " ".join(found.open)
+    assert "no labels were planted." in said
+    assert "memloc" not in said
+    assert "nan" not in " ".join([*found.found, *found.open])
+
+
+def test_a_study_that_only_plants_says_who_finds_the_layers(tmp_path):
+    write_control(tmp_path, Study())
+    summary = summarise(Findings(load_results(tmp_path)))
+    assert summary.found[0].startswith("Control: a planted layer is ranked first by swapping")
+    assert not any("no run yet" in sentence for sentence in summary.open)

@@ -8,7 +8,7 @@ from memloc.errors import UnknownName
 from memloc.records import read_table
 from memloc.reporting.findings import Findings
 from memloc.reporting.tables import TABLES, as_text, cell, latex, markdown, write_tables
-from memloc.stats.planted import wilson
+from memloc.stats.intervals import wilson
 
 BY_NAME = {table.name: table for table in TABLES}
 EACH = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

@@ -1,17 +1,22 @@
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from memloc.analyse.store import Analysis
-from memloc.localise.scores import LayerScores
 
 import memloc
+from memloc import paths
 from memloc.errors import StoreError
+from memloc.methods.gradients import norms_from
+from memloc.methods.result import Result
+from memloc.protocol import preset
 from memloc.records import read_json, read_table, write_json, write_table
 from memloc.results.columns import COLUMNS, KEY
-from study_support import Study, identity, make_data
+from memloc.run import Run, begin
+from study_support import METHODS, Study, make_data, record
 
 LAZY = ("examples", "reverted")
 TABLES = [name for name in COLUMNS if name not in LAZY]
@@ -43,7 +48,7 @@ def test_an_empty_study_gives_empty_tables_with_their_columns(tmp_path, name):
 
 def test_layers_windows_and_centres_are_those_of_the_files(folder, results):
     key = {"task": "tiny-topic", "model": "tiny-opt", "seed": 2, "method": "swapping"}
-    scores = LayerScores.read(folder / "tiny-topic/tiny-opt/seed-2/localise/swapping.parquet")
+    scores = Result.read(paths.result(folder / "tiny-topic/tiny-opt/seed-2", "swapping"))
 
     def mine(table):
         return table[np.logical_and.reduce([table[k] == v for k, v in key.items()])]
@@ -100,14 +105,109 @@ def test_gradient_norms_are_taken_apart_by_name(results):
 
 
 def test_an_analysis_of_another_version_is_refused_in_a_sentence(tmp_path):
-    study = Study(methods=(), analyses=("generalisation",))
+    study = Study(methods=(), analyses=("generalisation",), control=0)
     run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
-    path = run.folder / "analyse" / "generalisation.parquet"
-    found = Analysis.read(path)
-    old = found.tables["summary"].drop(columns="majority")
-    Analysis(found.name, {**found.tables, "summary": old}).write(path)
-    with pytest.raises(StoreError, match="has no column majority, so another version made it"):
+    place = paths.result(run.folder, "generalisation")
+    found = Result.read(place)
+    old = found["summary"].drop(columns="majority")
+    Result(found.method, {**found.tables, "summary": old}).write(place)
+    with pytest.raises(StoreError, match=r"generalisation .* has no column majority"):
         memloc.load_results(tmp_path)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_tables_of_a_localiser_are_those_of_its_files(folder, results, method):
+    whole = Result.read(paths.result(folder / "tiny-topic/tiny-opt/seed-1", method))
+    mine = results.only(task="tiny-topic", model="tiny-opt", seed=1, method=method)
+    assert mine.layers["weight"].tolist() == whole.weights.tolist()
+    assert mine.mcog["mcog"].tolist() == [whole.mcog.estimate]
+    if method == "gradients":
+        found = norms_from(mine.gradients)
+        for name, values in norms_from(whole["gradients"]).items():
+            assert found[name].tolist() == values.tolist()
+    if method == "probing":
+        columns = ["layer", "f1", "chance"]
+        pd.testing.assert_frame_equal(mine.noise_probes[columns], whole["noise_probes"][columns])
+
+
+@pytest.mark.parametrize(
+    ("analysis", "tables"),
+    [
+        ("centroids", {"layers": "centroids", "events": "events"}),
+        ("label_probes", {"layers": "label_probes", "events": "events"}),
+        ("generalisation", {"summary": "generalisation", "examples": "memorisation"}),
+    ],
+)
+def test_tables_of_an_analysis_are_those_of_its_files(folder, results, analysis, tables):
+    whole = Result.read(paths.result(folder / "tiny-topic/tiny-opt/seed-1", analysis))
+    mine = results.only(task="tiny-topic", model="tiny-opt", seed=1)
+    for inside, name in tables.items():
+        table = getattr(mine, name)
+        if name == "events":
+            source = whole["events"]["source"].iloc[0]
+            table = table[table["source"] == source].reset_index(drop=True)
+        columns = [column for column in COLUMNS[name] if column not in KEY]
+        pd.testing.assert_frame_equal(table[columns], whole[inside][columns])
+
+
+def test_methods_without_windows_undo_nothing(results):
+    assert set(results.windows["method"]) == {"swapping", "retraining"}
+    assert set(results.reverted["method"]) == {"swapping", "retraining"}
+
+
+def test_remarks_of_a_method_stand_beside_its_layers(tmp_path):
+    run = Study(control=0).write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
+    place = paths.result(run.folder, "probing")
+    found = Result.read(place)
+    type(found)(found.method, found.tables, {"remarks": ["One.", "Two."]}).write(place)
+    results = memloc.load_results(tmp_path)
+    for table in (results.layers, results.mcog):
+        said = table.groupby("method")["remark"].first().to_dict()
+        assert said == {**dict.fromkeys(METHODS, ""), "probing": "One. Two."}
+    assert set(results.noise_probes["remark"]) == {"One. Two."}
+
+
+def test_what_was_asked_for_is_told_in_order(tmp_path):
+    run = Study(control=0, analyses=(), methods=("swapping", "gradients")).write_run(
+        tmp_path / "run", "tiny-topic", "tiny-opt", 1, command="memloc train x"
+    )
+    for method in ("swapping", "gradients"):
+        place = paths.result(run.folder, method)
+        found = Result.read(place)
+        about = {"command": f"memloc localise x {method}", "settings": {"seed": 1}}
+        type(found)(method, found.tables, about).write(place)
+    results = memloc.load_results(tmp_path)
+    assert results.commands[0] == "memloc train x"
+    assert set(results.commands[1:]) == {
+        "memloc localise x swapping",
+        "memloc localise x gradients",
+    }
+    assert results.method_settings == {
+        ("swapping", '{"seed": 1}'): 1,
+        ("gradients", '{"seed": 1}'): 1,
+    }
+
+
+def test_settings_are_those_of_the_study_or_of_the_first_run(tmp_path, folder, results):
+    assert results.protocol == preset("demo")
+    assert [record.seed for record in results.records] == results.runs["seed"].tolist()
+    Study(control=0).write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
+    (tmp_path / "study.yaml").write_text(
+        "models: [tiny-opt]\ntasks: [tiny-topic]\npreset: demo\n"
+        "overrides: {agreement.significance: 0.01}\n"
+    )
+    assert memloc.load_results(tmp_path).protocol.agreement.significance == 0.01
+
+
+def test_how_much_must_be_memorised_is_asked_of_the_study(tmp_path):
+    study = Study(control=0, methods=(), analyses=(), memorised=False)
+    study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
+    assert memloc.load_results(tmp_path).runs["memorised"].tolist() == [False]
+    (tmp_path / "study.yaml").write_text(
+        "models: [tiny-opt]\ntasks: [tiny-topic]\npreset: demo\n"
+        "overrides: {verdict.noisy_at_least: 0.4}\n"
+    )
+    assert memloc.load_results(tmp_path).runs["memorised"].tolist() == [True]
 
 
 def test_the_validation_score_is_accuracy_above_chance(results):
@@ -140,14 +240,22 @@ def test_one_run_is_a_study_too(folder, results):
 
 
 def test_a_run_that_only_began_is_listed_as_not_memorised(tmp_path):
-    from memloc.training.run import begin
-
-    begin(tmp_path / "run", *make_data("tiny-topic", 12, 3), identity("tiny-opt", 1, 4))
+    task, noisy = make_data("tiny-topic", 12, 3)
+    begin(tmp_path / "run", task, noisy, record(task, noisy, "tiny-opt", 1, 4))
     results = memloc.load_results(tmp_path)
     assert results.runs["memorised"].tolist() == [False]
     assert results.runs["noisy_accuracy"].isna().all()
     assert results.training.empty
     assert len(results.examples) == 12
+
+
+def test_labels_that_nobody_knows_are_said_to_be_unknown(tmp_path):
+    task, noisy = make_data("tiny-topic", 12, 3)
+    noisy.original[noisy.is_noisy] = -1
+    begin(tmp_path / "run", task, noisy, record(task, noisy, "tiny-opt", 1, 4))
+    examples = memloc.load_results(tmp_path).examples
+    assert set(examples.loc[examples["is_noisy"], "original"]) == {"not known"}
+    assert "not known" not in set(examples["assigned"])
 
 
 def test_two_runs_of_one_task_model_and_seed_never_merge(tmp_path):
@@ -179,21 +287,63 @@ def test_a_run_of_a_newer_format_is_refused(tmp_path):
     study = Study(analyses=(), methods=(), control=0)
     run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
     write_json(run.folder / "run.json", {**read_json(run.folder / "run.json"), "format": 99})
-    with pytest.raises(StoreError, match=r"format 99, this memloc reads up to 1: update it"):
+    with pytest.raises(StoreError, match=r"format 99, this memloc reads up to 2: update it"):
         memloc.load_results(tmp_path)
 
 
-def test_a_control_table_without_a_column_is_refused(tmp_path):
-    write_table(tmp_path / "control" / "nulls.parquet", pd.DataFrame({"method": ["swapping"]}), {})
-    with pytest.raises(StoreError, match="has no column apart"):
+def test_a_run_of_the_first_format_is_refused(tmp_path):
+    run = Study(analyses=(), methods=(), control=0).write_run(
+        tmp_path / "run", "tiny-topic", "tiny-opt", 1
+    )
+    write_json(run.folder / "run.json", {**read_json(run.folder / "run.json"), "format": 1})
+    with pytest.raises(StoreError, match=r"made by memloc 0\.1, .*run what made it again"):
         memloc.load_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("about.json", b"{", "is not JSON"),
+        ("about.json", b'{"format": 2}', "is damaged: delete it and run the method again"),
+        ("layers.parquet", b"PAR1 and no more", "is not Parquet"),
+        ("layers.parquet", None, "does not exist"),
+    ],
+)
+def test_what_is_wrong_with_a_result_is_said(tmp_path, file, content, said):
+    run = Study(control=0, analyses=(), methods=("swapping",)).write_run(
+        tmp_path / "run", "tiny-topic", "tiny-opt", 1
+    )
+    path = paths.result(run.folder, "swapping") / file
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(StoreError, match=said):
+        memloc.load_results(tmp_path)
+
+
+def test_tables_of_methods_that_are_not_memloc_s_are_among_the_layers(tmp_path):
+    run = Study(control=0, analyses=(), methods=("gradients",)).write_run(
+        tmp_path / "run", "tiny-topic", "tiny-opt", 1
+    )
+    found = Result.read(paths.result(run.folder, "gradients"))
+    theirs = {name: found[name] for name in ("layers", "mcog")}
+    type(found)("distance", theirs).write(paths.result(run.folder, "distance"))
+    Result("counts", {"layers": found["layers"]}).write(paths.result(run.folder, "counts"))
+    results = memloc.load_results(tmp_path)
+    assert set(results.layers["method"]) == set(results.mcog["method"]) == {"distance", "gradients"}
+
+
+def test_a_run_in_a_checkpoint_s_folder_is_none(folder, results):
+    assert len(results.runs) == len(list(folder.glob("tiny-*/*/*/run.json")))
+    assert all(Run.open(folder / place) for place in results.runs["folder"])
 
 
 def test_no_torch_is_loaded(folder):
     code = (
         "import sys, memloc\n"
         f"found = memloc.load_results({str(folder)!r})\n"
-        "found.examples, found.reverted, found.abouts, found.versions\n"
+        "found.examples, found.reverted, found.records, found.versions\n"
         "import memloc.reporting.page\n"
         "assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
     )
@@ -204,3 +354,29 @@ def test_the_key_comes_first(results):
     for name in TABLES:
         if name not in {"nulls", "post_processing"}:
             assert tuple(getattr(results, name).columns[:4]) == KEY
+
+
+def test_a_result_under_the_name_of_another_is_refused(tmp_path):
+    home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
+    shutil.rmtree(paths.result(home, "swapping"))
+    shutil.copytree(paths.result(home, "gradients"), paths.result(home, "swapping"))
+    with pytest.raises(StoreError, match="is a result of gradients"):
+        memloc.load_results(tmp_path)
+
+
+@pytest.mark.parametrize("inputs", [{"data": "other"}, {"weights": "other"}, {"seed": 7}])
+def test_a_result_of_another_run_is_refused(tmp_path, inputs):
+    home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
+    place = paths.result(home, "swapping")
+    found = Result.read(place)
+    replace(found, about={**found.about, "inputs": inputs}).write(place)
+    with pytest.raises(StoreError, match="it is of another run"):
+        memloc.load_results(tmp_path)
+
+
+def test_a_training_without_a_column_is_refused(tmp_path):
+    home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
+    table, _ = read_table(home / paths.TRAINING)
+    write_table(home / paths.TRAINING, table.drop(columns="loss"), {})
+    with pytest.raises(StoreError, match=r"training .* has no column loss"):
+        memloc.load_results(tmp_path)

@@ -17,6 +17,7 @@ from memloc.stats.intervals import (
     bootstrap,
     bootstrap_counts,
     resampled_means,
+    wilson,
     window_intervals,
 )
 from memloc.stats.windows import layer_weights, normalised, window_matrix, windows
@@ -248,3 +249,29 @@ def test_scores_load_neither_torch_nor_pandas():
     code = "import sys, memloc.stats.agreement; print({'torch', 'pandas'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def test_wilson_by_hand():
+    # 36 of 36: low = 1 / (1 + z²/n) with z = 1.959964.
+    whole = wilson(1.0, 36).at()
+    assert whole.low == pytest.approx(1 / (1 + 1.959964**2 / 36), abs=1e-6)
+    assert whole.high == 1.0
+    # 2 of 4, symmetric about a half.
+    half = wilson(0.5, 4).at()
+    assert half.low + half.high == pytest.approx(1)
+    assert half.low == pytest.approx(0.150036, abs=1e-5)
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.0, 5), (1.0, 40), (0.3, 12)])
+def test_many_wilson_intervals_are_those_of_each(share, n):
+    found = wilson(np.array([share, np.nan]), np.array([float(n), 3.0]))
+    assert found.at(0) == wilson(share, n).at()
+    assert np.isnan([found.low[1], found.high[1]]).all()
+
+
+@pytest.mark.parametrize("share", [0.5, np.nan])
+def test_of_no_trials_there_is_no_wilson_interval(share):
+    """Warnings are errors here: nothing is divided by zero."""
+    found = wilson(np.array([share, 0.5]), np.array([0.0, 4.0]))
+    assert np.isnan([found.low[0], found.high[0]]).all()
+    assert found.at(1) == wilson(0.5, 4).at()

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc.stats.planted import distances, mean_scores, null_claims, plant_scores, wilson
+from memloc.stats.planted import distances, mean_scores, null_claims, plant_scores
 
 
 def layers(*plants, null=False, method="m", undone=1.0):
@@ -68,17 +68,6 @@ def test_no_plants_give_an_empty_table():
     found = mean_scores(plant_scores(empty, (1,)), ["method"])
     assert len(found) == 0
     assert "accuracy" in found
-
-
-def test_wilson_by_hand():
-    # 36 of 36: low = 1 / (1 + z²/n) with z = 1.959964.
-    whole = wilson(1.0, 36)
-    assert whole.low == pytest.approx(1 / (1 + 1.959964**2 / 36), abs=1e-6)
-    assert whole.high == 1.0
-    # 2 of 4, symmetric about a half.
-    half = wilson(0.5, 4)
-    assert half.low + half.high == pytest.approx(1)
-    assert half.low == pytest.approx(0.150036, abs=1e-5)
 
 
 def test_distances_by_hand():

@@ -3,13 +3,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memloc.errors import ScoreError
+from memloc.errors import ScoreError, SettingsError
 from memloc.seeds import generator
 from memloc.stats.windows import (
+    check_windows,
+    every_window,
     full_window,
     layer_weights,
     normalised,
+    read_window,
+    usual_windows,
     window_matrix,
+    window_name,
     windows,
 )
 
@@ -138,3 +143,62 @@ def test_the_full_window_is_found_or_asked_for():
 def test_what_makes_no_matrix_is_refused(errors, known, words):
     with pytest.raises(ScoreError, match=words):
         window_matrix(np.array(errors), 3, known)
+
+
+@pytest.mark.parametrize(
+    ("depth", "wanted"),
+    [
+        (12, ["1-2", "6-7", "11-12"]),
+        (24, ["1-2", "12-13", "23-24"]),
+        (6, ["1-2", "3-4", "5-6"]),
+        (4, ["1-2", "2-3", "3-4"]),
+        (3, ["1-2", "2-3"]),
+    ],
+)
+def test_the_usual_windows_are_the_first_middle_and_last_two(depth, wanted):
+    assert [window_name(w) for w in usual_windows(depth, 2)] == wanted
+
+
+def test_windows_at_every_position():
+    assert [window_name(w) for w in every_window(4, 1)] == ["1-1", "2-2", "3-3", "4-4"]
+    assert [window_name(w) for w in every_window(6, 4)] == ["1-4", "2-5", "3-6"]
+
+
+def test_windows_are_read_as_people_write_them():
+    assert read_window("6-7") == range(5, 7)
+    assert read_window(" 3 ") == range(2, 3)
+
+
+@pytest.mark.parametrize("text", ["", "a", "6-", "-2", "0-1", "6..7", "0"])
+def test_what_is_no_window_is_refused(text):
+    with pytest.raises(SettingsError, match="no window of layers"):
+        read_window(text)
+
+
+def test_an_empty_window_is_refused():
+    with pytest.raises(SettingsError, match="7-6 is empty"):
+        read_window("7-6")
+
+
+@pytest.mark.parametrize(
+    ("windows", "message"),
+    [
+        ([range(11, 13)], "12-13 is outside the model, which has layers 1-12"),
+        ([range(12)], "12 of 12 layers"),
+        ([range(3, 3)], "0 of 12 layers"),
+    ],
+)
+def test_windows_that_cannot_be_planted_are_refused(windows, message):
+    with pytest.raises(SettingsError, match=message):
+        check_windows(windows, 12)
+
+
+def test_windows_may_overlap_as_each_is_a_run_of_its_own():
+    check_windows([range(2), range(1, 3), range(11)], 12)
+
+
+def test_a_window_wider_than_the_model_is_refused():
+    with pytest.raises(SettingsError, match="2 of 2 layers"):
+        usual_windows(2, 2)
+    with pytest.raises(SettingsError, match="outside the model"):
+        every_window(3, 5)

@@ -11,7 +11,7 @@ preset: demo
 models: [tiny-opt]
 tasks: [tiny-sentiment]
 methods: [swapping, retraining, gradients, probing]
-analyses: [centroids, label-probes, generalisation]
+analyses: [centroids, label_probes, generalisation]
 control: {windows: ["1"], methods: [swapping]}
 report: false
 depth: 2
@@ -21,11 +21,14 @@ overrides:
   finetune.epochs: 4
   finetune.batch_size: 8
   finetune.near_ceiling: 0.01
-  finetune.noisy_at_least: 0.001
+  verdict.noisy_at_least: 0.001
   retraining.epochs: 1
-  probes.epochs: 3
-  probes.first_epoch: 0
-  probes.seeds: [0]
+  probing.epochs: 3
+  probing.first_epoch: 0
+  probing.seeds: [0]
+  label_probes.epochs: 3
+  label_probes.first_epoch: 0
+  label_probes.seeds: [0]
   generalisation.models: 2
   generalisation.epochs: 1
   control.epochs: 2

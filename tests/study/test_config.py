@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from memloc.errors import SettingsError, StoreError
-from memloc.study.config import ANALYSES, METHODS, parse_study, read_study
+from memloc.methods.base import method_names
+from memloc.study.config import parse_study, read_study
 
 LEAST = "models: [tiny-opt]\ntasks: [tiny-topic]\n"
 HERE = Path("here")
@@ -21,7 +22,7 @@ def refused(text):
 def test_what_is_left_out_is_the_paper_s():
     study = parse_study(LEAST, HERE).study
     assert (study.preset, study.seeds, study.control) == ("paper", (1,), None)
-    assert (study.methods, study.analyses) == (METHODS, ANALYSES)
+    assert (study.methods, study.analyses) == (method_names("localiser"), method_names("analysis"))
     assert study.protocol.finetune.epochs == 50
 
 
@@ -140,3 +141,26 @@ def test_a_path_that_begins_with_a_dot_is_beside_the_file(tmp_path):
     file = parse_study(LEAST, tmp_path)
     assert file.path_of("./model") == str(tmp_path.resolve() / "model")
     assert file.path_of("facebook/opt-125m") == "facebook/opt-125m"
+
+
+@pytest.mark.parametrize(
+    "value", ["2020-13-45", "!!int abc", "!!float x", "!!timestamp 1", "9" * 5000, "[" * 3000]
+)
+def test_values_that_yaml_itself_stumbles_over_are_refused(value):
+    assert "cannot be read as YAML: " in refused(f"{LEAST}seeds: {value}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        *[("seeds: [true]", "seeds"), ("depth: yes", "depth"), ("gpus: .inf", "gpus")],
+        ("overrides: {finetune.epochs: true}", "overrides.finetune.epochs"),
+        ("overrides: {finetune.learning_rate: .inf}", "overrides.finetune.learning_rate"),
+    ],
+)
+def test_neither_true_nor_infinity_is_a_number(line, said):
+    assert f"line 3, {said}" in refused(f"{LEAST}{line}\n")
+
+
+def test_true_is_true_where_that_is_asked_for():
+    assert parse_study(f"{LEAST}force: yes\nreport: false\n", HERE).study.force

@@ -2,14 +2,16 @@
 
 import pytest
 
+from memloc import paths
 from memloc.progress import duration
+from memloc.records import write_json
 from memloc.study.config import read_study
-from memloc.study.estimate import SURE, UNSURE, estimate
+from memloc.study.estimate import SURE, UNSURE, estimate, machine, measured_here
 from memloc.study.planning import make_plan
 from memloc.study.records import Store
 from memloc.study.view import plan_rows, plan_sentences, size
+from planning_support import RUN
 
-RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 MEASURED = {
     "machine": "here",
     "length": 20,
@@ -106,10 +108,9 @@ def test_the_plan_says_what_is_left_and_how_sure_that_is(micro):
         ("localise", 4, 4),
         ("analyse", 3, 3),
         ("plant", 1, 1),
-        ("control", 1, 1),
     ]
     first, second = plan_sentences(plan, states, found, 1)
-    assert first.startswith("10 of 10 steps left: about ")
+    assert first.startswith("9 of 9 steps left: about ")
     assert "from a calibration alone" in first
     assert second.endswith("are free.")
 
@@ -125,3 +126,15 @@ def test_durations_as_people_say_them(seconds, text):
 @pytest.mark.parametrize(("count", "text"), [(2e3, "2 kB"), (3e6, "3.0 MB"), (2.5e9, "2.5 GB")])
 def test_sizes_as_people_say_them(count, text):
     assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"speeds": {"2x64": {}}}, {"speeds": 3}, {"start": "x"}, {"start": float("nan")}),
+        *({"length": 0}, {"tokens": None}),
+    ],
+)
+def test_a_damaged_calibration_is_measured_again(tmp_path, change):
+    write_json(tmp_path / paths.CALIBRATION, {**MEASURED, "machine": machine(), **change})
+    assert measured_here(tmp_path) == {"machine": machine(), "speeds": {}}

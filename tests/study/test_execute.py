@@ -1,17 +1,19 @@
 """The order of steps, failures, retries: with an executor that does nothing but say how it went."""
 
+import re
+
 import pytest
 
 from memloc.study.config import read_study
 from memloc.study.estimate import Estimate, critical_path
-from memloc.study.execute import Carrying, Needs, threads_for
-from memloc.study.local import LocalExecutor
+from memloc.study.execute import Execution, Needs, threads_for
 from memloc.study.planning import make_plan
+from memloc.study.processes import LocalExecutor
 from memloc.study.records import Store
 from memloc.study.step import Outcome
 from memloc.study.view import end_sentences
+from planning_support import RUN
 
-RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 TRAIN, PLANT = f"train/{RUN}", f"plant/{RUN}/1-1"
 
 
@@ -51,14 +53,14 @@ class Saying:
         self.stopped += 1
 
 
-def carry_out(folder, fails=(), slots=2, **options):
+def run_steps(folder, fails=(), slots=2, **options):
     plan = make_plan(read_study(folder))
     executor = Saying(plan, fails, slots)
     ones = dict.fromkeys(plan.steps, 1.0)
     estimate = Estimate(ones, ones, ones, dict.fromkeys(plan.steps, 1))
     seen = []
-    carrying = Carrying(plan, executor, estimate, cores=2, **options)
-    progress = carrying.run(lambda p, outcome: seen.append((p.count("done"), outcome)))
+    execution = Execution(plan, executor, estimate, cores=2, **options)
+    progress = execution.run(lambda p, outcome: seen.append((p.count("done"), outcome)))
     return executor, progress, seen
 
 
@@ -68,7 +70,7 @@ def folder(micro):
 
 
 def test_everything_is_done_once_and_in_order(folder):
-    executor, progress, seen = carry_out(folder)
+    executor, progress, seen = run_steps(folder)
     steps = executor.plan.steps
     assert sorted(executor.submitted) == sorted(steps)
     for step in steps.values():
@@ -81,52 +83,57 @@ def test_everything_is_done_once_and_in_order(folder):
 
 
 def test_a_second_time_there_is_nothing_to_do(folder):
-    carry_out(folder)
-    executor, progress, _ = carry_out(folder)
+    run_steps(folder)
+    executor, progress, _ = run_steps(folder)
     assert (executor.submitted, executor.started) == ([], 0)
     assert progress.seconds_left() == 0
 
 
 def test_what_fails_does_not_stop_what_does_not_need_it(folder):
-    executor, progress, _ = carry_out(folder, fails=["train"])
-    assert set(executor.submitted) == {TRAIN, PLANT, "control", "report"}
+    executor, progress, _ = run_steps(folder, fails=["train"])
+    assert set(executor.submitted) == {TRAIN, PLANT, "report"}
     assert progress.states[TRAIN].why == "it was told to"
     assert set(progress.blocked.values()) == {TRAIN}
     assert len(progress.blocked) == 7
 
 
 def test_what_failed_is_tried_again_only_if_asked(folder):
-    carry_out(folder, fails=["centroids"])
-    executor, progress, _ = carry_out(folder)
+    run_steps(folder, fails=["centroids"])
+    executor, progress, _ = run_steps(folder)
     assert executor.submitted == []
     assert progress.count("failed") == 1
-    executor, progress, _ = carry_out(folder, retry=True)
+    executor, progress, _ = run_steps(folder, retry=True)
     assert executor.submitted == [f"analyse/{RUN}/centroids", "report"]
     assert progress.count("failed") == 0
 
 
 def test_a_summary_is_made_of_what_is_there_and_again_when_there_is_more(folder):
-    executor, progress, _ = carry_out(folder, fails=["plant"])
-    assert "control" not in executor.submitted  # there is nothing to sum up
+    executor, progress, _ = run_steps(folder, fails=["plant", "train"])
+    assert "report" not in executor.submitted  # there is nothing to sum up
+    executor, progress, _ = run_steps(folder, fails=["plant"], retry=True)
     assert "report" in executor.submitted
-    executor, progress, _ = carry_out(folder, retry=True)
-    assert executor.submitted == [PLANT, "control", "report"]
+    executor, progress, _ = run_steps(folder, retry=True)
+    assert executor.submitted == [PLANT, "report"]
     assert progress.count("done") == len(executor.plan.steps)
 
 
 def test_only_some_steps(folder):
-    executor, _, _ = carry_out(folder, only=["swapping localise"])
+    executor, _, _ = run_steps(folder, only=["swapping localise"])
     assert executor.submitted == [TRAIN, f"localise/{RUN}/swapping"]
-    executor, _, _ = carry_out(folder, only=["report"])
+    executor, _, _ = run_steps(folder, only=["report"])
     assert executor.submitted == ["report"]
 
 
 def test_a_summary_of_nothing_says_what_to_ask_for(folder):
-    executor, progress, _ = carry_out(folder, only=["control"])
+    text = (folder / "study.yaml").read_text()
+    for kind in ("methods", "analyses"):
+        text = re.sub(f"^{kind}: .*", f"{kind}: []", text, flags=re.MULTILINE)
+    (folder / "study.yaml").write_text(text)
+    executor, progress, _ = run_steps(folder, only=["report"])
     assert executor.submitted == []
     (line,) = end_sentences(executor.plan, progress, jobs=1)
     assert line == (
-        "Nothing to do: control sums up other steps, and none of them is done; `--only plant`."
+        "Nothing to do: report sums up other steps, and none of them is done; `--only plant`."
     )
 
 
@@ -134,7 +141,7 @@ def test_steps_on_which_most_depends_come_first(folder):
     plan = make_plan(read_study(folder))
     seconds = {name: 9.0 if name == PLANT else 1.0 for name in plan.steps}
     urgency = critical_path(plan, seconds)
-    assert urgency[PLANT] == 9 + 1 + 1  # itself, the summary, the report
+    assert urgency[PLANT] == 9 + 1  # itself and the report
     assert urgency[TRAIN] == 3
     assert urgency["report"] == 1
 

@@ -9,10 +9,9 @@ import sys
 
 import pytest
 
+from memloc import paths
 from memloc.errors import SettingsError
 from memloc.study import ray as on_ray
-from memloc.study.config import FILE
-from memloc.study.estimate import CALIBRATION
 from memloc.study.execute import Needs
 from memloc.study.manage import open_plan, study_states
 from same_results import assert_same_results
@@ -23,7 +22,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 from memloc.study.records import Store
-from memloc.study.manage import How, run_study
+from memloc.study.manage import Options, run_study
 
 folder = Path(sys.argv[1])
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
@@ -39,7 +38,7 @@ def watch(progress, outcome):
         cluster.remove_node(second, allow_graceful=False)
         killed.append(at_work)
 
-progress = run_study(folder, How(on="ray", address=cluster.address), watch)
+progress = run_study(folder, Options(on="ray", address=cluster.address), watch)
 print("killed beside", len(killed), "failed", progress.count("failed"), flush=True)
 for name in progress.chosen:
     if progress.states[name].name == "failed":
@@ -66,12 +65,12 @@ def test_a_node_dies_and_the_study_ends_with_the_same_results(finished, tmp_path
         pytest.skip("needs memloc[ray]")
     folder = tmp_path / "on-ray"
     folder.mkdir()
-    shutil.copy(finished / CALIBRATION, folder / CALIBRATION)
-    text = (finished / FILE).read_text()
+    shutil.copy(finished / paths.CALIBRATION, folder / paths.CALIBRATION)
+    text = (finished / paths.STUDY).read_text()
     # Each step is a fresh process there, so fewer of them.
     text = re.sub("^methods: .*", "methods: [swapping, probing]", text, flags=re.MULTILINE)
     text = re.sub("^analyses: .*", "analyses: []", text, flags=re.MULTILINE)
-    (folder / FILE).write_text(text)
+    (folder / paths.STUDY).write_text(text)
     done = subprocess.run(
         [sys.executable, "-c", RAY, str(folder)],
         capture_output=True,

@@ -3,8 +3,9 @@
 import pytest
 
 from memloc.errors import StoreError
+from memloc.records import write_json
 from memloc.study import records as store_module
-from memloc.study.plan import Part, Step
+from memloc.study.plan import Product, Step
 from memloc.study.records import Store
 
 
@@ -13,10 +14,10 @@ def make_step(training=1, swapping=1, probing=1):
         name="plant/x",
         kind="plant",
         what={},
-        parts={
-            "plant": Part({"rate": training}, ("run",)),
-            "swapping": Part({"swaps": swapping}, ("run/swapping",)),
-            "probing": Part({"probes": probing}, ("run/probing",)),
+        products={
+            "plant": Product({"rate": training}, ("run",)),
+            "swapping": Product({"swaps": swapping}, ("run/swapping",)),
+            "probing": Product({"probes": probing}, ("run/probing",)),
         },
         outputs=("run/json",),
     )
@@ -47,7 +48,7 @@ def test_a_step_is_missing_then_begun_then_done(tmp_path):
     store.begin(step, step.identity([]), "one")
     assert store.state(step, step.identity([])).why == "begun"
     make_files(tmp_path)
-    store.finish(step, step.identity([]), {})
+    store.finish(step, step.identity([]), {"seconds": 1.0, "peak_mb": 2.0})
     assert store.state(step, step.identity([])).name == "done"
 
 
@@ -75,7 +76,7 @@ def test_a_failure_keeps_its_reason_until_settings_change(tmp_path):
         (make_step(training=2), [], []),
         (make_step(), ["another"], []),
     ],
-    ids=["same", "one part", "the ground of all", "inputs"],
+    ids=["same", "one product", "the ground of all", "inputs"],
 )
 def test_what_no_longer_holds_is_removed_and_nothing_else(tmp_path, now, inputs, left):
     store = finished(tmp_path, make_step())
@@ -112,3 +113,18 @@ def test_a_damaged_record_says_what_to_delete(tmp_path):
     store.record_path("plant/x").write_text("{")
     with pytest.raises(StoreError, match=r"x\.json is not JSON .*delete it"):
         store.record("plant/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("state", "x"), ("state", 3), ("identity", None), ("seconds", "x"), ("seconds", -1)],
+        *[("peak_mb", float("nan")), ("settings", []), ("parts", 3)],
+    ],
+)
+def test_a_damaged_record_of_a_step_is_refused_by_its_name(tmp_path, name, value):
+    store, step = Store(tmp_path), make_step()
+    store.finish(step, "a", {"seconds": 1.0, "peak_mb": 2.0})
+    write_json(store.record_path(step.name), {**store.record(step.name), name: value})
+    with pytest.raises(StoreError, match=r"plant/x.json does not hold what it should"):
+        store.record(step.name)

@@ -9,8 +9,8 @@ from memloc.cli import app
 from memloc.study.execute import cores
 from memloc.study.manage import open_plan
 from memloc.study.records import Store
-
-RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
+from memloc.study.step import Order, do_step
+from planning_support import RUN, finish_all
 
 
 @pytest.fixture
@@ -37,8 +37,10 @@ def test_an_unknown_example_is_refused(run):
 
 def test_status_of_a_study_that_was_never_run(run, micro):
     folder = micro()
-    assert run("status", folder).stdout.endswith("10 steps, 0 done, 10 missing.\nNobody runs it.\n")
-    assert json.loads(run("status", folder, "--json").stdout)["missing"] == 10
+    counts, running = run("status", folder).stdout.splitlines()
+    assert counts.endswith("9 steps, 0 done, 9 missing.")
+    assert running == "No process is running this study."
+    assert json.loads(run("status", folder, "--json").stdout)["missing"] == 9
 
 
 def test_status_names_what_failed(run, micro):
@@ -56,3 +58,48 @@ def test_bad_input_is_one_line(run, micro):
     assert "No step fits --only 'bert'" in refused(run("run", folder, "--only", "bert"))
     assert "does not exist: `memloc init demo" in refused(run("plan", "nowhere"))
     assert not (folder / "steps").exists()
+
+
+OLD = "was made by memloc 0.1, whose folders this version does not read"
+
+
+def make_old(path):
+    """As memloc 0.1 wrote it."""
+    record = json.loads(path.read_text()) if path.is_file() else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**record, "format": 1}))
+
+
+@pytest.mark.parametrize("command", ["status", "plan", "run"])
+def test_a_study_of_memloc_0_1_is_refused_in_one_sentence(run, micro, command):
+    plan = open_plan(micro())
+    store = finish_all(plan)
+    make_old(store.record_path(f"train/{RUN}"))
+    line = refused(run(command, plan.file.folder))
+    assert line.endswith(f"{OLD}: run what made it again, into another folder.")
+
+
+def test_a_run_of_memloc_0_1_in_a_study_is_refused_in_one_sentence(run, micro):
+    folder = micro(changes={"report: false": "report: false\nruns: [old]"})
+    make_old(folder / "old" / "run.json")
+    for command in ("status", "plan", "run"):
+        line = refused(run(command, folder))
+        assert "runs[0]: " in line
+        assert OLD in line
+
+
+def test_a_run_of_memloc_0_1_where_one_is_to_be_trained_fails_in_one_sentence(micro):
+    folder = micro()
+    make_old(folder / RUN / "run.json")
+    outcome = do_step(
+        folder, Order(f"train/{RUN}", open_plan(folder).identities[f"train/{RUN}"], "t")
+    )
+    assert OLD in outcome.reason
+    assert "\n" not in outcome.reason
+
+
+def test_settings_of_memloc_0_1_are_refused_with_their_line(run, micro):
+    folder = micro(changes={"  probing.seeds: [0]": "  probes.seeds: [0]"})
+    line = refused(run("plan", folder))
+    assert "overrides.probes.seeds: " in line
+    assert "`memloc protocol` lists all." in line

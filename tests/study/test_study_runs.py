@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 
 import memloc as memloc_api
+from memloc import paths
 from memloc.errors import StoreError
 from memloc.lock import STUDY, who_runs
-from memloc.study.config import FILE
-from memloc.study.estimate import CALIBRATION
-from memloc.study.manage import How, open_plan, run_study, study_states, study_status
+from memloc.methods.result import Result
+from memloc.run import Run
+from memloc.study.manage import Options, open_plan, run_study, study_states, study_status
 from memloc.study.records import Store
+from planning_support import RUN
 
 pytestmark = pytest.mark.slow
-RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 MAIN = "from memloc.cli import main; main()"
 
 
@@ -41,15 +42,15 @@ def fresh(finished, tmp_path):
     """The same study, not begun; what was measured of this machine is kept."""
     folder = tmp_path / "fresh"
     folder.mkdir()
-    for name in (FILE, CALIBRATION):
+    for name in (paths.STUDY, paths.CALIBRATION):
         shutil.copy(finished / name, folder / name)
     return folder
 
 
 def change(folder, old, new):
-    text = (folder / FILE).read_text()
+    text = (folder / paths.STUDY).read_text()
     assert old in text
-    (folder / FILE).write_text(text.replace(old, new))
+    (folder / paths.STUDY).write_text(text.replace(old, new))
 
 
 def bytes_of(folder):
@@ -59,29 +60,29 @@ def bytes_of(folder):
 def test_when_the_memorised_weights_are_kept_changes_no_other_weights(copied):
     run = copied / RUN
     before = bytes_of(run / "checkpoints" / "final")["model.safetensors"]
-    others = [run / "checkpoints/reference/model.safetensors", run / "localise/swapping.parquet"]
+    others = [run / "checkpoints/reference/model.safetensors", run / "results/swapping/about.json"]
     when = [path.stat().st_mtime_ns for path in others]
     change(copied, "near_ceiling: 0.01", "near_ceiling: 0.02")
-    progress = run_study(copied, How(only=["train", "localise"]), lambda *_: None)
+    progress = run_study(copied, Options(only=["train", "localise"]), lambda *_: None)
     assert set(progress.outcomes) >= {f"train/{RUN}", f"localise/{RUN}/gradients"}
     assert f"localise/{RUN}/swapping" not in progress.outcomes
     assert bytes_of(run / "checkpoints" / "final")["model.safetensors"] == before
     assert [path.stat().st_mtime_ns for path in others] == when
-    assert json.loads((run / "run.json").read_text())["changes"]["finetune.near_ceiling"] == 0.02
+    assert Run.open(run).settings.finetune.near_ceiling == 0.02
 
 
 def test_another_bar_is_a_new_verdict_and_no_training(copied):
     run, step = copied / RUN, f"localise/{RUN}/swapping"
     weights = (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns
     change(copied, "noisy_at_least: 0.001", "noisy_at_least: 1.0")
-    (run / "localise/swapping.parquet").unlink()
-    progress = run_study(copied, How(only=[step]), lambda *_: None)
+    (run / "results/swapping/about.json").unlink()
+    progress = run_study(copied, Options(only=[step]), lambda *_: None)
     assert "`not memorised`" in progress.states[step].why
     assert not memloc_api.load_results(copied).runs["memorised"].any()
-    again = run_study(copied, How(only=[step]), lambda *_: None)
+    again = run_study(copied, Options(only=[step]), lambda *_: None)
     assert not again.outcomes  # what failed is not tried again
     change(copied, "noisy_at_least: 1.0", "noisy_at_least: 0.001")
-    progress = run_study(copied, How(only=[step]), lambda *_: None)
+    progress = run_study(copied, Options(only=[step]), lambda *_: None)
     assert progress.states[step].name == "done"
     assert (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns == weights
 
@@ -115,25 +116,22 @@ def test_done_again_it_takes_a_moment_and_changes_nothing(copied):
 def test_a_changed_setting_makes_anew_what_depends_on_it(copied):
     weights = copied / RUN / "checkpoints" / "final" / "model.safetensors"
     before = weights.stat().st_mtime_ns
-    change(copied, "probes.epochs: 3", "probes.epochs: 2")
+    change(copied, "  probing.epochs: 3", "  probing.epochs: 2")
     done = json.loads(memloc("run", copied, "--jobs", 1, "--json").stdout)
-    assert set(done["done"]) == {f"localise/{RUN}/probing", f"analyse/{RUN}/label-probes"}
+    assert set(done["done"]) == {f"localise/{RUN}/probing"}
     assert weights.stat().st_mtime_ns == before
-    from memloc.localise.scores import LayerScores
-
-    about = LayerScores.read(copied / RUN / "localise" / "probing.parquet").about
-    assert about["changes"]["probes.epochs"] == 2  # not what the run was trained with
+    assert Result.read(copied / RUN / "results" / "probing").about["settings"]["epochs"] == 2
 
 
 def test_a_step_that_fails_says_why_and_is_tried_again_if_asked(copied):
     """A file where a folder should be: a fault that has nothing to do with the study."""
-    shutil.rmtree(copied / RUN / "localise")
-    (copied / RUN / "localise").write_text("in the way")
+    shutil.rmtree(copied / RUN / "results")
+    (copied / RUN / "results").write_text("in the way")
     done = memloc("run", copied, "--jobs", 1)
     assert done.returncode == 1
     assert f"FAILED localise/{RUN}/swapping: Cannot write" in done.stdout
     assert "--retry` tries again" in done.stdout
-    (copied / RUN / "localise").unlink()
+    (copied / RUN / "results").unlink()
     assert memloc("run", copied, "--jobs", 1).returncode == 1  # not asked to
     assert "FAILED" in memloc("status", copied).stdout
     assert memloc("run", copied, "--jobs", 1, "--retry").returncode == 0
@@ -193,7 +191,7 @@ def runner(fresh):
 def test_two_at_once_one_says_that_the_other_is_running(fresh, runner):
     step = Store(fresh).record(f"train/{RUN}")["pid"]  # before it is done
     with pytest.raises(StoreError, match=f"is being run by process {runner.pid}"):
-        run_study(fresh, How(jobs=1), lambda *_: None)
+        run_study(fresh, Options(jobs=1), lambda *_: None)
     assert f"Process {runner.pid}" in memloc("status", fresh).stdout
     # A step that lost its runner ends, too: its process does not go on alone.
     os.kill(runner.pid, signal.SIGKILL)

@@ -42,4 +42,4 @@ def test_a_long_step_does_not_leave_a_log_empty(capsys, monkeypatch):
         for _ in range(5):
             view(progress, None)
             now += 30
-    assert capsys.readouterr().err.count("0 of 1 steps done, 1 running") == 3
+    assert capsys.readouterr().err.count("0 of 1 step done, 1 running") == 3

@@ -5,11 +5,9 @@ from collections.abc import Callable
 import typer
 
 from memloc import console
-from memloc.cli.layers import analyse, localise
+from memloc.cli.layers import analyse, control, localise
 from memloc.cli.names import check, models, protocol, tasks
-from memloc.cli.planting import control
-from memloc.cli.results import figures, report, tables
-from memloc.cli.studies import init, logs, plan, run, status
+from memloc.cli.studies import figures, init, logs, plan, report, run, status, tables
 from memloc.cli.training import adopt, train
 
 COMMANDS: tuple[Callable[..., None], ...] = (

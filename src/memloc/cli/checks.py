@@ -1,10 +1,14 @@
 """What can be refused before torch is loaded, which takes many seconds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memloc.errors import ModelError, lookup
+
+if TYPE_CHECKING:
+    from memloc.cli.options import Checkpoints
 
 
 def check_model(name: str, depth: int | None = None) -> None:
@@ -35,19 +39,12 @@ def check_training(folder: Path, weights: Iterable[str]) -> None:
     refuse_if_busy(folder, RUN)
 
 
-def check_checkpoints(folders: Iterable[str | None], pretrained: str | None) -> None:
+def check_checkpoints(given: "Checkpoints") -> None:
     """Refuse checkpoints that are not there."""
     from memloc.models.known import checkpoint_folder
 
-    for folder in folders:
+    for folder in (given.final, given.reference, given.memorised, given.frozen):
         if folder is not None:
-            checkpoint_folder(Path(folder))
-    if pretrained is not None:
-        check_model(pretrained)
-
-
-def check_columns(data: Path, columns: Sequence[str | None]) -> None:
-    """Refuse a file that is not there or cannot be read, and columns that it does not have."""
-    from memloc.data.tables import read_columns
-
-    read_columns(data, [column for column in columns if column is not None])
+            checkpoint_folder(folder)
+    if given.pretrained is not None:
+        check_model(given.pretrained)

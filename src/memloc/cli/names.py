@@ -10,7 +10,10 @@ from memloc.cli.checks import check_model
 from memloc.cli.options import AnyFormat, AsJson, Depth, ModelName, RemoteCode
 
 
-def tasks(category: Annotated[str | None, typer.Option()] = None, as_json: AsJson = False) -> None:
+def tasks(
+    category: Annotated[str | None, typer.Option(help="Only tasks of this category.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """List the tasks: the embedded suite and the paper's twelve.
 
     Example: `memloc tasks --category nlu`
@@ -26,7 +29,7 @@ def tasks(category: Annotated[str | None, typer.Option()] = None, as_json: AsJso
 
 
 def models(as_json: AsJson = False) -> None:
-    """List the embedded models and those of the paper; any other classifier works as well.
+    """List the embedded models and those of the paper; most other classifiers work, too.
 
     Example: `memloc models`
     """
@@ -42,7 +45,7 @@ def check(
     any_format: AnyFormat = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether memloc can work with a model, and what it found there.
+    """Check whether memloc can work with a model, and show what it found.
 
     Example: `memloc check tiny-opt`
     """
@@ -57,7 +60,9 @@ def check(
 
 def protocol(
     preset: Annotated[str, typer.Argument(help="paper, reference or demo.")] = "paper",
-    diff: Annotated[str | None, typer.Option(help="Only what differs from this preset.")] = None,
+    diff: Annotated[
+        str | None, typer.Option(help="Show only what differs from this preset.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print every constant of the method and where it comes from.

@@ -1,43 +1,41 @@
 """What several commands take, and how settings are read from the command line."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from memloc.errors import SettingsError
 
-if TYPE_CHECKING:
-    from memloc.protocol import Protocol
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 ModelName = Annotated[str, typer.Argument(help="Embedded name, hub name or folder.")]
-Depth = Annotated[int | None, typer.Option(help="Use only the first so many layers.")]
+Depth = Annotated[int | None, typer.Option(help="Use only this many of the first layers.")]
 RemoteCode = Annotated[
-    bool, typer.Option("--remote-code", help="Run code that the model's repository brings.")
+    bool, typer.Option("--remote-code", help="Run code from the model's repository.")
 ]
 AnyFormat = Annotated[
-    bool, typer.Option("--any-format", help="Read weights that are not safetensors, too.")
+    bool, typer.Option("--any-format", help="Also read weights that are not safetensors.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Force = Annotated[bool, typer.Option(help="Go on without memorisation; marked.")]
-Preset = Annotated[str | None, typer.Option(help="Left out: demo for embedded models, else paper.")]
-Fewer = Annotated[int | None, typer.Option(help="Train on a random so many.")]
-Original = Annotated[str | None, typer.Option(help="Column of the labels before noise.")]
-Flag = Annotated[
-    str | None, typer.Option(help="Column that is true (or 1, yes) where the label is wrong.")
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Continue even if the labels were not memorised; results are marked."
+    ),
 ]
+Preset = Annotated[
+    str | None,
+    typer.Option(help="paper, reference or demo. Default: demo for embedded models, else paper."),
+]
+Fewer = Annotated[int | None, typer.Option(help="Train on a random sample of this many examples.")]
 DataFolder = Annotated[
-    Path | None, typer.Option(help="Folder with the paper's tasks (or MEMLOC_DATA).")
+    Path | None,
+    typer.Option(help="Folder with the paper's tasks. Default: MEMLOC_DATA, else the hub."),
 ]
-
-
-def settings_of(name: str | None, changes: list[str] | None, usual: "Protocol") -> "Protocol":
-    """The preset called `name`, or the usual one, with what --set changes."""
-    from memloc.protocol import preset
-
-    base = preset(name) if name else usual
-    return base.replace(changes_of(changes))
 
 
 def changes_of(changes: list[str] | None) -> dict[str, Any]:
@@ -57,3 +55,116 @@ def _change(change: str) -> tuple[str, Any]:
         raise SettingsError(
             f"--set {key} cannot read {text!r}: check brackets and quotes, e.g. --set {key}=[1, 2]."
         ) from error
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is where in a file of one's own."""
+
+    text: Annotated[str, typer.Option(help="Own file: column of texts.")] = "text"
+    pair: Annotated[str | None, typer.Option(help="Own file: column of second texts.")] = None
+    label: Annotated[str, typer.Option(help="Own file: column of labels to train on.")] = "label"
+    original: Annotated[
+        str | None, typer.Option(help="Own file: column of the labels before noise.")
+    ] = None
+    flag: Annotated[
+        str | None, typer.Option(help="Own file: column that is true where the label is wrong.")
+    ] = None
+    held_out: Annotated[
+        Path | None, typer.Option(help="Own file: another one with unseen examples.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a model is loaded."""
+
+    depth: Depth = None
+    remote_code: RemoteCode = False
+    any_format: AnyFormat = False
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The weights that somebody has."""
+
+    final: Annotated[Path, typer.Option(help="Checkpoint that memorised the noisy labels.")]
+    reference: Annotated[
+        Path | None, typer.Option(help="Checkpoint trained on the original labels.")
+    ] = None
+    pretrained: Annotated[
+        str | None, typer.Option(help="The model before fine-tuning: a name or a folder.")
+    ] = None
+    memorised: Annotated[
+        Path | None, typer.Option(help="Checkpoint at near-ceiling training accuracy.")
+    ] = None
+    frozen: Annotated[
+        Path | None, typer.Option(help="Checkpoint of which only the head was trained.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of the method, and where it runs."""
+
+    preset: Preset = None
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, e.g. finetune.epochs=30.")
+    ] = None
+    device: Device = "auto"
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What --set was given."""
+        return changes_of(self.change)
+
+
+@dataclass(frozen=True)
+class Plants:
+    """What is planted where, and who looks for it."""
+
+    windows: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--window", help="Layers such as 6-7. Default: the first, middle and last two."
+        ),
+    ] = None
+    every: Annotated[
+        list[int] | None, typer.Option(help="Plant windows of this width at every position.")
+    ] = None
+    methods: Annotated[
+        list[str] | None, typer.Option("--method", help="A localiser. Default: all of them.")
+    ] = None
+    nulls: Annotated[
+        str, typer.Option(help="Windows that also get a null: none, middle or all.")
+    ] = "middle"
+
+
+def option_by_option(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for every field of the groups that it takes."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in groups:
+            kinds = get_type_hints(groups[name], include_extras=True)
+            parameters += [_parameter(f, kinds[f.name]) for f in fields(groups[name])]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def by_option(**values: Any) -> None:
+        for name, kind in groups.items():
+            values[name] = kind(**{f.name: values.pop(f.name) for f in fields(kind)})
+        command(**values)
+
+    by_option.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    by_option.__annotations__ = {p.name: p.annotation for p in parameters}
+    return by_option
+
+
+def _parameter(field: "Field[Any]", kind: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+    )

@@ -8,13 +8,13 @@ import typer
 from memloc import console
 from memloc.cli.options import AsJson
 
-StudyFolder = Annotated[Path, typer.Argument(help="A study's folder, with its study.yaml.")]
-Jobs = Annotated[int | None, typer.Option(help="Steps at once; left out: one a core.")]
+StudyFolder = Annotated[Path, typer.Argument(help="Folder with a study.yaml.")]
+Jobs = Annotated[int | None, typer.Option(help="Steps at the same time. Default: one per core.")]
 
 
 def init(
     example: Annotated[str, typer.Argument(help="demo, small or paper.")],
-    folder: Annotated[Path | None, typer.Argument(help="Left out: named like it.")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="Default: named like the example.")] = None,
 ) -> None:
     """Write a commented study.yaml to start from.
 
@@ -29,10 +29,10 @@ def init(
 def plan(
     study: StudyFolder,
     jobs: Jobs = None,
-    steps: Annotated[bool, typer.Option(help="List every step.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="List every step.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a study consists of, what is done, and what the rest will cost.
+    """Show what a study consists of, what is done, and what the rest will cost.
 
     Example: `memloc plan demo`
     """
@@ -48,29 +48,33 @@ def plan(
         typer.echo("\n" + "\n".join(plan_sentences(found, states, expected, at_once)))
 
 
-def run(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
+def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     study: StudyFolder,
     jobs: Jobs = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Steps whose names have these words, and what they need."),
+        typer.Option(help="Only steps whose names have these words, and what they need."),
     ] = None,
-    retry: Annotated[bool, typer.Option(help="Try again what failed before.")] = False,
-    on: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster, e.g. auto.")] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Repeat steps that failed before.")
+    ] = False,
+    on: Annotated[str, typer.Option(help="Where: local or ray.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Address of the Ray cluster, e.g. auto.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Do what is missing of a study: in parallel, in order, and from where it was left.
+    """Run what is missing of a study, in parallel; continue where it stopped.
 
     Example: `memloc run demo --only "localise tiny-topic" --only report`
     """
     from memloc.reporting.page import read_report
-    from memloc.study.manage import How, checked_jobs, open_plan, run_study
+    from memloc.study.manage import Options, checked_jobs, open_plan, run_study
     from memloc.study.view import View, end_sentences, progress_record
 
     at_once = checked_jobs(jobs)
     with View() as view:
-        progress = run_study(study, How(jobs, only or (), retry, on, address), view)
+        progress = run_study(study, Options(jobs, only or (), retry, on, address), view)
     found = open_plan(study)
     if as_json:
         console.show_record(progress_record(found, progress), as_json)
@@ -85,7 +89,7 @@ def run(  # noqa: PLR0913, PLR0917 - one option a thing that people vary
 
 
 def status(study: StudyFolder, as_json: AsJson = False) -> None:
-    """Say how far a study is, from any terminal.
+    """Show how far a study is, from any terminal.
 
     Example: `memloc status demo`
     """
@@ -103,10 +107,69 @@ def logs(
     study: StudyFolder,
     step: Annotated[str, typer.Argument(help="Name of a step; `memloc plan --steps` lists them.")],
 ) -> None:
-    """Print what a step has said.
+    """Print the log of a step.
 
     Example: `memloc logs demo train/tiny-topic/tiny-opt/seed-1`
     """
     from memloc.study.manage import read_log
 
     typer.echo(read_log(study, step), nl=False)
+
+
+Study = Annotated[Path, typer.Argument(help="Folder of a study or of one run.")]
+
+
+def figures(
+    study: Study,
+    kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
+    only: Annotated[list[str] | None, typer.Option(help="Name of a figure, e.g. layers.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: report/figures in the study.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw every figure of a study, one file for each model, task and method.
+
+    Example: `memloc figures runs --format svg --only layers`
+    """
+    from memloc.progress import bars
+    from memloc.reporting.figures.writing import write_figures
+    from memloc.results import load_results
+
+    folder = study / "report" / "figures" if out is None else out
+    with bars():
+        written, missing = write_figures(load_results(study), folder, kind, only or ())
+    console.show_files(folder, written, [figure.name for figure in missing], as_json)
+
+
+def tables(
+    study: Study,
+    kind: Annotated[str, typer.Option("--format", help="csv, parquet, markdown or latex.")] = "csv",
+    only: Annotated[list[str] | None, typer.Option(help="Name of a table, e.g. mcog.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: report/tables in the study.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write every table of a study, ready for a paper.
+
+    Example: `memloc tables runs --format latex`
+    """
+    from memloc.reporting.tables import write_tables
+    from memloc.results import load_results
+
+    folder = study / "report" / "tables" if out is None else out
+    written, missing = write_tables(load_results(study), folder, kind, only or ())
+    console.show_files(folder, written, [table.name for table in missing], as_json)
+
+
+def report(
+    study: Study,
+    out: Annotated[
+        Path | None, typer.Option(help="Default: report/index.html in the study.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one page with all results; it opens in any browser, without a network.
+
+    Example: `memloc report runs`
+    """
+    from memloc.reporting.page import write_report
+
+    console.show_report(write_report(study, out), as_json)

@@ -1,128 +1,114 @@
 """From a task and a model, or from checkpoints that are there, to a run."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from memloc import console
-from memloc.cli.checks import (
-    check_checkpoints,
-    check_columns,
-    check_device,
-    check_model,
-    check_training,
-)
+from memloc.cli.checks import check_checkpoints, check_device, check_model, check_training
 from memloc.cli.options import (
-    AnyFormat,
     AsJson,
+    Checkpoints,
+    Columns,
+    Constants,
     DataFolder,
-    Depth,
-    Device,
     Fewer,
-    Flag,
+    Loading,
     ModelName,
-    Original,
-    Preset,
-    RemoteCode,
-    changes_of,
+    option_by_option,
 )
 from memloc.errors import SettingsError
 
 if TYPE_CHECKING:
+    from memloc.models.load import Classifier
     from memloc.protocol import NoiseSettings
     from memloc.records import NoisyTask
+    from memloc.training.recipe import Recipe
 
-Change = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting, e.g. finetune.epochs=30.")
+Weights = Annotated[
+    list[str] | None, typer.Option(help="memorised, final, reference or frozen. Default: all.")
 ]
-Text = Annotated[str, typer.Option(help="Own file: column of texts.")]
-Pair = Annotated[str | None, typer.Option(help="Own file: column of second texts.")]
-Label = Annotated[str, typer.Option(help="Own file: column of labels to train on.")]
-HeldOut = Annotated[Path | None, typer.Option(help="Own file: unseen data.")]
+Flip = Annotated[
+    float | None, typer.Option(help="Own file: share of the labels to make wrong, e.g. 0.15.")
+]
+TrainMissing = Annotated[
+    bool, typer.Option("--train-missing", help="Train reference and frozen weights if not given.")
+]
 
 
-def train(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
+@option_by_option
+def train(  # noqa: PLR0913 - one option for each thing that people vary
     model: ModelName,
     task: Annotated[str | None, typer.Argument(help="Name of a task; or give --data.")] = None,
-    seed: Annotated[int, typer.Option(help="Order of the data, initial head, dropout.")] = 1,
-    out: Annotated[Path, typer.Option(help="Runs are kept in here.")] = Path("runs"),
-    weights: Annotated[
-        list[str] | None,
-        typer.Option(help="memorised, final, reference or frozen; default: all."),
-    ] = None,
-    preset: Preset = None,
-    change: Change = None,
+    *,
+    seed: Annotated[int, typer.Option(help="Of order, initial head and dropout.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder in which runs are kept.")] = Path("runs"),
+    weights: Weights = None,
+    constants: Constants,
     examples: Fewer = None,
     data_folder: DataFolder = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Own file: csv, tsv, jsonl or parquet.", show_default=False)
-    ] = None,
-    text: Text = "text",
-    pair: Pair = None,
-    label: Label = "label",
-    flip: Annotated[
-        float | None, typer.Option(help="Own file: share of the labels to make wrong, e.g. 0.15.")
-    ] = None,
-    original: Original = None,
-    flag: Flag = None,
-    held_out: HeldOut = None,
-    depth: Depth = None,
-    device: Device = "auto",
-    remote_code: RemoteCode = False,
-    any_format: AnyFormat = False,
+    data: Annotated[Path | None, typer.Option(help="Own file: csv, tsv, jsonl or parquet.")] = None,
+    columns: Columns,
+    flip: Flip = None,
+    loading: Loading,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune on labels of which a share is wrong, and on the original ones.
+    """Fine-tune a model on labels of which some are wrong, and on the original ones.
 
-    Makes the missing ones of the weights memorised, final, reference and frozen. A run that was
-    interrupted goes on where it was.
+    Makes the weights memorised, final, reference and frozen, unless they are there already. A run
+    that was interrupted continues where it stopped.
 
     Example: `memloc train tiny-opt tiny-topic`
 
     Own data: `memloc train roberta-base --data mine.csv --text review --label stars --flip 0.15`
-    with wrong labels that memloc makes, or `--original COLUMN` (labels before noise) or
-    `--flag COLUMN` (true where the label is wrong) with those that are there.
+    makes 15 % of the labels wrong. If some are wrong already, say which with `--original COLUMN`
+    (the labels before noise) or `--flag COLUMN` (true where the label is wrong).
     """
     from memloc import paths
     from memloc.models.known import default_preset
     from memloc.protocol import preset as preset_called
-    from memloc.run import WEIGHTS
 
-    noise = {"flip": flip, "original": original, "flag": flag}
-    _check_source(task, data, noise, examples)
-    changes = changes_of(change) | _rate(flip, change)
-    protocol = preset_called(preset or default_preset(model)).replace(changes)
-    check_device(device)
-    check_model(model, depth)
-    columns: dict[str, Any] = {"text": text, "pair": pair, "label": label, "held_out": held_out}
-    columns |= {"original": original, "flag": flag}
-    where = (task, data, data_folder)
-    chosen = _read_task(where, columns, protocol.noise, examples)
-    folder = paths.run_folder(out, chosen.task.name, model, seed, depth)
+    _check_source(task, data, columns, flip, examples)
+    changes = constants.changes | _rate(flip, constants.changes)
+    protocol = preset_called(constants.preset or default_preset(model)).replace(changes)
+    check_device(constants.device)
+    check_model(model, loading.depth)
+    chosen = _read_task((task, data, data_folder), columns, protocol.noise, examples)
+    folder = paths.run_folder(out, chosen.task.name, model, seed, loading.depth)
     check_training(folder, weights or ())
 
-    from memloc.models.load import Classifier, LoadOptions
+    from memloc.models.load import LoadOptions
     from memloc.progress import bars
-    from memloc.study.alone import expected_of
+    from memloc.run import WEIGHTS
     from memloc.training.recipe import Recipe, train_run
 
-    options = LoadOptions(remote_code, any_format, depth)
-    recipe = Recipe(model, chosen.task, seed, protocol, chosen.labels, options, device)
-
-    def announce(loaded: Classifier, left: Mapping[str, int]) -> None:
-        console.show_expected(expected_of(recipe, loaded, left, out))
-
+    options = LoadOptions(**asdict(loading))
+    recipe = Recipe(model, chosen.task, seed, protocol, chosen.labels, options, constants.device)
     with bars():
-        run = train_run(recipe, folder, weights or tuple(WEIGHTS), announce)
+        run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(_announce, out, recipe))
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)
 
 
+def _announce(out: Path, recipe: "Recipe", loaded: "Classifier", left: Mapping[str, int]) -> None:
+    """What training will cost, measured on this machine."""
+    from memloc.study.calibrate import expected_of
+
+    console.show_expected(expected_of(recipe, loaded, left, out))
+
+
 def _check_source(
-    task: str | None, data: Path | None, noise: dict[str, Any], examples: int | None
+    task: str | None,
+    data: Path | None,
+    columns: Columns,
+    flip: float | None,
+    examples: int | None,
 ) -> None:
     """One source of texts; for a file of one's own, one way to say which labels are wrong."""
+    noise = {"flip": flip, "original": columns.original, "flag": columns.flag}
     given = [f"--{name}" for name, value in noise.items() if value is not None]
     if (task is None) == (data is None):
         raise SettingsError("Name a task, or give a file with --data: one of the two.")
@@ -133,15 +119,15 @@ def _check_source(
         )
     if data is not None and len(given) != 1:
         raise SettingsError(
-            f"Say in one way which labels of {data} are wrong: --flip 0.15 makes that share of "
-            "them wrong, --original COLUMN names the labels before noise, --flag COLUMN a column "
-            "that is true or 1 where the label is wrong."
+            f"Say in one way which labels of {data} are wrong: --flip 0.15 makes that share "
+            "of them wrong, --original COLUMN names the labels before noise, --flag COLUMN a "
+            "column that is true or 1 where the label is wrong."
         )
     if examples is not None and given and given[0] != "--flip":
         raise SettingsError(f"--examples cannot be used with {given[0]}: shorten the file instead.")
 
 
-def _rate(flip: float | None, changes: list[str] | None) -> dict[str, float]:
+def _rate(flip: float | None, changes: Mapping[str, Any]) -> dict[str, float]:
     """The share of labels to flip as a setting."""
     if flip is None:
         return {}
@@ -149,14 +135,14 @@ def _rate(flip: float | None, changes: list[str] | None) -> dict[str, float]:
         raise SettingsError(
             f"--flip {flip:g}: a share above 0 and below 1 is needed, such as 0.15."
         )
-    if any(change.startswith("noise.rate=") for change in changes or ()):
+    if "noise.rate" in changes:
         raise SettingsError("--flip and --set noise.rate say the same thing: give one of them.")
     return {"noise.rate": flip}
 
 
 def _read_task(
     where: tuple[str | None, Path | None, Path | None],
-    columns: dict[str, Any],
+    columns: Columns,
     noise: "NoiseSettings",
     examples: int | None,
 ) -> "NoisyTask":
@@ -166,78 +152,62 @@ def _read_task(
     from memloc.records import NoisyTask
 
     name, data, folder = where
-    seed = noise.seed
     if data is None:
-        found = load_task(str(name), folder=folder, seed=seed)
+        found = load_task(str(name), folder=folder, seed=noise.seed)
     else:
-        read = load_csv(data, seed=seed, **columns)
+        read = load_csv(data, seed=noise.seed, **asdict(columns))
         if isinstance(read, NoisyTask):
             return read
         found = read
     if examples is not None:
-        found = subsample(found, examples, seed)
+        found = subsample(found, examples, noise.seed)
     return add_noise(found, noise.rate, noise.seed, noise.kind)
 
 
-def adopt(  # noqa: PLR0913, PLR0917 - each is something that people have or do not have
+@option_by_option
+def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the run that is made.")],
-    final: Annotated[str, typer.Option(help="Checkpoint that memorised.")],
-    data: Annotated[Path, typer.Option(help="The examples that it was trained on.")],
-    reference: Annotated[str | None, typer.Option(help="Trained on original labels.")] = None,
-    pretrained: Annotated[str | None, typer.Option(help="Before fine-tuning.")] = None,
-    memorised: Annotated[str | None, typer.Option(help="At near-ceiling accuracy.")] = None,
-    frozen: Annotated[str | None, typer.Option(help="With only the head trained.")] = None,
-    text: Text = "text",
-    pair: Pair = None,
-    label: Label = "label",
-    original: Original = None,
-    flag: Flag = None,
-    held_out: HeldOut = None,
+    *,
+    checkpoints: Checkpoints,
+    data: Annotated[Path, typer.Option(help="File with the examples that it was trained on.")],
+    columns: Columns,
     seed: Annotated[int, typer.Option(help="Of random choices.")] = 1,
-    train_missing: Annotated[
-        bool, typer.Option(help="Train reference and frozen weights that are not given.")
-    ] = False,
-    preset: Preset = None,
-    change: Change = None,
-    device: Device = "auto",
+    train_missing: TrainMissing = False,
+    constants: Constants,
     as_json: AsJson = False,
 ) -> None:
     """Make a run of checkpoints and of the file that they were trained on.
 
-    Everything works on it that works on a run that memloc trained. Checkpoints stay where they
-    are and are known by their contents; which methods can run depends on the weights given.
+    Everything that works on a run trained by memloc works on it. Checkpoints stay where they are
+    and are recognised by their contents; which methods can run depends on the weights given.
 
     Example: `memloc adopt runs/mine --final noisy/ --reference clean/ --data train.csv
     --original corrected`
     """
-    from memloc.adoption import adopt as adopt_checkpoints
+    from memloc.data.own import check_noisy_file
+    from memloc.models.known import default_preset
     from memloc.progress import bars
     from memloc.protocol import preset as preset_called
 
-    changes, name = changes_of(change), preset or "paper"
-    needed = preset_called(name).replace(changes).verdict.noisy_at_least
-    check_device(device)
-    check_checkpoints((final, reference, memorised, frozen), pretrained)
-    check_columns(data, (text, pair, label, original, flag))
+    name = constants.preset or default_preset(checkpoints.pretrained or "")
+    needed = preset_called(name).replace(constants.changes).verdict.noisy_at_least
+    check_device(constants.device)
+    check_checkpoints(checkpoints)
+    check_noisy_file(data, **asdict(columns))
+
+    from memloc.adoption import adopt as adopt_checkpoints
+
     with bars():
         made = adopt_checkpoints(
             run,
-            final=final,
             data=data,
-            text=text,
-            pair=pair,
-            label=label,
-            original=original,
-            flag=flag,
-            held_out=held_out,
-            reference=reference,
-            pretrained=pretrained,
-            memorised=memorised,
-            frozen=frozen,
+            **asdict(checkpoints),
+            **asdict(columns),
             seed=seed,
             preset=name,
-            settings=changes,
+            settings=constants.changes,
             train_missing=train_missing,
-            device=device,
+            device=constants.device,
+            announce=partial(_announce, run.parent),
         )
     console.show_run(made, needed, as_json)

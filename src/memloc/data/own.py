@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 
@@ -17,6 +18,51 @@ from memloc.seeds import generator
 
 UNKNOWN = -1
 """The original label of an example that is flagged as noisy in a task of more than two classes."""
+
+
+@overload
+def load_csv(
+    path: str | Path,
+    *,
+    text: str = ...,
+    label: str = ...,
+    original: None = ...,
+    flag: None = ...,
+    pair: str | None = ...,
+    held_out: str | Path | None = ...,
+    seed: int = ...,
+    name: str | None = ...,
+) -> Task: ...
+
+
+@overload
+def load_csv(
+    path: str | Path,
+    *,
+    text: str = ...,
+    label: str = ...,
+    original: str,
+    flag: None = ...,
+    pair: str | None = ...,
+    held_out: str | Path | None = ...,
+    seed: int = ...,
+    name: str | None = ...,
+) -> NoisyTask: ...
+
+
+@overload
+def load_csv(
+    path: str | Path,
+    *,
+    text: str = ...,
+    label: str = ...,
+    original: None = ...,
+    flag: str,
+    pair: str | None = ...,
+    held_out: str | Path | None = ...,
+    seed: int = ...,
+    name: str | None = ...,
+) -> NoisyTask: ...
 
 
 def load_csv(  # noqa: PLR0913 - each names something that varies between people's files
@@ -47,6 +93,24 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     return NoisyTask(task, columns.noise(task.train.labels, assigned.labels))
 
 
+def check_noisy_file(  # noqa: PLR0913
+    path: Path,
+    *,
+    text: str,
+    label: str,
+    original: str | None = None,
+    flag: str | None = None,
+    pair: str | None = None,
+    held_out: Path | None = None,
+) -> None:
+    """Refuse what `read_noisy_examples` would, as far as no model is needed to see it."""
+    columns = _Columns(text, label, pair, original, flag)
+    columns.require_noise(path)
+    read_columns(path, columns.all)
+    if held_out is not None:
+        read_columns(held_out, [*columns.parts, original or label])
+
+
 def read_held_out(path: Path, columns: Mapping[str, str | None], names: Sequence[str]) -> Examples:
     """Unseen examples of classes that a model already knows."""
     return _held_out(path, _Columns(**columns), tuple(names))  # type: ignore[arg-type]
@@ -64,7 +128,7 @@ def read_noisy_examples(  # noqa: PLR0913
 ) -> tuple[Examples, NoisyLabels]:
     """The examples that a model was trained on, for classes it already knows by name or number.
 
-    Columns are as for `load_noisy_file`, but flags do for any number of classes: original labels
+    Columns are as for `load_csv`, but flags do for any number of classes: original labels
     that they leave open are -1.
     """
     path, columns = Path(path), _Columns(text, label, pair, original, flag)

@@ -99,6 +99,7 @@ def apply(
     for method in chosen:
         for weights in method.needs:
             run.require(weights)
+        method.check(run)
     tell(run.noisy.summary())
     results, reused = {}, []
     for method in chosen:

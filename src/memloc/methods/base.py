@@ -35,6 +35,8 @@ class Sizes:
     """Seconds of a prediction."""
     probe: float
     """Seconds of an epoch of probes on all layers, per example."""
+    all_gradients: bool = False
+    """Whether an update computes the gradients of all layers, trained or not."""
 
 
 class Method(Settings, ABC):
@@ -52,6 +54,9 @@ class Method(Settings, ABC):
     @abstractmethod
     def run(self, run: "Run") -> Result:
         """Look at a run; nothing is written."""
+
+    def check(self, run: "Run") -> None:
+        """Refuse settings that do not fit a run, before any weights are loaded."""
 
     def cost(self, sizes: Sizes) -> float:
         """Seconds that it takes, about."""

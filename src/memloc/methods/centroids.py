@@ -73,6 +73,10 @@ class Centroids(Method):
         about = {"level": LEVEL, "resamples": RESAMPLES, "shuffles": SHUFFLES, "remarks": remarks}
         return Result(self.name, tables, about)
 
+    def check(self, run: "Run") -> None:
+        """Refuse windows that the model does not have."""
+        self.variants(run)
+
     def variants(self, run: "Run") -> dict[str, range | None]:
         """What is looked at, by name: the final weights, and windows of layers swapped in."""
         found: dict[str, range | None] = {PLAIN: None}
@@ -118,7 +122,7 @@ class Centroids(Method):
 
 
 def positions_table(found: Positions) -> "pd.DataFrame":
-    """A row an example, pair and layer; `a` is the assigned class, `b` the original one."""
+    """One row per example, pair and layer; `a` is the assigned class, `b` the original one."""
     import pandas as pd
 
     rows, layer = (index.ravel() for index in np.indices(found.position.shape))
@@ -136,7 +140,7 @@ def positions_table(found: Positions) -> "pd.DataFrame":
 
 
 def pairs_table(found: Positions) -> "pd.DataFrame":
-    """A row a pair and layer: how many examples there are and how far apart the centroids."""
+    """One row per pair and layer: how many examples there are and how far apart the centroids."""
     import pandas as pd
 
     pair, layer = (index.ravel() for index in np.indices(found.separability.shape))

@@ -35,7 +35,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Pooled:
-    """Positions of one kind of examples, all pairs together; a row a draw of the examples."""
+    """Positions of one kind of examples, all pairs together; one row per draw of the examples."""
 
     mean: FloatArray
     """(draws, K); NaN where no example has a position."""

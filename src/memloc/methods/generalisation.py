@@ -21,7 +21,7 @@ from memloc.methods.drift import LEVEL, RESAMPLES
 from memloc.methods.result import Result
 from memloc.progress import Advance, track
 from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
-from memloc.records import BoolArray, FloatArray, IntArray, read_table, write_table
+from memloc.records import BoolArray, FloatArray, IntArray, as_stored, read_table, write_table
 from memloc.run import at_the_end
 from memloc.seeds import generator, number
 from memloc.settings import paper, published
@@ -100,7 +100,7 @@ def half_of(n: int, share: float, seed: int, model: int) -> IntArray:
 
 
 def examples_table(halves: Sequence[Half], is_noisy: BoolArray) -> "pd.DataFrame":
-    """A row an example: mean probability of its assigned label with and without training on it.
+    """One row per example: mean probability of its assigned label with and without training on it.
 
     NaN where no model is of that kind.
     """
@@ -286,7 +286,8 @@ def _read(run: "Run", settings: Generalisation, model: int) -> Half | None:
     if note.get("identity") != _identity(run, settings, model):
         return None
     columns = (("trained", bool), ("probability", np.float64), ("right", bool))
-    return Half(*(table[name].to_numpy(kind, copy=True) for name, kind in columns))
+    with as_stored(path):
+        return Half(*(table[name].to_numpy(kind, copy=True) for name, kind in columns))
 
 
 def _mean_where(values: FloatArray, chosen: BoolArray) -> FloatArray:

@@ -35,7 +35,7 @@ CURVES = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
 
 @dataclass(frozen=True)
 class Curve:
-    """F1 of one kind of test examples for one kind of labels; a row a draw of the examples."""
+    """F1 of one kind of test examples for one kind of labels; one row per draw of the examples."""
 
     f1: FloatArray
     """(draws, layers 0..L, probe seeds); NaN where a seed has no such test example."""

@@ -22,7 +22,7 @@ COINCIDE = 1e-6
 
 @dataclass(frozen=True)
 class Positions:
-    """A row an example and pair; K layers, in the order of the vectors."""
+    """One row per example and pair; K layers, in the order of the vectors."""
 
     pairs: IntArray
     """(pairs, 2): the classes a and b."""

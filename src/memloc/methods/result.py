@@ -13,6 +13,7 @@ from memloc.records import (
     BoolArray,
     FloatArray,
     IntArray,
+    as_stored,
     read_json,
     read_table,
     whole_folder,
@@ -20,6 +21,7 @@ from memloc.records import (
     write_table,
 )
 from memloc.seeds import generator
+from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import Interval, window_intervals
 from memloc.stats.windows import full_window, normalised, window_matrix
 
@@ -57,8 +59,12 @@ class Result:
         """What `write` wrote; scores of layers as such."""
         record = read_about(folder)
         tables = {name: read_table(folder / f"{name}.parquet")[0] for name in record["tables"]}
-        kind = LayerScores if {"layers", "mcog"} <= set(tables) else Result
-        return kind(record["method"], tables, record["about"])
+        if not {"layers", "mcog"} <= set(tables):
+            return Result(record["method"], tables, record["about"])
+        found = LayerScores(record["method"], tables, record["about"])
+        with as_stored(folder):
+            found.check()
+        return found
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -107,20 +113,25 @@ class LayerScores(Result):
         cls,
         method: str,
         weights: FloatArray,
-        ends: tuple[FloatArray, FloatArray],
-        mcog: Interval,
+        ends: tuple[FloatArray, FloatArray] | None = None,
+        mcog: Interval | None = None,
         *,
         tables: "Mapping[str, pd.DataFrame] | None" = None,
         about: dict[str, Any] | None = None,
     ) -> "LayerScores":
-        """From weights (layers,) with the ends of their intervals (NaN: none) and their centre."""
+        """From weights (layers,), with the ends of their intervals and their centre if known.
+
+        Without `ends` there are no intervals (NaN); without `mcog` it is computed.
+        """
         import pandas as pd
 
+        low, high = ends or (np.full(len(weights), np.nan), np.full(len(weights), np.nan))
+        mcog = mcog or Interval(centre_of_gravity(weights), np.nan, np.nan, level=0.95)
         layers = {"layer": np.arange(1, len(weights) + 1), "weight": weights}
         centre = {"mcog": mcog.estimate, "low": mcog.low, "high": mcog.high}
         more = {"level": mcog.level, "dropped": mcog.n_dropped}
         own = {
-            "layers": pd.DataFrame({**layers, "low": ends[0], "high": ends[1]}),
+            "layers": pd.DataFrame({**layers, "low": low, "high": high}),
             "mcog": pd.DataFrame([centre | more]),
         }
         return cls(method, {**own, **(tables or {})}, about or {})
@@ -167,6 +178,10 @@ class LayerScores(Result):
         ends = zip(table["first"], table["last"], strict=True)
         known = [range(int(first) - 1, int(last)) for first, last in ends]
         return window_matrix(table["normalised"].to_numpy(np.float64), self.depth, known)
+
+    def check(self) -> None:
+        """Raise where something is missing that all scores of layers have."""
+        _ = self.weights, self.low, self.high, self.mcog, self.matrix()
 
     def _column(self, name: str) -> FloatArray:
         return self["layers"][name].to_numpy(np.float64)

@@ -22,7 +22,7 @@ from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.progress import Advance
 from memloc.protocol import FineTuneSettings
-from memloc.records import BoolArray, IntArray, read_json, versions, write_json
+from memloc.records import BoolArray, IntArray, as_stored, read_json, versions, write_json
 from memloc.run import Run
 from memloc.seeds import generator
 from memloc.training.gathering import Parameters, merged
@@ -116,8 +116,9 @@ def outcome_of(setup: Setup, window: range, advance: Advance = lambda _: None) -
         record = read_json(path)
         if record.get("fingerprint") == setup.fingerprint:
             advance(setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size))
-            wrong = record["noisy_wrong"], record["clean_wrong"]
-            return WindowOutcome(np.isin(setup.noisy, wrong[0]), np.isin(setup.held_out, wrong[1]))
+            with as_stored(path):
+                noisy = np.isin(setup.noisy, record["noisy_wrong"])
+                return WindowOutcome(noisy, np.isin(setup.held_out, record["clean_wrong"]))
     made = retrain_window(setup, window, advance)
     record = {
         "fingerprint": setup.fingerprint,

@@ -66,7 +66,8 @@ class Retraining(Method):
         """A window learns from its first layer on: on average that many of all layers."""
         depth = sizes.depth
         learnt = self.epochs * (sizes.examples - 2 * sizes.noisy) * sizes.update
-        share = 1.0 if self.frozen_dropout else (2 * depth + 1) / (3 * depth)
+        whole = self.frozen_dropout or sizes.all_gradients
+        share = 1.0 if whole else (2 * depth + 1) / (3 * depth)
         return len(self.windows(depth)) * (share * learnt + 2 * sizes.noisy * sizes.predict)
 
 

@@ -3,14 +3,21 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import torch
+from typing import TYPE_CHECKING
 
 from memloc.errors import SettingsError
 
+if TYPE_CHECKING:
+    import torch
 
-def pick_device(name: str = "auto") -> torch.device:
+NARROW = 256
+"""Below this width a second thread gains nothing (measured), so one is used."""
+
+
+def pick_device(name: str = "auto") -> "torch.device":
     """The device called `name`; `auto` takes CUDA, then Apple's, then the CPU."""
+    import torch
+
     there = {
         "cpu": True,
         "cuda": torch.cuda.is_available(),
@@ -27,6 +34,8 @@ def pick_device(name: str = "auto") -> torch.device:
 @contextmanager
 def suitable_threads(width: int) -> Iterator[int]:
     """As many threads as a model of this width can use; put back on exit."""
+    import torch
+
     before = torch.get_num_threads()
     wanted = 1 if width < NARROW else min(before, os.cpu_count() or 1)
     torch.set_num_threads(wanted)
@@ -34,7 +43,3 @@ def suitable_threads(width: int) -> Iterator[int]:
         yield wanted
     finally:
         torch.set_num_threads(before)
-
-
-NARROW = 256
-"""Below this width a second thread gains nothing (measured), so one is used."""

@@ -29,7 +29,7 @@ class LoadOptions:
     any_format: bool = False
     """Whether weights may be in a format that can carry code (pickle) rather than safetensors."""
     depth: int | None = None
-    """Keep only the first so many blocks."""
+    """Keep only the first blocks, this many; default: all."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,11 @@ def _settle_padding(name: str, model: Any, tokenizer: Any) -> None:
         raise ModelError(
             f"{name} has no tokenizer, or one without words: save the model's own into the same "
             "folder (`tokenizer.save_pretrained(...)`)."
+        )
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ModelError(
+            f"{name}: model_max_length of its tokenizer is {tokenizer.model_max_length!r}, not a "
+            "number; correct it in tokenizer_config.json."
         )
     if tokenizer.pad_token is None:
         # Which token pads does not matter: it is masked, and the readout goes by the mask.

@@ -157,7 +157,7 @@ class Repeater:
         return BlockCall(values[:n], dict(zip(call.kwargs, values[n:], strict=True)))
 
     def _compare(self, small: Any, large: Any) -> Any:
-        """Whether a tensor has a row an example; of a tuple, the same for all that is in it."""
+        """Whether a tensor has one row per example; of a tuple, the same for all that is in it."""
         if isinstance(small, tuple) and isinstance(large, tuple):
             return tuple(self._compare(a, b) for a, b in zip(small, large, strict=True))
         if not isinstance(small, Tensor) or small.shape == large.shape:

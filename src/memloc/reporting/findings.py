@@ -9,10 +9,11 @@ import pandas as pd
 from memloc.methods.base import by_reference
 from memloc.protocol import Protocol
 from memloc.records import FloatArray
-from memloc.reporting.means import usual_depth, wilson_ends
+from memloc.reporting.means import usual_depth
 from memloc.results import Results, Reverted
 from memloc.stats import claims
 from memloc.stats.depth import event_depth
+from memloc.stats.intervals import wilson
 
 RUN = ["task", "model", "seed"]
 POINT = ["task", "model"]
@@ -233,9 +234,9 @@ def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:
     that of all layers where layer weights are, but the difference to clean ones stays a plain one.
     """
     run, point = [*RUN, "method"], [*POINT, "method"]
-    low, high = wilson_ends(*(windows[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
+    sure = wilson(*(windows[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
     difference = windows["error"] - windows["clean_error"]
-    found = windows.assign(low=low, high=high, difference=difference)
+    found = windows.assign(low=sure.low, high=sure.high, difference=difference)
     if same_layer:
         # Errors of a run are divided by one number; NaN where no error is above zero.
         most = windows.groupby(run)[["normalised", "error"]].transform("max")
@@ -291,7 +292,8 @@ def score_ends(findings: Findings) -> pd.DataFrame:
     long = scores.melt(POINT, var_name="against", value_name="score")
     chance = 1 / runs["n_classes"]
     unseen = (runs[n].to_numpy(float) for n in ("validation_accuracy", "validation"))
-    low, high = ((end - chance) / (1 - chance) for end in wilson_ends(*unseen))
+    found = wilson(*unseen)
+    low, high = ((end - chance) / (1 - chance) for end in (found.low, found.high))
     parts = [
         _ends(generalisation.assign(against="generalisation"), "score", "against"),
         _ends(runs.assign(against="validation", low=low, high=high), "score", "against"),

@@ -13,12 +13,11 @@ from memloc.reporting.means import (
     bootstrap_ends,
     counted_events,
     over_seeds,
-    wilson_ends,
 )
 from memloc.reporting.pretraining import layer_parameters, pretraining, rounded
 from memloc.seeds import generator
 from memloc.stats.agreement import FEWEST_GROUPS
-from memloc.stats.intervals import bootstrap_counts
+from memloc.stats.intervals import bootstrap_counts, wilson
 from memloc.stats.planted import distances, mean_scores
 
 NO_INTERVAL = f"No interval: fewer than {FEWEST_GROUPS} tasks."
@@ -85,7 +84,7 @@ LARGE = ("tokens", "steps", "parameters")
 
 
 def table_2(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A column a model, a row a score and measure."""
+    """One column per model, one row per score and measure."""
     rows = ["score", "measure"]
     named = tidy.assign(measure=tidy["measure"].replace("memorisation", "mem. » gen."))
     wide = named.assign(text=coefficients(tidy)).pivot(index=rows, columns="model", values="text")
@@ -94,7 +93,7 @@ def table_2(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def scores(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A row a run: its score, that of the most frequent label, and what is left above it."""
+    """One row per run: its score, that of the most frequent label, and what is left above it."""
     texts = {
         "score": estimates(tidy["score"], tidy["low"], tidy["high"]),
         "normalised": _named(tidy, "normalised"),
@@ -107,11 +106,11 @@ def scores(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def table_4(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A column a model and norm, a row a choice of steps."""
+    """One column per model and norm, one row per choice of steps."""
     steps = ["subtract_clean", "divide_frozen"]
-    ends = wilson_ends(*(tidy[n].to_numpy(np.float64) for n in ("accuracy", "plants")))
+    found = wilson(*(tidy[n].to_numpy(np.float64) for n in ("accuracy", "plants")))
     named = tidy.assign(column=tidy["model"] + " " + tidy["norm"])
-    named["text"] = estimates(tidy["accuracy"], *ends)
+    named["text"] = estimates(tidy["accuracy"], found.low, found.high)
     wide = named.pivot(index=steps, columns="column", values="text").reset_index()
     wide[steps] = wide[steps].map(lambda on: "yes" if on else "no")
     names = {"subtract_clean": "subtracting clean", "divide_frozen": "normalising frozen"}
@@ -138,7 +137,7 @@ def control(findings: Findings) -> pd.DataFrame:
 
 
 def control_rows(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A row a method and k."""
+    """One row per method and k."""
     texts = {
         "accuracy": estimates(tidy["accuracy"], tidy["low"], tidy["high"]),
         **{n: _named(tidy, n) for n in ("mrr", "auroc")},
@@ -165,7 +164,7 @@ def nulls(findings: Findings) -> pd.DataFrame:
 
 
 def null_rows(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A row a method."""
+    """One row per method."""
     shown = {words: _named(tidy, name) for name, words in NULLS.items()}
     return _by_method(tidy[["method", "plants", "nulls"]].assign(**shown))
 
@@ -180,7 +179,7 @@ NULLS = {
 
 
 def mean_over_seeds(value: str, columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """Means over seeds with the seeds' least and greatest end: a row a task and model."""
+    """Means over seeds with the seeds' least and greatest end: one row per task and model."""
 
     def layout(tidy: pd.DataFrame) -> pd.DataFrame:
         found = over_seeds(tidy, [*POINT, columns], value)
@@ -191,7 +190,7 @@ def mean_over_seeds(value: str, columns: str) -> Callable[[pd.DataFrame], pd.Dat
 
 
 def events(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, in which never counts as the layer after the last; a row a task and model.
+    """Means over seeds, one row per task and model; never counts as the layer after the last.
 
     What never happens in some seeds, or where classes cannot be told apart, is said.
     """
@@ -215,12 +214,12 @@ def _a_column_each(found: pd.DataFrame, columns: str, texts: list[str]) -> pd.Da
 
 def runs(tidy: pd.DataFrame) -> pd.DataFrame:
     """The columns that a person looks for first."""
-    ends = wilson_ends(
-        *(tidy[n].to_numpy(np.float64) for n in ("validation_accuracy", "validation"))
-    )
+    unseen = (tidy[n].to_numpy(np.float64) for n in ("validation_accuracy", "validation"))
+    found = wilson(*unseen)
+    accuracies = estimates(tidy["validation_accuracy"], found.low, found.high)
     shown = ["task", "model", "seed", "train", "noisy", "memorised", "noisy_accuracy"]
     shown += ["clean_accuracy", "reference_accuracy", "validation_accuracy", "preset"]
-    return tidy.assign(validation_accuracy=estimates(tidy["validation_accuracy"], *ends))[shown]
+    return tidy.assign(validation_accuracy=accuracies)[shown]
 
 
 def matrix(tidy: pd.DataFrame) -> pd.DataFrame:
@@ -230,7 +229,7 @@ def matrix(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def orders(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A row a method: mean ρ with its interval, and the range over pairs of models."""
+    """One row per method: mean ρ with its interval, and the range over pairs of models."""
     ranges = [f"{a:.2f} to {b:.2f}" for a, b in tidy[["least", "largest"]].to_numpy()]
     texts = {"mean ρ": estimates(tidy["rho"], tidy["low"], tidy["high"]), "single pairs": ranges}
     return _by_method(tidy.assign(**texts))[["method", *texts, "pairs", "models", "tasks"]]
@@ -274,7 +273,7 @@ DIFFERENCES = ("mean_difference", "mean_absolute")
 
 
 def binarised_rows(tidy: pd.DataFrame) -> pd.DataFrame:
-    """A row a measure."""
+    """One row per measure."""
     texts = {n: _named(tidy, n) for n in DIFFERENCES}
     found = tidy.assign(**{"ρ": coefficients(tidy)}, **texts)
     return found[["measure", "ρ", "p", "n", *DIFFERENCES, "why"]]

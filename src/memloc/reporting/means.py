@@ -1,7 +1,6 @@
 """Means over seeds, models and methods, each with an interval."""
 
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 import pandas as pd
@@ -15,8 +14,6 @@ from memloc.stats.windows import window_matrix
 RESAMPLES = 1000
 UNDONE = 0.9
 """Share of the memorised labels that counts as undone."""
-Z = NormalDist().inv_cdf(0.975)
-"""Ends of an interval of 95 %, in standard errors."""
 
 
 def over_seeds(
@@ -72,7 +69,7 @@ def usual_depth(table: pd.DataFrame) -> int:
 
 
 def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
-    """How many layers have to be changed to undo UNDONE of what was memorised: a row a run, method.
+    """How many layers to change to undo UNDONE of what was memorised; one row per run and method.
 
     `best` is the width of the narrowest window that does it. `on_average` is the paper's reading of
     Figure 3: the first row of the window matrix, in which all layers are 1, whose mean over layers
@@ -100,7 +97,7 @@ def bootstrap_ends(
 ) -> tuple[float, float]:
     """Ends of the 95 % bootstrap interval of the mean of `values` (n,), drawn anew by `groups`.
 
-    Left out: each value is a group of its own. Of one group there is no interval: NaN.
+    By default each value is a group of its own. Of one group there is no interval: NaN.
     """
     place, _ = pd.factorize(pd.Series(range(len(values)) if groups is None else list(groups)))
     n_groups = int(place.max()) + 1 if len(values) else 0
@@ -110,10 +107,3 @@ def bootstrap_ends(
     counts = bootstrap_counts(n_groups, RESAMPLES, rng)[:, place]
     low, high = np.quantile((counts @ values) / counts.sum(1), [0.025, 0.975])
     return float(low), float(high)
-
-
-def wilson_ends(shares: FloatArray, n: FloatArray | float) -> tuple[FloatArray, FloatArray]:
-    """Ends of the 95 % Wilson intervals of `shares` (m,) of `n` trials each; NaN where they are."""
-    centre = (shares + Z**2 / (2 * n)) / (1 + Z**2 / n)
-    half = Z / (1 + Z**2 / n) * np.sqrt(shares * (1 - shares) / n + Z**2 / (4 * n**2))
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)

@@ -1,13 +1,17 @@
 """What a study has, what it lacks, and the command that makes it."""
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from memloc.methods.base import method_names
+from memloc import paths
+from memloc.data.perturb import OWN
+from memloc.methods.base import find_method, method_names
 from memloc.results import Results
+from memloc.run import Run
 
 COMMANDS = {
     "train": "memloc train {model} {task} --seed {seed} --out {study}",
@@ -22,69 +26,148 @@ COMMANDS = {
     "binarised": "memloc train {model} {many}-binary --seed {seed} --out {study}",
 }
 """Which command makes a part of a study."""
+IN_STUDIES = {
+    "train": "memloc run {study}",
+    "control": "memloc run {study}  # with control: in its study.yaml",
+    "post_processing": "memloc run {study}  # with {validation} in control: tasks: of study.yaml",
+    "sizes": "memloc run {study}  # with {large} in models: of study.yaml",
+    "binarised": "memloc run {study}  # with {many}-binary in tasks: of study.yaml",
+}
+"""The same where the folder has a study's file, which says what is trained and planted there."""
 LARGE = "facebook/opt-1.3b"
 """The model of appendix B."""
+BY_ORIGINAL = ("centroids", "label_probes")
+"""Analyses that look at the labels before noise."""
+RUN = ("task", "model", "seed")
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """A row a run: which parts are there; and the commands for those that are not."""
+    """One row per run: which parts are there; and the commands for those that are not."""
 
     table: pd.DataFrame
     commands: tuple[str, ...]
 
 
-def command(part: str, results: Results, choice: Mapping[str, object] | None = None) -> str:
-    """The command that makes a part, for the chosen task, model and method or the first ones."""
-    values = {**_first(results), **(choice or {})}
-    return COMMANDS[part].format(**values)
+def command(part: str, results: Results) -> str:
+    """The command that makes a part, for the first run that lacks it; empty where none would."""
+    study = _Study.of(results)
+    if results.runs.empty:
+        return study.written(part, study.usual)
+    parts = method_names("localiser") if part == "localise" else (part,)
+    there = _there(results)
+    every = (
+        study.command(name, row, run)
+        for row, run in _each(results)
+        for name in parts
+        if tuple(row[n] for n in RUN) not in there.get(name, ())
+    )
+    return next(filter(None, every), "")
+
+
+def commands_of(results: Results) -> dict[str, dict[str, str]]:
+    """By `model|task`: the command of every part and localiser that can be made there.
+
+    Of several seeds, that of the first.
+    """
+    parts = dict.fromkeys([*COMMANDS, *method_names("localiser")])
+    del parts["localise"]
+    study, found = _Study.of(results), dict[str, dict[str, str]]()
+    for row, run in sorted(_each(results), key=lambda each: int(each[0]["seed"])):
+        lines = {part: study.command(part, row, run) for part in parts}
+        known = {part: line for part, line in lines.items() if line}
+        found.setdefault(f"{row['model']}|{row['task']}", known)
+    return found
 
 
 def coverage(results: Results) -> Coverage:
     """What every run has of localisers and analyses."""
-    localisers, analyses = method_names("localiser"), method_names("analysis")
-    parts = [*localisers, *analyses]
-    there = {
-        **{m: _runs(results.mcog[results.mcog["method"] == m]) for m in localisers},
-        **{name: _runs(getattr(results, name)) for name in analyses},
-    }
-    rows, commands = [], []
-    for run in results.runs.to_dict("records"):
-        key = (run["task"], run["model"], run["seed"])
+    there = _there(results)
+    parts = list(there)
+    study, rows, commands = _Study.of(results), [], list[str]()
+    for row, run in _each(results):
+        key = (row["task"], row["model"], row["seed"])
         has = {part: key in there[part] for part in parts}
-        rows.append({**dict(zip(RUN, key, strict=True)), "memorised": run["memorised"], **has})
+        rows.append({**dict(zip(RUN, key, strict=True)), "memorised": row["memorised"], **has})
         # Nothing is localised in a run that did not memorise: training comes first.
-        lacking = [part for part in parts if not has[part]] if run["memorised"] else ["train"]
-        commands += [_of_run(results, part, run) for part in lacking]
+        lacking = [part for part in parts if not has[part]] if row["memorised"] else ["train"]
+        commands += filter(None, (study.command(part, row, run) for part in lacking))
     columns = [*RUN, "memorised", *parts]
-    return Coverage(pd.DataFrame(rows, columns=columns), tuple(commands))
+    return Coverage(pd.DataFrame(rows, columns=columns), tuple(dict.fromkeys(commands)))
 
 
-RUN = ("task", "model", "seed")
+def _there(results: Results) -> dict[str, set[tuple[object, ...]]]:
+    """By method: the runs that have its results."""
+    mcog = results.mcog
+    return {
+        **{m: _runs(mcog[mcog["method"] == m]) for m in method_names("localiser")},
+        **{name: _runs(getattr(results, name)) for name in method_names("analysis")},
+    }
 
 
 def _runs(table: pd.DataFrame) -> set[tuple[object, ...]]:
     return set(table[list(RUN)].itertuples(index=False, name=None))
 
 
-def _of_run(results: Results, part: str, run: Mapping[Any, Any]) -> str:
-    place = results.folder / str(run["folder"])
-    values = {name: run[name] for name in RUN} | {"run": str(place), "study": str(results.folder)}
-    if part in method_names("localiser"):
-        return COMMANDS["localise"].format(**values, method=part)
-    return COMMANDS[part].format(**values)
+def _each(results: Results) -> Iterator[tuple[Mapping[Any, Any], Run]]:
+    for row, record in zip(results.runs.to_dict("records"), results.records, strict=True):
+        yield row, Run(results.folder / str(row["folder"]), record)
 
 
-def _first(results: Results) -> dict[str, object]:
+@dataclass(frozen=True)
+class _Study:
+    """How commands are written in a study's folder, or in one without a study's file."""
+
+    has_file: bool
+    usual: Mapping[str, str]
+
+    @classmethod
+    def of(cls, results: Results) -> "_Study":
+        return cls((results.folder / paths.STUDY).is_file(), _usual(results))
+
+    def command(self, part: str, row: Mapping[Any, Any], run: Run) -> str:
+        """The command that makes a part of one run; empty where none does."""
+        if part in (*method_names("localiser"), *method_names("analysis")):
+            can = bool(row["memorised"]) and _can_run(part, run)
+        else:
+            can = run.record.made_by == "train" and self._can_train(part, row, run)
+        if not can:
+            return ""
+        if part == "train" and run.record.command:
+            return run.record.command
+        own = {"model": run.record.model, "run": str(run.folder), "task": str(row["task"])}
+        named = {name: shlex.quote(value) for name, value in own.items()}
+        values = {**self.usual, **named, "seed": str(row["seed"]), "method": part}
+        name = "localise" if part in method_names("localiser") else part
+        return self.written(name, values)
+
+    def written(self, part: str, values: Mapping[str, str]) -> str:
+        """A command with these values in it."""
+        return (COMMANDS | (IN_STUDIES if self.has_file else {}))[part].format(**values)
+
+    def _can_train(self, part: str, row: Mapping[Any, Any], run: Run) -> bool:
+        """Own data have columns that only a study's file or the recorded command knows."""
+        if part == "train" and (self.has_file or run.record.command):
+            return True
+        return part == "post_processing" or row["category"] != OWN
+
+
+def _can_run(method: str, run: Run) -> bool:
+    """Whether a run has what a method looks at; `memloc train` makes the weights of its own."""
+    needs = find_method(method).needs
+    if run.record.made_by == "train":
+        return not set(needs) & set(run.record.without)
+    known = method not in BY_ORIGINAL or bool((run.noisy.original >= 0).all())
+    return known and all(map(run.has, needs))
+
+
+def _usual(results: Results) -> dict[str, str]:
+    """What commands are filled with where there is no run to take it from."""
     study = str(results.folder)
-    usual = {"task": "tiny-topic", "model": "tiny-opt", "seed": 1, "method": "swapping"}
+    usual = {"task": "tiny-topic", "model": "tiny-opt", "seed": "1", "method": "swapping"}
     usual |= {"validation": _validates(results), "many": _has_many_classes(results)}
-    usual |= {"large": LARGE}
-    if results.runs.empty:
-        return {**usual, "study": study, "run": f"{study}/tiny-topic/tiny-opt/seed-1"}
-    row = results.runs.iloc[0]
-    found = {name: row[name] for name in RUN}
-    return {**usual, **found, "study": study, "run": str(results.folder / row["folder"])}
+    usual |= {"run": shlex.quote(f"{study}/tiny-topic/tiny-opt/seed-1")}
+    return {**usual, "large": LARGE, "study": shlex.quote(study)}
 
 
 def _validates(results: Results) -> str:
@@ -94,6 +177,6 @@ def _validates(results: Results) -> str:
 
 def _has_many_classes(results: Results) -> str:
     """A task with classes to leave out."""
-    runs = results.runs
+    runs = results.runs[results.runs["category"] != OWN]
     many = runs.loc[(runs["n_classes"] > 2) & ~runs["task"].str.endswith("-binary"), "task"]
     return str([*many, "tiny-topic"][0])

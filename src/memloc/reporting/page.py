@@ -15,13 +15,14 @@ import jinja2
 from markupsafe import Markup, escape
 
 from memloc import paths
-from memloc.records import read_json, whole_file, write_json
+from memloc.errors import counted
+from memloc.records import as_stored, read_json, whole_file, write_json
 from memloc.reporting.blocks import columns_of, example_block, packed
 from memloc.reporting.figures.every import FIGURES
 from memloc.reporting.figures.figure import DATA, Drawn, Figure
 from memloc.reporting.figures.style import method_order, task_order
 from memloc.reporting.findings import Findings
-from memloc.reporting.missing import COMMANDS, command, coverage
+from memloc.reporting.missing import command, commands_of, coverage
 from memloc.reporting.reproduce import commands, settings, study_file, versions
 from memloc.reporting.summary import Summary, summarise
 from memloc.reporting.tables import TABLES, as_text, cell
@@ -101,8 +102,9 @@ def read_report(study: str | Path) -> Report | None:
     if not path.with_suffix(".json").is_file():
         return None
     said = read_json(path.with_suffix(".json"))
-    summary = Summary(tuple(said["found"]), tuple(said["open"]))
-    return Report(path, summary, tuple(said["missing"]))
+    with as_stored(path.with_suffix(".json")):
+        summary = Summary(tuple(said["found"]), tuple(said["open"]))
+        return Report(path, summary, tuple(said["missing"]))
 
 
 def render(findings: Findings, summary: Summary) -> str:
@@ -116,8 +118,7 @@ def render(findings: Findings, summary: Summary) -> str:
     page = {
         "data": DATA,
         "start": _start(choices, drawn),
-        "folder": str(results.folder),
-        "runs": _folders(results),
+        "commands": commands_of(results),
         "figures": [_figure_record(f, d) for f, d in drawn.items() if d is not None],
         "examples": {task: f"examples-{i}" for i, task in enumerate(texts)},
     }
@@ -166,12 +167,12 @@ def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:
         "name": figure.name,
         "choose": list(figure.choose),
         "values": values,
-        "command": COMMANDS[figure.part],
+        "part": figure.part,
         "spec": drawn.spec,
     }
 
 
-def _heading(figure: Figure, drawn: Drawn | None, results: Results) -> dict[str, str]:
+def _heading(figure: Figure, drawn: Drawn | None, results: Results) -> dict[str, Any]:
     number = figure.number
     if number and not number.startswith("Table"):
         number = f"Figure{'s' if ' and ' in number else ''} {number}"
@@ -181,7 +182,8 @@ def _heading(figure: Figure, drawn: Drawn | None, results: Results) -> dict[str,
         "title": figure.title,
         "caption": f"{figure.caption} {drawn.remarks({}) if drawn else ''}".rstrip(),
         "number": f"paper: {number}" if number else "",
-        "missing": command(figure.part, results) if drawn is None else "",
+        "missing": drawn is None,
+        "command": command(figure.part, results) if drawn is None else "",
     }
 
 
@@ -214,15 +216,6 @@ def _choices(results: Results) -> dict[str, list[str]]:
     }
 
 
-def _folders(results: Results) -> dict[str, str]:
-    """The folder of the first seed, by model and task."""
-    ordered = results.runs.sort_values("seed", ascending=False)
-    return {
-        f"{row['model']}|{row['task']}": str(results.folder / row["folder"])
-        for row in ordered.to_dict("records")
-    }
-
-
 def _example_blocks(findings: Findings) -> Iterator[tuple[str, dict[str, Any]]]:
     runs = findings.first_runs()
     for task in task_order(run["task"].iloc[0] for run in runs):
@@ -242,7 +235,8 @@ def _tables(findings: Findings) -> Iterator[dict[str, Any]]:
             "number": f"paper: Table {table.number}" if table.number else "",
             "columns": [] if text is None else list(text.columns),
             "rows": [] if text is None else text.to_numpy().tolist(),
-            "missing": command(table.part, findings.results) if text is None else "",
+            "missing": text is None,
+            "command": command(table.part, findings.results) if text is None else "",
             "note": "" if text is None else table.said_of(tidy),
             "open": text is None or len(text) <= SHORT,
         }
@@ -263,7 +257,7 @@ def _environment() -> jinja2.Environment:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["code"] = _code
+    environment.filters |= {"code": _code, "counted": counted}
     return environment
 
 

@@ -25,13 +25,13 @@ def settings(results: Results) -> list[dict[str, Any]]:
     for row, record in zip(results.runs.to_dict("records"), results.records, strict=True):
         values = record.settings.flat()
         key = json.dumps(values, sort_keys=True)
-        group = {"preset": row["preset"], "changes": row["changes"], "runs": 0}
+        group = {"kind": "preset", "name": row["preset"], "changes": row["changes"], "runs": 0}
         group = groups.setdefault(key, {**group, "values": _readable(values)})
         group["runs"] += 1
     for (method, text), n in results.method_settings.items():
         values = {f"{method}.{k}": v for k, v in json.loads(text).items()}
-        group = {"preset": method, "changes": "", "runs": n, "values": _readable(values)}
-        groups[f"{method} {text}"] = group
+        group = {"kind": "method", "name": method, "changes": "", "runs": n}
+        groups[f"{method} {text}"] = {**group, "values": _readable(values)}
     return list(groups.values())
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from memloc.errors import counted
 from memloc.reporting.figures.style import method_order
 from memloc.reporting.findings import Findings
 from memloc.reporting.layouts import averaged
 from memloc.reporting.means import UNDONE, layers_to_undo, over_seeds
 from memloc.reporting.missing import command
-from memloc.reporting.words import remarks_on
+from memloc.reporting.sentences import remarks_on
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.claims import ALL
 from memloc.stats.planted import mean_scores
@@ -29,7 +30,9 @@ class Summary:
 def summarise(findings: Findings) -> Summary:
     """The sentences of a study."""
     if findings.results.runs.empty:
-        return Summary((), (f"There is no run yet: `{command('train', findings.results)}`.",))
+        none = f"There is no run yet: `{command('train', findings.results)}`."
+        planted = tuple(_trust(findings))  # a study may do nothing but plant
+        return Summary(planted, () if planted else (none,))
     found = (
         *_memorised(findings),
         *_trust(findings),
@@ -45,13 +48,14 @@ def summarise(findings: Findings) -> Summary:
 def _memorised(findings: Findings) -> Iterator[str]:
     runs = findings.results.runs
     kept = runs[runs["memorised"].astype(bool)]
-    counts = [_count(runs[n].nunique(), n) for n in ("model", "task", "seed")]
-    what = f"{len(kept)} of {_count(len(runs), 'run')} ({', '.join(counts)}) memorised"
+    counts = [counted(runs[n].nunique(), n) for n in ("model", "task", "seed")]
+    whose = "its" if len(runs) == 1 else "their"
+    what = f"{len(kept)} of {counted(len(runs), 'run')} ({', '.join(counts)}) memorised {whose}"
     if kept.empty:
-        yield f"{what} their wrong labels."
+        yield f"{what} wrong labels."
         return
     low, high = kept["noisy_accuracy"].min(), kept["noisy_accuracy"].max()
-    yield f"{what} their wrong labels: {_range(low, high, '.0%')} of them are predicted in the end."
+    yield f"{what} wrong labels: {_range(low, high, '.0%')} of them are predicted in the end."
 
 
 def _trust(findings: Findings) -> Iterator[str]:
@@ -61,7 +65,7 @@ def _trust(findings: Findings) -> Iterator[str]:
     means = mean_scores(control, ["method"])
     best = means[means["k"] == means["k"].min()].set_index("method")
     parts = [
-        f"{m} in {best.loc[m, 'accuracy']:.0%} of {best.loc[m, 'plants']} plants "
+        f"{m} in {best.loc[m, 'accuracy']:.0%} of {counted(best.loc[m, 'plants'], 'plant')} "
         f"({best.loc[m, 'low']:.0%} to {best.loc[m, 'high']:.0%})"
         for m in method_order(best.index)
     ]
@@ -121,8 +125,8 @@ def _widths(found: "pd.Series") -> str:
     if known.empty:
         return "more than all layers"
     low, high = int(known.min()), int(known.max())
-    layers = _count(high, "layer") if low == high else f"{low} to {high} layers"
-    some = f" (in {len(known)} of {_count(len(found), 'run')})" if len(known) < len(found) else ""
+    layers = counted(high, "layer") if low == high else f"{low} to {high} layers"
+    some = f" (in {len(known)} of {counted(len(found), 'run')})" if len(known) < len(found) else ""
     return f"{layers}{some}"
 
 
@@ -149,9 +153,9 @@ def _events(findings: Findings) -> Iterator[str]:
         never = len(part) - len(known)
         where = f"at layer {_range(known.min(), known.max(), '.0f')}" if len(known) else "nowhere"
         unclear = int((~part.loc[known.index, "separable"].astype(bool)).sum())
-        more = f"; never in {_count(never, 'run')}" if never else ""
+        more = f"; never in {counted(never, 'run')}" if never else ""
         if unclear:
-            more += f"; in {_count(unclear, 'run')} classes cannot be told apart there"
+            more += f"; in {counted(unclear, 'run')} classes cannot be told apart there"
         yield f"{what} {where}{_of_runs(len(part))}{more}."
 
 
@@ -185,7 +189,7 @@ def _agreement(findings: Findings) -> Iterator[str]:
             continue
         least, most = (_pair(known.iloc[i]) for i in (0, -1))
         pairs = most if len(known) == 1 else f"from {least} to {most}"
-        some = f"{len(known)} of {_count(len(part), 'pair')} significant"
+        some = f"{len(known)} of {counted(len(part), 'pair')} significant"
         yield f"Agreement of {between} on {what}, ρ: {pairs}; {some}."
 
 
@@ -229,13 +233,13 @@ def _open(findings: Findings) -> Iterator[str]:
     yield from _remarks(findings)
     if results.control.empty:
         yield (
-            "How far each method can be trusted here is not known: no labels were planted "
-            f"(`{command('control', results)}`)."
+            "How far each method can be trusted here is not known: no labels were planted"
+            f"{_by(' (`{}`)', command('control', results))}."
         )
     if results.runs["seed"].nunique() == 1:
         yield "There is one seed, so how much another training would change is not known."
     if results.mcog.empty:
-        yield f"Nothing was localised yet: `{command('localise', results)}`."
+        yield f"Nothing was localised yet{_by(': `{}`', command('localise', results))}."
     if findings.whole("mcog")["task"].nunique() == 1:
         yield "There is one task, so tasks cannot be compared."
     yield from _nowhere(findings)
@@ -246,7 +250,7 @@ def _open(findings: Findings) -> Iterator[str]:
         yield (
             f"With fewer than {FEWEST_GROUPS} tasks there is no interval for ρ, and p, for which "
             f"whole tasks are permuted, cannot be below {1 / factorial(tasks):.2f} with "
-            f"{_count(tasks, 'task')}."
+            f"{counted(tasks, 'task')}."
         )
 
 
@@ -261,7 +265,7 @@ def _nowhere(findings: Findings) -> Iterator[str]:
             more = " …" if len(none) > 3 else ""
             yield (
                 f"{method.capitalize()} sees no layer in {len(none)} of "
-                f"{_count(len(part), 'run')} ({names}{more}), so there is no centre of gravity."
+                f"{counted(len(part), 'run')} ({names}{more}), so there is no centre of gravity."
             )
 
 
@@ -306,6 +310,11 @@ def _disagreement(findings: Findings) -> Iterator[str]:
         )
 
 
+def _by(form: str, command: str) -> str:
+    """The command that makes something, where there is one."""
+    return form.format(command) if command else ""
+
+
 def _lacks_intervals(table: pd.DataFrame) -> bool:
     return len(table) > 0 and bool((table["rho"].notna() & table["low"].isna()).any())
 
@@ -328,10 +337,6 @@ def _place(row: "pd.Series") -> str:
 def _range(low: float, high: float, form: str) -> str:
     first, last = format(low, form), format(high, form)
     return first if first == last else f"{first} to {last}"
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
 def _of_runs(n: int) -> str:

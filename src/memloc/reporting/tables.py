@@ -10,7 +10,7 @@ from memloc.errors import lookup
 from memloc.records import whole_file, write_table
 from memloc.reporting import layouts
 from memloc.reporting.findings import Findings
-from memloc.reporting.words import remarks_on
+from memloc.reporting.sentences import remarks_on
 from memloc.results import Results
 
 FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}
@@ -28,7 +28,7 @@ class Table:
     number: str
     """The paper's number; empty where the paper has none."""
     tidy: Callable[[Findings], pd.DataFrame]
-    """A row an observation, full precision: CSV and Parquet."""
+    """One row per observation, full precision: CSV and Parquet."""
     layout: Callable[[pd.DataFrame], pd.DataFrame] = lambda tidy: tidy
     """As a person reads it: Markdown, LaTeX and the page."""
     part: str = "localise"

@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from memloc.methods.result import Result
+from memloc.reporting.sentences import layer_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +45,7 @@ def memorisation_curve(table: "pd.DataFrame") -> str:
 
 
 def layer_bars(scores: "LayerScores", width: int = 30) -> str:
-    """A line a layer: a bar for its weight, the number and its interval."""
+    """One line per layer: a bar for its weight, the number and its interval."""
     top = float(scores.weights.max()) or 1.0
     lines = [f"{scores.method}, weight of each layer"]
     for number, (weight, low, high) in enumerate(
@@ -51,4 +54,62 @@ def layer_bars(scores: "LayerScores", width: int = 30) -> str:
         bar = "█" * round(width * max(0.0, float(weight)) / top)
         interval = "" if math.isnan(low) else f"  [{low:.3f}, {high:.3f}]"
         lines.append(f"{number:>3} {bar:<{width}} {weight:.3f}{interval}")
+    return "\n".join(lines)
+
+
+PROBES = {
+    ("noisy", "assigned"): "noisy examples, assigned (wrong) label",
+    ("noisy", "original"): "noisy examples, original (right) label",
+    ("clean", "original"): "clean examples, their label",
+}
+SHORT = ("layers", "events", "summary", "models")
+"""The tables that do not have one row per example."""
+
+
+def picture(found: Result) -> str:
+    """A picture of an analysis: one line per curve, one bar per layer."""
+    pictures = {"centroids": _drift, "label_probes": _probes, "generalisation": _memory}
+    return pictures[found.method](found)
+
+
+def _drift(found: Result) -> str:
+    layers = found["layers"]
+    noisy = layers[layers["kind"] == "noisy"]
+    last = noisy["layer"].max()
+    lines = [f"where noisy examples are, layer 1 to {last}: full original class, empty assigned"]
+    width = max(map(len, noisy["variant"]))
+    events = found["events"]
+    crossings = {e.variant: e for e in events[events["event"] == "crossing"].itertuples()}
+    for variant, part in noisy.groupby("variant", sort=False):
+        event: Any = crossings[variant]
+        when = layer_name(event.layer)
+        if not math.isnan(event.layer) and not event.separable:
+            when += ", where the classes cannot be told apart"
+        lines.append(f"{variant!s:{width}} |{_bars(part, 'mean')}| crossing {when}")
+    return "\n".join(lines)
+
+
+def _probes(found: Result) -> str:
+    layers = found["layers"]
+    width = max(map(len, PROBES.values()))
+    lines = [f"{'F1 of label probes, layer 1 to ' + str(layers['layer'].max()):{width}}"]
+    for (examples, labels), name in PROBES.items():
+        part = layers[(layers["examples"] == examples) & (layers["labels"] == labels)]
+        lines.append(f"{name:{width}} |{_bars(part, 'f1')}| {part['f1'].iloc[-1]:.2f}")
+    return "\n".join(lines)
+
+
+def _bars(part: "pd.DataFrame", column: str) -> str:
+    ordered = part[part["layer"] > 0].sort_values("layer")
+    return sparkline([float(value) for value in ordered[column]])
+
+
+def _memory(found: Result) -> str:
+    """Mean probability of the label with and without training on it, noisy and clean apart."""
+    lines = ["mean probability of the label         trained on  held out  difference"]
+    examples = found["examples"]
+    for is_noisy, name in ((True, "noisy examples"), (False, "clean examples")):
+        part = examples[examples["is_noisy"] == is_noisy]
+        means = [part[column].mean() for column in ("trained", "held_out", "counterfactual")]
+        lines.append(f"{name:37} {means[0]:10.2f}  {means[1]:8.2f}  {means[2]:10.2f}")
     return "\n".join(lines)

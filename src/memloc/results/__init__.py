@@ -15,7 +15,7 @@ from memloc.errors import StoreError
 from memloc.methods.base import by_reference
 from memloc.methods.result import read_about
 from memloc.protocol import Protocol, preset
-from memloc.records import read_columns
+from memloc.records import as_stored, read_columns
 from memloc.results.columns import COLUMNS, KEY, PLANT
 from memloc.results.planted import control_tables
 from memloc.run import Run, RunRecord, at_the_end
@@ -156,6 +156,11 @@ def load_results(path: str | Path) -> Results:
     folder = Path(path)
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder: give a study, e.g. `runs`.")
+    with as_stored(folder):
+        return _load(folder)
+
+
+def _load(folder: Path) -> Results:
     every = _find_runs(folder)
     runs = _keyed([run for run in every if run.record.plant is None], folder)
     protocol = _protocol(folder, [run.record for run in every])
@@ -193,8 +198,18 @@ def _method_settings(runs: Sequence[tuple[dict[str, Any], Run]]) -> dict[tuple[s
 
 def _abouts(run: Run) -> list[dict[str, Any]]:
     """What is written about the results of a run, method by method."""
-    files = sorted((run.folder / paths.RESULTS).glob(f"*/{paths.ABOUT}"))
-    return [{**read_about(path.parent), "folder": path.parent} for path in files]
+    found = []
+    for path in sorted((run.folder / paths.RESULTS).glob(f"*/{paths.ABOUT}")):
+        about = read_about(path.parent)
+        with as_stored(path):
+            if about["method"] != path.parent.name:
+                raise ValueError(f"it is a result of {about['method']}")
+            inputs, record = about["about"].get("inputs", {}), run.record
+            own = {"data": record.task.hash, "weights": record.weights_hash, "seed": run.seed}
+            if any(inputs.get(name, value) != value for name, value in own.items()):
+                raise ValueError("it is of another run")
+        found.append({**about, "folder": path.parent})
+    return found
 
 
 def _find_runs(folder: Path) -> list[Run]:
@@ -266,17 +281,18 @@ def _stacked(name: str, parts: "Sequence[tuple[Mapping[str, Any], Any]]") -> "pd
     if not parts:
         return pd.DataFrame(columns=list(COLUMNS[name]))
     keys, tables = zip(*parts, strict=True)
+    for key, table in parts:
+        there = {*key, *(table.columns if isinstance(table, pd.DataFrame) else table.column_names)}
+        if lacking := sorted(set(COLUMNS[name]) - there):
+            raise StoreError(
+                f"A table of {name} ({key['task']}, {key['model']}) has no column {lacking[0]}: it "
+                "is damaged or of another version; run what made it again."
+            )
     body = joined(tables)
     rows = np.repeat(np.arange(len(keys)), [len(table) for table in tables])
     before = pd.DataFrame([dict(key) for key in keys]).take(rows).reset_index(drop=True)
     extra = [column for column in before if column in body]
     whole = pd.concat([before, body.drop(columns=extra)], axis=1)
-    lacking = sorted(set(COLUMNS[name]) - set(whole.columns))
-    if lacking:
-        raise StoreError(
-            f"A table of {name} has no column {lacking[0]}: it is damaged or of another version; "
-            "run what made it again."
-        )
     return whole[list(COLUMNS[name])]
 
 

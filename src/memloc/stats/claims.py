@@ -43,7 +43,7 @@ RESAMPLES = 1000
 
 
 def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """How deep memorisation is by every measure: a row a task, model and measure.
+    """How deep memorisation is by every measure: one row per task, model and measure.
 
     Columns: task, model, measure, depth (mean over seeds, in layers), layers (of the model),
     n (seeds), n_never and n_inseparable (seeds in which the event never happens, or happens at a
@@ -101,7 +101,7 @@ def over_models(depth: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_scores(runs: pd.DataFrame, generalisation: pd.DataFrame) -> pd.DataFrame:
-    """How well a model generalises: a row a task and model, means over the seeds that have it."""
+    """How well a model generalises: one row per task and model, means over seeds."""
     validation = runs.groupby(POINT)["validation_score"].mean()
     score = generalisation.groupby(POINT)["score"].mean()
     joined = pd.concat([score.rename("generalisation"), validation.rename("validation")], axis=1)
@@ -197,7 +197,7 @@ def model_agreement(
 def order_agreement(
     mcog: pd.DataFrame, settings: AgreementSettings = SETTINGS, resamples: int = RESAMPLES
 ) -> pd.DataFrame:
-    """Figure 6: do models order the tasks alike? Mean ρ over pairs of models, a row a method.
+    """Figure 6: do models order the tasks alike? Mean ρ over pairs of models, one row per method.
 
     `least` and `largest` are those of single pairs; the interval is over tasks.
     """
@@ -374,7 +374,7 @@ def _nothing(why: str) -> dict[str, object]:
 
 
 def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd.DataFrame:
-    """Means over what is not named: a row a point, a column a method or model."""
+    """Means over what is not named: one row per point, one column per method or model."""
     return values.pivot_table(column, index=point, columns=by, aggfunc="mean")
 
 

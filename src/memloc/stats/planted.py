@@ -1,6 +1,6 @@
 """How well localisers find planted layers, and what they say where nothing was planted.
 
-Tables in, tables out. `layers` has a row a plant, method and layer: the columns of KEY, then
+Tables in, tables out. `layers` has one row per plant, method and layer: the columns of KEY, then
 layer (from 1), weight, and undone: the largest share of the labels in question that changing layers
 undid, for methods that change layers.
 """
@@ -18,7 +18,7 @@ from memloc.stats.agreement import (
     distance_from_uniform,
     reciprocal_rank,
 )
-from memloc.stats.intervals import Interval
+from memloc.stats.intervals import wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def mean_scores(scores: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
         scores = scores[~validates]
     rows = []
     for key, part in scores.groupby([*by, "k"], sort=False):
-        interval = wilson(float(part["accuracy"].mean()), len(part))
+        interval = wilson(part["accuracy"].mean(), len(part)).at()
         rows.append(
             {
                 **dict(zip([*by, "k"], key, strict=True)),
@@ -83,20 +83,6 @@ def mean_scores(scores: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
         )
     columns = [*by, "k", "accuracy", "low", "high", "chance", "mrr", "auroc", "plants"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def wilson(share: float, n: int, level: float = 0.95) -> Interval:
-    """Wilson's interval of a share of `n` trials.
-
-    It is not empty where all trials agree, unlike a bootstrap. accuracy@k above k = 1 is a mean of
-    shares and varies less than a yes or no would, so there the interval is rather too wide.
-    """
-    from scipy import stats
-
-    z = float(stats.norm.ppf((1 + level) / 2))
-    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return Interval(share, max(0.0, float(centre - half)), min(1.0, float(centre + half)), level)
 
 
 def distances(layers: "pd.DataFrame") -> "pd.DataFrame":
@@ -125,7 +111,7 @@ def null_claims(layers: "pd.DataFrame") -> "pd.DataFrame":
         if not len(real) or not len(null):
             continue
         threshold = float(np.quantile(real, 1 - FOUND, method="lower"))
-        called = wilson(float((null >= threshold).mean()), len(null))
+        called = wilson((null >= threshold).mean(), len(null)).at()
         rows.append(
             {
                 "method": method,

@@ -1,1 +1,1 @@
-"""Experiments over many runs: what is planted, what is planned, and how it is carried out."""
+"""Experiments over many runs: what is planted, what is planned, and how it runs."""

@@ -1,21 +1,25 @@
 """What the steps of a study do: each is one call of a library function."""
 
+import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from memloc.data.own import load_csv
+from memloc import paths
 from memloc.data.sources import load_task, subsample
+from memloc.errors import StoreError
+from memloc.lock import RUN, Lock
 from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
 from memloc.protocol import Protocol
-from memloc.records import NoisyTask, Task
+from memloc.records import NoisyLabels, NoisyTask, Task, as_stored, read_json, write_json
 from memloc.request import requested
-from memloc.run import WEIGHTS, Run
+from memloc.run import WEIGHTS, Attempt, Run
 from memloc.stats.windows import read_window
-from memloc.study.config import StudyFile
 from memloc.study.plan import Plan, Step
-from memloc.study.plants import make_null, make_plant
+from memloc.study.tasks import data_folder, load_study_task
+from memloc.training.checkpoints import save_checkpoint
 from memloc.training.planting import Plant
 from memloc.training.recipe import Recipe, protocol_noise, train_run
 
@@ -31,14 +35,13 @@ def _train(plan: Plan, step: Step) -> None:
 
 
 def _recipe(plan: Plan, step: Step) -> Recipe:
-    study, what, protocol = plan.file.study, step.what, _protocol(plan, step)
-    found = load_study_task(plan.file, what["task"], what["data_folder"])
+    study, what = plan.file.study, step.what
+    protocol: Protocol = what["protocol"]
+    found = load_study_task(plan.file, what["task"], protocol.noise.seed)
     if isinstance(found, NoisyTask):
         task, noisy = found.task, found.labels
     else:
-        own = study.data.get(what["task"])
-        changes = {"noise.rate": own.flip} if own else {}
-        task, noisy = found, protocol_noise(found, protocol.replace(changes))
+        task, noisy = found, protocol_noise(found, protocol)
     return Recipe(
         what["model"],
         task,
@@ -50,35 +53,14 @@ def _recipe(plan: Plan, step: Step) -> Recipe:
     )
 
 
-def _protocol(plan: Plan, step: Step) -> Protocol:
-    return plan.file.study.protocol.replace(step.what["overrides"])
-
-
-def load_study_task(file: StudyFile, name: str, folder: str | None) -> Task | NoisyTask:
-    """A task that a study names: embedded, the paper's, or a file of one's own."""
-    seed, own = file.study.protocol.noise.seed, file.study.data.get(name)
-    task: Task | NoisyTask
-    if own is None:
-        task = load_task(name, folder=None if folder is None else Path(folder), seed=seed)
-    else:
-        columns = own.model_dump(include={"text", "pair", "label", "original", "flag"})
-        unseen = own.held_out and file.file_of(own.held_out)
-        task = load_csv(file.file_of(own.file), **columns, held_out=unseen, seed=seed, name=name)
-    few = file.study.examples
-    if few is None or isinstance(task, NoisyTask) or few >= len(task.train):
-        return task
-    return subsample(task, few, seed)
-
-
 def _folder(plan: Plan, what: Mapping[str, Any]) -> Path:
     return plan.file.folder / str(what["folder"])
 
 
 def _look(plan: Plan, step: Step) -> None:
-    study, protocol = plan.file.study, _protocol(plan, step)
-    run = Run.open(_folder(plan, step.what), study.device)
-    method = protocol.method(step.what["name"])
-    apply(run, [method], protocol.verdict, force=step.what["force"])
+    what, protocol = step.what, step.what["protocol"]
+    run = Run.open(_folder(plan, what), plan.file.study.device)
+    apply(run, [protocol.method(what["name"])], protocol.verdict, force=what["force"])
 
 
 def _plant(plan: Plan, step: Step) -> None:
@@ -86,7 +68,7 @@ def _plant(plan: Plan, step: Step) -> None:
     methods = [recipe.protocol.method(name) for name in what["methods"]]
     needed = {"final", *(w for m in methods for w in (*m.needs, *m.uses))}
     weights = tuple(name for name in WEIGHTS if name in needed)
-    plant = Plant(read_window(what["window"]), _auxiliary(plan, what))
+    plant = Plant(read_window(what["window"]), _auxiliary(plan))
     folders = [plan.file.folder / folder for folder in what["folders"]]
     made = make_plant(recipe, plant, folders[0], weights)
     found = [made]
@@ -98,10 +80,10 @@ def _plant(plan: Plan, step: Step) -> None:
             apply(run, methods, recipe.protocol.verdict)
 
 
-def _auxiliary(plan: Plan, what: Mapping[str, Any]) -> Task:
-    protocol, given = plan.file.study.protocol, what["data_folder"]
+def _auxiliary(plan: Plan) -> Task:
+    protocol = plan.file.study.protocol
     settings, seed = protocol.control, protocol.noise.seed
-    task = load_task(settings.auxiliary, folder=given and Path(given), seed=seed)
+    task = load_task(settings.auxiliary, folder=data_folder(plan.file), seed=seed)
     few = settings.auxiliary_examples
     return task if few is None or few >= len(task.train) else subsample(task, few, seed)
 
@@ -119,3 +101,109 @@ DO: dict[str, Callable[[Plan, Step], None]] = {
     "plant": _plant,
     "report": _report,
 }
+
+
+TRIES = "tries.json"
+"""The file in a planted run's folder that says which rates fell short."""
+RATE = "finetune.learning_rate"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A planted run and how it came about."""
+
+    run: Run
+    plant: Plant
+    enough: bool
+    """Whether it learnt its labels as the protocol asks."""
+
+
+def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Planted:
+    """Train a planted run; where its training accuracy is too low, again with a higher rate."""
+    with Lock(folder, RUN):  # between two tries as well
+        return _make_plant(recipe, plant, folder, weights)
+
+
+def _make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Planted:
+    recipe = replace(recipe, plant=plant, protocol=_planting(recipe.protocol))
+    settings = recipe.protocol.control
+    tries = _tries(folder)
+    while True:
+        current = _with_rate(recipe, settings.rate_factor ** len(tries))
+        _forget(folder, tries)
+        run = train_run(current, folder, ["final", "memorised"])
+        enough = _is_enough(run, recipe.protocol)
+        if enough or len(tries) + 1 >= settings.tries:
+            break
+        tries.append(_attempt(run))
+        write_json(folder / TRIES, {"tries": [attempt.model_dump() for attempt in tries]})
+    run = run.note(attempts=(*tries, _attempt(run)))
+    if enough:
+        run = train_run(current, folder, weights)
+    return Planted(run, plant, enough)
+
+
+def make_null(recipe: Recipe, planted: Planted, folder: Path, weights: tuple[str, ...]) -> Planted:
+    """The null of a planted run: the same run with the original labels, so nothing is memorised.
+
+    The examples that were noisy in the planted run are still looked at; its reference weights are
+    those of the planted run.
+    """
+    noisy = recipe.noisy
+    same = NoisyLabels(noisy.original, noisy.original, noisy.is_noisy)
+    plant = replace(planted.plant, null=True)
+    used = planted.run.settings.finetune
+    protocol = recipe.protocol.replace({f"finetune.{k}": v for k, v in used.flat().items()})
+    current = replace(recipe, plant=plant, noisy=same, protocol=protocol)
+    run = train_run(current, folder, ["final", "memorised"])
+    if "reference" in weights and not run.has("reference"):
+        about = {"weights": "reference", "run": planted.run.record.model_dump(mode="json")}
+        save_checkpoint(run.path("reference"), planted.run.load("reference"), about)
+    run = train_run(current, folder, [name for name in weights if name != "reference"])
+    return Planted(run, plant, _is_enough(run, protocol))
+
+
+def _planting(protocol: Protocol) -> Protocol:
+    """The protocol with what is different where two layers alone have to memorise."""
+    own = protocol.control
+    changes = {RATE: own.learning_rate, "finetune.epochs": own.epochs}
+    return protocol.replace({k: v for k, v in changes.items() if v is not None})
+
+
+def _with_rate(recipe: Recipe, factor: float) -> Recipe:
+    rate = recipe.settings.learning_rate * factor
+    return replace(recipe, protocol=recipe.protocol.replace({RATE: rate}))
+
+
+def _is_enough(run: Run, protocol: Protocol) -> bool:
+    verdict = run.verdict(protocol.verdict.noisy_at_least)
+    if verdict is None or not run.has("memorised") or not verdict.memorised:
+        return False
+    return verdict.accuracies.training > protocol.control.accuracy_above
+
+
+def _attempt(run: Run) -> Attempt:
+    assert run.record.final is not None
+    rate = run.settings.finetune.learning_rate
+    return Attempt(learning_rate=rate, training_accuracy=run.record.final.training)
+
+
+def _tries(folder: Path) -> list[Attempt]:
+    path = folder / TRIES
+    with as_stored(path):
+        return [Attempt(**each) for each in read_json(path)["tries"]] if path.is_file() else []
+
+
+def _forget(folder: Path, tries: list[Attempt]) -> None:
+    """Remove what a try that fell short left behind; the note of it stays."""
+    if not (folder / paths.RUN).is_file():
+        return
+    rate = Run.open(folder).settings.finetune.learning_rate
+    if rate not in [attempt.learning_rate for attempt in tries]:
+        return
+    try:
+        shutil.rmtree(folder / paths.CHECKPOINTS, ignore_errors=True)
+        for name in (paths.TRAINING, paths.LABELS, paths.RUN):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be cleared for another try: {error}.") from error

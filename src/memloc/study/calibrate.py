@@ -1,4 +1,4 @@
-"""How fast this machine is at what a study consists of: a few seconds of the real thing.
+"""How fast this machine is at what a study or a run consists of: a few seconds of the real thing.
 
 A random model as wide as each of the study's takes a few updates on texts of the usual length.
 Narrow models are as deep as the real ones; of wide ones two layers stand for all.
@@ -7,7 +7,7 @@ Narrow models are as deep as the real ones; of wide ones two layers stand for al
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +16,29 @@ import torch
 import transformers
 
 from memloc.data.encode import Encoded
-from memloc.data.sources import load_task
 from memloc.errors import MemlocError
 from memloc.methods.probing import Probing
-from memloc.models.device import NARROW, pick_device
+from memloc.models.device import NARROW, pick_device, suitable_threads
+from memloc.models.load import Classifier
 from memloc.models.stack import Stack
+from memloc.progress import hidden
 from memloc.protocol import FineTuneSettings, Protocol
-from memloc.records import Task
+from memloc.records import NoisyTask, Task
+from memloc.run import WEIGHTS
 from memloc.seeds import generator, torch_seeded
 from memloc.study.config import read_study
-from memloc.study.estimate import keep
-from memloc.study.plan import Plan
+from memloc.study.estimate import UNSURE, Costs, keep, measured_here
+from memloc.study.plan import Plan, Step
 from memloc.study.planning import make_plan
 from memloc.study.sizes import Shape
 from memloc.study.step import limit_threads
+from memloc.study.tasks import data_folder, load_study_task
+from memloc.study.view import disk_sentences, training_sentences
 from memloc.training.gathering import merged
 from memloc.training.loop import Objective, learning, learning_groups, logits_of, train_epoch
 from memloc.training.predict import predict
 from memloc.training.probes import Target, train_probes
+from memloc.training.recipe import Recipe
 
 UPDATES = 4
 """Timed ones, after one that is not."""
@@ -49,7 +54,8 @@ FOR_DEPTH, FEW = 2, 16
 def calibrate(plan: Plan, threads: int) -> dict[str, Any]:
     """Seconds of an update, of an example's prediction and of a probe epoch, by model."""
     limit_threads(threads)
-    tokens = {task: _tokens(task, plan) for task in _tasks(plan)}
+    looked_at = {s.what["task"]: s for s in plan.steps.values() if s.shape is not None}
+    tokens = {task: _tokens(plan, step) for task, step in looked_at.items()}
     protocol, device = plan.file.study.protocol, pick_device(plan.file.study.device)
     length = usual_length(float(np.mean(list(tokens.values()) or [USUAL_TOKENS])))
     shapes = {step.shape for step in plan.steps.values() if step.shape is not None}
@@ -57,28 +63,53 @@ def calibrate(plan: Plan, threads: int) -> dict[str, Any]:
     return {"tokens": tokens, "length": length, "speeds": speeds}
 
 
+def expected_of(
+    recipe: Recipe, model: Classifier, left: Mapping[str, int], folder: Path
+) -> list[str]:
+    """The updates, time and disk of what is left: so many epochs of each training.
+
+    The machine is measured for some seconds where `folder` does not say how fast it is.
+    """
+    vocabulary = getattr(model.model.config, "vocab_size", None) or 0
+    shape = Shape(model.stack.depth, model.stack.width, vocabulary)
+    examples, settings = len(recipe.task.train), recipe.settings
+    tokens, measured = tokens_of(recipe.task), measured_here(folder)
+    if shape.name not in measured["speeds"]:
+        with suitable_threads(shape.width), hidden():
+            device = pick_device(recipe.device)
+            found = speed(shape, usual_length(tokens), recipe.protocol, device)
+        measured = keep(folder, {"speeds": {shape.name: found}})
+    seconds = Costs(shape, recipe.protocol, examples, tokens, measured).training(left)
+    updates = sum(left.values()) * -(-examples // settings.batch_size)
+    weights = sum(training in left for training in WEIGHTS.values())
+    return [
+        *training_sentences(left, updates, seconds, UNSURE),
+        *disk_sentences(weights * shape.bytes, folder),
+    ]
+
+
 def usual_length(tokens: float) -> int:
     """Tokens of the texts that are timed, where those of a study have so many."""
     return max(4, min(LONGEST, round(tokens)))
 
 
-def _tasks(plan: Plan) -> set[str]:
-    return {str(step.what["task"]) for step in plan.steps.values() if "task" in step.what}
-
-
-def _tokens(task: str, plan: Plan) -> float:
-    """Of a text, on average; a word is about one and a third token, in the embedded tasks one."""
-    folder = next(s.what["data_folder"] for s in plan.steps.values() if "data_folder" in s.what)
-    if folder is None and not task.startswith("tiny-"):
-        return USUAL_TOKENS
+def _tokens(plan: Plan, step: Step) -> float:
+    """Of a text of a step's task, on average; what is not on this machine is not fetched for it."""
+    task, file = str(step.what["task"]), plan.file
+    if step.what["run"] is not None:
+        return tokens_of(step.what["run"].task)
+    is_here = task.startswith("tiny-") or task in file.study.data or data_folder(file) is not None
     try:
-        return tokens_of(load_task(task, folder=folder and Path(folder)))
+        found = load_study_task(file, task, step.what["protocol"].noise.seed) if is_here else None
     except MemlocError:
+        found = None
+    if found is None:
         return USUAL_TOKENS
+    return tokens_of(found.task if isinstance(found, NoisyTask) else found)
 
 
 def tokens_of(task: Task) -> float:
-    """Of a training text, on average, as far as its words tell."""
+    """Of a training text: a word is about one and a third token, in the embedded tasks one."""
     words = [len(" ".join(parts).split()) + len(parts) for parts in task.train.parts[:500]]
     return float(np.mean(words)) * (1.0 if task.name.startswith("tiny-") else 4 / 3)
 

@@ -1,16 +1,22 @@
-"""Whether the names in a study's file exist; what does not is said with its line."""
+"""Whether what a study's file names exists and fits; what does not is said with its line."""
 
+import re
 from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from memloc import paths
 from memloc.data.tasks import known_tasks
 from memloc.errors import MemlocError
 from memloc.methods.base import methods
 from memloc.run import Run
 from memloc.study.config import StudyFile, suggestion
 from memloc.study.sizes import planted_windows, shape_of
+from memloc.study.tasks import load_study_task
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+TAKEN = (paths.CONTROL, paths.STEPS, paths.LOGS, paths.REPORT)
+"""Folders of a study that hold other things than a task's runs."""
 
 
 def check_names(file: StudyFile) -> None:
@@ -26,6 +32,7 @@ def check_names(file: StudyFile) -> None:
             _check(file, [*where, field], getattr(block, field, None) or (), names)
         for i, model in enumerate(block.models or ()):
             _check_model(file, [*where, "models", i], model)
+    _check_folders(file)
     if file.study.device.split(":")[0] not in DEVICES:
         near = suggestion(file.study.device, DEVICES)
         raise file.problem(["device"], f"there is no device {file.study.device!r}.{near}")
@@ -38,6 +45,12 @@ def _check_data(file: StudyFile) -> None:
     for name, own in file.study.data.items():
         if name in known_tasks():
             raise file.problem(["data", name], "a task has this name already: choose another.")
+        if not re.fullmatch(r"\w[\w.-]*", name) or name in TAKEN:
+            raise file.problem(
+                ["data", name],
+                "it names a folder: use letters, digits, `-`, `_` and `.`, and not "
+                f"{', '.join(TAKEN)}.",
+            )
         given = [k for k in ("original", "flag", "flip") if getattr(own, k) is not None]
         if len(given) != 1:
             raise file.problem(
@@ -53,6 +66,15 @@ def _check_data(file: StudyFile) -> None:
             raise file.problem(
                 ["examples"], f"{name} has noise of its own: shorten the file instead."
             )
+
+
+def check_files(file: StudyFile) -> None:
+    """Refuse files of one's own that cannot be read as the study says; reads them whole."""
+    for name in file.study.data:
+        try:
+            load_study_task(file, name, file.study.protocol.noise.seed)
+        except MemlocError as error:
+            raise file.problem(["data", name], str(error)) from None
 
 
 def _check_runs(file: StudyFile) -> None:
@@ -89,6 +111,20 @@ def _check_model(file: StudyFile, where: Sequence[Hashable], name: str) -> None:
         shape_of(file.path_of(name), file.study.depth)
     except MemlocError as error:
         raise file.problem(where, str(error)) from None
+
+
+def _check_folders(file: StudyFile) -> None:
+    """Two models must not share a folder of runs."""
+    seen: dict[str, str] = {}
+    for where, block in _blocks(file):
+        for i, model in enumerate(block.models or ()):
+            path = file.path_of(model)
+            folder = paths.run_folder(Path(), "-", path, 1, file.study.depth).parts[1]
+            if seen.setdefault(folder, path) != path:
+                raise file.problem(
+                    [*where, "models", i],
+                    f"{seen[folder]} and {path} would share the folder {folder}.",
+                )
 
 
 def _check_control(file: StudyFile) -> None:

@@ -13,6 +13,8 @@ from memloc.errors import MemlocError, SettingsError, StoreError
 from memloc.protocol import PRESETS, Protocol, preset
 from memloc.settings import Settings, explained, parse_yaml
 
+OF_ALL = ("verdict", "control", "agreement", "summary")
+"""Groups of settings that are about all runs of a study together."""
 Names = tuple[str, ...]
 Seeds = tuple[int, ...]
 
@@ -39,7 +41,7 @@ class DataFile(Settings):
 
 
 class Block(Settings):
-    """Further runs; what is left out is as in the main part."""
+    """Further runs; keys that are not given are as in the main part."""
 
     models: Names | None = Field(None, min_length=1)
     """Embedded names, hub names or folders (`./x` is beside the study's file)."""
@@ -68,16 +70,16 @@ def _analyses() -> Names:
 
 
 class ControlBlock(Settings):
-    """What is planted where; models and tasks that are left out are those of the main part."""
+    """What is planted where; models and tasks that are not given are those of the main part."""
 
     models: Names | None = Field(None, min_length=1)
     """In which memorisation is planted."""
     tasks: Names | None = Field(None, min_length=1)
-    """Whose noise is planted; the auxiliary task is left out where none are named."""
+    """Tasks whose noise is planted; default: all but the auxiliary task."""
     windows: Names = ()
-    """Layers such as 6-7; none given: the first, the middle and the last ones."""
+    """Layers such as 6-7; default: the first, the middle and the last ones."""
     every: tuple[int, ...] = ()
-    """Windows of so many layers at every position."""
+    """Windows of these widths at every position."""
     methods: Names = Field(default_factory=_localisers)
     """That look for the planted layers."""
     nulls: Literal["none", "middle", "all"] = "middle"
@@ -91,10 +93,10 @@ class Study(Settings):
     """paper, reference or demo."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Settings that differ from the preset, such as `finetune.epochs: 30`."""
-    models: Names = Field(min_length=1)
+    models: Names = Field((), min_length=1)
     """Embedded names, hub names or folders (`./x` is beside the study's file)."""
-    tasks: Names = Field(min_length=1)
-    """Names that `memloc tasks` lists."""
+    tasks: Names = Field((), min_length=1)
+    """Names that `memloc tasks` lists, or those of `data`."""
     data: dict[str, DataFile] = Field(default_factory=dict)
     """Files of one's own, by the names that `tasks` uses."""
     seeds: Seeds = Field((1,), min_length=1)
@@ -108,17 +110,17 @@ class Study(Settings):
     also: tuple[Block, ...] = ()
     """Further runs, with what differs from the above."""
     control: ControlBlock | None = None
-    """Left out: nothing is planted."""
+    """Memorisation planted in known layers; default: none."""
     report: bool = True
     """Whether a page with everything is made at the end."""
     examples: int | None = Field(None, ge=4)
-    """Train on a random so many of each task's; left out: on all."""
+    """Train on a random sample of this many examples of each task; default: all."""
     depth: int | None = Field(None, ge=1)
-    """Use only the first so many layers of every model."""
+    """Use only the first layers of every model, this many; default: all."""
     force: bool = False
-    """Go on with runs that did not memorise; their results are marked."""
+    """Continue with runs that did not memorise their noisy labels; their results are marked."""
     data_folder: str | None = None
-    """With the paper's tasks; left out: MEMLOC_DATA, else the hub."""
+    """Folder with the paper's tasks; default: the folder in MEMLOC_DATA, else the hub."""
     device: str = "auto"
     """auto, cpu, cuda or mps."""
     gpus: float = Field(1.0, gt=0)
@@ -178,6 +180,9 @@ def parse_study(text: str, folder: Path) -> StudyFile:
     except ValidationError as error:
         raise _explained(path, lines, error) from None
     file = StudyFile(folder, study, lines)
+    for name in ("models", "tasks"):
+        if not getattr(study, name) and not study.runs:
+            raise file.problem([name], "it is missing.")
     _check_settings(file)
     _check_repeated(file)
     return file
@@ -198,12 +203,15 @@ def _check_settings(file: StudyFile) -> None:
     blocks += [(["also", i], block.overrides) for i, block in enumerate(study.also)]
     for where, overrides in blocks:
         for name, value in overrides.items():
+            place = [*where, "overrides", name]
             if name == "preset":
-                raise file.problem([*where, "overrides", name], "it is set by `preset`.")
+                raise file.problem(place, "it is set by `preset`.")
+            if where and name.split(".")[0] in OF_ALL:
+                raise file.problem(place, "it concerns all runs: set it in the main `overrides`.")
             try:
                 preset(study.preset).replace({name: value})
             except MemlocError as error:
-                raise file.problem([*where, "overrides", name], _short(error)) from None
+                raise file.problem(place, _short(error)) from None
 
 
 def _short(error: MemlocError) -> str:
@@ -217,7 +225,7 @@ def _check_repeated(file: StudyFile) -> None:
     blocks += [(["also", i], block) for i, block in enumerate(file.study.also)]
     blocks += [(["control"], file.study.control)] if file.study.control else []
     for where, block in blocks:
-        for name in ("models", "tasks", "seeds", "methods", "analyses", "windows", "every"):
+        for name in ("models", "tasks", "seeds", "methods", "analyses", "runs", "windows", "every"):
             given = getattr(block, name, None) or ()
             for i, value in enumerate(given):
                 if value in given[:i]:
@@ -231,6 +239,12 @@ def _parsed(text: str, path: Path) -> tuple[dict[str, Any], dict[tuple[Hashable,
     lines: dict[tuple[Hashable, ...], int] = {}
     _note_lines(node, (), lines, path)
     return values, lines
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"it cannot be read ({' '.join(str(error).split())[:100]})"
 
 
 def _note_lines(
@@ -263,7 +277,7 @@ def _explained(path: Path, lines: Mapping[Any, int], error: ValidationError) -> 
 
 
 def _kind(place: tuple[Any, ...]) -> type[Settings]:
-    kinds: dict[str, type[Settings]] = {"also": Block, "control": ControlBlock}
+    kinds: dict[str, type[Settings]] = {"also": Block, "control": ControlBlock, "data": DataFile}
     return kinds.get(str(place[0]) if place else "", Study)
 
 

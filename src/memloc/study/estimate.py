@@ -5,9 +5,10 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +22,8 @@ from memloc.records import read_json, write_json
 from memloc.run import TRAININGS, WEIGHTS
 from memloc.study.plan import Plan, Step
 from memloc.study.records import Store
-from memloc.study.sizes import Shape, training_examples
+from memloc.study.sizes import Shape
+from memloc.study.tasks import training_examples
 
 SPEED = ("update", "predict", "probe_epoch", "batch", "length")
 """What is measured of a model: seconds, and the size of a batch and of a text that they are of."""
@@ -75,7 +77,8 @@ def calibration(plan: Plan, threads: int) -> dict[str, Any]:
     done = subprocess.run([*command, str(threads)], capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise StoreError(f"This machine could not be calibrated: {last}")
+        reason = last.removeprefix("memloc.errors.").partition("Error: ")[2] or last
+        raise StoreError(f"This machine could not be calibrated: {reason}")
     known = measured_here(plan.file.folder)
     start = max(0.0, time.perf_counter() - began - known["seconds"])
     return keep(plan.file.folder, {"start": start})
@@ -83,9 +86,16 @@ def calibration(plan: Plan, threads: int) -> dict[str, Any]:
 
 def measured_here(folder: Path) -> dict[str, Any]:
     """What a folder says of this machine's speed: what was measured on others does not count."""
-    with suppress(StoreError, LookupError, TypeError, AttributeError):  # measured again
+    # A damaged one is measured again.
+    with suppress(StoreError, LookupError, TypeError, ValueError, AttributeError):
         known = read_json(folder / paths.CALIBRATION)
-        whole = all(set(SPEED) <= set(speed) for speed in known["speeds"].values())
+        numbers = [speed[name] for speed in known["speeds"].values() for name in SPEED]
+        numbers += [
+            known.get("start", 0),
+            known.get("length", 1),
+            *known.get("tokens", {}).values(),
+        ]
+        whole = all(0 <= float(n) < math.inf for n in numbers) and known.get("length", 1) > 0
         if whole and known["machine"] == machine():
             return known
     return {"machine": machine(), "speeds": {}}
@@ -99,10 +109,19 @@ def keep(folder: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
+def _check_measured(known: Mapping[str, Any]) -> None:
+    numbers = [known["start"], known["length"], *known["tokens"].values()]
+    names = ("update", "predict", "probe_epoch", "batch")
+    numbers += [speed[name] for speed in known["speeds"].values() for name in names]
+    if not all(0 <= float(number) < math.inf for number in numbers) or not known["length"] > 0:
+        raise ValueError("a measured time is no number")
+
+
 def estimate(plan: Plan, measured: Mapping[str, Any], threads: Mapping[str, int]) -> Estimate:
     """From the calibration, corrected by the steps that are done."""
     store, steps = Store(plan.file.folder), plan.steps.values()
-    plain = {step.name: _seconds(step, plan, measured) for step in steps}
+    sizes = cache(partial(training_examples, plan.file))
+    plain = {step.name: _seconds(step, sizes, measured) for step in steps}
     records = {s.name: r for s in steps if (r := store.record(s.name)) and r["state"] == "done"}
     ratios: dict[str, list[float]] = {}
     for name, record in records.items():
@@ -157,12 +176,11 @@ def _factor(
     return float(spread ** (1 - unseen) * UNSURE**unseen)
 
 
-def _seconds(step: Step, plan: Plan, measured: Mapping[str, Any]) -> float:
+def _seconds(step: Step, sizes: Callable[[str], int], measured: Mapping[str, Any]) -> float:
     if step.shape is None:
         return FIXED[step.kind]
-    protocol = plan.file.study.protocol.replace(step.what["overrides"])
-    task = str(step.what["task"])
-    examples = training_examples(plan.file, task)
+    protocol, task, there = (step.what[name] for name in ("protocol", "task", "run"))
+    examples = sizes(task) if there is None else there.record.task.train
     tokens = measured["tokens"].get(task, measured["length"])
     costs = Costs(step.shape, protocol, examples, tokens, measured)
     if step.kind == "train":
@@ -170,7 +188,7 @@ def _seconds(step: Step, plan: Plan, measured: Mapping[str, Any]) -> float:
         return costs.training(dict.fromkeys(trainings, protocol.finetune.epochs))
     if step.kind == "plant":
         control = protocol.control
-        beside = control.auxiliary_examples or training_examples(plan.file, control.auxiliary)
+        beside = control.auxiliary_examples or sizes(control.auxiliary)
         return costs.plant(step.what["methods"], beside, null=bool(step.what["null"]))
     return costs.of(str(step.what["name"]))
 
@@ -196,6 +214,7 @@ class Costs:
             update=speed["update"] * longer / speed["batch"],
             predict=speed["predict"] * longer,
             probe=speed["probe_epoch"],
+            all_gradients=protocol.finetune.clip_over == "all",
         )
 
     def training(self, epochs: Mapping[str, int], beside: int = 0) -> float:

@@ -1,4 +1,4 @@
-"""Carries out what is missing of a study, in dependency order, on any executor."""
+"""Runs what is missing of a study, in dependency order, on any executor."""
 
 import os
 import secrets
@@ -50,7 +50,7 @@ class Executor(Protocol):
 
 @dataclass
 class Progress:
-    """How far the carrying out of a study is, for those who watch."""
+    """How far a study is, for those who watch."""
 
     states: dict[str, State]
     chosen: set[str]
@@ -89,8 +89,8 @@ Watcher = Callable[[Progress, Outcome | None], None]
 
 
 @dataclass(frozen=True)
-class Carrying:
-    """A study that is to be carried out."""
+class Execution:
+    """A study that is to be run: its plan, where, and which steps."""
 
     plan: Plan
     executor: Executor

@@ -1,7 +1,8 @@
-"""Studies from end to end: write an example, plan it, carry it out, say how it stands."""
+"""Studies from end to end: write an example, plan it, run it, say how it stands."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -12,13 +13,15 @@ from memloc import paths
 from memloc.errors import SettingsError, StoreError, counted, lookup
 from memloc.lock import STUDY, who_runs
 from memloc.models import tiny
+from memloc.models.known import default_preset
 from memloc.records import whole_file
-from memloc.study.config import read_study
+from memloc.study.checks import check_files, check_names
+from memloc.study.config import parse_study, read_study
 from memloc.study.estimate import Estimate, calibration, estimate
-from memloc.study.execute import Carrying, Executor, Progress, Watcher, cores, threads_for
-from memloc.study.local import LocalExecutor
+from memloc.study.execute import Execution, Executor, Progress, Watcher, cores, threads_for
 from memloc.study.plan import Plan
 from memloc.study.planning import make_plan
+from memloc.study.processes import LocalExecutor
 from memloc.study.records import State, Store
 
 EXAMPLES = ("demo", "small", "paper")
@@ -26,11 +29,11 @@ EXAMPLES = ("demo", "small", "paper")
 
 
 @dataclass(frozen=True)
-class How:
-    """Where and how a study is carried out."""
+class Options:
+    """Where a study runs, and which of its steps."""
 
     jobs: int | None = None
-    """Steps at once; left out: as many as there are cores."""
+    """Steps at once; default: as many as there are cores."""
     only: Sequence[str] = ()
     """Words that choose steps; none: all."""
     retry: bool = False
@@ -38,7 +41,7 @@ class How:
     on: str = "local"
     """`local`: processes of this machine; `ray`: a Ray cluster."""
     address: str | None = None
-    """Of the cluster; left out: the one that this machine is part of, or a new one on it."""
+    """Of the cluster; default: the one that this machine is part of, or a new one on it."""
 
 
 def init_study(example: str, folder: str | Path | None = None) -> Path:
@@ -47,7 +50,7 @@ def init_study(example: str, folder: str | Path | None = None) -> Path:
     text = files("memloc.study").joinpath("examples", f"{example}.yaml").read_text("utf-8")
     path = (Path(example) if folder is None else Path(folder)) / paths.STUDY
     if path.exists() and path.read_text(encoding="utf-8") != text:
-        raise StoreError(f"{path} is there already and is another one: choose another folder.")
+        raise StoreError(f"{path} exists and describes another study: choose another folder.")
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
     return path
@@ -55,7 +58,10 @@ def init_study(example: str, folder: str | Path | None = None) -> Path:
 
 def open_plan(place: str | Path) -> Plan:
     """The steps of the study in a folder."""
-    return make_plan(read_study(place))
+    file = read_study(place)
+    plan = make_plan(file)
+    check_files(file)
+    return plan
 
 
 def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
@@ -66,14 +72,14 @@ def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
     return estimate(plan, calibration(plan, widest), threads)
 
 
-def run_study(place: str | Path, how: How, watch: Watcher) -> Progress:
-    """Carry out what is missing of a study."""
+def run_study(place: str | Path, options: Options, watch: Watcher) -> Progress:
+    """Do what is missing of a study."""
     plan = open_plan(place)
-    plan.chosen(how.only)  # words that fit nothing are refused before anything else
-    there, jobs = cores(), checked_jobs(how.jobs)
-    expected = estimate_study(plan, how.jobs)
-    executor, there = _executor(plan, how, jobs, there)
-    return Carrying(plan, executor, expected, how.only, how.retry, there).run(watch)
+    plan.chosen(options.only)  # words that fit nothing are refused before anything else
+    there, jobs = cores(), checked_jobs(options.jobs)
+    expected = estimate_study(plan, options.jobs)
+    executor, there = _executor(plan, options, jobs, there)
+    return Execution(plan, executor, expected, options.only, options.retry, there).run(watch)
 
 
 def checked_jobs(jobs: int | None) -> int:
@@ -88,14 +94,14 @@ def checked_jobs(jobs: int | None) -> int:
     return jobs
 
 
-def _executor(plan: Plan, how: How, jobs: int, there: int) -> tuple[Executor, int]:
-    lookup("place to run", how.on, {"local": 1, "ray": 1})
-    if how.on == "ray":
+def _executor(plan: Plan, options: Options, jobs: int, there: int) -> tuple[Executor, int]:
+    lookup("place to run", options.on, {"local": 1, "ray": 1})
+    if options.on == "ray":
         from memloc.study.ray import RayExecutor
 
-        cluster = RayExecutor(plan.file.folder, how.address)
+        cluster = RayExecutor(plan.file.folder, options.address)
         return cluster, cluster.cores()
-    if how.address is not None:
+    if options.address is not None:
         raise SettingsError("--address is for --on ray.")
     return LocalExecutor(plan.file.folder, jobs, there, _model_types(plan)), there
 
@@ -161,3 +167,44 @@ def read_log(place: str | Path, step: str) -> str:
     if not path.is_file():
         raise StoreError(f"{step} has not been begun: there is no {path}.")
     return path.read_text(encoding="utf-8", errors="replace")
+
+
+def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any]) -> Path:
+    """Write a study that does nothing but plant; its folder is returned.
+
+    What is None is left to the study's defaults. A folder with another study is refused.
+    """
+    import yaml
+
+    models = [_found(model) for model in study["models"]]
+    preset = study["preset"] or default_preset(models[0])
+    asked = _given({**study, "preset": preset, "models": models})
+    planted = _given({"tasks": [*study["tasks"]], **block})  # a copy: YAML would refer to it
+    asked |= {"methods": [], "analyses": [], "report": False, "control": planted}
+    text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True)
+    path = out / paths.STUDY
+    try:
+        file = parse_study(text, out)
+        check_names(file)
+    except SettingsError as error:  # of a file that nobody has seen
+        said = re.sub(r"^line \d+, ", "", str(error).removeprefix(f"{path}, "))
+        raise SettingsError(said) from None
+    if not path.is_file():
+        with whole_file(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+    elif read_study(out).study != file.study:
+        raise StoreError(
+            f"{path} describes another study: choose another folder with --out, or edit that file "
+            f"and use `memloc run {out}`."
+        )
+    return out
+
+
+def _found(model: str) -> str:
+    """A folder by its whole path: in a study's file, paths are from the study's folder."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.is_dir() else model
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in (None, {}, [])}

@@ -15,8 +15,8 @@ KINDS = ("train", "localise", "analyse", "plant", "report")
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of what a step makes: what decides it, and the files to remove when that changed."""
+class Product:
+    """One thing that a step makes: what decides it, and the files to remove when that changed."""
 
     settings: Mapping[str, Any]
     removes: tuple[str, ...]
@@ -35,13 +35,13 @@ class Step:
     kind: str
     what: Mapping[str, Any]
     """What the library function is called with: model, task, seed, method ..."""
-    parts: Mapping[str, Part]
+    products: Mapping[str, Product]
     outputs: tuple[str, ...]
     """Files and folders, in the study's folder, that are there when it is done."""
     inputs: tuple[str, ...] = ()
     """Names of the steps whose results it reads."""
     reads: tuple[str, ...] = ()
-    """The parts of its inputs that decide it; none: all."""
+    """The products of its inputs that decide it; none: all."""
     allowed: Mapping[str, Any] = field(default_factory=dict)
     """Settings that decide whether it may be done, and nothing of what comes out."""
     soft: bool = False
@@ -52,12 +52,13 @@ class Step:
     @property
     def settings(self) -> dict[str, Any]:
         """All that decides it, for people to compare."""
-        return {key: value for part in self.parts.values() for key, value in part.settings.items()}
+        made = self.products.values()
+        return {name: value for product in made for name, value in product.settings.items()}
 
     def identity(self, inputs: Iterable[str]) -> str:
         """A hash of what decides it, and of the identities of its inputs."""
-        own = {name: part.identity for name, part in self.parts.items()}
-        return hashed({"kind": self.kind, "parts": own, "inputs": sorted(inputs)})
+        own = {name: product.identity for name, product in self.products.items()}
+        return hashed({"kind": self.kind, "products": own, "inputs": sorted(inputs)})
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class Plan:
     @staticmethod
     def _read(step: Step, need: Step) -> str:
         """A hash of what a step reads of one that it needs, where that is not all of it."""
-        own = {name: need.parts[name].identity for name in step.reads}
-        return hashed({"kind": need.kind, "parts": own}) if own else ""
+        own = {name: need.products[name].identity for name in step.reads}
+        return hashed({"kind": need.kind, "products": own}) if own else ""
 
     def chosen(self, only: Sequence[str]) -> set[str]:
         """The steps that the words name, and all that these need; no words: every step.
@@ -110,6 +111,6 @@ class Plan:
 
 
 def _fits(name: str, words: Sequence[str]) -> bool:
-    """Whether each word is one of the parts of a step's name, or a beginning of the name."""
-    parts = name.split("/")
-    return all(w in parts or name == w or name.startswith(f"{w.rstrip('/')}/") for w in words)
+    """Whether each word is one of those in a step's name, or a beginning of the name."""
+    there = name.split("/")
+    return all(w in there or name == w or name.startswith(f"{w.rstrip('/')}/") for w in words)

@@ -32,7 +32,7 @@ class RayExecutor:
         if self._began_here:
             self._connect(address)
         self._running: dict[Any, str] = {}
-        self._remote = ray.remote(_carry_out)
+        self._remote = ray.remote(_do_step)
 
     def _connect(self, address: str | None) -> None:
         try:
@@ -111,13 +111,13 @@ def best_machine(nodes: Sequence[Mapping[str, Any]], needs: Needs) -> dict[str, 
     return max(there, key=suits, default={})
 
 
-def _carry_out(folder: str, order: str) -> dict[str, Any]:
+def _do_step(folder: str, order: str) -> dict[str, Any]:
     """On a worker: a step in a process of its own, which ends with the worker."""
     import json
     import secrets
     from dataclasses import asdict, replace
 
-    from memloc.study.nursery import started_fresh
+    from memloc.study.processes import started_fresh
 
     # A token of its own: a worker that was given up, but is alive, ends its step when it sees it.
     given = replace(Order(**json.loads(order)), token=secrets.token_hex(8))

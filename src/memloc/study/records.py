@@ -1,5 +1,6 @@
 """What is known of a study's steps on disk: done, stale, failed, begun; whole or absent."""
 
+import math
 import os
 import shutil
 import socket
@@ -12,7 +13,7 @@ from typing import Any
 
 from memloc import paths
 from memloc.errors import StoreError
-from memloc.records import cannot_write, read_json, versions, write_json
+from memloc.records import as_stored, cannot_write, read_json, versions, write_json
 from memloc.study.plan import Plan, Step
 
 
@@ -43,7 +44,12 @@ class Store:
     def record(self, name: str) -> dict[str, Any] | None:
         """What is known of a step, if it was ever begun."""
         path = self.record_path(name)
-        return read_json(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        record = read_json(path)
+        with as_stored(path):
+            _check_record(record)
+        return record
 
     def begin(self, step: Step, identity: str, token: str) -> None:
         """Make a step this process's: what older settings left is removed, its record says so."""
@@ -96,7 +102,7 @@ class Store:
         return State("missing" if lacking else "done", gone, identity)
 
     def states(self, plan: Plan) -> dict[str, State]:
-        """How every step stands; one that makes do with part of its inputs counts those there."""
+        """How every step stands; one that makes do with some of its inputs counts those there."""
         found: dict[str, State] = {}
         for step in plan.steps.values():
             found[step.name] = self.state(step, current_identity(plan, step, found))
@@ -110,7 +116,7 @@ class Store:
         about = {
             "step": step.name,
             "identity": identity,
-            "parts": {name: part.identity for name, part in step.parts.items()},
+            "products": {name: product.identity for name, product in step.products.items()},
             "settings": step.settings,
             "host": socket.gethostname(),
             "when": time.time(),
@@ -120,15 +126,28 @@ class Store:
     def _clear(self, step: Step, record: Mapping[str, Any]) -> None:
         """Remove what other settings or inputs made; the record stays until the new one is there.
 
-        Where only some parts of a step changed, what the others left is kept.
+        Where only some products of a step changed, what the others left is kept.
         """
-        before = record.get("parts", {})
-        changed = [n for n, part in step.parts.items() if before.get(n) != part.identity]
-        for name, part in step.parts.items():
+        before = record.get("products", {})
+        changed = [n for n, made in step.products.items() if before.get(n) != made.identity]
+        for name, product in step.products.items():
             # With the same settings as before it is the inputs that changed.
             if name in changed or not changed:
-                for path in part.removes:
+                for path in product.removes:
                     _remove(self.folder / path)
+
+
+def _check_record(record: Mapping[str, Any]) -> None:
+    state = record["state"]
+    texts = ["identity", *(["reason"] if state == "failed" else [])]
+    numbers = ["seconds", "peak_mb"] if state == "done" else []
+    wrong = [name for name in texts if not isinstance(record[name], str)]
+    wrong += [name for name in numbers if not 0 <= float(record[name]) < math.inf]
+    groups = ("parts", "settings", "allowed")
+    wrong += [name for name in groups if not isinstance(record.get(name, {}), dict)]
+    if wrong or state not in {"begun", "done", "failed"}:
+        name = (wrong or ["state"])[0]
+        raise ValueError(f"{name} is {record[name]!r}")
 
 
 def current_identity(plan: Plan, step: Step, states: Mapping[str, State]) -> str:

@@ -1,21 +1,18 @@
-"""What planning needs to know of models and data without loading them: sizes and fingerprints."""
+"""What planning needs to know of models without loading them: sizes, fingerprints, windows."""
 
 import json
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from memloc.data.sources import DATA_VARIABLE
-from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import ModelError, SettingsError
-from memloc.identity import hash_checkpoint, hash_files, hashed
+from memloc.identity import hash_checkpoint
 from memloc.models import tiny
 from memloc.models.known import known_models, no_such_model, source_of
 from memloc.protocol import Protocol
 from memloc.stats.windows import check_windows, every_window, read_window, usual_windows
-from memloc.study.config import ControlBlock, StudyFile
+from memloc.study.config import ControlBlock
 
 
 @dataclass(frozen=True)
@@ -106,44 +103,6 @@ def model_fingerprint(name: str) -> str:
     if name in tiny.NAMES or not local.is_dir():
         return name
     return f"{local.name} {hash_checkpoint(local)}"
-
-
-def data_folder(given: str | None) -> Path | None:
-    """The folder with the paper's tasks, if there is one."""
-    named = given or os.environ.get(DATA_VARIABLE)
-    return Path(named).expanduser() if named else None
-
-
-def task_fingerprint(name: str, folder: Path | None) -> str:
-    """What identifies a task: its name, and what is in its folder."""
-    whole = name.removesuffix("-binary")
-    if whole not in PAPER_TASKS or folder is None:
-        return name
-    return f"{name} {hash_files(sorted((folder / whole).glob('*')))}"
-
-
-def training_examples(file: StudyFile, task: str) -> int:
-    """How many, as far as it is known without reading the data; own files are counted."""
-    examples, own = file.study.examples, file.study.data.get(task)
-    if own is None:
-        return _known_size(task, examples)
-    with file.file_of(own.file).open("rb") as lines:
-        return min(sum(1 for _ in lines), examples or 10**9)
-
-
-@cache
-def _known_size(task: str, examples: int | None) -> int:
-    text = known_tasks()[task].train_size.removeprefix("part of ")
-    whole = round(float(text[:-1]) * 1000) if text.endswith("k") else int(text)
-    return min(whole, examples or whole)
-
-
-def file_fingerprint(file: StudyFile, name: str) -> str:
-    """What identifies a file of one's own: its contents, and how they are read."""
-    own = file.study.data[name]
-    paths = [file.file_of(path) for path in (own.file, own.held_out) if path is not None]
-    how = own.model_dump(exclude={"file", "held_out"})
-    return f"{name} {hash_files(paths)} {hashed(how)}"
 
 
 def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[range]:

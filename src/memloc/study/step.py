@@ -57,7 +57,7 @@ class Outcome:
         return json.dumps(asdict(self))
 
 
-def carry_out(folder: Path, order: Order) -> Outcome:
+def do_step(folder: Path, order: Order) -> Outcome:
     """Do a step in this process and keep a record of how it went."""
     began = time.perf_counter()
     store = Store(folder)
@@ -165,7 +165,7 @@ def main() -> None:
     die_with_parent()
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    outcome = carry_out(folder, order)
+    outcome = do_step(folder, order)
     print(outcome.text(), file=told, flush=True)
 
 

@@ -19,7 +19,7 @@ SILENCE = 60.0
 
 
 def plan_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
-    """A row a kind of step: how many there are, how they stand, what the rest costs."""
+    """One row per kind of step: how many there are, how they stand, what the rest costs."""
     rows = []
     for kind in KINDS:
         names = [s.name for s in plan.steps.values() if s.kind == kind]
@@ -96,7 +96,7 @@ def stale_sentences(states: Mapping[str, State]) -> list[str]:
 def step_rows(
     plan: Plan, states: Mapping[str, State], estimate: Estimate | None = None
 ) -> list[dict[str, Any]]:
-    """A row a step."""
+    """One row per step."""
     return [
         {
             "step": name,
@@ -110,7 +110,7 @@ def step_rows(
 
 
 class View:
-    """Shows on stderr how far a study is: a live table in a terminal, else a line a step."""
+    """Shows on stderr how far a study is: a live table in a terminal, else one line per step."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._live: Any = None
@@ -189,12 +189,16 @@ def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
         )
     elif not progress.outcomes:
         lines.append(_nothing(plan, progress))
+    return lines + failures(plan.file.folder, progress)
+
+
+def failures(folder: Path, progress: Progress) -> list[str]:
+    """What failed and why, and what can be done about it."""
     failed = sorted(n for n in progress.chosen if progress.states[n].name == "failed")
-    lines += [f"FAILED {n}: {progress.states[n].why}" for n in failed]
+    lines = [f"FAILED {n}: {progress.states[n].why}" for n in failed]
     if progress.blocked:
         lines.append(f"Waiting for what failed: {counted(len(progress.blocked), 'step')}.")
     if failed:
-        folder = plan.file.folder
         lines.append(
             f"`memloc logs {folder} {failed[0]}` shows more; `memloc run {folder} --retry` tries "
             "again."
@@ -224,7 +228,7 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
         )
     running = status["running"]
     if running is None:
-        lines.append("Nobody runs it.")
+        lines.append("No process is running this study.")
     else:
         left = duration(running.get("seconds_left", 0.0))
         lines.append(

@@ -67,7 +67,7 @@ NULL_SEED = 1000
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, on what, and how; what is left out is filled in when it is made."""
+    """What is trained, on what, and how; what is not given is filled in when it is made."""
 
     model: str
     """Embedded name, hub name or folder."""
@@ -75,13 +75,13 @@ class Recipe:
     seed: int = 1
     """Order of the data, initial head, dropout."""
     protocol: Protocol = cast(Any, None)  # noqa: RUF009
-    """Left out: `demo` for the embedded models, `paper` for others."""
+    """Default: `demo` for the embedded models, `paper` for others."""
     noisy: NoisyLabels = cast(Any, None)  # noqa: RUF009
-    """Labels with their noise; left out: the protocol's noise, added, but not to own data."""
+    """Labels with their noise; default: noise as the protocol says, but not for own data."""
     options: LoadOptions = LoadOptions()  # noqa: RUF009 - frozen
     device: str = "auto"
     plant: Plant | None = None
-    """Left out: the noisy labels may be memorised anywhere."""
+    """Default: the noisy labels may be memorised anywhere."""
 
     def __post_init__(self) -> None:
         if _left_out(self.protocol):
@@ -141,8 +141,9 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
     """Fine-tune a model on labels of which some are wrong, and on the original ones.
 
     Makes the weights `memorised`, `final`, `reference` and `frozen` of a run in `folder`; one that
-    was interrupted goes on where it was. `settings` are those that differ from the preset, such as
-    `{"finetune.epochs": 30}`; without a preset it is `demo` for embedded models, else `paper`.
+    was interrupted continues where it stopped. `settings` are those that differ from the preset,
+    such as `{"finetune.epochs": 30}`; the default preset is `demo` for embedded models, else
+    `paper`.
     """
     if not isinstance(task, NoisyTask):
         raise DataError(
@@ -204,7 +205,7 @@ def _left(run: Run, weights: Sequence[str], epochs: int) -> dict[str, int]:
 
 
 def _load(recipe: Recipe, task: Task, seed: int | None = None) -> Classifier:
-    """The pretrained weights with a new head from `seed`; left out: the recipe's."""
+    """The pretrained weights with a new head from `seed`; default: the recipe's."""
     seed = recipe.seed if seed is None else seed
     return load_model(recipe.model, task.label_names, seed=seed, options=recipe.options)
 

@@ -93,13 +93,15 @@
   function missing(element, figure, choice) {
     element.replaceChildren();
     const words = document.createElement("p");
-    const code = document.createElement("code");
     words.className = "missing";
     words.append(`Nothing for ${Object.values(choice).join(" · ")}. `);
-    const run = page.runs[`${choice.model ?? chosen.model}|${choice.task ?? chosen.task}`];
-    const values = { ...chosen, ...choice, seed: 1, study: page.folder, run: run ?? page.folder };
-    code.textContent = figure.command.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
-    words.append(code, " makes it, if this method or analysis gives it.");
+    const known = page.commands[`${choice.model ?? chosen.model}|${choice.task ?? chosen.task}`] ?? {};
+    const command = known[figure.part === "localise" ? choice.method ?? chosen.method : figure.part];
+    if (command) {
+      const code = document.createElement("code");
+      code.textContent = command;
+      words.append(code, " makes it, if this method or analysis gives it.");
+    }
     element.append(words);
   }
 

@@ -1,10 +1,12 @@
 """One function a figure: a tidy table in, an Altair chart out, for the page and for files alike."""
 
-from memloc.reporting.figures.agreement import agreement
-from memloc.reporting.figures.control import control_accuracy, control_layers
-from memloc.reporting.figures.files import FORMATS, save_figure
-from memloc.reporting.figures.generalisation import depth_and_generalisation, memorisation_map
-from memloc.reporting.figures.gradients import gradient_steps
+from memloc.reporting.figures.control import control_accuracy, control_layers, gradient_steps
+from memloc.reporting.figures.figure import FORMATS, save_figure
+from memloc.reporting.figures.generalisation import (
+    agreement,
+    depth_and_generalisation,
+    memorisation_map,
+)
 from memloc.reporting.figures.layers import (
     binarised,
     layer_curves,
@@ -12,9 +14,9 @@ from memloc.reporting.figures.layers import (
     mcog_over_methods,
     mcog_over_models,
     noise_probes,
+    training_curves,
 )
 from memloc.reporting.figures.positions import centroid_trajectories, events, label_probes
-from memloc.reporting.figures.training import training_curves
 from memloc.reporting.figures.windows import example_layers, single_layers, window_matrices
 
 __all__ = [

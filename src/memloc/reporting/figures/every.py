@@ -209,8 +209,8 @@ FIGURES: tuple[Figure, ...] = (
         "depth",
         "Depth and generalisation",
         "Depth of memorisation against the generalisation score (by models trained on halves) or "
-        "the validation score; a point a task and model, means over seeds. Rules reach from the "
-        "lowest to the highest end of the seeds' 95 % intervals (validation: Wilson's; others: "
+        "the validation score; one point per task and model, means over seeds. Rules reach from "
+        "the lowest to the highest end of the seeds' 95 % intervals (validation: Wilson's; others: "
         "bootstrap over examples; of M-CoG, the mean over methods that most have, the means of the "
         "methods' ends). Hollow: an event at a layer where the classes cannot be told apart.",
         "Table 2",

@@ -6,6 +6,7 @@ import pandas as pd
 
 from memloc.reporting.figures.style import (
     BLUE,
+    GREY,
     ORANGE,
     ROOM,
     faded,
@@ -27,7 +28,7 @@ MOST_POINTS = 300
 
 
 def memorisation_map(table: pd.DataFrame) -> alt.Chart:
-    """Probability of the label when trained on it against that when not; a point an example.
+    """Probability of the label when trained on it against that when not; one point per example.
 
     Top left: memorised. Top right: learnt from others. Of many examples some are drawn at random.
     """
@@ -67,7 +68,7 @@ def memorisation_map(table: pd.DataFrame) -> alt.Chart:
 
 
 def depth_and_generalisation(table: pd.DataFrame) -> alt.Chart:
-    """Depth of memorisation against how well a task generalises; a point a task and model.
+    """Depth of memorisation against how well a task generalises; one point per task and model.
 
     The table has `measure` (which depth), `depth`, `against` (which score) and `score`, and the
     ends of both as `depth_low`, `score_low` and so on. Points of which `n_inseparable` seeds have
@@ -108,3 +109,42 @@ def _some(part: pd.DataFrame) -> pd.DataFrame:
     first = one.iloc[0]
     rng = generator(0, "memorisation map", first["task"], first["model"], first["example_kind"])
     return one.take(np.sort(rng.choice(len(one), MOST_POINTS, replace=False)))
+
+
+def agreement(table: pd.DataFrame) -> alt.Chart:
+    """Coefficients between all pairs as a matrix, with their intervals; a star: p above the limit.
+
+    The table is what `method_agreement` and `model_agreement` return, one row per pair.
+    """
+    turned = table.rename(columns={"one": "other", "other": "one"})
+    drawn = pd.concat([table, turned], ignore_index=True)
+    drawn["label"] = [
+        "–" if pd.isna(rho) else f"{rho:.2f}{'' if sure else '*'}"
+        for rho, sure in zip(drawn["rho"], drawn["significant"], strict=True)
+    ]
+    drawn["ends"] = [
+        "" if pd.isna(low) else f"{low:.2f} to {high:.2f}"
+        for low, high in zip(drawn["low"], drawn["high"], strict=True)
+    ]
+    order = list(dict.fromkeys(table["one"])) + list(dict.fromkeys(table["other"]))
+    order = list(dict.fromkeys(order))
+    numbers = [alt.Tooltip(name, format=".3g") for name in ("rho", "low", "high", "p", "n")]
+    base = alt.Chart(drawn).encode(
+        x=alt.X("one:N", title=None, sort=order, axis=alt.Axis(labelAngle=-30)),
+        y=alt.Y("other:N", title=None, sort=order),
+        tooltip=["one", "other", *numbers, "why"],
+    )
+    cells = base.mark_rect().encode(
+        color=alt.Color(
+            "rho:Q",
+            title="ρ",
+            scale=alt.Scale(scheme="viridis", domain=[-0.5, 1], clamp=True),
+            legend=alt.Legend(orient="bottom", gradientLength=200),
+        )
+    )
+    dark, none = alt.value("#111111"), alt.value(GREY)
+    ink = alt.when("datum.rho == null").then(none).when("datum.rho > 0.35").then(dark)
+    colour = ink.otherwise(alt.value("#ffffff"))
+    words = base.mark_text(fontSize=13).encode(text="label:N", color=colour)
+    ends = base.mark_text(fontSize=10, dy=15).encode(text="ends:N", color=colour)
+    return alt.layer(cells, words, ends).properties(width=340, height=260)

@@ -4,7 +4,6 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from memloc.reporting.analyses import PROBES
 from memloc.reporting.figures.style import (
     BLUE,
     GREEN,
@@ -19,6 +18,7 @@ from memloc.reporting.figures.style import (
     whole_numbers,
 )
 from memloc.reporting.means import counted_events, over_groups, usual_depth
+from memloc.reporting.terminal import PROBES
 
 KINDS = {
     "noisy": "noisy examples",
@@ -119,7 +119,7 @@ def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def events(table: pd.DataFrame) -> alt.Chart:
-    """Where memorisation wins against where the classes are told apart; a point a task."""
+    """Where memorisation wins against where the classes are told apart; one point per task."""
     drawn = event_pairs(table)
     tasks = task_order(drawn["task"])
     look = {"scale": ROOM, "axis": whole_numbers()}

@@ -15,8 +15,9 @@ from memloc.reporting.figures.style import (
     task_order,
     task_shape,
 )
-from memloc.reporting.means import over_seeds, wilson_ends
+from memloc.reporting.means import over_seeds
 from memloc.stats.depth import centres_of_gravity
+from memloc.stats.intervals import wilson
 from memloc.stats.windows import layer_weights, window_matrix
 
 MOST_EXAMPLES = 40
@@ -56,7 +57,7 @@ def window_matrices(table: pd.DataFrame) -> alt.Chart:
 
 
 def single_layers(table: pd.DataFrame) -> alt.Chart:
-    """The largest memorisation error that changing one layer brings; a point a task.
+    """The largest memorisation error that changing one layer brings; one point per task.
 
     The table is `Findings.single_layers`.
     """
@@ -173,15 +174,15 @@ def _cells(part: pd.DataFrame) -> pd.DataFrame:
     # Shares are errors over one number, the error of all layers; NaN where that undid nothing.
     divisor = errors[most] / shares[most] if shares[most] > 0 else 1.0
     matrix = window_matrix(errors, depth, known)
-    ends = wilson_ends(matrix.ravel(), part["n_noisy"].to_numpy(np.float64)[0])
+    found = wilson(matrix.ravel(), part["n_noisy"].iloc[0])
     width, layer = (index.ravel() + 1 for index in np.indices(matrix.shape))
-    named = zip(("error", "low", "high"), (matrix.ravel(), *ends), strict=True)
-    values = {name: value / divisor for name, value in named}
+    named = {"error": found.estimate, "low": found.low, "high": found.high}
+    values = {name: value / divisor for name, value in named.items()}
     clean = window_matrix(part["clean_error"].to_numpy(np.float64), depth, known).ravel()
     # The difference is of plain errors: what clean examples lose is not a share of anything.
     others = {"clean_error": clean, "difference": matrix.ravel() - clean}
-    found = pd.DataFrame({"width": width, "layer": layer, **values, **others})
-    return found.dropna(subset=list(values))
+    cells = pd.DataFrame({"width": width, "layer": layer, **values, **others})
+    return cells.dropna(subset=list(values))
 
 
 def _example_cells(part: pd.DataFrame) -> pd.DataFrame:

@@ -9,8 +9,7 @@ from typing import Any
 from memloc.errors import lookup
 from memloc.progress import track
 from memloc.reporting.figures.every import FIGURES
-from memloc.reporting.figures.figure import Drawn, Figure
-from memloc.reporting.figures.files import FORMATS, save_spec
+from memloc.reporting.figures.figure import FORMATS, Drawn, Figure, save_spec
 from memloc.reporting.findings import Findings
 from memloc.results import Results
 

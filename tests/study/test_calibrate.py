@@ -6,14 +6,15 @@ import pytest
 from typer.testing import CliRunner
 
 from command_support import COLUMNS, FAST, printed, rows_of, write_csv
+from memloc import paths
 from memloc.cli import app
 from memloc.data.sources import load_task, subsample
 from memloc.models.load import LoadOptions, load_model
 from memloc.records import read_json, write_json
-from memloc.study import alone
-from memloc.study.alone import expected_of
+from memloc.study import calibrate
+from memloc.study.calibrate import expected_of
 from memloc.study.config import read_study
-from memloc.study.estimate import CALIBRATION, estimate, keep, machine, measured_here
+from memloc.study.estimate import estimate, keep, machine, measured_here
 from memloc.study.planning import make_plan
 from memloc.training import loop as finetune
 from memloc.training.recipe import Recipe
@@ -35,9 +36,11 @@ def command(tiny_model, tmp_path):
 
 
 def said_before(result):
-    """The lines of stderr before progress begins."""
+    """What is said of the cost before progress begins, after a line about the noise."""
     lines = result.stderr.splitlines()
-    return lines[: next(i for i, line in enumerate(lines) if line.endswith("begins"))]
+    noise, *rest = lines[: next(i for i, line in enumerate(lines) if line.endswith("begins"))]
+    assert " noisy of 48 examples" in noise
+    return rest
 
 
 def test_a_run_and_the_same_step_of_a_study_cost_the_same(micro, tmp_path):
@@ -63,7 +66,7 @@ def test_a_run_and_the_same_step_of_a_study_cost_the_same(micro, tmp_path):
 def test_train_says_how_many_updates_there_will_be(run, command, monkeypatch):
     printed(run(*command, "--seed=2"))  # measures this machine
     done = []
-    monkeypatch.setattr(alone, "speed", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(calibrate, "speed", lambda *_: pytest.fail("measured again"))
     plain = finetune.update
     monkeypatch.setattr(finetune, "update", lambda *given: done.append(1) or plain(*given))
     first, second = said_before(run(*command))
@@ -90,14 +93,14 @@ def test_what_was_done_before_does_not_count(run, command, monkeypatch):
     # And where all is there nothing is said.
     again = run(*words, "--json")
     assert json.loads(printed(again))["weights"] == ["final", "frozen"]
-    assert again.stderr == ""
+    assert "left" not in again.stderr
 
 
 def test_measurements_of_several_models_are_kept_side_by_side(tmp_path):
     keep(tmp_path, {"speeds": {"2x64": SPEED}})
     keep(tmp_path, {"speeds": {"4x64": SPEED}, "start": 3.0})
     assert set(measured_here(tmp_path)["speeds"]) == {"2x64", "4x64"}
-    assert read_json(tmp_path / CALIBRATION)["start"] == 3.0
+    assert read_json(tmp_path / paths.CALIBRATION)["start"] == 3.0
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_measurements_of_several_models_are_kept_side_by_side(tmp_path):
     ids=["another machine", "an older layout", "damaged", "empty"],
 )
 def test_what_cannot_be_used_is_measured_again(tmp_path, kept):
-    write_json(tmp_path / CALIBRATION, kept)
+    write_json(tmp_path / paths.CALIBRATION, kept)
     assert measured_here(tmp_path) == {"machine": machine(), "speeds": {}}
 
 

@@ -3,19 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from memloc.localise.probing import UNLEARNT
-from memloc.localise.scores import LayerScores
 
+from memloc import paths
 from memloc.console import show_control
+from memloc.methods.probing import UNLEARNT
+from memloc.methods.result import Result
 from memloc.reporting.figures.every import FIGURES
-from memloc.reporting.figures.writing import _titled
+from memloc.reporting.figures.figure import _titled
 from memloc.reporting.findings import Findings
 from memloc.reporting.page import render
+from memloc.reporting.sentences import marked, remarks_on, sentence
 from memloc.reporting.summary import summarise
 from memloc.reporting.tables import TABLES
-from memloc.reporting.words import marked, remarks_on, sentence
 from memloc.results import load_results
-from memloc.study.control import read_control
 from study_support import Study
 
 SAID = UNLEARNT.removesuffix(".")
@@ -32,10 +32,9 @@ def folder(tmp_path_factory):
     control = folder / "control" / "tiny-topic" / "tiny-bert" / "seed-1"
     homes = [folder / "tiny-topic" / "tiny-opt" / "seed-1", control / "window-1-2"]
     for home in [*homes, folder / "control/tiny-topic/tiny-opt/seed-1/null-1-2"]:
-        path = home / "localise" / "probing.parquet"
-        scores = LayerScores.read(path)
+        path = paths.result(home, "probing")
+        scores = Result.read(path)
         replace(scores, about={**scores.about, "remarks": [UNLEARNT]}).write(path)
-    read_control(folder)
     return folder
 
 
@@ -46,9 +45,7 @@ def unlearnt(folder):
 
 def test_the_sentence_of_a_result_ends_with_its_remarks(folder):
     runs = folder / "tiny-topic" / "tiny-opt"
-    one, other = (
-        LayerScores.read(runs / f"seed-{seed}" / "localise" / "probing.parquet") for seed in (1, 2)
-    )
+    one, other = (Result.read(paths.result(runs / f"seed-{seed}", "probing")) for seed in (1, 2))
     assert sentence(one).endswith(UNLEARNT)
     assert UNLEARNT not in sentence(other)
 
@@ -104,5 +101,5 @@ def test_the_summary_tells_them_and_nulls_do_not_count(unlearnt):
 
 
 def test_the_terminal_tells_them_of_plants(folder, capsys):
-    show_control(read_control(folder), as_json=False)
+    show_control(load_results(folder), as_json=False)
     assert f"{SAID} (tiny-topic · tiny-bert · seed 1)." in capsys.readouterr().out

@@ -1,0 +1,79 @@
+"""`memloc localise` and `memloc analyse` on a run."""
+
+import json
+
+import pytest
+
+from command_support import printed, refused
+from memloc.records import read_json
+from memloc.training.recipe import Recipe, train_run
+from tasks_support import QUICK, fast_protocol, make_task
+
+FEW = [f"--set={name}={list(v) if isinstance(v, tuple) else v}" for name, v in QUICK.items()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_model):
+    """A run that memorised, with all weights."""
+    model = str(tiny_model("opt", depth=3, dropout=0.1))
+    protocol = fast_protocol(finetune__near_ceiling=0.9)
+    recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
+    return train_run(recipe, tmp_path_factory.mktemp("runs") / "run").folder
+
+
+def test_localise_prints_bars_a_sentence_and_where_the_files_are(run, folder):
+    shown = printed(run("localise", folder, "swapping", "--device=cpu"))
+    assert "swapping: the centre of gravity is layer" in shown
+    assert len([line for line in shown.splitlines() if "█" in line]) == 3
+    assert shown.splitlines()[-1] == f"{folder}/results: swapping"
+
+
+def test_analyse_prints_a_sentence_for_each_analysis_and_where_the_files_are(run, folder):
+    shown = printed(run("analyse", folder, "centroids", "--device=cpu"))
+    assert shown.splitlines()[0] == "centroids"
+    assert shown.splitlines()[-1] == f"{folder}/results: centroids"
+
+
+def made(folder):
+    """When each result was written."""
+    paths = folder.glob("results/*/about.json")
+    return {path.parent.name: path.stat().st_mtime_ns for path in paths}
+
+
+def test_a_setting_makes_its_own_method_anew_and_no_other(run, folder):
+    both = ("localise", folder, "gradients", "probing", *FEW, "--device=cpu", "--json")
+    first = json.loads(printed(run(*both)))["methods"]
+    before = made(folder)
+    shown = run(*both, "--set=gradients.norm=L2")
+    found = json.loads(printed(shown))
+    assert found["reused"] == ["probing"]
+    assert found["methods"]["gradients"]["about"]["settings"]["norm"] == "L2"
+    assert found["methods"]["gradients"]["weights"] != first["gradients"]["weights"]
+    assert found["methods"]["probing"] == first["probing"]
+    changed = {name for name, when in made(folder).items() if before.get(name) != when}
+    assert changed == {"gradients"}
+    about = read_json(folder / "results" / "gradients" / "about.json")["about"]
+    assert about["command"].endswith("--set=gradients.norm=L2")
+    assert (
+        json.loads(printed(run(*both)))["methods"]["gradients"]["weights"]
+        == (first["gradients"]["weights"])
+    )
+
+
+@pytest.mark.parametrize(
+    "change", ["finetune.epochs=3", "noise.rate=0.3", "text.max_tokens=64", "preset=demo"]
+)
+@pytest.mark.parametrize("words", [("localise", "gradients"), ("analyse", "centroids")])
+def test_a_setting_that_made_the_weights_is_refused(run, folder, change, words):
+    command, method = words
+    line = refused(run(command, folder, method, f"--set={change}"))
+    assert f"{change.partition('=')[0]} cannot be changed for weights that are there" in line
+
+
+def test_windows_of_centroids_are_a_setting(run, folder):
+    shown = run("analyse", folder, "centroids", "--set=centroids.windows=[2-3]", "--device=cpu")
+    printed(shown)
+    about = read_json(folder / "results" / "centroids" / "about.json")["about"]
+    assert about["settings"]["windows"] == ["2-3"]
+    line = refused(run("analyse", folder, "centroids", "--set=centroids.windows=[3-4]"))
+    assert "Window 3-4 is outside the model, which has layers 1-3." in line

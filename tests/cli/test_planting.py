@@ -1,0 +1,79 @@
+"""`memloc control`: a study that plants, from one command."""
+
+import json
+
+import pytest
+
+from command_support import printed, refused
+from memloc.records import read_json
+
+SMALL = (
+    *("control", "--model=tiny-opt", "--task=tiny-politeness", "--depth=4", "--examples=40"),
+    *("--window=3-4", "--window=4-4", "--method=swapping", "--nulls=none", "--device=cpu"),
+    *("--set=control.auxiliary_examples=10", "--set=control.tries=1", "--set=control.epochs=2"),
+)
+EASY = (
+    *("--set=control.accuracy_above=0.1", "--set=verdict.noisy_at_least=0.01"),
+    *("--set=finetune.near_ceiling=0.1", "--set=control.epochs=20"),
+)
+"""With which one memorised label is enough."""
+
+
+@pytest.mark.slow
+def test_control_writes_a_study_and_scores_overlapping_windows(run, tmp_path):
+    shown = run(*SMALL, *EASY, "--seed=3")
+    table = printed(shown)
+    head = table.splitlines()[0].split()
+    assert head == ["method", "accuracy@1", "chance@1", "accuracy@2", "chance@2", *MORE]
+    assert "control: `memloc report control` shows all of it." in table
+    written = (tmp_path / "control" / "study.yaml").read_text(encoding="utf-8")
+    assert "preset: demo" in written
+    assert "control.seed: 3" in written
+    assert "&" not in written  # people read it
+    runs = sorted(tmp_path.rglob("run.json"))
+    assert [path.parent.name for path in runs] == ["window-3-4", "window-4-4"]
+    for path in runs:
+        about = read_json(path.parent / "results" / "swapping" / "about.json")["about"]
+        # The study is there: this is all that is needed to make them again.
+        assert read_json(path)["command"] == about["command"] == "memloc run control"
+
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
+    again = json.loads(printed(run(*SMALL, *EASY, "--seed=3", "--json")))
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert [(row["first"], row["last"]) for row in again["plants"]] == [(3, 4), (4, 4)]
+    assert {row["seed"] for row in again["plants"]} == {3}
+    assert [row["k"] for row in again["method"]] == [1, 2]
+
+    # Comments in the file are the reader's; other settings are another study.
+    (tmp_path / "control" / "study.yaml").write_text(f"# mine\n{written}", encoding="utf-8")
+    printed(run(*SMALL, *EASY, "--seed=3"))
+    assert "describes another study: choose another folder" in refused(run(*SMALL, *EASY))
+
+
+MORE = ("mrr", "auroc", "plants")
+
+
+@pytest.mark.slow
+def test_where_no_plant_memorised_the_reasons_are_told_and_the_code_is_1(run):
+    shown = run(*SMALL)
+    assert shown.exit_code == 1
+    lines = shown.stdout.splitlines()
+    assert len([line for line in lines if line.startswith("NOT USED: tiny-opt on tiny-pol")]) == 2
+    assert "No plant can be used, so nothing can be said about the methods." in lines
+    assert "accuracy@" not in shown.stdout
+    record = run(*SMALL, "--json")
+    assert record.exit_code == 1
+    assert [row["used"] for row in json.loads(record.stdout)["plants"]] == [False, False]
+
+
+@pytest.mark.slow
+def test_plants_that_failed_say_why(run, tmp_path):
+    (tmp_path / "control").mkdir()
+    (tmp_path / "control" / "control").write_text("in the way", encoding="utf-8")
+    shown = run(*SMALL)
+    assert shown.exit_code == 1
+    for window in ("3-4", "4-4"):
+        failed = f"FAILED plant/tiny-politeness/tiny-opt-depth-4/seed-1/{window}: Cannot write "
+        assert any(line.startswith(failed) for line in shown.stderr.splitlines())
+    assert "`memloc run control --retry` tries again." in shown.stderr
+    assert "Traceback" not in shown.stderr

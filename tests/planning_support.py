@@ -1,0 +1,36 @@
+"""Plans of the micro study, and what is stale in them after a change."""
+
+from memloc.study.config import read_study
+from memloc.study.planning import make_plan
+from memloc.study.records import Store
+
+RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
+"""The micro study's run."""
+
+
+def plan_of(folder):
+    return make_plan(read_study(folder))
+
+
+def finish_all(plan):
+    """As if everything had been done: records, and files that are there."""
+    store = Store(plan.file.folder)
+    for step in plan.steps.values():
+        store.begin(step, plan.identities[step.name], "token")
+        for path in step.outputs:
+            (store.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (store.folder / path).touch()
+        facts = {"seconds": 1.0, "peak_mb": 1.0}
+        store.finish(step, plan.identities[step.name], facts)
+    return store
+
+
+def not_done(store, plan):
+    """How the steps stand that are not done."""
+    return {name: state for name, state in store.states(plan).items() if state.name != "done"}
+
+
+def stale_after(micro, changes):
+    """The steps that are not done after the text of a finished study was changed."""
+    store = finish_all(plan_of(micro()))
+    return not_done(store, plan_of(micro(changes=changes)))

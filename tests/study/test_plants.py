@@ -1,0 +1,123 @@
+"""Plants are made and tried again; small models, real trainings."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from memloc.study import actions as plants
+from memloc.study.actions import make_null, make_plant
+from memloc.training.planting import Plant
+from memloc.training.recipe import Recipe
+from tasks_support import fast_protocol, make_task
+
+CHANGES = {
+    "finetune__epochs": 20,
+    "finetune__batch_size": 8,
+    "control__auxiliary_learning_rate": 1e-3,
+    "finetune__near_ceiling": 0.9,
+    "verdict__noisy_at_least": 0.8,
+    "control__accuracy_above": 0.9,
+}
+OTHER = make_task(24, 2, "other")
+ALL = ("memorised", "final", "reference", "frozen")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return str(tiny_model("opt", depth=3))
+
+
+@pytest.fixture
+def recipe(model):
+    return Recipe(model, make_task(96), 1, fast_protocol(**CHANGES), device="cpu")
+
+
+@pytest.fixture
+def plant():
+    return Plant(range(1, 2), OTHER)
+
+
+def weights_of(run, name):
+    return [p.detach().clone() for p in run.load(name).model.parameters()]
+
+
+def rates(made):
+    return [attempt.learning_rate for attempt in made.run.record.attempts]
+
+
+def test_a_plant_has_all_weights(recipe, plant, tmp_path):
+    made = make_plant(recipe, plant, tmp_path, ALL)
+    assert made.enough
+    assert set(made.run.weights()) == set(ALL)
+    assert rates(made) == [1e-2]
+    # The reference is planted, too: outside the window only the auxiliary task changed it.
+    planted = made.run.record.plant
+    assert (planted.first, planted.last, planted.null) == (2, 2, False)
+
+
+def test_a_plant_that_did_not_memorise_is_tried_again_with_a_higher_rate(recipe, plant, tmp_path):
+    changes = {
+        "finetune.learning_rate": 1e-6,
+        "control.rate_factor": 1e4,
+        "control.tries": 3,
+    }
+    slow = replace(recipe, protocol=recipe.protocol.replace(changes))
+    made = make_plant(slow, plant, tmp_path, ("final",))
+    assert made.enough
+    assert rates(made) == pytest.approx([1e-6, 1e-2])
+    assert made.run.record.attempts[0].training_accuracy <= 0.9
+    assert made.run.settings.finetune.learning_rate == pytest.approx(1e-2)
+    # The same as if the right rate had been there from the start.
+    plain = make_plant(recipe, plant, tmp_path / "plain", ("final",))
+    for a, b in zip(weights_of(made.run, "final"), weights_of(plain.run, "final"), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_tries_end(recipe, plant, tmp_path):
+    changes = {"finetune.learning_rate": 1e-7, "control.tries": 2, "finetune.epochs": 1}
+    made = make_plant(
+        replace(recipe, protocol=recipe.protocol.replace(changes)), plant, tmp_path, ALL
+    )
+    assert not made.enough
+    assert len(rates(made)) == 2
+    assert "reference" not in made.run.weights()  # nothing is trained in vain
+
+
+@pytest.mark.parametrize("moment", ["noted", "forgotten"])
+def test_a_try_that_is_killed_goes_on(recipe, plant, tmp_path, monkeypatch, moment):
+    """Stopped right after a try was noted, or right after its files were removed."""
+    changes = {"finetune.learning_rate": 1e-6, "control.rate_factor": 1e4}
+    slow = replace(recipe, protocol=recipe.protocol.replace(changes))
+    whole = make_plant(slow, plant, tmp_path / "whole", ("final",))
+
+    def stop(*given):
+        real(*given)
+        if moment == "forgotten" and not given[1]:
+            return  # the first call has nothing to forget
+        raise KeyboardInterrupt
+
+    name = "write_json" if moment == "noted" else "_forget"
+    real = getattr(plants, name)
+    monkeypatch.setattr(plants, name, stop)
+    with pytest.raises(KeyboardInterrupt):
+        make_plant(slow, plant, tmp_path / "killed", ("final",))
+    monkeypatch.setattr(plants, name, real)
+    again = make_plant(slow, plant, tmp_path / "killed", ("final",))
+    assert again.run.record.attempts == whole.run.record.attempts
+    for a, b in zip(weights_of(whole.run, "final"), weights_of(again.run, "final"), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_null_shares_the_reference_and_learns_original_labels(recipe, plant, tmp_path):
+    planted = make_plant(recipe, plant, tmp_path / "window", ALL)
+    null = make_null(recipe, planted, tmp_path / "null", ALL)
+    noisy = null.run.noisy
+    assert (noisy.assigned == noisy.original).all()
+    assert (noisy.is_noisy == recipe.noisy.is_noisy).all()
+    same = zip(weights_of(planted.run, "reference"), weights_of(null.run, "reference"), strict=True)
+    assert all(torch.equal(a, b) for a, b in same)
+    # Same labels and start, another order: the null's final weights are not the reference's.
+    pairs = zip(weights_of(null.run, "final"), weights_of(null.run, "reference"), strict=True)
+    assert not all(torch.equal(a, b) for a, b in pairs)
+    assert null.run.is_null
