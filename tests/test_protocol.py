@@ -84,6 +84,8 @@ PAPER = {
     "gradients.interval_groups": 8,
     **{f"probing.{name}": value for name, value in PROBES.items()},
     "probing.class_weights": (0.33, 0.67),
+    "shares.clean_examples": None,
+    "shares.groups": None,
     "centroids.crossing_at": 0.5,
     "centroids.events": "first",
     "centroids.central": 0.75,

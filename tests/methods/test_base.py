@@ -24,7 +24,7 @@ SIZES = Sizes(examples=100, noisy=15, depth=12, update=1e-2, predict=1e-3, probe
 
 
 def test_memloc_s_own_methods_are_registered():
-    assert tuple(methods())[:7] == (*LOCALISERS, *ANALYSES)
+    assert tuple(methods())[:8] == (*LOCALISERS, "shares", *ANALYSES)
     assert method_names("localiser") == LOCALISERS
     assert method_names("analysis") == ANALYSES
 
@@ -50,6 +50,7 @@ def test_the_weights_that_methods_need():
         "retraining": (("final", "pretrained"), ()),
         "gradients": (("memorised", "frozen"), ()),
         "probing": (("final", "frozen"), ()),
+        "shares": (("final", "reference"), ()),
         "centroids": (("final",), ("reference",)),
         "label_probes": (("final",), ()),
         "generalisation": (("final", "pretrained"), ()),
@@ -211,7 +212,7 @@ def installed(forgotten, tmp_path, monkeypatch):
 
 
 def test_an_installed_method_is_found_by_its_name(installed):
-    assert tuple(methods()) == (*LOCALISERS, *ANALYSES, "distance", "counts")
+    assert tuple(methods()) == (*LOCALISERS, "shares", *ANALYSES, "distance", "counts")
     assert find_method("distance").kind == "localiser"
     assert find_method("counts", "analysis").needs == ("final",)
     # Where none is named, memloc's own run.

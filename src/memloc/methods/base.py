@@ -48,6 +48,8 @@ class Method(Settings, ABC):
     """A localiser weighs layers (`LayerScores`); an analysis leaves other tables (`Result`)."""
     needs: ClassVar[tuple[str, ...]]
     """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
+    asked: ClassVar[bool] = False
+    """Whether it runs only where it is named, because it takes long."""
     uses: ClassVar[tuple[str, ...]] = ()
     """Weights that it takes as well where they are there."""
 
@@ -71,7 +73,8 @@ def methods() -> dict[str, type[Method]]:
 
 def method_names(kind: Kind) -> tuple[str, ...]:
     """memloc's own methods of a kind: those that run where none is named."""
-    return tuple(name for name, method in _ours().items() if method.kind == kind)
+    found = _ours().items()
+    return tuple(name for name, method in found if method.kind == kind and not method.asked)
 
 
 def by_reference() -> set[str]:
@@ -101,10 +104,11 @@ def _ours() -> dict[str, type[Method]]:
     from memloc.methods.label_probes import LabelProbes
     from memloc.methods.probing import Probing
     from memloc.methods.retraining import Retraining
+    from memloc.methods.shares import Shares
     from memloc.methods.swapping import Swapping
 
     kinds: tuple[type[Method], ...] = (
-        *(Swapping, Retraining, Gradients, Probing),
+        *(Swapping, Retraining, Gradients, Probing, Shares),
         *(Centroids, LabelProbes, Generalisation),
     )
     return {kind.name: kind for kind in kinds}
