@@ -28,6 +28,7 @@ KINDS = {
     "command lines": Kind(command_cases, 100, 2500),
     "result files": Kind(cases_of("results"), 40, 1500),
     "run folders": Kind(cases_of("run"), 25, 600),
+    "adopted runs": Kind(cases_of("adopted"), 20, 500),
     "half-done trainings": Kind(cases_of("training"), 10, 200),
     "checkpoints": Kind(cases_of("checkpoint"), 40, 800),
     "half-done studies": Kind(cases_of("study"), 50, 1000),
