@@ -4,6 +4,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -31,7 +32,7 @@ def measured_at_once() -> Iterator[None]:
         return subprocess.CompletedProcess(command, 0, "", "")
 
     with (
-        mock.patch("memloc.study.estimate.subprocess.run", measure),
+        mock.patch("memloc.study.estimate.subprocess", SimpleNamespace(run=measure)),
         mock.patch("memloc.study.calibrate.speed", lambda *_: SPEED),
     ):
         yield

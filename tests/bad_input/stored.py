@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -147,7 +148,7 @@ SETTINGS = {
 @cache
 def undamaged(what: str, words: tuple[str, ...], material: Material) -> Any:
     """What the command says of the whole folder."""
-    setting, place = SETTINGS[what], material.home / "whole"
+    setting, place = SETTINGS[what], material.home / f"whole-{os.getpid()}"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     folder = setting.copy(material, place)
