@@ -26,7 +26,7 @@ RESULTS = Path(__file__).with_suffix(".json")
 TESTS = Path(__file__).parents[1] / "tests"
 STUCK = 300
 """Seconds after which even code that cannot be interrupted is given up."""
-BATCH = 200
+BATCH = 400
 """Cases of a process."""
 
 
@@ -86,15 +86,17 @@ def _try_all(wanted: dict[str, int], jobs: int, *, keep: bool) -> dict[str, Trie
         home = Path(place) / "material"
         importlib.import_module("bad_input.material").make_material(home)
         in_turn = sorted(batches, key=lambda batch: batch[1])
-        for name, row in pool.map(lambda batch: (batch[0], _try_batch(*batch, home)), in_turn):
+        rows = pool.map(lambda batch: _try_batch(batch, home), in_turn)
+        for (name, *_), row in zip(in_turn, rows, strict=True):
             found[name].add(row)
             if keep:
                 _keep(found)
     return found
 
 
-def _try_batch(name: str, seed: int, cases: int, home: Path) -> Tried:
+def _try_batch(batch: tuple[str, int, int], home: Path) -> Tried:
     """In a process of its own; one that ends without an answer is a failure."""
+    name, seed, cases = batch
     command = [sys.executable, "-m", "benchmarks.bad_input", name]
     done = subprocess.run(
         [*command, "--batch", str(seed), str(cases), str(home)],

@@ -49,7 +49,19 @@ FLAGS = {
     *("--json", "--force", "--steps", "--retry", "--remote-code", "--any-format"),
     "--train-missing",
 }
-PLACES = ("MODEL", "RUN", "MINE.csv", "ADOPTED", "PLANNED", "EMPTY", "BROKEN", "FINAL", "nowhere", ".", "")
+PLACES = (
+    "MODEL",
+    "RUN",
+    "MINE.csv",
+    "ADOPTED",
+    "PLANNED",
+    "EMPTY",
+    "BROKEN",
+    "FINAL",
+    "nowhere",
+    ".",
+    "",
+)
 WORDS = (
     *("tiny-topics", "tiny-opd", "demo", "paper", "reference", "small", "swapping", "centroids"),
     *("mcog", "layers", "csv", "svg", "nlu", "topic", "final", "frozen", "review", "stars"),

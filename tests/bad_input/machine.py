@@ -33,6 +33,6 @@ def measured_at_once() -> Iterator[None]:
 
     with (
         mock.patch("memloc.study.estimate.subprocess", SimpleNamespace(run=measure)),
-        mock.patch("memloc.study.calibrate.speed", lambda *_: SPEED),
+        mock.patch("memloc.study.calibrate.speed", return_value=SPEED),
     ):
         yield

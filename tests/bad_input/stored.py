@@ -14,7 +14,7 @@ import pandas as pd
 from hypothesis import strategies as st
 
 from bad_input.calling import Answer, Wrong, call
-from bad_input.damage import Bytes, Columns, Gone, Json, damage_of
+from bad_input.damage import Bytes, Gone, Json, damage_of
 from bad_input.material import COLUMNS, LENIENT, LONG, Material
 
 TABLES = ("runs", "mcog", "control", "plants", "events", "tasks")
@@ -59,8 +59,6 @@ def may_differ(damage: Any, file: str, before: bytes) -> bool:
     """Whether a whole file of other content can be the result: nobody can know that it is wrong."""
     if isinstance(damage, Gone):
         return True  # as if it had not been made yet
-    if isinstance(damage, Columns):
-        return not damage.sealed
     if isinstance(damage, Bytes) and damage.how in {"flip", "zeros", "inserted", "swapped"}:
         return not file.endswith(".parquet")  # those have checksums and say what they are
     if isinstance(damage, Json):
