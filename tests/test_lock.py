@@ -1,6 +1,7 @@
 """One process at a time in a study and in a run; a dead process keeps nothing."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -170,3 +171,15 @@ for _ in range(15):
         _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"beat": "x"}, {"beat": [1]}, {"pid": None}, {"pid": [], "host": None}, {"pid": 2**70}],
+)
+@pytest.mark.parametrize("host", ["here", "elsewhere"])
+def test_a_damaged_record_of_a_process_is_nobody(tmp_path, damage, host):
+    name = socket.gethostname() if host == "here" else host
+    about = {"pid": os.getpid(), "host": name, "beat": 0.0}
+    write_json(tmp_path / "running.json", {**about, **damage})
+    assert who_runs(tmp_path, RUN) is None

@@ -1,5 +1,6 @@
 """How the command line prints: tables for people, JSON for machines, one line for an error."""
 
+import errno
 import json
 import math
 import signal
@@ -48,6 +49,16 @@ class Commands(TyperGroup):
         except MemlocError as error:
             # One line even where a name or value in it has several.
             typer.echo(f"memloc: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(1) from None
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            name = str(error.filename)
+            typer.echo(
+                f"memloc: {name[:60]!r}... has {len(name)} characters, too many for the name of a "
+                "file: check what the command was given.",
+                err=True,
+            )
             raise typer.Exit(1) from None
         except KeyboardInterrupt as stop:
             typer.echo(

@@ -160,8 +160,8 @@ def who_runs(folder: Path, kind: Kind) -> dict[str, Any] | None:
     """What the process that has a folder's lock says of itself, if it is alive."""
     try:
         about = read_json(_record(Path(folder) / kind.place))
-        host, pid, beat = (about[name] for name in ("host", "pid", "beat"))
-    except (StoreError, KeyError):
+        host, pid, beat = str(about["host"]), int(about["pid"]), float(about["beat"])
+    except (StoreError, KeyError, TypeError, ValueError, OverflowError):  # damaged
         return None
     if host == socket.gethostname():
         return about if _is_alive(pid) else None
@@ -179,7 +179,7 @@ def _file(path: Path) -> Path:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True

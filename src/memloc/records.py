@@ -171,7 +171,7 @@ def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        check_seal(path)
+        is_sealed = check_seal(path)
         arrow = pq.read_table(path)
         note = (arrow.schema.metadata or {}).get(b"memloc")
         table, record = arrow.to_pandas(), json.loads(note or b"null")
@@ -183,21 +183,28 @@ def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
         raise StoreError(f"{path} is not Parquet ({reason}); delete it and run again.") from error
     if note is None:
         raise StoreError(f"{path} was not written by memloc: it says nothing about its origin.")
-    return table, _checked(path, record)
+    about = _checked(path, record)
+    if not is_sealed:
+        raise StoreError(
+            f"{path} has no checksum, so it was changed by another program; delete it and run "
+            "again."
+        )
+    return table, about
 
 
-def check_seal(path: Path) -> None:
-    """Refuse a table that is not as it was written; other programs' tables have no seal."""
+def check_seal(path: Path) -> bool:
+    """Refuse a table that is not as it was written; whether it has a seal, as memloc's have."""
     raw = path.read_bytes()
     place = raw.rfind(_SEAL) + len(_SEAL)
     if place < len(_SEAL):
-        return
+        return False
     blank = raw[:place] + _NO_SEAL.encode() + raw[place + len(_NO_SEAL) :]
     if _sealed(blank, zlib.crc32(blank)) != raw:
         raise StoreError(
             f"{path} is not as memloc wrote it (its checksum differs), so it is damaged or was "
             "changed by another program; delete it and run again."
         )
+    return True
 
 
 def _sealed(raw: bytes, checksum: int) -> bytes:
@@ -231,7 +238,8 @@ def read_columns(
     import pyarrow.parquet as pq
 
     try:
-        check_seal(path)
+        if not check_seal(path):
+            raise ValueError("it has no checksum")
         # Most files are small, and threads take longer to start than to read one.
         return pq.read_table(path, columns=columns, filters=filters, use_threads=False)
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):

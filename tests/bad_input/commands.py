@@ -22,14 +22,16 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "protocol": ("--diff", "--json"),
     "train": (
         *("--seed", "--out", "--weights", "--preset", "--set", "--examples", "--data-folder"),
-        *("--data", "--text", "--pair", "--label", "--original", "--held-out", "--depth"),
-        *("--device", "--remote-code", "--any-format", "--json"),
+        *("--data", "--text", "--pair", "--label", "--original", "--flag", "--flip", "--held-out"),
+        *("--depth", "--device", "--remote-code", "--any-format", "--json"),
     ),
-    "localise": (
+    "adopt": (
         *("--final", "--reference", "--pretrained", "--memorised", "--frozen", "--data", "--text"),
-        *("--pair", "--label", "--noisy", "--out", "--force", "--device", "--json"),
+        *("--pair", "--label", "--original", "--flag", "--held-out", "--seed", "--train-missing"),
+        *("--preset", "--set", "--device", "--json"),
     ),
-    "analyse": ("--window", "--set", "--force", "--device", "--json"),
+    "localise": ("--set", "--force", "--device", "--json"),
+    "analyse": ("--set", "--force", "--device", "--json"),
     "control": (
         *("--model", "--task", "--window", "--every", "--method", "--nulls", "--out", "--seed"),
         *("--preset", "--set", "--examples", "--data-folder", "--depth", "--device", "--json"),
@@ -43,8 +45,23 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "status": ("--json",),
     "logs": (),
 }
-FLAGS = {"--json", "--force", "--steps", "--retry", "--remote-code", "--any-format"}
-PLACES = ("MODEL", "RUN", "MINE.csv", "PLANNED", "EMPTY", "BROKEN", "FINAL", "nowhere", ".", "")
+FLAGS = {
+    *("--json", "--force", "--steps", "--retry", "--remote-code", "--any-format"),
+    "--train-missing",
+}
+PLACES = (
+    "MODEL",
+    "RUN",
+    "MINE.csv",
+    "ADOPTED",
+    "PLANNED",
+    "EMPTY",
+    "BROKEN",
+    "FINAL",
+    "nowhere",
+    ".",
+    "",
+)
 WORDS = (
     *("tiny-topics", "tiny-opd", "demo", "paper", "reference", "small", "swapping", "centroids"),
     *("mcog", "layers", "csv", "svg", "nlu", "topic", "final", "frozen", "review", "stars"),
@@ -68,7 +85,7 @@ WORDS = (
     *("finetune.epochs=", "finetune.epochs", "noise.rate=2", "=", "a=b=c", "x=[", "x={a: *b}"),
     *(
         "finetune.epochs=2020-13-45",
-        "probes.epochs=!!int x",
+        "probing.epochs=!!int x",
         "noise.seed=" + "9" * 5000,
         "preset=x",
     ),
@@ -89,7 +106,7 @@ WORDS = (
     ),
     *("\U0001f600", "x" * 3000, "$HOME", "report", "..", "con", "a b", "%s", "{}", "{0}", "\\"),
 )
-LONG = {"train", "control", "run", "localise", "analyse"}
+LONG = {"train", "adopt", "control", "run", "localise", "analyse"}
 """Commands whose work takes long; here they only ever get what they must refuse."""
 
 
@@ -106,6 +123,7 @@ class CommandCase:
         known = {
             "MODEL": material.model,
             "RUN": material.run,
+            "ADOPTED": material.adopted,
             "MINE.csv": material.data,
             "PLANNED": material.planned,
             "FINAL": material.run / "checkpoints" / "final",
@@ -146,10 +164,12 @@ def _words(draw: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
+TPU = ("--device", "tpu")
 REFUSED: dict[str, list[tuple[str, ...]]] = {
     "train": [("--preset", "papr"), ("--set", "no.such=1"), ("--data", "nowhere.csv")],
-    "localise": [("--final", "EMPTY"), ("--device", "tpu")],
-    "analyse": [("--set", "finetune.epochs=3"), ("--window", "x"), ("--device", "tpu")],
+    "adopt": [("--final", "EMPTY"), ("--preset", "papr"), TPU],
+    "localise": [("--set", "finetune.epochs=3"), ("--set", "no.such=1"), TPU],
+    "analyse": [("--set", "finetune.epochs=3"), ("--set", "centroids.windows=[6-3]"), TPU],
     "control": [("--preset", "dem"), ("--task", "tiny-topics"), ("--nulls", "some")],
     "run": [("--on", "moon"), ("--only", "no such step"), ("--jobs", "99999")],
 }

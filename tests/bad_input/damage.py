@@ -113,7 +113,7 @@ class Columns:
     how: str
     at: int
     sealed: bool
-    """Whether the checksum is kept; files of older versions have none."""
+    """Whether the checksum is kept, which does not fit any more."""
     note: Json | None = None
 
     def apply(self, path: Path, others: list[Path]) -> None:

@@ -4,22 +4,23 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from memloc.experiment.estimate import CALIBRATION, machine
-
+from memloc import paths
 from memloc.records import write_json
+from memloc.study.estimate import machine
 
 WIDTHS, DEPTHS = (16, 64, 768, 1024, 2048), 32
+SPEED = {"update": 0.06, "predict": 0.001, "probe_epoch": 0.001, "batch": 16, "length": 9}
 
 
 def write_calibration(folder: Path) -> None:
     """As if this machine had been measured for models of many sizes."""
-    speed = {"update": 0.06, "predict": 0.001, "probe_epoch": 0.001, "batch": 16}
-    speeds = {f"{depth}x{width}": speed for depth in range(1, DEPTHS + 1) for width in WIDTHS}
+    speeds = {f"{depth}x{width}": SPEED for depth in range(1, DEPTHS + 1) for width in WIDTHS}
     known = {"machine": machine(), "tokens": {}, "length": 9, "speeds": speeds}
-    write_json(folder / CALIBRATION, {**known, "seconds": 1.0, "start": 5.0})
+    write_json(folder / paths.CALIBRATION, {**known, "seconds": 1.0, "start": 5.0})
 
 
 @contextmanager
@@ -30,5 +31,8 @@ def measured_at_once() -> Iterator[None]:
         write_calibration(Path(command[-2]))
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    with mock.patch("memloc.experiment.estimate.subprocess.run", measure):
+    with (
+        mock.patch("memloc.study.estimate.subprocess", SimpleNamespace(run=measure)),
+        mock.patch("memloc.study.calibrate.speed", return_value=SPEED),
+    ):
         yield

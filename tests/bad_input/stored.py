@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ import pandas as pd
 from hypothesis import strategies as st
 
 from bad_input.calling import Answer, Wrong, call
-from bad_input.damage import Bytes, Columns, Gone, Json, damage_of
-from bad_input.material import COLUMNS, LONG, Material
+from bad_input.damage import Bytes, Gone, Json, damage_of
+from bad_input.material import COLUMNS, LENIENT, LONG, Material
 
 TABLES = ("runs", "mcog", "control", "plants", "events", "tasks")
 
@@ -58,8 +59,6 @@ def may_differ(damage: Any, file: str, before: bytes) -> bool:
     """Whether a whole file of other content can be the result: nobody can know that it is wrong."""
     if isinstance(damage, Gone):
         return True  # as if it had not been made yet
-    if isinstance(damage, Columns):
-        return not damage.sealed
     if isinstance(damage, Bytes) and damage.how in {"flip", "zeros", "inserted", "swapped"}:
         return not file.endswith(".parquet")  # those have checksums and say what they are
     if isinstance(damage, Json):
@@ -95,14 +94,16 @@ def _sizes(answer: Answer, folder: Path) -> Any:
     return {name: said[name] for name in ("architecture", "depth", "width", "parameters")}
 
 
-def _scores(answer: Answer, folder: Path) -> Any:
-    """Weights of layers, however they came about."""
+def _look(words: tuple[str, ...], material: Material, folder: Path) -> list[object]:
+    return [words[0], folder, *words[1:], LENIENT, "--json"]
+
+
+def _found(answer: Answer, folder: Path) -> Any:
+    """Weights of layers, or an analysis's tables, however they came about."""
     said = json.loads(answer.stdout)
+    if "analyses" in said:
+        return {name: row["tables"] for name, row in said["analyses"].items()}
     return {name: (row["weights"], row["mcog"]) for name, row in said["methods"].items()}
-
-
-def _tables_of(answer: Answer, folder: Path) -> Any:
-    return {name: row["tables"] for name, row in json.loads(answer.stdout)["analyses"].items()}
 
 
 def _trained(answer: Answer, folder: Path) -> Any:
@@ -119,13 +120,8 @@ SETTINGS = {
         lambda words, _, folder: ["tables", folder, *words],
         _written,
     ),
-    "run": Setting(
-        lambda material: material.run,
-        lambda words, _, folder: [words[0], folder, *words[1:], "--json"],
-        lambda answer, folder: (_scores if "methods" in answer.stdout else _tables_of)(
-            answer, folder
-        ),
-    ),
+    "run": Setting(lambda material: material.run, _look, _found),
+    "adopted": Setting(lambda material: material.adopted, _look, _found),
     "training": Setting(
         lambda material: material.begun,
         lambda words, material, folder: [
@@ -150,7 +146,7 @@ SETTINGS = {
 @cache
 def undamaged(what: str, words: tuple[str, ...], material: Material) -> Any:
     """What the command says of the whole folder."""
-    setting, place = SETTINGS[what], material.home / "whole"
+    setting, place = SETTINGS[what], material.home / f"whole-{os.getpid()}"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     folder = setting.copy(material, place)
@@ -163,20 +159,35 @@ RUN = ("run.json", "labels.parquet", "training.parquet")
 CHECKPOINT = (
     *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "memloc.json"),
 )
-SCORES = tuple(f"localise/{m}.parquet" for m in ("swapping", "retraining", "gradients", "probing"))
-FOUND = tuple(f"analyse/{a}.parquet" for a in ("centroids", "label_probes", "generalisation"))
-PLANTED = tuple(
-    f"control/{name}.parquet"
-    for name in ("layers", "scores", "nulls", "post_processing", "gradients", "plants")
+SWAPPING = ("layers.parquet", "mcog.parquet", "windows.parquet", "outcomes.parquet", "about.json")
+CENTROIDS = ("layers.parquet", "events.parquet", "about.json")
+SCORES = (
+    *(f"results/{m}/{file}" for m in ("swapping", "retraining") for file in SWAPPING),
+    *(f"results/gradients/{file}" for file in ("gradients.parquet", "mcog.parquet", "about.json")),
+    *(f"results/probing/{file}" for file in ("noise_probes.parquet", "about.json")),
+)
+FOUND = (
+    *(f"results/{a}/{file}" for a in ("centroids", "label_probes") for file in CENTROIDS),
+    *(f"results/generalisation/{file}" for file in ("summary.parquet", "examples.parquet")),
 )
 HOME = "tiny-topic/tiny-opt/seed-1"
+PLANTED = tuple(
+    f"control/{HOME}/{kind}-1-2/{file}"
+    for kind in ("window", "null")
+    for file in ("run.json", "labels.parquet", *SCORES)
+)
+LOOKED = (
+    *(f"results/swapping/{file}" for file in SWAPPING),
+    *(f"results/centroids/{file}" for file in CENTROIDS),
+)
 BEGUN = "mine/model/seed-1"
 FILES: dict[str, tuple[str, ...]] = {
     "results": (*(f"{HOME}/{name}" for name in (*RUN, *RUN, *SCORES, *FOUND)), *PLANTED),
     "run": (
-        *(*RUN, *RUN, "localise/swapping.parquet", "analyse/centroids.parquet"),
+        *(*RUN, *RUN, *LOOKED),
         *(f"checkpoints/{w}/{f}" for w in ("final", "reference") for f in CHECKPOINT),
     ),
+    "adopted": (*["run.json"] * 6, "labels.parquet", *LOOKED),
     "training": (
         *(f"{BEGUN}/{name}" for name in ("run.json", "labels.parquet")),
         *[f"{BEGUN}/checkpoints/frozen.state"] * 2,
@@ -188,9 +199,11 @@ FILES: dict[str, tuple[str, ...]] = {
         "steps/localise/tiny-topic/tiny-opt/seed-1/swapping.json",
     ),
 }
+LOOKS = [("localise", "swapping"), ("localise", "swapping"), ("analyse", "centroids")]
 WORDS: dict[str, list[tuple[str, ...]]] = {
     "results": [("--only", name) for name in TABLES],
-    "run": [("localise", "swapping"), ("localise", "swapping"), ("analyse", "centroids")],
+    "run": LOOKS,
+    "adopted": LOOKS,
     "training": [()],
     "checkpoint": [(), ("--depth", "1")],
     "study": [

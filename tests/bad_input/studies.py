@@ -1,28 +1,34 @@
 """Study files as people might write or damage them."""
 
 import itertools
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from hypothesis import strategies as st
-from memloc.config import read_study
-from memloc.experiment.study import open_plan
 
 from bad_input.calling import Wrong, call, limited
 from bad_input.damage import some_bytes, weighted
 from bad_input.machine import write_calibration
 from bad_input.material import Material
+from memloc.study.config import read_study
+from memloc.study.manage import open_plan
 
+MINE = "file: mine.csv, text: review, label: stars, original: before"
+FLIPPED = "{mine: {file: mine.csv, text: review, label: stars, flip: 0.2}}"
+OTHER_RATE = "[{seeds: [2], overrides: {finetune.learning_rate: 1.0e-3}}]"
 FIELDS: dict[str, list[str]] = {
     "preset": ["paper", "reference", "demo"],
     "models": ["[tiny-opt]", "[tiny-bert, tiny-opt]", "[../model]", "[facebook/opt-125m]"],
-    "tasks": ["[tiny-topic]", "[tiny-topic, rte]", "[tiny-sentiment]", "[tiny-topic-binary]"],
+    "tasks": ["[tiny-topic]", "[tiny-topic, rte]", "[tiny-sentiment]", "[mine]"],
     "seeds": ["[1]", "[1, 2, 3]", "[7]"],
     "methods": ["[]", "[swapping]", "[gradients, probing]"],
-    "analyses": ["[]", "[centroids]", "[label-probes, generalisation]"],
-    "also": ["[]", "[{seeds: [2]}]", "[{models: [tiny-bert], methods: []}]"],
+    "analyses": ["[]", "[centroids]", "[label_probes, generalisation]"],
+    "data": [f"{{mine: {{{MINE}}}}}", f"{{mine: {{{MINE}, held_out: mine.csv}}}}", FLIPPED, "{}"],
+    "runs": ["[]", "[adopted]", "[./adopted]"],
+    "also": ["[]", "[{seeds: [2]}]", "[{models: [tiny-bert], methods: []}]", OTHER_RATE],
     "control": ["null", "{}", "{windows: [6-7], nulls: none}", "{every: [2], tasks: [tiny-topic]}"],
     "overrides": ["{}", "{finetune.epochs: 3}", "{noise.rate: 0.2}", "{finetune.clip: 1e-2}"],
     "report": ["true", "false", "yes", "off"],
@@ -43,8 +49,13 @@ ODD = (
     *("[0-0]", "[99-100]", "[-2]", "[6-7, 6-8]", "[null]", "[[]]", "'\\u0000'", '"\\x00"', "@"),
     *("`", "|", ">-", "[", "{", "'", '"', "- a", "\t", "[a,,b]", "{finetune.epoch: 3}", "%"),
     *("{finetune.epochs: true}", "{finetune.epochs: 1e99}", "{finetune: {epochs: 3}}", "{1: 2}"),
-    *("{preset: demo}", "{noise.rate: .nan}", "{finetune.seeds: []}", "{null: 1}", "{a: &b 1}"),
+    *("{preset: demo}", "{noise.rate: .nan}", "{control.ks: []}", "{null: 1}", "{a: &b 1}"),
     *("[" * 900, "{a: " * 900, "[../..]", "['']", "[' ']", "[/]", "[~]", "[a/b/c]", "['*']"),
+    *("{mine: {}}", "{mine: mine.csv}", "{rte: {file: mine.csv, flip: 0.1}}", "{mine: {flip: 2}}"),
+    *("{mine: {file: nowhere.csv, flip: 0.1}}", "{../mine: {file: mine.csv, flip: 0.1}}"),
+    *("{mine: {file: mine.csv, flip: .nan}}", "{mine: {file: ., flip: 0.1}}", "[.]", "[nowhere]"),
+    *("{mine: {file: mine.csv, label: review, flip: 0.1}}", "[{overrides: {verdict: 1}}]"),
+    *("[{overrides: {control.seed: 3}}]", "[{overrides: {preset: demo}}]", "[../model/adopted]"),
     "[" + ", ".join(map(str, range(3000))) + "]",
 )
 BOMB = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
@@ -70,6 +81,9 @@ class StudyCase:
         folder = place / "study"
         folder.mkdir()
         (place / "model").symlink_to(material.model)
+        shutil.copy(material.data, folder / "mine.csv")
+        if "adopted" in self.text:
+            shutil.copytree(material.adopted, folder / "adopted")
         path = folder / "study.yaml"
         path.write_bytes(self.text.encode(self.encoding, "surrogatepass"))
         if self.damage is not None:
@@ -100,10 +114,15 @@ def check_true(folder: Path, path: Path) -> None:
 
 
 def expected_runs(plain: dict[str, Any]) -> set[tuple[Any, ...]]:
-    """Every model, task and seed of the main part and of further ones."""
-    main = {"seeds": [1], **plain}
+    """Every model, task and seed of the main part and of further ones.
+
+    Where something else is asked for, runs in which nothing is looked for are not made.
+    """
+    main = {"models": [], "tasks": [], "seeds": [1], "methods": "all", "analyses": "all", **plain}
     keys = ("models", "tasks", "seeds")
     blocks = [main, *(main | {k: v for k, v in b.items() if v is not None} for b in _also(plain))]
+    if plain.get("control") is not None or plain.get("runs"):
+        blocks = [block for block in blocks if block["methods"] or block["analyses"]]
     # A seed that is written as a text is the number.
     return {(m, t, int(s)) for b in blocks for m, t, s in itertools.product(*(b[k] for k in keys))}
 

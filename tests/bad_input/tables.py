@@ -21,6 +21,8 @@ LABELS: tuple[tuple[Any, ...], ...] = (
     *(("good", "bad"), (0, 1), ("0", "1"), (0, 1, 2), ("a", "b", "c"), (True, False)),
     *(("yes", "no"), ("true", "false"), ("1", "01"), ("NA", "null"), ("a", "A"), (-1, 1)),
 )
+KNOWN = (("good", "bad"), ("good", "bad"), (0, 1), ("0", "1"))
+"""Those of the checkpoint, by name and by number."""
 ODD_VALUES: list[Any] = [
     *(None, "", " ", "\n", "a\nb", '"', "a,b", "a;b", "x\ty", "\x00", "NA", "nan", "None", "'"),
     *("\u2028", "\ufeff", "e\u0301", "\U0001f600", "=1+1", "a" * 3000, 3, 2.5, float("nan"), True),
@@ -40,8 +42,6 @@ class Own:
     encoding: str = "utf-8"
     flags: tuple[Any, Any] | None = None
     """Instead of original labels: what stands for clean and for noisy."""
-    more: str | None = None
-    """The name of one more column, which may be there already; a JSON object has it once."""
     damage: Any = None
 
     @property
@@ -53,10 +53,7 @@ class Own:
         path = folder / f"mine{self.suffix}"
         last = [self._third(row) for row in self.rows]
         rows = [(*row[:2], third) for row, third in zip(self.rows, last, strict=True)]
-        header: tuple[str, ...] = self.header
-        if self.more is not None and ".json" not in self.suffix:
-            header, rows = (*header, self.more), [(*row, "x") for row in rows]
-        path.write_bytes(self._bytes(header, rows))
+        path.write_bytes(self._bytes(rows))
         if self.damage is not None:
             self.damage.apply(path, [])
         return path
@@ -65,25 +62,24 @@ class Own:
         """Text, assigned and original label of every row, as the columns are called in the file."""
         named = ("--text", "--label", "--original")
         names = [columns.get(n, columns["--label"]) for n in named]
-        there = (*self.header, self.more)
-        if any(there.count(name) > 1 for name in names) and ".json" not in self.suffix:
-            raise Wrong(f"two columns of {there} have one name, and one of them was read")
+        if any(self.header.count(name) > 1 for name in names) and ".json" not in self.suffix:
+            raise Wrong(f"two columns of {self.header} have one name, and one of them was read")
         places = [len(self.header) - 1 - self.header[::-1].index(name) for name in names]
         return [tuple(str(row[i]) for i in places) for row in self.rows]  # type: ignore[misc]
 
     def _third(self, row: tuple[Any, Any, Any]) -> Any:
         return row[2] if self.flags is None else self.flags[str(row[1]) != str(row[2])]
 
-    def _bytes(self, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> bytes:
+    def _bytes(self, rows: list[tuple[Any, Any, Any]]) -> bytes:
         if self.suffix == ".parquet":
-            return _parquet(header, rows)
+            return _parquet(self.header, rows)
         if self.suffix.startswith(".jsonl"):
-            lines = [json.dumps(dict(zip(header, row, strict=True))) for row in rows]
+            lines = [json.dumps(dict(zip(self.header, row, strict=True))) for row in rows]
             text = "".join(f"{line}\n" for line in lines)
         else:
             usual = "\t" if self.suffix.startswith(".tsv") else ","
             file = io.StringIO(newline="")
-            csv.writer(file, delimiter=self.separator or usual).writerows([header, *rows])
+            csv.writer(file, delimiter=self.separator or usual).writerows([self.header, *rows])
             text = file.getvalue()
         raw = text.encode(self.encoding, "replace")
         return gzip.compress(raw) if self.suffix.endswith(".gz") else raw
@@ -93,7 +89,7 @@ def _parquet(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in header]
+    columns = [list(values) for values in zip(*rows, strict=True)] or [[], [], []]
     try:
         arrays = [pa.array(values) for values in columns]
     except (pa.ArrowException, OverflowError):  # mixed types cannot be one column
@@ -105,7 +101,7 @@ def _parquet(header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> bytes:
 
 @dataclass(frozen=True)
 class DataCase:
-    """A file given to `memloc train` or `memloc localise`."""
+    """A file given to `memloc train` or `memloc adopt`."""
 
     own: Own
     command: str
@@ -116,7 +112,7 @@ class DataCase:
         path = self.own.write(place)
         if self.command == "train":
             return self._train(material, path, place)
-        return self._localise(material, path, place)
+        return self._adopt(material, path, place)
 
     def _train(self, material: Material, path: Path, place: Path) -> int:
         quick = ("--set=finetune.epochs=1", "--weights=frozen", "--device=cpu", "--json")
@@ -128,17 +124,13 @@ class DataCase:
             check_trained(self.own, columns, next(place.glob("out/*/*/seed-1")))
         return answer.code
 
-    def _localise(self, material: Material, path: Path, place: Path) -> int:
-        weights = material.run / "checkpoints"
-        given = ("--final", weights / "final", "--reference", weights / "reference")
-        answer = call(
-            place,
-            *("localise", "swapping", *given, "--data", path, *self.words, "--force", "--json"),
-        )
-        usual = self.words == (*COLUMNS, "--noisy", "before") and self.own.header == NAMES
-        if answer.code == 0 and self.own.plain and usual:
-            self.own.triples({"--text": "review", "--label": "stars", "--original": "before"})
-            check_localised(self.own, json.loads(answer.stdout), place)
+    def _adopt(self, material: Material, path: Path, place: Path) -> int:
+        final = material.run / "checkpoints" / "final"
+        words = ("adopt", "out", "--final", final, "--data", path, *self.words)
+        answer = call(place, *words, "--device=cpu", "--json")
+        usual = self.words[: len(COLUMNS)] == COLUMNS and self.words[-1:] == ("before",)
+        if answer.code == 0 and self.own.plain and usual and self.own.header == NAMES:
+            check_adopted(self.own, place / "out")
         return answer.code
 
 
@@ -148,6 +140,8 @@ def check_trained(own: Own, columns: dict[str, str], run: Path) -> None:
 
     table = pd.read_parquet(run / "labels.parquet")
     names = json.loads((run / "run.json").read_text("utf-8"))["task"]["label_names"]
+    if "--flag" in columns:
+        return check_flagged(own, table, names)
     rows = own.triples(columns)
     there = Counter((text, original) for text, _, original in rows)
     pairs = zip(table["parts"], table["original"], strict=True)
@@ -159,16 +153,25 @@ def check_trained(own: Own, columns: dict[str, str], run: Path) -> None:
     trained = Counter((parts[0], names[a], names[o]) for parts, a, o in labels)
     if "--original" in columns and trained - Counter(rows):
         raise Wrong("training examples have labels that they do not have in the file")
+    return None
 
 
-def check_localised(own: Own, said: dict[str, Any], place: Path) -> None:
+def check_flagged(own: Own, table: Any, names: list[str]) -> None:
+    """Training examples have the labels and the flags that they have in the file."""
+    train = table[table["split"] == "train"]
+    labels = zip(train["parts"], train["assigned"], train["is_noisy"], strict=True)
+    trained = Counter((parts[0], names[a], bool(wrong)) for parts, a, wrong in labels)
+    there = Counter((str(t), str(a), str(a) != str(o)) for t, a, o in own.rows)
+    if own.header == NAMES and trained - there:
+        raise Wrong(f"examples are not flagged as in the file: {trained - there}")
+
+
+def check_adopted(own: Own, run: Path) -> None:
     """The noisy examples are those whose two labels differ, whichever way the file says so."""
     import pandas as pd
 
-    folder = place / said["folder"]
-    table = pd.read_parquet(folder / "swapping.parquet")
-    rows = table.loc[table["quantity"] == "noisy wrong", "example"]
-    read = sorted({int(row) for row in rows})
+    table = pd.read_parquet(run / "labels.parquet")
+    read = table.loc[(table["split"] == "train") & table["is_noisy"], "row"].astype(int).to_list()
     there = [i for i, row in enumerate(own.rows) if str(row[1]) != str(row[2])]
     if read != there:
         raise Wrong(f"rows {there} are noisy in the file and {read} were taken for noisy")
@@ -177,7 +180,7 @@ def check_localised(own: Own, said: dict[str, Any], place: Path) -> None:
 texts = st.builds(" ".join, st.lists(st.sampled_from(WORDS), min_size=1, max_size=4))
 
 
-FAULTS = ("few rows", "odd values", "header", "more", "separator", "encoding", "damage", "words")
+FAULTS = ("few rows", "odd values", "header", "separator", "encoding", "damage", "words")
 
 
 @st.composite
@@ -197,10 +200,9 @@ def _rows(draw: Any, labels: tuple[Any, ...], faults: list[str]) -> tuple[tuple[
 
 
 @st.composite
-def _own(draw: Any, faults: list[str], flagged: bool) -> Own:
-    known = [("good", "bad"), ("good", "bad"), (0, 1), ("0", "1")]
-    labels = draw(st.sampled_from(known if flagged else LABELS))
-    marks = [None, (False, True), ("false", "true"), ("no", "yes"), (0, 1), ("0", "1")]
+def _own(draw: Any, faults: list[str], known: bool) -> Own:
+    labels = draw(st.sampled_from(KNOWN if known else LABELS))
+    marks = [None, None, None, (False, True), ("false", "true"), ("no", "yes"), (0, 1), ("0", "1")]
 
     def faulty(name: str, bad: Any, usual: Any) -> Any:
         return draw(bad) if name in faults else usual
@@ -211,8 +213,7 @@ def _own(draw: Any, faults: list[str], flagged: bool) -> Own:
         header=faulty("header", st.tuples(*[st.sampled_from(HEADERS)] * 3), NAMES),
         separator=faulty("separator", st.sampled_from([";", "|", "\t", ","]), ""),
         encoding=faulty("encoding", st.sampled_from(["utf-16", "latin-1", "utf-8-sig"]), "utf-8"),
-        more=faulty("more", st.sampled_from([*NAMES, *NAMES, "other", ""]), None),
-        flags=draw(st.sampled_from(marks)) if flagged else None,
+        flags=draw(st.sampled_from(marks)),
         damage=faulty("damage", some_bytes, None),
     )
 
@@ -230,6 +231,11 @@ OTHER_WORDS = st.sampled_from(
         (*COLUMNS, "--original", "nothing"),
         ("--text", "", "--label", "stars"),
         ("--text", "before", "--label", "stars", "--original", "before"),
+        (*COLUMNS, "--flip", "0.2"),
+        (*COLUMNS, "--flip", "0.001"),
+        (*COLUMNS, "--flip", "nan"),
+        (*COLUMNS, "--flag", "stars"),
+        (*COLUMNS, "--original", "before", "--flag", "before"),
         (),
     ]
 )
@@ -238,13 +244,10 @@ OTHER_WORDS = st.sampled_from(
 @st.composite
 def _case(draw: Any) -> DataCase:
     faults = [draw(st.sampled_from(FAULTS)) for _ in range(draw(st.sampled_from([0, 1, 1, 2])))]
-    command = draw(st.sampled_from(["train", "localise"]))
-    own = draw(_own(faults, flagged=command == "localise"))
-    last = "--original" if command == "train" else "--noisy"
-    words = (*COLUMNS, last, "before")
-    if "words" in faults:
-        other = [word.replace("--original", last) for word in draw(OTHER_WORDS)]
-        words = tuple(other)
+    command = draw(st.sampled_from(["train", "adopt"]))
+    own = draw(_own(faults, known=command == "adopt"))
+    last = "--original" if own.flags is None else "--flag"
+    words = draw(OTHER_WORDS) if "words" in faults else (*COLUMNS, last, "before")
     return DataCase(own, command, words)
 
 

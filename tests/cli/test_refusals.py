@@ -36,6 +36,11 @@ def test_a_missing_file_is_named(bad, model):
     assert "nowhere.csv is not there" in bad("train", model, "--data", "nowhere.csv", *COLUMNS)
 
 
+@pytest.mark.parametrize("command", ["localise", "tables", "report", "plan", "check"])
+def test_a_name_that_no_file_can_have_is_refused(bad, command):
+    assert "has 3000 characters" in bad(command, "x" * 3000) or command == "check"
+
+
 def test_a_column_that_is_not_there_suggests_the_nearest(bad, model, mine):
     assert "Did you mean 'review'?" in bad(
         "train", model, "--data", mine, "--text=reviews", "--label=stars", "--flip=0.1"

@@ -260,3 +260,9 @@ def test_marks_that_a_model_cannot_know_are_refused(tmp_path, columns, said):
     path = write(tmp_path / "n.csv", t=["a", "b"], y=["no", "yes"], mark=["perhaps", "so"])
     with pytest.raises(DataError, match=said):
         read_known(path, **columns)
+
+
+def test_long_labels_are_shortened_in_a_sentence(tmp_path):
+    path = write(tmp_path / "n.csv", t=["a", "b"], y=["x" * 3000, "yes"], wrong=[1, 0])
+    with pytest.raises(DataError, match=r"does not know \(x{60}\.\.\.\); it knows"):
+        read_known(path, flag="wrong")

@@ -114,6 +114,15 @@ def test_one_file_a_table_and_one_about_all(tmp_path):
     assert "torch" in note["versions"]
 
 
+@pytest.mark.parametrize("named", [["layers"], [], ["layers", "mcog", "windows", 3, None], "all"])
+def test_a_result_whose_files_are_not_those_that_it_names_is_damaged(tmp_path, named):
+    scores().write(tmp_path / "swapping")
+    about = read_json(tmp_path / "swapping" / "about.json")
+    write_json(tmp_path / "swapping" / "about.json", {**about, "tables": named})
+    with pytest.raises(StoreError, match=r"damaged .*: delete it and run the method again"):
+        Result.read(tmp_path / "swapping")
+
+
 def test_a_result_is_replaced_as_a_whole(tmp_path):
     scores().write(tmp_path / "swapping")
     nothing = Interval(np.nan, np.nan, np.nan, 0.95)

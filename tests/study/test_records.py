@@ -3,7 +3,7 @@
 import pytest
 
 from memloc.errors import StoreError
-from memloc.records import write_json
+from memloc.records import read_json, write_json
 from memloc.study import records as store_module
 from memloc.study.plan import Product, Step
 from memloc.study.records import Store
@@ -50,6 +50,16 @@ def test_a_step_is_missing_then_begun_then_done(tmp_path):
     make_files(tmp_path)
     store.finish(step, step.identity([]), {"seconds": 1.0, "peak_mb": 2.0})
     assert store.state(step, step.identity([])).name == "done"
+
+
+@pytest.mark.parametrize("name", ["products", "settings", "allowed"])
+def test_a_record_that_holds_something_else_is_refused(tmp_path, name):
+    step = make_step()
+    store = finished(tmp_path, step)
+    path = store.record_path(step.name)
+    write_json(path, {**read_json(path), name: [1]})
+    with pytest.raises(StoreError, match=f"{name} is .*delete it and run again"):
+        store.begin(step, "another", "two")
 
 
 def test_a_done_step_whose_files_are_gone_is_missing(tmp_path):

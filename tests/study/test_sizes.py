@@ -40,6 +40,20 @@ def test_a_configuration_that_says_too_little_is_refused(tmp_path):
         shape_of(str(tmp_path))
 
 
+@pytest.mark.parametrize("size", ["[[]]", "null", '"x"', "true", "-1", "1.5", "{}"])
+def test_a_configuration_whose_sizes_are_no_numbers_is_refused(tmp_path, size):
+    (tmp_path / "config.json").write_text(f'{{"num_hidden_layers": {size}, "hidden_size": 4}}')
+    with pytest.raises(ModelError, match="does not say how many layers"):
+        shape_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["3", "null", "[1]", "{"])
+def test_a_configuration_that_is_no_record_is_refused(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError, match="is not a model"):
+        shape_of(str(tmp_path))
+
+
 def test_a_model_is_known_by_its_contents_wherever_it_is(tiny_model, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(tiny_model("opt", depth=3), tmp_path / name / "model")

@@ -240,8 +240,8 @@ def _classes(path: Path, columns: _Columns, rows: _Rows) -> tuple[str, ...]:
     names = in_order({*rows.original, *rows.assigned})
     if len(names) < 2:
         raise DataError(
-            f"Column {columns.label!r} of {path} has the one label {names[0]!r}, at least two"
-            " are needed: choose another column or add examples of other classes."
+            f"Column {columns.label!r} of {path} has the one label {_shortened(names[0])!r},"
+            " at least two are needed: choose another column or add examples of other classes."
         )
     return names
 
@@ -297,4 +297,9 @@ def _known_index(
 
 def _listed(names: Sequence[str], most: int = 10) -> str:
     more = f" and {counted(len(names) - most, 'other')}" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(map(_shortened, names[:most])) + more
+
+
+def _shortened(name: str, most: int = 60) -> str:
+    """A label in a sentence; a column of texts that was taken for labels has long ones."""
+    return name if len(name) <= most else f"{name[:most]}..."

@@ -71,8 +71,13 @@ def read_about(folder: Path) -> dict[str, Any]:
     """What was written about a result: `method`, the names of its `tables`, and `about`."""
     record = read_json(folder / paths.ABOUT)
     kinds = {"method": str, "tables": list, "about": dict}
-    if not all(isinstance(record.get(name), kind) for name, kind in kinds.items()):
-        raise StoreError(f"{folder} is damaged: delete it and run the method again.")
+    whole = all(isinstance(record.get(name), kind) for name, kind in kinds.items())
+    there = sorted(path.stem for path in folder.glob("*.parquet"))
+    if not whole or sorted(map(str, record["tables"])) != there:
+        raise StoreError(
+            f"{folder} is damaged (its files are not those that {paths.ABOUT} names): delete it "
+            "and run the method again."
+        )
     return record
 
 

@@ -109,14 +109,6 @@ def keep(folder: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def _check_measured(known: Mapping[str, Any]) -> None:
-    numbers = [known["start"], known["length"], *known["tokens"].values()]
-    names = ("update", "predict", "probe_epoch", "batch")
-    numbers += [speed[name] for speed in known["speeds"].values() for name in names]
-    if not all(0 <= float(number) < math.inf for number in numbers) or not known["length"] > 0:
-        raise ValueError("a measured time is no number")
-
-
 def estimate(plan: Plan, measured: Mapping[str, Any], threads: Mapping[str, int]) -> Estimate:
     """From the calibration, corrected by the steps that are done."""
     store, steps = Store(plan.file.folder), plan.steps.values()

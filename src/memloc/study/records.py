@@ -143,7 +143,7 @@ def _check_record(record: Mapping[str, Any]) -> None:
     numbers = ["seconds", "peak_mb"] if state == "done" else []
     wrong = [name for name in texts if not isinstance(record[name], str)]
     wrong += [name for name in numbers if not 0 <= float(record[name]) < math.inf]
-    groups = ("parts", "settings", "allowed")
+    groups = ("products", "settings", "allowed")
     wrong += [name for name in groups if not isinstance(record.get(name, {}), dict)]
     if wrong or state not in {"begun", "done", "failed"}:
         name = (wrong or ["state"])[0]

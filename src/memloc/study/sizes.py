@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from memloc.errors import ModelError, SettingsError
 from memloc.identity import hash_checkpoint
@@ -70,21 +69,24 @@ def config_of(name: str) -> Path:
 
 def _from_config(name: str, path: Path) -> tuple[int, int, int]:
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise ModelError(f"{name} is not a model: {path} cannot be read ({error}).") from error
-    found = [
-        next((int(config[key]) for key in keys if key in config), None)
+    depth, width, vocabulary = (
+        next((config[key] for key in keys if key in config), None)
         for keys in (
             ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
             ("hidden_size", "n_embd", "dim", "d_model"),
             ("vocab_size",),
         )
-    ]
-    depth, width, vocabulary = found
-    if depth is None or width is None:
-        raise ModelError(f"{path} does not say how many layers {name} has and how wide they are.")
-    return depth, width, vocabulary or 0
+    )
+    sizes = [n for n in (depth, width, vocabulary or 0) if type(n) is int and n >= 0]
+    if len(sizes) < 3:
+        raise ModelError(
+            f"{path} does not say how many layers {name} has and how wide they are (it has "
+            f"{str(depth)[:40]} and {str(width)[:40]}): take it from where the model came from."
+        )
+    return sizes[0], sizes[1], sizes[2]
 
 
 def _from_hub(name: str) -> Path:
