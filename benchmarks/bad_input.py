@@ -26,7 +26,7 @@ RESULTS = Path(__file__).with_suffix(".json")
 TESTS = Path(__file__).parents[1] / "tests"
 STUCK = 300
 """Seconds after which even code that cannot be interrupted is given up."""
-BATCH = 400
+BATCH = 250
 """Cases of a process."""
 
 

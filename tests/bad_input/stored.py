@@ -59,6 +59,8 @@ def may_differ(damage: Any, file: str, before: bytes) -> bool:
     """Whether a whole file of other content can be the result: nobody can know that it is wrong."""
     if isinstance(damage, Gone):
         return True  # as if it had not been made yet
+    if isinstance(damage, Bytes) and damage.how == "swapped" and file.startswith(STUDIES):
+        return True  # the synthetic runs of a study do not have identities that differ
     if isinstance(damage, Bytes) and damage.how in {"flip", "zeros", "inserted", "swapped"}:
         return not file.endswith(".parquet")  # those have checksums and say what they are
     if isinstance(damage, Json):
@@ -171,6 +173,7 @@ FOUND = (
     *(f"results/generalisation/{file}" for file in ("summary.parquet", "examples.parquet")),
 )
 HOME = "tiny-topic/tiny-opt/seed-1"
+STUDIES = ("tiny-topic/", "control/")
 PLANTED = tuple(
     f"control/{HOME}/{kind}-1-2/{file}"
     for kind in ("window", "null")

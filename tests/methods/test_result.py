@@ -1,5 +1,6 @@
 """Results as tables: everything comes back as it was."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -119,8 +120,17 @@ def test_a_result_whose_files_are_not_those_that_it_names_is_damaged(tmp_path, n
     scores().write(tmp_path / "swapping")
     about = read_json(tmp_path / "swapping" / "about.json")
     write_json(tmp_path / "swapping" / "about.json", {**about, "tables": named})
-    with pytest.raises(StoreError, match=r"damaged .*: delete it and run the method again"):
+    with pytest.raises(StoreError, match="is damaged: delete it and run the method again"):
         Result.read(tmp_path / "swapping")
+
+
+def test_a_table_of_another_method_or_name_is_not_taken_for_this_one(tmp_path):
+    for method in ("swapping", "retraining"):
+        replace(scores(), method=method).write(tmp_path / method)
+    for other in ("swapping/windows", "retraining/layers"):
+        shutil.copy(tmp_path / f"{other}.parquet", tmp_path / "swapping" / "layers.parquet")
+        with pytest.raises(StoreError, match=r"layers\.parquet is another table"):
+            Result.read(tmp_path / "swapping")
 
 
 def test_a_result_is_replaced_as_a_whole(tmp_path):

@@ -50,7 +50,7 @@ class Result:
         """One file per table and one about all of them; the folder is whole or absent."""
         with whole_folder(folder) as draft:
             for name, table in self.tables.items():
-                write_table(draft / f"{name}.parquet", table, {"method": self.method})
+                write_table(draft / f"{name}.parquet", table, origin(self.method, name, self.about))
             about = {"method": self.method, "tables": list(self.tables), "about": self.about}
             write_json(draft / paths.ABOUT, about)
 
@@ -58,7 +58,10 @@ class Result:
     def read(folder: Path) -> "Result":
         """What `write` wrote; scores of layers as such."""
         record = read_about(folder)
-        tables = {name: read_table(folder / f"{name}.parquet")[0] for name in record["tables"]}
+        tables = {}
+        for name in record["tables"]:
+            tables[name], note = read_table(folder / f"{name}.parquet")
+            check_origin(folder, record, name, note)
         if not {"layers", "mcog"} <= set(tables):
             return Result(record["method"], tables, record["about"])
         found = LayerScores(record["method"], tables, record["about"])
@@ -67,17 +70,31 @@ class Result:
         return found
 
 
+def origin(method: str, table: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table's file says of itself, so that no other one is taken for it."""
+    return {"method": method, "table": table, "identity": about.get("identity", "")}
+
+
+def check_origin(
+    folder: Path, record: Mapping[str, Any], table: str, note: Mapping[str, Any]
+) -> None:
+    """Refuse a file of another table, method or run."""
+    wanted = origin(record["method"], table, record["about"])
+    if any(note.get(name) != value for name, value in wanted.items()):
+        raise StoreError(
+            f"{folder / table}.parquet is another table than its name and {paths.ABOUT} say: "
+            f"delete {folder} and run the method again."
+        )
+
+
 def read_about(folder: Path) -> dict[str, Any]:
     """What was written about a result: `method`, the names of its `tables`, and `about`."""
     record = read_json(folder / paths.ABOUT)
     kinds = {"method": str, "tables": list, "about": dict}
     whole = all(isinstance(record.get(name), kind) for name, kind in kinds.items())
-    there = sorted(path.stem for path in folder.glob("*.parquet"))
-    if not whole or sorted(map(str, record["tables"])) != there:
-        raise StoreError(
-            f"{folder} is damaged (its files are not those that {paths.ABOUT} names): delete it "
-            "and run the method again."
-        )
+    there = {path.stem for path in folder.glob("*.parquet")}
+    if not whole or not there <= set(map(str, record["tables"])):
+        raise StoreError(f"{folder} is damaged: delete it and run the method again.")
     return record
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from memloc import paths
 from memloc.errors import StoreError
 from memloc.methods.base import by_reference
-from memloc.methods.result import read_about
+from memloc.methods.result import check_origin, read_about
 from memloc.protocol import Protocol, preset
 from memloc.records import as_stored, read_columns
 from memloc.results.columns import COLUMNS, KEY, PLANT
@@ -268,6 +268,8 @@ def _collected(
             for table, name in names.items():
                 if table in about["tables"]:
                     rows = read_columns(about["folder"] / f"{table}.parquet")
+                    note = json.loads(rows.schema.metadata[b"memloc"])
+                    check_origin(about["folder"], about, table, note)
                     remark = " ".join(about["about"].get("remarks", []))
                     method = {"method": about["method"], "remark": remark} if is_localiser else {}
                     found[name].append(({**key, **method}, rows))
