@@ -63,6 +63,8 @@ if not child:
     said = os.open("said", os.O_WRONLY | os.O_CREAT)
     os.dup2(said, 1), os.dup2(said, 2)
     try:
+        # A shell starts what runs in the background with Ctrl-C switched off.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         main(eval(sys.argv[1]))
     except SystemExit as end:
         os._exit(end.code or 0)

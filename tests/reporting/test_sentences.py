@@ -9,7 +9,7 @@ from memloc.console import show_control
 from memloc.methods.probing import UNLEARNT
 from memloc.methods.result import Result
 from memloc.reporting.figures.every import FIGURES
-from memloc.reporting.figures.figure import _titled
+from memloc.reporting.figures.writing import _titled
 from memloc.reporting.findings import Findings
 from memloc.reporting.page import render
 from memloc.reporting.sentences import marked, remarks_on, sentence

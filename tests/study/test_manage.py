@@ -24,7 +24,7 @@ def test_an_example_is_written_once_and_never_over_another_one(tmp_path, name):
     path = init_study(name, tmp_path)
     assert init_study(name, tmp_path) == path
     path.write_text(path.read_text() + "seeds: [7]\n")
-    with pytest.raises(StoreError, match="is there already and is another one"):
+    with pytest.raises(StoreError, match="exists and describes another study"):
         init_study(name, tmp_path)
 
 
