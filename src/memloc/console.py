@@ -33,12 +33,21 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except MemlocError as error:
-            # One line even where a name or value in it has several.
-            typer.echo(f"memloc: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(1) from None
+            raise _refused(str(error)) from None
+        except OSError as error:
+            if error.filename is None:  # nothing that was named on the command line
+                raise
+            reason = f"{str(error.filename)[:200]} cannot be used: {error.strerror}."
+            raise _refused(f"{reason} Check the path and its permissions.") from None
         except KeyboardInterrupt:
             typer.echo("memloc: interrupted; the same command goes on from here.", err=True)
             raise typer.Exit(130) from None
+
+
+def _refused(message: str) -> typer.Exit:
+    """Say why, on one line even where a name or value in it has several."""
+    typer.echo(f"memloc: {' '.join(message.split())}", err=True)
+    return typer.Exit(1)
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
