@@ -111,6 +111,12 @@ def _notes_on_stderr() -> Iterator[None]:
         yield
 
 
+def _refused(message: str) -> typer.Exit:
+    """Say why, on one line even where a name or value in it has several."""
+    typer.echo(f"memloc: {' '.join(message.split())}", err=True)
+    return typer.Exit(1)
+
+
 def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     """A table with one row per mapping, or a JSON list."""
     if as_json:

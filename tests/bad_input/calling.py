@@ -62,8 +62,20 @@ def check_answer(answer: Answer, *, as_json: bool) -> None:
         check_refusal(answer)
     if answer.code == 2 and "Error" not in answer.stderr:
         raise Wrong(f"exit code 2 without a reason: {answer.stderr[:200]!r}")
-    if answer.code == 0 and as_json:
-        json.loads(answer.stdout, parse_constant=no_number)
+    if answer.code == 0 and as_json and "Usage:" not in answer.stdout:
+        check_json(answer.stdout)
+
+
+def check_json(text: str) -> None:
+    """What is printed for machines is JSON; --help is for people."""
+
+    def no_number(name: str) -> None:
+        raise Wrong(f"{name} was printed as JSON, which has no such number")
+
+    try:
+        json.loads(text, parse_constant=no_number)
+    except ValueError as error:
+        raise Wrong(f"no JSON was printed ({error}): {text[:200]!r}") from None
 
 
 def check_refusal(answer: Answer) -> None:
@@ -76,10 +88,6 @@ def check_refusal(answer: Answer) -> None:
         raise Wrong(f"a message of {len(said[0])} characters: {said[0][:200]}")
     if not re.search(r"\w{2}.* .*\w{2}", said[0].removeprefix("memloc: ")):
         raise Wrong(f"a message without a sentence: {said[0]!r}")
-
-
-def no_number(name: str) -> None:
-    raise Wrong(f"{name} was printed as JSON, which has no such number")
 
 
 def told(error: BaseException) -> str:

@@ -39,6 +39,11 @@ def test_a_hang_is_wrong():
         time.sleep(5)
 
 
+def test_a_text_for_machines_that_is_no_json_is_wrong():
+    with pytest.raises(Wrong, match="no JSON"):
+        check_answer(Answer(0, "depth 3", ""), as_json=True)
+
+
 def test_numbers_that_json_does_not_have_are_wrong():
     with pytest.raises(Wrong, match="NaN"):
         check_answer(Answer(0, '{"a": NaN}', ""), as_json=True)

@@ -221,3 +221,7 @@ def test_a_tokenizer_without_a_length_is_refused(bad, model, tmp_path):
     settings = {**json.loads(path.read_text()), "model_max_length": []}
     path.write_text(json.dumps(settings))
     assert "model_max_length of its tokenizer is []" in bad("check", folder)
+
+
+def test_a_name_that_the_system_does_not_take_is_refused(bad):
+    assert "xxx cannot be used: File name too long. Check the path" in bad("check", "x" * 5000)
