@@ -1,6 +1,5 @@
 """How the command line prints: tables for people, JSON for machines, one line for an error."""
 
-import errno
 import json
 import math
 import signal
@@ -47,19 +46,12 @@ class Commands(TyperGroup):
             with _ended_by_sigterm(), requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
                 return super().invoke(ctx)
         except MemlocError as error:
-            # One line even where a name or value in it has several.
-            typer.echo(f"memloc: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(1) from None
+            raise _refused(str(error)) from None
         except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
+            if error.filename is None:  # nothing that was named on the command line
                 raise
-            name = str(error.filename)
-            typer.echo(
-                f"memloc: {name[:60]!r}... has {len(name)} characters, too many for the name of a "
-                "file: check what the command was given.",
-                err=True,
-            )
-            raise typer.Exit(1) from None
+            reason = f"{str(error.filename)[:200]} cannot be used: {error.strerror}."
+            raise _refused(f"{reason} Check the path and its permissions.") from None
         except KeyboardInterrupt as stop:
             typer.echo(
                 "memloc: interrupted; what is finished is kept, and the same command continues "
