@@ -12,6 +12,8 @@ from memloc.adoption import adopt
 from memloc.errors import DataError, ModelError, SettingsError, StoreError, TrainingError
 from memloc.methods.apply import analyse, localise
 from memloc.models.load import load_model
+from memloc.progress import telling
+from memloc.reporting.findings import Findings
 from memloc.request import requested
 from memloc.run import Run
 from memloc.training.recipe import Recipe, train_run
@@ -310,3 +312,49 @@ def test_an_adapter_is_refused_as_it_is_in_training(given, tmp_path):
 def test_a_folder_that_is_no_checkpoint_is_named(given, tmp_path):
     with pytest.raises(ModelError, match="nowhere"):
         adopt(tmp_path / "mine", **{**given, "final": tmp_path / "nowhere"})
+
+
+def test_a_reference_that_learnt_nothing_is_noticed(source, given, tmp_path):
+    good = adopt(tmp_path / "good", **given)
+    assert good.reference_accuracy == good.record.reference > 0.9
+    told = []
+    weak = load_model(source.record.model, source.task.label_names, seed=9)
+    weak.model.save_pretrained(tmp_path / "weak")
+    weak.tokenizer.save_pretrained(tmp_path / "weak")
+    run = adopt(tmp_path / "mine", **{**given, "reference": tmp_path / "weak"})
+    assert run.reference_accuracy < 0.9
+    with telling(told.append):
+        localise(run, ["swapping"], device="cpu")
+    assert any("reference weights predict only" in sentence for sentence in told)
+    results = memloc.load_results(tmp_path / "mine")
+    assert results.runs["reference_accuracy"].iloc[0] == run.reference_accuracy
+    assert Findings(results).memorised("mcog").empty
+    assert not Findings(memloc.load_results(tmp_path / "good")).results.runs.empty
+
+
+def test_pretrained_weights_that_changed_are_not_used(source, given, tmp_path):
+    base = shutil.copytree(source.record.model, tmp_path / "base")
+    run = adopt(tmp_path / "mine", **{**given, "pretrained": base})
+    run.load("pretrained")
+    other = load_model(str(base), source.task.label_names)
+    with torch.no_grad():
+        next(other.stack.blocks[0].parameters()).add_(1)
+    getattr(other.model, other.model.base_model_prefix).save_pretrained(base)
+    with pytest.raises(StoreError, match=r"pre-trained weights of .*base have changed"):
+        Run.open(run.folder).load("pretrained")
+
+
+def test_another_tokenizer_is_another_checkpoint(source, given, tmp_path):
+    final = shutil.copytree(given["final"], tmp_path / "final")
+    adopt(tmp_path / "mine", **{**given, "final": final})
+    path = final / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 7}))
+    with pytest.raises(StoreError, match="other final weights"):
+        adopt(tmp_path / "mine", **{**given, "final": final})
+
+
+def test_held_out_labels_may_be_numbers(source, given, tmp_path):
+    unseen = tmp_path / "unseen.csv"
+    unseen.write_text("text,original\nred dog,0\nblue cat,1\n", encoding="utf-8")
+    run = adopt(tmp_path / "mine", **{**given, "held_out": unseen})
+    assert run.task.validation.labels.tolist() == [0, 1]

@@ -281,7 +281,7 @@ def test_missing_weights_say_how_to_get_them(there):
     assert not adopted.has("pretrained")
     with pytest.raises(StoreError, match=r"no reference weights: .*--reference.*--train-missing"):
         adopted.require("reference")
-    with pytest.raises(StoreError, match=r"--pretrained, or have them made\."):
+    with pytest.raises(StoreError, match=r"with --pretrained\."):
         adopted.require("pretrained")
 
 

@@ -8,11 +8,11 @@ import numpy as np
 
 from memloc.data.own import read_held_out, read_noisy_examples
 from memloc.errors import DataError, SettingsError
-from memloc.identity import hash_checkpoint, hash_weights
+from memloc.identity import hash_checkpoint, hash_loaded, hash_weights
 from memloc.lock import RUN, Lock
 from memloc.protocol import Protocol
 from memloc.protocol import preset as preset_called
-from memloc.records import Examples, NoisyLabels, Task
+from memloc.records import Examples, IntArray, NoisyLabels, Task
 from memloc.request import request
 from memloc.run import Accuracies, Checkpoint, Run, RunRecord, TaskRecord, begin
 
@@ -80,7 +80,11 @@ def _noted(run: Run, record: RunRecord, device: str) -> Run:
     known = {**run.record.adopted, **record.adopted}
     if known != run.record.adopted:
         run = run.note(adopted=known)
-    return run if run.record.final else run.note(final=_accuracies(run, device))
+    if run.record.final is None:
+        run = run.note(final=_accuracies(run, device))
+    if run.record.reference is None and "reference" in known:
+        run = run.note(reference=_reference_accuracy(run, device))
+    return run
 
 
 def _read(
@@ -138,26 +142,37 @@ def _checkpoints(
         for name, place in places.items()
     }
     if pretrained is not None:
-        start, place = loaded["pretrained"], Path(pretrained)
-        own = ((n, p) for n, p in start.model.named_parameters() if n not in start.new_weights)
+        place = Path(pretrained)
         found["pretrained"] = Checkpoint(
             path=str(place.resolve()) if place.is_dir() else str(pretrained),
             files=hash_checkpoint(place) if place.is_dir() else "",
-            hash=hash_weights(own),
+            hash=hash_loaded(loaded["pretrained"]),
         )
     return found
 
 
 def _accuracies(run: Run, device: str) -> Accuracies:
-    from memloc.models.device import suitable_threads
-    from memloc.training.predict import accuracies, predict
+    from memloc.training.predict import accuracies
 
-    final = Run.open(run.folder, device).load("final")
-    with suitable_threads(run.record.width):
-        predicted = predict(final.stack, run.encode(final)).argmax(1)
-    found = accuracies(predicted, run.noisy.assigned, run.noisy)
+    found = accuracies(_predicted(run, "final", device), run.noisy.assigned, run.noisy)
     names = {"noisy": "noisy_accuracy", "clean": "clean_accuracy", "training": "accuracy"}
     return Accuracies(**{name: found[column] for name, column in names.items()})
+
+
+def _reference_accuracy(run: Run, device: str) -> float:
+    """Share of the original labels that the reference predicts, of those that are known."""
+    predicted = _predicted(run, "reference", device)
+    known = run.noisy.original >= 0
+    return float((predicted == run.noisy.original)[known].mean())
+
+
+def _predicted(run: Run, weights: str, device: str) -> IntArray:
+    from memloc.models.device import suitable_threads
+    from memloc.training.predict import predict
+
+    loaded = Run.open(run.folder, device).load(weights)
+    with suitable_threads(run.record.width):
+        return np.asarray(predict(loaded.stack, run.encode(loaded)).argmax(1))
 
 
 def _with_missing(

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memloc.records import NoisyLabels, Task
+from memloc.records import Examples, NoisyLabels, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from memloc.models.load import Classifier
 
 SAMPLES, SAMPLE = 256, 2**14
 """Pieces of a large file, and bytes of each, that its hash looks at; small ones are read whole."""
@@ -29,13 +31,20 @@ def hash_task(task: Task, noisy: NoisyLabels) -> str:
     """Of texts, labels and splits."""
     digest = hashlib.sha256()
     for examples in (task.train, task.validation, task.test):
-        for parts in examples.parts:
-            digest.update(("\x1f".join(parts) + "\x1e").encode())
-        digest.update(examples.labels.astype("<i8").tobytes())
+        digest.update(hash_examples(examples).encode())
     digest.update(noisy.assigned.astype("<i8").tobytes())
     # Where labels before noise are not known, the marks of noisy examples say more than labels do.
     digest.update(noisy.is_noisy.tobytes())
     return digest.hexdigest()[:16]
+
+
+def hash_examples(examples: Examples) -> str:
+    """Of texts and their labels, in their order."""
+    digest = hashlib.sha256()
+    for parts in examples.parts:
+        digest.update(("\x1f".join(parts) + "\x1e").encode())
+    digest.update(examples.labels.astype("<i8").tobytes())
+    return digest.hexdigest()
 
 
 def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:
@@ -45,6 +54,12 @@ def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:
         digest.update(name.encode())
         digest.update(values.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def hash_loaded(start: "Classifier") -> str:
+    """Of the weights that were loaded, without a new head, which a seed decides."""
+    named = start.model.named_parameters()
+    return hash_weights((n, p) for n, p in named if n not in start.new_weights)
 
 
 def hash_files(files: Iterable[Path]) -> str:

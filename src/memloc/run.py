@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from memloc import paths
 from memloc.errors import StoreError, TrainingError, lookup
-from memloc.identity import hash_checkpoint, hash_task, hash_weights
+from memloc.identity import hash_checkpoint, hash_loaded, hash_task, hash_weights
 from memloc.protocol import RunSettings
 from memloc.records import (
     Examples,
@@ -133,6 +133,8 @@ class RunRecord(Settings):
     """What it was made by, for people to repeat."""
     final: Accuracies | None = None
     """Once the final weights are there."""
+    reference: float | None = None
+    """Of adopted reference weights: the share of the original labels that they predict."""
     without: dict[str, str] = {}
     """Weights that could not be made, and why."""
     attempts: tuple[Attempt, ...] = ()
@@ -255,11 +257,18 @@ class Run:
         return np.flatnonzero(~self.noisy.is_noisy)
 
     def training(self) -> "pd.DataFrame":
-        """The training curves, one row per training and epoch; empty for adopted runs."""
+        """The training curves, one row per training and epoch; empty where nothing was trained."""
         import pandas as pd
 
         path = self.folder / paths.TRAINING
         return read_table(path)[0] if path.is_file() else pd.DataFrame(columns=list(CURVES))
+
+    @cached_property
+    def reference_accuracy(self) -> float:
+        """The share of their own labels that the reference weights predict; NaN if not known."""
+        if self.record.reference is not None:
+            return self.record.reference
+        return at_the_end(self.training(), "original", "accuracy")
 
     def path(self, weights: str) -> Path:
         """The folder of these weights, there or not."""
@@ -288,8 +297,9 @@ class Run:
             return
         how = self.record.without.get(weights)
         if how is None and self.record.made_by == "adopt":
-            how = f"give them to `memloc adopt` with --{weights}, or have them made" + (
-                " by --train-missing." if weights in {"reference", "frozen"} else "."
+            made = weights in {"reference", "frozen"}
+            how = f"give them to `memloc adopt` with --{weights}" + (
+                ", or have them made by --train-missing." if made else "."
             )
         how = how or "`memloc train` with the same settings makes what is missing."
         raise StoreError(f"{self.folder} has no {weights} weights: {how}")
@@ -318,7 +328,14 @@ class Run:
         adopted = record.adopted.get("pretrained")
         options = LoadOptions(record.remote_code, record.any_format, depth=record.depth)
         model = adopted.path if adopted else record.model
-        return load_model(model, record.task.label_names, seed=seed, options=options)
+        loaded = load_model(model, record.task.label_names, seed=seed, options=options)
+        known = adopted.hash if adopted else record.weights_hash
+        if hash_loaded(loaded) != known:
+            raise StoreError(
+                f"The pre-trained weights of {model} have changed since {self.folder} was made of "
+                "them: train again, into another folder."
+            )
+        return loaded
 
     def _refuse_changed(self, weights: str, loaded: "Classifier") -> None:
         known = self.record.adopted.get(weights)
@@ -377,7 +394,8 @@ class Run:
             # What memloc trained for it came from the pre-trained weights.
             names = {name if name in record.adopted else "pretrained" for name in weights}
             given = sorted(names & set(record.adopted))
-            facts["adopted"] = {name: record.adopted[name].hash for name in given}
+            checkpoints = {name: record.adopted[name] for name in given}
+            facts["adopted"] = {name: [c.hash, c.files] for name, c in checkpoints.items()}
         return {
             **facts,
             "weights": record.weights_hash,
@@ -445,7 +463,8 @@ def _differences(there: RunRecord, wanted: RunRecord) -> list[tuple[str, Any, An
     def facts(record: RunRecord) -> dict[str, Any]:
         named = ("made_by", "depth", "weights_hash", "seed", "plant")
         task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
-        adopted = {f"{k} weights": checkpoint.hash for k, checkpoint in record.adopted.items()}
+        # The files, too: another tokenizer reads other texts.
+        adopted = {f"{k} weights": (c.hash, c.files) for k, c in record.adopted.items()}
         settings = record.settings.deciding(memorised=True)
         return {**adopted, **{k: getattr(record, k) for k in named}, **task, **settings}
 

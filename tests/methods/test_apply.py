@@ -358,3 +358,31 @@ def test_adopted_weights_that_are_gone_are_missing_weights(adopted, computed):
     assert computed == ["centroids"] * 2
     with pytest.raises(StoreError, match=r"no reference weights: .*--reference"):
         localise(adopted, ["swapping"])
+
+
+def test_a_method_that_was_corrected_is_run_again(memorised_run, computed, monkeypatch):
+    localise(memorised_run, ["swapping"], device="cpu")
+    monkeypatch.setattr(Swapping, "version", 2)
+    localise(memorised_run, ["swapping"], device="cpu")
+    assert computed == ["swapping", "swapping"]
+
+
+def test_whether_it_is_forced_is_said_by_the_bar_of_today(tiny_model, tmp_path):
+    model = str(tiny_model("opt", depth=3, dropout=0.1))
+    recipe = Recipe(model, make_task(48), 1, fast_protocol(finetune__epochs=1), device="cpu")
+    run = train_run(recipe, tmp_path / "run", ["final", "reference"])
+    low = {"verdict.noisy_at_least": 1e-9, "swapping.normalise": False}
+    first = localise(run, ["swapping"], settings=low, force=True, device="cpu")["swapping"]
+    high = {"swapping.normalise": False}
+    again = localise(run, ["swapping"], settings=high, force=True, device="cpu")
+    assert again.reused == ("swapping",)
+    assert first.about["forced"] == (run.record.final.noisy < 1e-9)
+    assert again["swapping"].about["forced"]
+
+
+def test_analyses_that_cannot_look_at_these_labels_are_skipped(run):
+    labels = replace(run.noisy, original=np.where(run.noisy.is_noisy, -1, run.noisy.original))
+    object.__setattr__(run, "_data", (run.task, labels))
+    chosen, skipped = runnable(run, ("centroids", "generalisation"))
+    assert chosen == ["generalisation"]
+    assert "are not known" in skipped["centroids"]

@@ -7,8 +7,10 @@ from sklearn.metrics import f1_score
 from memloc.errors import DataError
 from memloc.methods.label_probes import (
     CURVES,
+    UNLEARNT,
     Curve,
     LabelProbes,
+    _remarks,
     curves,
     memorisation,
     ninety,
@@ -191,3 +193,10 @@ def test_labels_before_noise_must_be_known(run):
     run.noisy.original[run.noisy.is_noisy] = -1
     with pytest.raises(DataError, match="The labels before noise of words are not known"):
         QUICK.run(run)
+
+
+def test_label_probes_that_did_not_learn_say_so():
+    f1, chance = np.full((1, 5, 2), 0.3), np.full((1, 5, 2), 0.4)
+    estimates = {key: Curve(f1, chance) for key in CURVES}
+    assert UNLEARNT in _remarks(estimates)
+    assert UNLEARNT not in _remarks({key: Curve(chance, f1) for key in CURVES})

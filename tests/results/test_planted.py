@@ -144,3 +144,18 @@ def test_without_plants_there_are_no_scores(tmp_path):
     results = memloc.load_results(Study(control=0, methods=(), analyses=()).write(tmp_path))
     for name in TABLES:
         assert getattr(results, name).empty
+
+
+def test_plants_of_two_studies_do_not_merge(tmp_path):
+    for name, depth in (("one", 4), ("two", 6)):
+        rng = generator(1, "plants", name)
+        place = ("tiny-topic", "tiny-opt", range(2), False)
+        write_plant(tmp_path / name, Study(depth=depth), place, rng)
+    found = memloc.load_results(tmp_path)
+    assert sorted(found.control_layers.groupby(["model", "method"]).size().unique()) == [4, 6]
+    assert found.plants["model"].nunique() == 2
+
+
+def test_a_folder_called_checkpoints_hides_nothing(tmp_path):
+    folder = Study(seeds=(1,), analyses=(), control=0).write(tmp_path / "checkpoints" / "study")
+    assert len(memloc.load_results(folder).runs) == 4

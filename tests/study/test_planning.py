@@ -174,3 +174,10 @@ def test_a_model_is_what_is_in_its_folder(tmp_path, tiny_model, micro):
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
     assert make_plan(parse_study(text, tmp_path / "two")).identities != plans[0].identities
+
+
+def test_a_plant_made_anew_leaves_no_null_of_older_settings(micro):
+    plan = plan_of(micro(changes={"methods: [swapping]}": "methods: [swapping], nulls: none}"}))
+    (step,) = (step for step in plan.steps.values() if step.kind == "plant")
+    for product in ("plant", "null"):
+        assert any("null-1-1" in path for path in step.products[product].removes)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from memloc import paths
-from memloc.errors import SettingsError, StoreError
+from memloc.errors import DataError, SettingsError, StoreError
 from memloc.identity import hashed
 from memloc.methods.base import Kind, Method, find_method, method_names, methods
 from memloc.methods.result import Result
@@ -101,23 +101,48 @@ def apply(
             run.require(weights)
         method.check(run)
     tell(run.noisy.summary())
+    _tell_weak_reference(run, chosen, verdict.noisy_at_least)
+    judged = _judged(run, verdict)
     results, reused = {}, []
     for method in chosen:
         kept = stored(run, method)
         if kept is not None:
             tell(f"{run.name}: {method.name} was stored before and is used again.")
             reused.append(method.name)
-        results[method.name] = kept or _made(run, method, verdict)
+        found = kept or _made(run, method, judged)
+        results[method.name] = replace(found, about={**found.about, **judged})
     return Found(results, run.folder / paths.RESULTS, {}, tuple(reused))
+
+
+def _judged(run: Run, verdict: VerdictSettings) -> dict[str, Any]:
+    """What a result says of whether its run memorised, by the bar of today."""
+    found = run.verdict(verdict.noisy_at_least)
+    assert found is not None
+    return {"forced": not found.memorised, "final_noisy_accuracy": found.accuracies.noisy}
+
+
+def _tell_weak_reference(run: Run, chosen: Sequence[Method], needed: float) -> None:
+    looks = any("reference" in method.needs for method in chosen)
+    if looks and run.has("reference") and run.reference_accuracy < needed:
+        tell(
+            f"The reference weights predict only {run.reference_accuracy:.0%} of their own labels, "
+            "so layers that are put in from there undo anything: this says little."
+        )
 
 
 def runnable(run: Run, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Which of the methods can run, and what the others lack."""
     skipped = {}
     for name in names:
-        lacking = [w for w in find_method(name).needs if not run.has(w)]
+        kind = find_method(name)
+        lacking = [w for w in kind.needs if not run.has(w)]
         if lacking:
             skipped[name] = f"needs {' and '.join(lacking)} weights"
+            continue
+        try:
+            kind().check(run)
+        except DataError as error:
+            skipped[name] = f"cannot: {str(error).rstrip('.')}"
     if len(skipped) == len(names):
         reasons = "; ".join(f"{method} {why}" for method, why in skipped.items())
         raise StoreError(f"No method can run on {run.name}: {reasons}.")
@@ -131,6 +156,7 @@ def result_identity(run: Run, method: Method) -> str:
     return hashed(
         {
             "method": method.name,
+            "version": method.version,
             "settings": settings,
             "uses": used,
             "run": run.identity(used),
@@ -148,21 +174,18 @@ def stored(run: Run, method: Method) -> Result | None:
     return kept if kept.about.get("identity") == result_identity(run, method) else None
 
 
-def _made(run: Run, method: Method, verdict: VerdictSettings) -> Result:
+def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
     from memloc.models.device import suitable_threads
 
     with suitable_threads(run.record.width):
         found = method.run(run)
-    judged = run.verdict(verdict.noisy_at_least)
-    assert judged is not None
     facts = {
         "identity": result_identity(run, method),
         "run": run.name,
         "command": request(),
         "settings": method.model_dump(mode="json"),
         "inputs": run.identity([*method.needs, *method.uses]),
-        "forced": not judged.memorised,
-        "final_noisy_accuracy": judged.accuracies.noisy,
+        **judged,
     }
     found = replace(found, about={**found.about, **facts})
     found.write(paths.result(run.folder, method.name))

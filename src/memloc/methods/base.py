@@ -48,6 +48,8 @@ class Method(Settings, ABC):
     """A localiser weighs layers (`LayerScores`); an analysis leaves other tables (`Result`)."""
     needs: ClassVar[tuple[str, ...]]
     """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
+    version: ClassVar[int] = 1
+    """Counted up when the same settings give other results: stored ones are then made again."""
     asked: ClassVar[bool] = False
     """Whether it runs only where it is named, because it takes long."""
     uses: ClassVar[tuple[str, ...]] = ()

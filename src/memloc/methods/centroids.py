@@ -52,7 +52,7 @@ class Centroids(Method):
 
     def run(self, run: "Run") -> Result:
         """The tables `layers`, `events`, `positions` and `pairs` for every variant."""
-        check_labels(run.task, run.noisy)
+        self.check(run)
         wanted = self.variants(run)
         parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
         remarks: list[str] = []
@@ -74,7 +74,8 @@ class Centroids(Method):
         return Result(self.name, tables, about)
 
     def check(self, run: "Run") -> None:
-        """Refuse windows that the model does not have."""
+        """Refuse data without two kinds of labels, and windows that the model does not have."""
+        check_labels(run.task, run.noisy)
         self.variants(run)
 
     def variants(self, run: "Run") -> dict[str, range | None]:

@@ -64,13 +64,17 @@ class LabelProbes(Method, ProbeSettings):
     def run(self, run: "Run") -> Result:
         """The tables `layers`, `events` and `seeds`."""
         noisy, n_classes = run.noisy, run.task.n_classes
-        check_labels(run.task, noisy)
+        self.check(run)
         probes = self._trained(run)
         once = np.ones((1, len(noisy.is_noisy)), dtype=np.int64)
         estimates = curves(probes, noisy.is_noisy, once, n_classes)
         tables = summarise(estimates, _resampled(probes, noisy.is_noisy, n_classes), self)
         about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(estimates)}
         return Result(self.name, {**tables, "seeds": _seeds_table(estimates, self.seeds)}, about)
+
+    def check(self, run: "Run") -> None:
+        """Refuse data whose labels before noise are not known."""
+        check_labels(run.task, run.noisy)
 
     def _trained(self, run: "Run") -> "dict[str, Probes]":
         """The probes by what they learnt; `chance` learnt shuffled labels, or is these labels."""
@@ -240,10 +244,17 @@ def _seeds_table(
     return pd.concat(frames, ignore_index=True)
 
 
+UNLEARNT = (
+    "The label probes did not learn: F1 of clean examples is not above chance in most layers."
+)
+
+
 def _remarks(estimates: Mapping[tuple[str, str], Curve]) -> list[str]:
+    said = []
     without = np.isnan(estimates["noisy", "assigned"].f1[0, 0])
-    if not without.any():
-        return []
-    return [
-        f"No noisy example to test on: {without.sum()} of {counted(len(without), 'probe seed')}."
-    ]
+    if without.any():
+        seeds = counted(len(without), "probe seed")
+        said.append(f"No noisy example to test on: {without.sum()} of {seeds}.")
+    clean = estimates["clean", "original"]
+    f1, chance = (_over_seeds(part)[0, 1:] for part in (clean.f1, clean.chance))
+    return [*said, UNLEARNT] if (f1 <= chance).mean() > 0.5 else said

@@ -49,7 +49,7 @@ class Shares(Method):
 
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured; default: as many as are noisy."""
-    groups: int | None = ours(None, ge=2, le=MOST_EXACT + 6)
+    groups: int | None = ours(None, ge=2, le=MOST_EXACT)
     """Number of groups of neighbouring layers that are swapped together; default: single layers
     up to 14 layers, and 12 groups in deeper models."""
 
@@ -60,7 +60,8 @@ class Shares(Method):
         clean = _sample(run.clean_rows, self.clean_examples or len(noisy), run.seed)
         values = _walk(self, run, units, np.concatenate([noisy, clean]))
         found = _Values(values[:, :, : len(noisy)], values[0, 0, len(noisy) :])
-        _refuse_nothing(found)
+        if not run.is_null:  # where nothing is memorised, there may be nothing
+            _refuse_nothing(found)
         return _scores(found, noisy, units, run.depth)
 
     def cost(self, sizes: Sizes) -> float:

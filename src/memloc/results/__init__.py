@@ -170,7 +170,7 @@ def _load(folder: Path) -> Results:
         (key, _run_row(run, folder, curve, needed))
         for (key, run), (_, curve) in zip(runs, curves, strict=True)
     ]
-    planted = [(_plant_key(run), run) for run in every if run.record.plant is not None]
+    planted = _keyed([run for run in every if run.record.plant is not None], folder)
     return Results(
         folder=folder,
         runs=_stacked("runs", rows),
@@ -213,7 +213,11 @@ def _abouts(run: Run) -> list[dict[str, Any]]:
 
 
 def _find_runs(folder: Path) -> list[Run]:
-    places = [p.parent for p in folder.rglob(paths.RUN) if paths.CHECKPOINTS not in p.parts]
+    places = [
+        p.parent
+        for p in folder.rglob(paths.RUN)
+        if paths.CHECKPOINTS not in p.relative_to(folder).parts
+    ]
     # Deepest first: what stands where `memloc train` puts it keeps the plain name.
     places.sort(key=lambda p: (-len(p.parts), str(p)))
     return [Run.open(place) for place in places]
@@ -224,7 +228,7 @@ def _keyed(runs: Sequence[Run], folder: Path) -> list[tuple[dict[str, Any], Run]
     found = []
     for run in runs:
         key = _key(run)
-        if tuple(key.values()) in seen:  # two runs of one task, model and seed never merge
+        if tuple(key.values()) in seen:  # two runs of one task, model, seed and plant never merge
             key["model"] += f" ({run.folder.relative_to(folder)})"
         seen.add(tuple(key.values()))
         found.append((key, run))
@@ -232,14 +236,10 @@ def _keyed(runs: Sequence[Run], folder: Path) -> list[tuple[dict[str, Any], Run]
 
 
 def _key(run: Run) -> dict[str, Any]:
-    task = run.record.task
-    return dict(zip(KEY, (task.name, task.category, run.model_name, run.seed), strict=True))
-
-
-def _plant_key(run: Run) -> dict[str, Any]:
-    plant = run.record.plant
-    assert plant is not None
-    return {**_key(run), **{name: getattr(plant, name) for name in PLANT}}
+    """What its rows begin with; of a planted run, the layers and whether it is a null as well."""
+    task, plant = run.record.task, run.record.plant
+    key = dict(zip(KEY, (task.name, task.category, run.model_name, run.seed), strict=True))
+    return key if plant is None else {**key, **{name: getattr(plant, name) for name in PLANT}}
 
 
 def _protocol(folder: Path, records: Sequence[RunRecord]) -> Protocol:
@@ -256,10 +256,13 @@ def _collected(
     Layers of a reference that did not learn its own labels undo anything, so such are left out.
     """
     found: dict[str, list[Any]] = {name: [] for name in TABLES}
-    for key, run in runs:
-        learnt = at_the_end(run.training(), "original", "accuracy")
+    every = list(runs)
+    learnt = {_without_null(key): run.reference_accuracy for key, run in every if not run.is_null}
+    for key, run in every:
+        # A null has the reference weights of its plant.
+        accuracy = learnt.get(_without_null(key), run.reference_accuracy)
         for about in _abouts(run):
-            if learnt < reference_at_least and about["method"] in by_reference():
+            if accuracy < reference_at_least and about["method"] in by_reference():
                 continue
             is_localiser = "mcog" in about["tables"]
             names = ANALYSED.get(about["method"], {})
@@ -274,6 +277,10 @@ def _collected(
                     method = {"method": about["method"], "remark": remark} if is_localiser else {}
                     found[name].append(({**key, **method}, rows))
     return found
+
+
+def _without_null(key: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(value for name, value in key.items() if name != "null")
 
 
 def _stacked(name: str, parts: "Sequence[tuple[Mapping[str, Any], Any]]") -> "pd.DataFrame":
@@ -328,7 +335,7 @@ def _run_row(run: Run, folder: Path, curve: "pd.DataFrame", needed: float) -> "p
         "noisy_accuracy": final.noisy if final else np.nan,
         "clean_accuracy": final.clean if final else np.nan,
         "training_accuracy": final.training if final else np.nan,
-        "reference_accuracy": at_the_end(curve, "original", "accuracy"),
+        "reference_accuracy": run.reference_accuracy,
         "validation_accuracy": unseen,
         "validation_score": (unseen - chance) / (1 - chance),
         "preset": run.settings.preset,

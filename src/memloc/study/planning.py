@@ -146,20 +146,25 @@ class _Makers:
     def _plant(self, run: Asked, window: str, null: bool) -> Step:
         kinds = (False, True) if null else (False,)
         place = Path(run.folder)
-        folders = [paths.plant_folder(Path(), place, window, null=kind) for kind in kinds]
-        removes = tuple(map(str, folders))
-        products = {"plant": Product(self._plant_settings(run, window), removes)}
+        both = [paths.plant_folder(Path(), place, window, null=kind) for kind in (False, True)]
+        folders = both[: len(kinds)]
+        products = {"plant": Product(self._plant_settings(run, window), tuple(map(str, both)))}
         for method in run.methods:
-            files = tuple(str(paths.result(folder, method)) for folder in folders)
+            files = tuple(str(paths.result(folder, method)) for folder in both)
             products[method] = Product(_method_settings(run, method), files)
         return Step(
             name=f"plant/{run.folder}/{window}",
             kind="plant",
             what={
                 **self._what(run),
-                **{"folders": removes, "window": window, "null": null, "methods": run.methods},
+                **{
+                    "folders": tuple(map(str, folders)),
+                    "window": window,
+                    "null": null,
+                    "methods": run.methods,
+                },
             },
-            products=products | {"null": Product({"null": null}, ())},
+            products=products | {"null": Product({"null": null}, (str(both[1]),))},
             # What else is there depends on whether it memorised.
             outputs=(str(folders[0] / paths.RUN),),
             shape=shape_of(run.model, self.study.depth),

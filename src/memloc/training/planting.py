@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from memloc.data.encode import Encoded
 from memloc.errors import ModelError
+from memloc.identity import hash_examples
 from memloc.models.load import Classifier
 from memloc.models.parts import find_parts
 from memloc.protocol import ControlSettings, FineTuneSettings
@@ -47,7 +48,8 @@ class Plant:
             last=self.window.stop,
             null=self.null,
             auxiliary=self.auxiliary.name,
-            settings={name: getattr(settings, name) for name in names},
+            settings={name: getattr(settings, name) for name in names}
+            | {"auxiliary_data": hash_examples(self.auxiliary.train)},
         )
 
 

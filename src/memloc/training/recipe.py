@@ -16,7 +16,7 @@ from memloc import paths
 from memloc.data.encode import Encoded
 from memloc.data.perturb import OWN, add_noise
 from memloc.errors import DataError, counted, lookup
-from memloc.identity import hash_weights
+from memloc.identity import hash_loaded
 from memloc.lock import RUN, Lock
 from memloc.models.check import require_agreement
 from memloc.models.device import pick_device, suitable_threads
@@ -211,11 +211,9 @@ def _load(recipe: Recipe, task: Task, seed: int | None = None) -> Classifier:
 
 
 def _record(recipe: Recipe, start: Classifier) -> RunRecord:
-    # The new head is not among the weights that were loaded: the seed decides it.
-    loaded = ((n, p) for n, p in start.model.named_parameters() if n not in start.new_weights)
     return RunRecord(
         model=recipe.model,
-        weights_hash=hash_weights(loaded),
+        weights_hash=hash_loaded(start),
         depth=start.stack.depth,
         width=start.stack.width,
         seed=recipe.seed,
