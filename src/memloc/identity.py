@@ -15,8 +15,6 @@ from memloc.records import Examples, NoisyLabels, Task
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from memloc.models.load import Classifier
-
 SAMPLES, SAMPLE = 256, 2**14
 """Pieces of a large file, and bytes of each, that its hash looks at; small ones are read whole."""
 
@@ -56,8 +54,8 @@ def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:
     return digest.hexdigest()[:16]
 
 
-def hash_loaded(start: "Classifier") -> str:
-    """Of the weights that were loaded, without a new head, which a seed decides."""
+def hash_loaded(start: Any) -> str:
+    """Of the weights of a `Classifier` that were loaded, without a new head: a seed decides it."""
     named = start.model.named_parameters()
     return hash_weights((n, p) for n, p in named if n not in start.new_weights)
 

@@ -8,6 +8,7 @@ import torch
 
 from memloc.data.encode import encode
 from memloc.errors import StoreError
+from memloc.identity import hash_examples
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
 from memloc.run import PlantRecord, Run
@@ -256,6 +257,7 @@ def test_a_planted_run_is_told_from_one_that_is_not(tiny_model, tmp_path):
             "auxiliary_learning_rate": 5e-6,
             "trains_pooler_and_norm": False,
             "frozen_beside_auxiliary": False,
+            "auxiliary_data": hash_examples(recipe.plant.auxiliary.train),
         },
     )
     assert Run.open(tmp_path).record.plant == run.record.plant
