@@ -18,7 +18,8 @@ html_theme = "furo"
 html_title = "memloc"
 html_show_copyright = html_show_sphinx = False
 html_copy_source = False
-html_theme_options = {"top_of_page_buttons": []}
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

@@ -158,7 +158,7 @@ def _type(annotation: Any) -> str:
 
 def results() -> str:
     """The columns of every table of results."""
-    from memloc.results.columns import COLUMNS
+    from memloc.results.tables import COLUMNS
 
     rows = [(f"`{name}`", ", ".join(columns)) for name, columns in COLUMNS.items()]
     return table(("table", "columns"), rows)
