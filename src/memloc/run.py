@@ -336,7 +336,7 @@ class Run:
         if hash_loaded(loaded) != known:
             raise StoreError(
                 f"The pre-trained weights of {model} have changed since {self.folder} was made of "
-                "them: train again, into another folder."
+                f"them: {record.made_by} again, into another folder."
             )
         return loaded
 
@@ -381,7 +381,9 @@ class Run:
         """Refuse to draw conclusions from a run that did not memorise."""
         verdict = self.verdict(needed)
         if verdict is None:
-            raise StoreError(f"{self.folder} has no final weights yet: finish `memloc train`.")
+            raise StoreError(
+                f"{self.folder} has no final weights yet: finish `memloc {self.record.made_by}`."
+            )
         if not verdict.memorised and not force:
             raise TrainingError(
                 f"{self.folder} is marked `not memorised`: its final weights predict "
