@@ -211,27 +211,6 @@ def test_study_files_in_the_documents_are_read(page, tmp_path):
         assert parse_study(text, tmp_path).study.overrides
 
 
-def test_the_reference_is_generated_from_the_code(monkeypatch):
-    monkeypatch.syspath_prepend(DOCS)
-    from generated import MARK, PARTS
-
-    asked = [name for page in PAGES for name in MARK.findall(page.read_text(encoding="utf-8"))]
-    assert sorted(asked) == sorted(PARTS)
-    made = {name: part() for name, part in PARTS.items()}
-    assert [n for n in memloc.__all__ if f":: memloc.{n}\n" not in made["api"] + "\n"] == []
-    for command in app.registered_commands:
-        assert f"## {command.callback.__name__}\n" in made["commands"]
-    assert "Train on a random sample" in made["commands"]
-    for name in memloc.protocol.preset("paper").flat():
-        group, _, leaf = name.rpartition(".")
-        assert not group or f"| `{leaf}` |" in made["settings"].split(f"## {group}\n")[1]
-    assert "| 0.15 |" in made["settings"]
-    assert "demo: 0.0004" in made["settings"]
-    assert {"`overrides`", "`windows`"} <= set(made["study"].split())
-    assert "`weights_hash`" in made["run"]
-    assert "noisy_accuracy" in made["results"]
-
-
 def tables_of_findings() -> list[tuple[str, pd.DataFrame]]:
     text = FINDINGS.read_text(encoding="utf-8")
     found = re.findall(r"\*\*([^*\n]+)\*\*\n\n((?:\|.*\n)+)", text)
