@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from memloc.errors import MemlocError, MemlocWarning, counted
-from memloc.request import requested
+from memloc.progress import requested
 
 if TYPE_CHECKING:
     import pandas as pd
