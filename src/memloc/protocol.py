@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import create_model
 
-from memloc.errors import lookup
+from memloc.errors import SettingsError, lookup
 from memloc.settings import Settings, ours, packaged, paper, published
 
 if TYPE_CHECKING:
@@ -240,6 +240,18 @@ PRESETS: dict[str, dict[str, Any]] = packaged(
 def preset(name: str) -> Protocol:
     """The protocol called `paper`, `reference` or `demo`."""
     return _with_methods()().replace({"preset": name, **lookup("preset", name, PRESETS)})
+
+
+def protocol_of_run(name: str, changes: Mapping[str, Any]) -> Protocol:
+    """A preset with changes to what decides a run's weights; a run keeps no others."""
+    changed = preset(name).replace(changes)
+    for key in changes:
+        if key.split(".")[0] not in RunSettings.model_fields:
+            raise SettingsError(
+                f"{key} does not decide the weights of a run, so the run would not keep it: give "
+                "it to `memloc localise` or `memloc analyse`, or set it in a study's file."
+            )
+    return changed
 
 
 @cache

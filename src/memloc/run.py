@@ -60,10 +60,14 @@ class TaskRecord(Settings):
     @classmethod
     def of(cls, task: Task, noisy: NoisyLabels) -> "TaskRecord":
         """Of a task and its labels before and after noise."""
-        facts = {name: getattr(task, name) for name in ("name", "category", "label_names")}
-        counts = {"train": len(task.train), "noisy": int(noisy.is_noisy.sum())}
-        hashed = hash_task(task, noisy)
-        return cls(**facts, **counts, source=task.source, noise=noisy.origin, hash=hashed)
+        copied = ("name", "category", "label_names", "source")
+        return cls(
+            **{name: getattr(task, name) for name in copied},
+            train=len(task.train),
+            noisy=int(noisy.is_noisy.sum()),
+            noise=noisy.origin,
+            hash=hash_task(task, noisy),
+        )
 
 
 class PlantRecord(Settings):
@@ -312,7 +316,7 @@ class Run:
         if hash_loaded(loaded) != known:
             raise StoreError(
                 f"The pre-trained weights of {model} have changed since {self.folder} was made of "
-                "them: train again, into another folder."
+                f"them: {record.made_by} again, into another folder."
             )
         return loaded
 
@@ -358,7 +362,9 @@ class Run:
         """Refuse to draw conclusions from a run that did not memorise."""
         verdict = self.verdict(needed)
         if verdict is None:
-            raise StoreError(f"{self.folder} has no final weights yet: finish `memloc train`.")
+            raise StoreError(
+                f"{self.folder} has no final weights yet: finish `memloc {self.record.made_by}`."
+            )
         if not verdict.memorised and not force:
             raise TrainingError(
                 f"{self.folder} is marked `not memorised`: its final weights predict "
@@ -457,12 +463,13 @@ def _compared(record: RunRecord) -> dict[str, Any]:
 def _labels_table(task: Task, noisy: NoisyLabels) -> "pd.DataFrame":
     import pandas as pd
 
-    marked = {split: (part.labels, part.labels, False) for split, part in task.splits.items()}
-    marked["train"] = (noisy.original, noisy.assigned, noisy.is_noisy)
     tables = []
     for split, part in task.splits.items():
+        labels: dict[str, Any] = {"original": part.labels, "assigned": part.labels}
+        if split == "train":
+            labels = {"original": noisy.original, "assigned": noisy.assigned}
+        labels["is_noisy"] = noisy.is_noisy if split == "train" else False
         texts = {"row": np.arange(len(part)), "parts": [list(parts) for parts in part.parts]}
-        labels = dict(zip(("original", "assigned", "is_noisy"), marked[split], strict=True))
         tables.append(pd.DataFrame({"split": split, **texts, **labels}))
     return pd.concat(tables, ignore_index=True)
 
