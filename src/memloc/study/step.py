@@ -25,10 +25,9 @@ from memloc.errors import MemlocError, SettingsError, StoreError
 from memloc.lock import RUN, SILENT, Lock, patient
 from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
-from memloc.progress import lines, telling
+from memloc.progress import lines, requested, telling
 from memloc.protocol import Protocol
 from memloc.records import NoisyLabels, Task, as_stored, read_json, write_json
-from memloc.request import requested
 from memloc.run import Attempt, Run
 from memloc.stats.windows import read_window
 from memloc.study.config import read_study
