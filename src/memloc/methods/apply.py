@@ -9,7 +9,7 @@ from memloc import paths
 from memloc.errors import DataError, SettingsError, StoreError
 from memloc.identity import hashed
 from memloc.methods.base import Kind, Method, find_method, method_names, methods
-from memloc.methods.result import Result
+from memloc.methods.result import LayerScores, Result
 from memloc.progress import tell
 from memloc.protocol import VerdictSettings, preset
 from memloc.request import request
@@ -179,6 +179,8 @@ def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
 
     with suitable_threads(run.record.width):
         found = method.run(run)
+    if isinstance(found, LayerScores):
+        found = found.with_verdict(n_classes=len(run.task.label_names))
     facts = {
         "identity": result_identity(run, method),
         "run": run.name,
