@@ -13,10 +13,9 @@ from memloc.adoption import adopt
 from memloc.errors import DataError, ModelError, SettingsError, StoreError, TrainingError
 from memloc.methods.apply import analyse, localise
 from memloc.models.load import load_model
-from memloc.progress import telling
+from memloc.progress import requested, telling
 from memloc.records import write_json
 from memloc.reporting.findings import Findings
-from memloc.request import requested
 from memloc.run import Run
 from memloc.training.recipe import Recipe, train_run
 from tasks_support import QUICK, fast_protocol, make_task

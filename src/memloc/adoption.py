@@ -10,9 +10,9 @@ from memloc.data.own import Columns, read_rows
 from memloc.errors import DataError, SettingsError
 from memloc.identity import hash_checkpoint, hash_loaded, hash_weights
 from memloc.lock import RUN, Lock
+from memloc.progress import request
 from memloc.protocol import Protocol, protocol_of_run
 from memloc.records import Examples, IntArray, NoisyLabels, Task
-from memloc.request import request
 from memloc.run import Accuracies, Checkpoint, Run, RunRecord, TaskRecord, begin
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from memloc.errors import DataError, SettingsError, StoreError
 from memloc.identity import hashed
 from memloc.methods.base import Kind, Method, find_method, method_names, methods
 from memloc.methods.result import LayerScores, Result
-from memloc.progress import tell
+from memloc.progress import request, tell
 from memloc.protocol import VerdictSettings, preset
-from memloc.request import request
 from memloc.run import Run
+from memloc.stats.verdicts import LayerVerdict, trust
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,12 @@ class Found:
 
     def __getitem__(self, name: str) -> Any:
         return self.results[name]
+
+    @property
+    def verdicts(self) -> dict[str, LayerVerdict]:
+        """Whether it is localised, by each localiser, the one to trust most first."""
+        found = {n: r.verdict for n, r in self.results.items() if isinstance(r, LayerScores)}
+        return dict(sorted(found.items(), key=lambda pair: trust(pair[0])))
 
 
 def localise(

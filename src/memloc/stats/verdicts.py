@@ -44,6 +44,8 @@ FEWEST_UNDONE = 10
 RESAMPLES = 4999
 STRATA, IN_STRATUM = 4, 5
 """Strata of loss at most, and how many noisy and how many clean examples each needs."""
+TRUSTED = ("shares", "swapping", "retraining")
+"""Methods that change layers, the most exact one first."""
 RATES = Path(__file__).with_name("verdicts.json")
 """How often verdicts are right, as `python -m benchmarks.verdicts` measured."""
 
@@ -333,6 +335,11 @@ def by_profile(weights: FloatArray) -> tuple[Outcome, tuple[int, ...]]:
     if 1 / (shares**2).sum() >= MARGIN * len(shares):
         return "spread", ()
     return "localised", tuple(int(i) + 1 for i in np.flatnonzero(shares > 1 / len(shares)))
+
+
+def trust(method: str) -> int:
+    """Place of a method among all, for sorting: whose verdict comes first."""
+    return TRUSTED.index(method) if method in TRUSTED else len(TRUSTED)
 
 
 def detectable(n_noisy: int, n_clean: int) -> float:

@@ -12,9 +12,9 @@ from memloc.errors import StoreError
 from memloc.lock import RUN, Lock
 from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
+from memloc.progress import requested
 from memloc.protocol import Protocol
 from memloc.records import NoisyLabels, Task, as_stored, read_json, write_json
-from memloc.request import requested
 from memloc.run import WEIGHTS, Attempt, Run
 from memloc.stats.windows import read_window
 from memloc.study.plan import Plan, Step

@@ -23,7 +23,7 @@ from memloc.models.device import pick_device, suitable_threads
 from memloc.models.known import default_preset
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
-from memloc.progress import Advance, tell, track
+from memloc.progress import Advance, request, tell, track
 from memloc.protocol import FineTuneSettings, Protocol, protocol_of_run
 from memloc.protocol import preset as preset_called
 from memloc.records import (
@@ -35,7 +35,6 @@ from memloc.records import (
     read_table,
     write_table,
 )
-from memloc.request import request
 from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.stats.windows import check_windows
 from memloc.training.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
