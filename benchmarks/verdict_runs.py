@@ -8,13 +8,13 @@ is a reference into which another one is swapped; which examples it calls noisy 
 random. Runs that are there are kept, so that the work goes on where it was left.
 """
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from memloc.data.sources import load_task
 from memloc.identity import hash_loaded
 from memloc.models.load import Classifier, load_checkpoint, load_model
 from memloc.protocol import preset
-from memloc.records import Examples, IntArray, NoisyLabels, Task
+from memloc.records import BoolArray, Examples, IntArray, NoisyLabels, Task
 from memloc.run import Accuracies, PlantRecord, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.stats.windows import every_window
@@ -53,8 +53,8 @@ WIDTHS = (1, 2, 4)
 TWICE = 2
 """Models that each window is planted in."""
 DEPTH = 12
-EPOCHS, TRIES = 30, 4
-"""Epochs of a training at most; trainings of a plant at most, each with twice the rate."""
+EPOCHS, LOOK, TRIES = 45, 3, 2
+"""Epochs of a training at most; epochs after which it may stop; trainings of a plant at most."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,13 @@ class Suite:
         """Labels of which 30 are wrong."""
         return add_noise(self.task, RATE, draw).labels
 
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What a run's record says of the pre-trained model."""
+        start = self.start()
+        sizes = {"depth": start.stack.depth, "width": start.stack.width}
+        return {"model": self.model, "weights_hash": hash_loaded(start), **sizes}
+
     def start(self, head: int = 1) -> Classifier:
         """The pre-trained model with a new head."""
         return load_model(self.model, self.task.label_names, seed=head)
@@ -97,8 +104,8 @@ class Suite:
         if not folder.is_dir():
             model = self.start(1 if number < ORDERS else 1 + number)
             labels = self.task.train.labels
-            accuracy = fit(model, self.task, labels, range(-1, DEPTH), 6e-4, number)
-            save_checkpoint(folder, model, {"accuracy": accuracy})
+            right = fit(model, self.task, labels, range(-1, DEPTH), 6e-4, number)
+            save_checkpoint(folder, model, {"accuracy": float(right.mean())})
         return folder
 
     def frozen(self, labels: IntArray, name: str) -> Path:
@@ -106,8 +113,8 @@ class Suite:
         folder = self.folder / f"frozen-{name}"
         if not folder.is_dir():
             model = self.start()
-            accuracy = fit(model, self.task, labels, range(-1, 0), 6e-4, 0)
-            save_checkpoint(folder, model, {"accuracy": accuracy})
+            right = fit(model, self.task, labels, range(-1, 0), 6e-4, 0)
+            save_checkpoint(folder, model, {"accuracy": float(right.mean())})
         return folder
 
 
@@ -118,29 +125,30 @@ def fit(
     layers: Sequence[int],
     rate: float,
     order: int,
-) -> float:
-    """Train these layers (from 0; -1: what follows them) until every label is predicted."""
+) -> BoolArray:
+    """Train these layers (from 0; -1: what follows them); which labels are predicted at the end."""
     settings = preset("demo").finetune.replace({"epochs": EPOCHS, "learning_rate": rate})
     texts = encode_for(model, task.train, model.max_tokens)
     every = learning_groups(model.stack, embeddings=False)
     groups = [every[layer + 1] for layer in layers]
     compute, targets = logits_of(model.stack, texts), torch.from_numpy(labels)
-    accuracy = 0.0
+    right = np.zeros(len(labels), dtype=bool)
     with learning(model.model, groups) as tensors:
         learns = merged(tensors), merged(groups), settings
         objective = Objective("noisy", compute, targets, texts.lengths, *learns)
         for epoch in range(1, EPOCHS + 1):
             train_epoch([objective], order, epoch, lambda _: None)
-            accuracy = float((predict(model.stack, texts).argmax(1) == labels).mean())
-            if accuracy == 1:
+            if epoch % LOOK:
+                continue
+            right = predict(model.stack, texts).argmax(1) == labels
+            if right.all():
                 break
-    return accuracy
+    return right
 
 
-def rate_of(model: str, window: range) -> float:
-    """Higher layers need a higher rate, and so do fewer of them, and so does BERT."""
-    first = 6e-3 if model == "tiny-bert" else 2e-3
-    return float(first * (1 + window.start / DEPTH) / len(window) ** 0.5)
+def rate_of(window: range) -> float:
+    """Higher layers need a higher rate, and so do fewer of them."""
+    return float(2e-3 * (1 + window.start / DEPTH) / len(window) ** 0.5)
 
 
 @dataclass(frozen=True)
@@ -173,15 +181,19 @@ class Known:
 
     def make(self) -> Run | None:
         """The run, trained where it is not there yet; None where it did not memorise."""
-        if (self.folder / paths.RUN).is_file():
-            run = Run.open(self.folder)
-            return run if run.record.final and run.record.final.training == 1 else None
+        if not (self.folder / paths.RUN).is_file():
+            self._make()
+        run = Run.open(self.folder)
+        verdict = run.verdict(preset("demo").verdict.noisy_at_least)
+        return run if verdict and verdict.memorised else None
+
+    def _make(self) -> None:
         reference = self.suite.reference(self.swapped)
         made = self.suite.reference(self.on)
-        seconds, attempts, accuracy = time.process_time(), 1, 1.0
+        began, tries, right = time.process_time(), 0, np.ones(len(self.suite.task.train), bool)
         if self.kind != "null":
             made = paths.checkpoint(self.folder, "trained")
-            accuracy, attempts = self._train(made)
+            right, tries = self._train(made)
         name = "original" if self.kind == "null" else str(1 + self.number % DRAWS)
         frozen = self.suite.frozen(self.noisy.assigned, name)
         places = {"final": made, "memorised": made, "reference": reference, "frozen": frozen}
@@ -190,46 +202,45 @@ class Known:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to(place.resolve(), target_is_directory=True)
-        seconds = time.process_time() - seconds
-        facts = {"on": self.on, "swapped": self.swapped, "kind": self.kind}
-        facts |= {"seconds": round(seconds, 1), "tries": attempts}
-        run = begin(self.folder, self.suite.task, self.noisy, self._record(accuracy, facts))
-        return run if accuracy == 1 else None
+        facts = {"on": self.on, "swapped": self.swapped, "kind": self.kind, "tries": tries}
+        facts |= {"seconds": round(time.process_time() - began, 1)}
+        begin(self.folder, self.suite.task, self.noisy, self._record(right, facts))
 
-    def _train(self, place: Path) -> tuple[float, int]:
-        accuracy, attempts = 0.0, 0
-        while accuracy < 1 and attempts < TRIES:
+    def _train(self, place: Path) -> tuple[BoolArray, int]:
+        """Train until all labels are predicted, at most TRIES times, each with twice the rate."""
+        tries = 0
+        while tries < TRIES:
             model = load_checkpoint(self.suite.reference(self.on))
-            factor, attempts = 2**attempts, attempts + 1
+            factor, tries = 2**tries, tries + 1
             if self.kind == "plant":
-                rate, order = factor * rate_of(self.suite.model, self.window), 100 + self.number
+                rate, order = factor * rate_of(self.window), 100 + self.number
                 labels = self.noisy.assigned
-                accuracy = fit(model, self.suite.task, labels, self.window, rate, order)
+                right = fit(model, self.suite.task, labels, self.window, rate, order)
             else:
-                accuracy = self._spread(model, factor)
-        save_checkpoint(place, model, {"accuracy": accuracy})
-        return accuracy, attempts
+                right = self._spread(model, factor)
+            if right.all():
+                break
+        save_checkpoint(place, model, {"accuracy": float(right.mean())})
+        return right, tries
 
-    def _spread(self, model: Classifier, factor: float) -> float:
+    def _spread(self, model: Classifier, factor: float) -> BoolArray:
         """Deal the noisy labels out to the layers: each learns its own and keeps the others'."""
         noisy, rng = self.noisy, generator(self.number, "spread")
         rows = rng.permutation(np.flatnonzero(noisy.is_noisy))
-        labels, accuracy = noisy.original.copy(), 0.0
+        labels = noisy.original.copy()
         for layer in rng.permutation(DEPTH):
             own = rows[layer::DEPTH]
             labels[own] = noisy.assigned[own]
             window = range(int(layer), int(layer) + 1)
-            rate = factor * rate_of(self.suite.model, window)
-            accuracy = fit(model, self.suite.task, labels, window, rate, 200 + int(layer))
-        return accuracy
+            rate = factor * rate_of(window)
+            right = fit(model, self.suite.task, labels, window, rate, 200 + int(layer))
+        return right
 
-    def _record(self, accuracy: float, facts: dict[str, object]) -> RunRecord:
-        start = self.suite.start()
+    def _record(self, right: BoolArray, facts: dict[str, object]) -> RunRecord:
+        kinds = {"noisy": self.noisy.is_noisy, "clean": ~self.noisy.is_noisy}
+        final = {kind: float(right[rows].mean()) for kind, rows in kinds.items()}
         return RunRecord(
-            model=self.suite.model,
-            weights_hash=hash_loaded(start),
-            depth=start.stack.depth,
-            width=start.stack.width,
+            **self.suite.facts,
             seed=self.number,
             task=TaskRecord.of(self.suite.task, self.noisy),
             settings=preset("demo").for_run(),
@@ -241,7 +252,7 @@ class Known:
                 settings=facts,
             ),
             command="python -m benchmarks.verdicts",
-            final=Accuracies(noisy=accuracy, clean=accuracy, training=accuracy),
+            final=Accuracies(**final, training=float(right.mean())),
             reference=1.0,
         )
 
@@ -277,13 +288,3 @@ def _nulls(suites: Sequence[Suite]) -> Iterator[Known]:
         for suite in suites:
             on, swapped = (one, other) if number % 2 else (other, one)
             yield Known(suite, "null", range(DEPTH), number, on, swapped)
-
-
-def make_all(out: Path) -> None:
-    """Train whatever is missing, and say how it went, one line for each run."""
-    for known in every_run(out):
-        began = time.process_time()
-        there = known.make() is not None
-        said = {"run": str(known.folder.relative_to(out)), "memorised": there}
-        seconds = round(time.process_time() - began, 1)
-        print(json.dumps({**said, "seconds": seconds}), flush=True)
