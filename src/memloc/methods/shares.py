@@ -47,6 +47,7 @@ class Shares(Method):
     needs = ("final", "reference")
     version = 2
     asked = True
+    scratch = True
 
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured; default: as many as are noisy."""
