@@ -1,4 +1,4 @@
-"""How often verdicts are right: `python -m benchmarks.verdicts [--out DIR] [--probing N]`.
+"""How often verdicts are right: `python -m benchmarks.verdicts [--out DIR] [--others N]`.
 
 Makes runs whose answer is known (see verdict_runs), asks every method, and writes verdicts.json
 here and in the package, where the sentences of methods read it. Runs and results are kept in the
@@ -32,11 +32,9 @@ from memloc.stats.verdicts import RATES, by_profile
 HERE = Path(__file__).with_suffix(".json")
 CLEAN = 10
 """Clean examples of shares; each costs 4,096 passes."""
-METHODS: tuple[Method, ...] = (
-    Swapping(clean_examples=30),
-    Gradients(),
-    Shares(clean_examples=CLEAN),
-)
+METHODS: tuple[Method, ...] = (Swapping(clean_examples=30), Shares(clean_examples=CLEAN))
+OTHERS: tuple[Method, ...] = (Gradients(), Probing(seeds=(0,)))
+"""Methods that change no layer; one probe a layer, as they take long."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/verdicts"))
-    parser.add_argument("--probing", type=int, default=0, help="ask probes of this many runs too")
+    parser.add_argument("--others", type=int, default=0, help="runs to ask the other methods of")
     options = parser.parse_args()
     torch.set_num_threads(1)
     every = every_run(options.out)
@@ -91,9 +89,10 @@ def main() -> None:
         run = known.make()
         judged += [] if run is None else [ask(run, known, method) for method in METHODS]
         print(known.folder, "did not memorise" if run is None else "", flush=True)
-    for known in every[: options.probing]:
+        write(judged)
+    for known in every[: options.others]:
         run = known.make()
-        judged += [] if run is None else [ask(run, known, Probing())]
+        judged += [] if run is None else [ask(run, known, method) for method in OTHERS]
     write(judged)
 
 
