@@ -11,6 +11,7 @@ from memloc.stats.subsets import shapley_values
 from memloc.stats.verdicts import (
     Evidence,
     LayerVerdict,
+    _overlaps_without,
     by_profile,
     corrected,
     detectable,
@@ -152,6 +153,12 @@ def test_overlap_is_that_of_pairs_written_out():
     assert overlap(shares) == pytest.approx(expected)
 
 
+def test_the_jackknife_leaves_each_example_out():
+    shares = shares_in([1, 4, 7], n=6, noise=0.1)
+    expected = [overlap(np.delete(shares, e, axis=0)) for e in range(6)]
+    np.testing.assert_allclose(_overlaps_without(shares), expected)
+
+
 @pytest.mark.parametrize("n_layers", [1, 2, 3, 4, 6, 12])
 def test_the_effective_number_counts_even_layers(n_layers):
     shares = np.zeros((25, LAYERS))
@@ -168,7 +175,7 @@ def test_both_sides_of_the_margin_exclude_each_other():
 
 def test_even_layers_are_called_by_name_in_at_most_one_run_of_twenty():
     rng = np.random.default_rng(3)
-    runs = 200
+    runs = 60
     called = sum(
         which_layers(rng.dirichlet(np.ones(LAYERS), size=30))[1] != () for _ in range(runs)
     )

@@ -41,7 +41,9 @@ FEWEST = 20
 """Noisy examples below which nothing is concluded."""
 FEWEST_UNDONE = 10
 """Undone labels below which it is not asked where they were."""
-RESAMPLES = 4999
+RESAMPLES = 9999
+AT_ONCE = 1_000_000
+"""Signs drawn at once, 8 MB of them."""
 STRATA, IN_STRATUM = 4, 5
 """Strata of loss at most, and how many noisy and how many clean examples each needs."""
 TRUSTED = ("shares", "swapping", "retraining")
@@ -204,7 +206,7 @@ def how_many_layers(shares: FloatArray) -> tuple[Answer, Answer]:
 
     n, n_layers = shares.shape
     value, margin = overlap(shares), MARGIN * n_layers
-    without = np.array([overlap(np.delete(shares, e, axis=0)) for e in range(n)])
+    without = _overlaps_without(shares)
     error = math.sqrt((n - 1) / n * float(((without - without.mean()) ** 2).sum()))
     above = value - 1 / margin
     score = above / error if error > 0 else math.copysign(math.inf, above)
@@ -249,14 +251,24 @@ def overlap(shares: FloatArray) -> float:
     return float(same / every) if every > 0 else math.nan
 
 
+def _overlaps_without(shares: FloatArray) -> FloatArray:
+    """The overlap (n,) when each example is left out in turn."""
+    totals, squares = shares.sum(1), (shares**2).sum(1)
+    same = ((shares.sum(0) - shares) ** 2).sum(1) - (squares.sum() - squares)
+    every = (totals.sum() - totals) ** 2 - ((totals**2).sum() - totals**2)
+    return np.asarray(same / every)
+
+
 def permuted_p(values: FloatArray, is_noisy: BoolArray, strata: IntArray) -> float:
     """P of the sum over noisy examples when noisy and clean ones change places within strata."""
     rng = generator(0, "verdict", "undone")
     drawn = np.zeros(RESAMPLES)
     for stratum in range(int(strata.max()) + 1):
         inside = strata == stratum
-        shuffled = rng.permuted(np.tile(values[inside], (RESAMPLES, 1)), axis=1)
-        drawn += shuffled[:, : np.count_nonzero(is_noisy & inside)].sum(axis=1)
+        # Labels are lost or not: what counts is how many of the noisy places each value gets.
+        levels, counts = np.unique(values[inside].round(6), return_counts=True)
+        n_noisy = int(np.count_nonzero(is_noisy & inside))
+        drawn += rng.multivariate_hypergeometric(counts, n_noisy, size=RESAMPLES) @ levels
     return _at_least(drawn, float(values[is_noisy].sum()))
 
 
@@ -280,6 +292,7 @@ def flipped_p(beyond: FloatArray) -> FloatArray:
         largest,
         permutation_type="samples",
         n_resamples=RESAMPLES,
+        batch=max(1, AT_ONCE // len(beyond)),
         rng=generator(0, "verdict", "where"),
     )
     return np.array([_at_least(found.null_distribution, t) for t in scaled.mean(0)])
