@@ -271,6 +271,8 @@ def show_control(found: "Results", as_json: bool) -> None:
 
 def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, Any]]:
     """One row per value of `by`; for each k its accuracy, and what chance would give."""
+    from memloc.stats.planted import MEASURES
+
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     rest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in table.to_dict("records"):
@@ -278,7 +280,7 @@ def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, A
         row = rows.setdefault(key, dict(zip(by, key, strict=True)))
         text = f"{record['accuracy']:.2f} [{record['low']:.2f}, {record['high']:.2f}]"
         row |= {f"accuracy@{record['k']}": text, f"chance@{record['k']}": record["chance"]}
-        rest[key] = {name: record[name] for name in ("mrr", "auroc", "plants")}
+        rest[key] = {name: record[name] for name in (*MEASURES, "plants")}
     return [row | rest[key] for key, row in rows.items()]
 
 
@@ -297,7 +299,7 @@ def _say_unused(found: "Results") -> None:
         )
     for row in plants[~plants["used"]].to_dict("records"):
         typer.echo(
-            f"NOT USED: {row['model']} on {row['task']}, layers {row['first']}-{row['last']}: "
+            f"NOT USED: {row['model']} on {row['task']}, layers {row['planted']}: "
             f"training accuracy {row['training_accuracy']:.3f} at rate {row['learning_rate']:g}."
         )
 

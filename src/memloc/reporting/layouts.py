@@ -18,7 +18,7 @@ from memloc.reporting.pretraining import layer_parameters, pretraining, rounded
 from memloc.seeds import generator
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.intervals import bootstrap_counts, wilson
-from memloc.stats.planted import distances, mean_scores
+from memloc.stats.planted import MEASURES, distances, mean_scores
 
 NO_INTERVAL = f"No interval: fewer than {FEWEST_GROUPS} tasks."
 UNEVEN = (
@@ -118,13 +118,13 @@ def table_4(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def control(findings: Findings) -> pd.DataFrame:
-    """Accuracy, reciprocal rank and AUROC of every method and k, each with its ends."""
+    """Accuracy and the other measures of every method and k, each with its ends."""
     scores = findings.results.control
     if scores.empty:
         return scores
     found = mean_scores(scores, ["method"])
     tested = scores if scores["validation"].all() else scores[~scores["validation"].astype(bool)]
-    for name in ("mrr", "auroc"):
+    for name in MEASURES:
         ends = [
             bootstrap_ends(part[name].to_numpy(np.float64))
             for part in (
@@ -140,9 +140,9 @@ def control_rows(tidy: pd.DataFrame) -> pd.DataFrame:
     """One row per method and k."""
     texts = {
         "accuracy": estimates(tidy["accuracy"], tidy["low"], tidy["high"]),
-        **{n: _named(tidy, n) for n in ("mrr", "auroc")},
+        **{n: _named(tidy, n) for n in MEASURES},
     }
-    shown = ["method", "k", "accuracy", "chance", "mrr", "auroc", "plants"]
+    shown = ["method", "k", "accuracy", "chance", *MEASURES, "plants"]
     return _by_method(tidy.assign(**texts))[shown]
 
 

@@ -205,7 +205,9 @@ TABLES: tuple[Table, ...] = (
             "Means over planted runs. accuracy: share of the k best layers that are planted; where "
             "fewer than k are planted, share of those, so that 1 can be reached (chance: the "
             "larger of k and the planted, over all layers). In brackets, 95 % intervals: Wilson's "
-            "for accuracy, bootstrap over planted runs for reciprocal rank (mrr) and AUROC."
+            "for accuracy, bootstrap over planted runs for the others: reciprocal rank (mrr), "
+            "AUROC, planted_mass (share of the positive weight that is on planted layers) and "
+            "centre_error (layers between the centre of the weights and that of the planted)."
         ),
     ),
     Table(

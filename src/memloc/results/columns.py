@@ -2,8 +2,9 @@
 
 KEY = ("task", "category", "model", "seed")
 """What a table starts with: which run a row is of."""
-PLANT = ("first", "last", "null")
-"""Which layers of a control run may change (from 1), and whether nothing was planted there."""
+PLANT = ("planted", "first", "last", "null")
+"""Which layers of a control run may change (from 1, the first and the last of them), and whether
+nothing was planted there."""
 
 _AFTER_KEY: dict[str, tuple[str, ...]] = {
     "runs": (
@@ -38,8 +39,8 @@ _AFTER_KEY: dict[str, tuple[str, ...]] = {
         *("n_trained", "n_held_out"),
     ),
     "control": (
-        *("first", "last", "method", "chance", "mrr", "auroc"),
-        *("validation", "k", "accuracy"),
+        *("planted", "first", "last", "method", "chance", "mrr", "auroc"),
+        *("planted_mass", "centre_error", "validation", "k", "accuracy"),
     ),
     "control_layers": (*PLANT, "method", "layer", "weight", "low", "high", "undone", "remark"),
     "control_gradients": (*PLANT, "norm", "kind", "layer", "value"),

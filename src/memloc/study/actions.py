@@ -16,7 +16,6 @@ from memloc.protocol import Protocol
 from memloc.records import NoisyLabels, NoisyTask, Task, as_stored, read_json, write_json
 from memloc.request import requested
 from memloc.run import WEIGHTS, Attempt, Run
-from memloc.stats.windows import read_window
 from memloc.study.plan import Plan, Step
 from memloc.study.tasks import data_folder, load_study_task
 from memloc.training.checkpoints import save_checkpoint
@@ -68,7 +67,7 @@ def _plant(plan: Plan, step: Step) -> None:
     methods = [recipe.protocol.method(name) for name in what["methods"]]
     needed = {"final", *(w for m in methods for w in (*m.needs, *m.uses))}
     weights = tuple(name for name in WEIGHTS if name in needed)
-    plant = Plant(read_window(what["window"]), _auxiliary(plan))
+    plant = Plant(what["window"], _auxiliary(plan))
     folders = [plan.file.folder / folder for folder in what["folders"]]
     made = make_plant(recipe, plant, folders[0], weights)
     found = [made]

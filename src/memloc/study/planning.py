@@ -10,7 +10,6 @@ from memloc.methods.base import find_method
 from memloc.protocol import MEMORISED_ONLY
 from memloc.run import WEIGHTS
 from memloc.settings import Settings
-from memloc.stats.windows import window_name as name_of
 from memloc.study.asked import Asked, asked_run, asked_runs, protocol_for, runs_there
 from memloc.study.checks import check_names
 from memloc.study.config import ControlBlock, StudyFile
@@ -141,7 +140,7 @@ class _Makers:
                 run = asked_run(self.file, (task, model, seed), protocol, block.methods)
                 for window in windows:
                     null = block.nulls == "all" or (block.nulls == "middle" and window == middle)
-                    yield self._plant(run, name_of(window), null)
+                    yield self._plant(run, window, null)
 
     def _plant(self, run: Asked, window: str, null: bool) -> Step:
         kinds = (False, True) if null else (False,)
@@ -153,7 +152,7 @@ class _Makers:
             files = tuple(str(paths.result(folder, method)) for folder in both)
             products[method] = Product(_method_settings(run, method), files)
         return Step(
-            name=f"plant/{run.folder}/{window}",
+            name=f"plant/{run.folder}/{window.replace('/', '_')}",
             kind="plant",
             what={
                 **self._what(run),

@@ -10,7 +10,7 @@ from memloc.identity import hash_checkpoint
 from memloc.models import tiny
 from memloc.models.known import known_models, no_such_model, source_of
 from memloc.protocol import Protocol
-from memloc.stats.windows import check_windows, every_window, read_window, usual_windows
+from memloc.stats.windows import check_plant, every_window, plant_name, read_plant, usual_plants
 from memloc.study.config import ControlBlock
 
 
@@ -107,9 +107,10 @@ def model_fingerprint(name: str) -> str:
     return f"{local.name} {hash_checkpoint(local)}"
 
 
-def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[range]:
-    """The windows that a block asks for in a model of this depth; each makes a run of its own."""
-    found = [read_window(text) for text in block.windows]
-    found += [w for width in block.every for w in every_window(depth, width)]
-    check_windows(found, depth)
-    return list(dict.fromkeys(found)) or usual_windows(depth, protocol.control.width)
+def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[str]:
+    """The plants that a block asks for in a model of this depth; each makes a run of its own."""
+    found = [plant_name(read_plant(text)) for text in block.windows]
+    found += [window for width in block.every for window in every_window(depth, width)]
+    for plant in found:
+        check_plant(plant, depth)
+    return list(dict.fromkeys(found)) or usual_plants(depth, protocol.control.width)

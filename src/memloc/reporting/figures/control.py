@@ -7,6 +7,7 @@ import pandas as pd
 from memloc.reporting.figures.style import BLUE, COLOURS, GREY, layer_axis, method_order, task_order
 from memloc.reporting.means import over_seeds
 from memloc.stats.planted import mean_scores
+from memloc.stats.windows import planted_layers
 
 
 def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart:
@@ -49,14 +50,14 @@ def control_accuracy(table: pd.DataFrame, panel: str | None = None) -> alt.Chart
 
 def control_layers(table: pd.DataFrame) -> alt.Chart:
     """Layer weights of the control set-up, scaled to the largest; one line per planted window."""
-    keys = ["task", "model", "method", "first", "last", "null"]
+    keys = ["task", "model", "method", "planted", "first", "last", "null"]
     largest = table.groupby([*keys, "seed"])["weight"].transform("max")
     scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}
     drawn = over_seeds(table.assign(**scaled), [*keys, "layer"], "weight")
-    null = drawn["null"].astype(bool)
-    layers = drawn["first"].astype(str) + " to " + drawn["last"].astype(str)
+    null, layers = drawn["null"].astype(bool), drawn["planted"]
+    inside = [n - 1 in planted_layers(w) for n, w in zip(drawn["layer"], layers, strict=True)]
+    drawn["inside"] = np.array(inside, dtype=bool) & ~null
     drawn["planted"] = np.where(null, "nothing in " + layers, "layers " + layers)
-    drawn["inside"] = drawn["layer"].between(drawn["first"], drawn["last"]) & ~null
     order = list(dict.fromkeys(drawn.sort_values(["null", "first"])["planted"]))
     base = alt.Chart(drawn)
     encoded = base.encode(
@@ -159,7 +160,7 @@ def _wide(table: pd.DataFrame) -> pd.DataFrame:
 def _planted(table: pd.DataFrame) -> "pd.Series":
     if "first" not in table.columns:
         return pd.Series("the whole model", index=table.index)
-    layers = table["first"].astype(str) + " to " + table["last"].astype(str)
+    layers = table["planted"]
     return ("layers " + layers).where(~table["null"].astype(bool), "nothing in " + layers)
 
 
