@@ -1,4 +1,4 @@
-"""Who may import whom, as docs/architecture.md has it; what is loaded by whom."""
+"""Who may import whom, as docs/explanation/architecture.md has it; what is loaded by whom."""
 
 import ast
 import subprocess

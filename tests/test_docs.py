@@ -18,8 +18,10 @@ from memloc.cli import app
 from memloc.study.config import parse_study
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-README, METHOD_PAGE = ROOT / "README.md", ROOT / "docs" / "add_a_method.md"
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+README, METHOD_PAGE = ROOT / "README.md", DOCS / "guides" / "add_a_method.md"
+FINDINGS = DOCS / "explanation" / "findings.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -189,9 +191,9 @@ def test_lines_fit_the_screen(page):
     assert not [number for number, line in enumerate(lines, 1) if len(line) > 120]
 
 
-@pytest.mark.parametrize("page", ["studies.md", "findings.md"])
+@pytest.mark.parametrize("page", [DOCS / "guides" / "studies.md", FINDINGS], ids=lambda p: p.name)
 def test_study_files_in_the_documents_are_read(page, tmp_path):
-    files = [text for text in blocks(ROOT / "docs" / page, "yaml") if "tasks:" in text]
+    files = [text for text in blocks(page, "yaml") if "tasks:" in text]
     assert files
     for text in files:
         assert parse_study(text, tmp_path).study.overrides
@@ -204,7 +206,7 @@ def test_every_command_is_in_the_readme():
 
 
 def tables_of_findings() -> list[tuple[str, pd.DataFrame]]:
-    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    text = FINDINGS.read_text(encoding="utf-8")
     found = re.findall(r"\*\*([^*\n]+)\*\*\n\n((?:\|.*\n)+)", text)
     tables = []
     for title, lines in found:

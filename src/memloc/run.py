@@ -287,7 +287,10 @@ class Run:
         import pandas as pd
 
         path = self.folder / paths.TRAINING
-        return read_table(path)[0] if path.is_file() else pd.DataFrame(columns=list(CURVES))
+        if not path.is_file():
+            return pd.DataFrame(columns=list(CURVES))
+        with as_stored(path):
+            return read_table(path)[0][list(CURVES)]
 
     @cached_property
     def reference_accuracy(self) -> float:
