@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from memloc.methods.centroids import Centroids
     from memloc.methods.generalisation import Generalisation
     from memloc.methods.gradients import Gradients
-    from memloc.methods.label_probes import LabelProbes
     from memloc.methods.probing import Probing
     from memloc.methods.result import LayerScores
     from memloc.methods.retraining import Retraining
+    from memloc.methods.shares import Shares
     from memloc.methods.swapping import Swapping
     from memloc.reporting.page import report
     from memloc.results import load_results
@@ -28,13 +28,13 @@ __all__ = [
     "Centroids",
     "Generalisation",
     "Gradients",
-    "LabelProbes",
     "LayerScores",
     "MemlocError",
     "Method",
     "Probing",
     "Retraining",
     "Run",
+    "Shares",
     "Swapping",
     "add_noise",
     "adopt",
@@ -59,10 +59,10 @@ _HOMES = {
     "Centroids": "memloc.methods.centroids",
     "Generalisation": "memloc.methods.generalisation",
     "Gradients": "memloc.methods.gradients",
-    "LabelProbes": "memloc.methods.label_probes",
     "Probing": "memloc.methods.probing",
     "LayerScores": "memloc.methods.result",
     "Retraining": "memloc.methods.retraining",
+    "Shares": "memloc.methods.shares",
     "Swapping": "memloc.methods.swapping",
     "report": "memloc.reporting.page",
     "load_results": "memloc.results",

@@ -93,6 +93,11 @@ def test_distances_by_hand():
     assert found["distance"].tolist() == pytest.approx([0, 0.75, 0])
 
 
+def test_layers_that_weigh_less_than_nothing_do_not_count():
+    found = distances(layers((1, 2, [1, -1, 0, 0]), (1, 2, [-1, -1, 0, 0])))
+    assert found["distance"].tolist() == pytest.approx([0.75, 0])
+
+
 def test_nulls_that_look_like_plants_are_counted():
     real = layers(*[(1, 1, w) for w in ([1, 0], [0.9, 0.1], [0.8, 0.2])])  # .5, .4, .3
     null = layers((1, 1, [0.5, 0.5]), (1, 1, [0.85, 0.15]), null=True, undone=0.1)  # 0, .35

@@ -50,8 +50,6 @@ class Method(Settings, ABC):
     """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
     version: ClassVar[int] = 1
     """Counted up when the same settings give other results: stored ones are then made again."""
-    asked: ClassVar[bool] = False
-    """Whether it runs only where it is named, because it takes long."""
     uses: ClassVar[tuple[str, ...]] = ()
     """Weights that it takes as well where they are there."""
 
@@ -75,8 +73,7 @@ def methods() -> dict[str, type[Method]]:
 
 def method_names(kind: Kind) -> tuple[str, ...]:
     """memloc's own methods of a kind: those that run where none is named."""
-    found = _ours().items()
-    return tuple(name for name, method in found if method.kind == kind and not method.asked)
+    return tuple(name for name, method in _ours().items() if method.kind == kind)
 
 
 def by_reference() -> set[str]:

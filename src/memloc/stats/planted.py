@@ -150,7 +150,8 @@ def _by_plant(layers: "pd.DataFrame") -> "list[tuple[dict[str, Any], FloatArray]
 
 
 def _distance(weights: FloatArray) -> float:
-    return distance_from_uniform(weights) if weights.any() else 0.0
+    positive = np.maximum(0, weights)  # layers whose swap helps hold nothing
+    return distance_from_uniform(positive) if positive.any() else 0.0
 
 
 def _apart(real: FloatArray, null: FloatArray) -> float:

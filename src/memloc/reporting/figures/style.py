@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-METHODS = ("swapping", "retraining", "gradients", "probing")
+METHODS = ("shares", "swapping", "retraining", "gradients", "probing")
 CATEGORIES = ("nlu", "sentiment", "hate", "topic")
 """From what needs understanding to what words give away."""
 
