@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memloc.data.own import read_held_out, read_noisy_examples
+from memloc.data.own import Columns, read_rows
 from memloc.errors import DataError, SettingsError
 from memloc.identity import hash_checkpoint, hash_loaded, hash_weights
 from memloc.lock import RUN, Lock
@@ -61,7 +61,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
     protocol = preset_called(preset).replace(settings or {})
     loaded = _load(places, pretrained)
-    columns = {"text": text, "label": label, "pair": pair, "original": original, "flag": flag}
+    columns = Columns(text, label, pair, original, flag)
     task, noisy = _read(Path(data), columns, held_out, loaded["final"].label_names)
     record = RunRecord(
         **_facts(loaded["final"], pretrained or final),
@@ -88,17 +88,17 @@ def _noted(run: Run, record: RunRecord, device: str) -> Run:
 
 
 def _read(
-    data: Path,
-    columns: Mapping[str, Any],
-    held_out: str | Path | None,
-    names: Sequence[str],
+    data: Path, columns: Columns, held_out: str | Path | None, names: Sequence[str]
 ) -> tuple[Task, NoisyLabels]:
     """The examples that the final weights know by heart, and unseen ones if there are any."""
-    examples, noisy = read_noisy_examples(data, known=names, **columns)
-    right = {"text": columns["text"], "pair": columns["pair"]}
-    right["label"] = columns["original"] or columns["label"]
-    unseen = read_held_out(Path(held_out), right, names) if held_out else NO_EXAMPLES
-    train = Examples(examples.parts, noisy.original)
+    columns.require_noise(data)
+    rows = read_rows(data, columns, names)
+    noisy = columns.noise(rows.original, rows.assigned)
+    unseen = NO_EXAMPLES
+    if held_out is not None:
+        held = read_rows(Path(held_out), columns.right, names)
+        unseen = Examples(held.parts, held.original)
+    train = Examples(rows.parts, noisy.original)
     name = data.name.split(".")[0]
     return Task(name, "own", tuple(names), train, unseen, unseen, f"file: {data}"), noisy
 
