@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from memloc.errors import SettingsError, UnknownName
-from memloc.explain import compare, describe, readable
 from memloc.methods.gradients import Gradients
-from memloc.protocol import PRESETS, RunSettings, preset
+from memloc.protocol import PRESETS, RunSettings, compare, describe, preset, readable
 
 PROBES = {
     "hidden_layers": 1,

@@ -61,6 +61,11 @@ class Task:
     """Where it was read from, for people."""
 
     @property
+    def splits(self) -> "dict[str, Examples]":
+        """Training, validation and test examples by the name of the split."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    @property
     def n_classes(self) -> int:
         """Number of classes, those without a training example included."""
         return len(self.label_names)
