@@ -268,7 +268,8 @@ class Run:
         if not path.is_file():
             return pd.DataFrame(columns=list(CURVES))
         with as_stored(path):
-            return read_table(path)[0][list(CURVES)]
+            table = read_table(path)[0]
+            return table[[*CURVES, *table.columns.difference(list(CURVES))]]
 
     @cached_property
     def reference_accuracy(self) -> float:

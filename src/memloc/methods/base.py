@@ -50,6 +50,8 @@ class Method(Settings, ABC):
     """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
     version: ClassVar[int] = 1
     """Counted up when the same settings give other results: stored ones are then made again."""
+    scratch: ClassVar[bool] = False
+    """Whether its half-done work is large and of no use once the result is there."""
     uses: ClassVar[tuple[str, ...]] = ()
     """Weights that it takes as well where they are there."""
 
