@@ -265,6 +265,8 @@ def _show_table(title: str, table: "pd.DataFrame") -> None:
 
 def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, Any]]:
     """One row per value of `by`; for each k its accuracy, and what chance would give."""
+    from memloc.stats.planted import MEASURES
+
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     rest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in table.to_dict("records"):
@@ -272,7 +274,7 @@ def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, A
         row = rows.setdefault(key, dict(zip(by, key, strict=True)))
         text = f"{record['accuracy']:.2f} [{record['low']:.2f}, {record['high']:.2f}]"
         row |= {f"accuracy@{record['k']}": text, f"chance@{record['k']}": record["chance"]}
-        rest[key] = {name: record[name] for name in ("mrr", "auroc", "plants")}
+        rest[key] = {name: record[name] for name in (*MEASURES, "plants")}
     return [row | rest[key] for key, row in rows.items()]
 
 
@@ -287,7 +289,7 @@ def _say_unused(found: "Results") -> None:
         )
     for row in plants[~plants["used"]].to_dict("records"):
         typer.echo(
-            f"NOT USED: {row['model']} on {row['task']}, layers {row['first']}-{row['last']}: "
+            f"NOT USED: {row['model']} on {row['task']}, layers {row['planted']}: "
             f"training accuracy {row['training_accuracy']:.3f} at rate {row['learning_rate']:g}."
         )
 

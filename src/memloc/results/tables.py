@@ -14,6 +14,7 @@ from memloc.run import Run
 from memloc.stats.agreement import accuracy_at_k
 from memloc.stats.planted import null_claims, plant_scores
 from memloc.stats.verdicts import ALPHA, corrected
+from memloc.stats.windows import planted_layers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,7 +115,7 @@ def control_verdicts(found: Keyed) -> "pd.DataFrame":
 
 
 def _planted_in(key: Mapping[str, Any]) -> Sequence[int]:
-    return () if key["null"] else range(key["first"], key["last"] + 1)
+    return [] if key["null"] else [layer + 1 for layer in planted_layers(str(key["planted"]))]
 
 
 def _verdict_rows(found: Keyed, columns: Sequence[str]) -> "pd.DataFrame":
@@ -162,9 +163,8 @@ def _post_processing(norms: "pd.DataFrame", validation_tasks: Sequence[str]) -> 
 
     rows = []
     chosen = norms[norms["task"].isin(validation_tasks) & ~norms["null"].astype(bool)]
-    for _, part in chosen.groupby(["model", "first", "last", "task", "seed"], sort=False):
-        first, last, model = (part[name].iloc[0] for name in ("first", "last", "model"))
-        planted, found = range(int(first) - 1, int(last)), norms_from(part)
+    for key, part in chosen.groupby(["model", "planted", "task", "seed"], sort=False):
+        model, planted, found = key[0], planted_layers(str(key[1])), norms_from(part)
         for norm in ("L1", "L2"):
             for (subtract, divide), weights in variants(found, norm).items():
                 accuracy = accuracy_at_k(weights, planted, POST_PROCESSED_AT)
