@@ -4,6 +4,7 @@ import json
 from itertools import permutations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from memloc.errors import ScoreError
@@ -20,9 +21,10 @@ from memloc.stats.verdicts import (
     judge,
     judge_weights,
     line_shares,
+    over_plants,
+    over_runs,
     overlap,
     permuted_p,
-    share_localised,
     which_layers,
 )
 from memloc.stats.windows import windows
@@ -246,10 +248,31 @@ def test_holm_by_hand():
     assert corrected([]).tolist() == []
 
 
-def test_share_of_runs_localised():
-    found = share_localised(["localised", "spread", "cannot tell", "localised"])
-    assert found.estimate == 0.5
-    assert 0.1 < found.low < 0.2
+def test_over_runs_each_run_counts_once():
+    outcomes = ["localised", "spread", "cannot tell", "localised"]
+    rows = {"method": "swapping", "outcome": outcomes, "finding": [True, True, False, False]}
+    more = {"method": ["shares"], "outcome": ["localised"], "finding": [True]}
+    found = over_runs(pd.concat([pd.DataFrame(rows), pd.DataFrame(more)]))
+    assert found["method"].tolist() == ["shares", "swapping"]
+    row = found.iloc[1]
+    counts = row[["runs", "n_localised", "n_spread", "n_cannot_tell", "findings"]]
+    assert counts.tolist() == [4, 2, 1, 1, 2]
+    assert row["localised"] == 0.5
+    assert 0.1 < row["localised_low"] < 0.2
+
+
+def test_over_plants_right_layers_and_called_nulls_are_counted():
+    rows = {
+        "method": "shares",
+        "null": [False, False, False, True, True],
+        "outcome": ["localised", "localised", "spread", "localised", "cannot tell"],
+        "right": [True, False, False, False, False],
+    }
+    row = over_plants(pd.DataFrame(rows)).iloc[0]
+    assert (row["plants"], row["nulls"]) == (3, 2)
+    assert (row["right"], row["called"]) == (pytest.approx(1 / 3), 0.5)
+    real = pd.DataFrame(rows).iloc[:3]
+    assert np.isnan(over_plants(real).iloc[0]["called"])
 
 
 def test_damaged_shares_are_refused():

@@ -14,24 +14,27 @@ asks three questions in this order, and the first one that fails ends it:
 
 Shares are arrays (examples, layers); a row sums to 1 if swapping all layers loses the example's
 label and to 0 if not. Examples of one run are not independent of its training, so a verdict is
-about that run; over several runs, each counts once (`share_localised`, `corrected`).
+about that run; over several runs, each counts once (`over_runs`, `corrected`).
 """
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from memloc.errors import ScoreError, counted
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator
-from memloc.stats.intervals import Interval, wilson
+from memloc.stats.intervals import wilson
 from memloc.stats.windows import windows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ALPHA = 0.05
 """The error that each question may make."""
@@ -52,6 +55,7 @@ RATES = Path(__file__).with_name("verdicts.json")
 """How often verdicts are right, as `python -m benchmarks.verdicts` measured."""
 
 Outcome = Literal["localised", "spread", "cannot tell"]
+KINDS = tuple(kind.replace(" ", "_") for kind in get_args(Outcome))
 
 
 @dataclass(frozen=True)
@@ -376,10 +380,32 @@ def corrected(ps: Sequence[float]) -> FloatArray:
     return found
 
 
-def share_localised(outcomes: Sequence[str]) -> Interval:
-    """The share of runs that are localised, each run counting once, with Wilson's interval."""
-    share = np.mean([outcome == "localised" for outcome in outcomes])
-    return wilson(float(share), len(outcomes)).at()
+def over_runs(verdicts: "pd.DataFrame") -> "pd.DataFrame":
+    """By method: how many runs are localised, spread or cannot be told, each counting once.
+
+    `verdicts` has a row for each run and method; the share of localised ones has Wilson's interval.
+    """
+
+    def counts(part: "pd.DataFrame") -> dict[str, float]:
+        outcome = part["outcome"].str.replace(" ", "_")
+        kinds = {f"n_{kind}": int((outcome == kind).sum()) for kind in KINDS}
+        findings = {"findings": int(part["finding"].sum())}
+        shares = _share("localised", part["outcome"] == "localised")
+        return {"runs": len(part), **shares, **kinds, **findings}
+
+    return _by_method(verdicts, counts)
+
+
+def over_plants(verdicts: "pd.DataFrame") -> "pd.DataFrame":
+    """By method: how many plants are localised in the right layers, and how many nulls at all."""
+
+    def counts(part: "pd.DataFrame") -> dict[str, float]:
+        null = part["null"].astype(bool)
+        called = part.loc[null, "outcome"] == "localised"
+        sizes = {"plants": int((~null).sum()), "nulls": int(null.sum())}
+        return {**sizes, **_share("right", part.loc[~null, "right"]), **_share("called", called)}
+
+    return _by_method(verdicts, counts)
 
 
 @cache
@@ -388,6 +414,21 @@ def rates() -> dict[str, dict[str, Any]]:
     if not RATES.is_file():
         return {}
     return {row["method"]: row for row in json.loads(RATES.read_text(encoding="utf-8"))}
+
+
+def _by_method(
+    verdicts: "pd.DataFrame", counts: "Callable[[pd.DataFrame], dict[str, float]]"
+) -> "pd.DataFrame":
+    import pandas as pd
+
+    methods = sorted(verdicts["method"].unique().tolist(), key=trust)
+    parts = {method: verdicts[verdicts["method"] == method] for method in methods}
+    return pd.DataFrame([{"method": name, **counts(part)} for name, part in parts.items()])
+
+
+def _share(name: str, hits: "pd.Series") -> dict[str, float]:
+    found = wilson(float(hits.mean()) if len(hits) else math.nan, len(hits)).at()
+    return {name: found.estimate, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def _strata(evidence: Evidence) -> IntArray:
