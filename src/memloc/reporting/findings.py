@@ -15,7 +15,7 @@ from memloc.results import Results, Reverted
 from memloc.stats import claims
 from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import wilson
-from memloc.stats.windows import layer_weights, window_matrix
+from memloc.stats.windows import layer_weights, planted_layers, window_matrix
 
 RUN = ["task", "model", "seed"]
 POINT = ["task", "model"]
@@ -254,9 +254,9 @@ class Findings:
         runs = self.memorised("layers").assign(planted="", inside=False, first=0)
         plants = self.results.control_layers
         plants = plants[~plants["null"].astype(bool)]
-        inside = plants["layer"].between(plants["first"], plants["last"])
-        where = plants["first"].astype(str) + "–" + plants["last"].astype(str)
-        planted = plants.assign(planted=where, inside=inside, task="", model="")
+        places = zip(plants["layer"] - 1, plants["planted"], strict=True)
+        inside = [layer in planted_layers(str(plant)) for layer, plant in places]
+        planted = plants.assign(inside=inside, task="", model="")
         both = pd.concat([runs, planted], ignore_index=True)
         both = both[both["method"] == self.leading]
         keys = [*POINT, "planted", "inside", "first", "layer"]

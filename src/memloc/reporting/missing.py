@@ -101,7 +101,7 @@ def _there(results: Results) -> dict[str, set[tuple[object, ...]]]:
     """By method: the runs that have its results."""
     mcog = results.mcog
     return {
-        **{m: _runs(mcog[mcog["method"] == m]) for m in (*method_names("localiser"), "shares")},
+        **{m: _runs(mcog[mcog["method"] == m]) for m in method_names("localiser")},
         **{name: _runs(getattr(results, name)) for name in method_names("analysis")},
     }
 

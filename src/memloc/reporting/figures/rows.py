@@ -13,7 +13,7 @@ from memloc.reporting.terminal import CURVES, PROBES
 from memloc.seeds import generator
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
-from memloc.stats.windows import window_matrix
+from memloc.stats.windows import planted_layers, window_matrix
 
 RUN = ["task", "category", "model"]
 MOST_POINTS = 300
@@ -123,11 +123,13 @@ def _event(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 def control_layers(table: pd.DataFrame) -> pd.DataFrame:
     """Layer weights of planted runs, divided by the largest; nulls last."""
-    keys = ["task", "model", "method", "first", "last", "null"]
+    keys = ["task", "model", "method", "planted", "first", "last", "null"]
     largest = table.groupby([*keys, "seed"])["weight"].transform("max")
     scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}
     drawn = over_seeds(table.assign(**scaled), [*keys, "layer"], "weight")
-    inside = drawn["layer"].between(drawn["first"], drawn["last"]) & ~drawn["null"].astype(bool)
+    places = zip(drawn["layer"] - 1, drawn["planted"], strict=True)
+    inside = np.array([layer in planted_layers(plant) for layer, plant in places], dtype=bool)
+    inside &= ~drawn["null"].to_numpy(bool)
     named = drawn.assign(planted=_planted(drawn), inside=inside)
     return named.sort_values(["null", "first"], kind="stable", ignore_index=True)
 
@@ -135,7 +137,7 @@ def control_layers(table: pd.DataFrame) -> pd.DataFrame:
 def _planted(table: pd.DataFrame) -> "pd.Series":
     if "first" not in table.columns:
         return pd.Series("the whole model", index=table.index)
-    layers = table["first"].astype(str) + " to " + table["last"].astype(str)
+    layers = table["planted"]
     return ("layers " + layers).where(~table["null"].astype(bool), "nothing in " + layers)
 
 
@@ -292,11 +294,11 @@ def necessity(table: pd.DataFrame) -> pd.DataFrame:
 
 def centres(table: pd.DataFrame) -> pd.DataFrame:
     """The centre of the planted layers and that of the weights on them, by every method."""
-    keys = ["task", "model", "seed", "method", "first", "last"]
+    keys = ["task", "model", "seed", "method", "planted"]
     real = table[~table["null"].astype(bool)]
     held = real.assign(held=real["weight"].clip(0), moment=real["weight"].clip(0) * real["layer"])
     sums = held.groupby(keys, sort=False)[["held", "moment"]].sum().reset_index()
-    planted = (sums["first"] + sums["last"]) / 2
+    planted = [np.mean(planted_layers(str(plant))) + 1 for plant in sums["planted"]]
     return sums.assign(
         planted_centre=planted, centre=sums["moment"] / sums["held"].where(sums["held"] > 0)
     )
