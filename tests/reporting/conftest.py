@@ -11,7 +11,7 @@ TASKS = ("tiny-topic", "tiny-acceptability", "tiny-entailment", "tiny-topic-bina
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory):
-    return Study(tasks=TASKS, methods=("shares", *METHODS)).write(
+    return Study(tasks=TASKS, methods=(*METHODS, "shares")).write(
         tmp_path_factory.mktemp("studies") / "small"
     )
 

@@ -154,7 +154,8 @@ def _sections(
     tables = list(_tables(findings))
     for name, (short, title, words) in SECTIONS.items():
         parts = {
-            "lines": [line for line in summary.lines if line.section == name],
+            "found": [s.text for s in summary.lines if s.section == name and not s.is_open],
+            "open": [s.text for s in summary.lines if s.section == name and s.is_open],
             "figures": [_heading(f, d) for f, d in drawn.items() if d and f.section == name],
             "tables": [table for table in tables if table["section"] == name],
         }
@@ -203,6 +204,7 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
         "title": figure.title,
         "caption": f"{caption} {drawn.remarks({})}".rstrip(),
         "more": figure.more,
+        "wide": figure.look.panel is not None,
         "number": f"paper: {number}" if number else "",
     }
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import factorial
 from typing import Any
@@ -166,7 +166,7 @@ def summarise(findings: Findings) -> Summary:
         none = f"There is no run yet: `{command('train', findings.results)}`."
         planted = tuple(_trust(findings))  # a study may do nothing but plant
         lines = planted or (Line("where", none, is_open=True),)
-        return Summary(lines[0].text, "", "", lines if planted else ())
+        return Summary(lines[0].text, "", "", lines[1:])
     told = (_memorised, _trust, _depth, _single, _events, _left_out, _generalisation, _agreement)
     lines = tuple(line for tell in (*told, _few) for line in tell(findings))
     return Summary(_answer(findings), _how_sure(findings), _learnt(findings), lines)
@@ -186,10 +186,19 @@ def _answer(findings: Findings) -> str:
         return f"No layer can be named: {why or todo}."
     verdicts = findings.whole("verdicts")
     judged = verdicts[verdicts["method"] == method]
-    if len(judged):
+    if judged["finding"].any():
         return _judged(judged)
+    said = _described(findings, layers)
+    if judged.empty:
+        return said
+    return f"Whether a few layers hold the memorised labels cannot be told; {said[0].lower()}{said[1:]}"
+
+
+def _described(findings: Findings, layers: pd.DataFrame) -> str:
+    """Where the weights of the leading method are, which is no verdict."""
+    method = findings.leading
     points = list(layers.groupby(POINT, sort=False))
-    by = "" if method == "shares" else f" by {method}, which blurs"
+    by = " by exact shares" if method == "shares" else f" by {method}, which blurs,"
     if len(points) > NAMED:
         centres = over_seeds(findings.whole("mcog").query("method == @method"), POINT, "mcog")
         first, last = (centres.sort_values("mcog").iloc[i] for i in (0, -1))
@@ -198,49 +207,65 @@ def _answer(findings: Findings) -> str:
             f"lies between layer {_place(first)} ({_point(first)}) and "
             f"{_place(last)} ({_point(last)}) of {layers['layer'].max()}."
         )
-    held = "; ".join(_held(part, len(points) > 1) for _, part in points)
-    return f"Most of what was memorised{by} sits {held}."
+    if len(points) == 1:
+        where, held, top = _held(points[0][1])
+        return f"Most of what was memorised{by} sits in {where}, which hold {held:.0%} of it{top}."
+    names = _names([part.iloc[0] for _, part in points])
+    groups: dict[str, list[str]] = {}
+    for name, (_, part) in zip(names, points, strict=True):
+        where, held, _ = _held(part)
+        groups.setdefault(where, []).append(f"{held:.0%} for {name}")
+    said = "; ".join(f"in {where} ({_listed(each)})" for where, each in groups.items())
+    return f"Most of what was memorised{by} sits {said}."
 
 
-def _held(layers: pd.DataFrame, named: bool) -> str:
-    """The fewest layers that hold more than half of one task and model, and the largest."""
+def _held(layers: pd.DataFrame) -> tuple[str, float, str]:
+    """The fewest layers that hold more than half, their share, and the layer that holds most."""
     means = over_seeds(layers, [*POINT, "layer"], "weight")
     whole = means["weight"].clip(0).sum()
     ordered = means.sort_values("weight", ascending=False)
     held = ordered["weight"].clip(0).cumsum() / whole
     most = ordered[held.shift(fill_value=0) <= 0.5]
     top = ordered.iloc[0]
-    low, high = top["low"] / whole, top["high"] / whole
-    sure = "" if pd.isna(low) else f", 95 % interval {low:.0%} to {high:.0%}"
-    where = f" for {_point(top)}" if named else ""
-    return (
-        f"in {layer_ranges(most['layer'])}{where} ({held[most.index[-1]]:.0%}; layer "
-        f"{top['layer']} alone {top['weight'] / whole:.0%}{sure})"
-    )
+    share, low, high = (top[name] / whole for name in ("weight", "low", "high"))
+    sure = "" if pd.isna(low) else f" (95 % interval {low:.0%} to {high:.0%})"
+    alone = f"; layer {top['layer']} alone holds {share:.0%}{sure}"
+    return layer_ranges(most["layer"]), float(held[most.index[-1]]), alone
 
 
 def _judged(verdicts: pd.DataFrame) -> str:
-    """What the verdicts of one method say, by task and model or counted."""
+    """What the verdicts of one method say that hold for all runs, by task and model or counted."""
     if len(verdicts) == 1:
         return str(verdicts["sentence"].iloc[0])
+    sure = verdicts["finding"].astype(bool)
+    outcomes = verdicts["outcome"].where(sure, "cannot tell")
     if len(verdicts) > NAMED:
-        counts = Counter(map(str, verdicts["outcome"]))
-        local = verdicts.loc[verdicts["outcome"] == "localised", "layers"]
-        often = local.str.split(", ").explode().value_counts()
-        most = f", most often in layer {often.index[0]}" if len(often) else ""
-        others = [f"{n} {OUTCOMES[name]}" for name, n in counts.items() if name != "localised"]
-        return (
-            f"In {len(local)} of {counted(len(verdicts), 'run')} the memorised labels sit in a few "
-            f"layers{most}{''.join(f'; in {each}' for each in others)}."
-        )
-    parts = []
-    for row in verdicts.to_dict("records"):
-        where = (
-            f"sit in {layer_ranges(map(int, row['layers'].split(', ')))}" if row["layers"] else ""
-        )
-        parts.append(f"those of {_point(row)} {where or OUTCOMES[row['outcome']]}")
-    said = "; ".join(parts)
-    return f"The memorised labels: {said}."
+        counts = Counter(map(str, outcomes))
+        often = Counter(", ".join(verdicts.loc[outcomes == "localised", "layers"]).split(", "))
+        parts = [f"in {n} of them they {OUTCOMES[name]}" for name, n in counts.most_common()]
+        layer = often.most_common(1)[0][0]
+        most = f"; the layer named most often is layer {layer}" if layer else ""
+        return f"Of {len(verdicts)} runs that memorised labels, {_listed(parts)}{most}."
+    groups: dict[str, list[str]] = {}
+    names = _names(verdicts.to_dict("records"))
+    for name, outcome, layers in zip(names, outcomes, verdicts["layers"], strict=True):
+        said = OUTCOMES[str(outcome)]
+        if outcome == "localised":
+            said = f"sit in {layer_ranges(map(int, layers.split(', ')))}"
+        groups.setdefault(said, []).append(name)
+    return f"The memorised labels {'; '.join(f'{s} for {_listed(n)}' for s, n in groups.items())}."
+
+
+def _names(rows: "Sequence[Mapping[Any, Any] | pd.Series]") -> list[str]:
+    """Tasks, with their models and seeds where these differ."""
+    also = [n for n in ("model", "seed") if len({row[n] for row in rows}) > 1]
+    words = {"model": " in {}", "seed": " with seed {}"}
+    return [str(row["task"]) + "".join(words[n].format(row[n]) for n in also) for row in rows]
+
+
+def _listed(names: "Sequence[str]") -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 NAMED = 3
@@ -262,9 +287,7 @@ def layer_ranges(layers: Iterable[int]) -> str:
         else:
             runs.append([number])
     parts = [str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in runs]
-    *first, last = parts
-    listed = f"{', '.join(first)} and {last}" if first else last
-    return f"{'layer' if len(numbers) == 1 else 'layers'} {listed}"
+    return f"{'layer' if len(numbers) == 1 else 'layers'} {_listed(parts)}"
 
 
 def _point(row: "Mapping[Any, Any] | pd.Series") -> str:

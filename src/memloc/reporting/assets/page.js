@@ -78,6 +78,7 @@
       copy.width = Math.max(120, Math.min(width, 1100) - labelRoom(copy, rows, width) - 20);
     } else {
       copy.width = Math.min(width, 860);
+      if (copy.height) copy.height = Math.round(copy.height * Math.min(1.25, Math.max(1, copy.width / 560)));
       copy.autosize = { type: "fit-x", contains: "padding" };
     }
     (function narrower(part) {
