@@ -481,7 +481,6 @@ def test_the_answer_names_the_layers_that_hold_most(tmp_path):
     scores.write(paths.result(run.folder, "shares"))
     found = summarise(Findings(load_results(tmp_path), resamples=5))
     held, top = scores.weights[1:3].sum(), int(np.argmax(scores.weights)) + 1
-    assert "Whether a few layers hold the memorised labels cannot be told" in found.answer
     assert f"sits in layers 2 to 3, which hold {held:.0%} of it; layer {top} alone" in found.answer
     assert "95 % interval" in found.answer
     assert "no labels were planted in known layers (`memloc control" in found.trust

@@ -191,7 +191,8 @@ def _answer(findings: Findings) -> str:
     said = _described(findings, layers)
     if judged.empty:
         return said
-    return f"Whether a few layers hold the memorised labels cannot be told; {said[0].lower()}{said[1:]}"
+    unknown = "Whether a few layers hold the memorised labels cannot be told"
+    return f"{unknown}; {said[0].lower()}{said[1:]}"
 
 
 def _described(findings: Findings, layers: pd.DataFrame) -> str:
