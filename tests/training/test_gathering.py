@@ -38,7 +38,7 @@ def test_values_and_gradients_are_shared_while_gathered():
             assert torch.equal(one, other)
             assert torch.equal(one.grad, other.grad)
         whole = tensors[0]["group-0"]
-        expected = torch.cat([p.grad.flatten() for p in plain[0].parameters()])
+        expected = torch.cat([p.grad.flatten() for p in plain[0].parameters()])[None]
         assert torch.equal(whole.grad, expected)
         with torch.no_grad():
             whole.fill_(7)

@@ -317,12 +317,12 @@ class _Training:
     def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:
         began = time.perf_counter()
         losses = train_epoch(objectives, self.seed, epoch, advance)
-        row = {"training": self.name, "epoch": epoch, "loss": losses[self.name]}
+        row = {"training": self.name, "epoch": epoch, "loss": float(losses[self.name][0])}
         every, last = self.recipe.settings.measure_every, self.recipe.settings.epochs
         if epoch % every == 0 or epoch == last:
             row |= self._measure()
         if AUXILIARY in losses:
-            row["auxiliary_loss"] = losses[AUXILIARY]
+            row["auxiliary_loss"] = float(losses[AUXILIARY][0])
         self.rows.append({**row, "seconds": time.perf_counter() - began})
         if self.name == "noisy" and self._is_first_near_ceiling():
             self._save("memorised", epoch)
