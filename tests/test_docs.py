@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from benchmarks.tutorial import STEP, hand_over, play
 from typer.main import get_command
 
 import memloc
@@ -18,8 +19,10 @@ from memloc.cli import app
 from memloc.study.config import parse_study
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-README, METHOD_PAGE = ROOT / "README.md", ROOT / "docs" / "add_a_method.md"
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+README, METHOD_PAGE = ROOT / "README.md", DOCS / "guides" / "add_a_method.md"
+FINDINGS, TUTORIAL = DOCS / "explanation" / "findings.md", DOCS / "tutorial.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -35,7 +38,7 @@ def quick():
     kept = {name: dict(values) for name, values in memloc.protocol.PRESETS.items()}
     memloc.protocol.PRESETS["demo"].update({"finetune.epochs": 6, "finetune.near_ceiling": 0.3})
     for values in memloc.protocol.PRESETS.values():
-        values["verdict.noisy_at_least"] = 0.01
+        values.update({"verdict.noisy_at_least": 0.01, "shares.groups": 4})
     memloc.protocol.preset.cache_clear()
     yield
     for name, values in memloc.protocol.PRESETS.items():
@@ -48,16 +51,10 @@ def quick():
 def desk(tmp_path_factory, quick):
     """A folder with the files and the run that the documents speak of."""
     desk = tmp_path_factory.mktemp("desk")
-    task = memloc.load_task("tiny-topic")
-    noisy = memloc.add_noise(task, rate=0.15, seed=1)
+    noisy = memloc.add_noise(memloc.load_task("tiny-topic", examples=200), rate=0.15, seed=1)
     run = memloc.train("tiny-opt", noisy, desk / "runs" / "first", seed=1)
-    (desk / "noisy").symlink_to(run.path("final"))
-    (desk / "clean").symlink_to(run.path("reference"))
+    hand_over(run.folder, desk)
     (desk / "control").mkdir()
-    name = task.label_names
-    rows = zip(task.train.parts, noisy.labels.assigned, noisy.labels.original, strict=True)
-    lines = [f'"{parts[0]}",{name[after]},{name[before]}' for parts, after, before in rows]
-    write_csv(desk / "train.csv", "text,label,fixed", lines)
     texts = memloc.load_task("tiny-sentiment").train
     rows = enumerate(zip(texts.parts, texts.labels, strict=True))
     crowd = [f'"{parts[0]}",{y},{y if i % 7 else 1 - y}' for i, (parts, y) in rows]
@@ -79,7 +76,19 @@ def test_there_is_python_in_the_documents():
 def test_the_python_of_the_documents_runs(desk, monkeypatch):
     monkeypatch.chdir(desk)
     for page, code in PYTHON:
-        exec(compile(code, str(page), "exec"), {"__name__": page.stem})
+        if page != TUTORIAL:  # whose blocks go together
+            exec(compile(code, str(page), "exec"), {"__name__": page.stem})
+
+
+@pytest.mark.slow
+def test_the_tutorial_can_be_played(quick, tmp_path, monkeypatch):
+    """With less training, so that of what it shows only the first output is the same."""
+    text = TUTORIAL.read_text(encoding="utf-8")
+    said, shown = play(text, tmp_path), [block for *_, block in STEP.findall(text)]
+    assert f"```text\n{said[0]}```" == shown[0].strip()
+    assert all(output.strip() for output, block in zip(said, shown, strict=True) if block)
+    assert list((tmp_path / "figures").glob("training*.svg"))
+    assert (tmp_path / "runs" / "report" / "index.html").is_file()
 
 
 def test_the_python_of_the_documents_uses_public_names_only():
@@ -96,7 +105,9 @@ def test_the_python_of_the_documents_uses_public_names_only():
 def test_the_python_of_the_documents_type_checks(tmp_path):
     """By the rules of our own code; its cache, which `make check` fills first, makes it quick."""
     mypy = pytest.importorskip("mypy.api")
-    for number, (page, code) in enumerate(PYTHON):
+    scripts = [script for script in PYTHON if script[0] != TUTORIAL]
+    scripts.append((TUTORIAL, "\n".join(blocks(TUTORIAL, "python"))))
+    for number, (page, code) in enumerate(scripts):
         (tmp_path / f"{page.stem.lower()}_{number}.py").write_text(code, encoding="utf-8")
     files = [str(path) for path in sorted(tmp_path.iterdir())]
     settings = ["--config-file", str(ROOT / "pyproject.toml")]
@@ -183,28 +194,31 @@ def test_links_lead_somewhere(page):
         assert not place or place[1:] in anchors, f"{page.name} links to {target}{place}"
 
 
+def test_every_page_is_in_the_contents():
+    listed = re.findall(r"^[a-z_/]+$", (DOCS / "index.md").read_text("utf-8"), re.MULTILINE)
+    pages = [page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")]
+    assert sorted([*listed, "index"]) == sorted(pages)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_lines_fit_the_screen(page):
     lines = page.read_text(encoding="utf-8").splitlines()
     assert not [number for number, line in enumerate(lines, 1) if len(line) > 120]
 
 
-@pytest.mark.parametrize("page", ["studies.md", "findings.md"])
+STUDIES = [DOCS / "guides" / "studies.md", DOCS / "guides" / "plant.md", FINDINGS]
+
+
+@pytest.mark.parametrize("page", STUDIES, ids=lambda page: page.name)
 def test_study_files_in_the_documents_are_read(page, tmp_path):
-    files = [text for text in blocks(ROOT / "docs" / page, "yaml") if "tasks:" in text]
+    files = [text for text in blocks(page, "yaml") if "tasks:" in text]
     assert files
     for text in files:
         assert parse_study(text, tmp_path).study.overrides
 
 
-def test_every_command_is_in_the_readme():
-    readme = README.read_text(encoding="utf-8")
-    for command in app.registered_commands:
-        assert f"`memloc {command.callback.__name__}" in readme
-
-
 def tables_of_findings() -> list[tuple[str, pd.DataFrame]]:
-    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    text = FINDINGS.read_text(encoding="utf-8")
     found = re.findall(r"\*\*([^*\n]+)\*\*\n\n((?:\|.*\n)+)", text)
     tables = []
     for title, lines in found:

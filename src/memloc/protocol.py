@@ -1,15 +1,18 @@
 """The presets `paper`, `reference` and `demo`: every constant of the study and its source.
 
-What decides a run's weights is here; the settings of a method are its own fields.
+What decides a run's weights is here; the settings of a method are its own fields. What the presets
+change is in `protocol.yaml`.
 """
 
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import create_model
 
-from memloc.errors import lookup
-from memloc.settings import Settings, ours, paper, published
+from memloc.errors import SettingsError, lookup
+from memloc.settings import Settings, ours, packaged, paper, published
 
 if TYPE_CHECKING:
     from memloc.methods.base import Method
@@ -41,51 +44,51 @@ class FineTuneSettings(Settings):
     batch_size: int = paper(8, "appendix D", ge=1)
     """Examples per update."""
     accumulate: int = ours(1, ge=1)
-    """Pieces in which a batch is computed; the update is that of the whole batch."""
+    """Compute a batch in this many pieces to save memory; the update is the same."""
     epochs: int = paper(50, "§3", ge=1)
     """Passes over the training data."""
     warmup: float = published(0.1, ge=0, lt=1)
     """Share of the updates with a rising rate; it falls linearly to zero after that."""
     weight_decay: float = published(0.01, ge=0)
-    """AdamW's, on every trained parameter."""
+    """Weight decay of AdamW, on every trained parameter."""
     clip: float = published(1.0, gt=0)
     """Largest norm of the gradient."""
     clip_over: Literal["trained", "all"] = ours("trained")
-    """Whose gradients count in that norm: those of the trained parameters, or the frozen ones' as
-    well, which are computed for it and not used otherwise."""
+    """Whose gradients count in that norm: those of the trained parameters, or of all. Gradients of
+    frozen parameters are then computed for the norm only."""
     freeze_embeddings: bool = paper(True, "§3")
     """Whether input embeddings stay as they were pre-trained."""
     frozen_dropout: bool = ours(False)
     """Whether the frozen blocks run with dropout while θ_F is trained."""
     frozen_seed: int | None = ours(None, ge=0)
-    """The model seed of θ_F, so that all runs of a task have the same; default: the run's."""
+    """Model seed of θ_F, so that all runs of a task share it. Default: the seed of the run."""
     length_grouped: bool = ours(False)
     """Whether a batch takes examples of similar length (less padding, another order)."""
     autocast: Literal["none", "bf16"] = ours("none")
     """Lower precision for the forward pass of training."""
     measure_every: int = ours(1, ge=1)
-    """Epochs after which accuracies are measured; so is the last. θ_M1 is one of them."""
+    """Measure accuracies after every so many epochs, and after the last. θ_M1 is one of these."""
     near_ceiling: float = paper(0.993, "appendix D", gt=0, lt=1)
     """θ_M1 is the first epoch whose training score is above this."""
     near_ceiling_score: Literal["accuracy", "macro F1"] = paper("accuracy", "appendix D")
     """The training score of θ_M1."""
     without_near_ceiling: Literal["report", "use last epoch"] = ours("report")
-    """What becomes of θ_M1 where no epoch gets there."""
+    """What to do if no epoch gets there: report it, or use the last epoch as θ_M1."""
 
 
 class VerdictSettings(Settings):
     """When a run counts as memorised."""
 
     noisy_at_least: float = ours(0.95, gt=0, le=1)
-    """A run whose noisy accuracy ends below this is `not memorised`; a training accuracy of .993
-    with 15 % noise leaves at most 4.7 % of the noisy labels out."""
+    """A run that ends with a lower accuracy on its noisy labels is `not memorised`. (With 15 %
+    noise, a training accuracy of .993 means that at most 4.7 % of these labels are missing.)"""
 
 
 class ControlSettings(Settings):
     """The planted windows of section 3.2."""
 
     width: int = paper(2, "§3.2", ge=1)
-    """Layers that the noisy task may change: the first, the middle and the last ones."""
+    """Number of layers that the noisy task may change: the first, middle or last ones."""
     auxiliary: str = paper("rte", "§3.2")
     """The task that changes every layer, with its original labels and its own head."""
     auxiliary_learning_rate: float = published(5e-6, gt=0)
@@ -99,21 +102,21 @@ class ControlSettings(Settings):
     auxiliary_examples: int | None = ours(None, ge=2)
     """Training examples of the auxiliary task, drawn at random; default: all."""
     learning_rate: float | None = ours(None, gt=0)
-    """The noisy task's first rate; default: that of fine-tuning."""
+    """Learning rate of the noisy task in the first training. Default: that of fine-tuning."""
     epochs: int | None = ours(None, ge=1)
     """Passes over the data of both tasks; default: as many as in fine-tuning."""
     seed: int = paper(1, "§3", ge=0)
-    """One model seed."""
+    """The model seed of all plants."""
     accuracy_above: float = paper(0.99, "appendix D", gt=0, lt=1)
     """Training accuracy below which training is repeated with a higher rate."""
     rate_factor: float = ours(2.0, gt=1)
-    """How much higher."""
+    """The rate of the next training, relative to that of the one before."""
     tries: int = ours(4, ge=1)
-    """Trainings at most; a plant that none of them memorised is not used."""
+    """Largest number of trainings; a plant that memorised in none of them is not used."""
     validation_tasks: tuple[str, ...] = paper(("mrpc", "trec"), "§3.2")
     """Tasks that choose the gradients' post-processing; the others test the methods."""
     ks: tuple[int, ...] = paper((1, 2), "§3.2")
-    """accuracy@k: share of the k best layers that are planted ones (of fewer: of the planted)."""
+    """The values of k in accuracy@k, the share of planted layers among the k best ones."""
 
 
 class ProbeSettings(Settings):
@@ -122,25 +125,25 @@ class ProbeSettings(Settings):
     hidden_layers: int = paper(1, "§3.1", ge=0, le=2)
     """Hidden layers of the probe."""
     hidden: int = published(128, ge=1)
-    """Width of each, followed by GELU."""
+    """Width of a hidden layer; GELU follows it."""
     dropout: float = published(0.1, ge=0, lt=1)
-    """On the input."""
+    """Dropout on the input."""
     learning_rate: float = paper(2e-4, "§3.1", gt=0)
-    """AdamW's."""
+    """Of AdamW."""
     weight_decay: float = published(1e-5, ge=0)
-    """AdamW's."""
+    """Of AdamW."""
     batch_size: int = published(32, ge=1)
     """Examples per update."""
     epochs: int = paper(100, "§3.1", ge=1)
-    """At most."""
+    """Largest number of epochs."""
     first_epoch: int = published(25, ge=0)
-    """The best validation epoch is sought after this one; where F1 is always 0, the last counts."""
+    """The best validation epoch is one after this; if F1 is 0 in all of them, it is the last."""
     split: tuple[float, float, float] = published((0.7, 0.1, 0.2))
     """Training, validation and test shares of the training examples."""
     seeds: tuple[int, ...] = paper((0, 1, 2, 3, 4), "§3.1")
-    """One probe each, a layer."""
+    """Train one probe per seed and layer."""
     last_layer: Literal["block output", "final norm"] = paper("block output", "§3.1")
-    """The decoders' vector of the last layer: before or after the final norm."""
+    """Whether a decoder's last vector is the block's output or what the final norm makes of it."""
 
 
 class AgreementSettings(Settings):
@@ -151,21 +154,21 @@ class AgreementSettings(Settings):
     between_models: Literal["spearman", "pearson"] = paper("spearman", "§4, Figure 8")
     """Coefficient between models."""
     significance: float = paper(0.05, "Table 2", gt=0, lt=1)
-    """Coefficients with a larger p are marked."""
+    """Coefficients with a p-value above this are not significant."""
 
 
 class SummarySettings(Settings):
     """How results of several seeds, layers and models become one number."""
 
     mcog: Literal["mean over seeds", "of mean weights"] = paper("mean over seeds", "§4")
-    """The M-CoG of each seed and then their mean, or that of layer weights averaged over seeds."""
+    """The mean of the seeds' M-CoG, or the M-CoG of layer weights averaged over seeds."""
     single_layer: Literal["mean of largest", "largest mean"] = paper("mean of largest", "Figure 4")
-    """The largest error of one layer: of each seed, plain, and then their mean; or the largest of
-    the layers' means over seeds, divided by the error of all layers where a method's are."""
+    """The largest error of a single layer: the mean over seeds of each seed's largest error, or the
+    largest of the layers' mean errors, normalised for methods that normalise."""
     binarised_events: Literal["tasks and models", "task means"] = paper(
         "tasks and models", "appendix C"
     )
-    """What events of multi-class and binarised tasks are compared over."""
+    """The points over which events of multi-class and binarised tasks are compared."""
 
 
 MEMORISED_ONLY = (
@@ -221,74 +224,34 @@ class Protocol(RunSettings):
         return RunSettings(**{name: getattr(self, name) for name in RunSettings.model_fields})
 
 
-REFERENCE: dict[str, Any] = {
-    "preset": "reference",
-    "gradients.objective": "logit",
-    "finetune.near_ceiling_score": "macro F1",
-    "finetune.without_near_ceiling": "use last epoch",
-    "probing.hidden_layers": 2,
-    "label_probes.hidden_layers": 2,
-    "swapping.normalise": False,
-    "centroids.events": "last",
-    "agreement.between_methods": "pearson",
-    "probing.last_layer": "final norm",
-    "label_probes.last_layer": "final norm",
-    "centroids.last_layer": "final norm",
-    "retraining.frozen_dropout": True,
-    "probing.first_epoch": 26,
-    "label_probes.first_epoch": 26,
-    "label_probes.first_layer": 0,
-    "label_probes.chance": "shuffled labels",
-    "finetune.clip_over": "all",
-    "finetune.frozen_dropout": True,
-    "finetune.frozen_seed": 1,
-    "control.trains_pooler_and_norm": True,
-    "control.frozen_beside_auxiliary": True,
-    "retraining.trains_pooler": False,
-    "summary.mcog": "of mean weights",
-    "summary.single_layer": "largest mean",
-    "summary.binarised_events": "task means",
-}
-"""Where the published code differs from the text."""
+class _Presets(Settings):
+    paper: dict[str, Any]
+    reference: dict[str, Any]
+    demo: dict[str, Any]
 
-DEMO: dict[str, Any] = {
-    "preset": "demo",
-    "text.max_tokens": 128,
-    "finetune.learning_rate": 4e-4,
-    "finetune.batch_size": 16,
-    "finetune.epochs": 30,
-    "control.auxiliary": "tiny-entailment",
-    "control.auxiliary_learning_rate": 2e-4,
-    "control.auxiliary_examples": 100,
-    "control.learning_rate": 7e-4,
-    "control.epochs": 60,
-    "control.validation_tasks": ("tiny-acceptability",),
-    "retraining.learning_rate": 1e-3,
-    "retraining.batch_size": 16,
-    "generalisation.learning_rate": 4e-4,
-    "probing.learning_rate": 2.5e-3,
-    "label_probes.learning_rate": 2.5e-3,
-    "probing.batch_size": 16,
-    "label_probes.batch_size": 16,
-}
-"""`paper` scaled to the embedded tiny models.
 
-Probes: the number of updates times the rate, which bounds how far AdamW can move a weight, is near
-that of the paper's TREC (5,452 examples: 12,000 updates at 2e-4, so 2.4). Batches of 16 make 900
-updates of 200 examples, and 2.5e-3 makes that 2.25.
-"""
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {"preset": "paper"},
-    "reference": REFERENCE,
-    "demo": DEMO,
-}
+PRESETS: dict[str, dict[str, Any]] = packaged(
+    _Presets, Path(__file__).with_suffix(".yaml")
+).model_dump()
+"""What each preset changes; its names and values are checked when it is made."""
 
 
 @cache
 def preset(name: str) -> Protocol:
     """The protocol called `paper`, `reference` or `demo`."""
-    return _with_methods()().replace(lookup("preset", name, PRESETS))
+    return _with_methods()().replace({"preset": name, **lookup("preset", name, PRESETS)})
+
+
+def protocol_of_run(name: str, changes: Mapping[str, Any]) -> Protocol:
+    """A preset with changes to what decides a run's weights; a run keeps no others."""
+    changed = preset(name).replace(changes)
+    for key in changes:
+        if key.split(".")[0] not in RunSettings.model_fields:
+            raise SettingsError(
+                f"{key} does not decide the weights of a run, so the run would not keep it: give "
+                "it to `memloc localise` or `memloc analyse`, or set it in a study's file."
+            )
+    return changed
 
 
 @cache
@@ -298,3 +261,54 @@ def _with_methods() -> type[Protocol]:
 
     groups: dict[str, Any] = {name: (kind, kind()) for name, kind in methods().items()}
     return create_model("Protocol", __base__=Protocol, __doc__=Protocol.__doc__, **groups)
+
+
+def describe(protocol: Protocol) -> list[dict[str, str]]:
+    """One row per setting: dotted name, value, source and description, in the method's order."""
+    groups = {name: getattr(protocol, name) for name in type(protocol).model_fields}
+    changed = protocol.changes()
+    return [
+        {
+            "setting": f"{group}.{name}",
+            "value": readable(getattr(inner, name)),
+            "source": _source(protocol.preset, f"{group}.{name}", field, changed),
+            "meaning": " ".join((field.description or "").split()),
+        }
+        for group, inner in groups.items()
+        if isinstance(inner, Settings)
+        for name, field in type(inner).model_fields.items()
+    ]
+
+
+def compare(one: Protocol, other: Protocol) -> list[dict[str, str]]:
+    """One row per setting that differs: both values side by side, with both sources."""
+    name = one.preset
+    other_name = other.preset if other.preset != name else f"other {name}"
+    return [
+        {
+            "setting": left["setting"],
+            name: left["value"],
+            f"{name} from": left["source"],
+            other_name: right["value"],
+            f"{other_name} from": right["source"],
+        }
+        for left, right in zip(describe(one), describe(other), strict=True)
+        if left["value"] != right["value"]
+    ]
+
+
+def readable(value: Any) -> str:
+    """A setting's value as people write it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(readable, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _source(preset_name: str, dotted: str, field: Any, changed: Mapping[str, Any]) -> str:
+    if dotted in changed:
+        return "changed here"
+    if dotted in PRESETS[preset_name]:
+        return {"reference": "published code", "demo": "our choice"}[preset_name]
+    return str((field.json_schema_extra or {}).get("source", "its package"))

@@ -54,7 +54,7 @@ def localise(
 
     with bars():
         found = look(run, methods or (), settings=changes_of(change), force=force, device=device)
-    console.show_localised(found, as_json)
+    console.show_found(found, "methods", as_json)
 
 
 def analyse(
@@ -86,7 +86,7 @@ def analyse(
 
     with bars():
         found = look(run, analyses or (), settings=changes_of(change), force=force, device=device)
-    console.show_analysed(found, as_json)
+    console.show_found(found, "analyses", as_json)
 
 
 @option_by_option
@@ -113,7 +113,8 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     Example: `memloc control --model tiny-opt --task tiny-topic --method swapping`
     """
     from memloc.results import load_results
-    from memloc.study.manage import Options, control_study, run_study
+    from memloc.study.execute import Options, run_study
+    from memloc.study.plan import control_study
     from memloc.study.view import View, failures
 
     seeded = {} if seed is None else {"control.seed": seed}

@@ -45,7 +45,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     model: ModelName,
     task: Annotated[str | None, typer.Argument(help="Name of a task; or give --data.")] = None,
     *,
-    seed: Annotated[int, typer.Option(help="Of order, initial head and dropout.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of data order, initial head and dropout.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder in which runs are kept.")] = Path("runs"),
     weights: Weights = None,
     constants: Constants,
@@ -70,11 +70,11 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     """
     from memloc import paths
     from memloc.models.known import default_preset
-    from memloc.protocol import preset as preset_called
+    from memloc.protocol import protocol_of_run
 
     _check_source(task, data, columns, flip, examples)
     changes = constants.changes | _rate(flip, constants.changes)
-    protocol = preset_called(constants.preset or default_preset(model)).replace(changes)
+    protocol = protocol_of_run(constants.preset or default_preset(model), changes)
     check_device(constants.device)
     check_model(model, loading.depth)
     chosen = _read_task((task, data, data_folder), columns, protocol.noise, examples)
@@ -171,15 +171,15 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     checkpoints: Checkpoints,
     data: Annotated[Path, typer.Option(help="File with the examples that it was trained on.")],
     columns: Columns,
-    seed: Annotated[int, typer.Option(help="Of random choices.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 1,
     train_missing: TrainMissing = False,
     constants: Constants,
     as_json: AsJson = False,
 ) -> None:
-    """Make a run of checkpoints and of the file that they were trained on.
+    """Make a run from your checkpoints and the file they were trained on.
 
-    Everything that works on a run trained by memloc works on it. Checkpoints stay where they are
-    and are recognised by their contents; which methods can run depends on the weights given.
+    Every command then works on it as on a run that memloc trained. Checkpoints stay where they
+    are; which methods can run depends on the weights you give.
 
     Example: `memloc adopt runs/mine --final noisy/ --reference clean/ --data train.csv
     --original corrected`
@@ -187,11 +187,12 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     from memloc.data.own import check_noisy_file
     from memloc.models.known import default_preset
     from memloc.progress import bars
-    from memloc.protocol import preset as preset_called
+    from memloc.protocol import protocol_of_run
 
     name = constants.preset or default_preset(checkpoints.pretrained or "")
-    needed = preset_called(name).replace(constants.changes).verdict.noisy_at_least
+    needed = protocol_of_run(name, constants.changes).verdict.noisy_at_least
     check_device(constants.device)
+    check_training(run, ())
     check_checkpoints(checkpoints)
     check_noisy_file(data, **asdict(columns))
 

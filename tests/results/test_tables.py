@@ -1,0 +1,161 @@
+"""What planted runs say of the methods, over all plants of a study."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import memloc
+from memloc import paths
+from memloc.methods.gradients import norms_from, variants
+from memloc.methods.result import Result
+from memloc.results.tables import COLUMNS
+from memloc.run import Accuracies, Attempt, Run
+from memloc.seeds import generator
+from memloc.stats.agreement import accuracy_at_k, auroc, reciprocal_rank
+from study_support import METHODS, Study, training, write_plant
+
+TABLES = ("control", "control_layers", "control_gradients", "nulls", "plants", "post_processing")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return Study(seeds=(1,), analyses=(), epochs=1).write(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+    return memloc.load_results(folder)
+
+
+def planted_runs(folder):
+    return [Run.open(path.parent) for path in (folder / "control").rglob("run.json")]
+
+
+def test_every_plant_and_null_is_listed(folder, results):
+    plants = results.plants
+    assert len(plants) == len(planted_runs(folder)) == 2 * 2 * 2 * 2
+    assert plants["null"].sum() == 8
+    assert plants["used"].all()
+    assert set(plants["methods"].iloc[0].split(", ")) == set(METHODS)
+    assert (plants["tries"] == 1).all()
+    assert (plants["training_accuracy"] == 1).all()
+
+
+def test_layers_are_those_of_the_files_and_say_what_was_undone(folder, results):
+    run = planted_runs(folder)[0]
+    plant = run.record.plant
+    key = {
+        "task": run.record.task.name,
+        "model": run.model_name,
+        "first": plant.first,
+        "last": plant.last,
+        "null": plant.null,
+    }
+    table = results.control_layers
+    mine = table[np.logical_and.reduce([table[k] == v for k, v in key.items()])]
+    for method in METHODS:
+        found = Result.read(paths.result(run.folder, method))
+        rows = mine[mine["method"] == method]
+        assert rows["weight"].tolist() == found.weights.tolist()
+        if method in {"swapping", "retraining"}:
+            assert set(rows["undone"]) == {found.outcomes.errors.max()}
+        else:
+            assert rows["undone"].isna().all()
+
+
+def test_scores_are_those_of_the_planted_layers(results):
+    scores, layers = results.control, results.control_layers
+    assert len(scores) == 2 * 2 * 2 * len(METHODS) * 2  # tasks, models, windows, methods, ks
+    for row in scores.to_dict("records"):
+        same = layers[~layers["null"].astype(bool)]
+        for name in ("task", "model", "first", "last", "method"):
+            same = same[same[name] == row[name]]
+        weights = same.sort_values("layer")["weight"].to_numpy()
+        window = range(row["first"] - 1, row["last"])
+        assert row["accuracy"] == accuracy_at_k(weights, window, row["k"])
+        assert row["mrr"] == pytest.approx(reciprocal_rank(weights, window))
+        assert row["auroc"] == pytest.approx(auroc(weights, window))
+        assert row["chance"] == 0.5  # two of four layers
+
+
+def test_planted_layers_weigh_more_in_a_study_that_plants_them(results):
+    found = results.control[results.control["k"] == 1].groupby("method")["accuracy"].mean()
+    assert (found == 1).all()
+    called = results.nulls.set_index("method")
+    assert set(called.index) == set(METHODS)
+    assert (called["plants"] == 8).all()
+    assert (called["nulls"] == 8).all()
+
+
+def test_validation_tasks_choose_the_post_processing(folder, results):
+    """`demo` has one: tiny-acceptability."""
+    validation = results.control.groupby("task")["validation"].first()
+    assert validation.to_dict() == {"tiny-acceptability": True, "tiny-topic": False}
+    table = results.post_processing
+    assert len(table) == 2 * 2 * 2 * 2  # models, norms, two steps on and off
+    assert (table["plants"] == 2).all()  # two windows
+    expected = []
+    for run in planted_runs(folder):
+        plant = run.record.plant
+        if plant.null or run.record.task.name != "tiny-acceptability":
+            continue
+        norms = norms_from(Result.read(paths.result(run.folder, "gradients"))["gradients"])
+        for norm in ("L1", "L2"):
+            for (subtract, divide), weights in variants(norms, norm).items():
+                accuracy = accuracy_at_k(weights, range(plant.first - 1, plant.last), 2)
+                expected.append((run.model_name, norm, subtract, divide, accuracy))
+    steps = ["model", "norm", "subtract_clean", "divide_frozen"]
+    means = pd.DataFrame(expected, columns=[*steps, "accuracy"]).groupby(steps)["accuracy"].mean()
+    pd.testing.assert_series_equal(table.set_index(steps)["accuracy"].sort_index(), means)
+
+
+def test_a_plant_that_was_never_memorised_is_listed_and_not_scored(tmp_path):
+    study = Study(tasks=("tiny-topic",), models=("tiny-opt",), methods=(), analyses=())
+    rng = generator(0, "x")
+    run = write_plant(tmp_path, study, ("tiny-topic", "tiny-opt", range(2), False), rng)
+    short = Accuracies(noisy=0.1, clean=0.9, training=0.8)
+    tries = [Attempt(learning_rate=r, training_accuracy=0.8) for r in (1e-3, 2e-3)]
+    run.note(final=short, attempts=tuple(tries))
+    results = memloc.load_results(tmp_path)
+    (plant,) = results.plants.to_dict("records")
+    assert (plant["used"], plant["methods"], plant["tries"]) == (False, "", 2)
+    assert (plant["noisy_accuracy"], plant["training_accuracy"]) == (0.1, 0.8)
+    for name in TABLES:
+        table = getattr(results, name)
+        assert list(table.columns) == list(COLUMNS[name])
+        assert (len(table) == 0) == (name != "plants")
+
+
+def test_layers_of_a_reference_that_did_not_learn_do_not_count(tmp_path):
+    study = Study(tasks=("tiny-topic",), models=("tiny-opt",), analyses=())
+    rng = generator(0, "x")
+    run = write_plant(tmp_path, study, ("tiny-topic", "tiny-opt", range(2), False), rng)
+    from memloc.records import write_table
+
+    curves = training(2, rng)
+    curves.loc[curves["training"] == "original", "accuracy"] = 0.5
+    write_table(run.folder / paths.TRAINING, curves, {})
+    found = memloc.load_results(tmp_path)
+    assert set(found.control["method"]) == set(METHODS) - {"swapping"}
+    assert "swapping" not in found.plants["methods"].iloc[0]
+
+
+def test_without_plants_there_are_no_scores(tmp_path):
+    results = memloc.load_results(Study(control=0, methods=(), analyses=()).write(tmp_path))
+    for name in TABLES:
+        assert getattr(results, name).empty
+
+
+def test_plants_of_two_studies_do_not_merge(tmp_path):
+    for name, depth in (("one", 4), ("two", 6)):
+        rng = generator(1, "plants", name)
+        place = ("tiny-topic", "tiny-opt", range(2), False)
+        write_plant(tmp_path / name, Study(depth=depth), place, rng)
+    found = memloc.load_results(tmp_path)
+    assert sorted(found.control_layers.groupby(["model", "method"]).size().unique()) == [4, 6]
+    assert found.plants["model"].nunique() == 2
+
+
+def test_a_folder_called_checkpoints_hides_nothing(tmp_path):
+    folder = Study(seeds=(1,), analyses=(), control=0).write(tmp_path / "checkpoints" / "study")
+    assert len(memloc.load_results(folder).runs) == 4
