@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,12 +20,24 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from memloc.errors import ModelError
+from memloc.models.device import NARROW
 from memloc.models.packing import Layout, can_pack
-from memloc.models.stack import Batch, BlockCall, Prepared, Stack, find_blocks, forward, hidden_of, sample_batch, undropped
+from memloc.models.stack import (
+    Batch,
+    BlockCall,
+    Prepared,
+    Stack,
+    find_blocks,
+    forward,
+    hidden_of,
+    sample_batch,
+    undropped,
+)
 from memloc.seeds import number, torch_seeded
 
-MOST = 16
-"""Members of one stack at most: more of them gain nothing (measured)."""
+FEWEST, MOST = 3, 16
+"""Members of a stack: two take longer than one after the other, more than 16 gain nothing more
+(measured for the embedded models)."""
 
 
 class CannotStack(ModelError):
@@ -62,6 +75,8 @@ class Stacked(Stack):
         self.blocks = find_blocks(self.model)
         self._answers, self.readout = first._answers, first.readout
         self._can_pack = can_pack(first)
+        self.dropping: Sequence[Sequence[int]] | None = None
+        """For each block the members that drop states there; default: all, everywhere."""
         for whole in wholes.values():
             whole.share()
 
@@ -82,7 +97,9 @@ class Stacked(Stack):
 
     def run(self, index: int, state: Tensor, call: BlockCall) -> Tensor:
         """The output of a block for the states of all members."""
-        with self._together(state[..., 0]):
+        with self._together(state[..., 0]) as mode:
+            if self.dropping is not None:
+                mode.dropping = self.dropping[index]
             return super().run(index, state, call)
 
     def finish(self, vectors: Tensor) -> Tensor:
@@ -114,8 +131,8 @@ class Stacked(Stack):
         return [partial(block, index) for index in range(self.depth)]
 
     def _together(self, rows: Tensor) -> "_Together":
-        """`rows` (texts, tokens): where it is an attention mask, each member's own length counts."""
-        return _Together(len(rows), rows.shape[1], self._lengths(rows))
+        """`rows` (texts, tokens): if it is an attention mask, each member's own length counts."""
+        return _Together(len(rows), rows.shape[1], self._lengths(rows), alike=self.dropping is None)
 
     def _lengths(self, rows: Tensor) -> list[int]:
         """The longest text of each member."""
@@ -125,7 +142,44 @@ class Stacked(Stack):
         return found
 
 
-_STREAMS: ContextVar[list[torch.Generator]] = ContextVar("streams")
+def together(members: Sequence[Stack]) -> Stack:
+    """One model as it is, several as one."""
+    return members[0] if len(members) == 1 else Stacked(members)
+
+
+def most_members(stack: Stack) -> int:
+    """How many models like this are trained as one: by width, device and memory, 1 for none.
+
+    Wide models on a CPU are bound by arithmetic: there is nothing to gain.
+    """
+    if stack.device.type == "cpu" and stack.width >= NARROW:
+        return 1
+    if not can_stack(stack):
+        return 1
+    if stack.device.type != "cuda":
+        return MOST
+    # Weights, gradients and two moments; as much again for states, in a quarter of the memory.
+    each = 2 * 16 * sum(p.numel() for p in stack.model.parameters())
+    memory = torch.cuda.get_device_properties(stack.device).total_memory
+    return int(min(MOST, max(1, memory // 4 // each)))
+
+
+class _Streams:
+    """Generators of the members' dropout, made when they are first asked for."""
+
+    def __init__(self, device: torch.device, seeds: Sequence[int]) -> None:
+        self.device, self.seeds = device, seeds
+        self.made: list[torch.Generator] = []
+
+    def get(self, *, shared: bool) -> list[torch.Generator]:
+        """One for each member, or one for all where they draw the same."""
+        if not self.made:
+            seeds = self.seeds[:1] if shared and len(set(self.seeds)) == 1 else self.seeds
+            self.made = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
+        return self.made
+
+
+_STREAMS: ContextVar[_Streams] = ContextVar("streams")
 
 
 @contextmanager
@@ -135,10 +189,7 @@ def dropout_seeded(seeds: Sequence[int], device: torch.device, *names: str | int
         with torch_seeded(seeds[0], *names):
             yield
         return
-    # Members with one seed see the same texts, and drop the same.
-    different = [seeds[0]] if len(set(seeds)) == 1 else seeds
-    streams = [torch.Generator(device).manual_seed(number(seed, *names)) for seed in different]
-    token = _STREAMS.set(streams)
+    token = _STREAMS.set(_Streams(device, [number(seed, *names) for seed in seeds]))
     try:
         yield
     finally:
@@ -148,10 +199,11 @@ def dropout_seeded(seeds: Sequence[int], device: torch.device, *names: str | int
 class _Together(TorchFunctionMode):
     """While active, functions that meet stacked parameters, or draw, work member by member."""
 
-    def __init__(self, rows: int, tokens: int, lengths: Sequence[int]) -> None:
+    def __init__(self, rows: int, tokens: int, lengths: Sequence[int], *, alike: bool) -> None:
         super().__init__()
-        self.rows, self.tokens, self.lengths = rows, tokens, lengths
+        self.rows, self.tokens, self.lengths, self.alike = rows, tokens, lengths, alike
         self.layout: Layout | None = None
+        self.dropping: Sequence[int] = range(len(lengths))
 
     @contextmanager
     def packed(self, layout: Layout) -> Iterator[None]:
@@ -179,15 +231,16 @@ class _Together(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-        if type(weight) is not Members:
-            return NotImplemented
-        out = _Product.apply(self._by_member(x, len(weight)), weight, bias, True)
-        return out.view(*x.shape[:-1], -1)
+        return self._product(x, weight, bias, turned=True)
 
     def addmm(self, bias: Tensor, x: Tensor, weight: Tensor) -> Any:
+        return self._product(x, weight, bias, turned=False)
+
+    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool) -> Any:
         if type(weight) is not Members:
             return NotImplemented
-        out = _Product.apply(self._by_member(x, len(weight)), weight, bias, False)
+        product: Any = _Product.apply
+        out = product(self._by_member(x, len(weight)), weight, bias, turned)
         return out.view(*x.shape[:-1], -1)
 
     def _by_member(self, x: Tensor, members: int) -> Tensor:
@@ -238,8 +291,8 @@ class _Together(TorchFunctionMode):
             raise CannotStack("no rule for a table that changes when it is looked up")
         table = _gradient_kept(weight)
         if not weight.by_text:
-            found = [functional.embedding(ids, own, padding_idx) for own in table]
-            return _PerMember(found, self.rows)
+            each = [functional.embedding(ids, own, padding_idx) for own in table]
+            return _PerMember(each, self.rows)
         first = torch.arange(len(weight), device=ids.device) * weight.shape[1]
         own = self._by_member(ids.unsqueeze(-1), len(weight)) + first[:, None, None]
         found = functional.embedding(own, table.flatten(0, 1)).view(*ids.shape, -1)
@@ -247,9 +300,8 @@ class _Together(TorchFunctionMode):
             found = torch.where((ids == padding_idx).unsqueeze(-1), found.detach(), found)
         return found
 
-    def dropout(
-        self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-    ) -> Any:
+    def dropout(self, x: Tensor, p: float = 0.5, training: bool = True, **_inplace: bool) -> Any:
+        """What each member would drop if it were alone."""
         if not training or p == 0:
             return x
         noise = self._noise(x, 1 - p)
@@ -257,7 +309,9 @@ class _Together(TorchFunctionMode):
 
     def rand(self, *args: Any, **kwargs: Any) -> Any:
         """One number for all, as a model asks for that may leave out layers and does not."""
-        return [torch.rand(*args, **kwargs, generator=stream) for stream in _STREAMS.get()][0]
+        streams = _STREAMS.get().get(shared=self.alike)
+        drawn = [torch.rand(*args, **kwargs, generator=stream) for stream in streams]
+        return drawn[0]
 
     def _noise(self, x: Tensor, keep: float) -> Tensor:
         """(members, texts, ...) or, if it is the same for all, (1, texts, ...).
@@ -265,7 +319,8 @@ class _Together(TorchFunctionMode):
         It is what each member would draw alone, where its texts are not packed and may be padded
         less.
         """
-        streams, members = _STREAMS.get(), len(self.lengths)
+        streams, members = _STREAMS.get().get(shared=self.alike), len(self.lengths)
+        assert len(streams) == members or len(set(self.lengths)) == 1
         rows, tokens = self.layout.shape if self.layout else (self.rows, self.tokens)
         shape = list(x.shape)
         if x.ndim == 2 and len(x) == self.rows * self.tokens:
@@ -273,21 +328,25 @@ class _Together(TorchFunctionMode):
         axes = [axis for axis in _TOKEN_AXES.get(len(shape), ()) if shape[axis] == self.tokens]
         drawn = [rows // members, *(tokens if i in axes else n for i, n in enumerate(shape) if i)]
         noise = torch.ones(len(streams), *drawn, device=x.device)
-        for own, stream, length in zip(noise, streams, self.lengths, strict=False):
+        for k in self.dropping[: len(streams)]:
+            own = noise[k]
             for axis in axes:
-                own = own.narrow(axis, 0, length)
-            own.copy_(torch.empty(own.shape, device=x.device).bernoulli_(keep, generator=stream))
-        noise.div_(keep)
+                own = own.narrow(axis, 0, self.lengths[k])
+            draws = torch.empty(own.shape, device=x.device).bernoulli_(keep, generator=streams[k])
+            torch.div(draws, keep, out=own)
         if self.layout is not None:
             noise = self._packed(noise.flatten(0, 1), len(streams))
         return noise.view(len(streams), -1, *x.shape[1:])
 
     def _packed(self, noise: Tensor, streams: int) -> Tensor:
+        """Noise for padded texts, for the long texts of so many members."""
         assert self.layout is not None
-        own = Layout(*(v[:streams] if isinstance(v, Tensor) else v for v in vars(self.layout).values()))
-        return own.pairs(noise) if noise.ndim == 4 else noise[own.example, own.token]
+        example, token = self.layout.example[:streams], self.layout.token[:streams]
+        if noise.ndim == 4:
+            return replace(self.layout, example=example, token=token).pairs(noise)
+        return noise[example, token]
 
-    def attention(
+    def attention(  # noqa: PLR0913, PLR0917 - torch's
         self,
         query: Tensor,
         key: Tensor,
@@ -365,7 +424,8 @@ class _Keep(torch.autograd.Function):
 
 
 def _gradient_kept(weight: Tensor) -> Tensor:
-    kept: Tensor = _Keep.apply(weight) if weight.requires_grad else weight
+    keep: Any = _Keep.apply
+    kept: Tensor = keep(weight) if weight.requires_grad else weight
     return kept
 
 
@@ -425,9 +485,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     functional.dropout: _Together.dropout,
     torch.rand: _Together.rand,
     functional.scaled_dot_product_attention: _Together.attention,
-    **dict.fromkeys(
-        (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _Together.mul
-    ),
+    **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _Together.mul),
 }
 _HARMLESS = {
     getattr(Tensor, name).__get__
@@ -480,7 +538,6 @@ def _tried(stack: Stack) -> bool:
             logits = together.logits({name: torch.cat([x, x]) for name, x in batch.items()})
             found = _gradients(together.model, logits)
         except (CannotStack, RuntimeError, TypeError, AttributeError, IndexError):
-            import os, traceback; os.environ.get("DBG") and traceback.print_exc()
             return False  # something is done with its weights that stacking does not know
     own = [torch.stack(same) for same in zip(*wanted, strict=True)]
     # Some gradients are zero but for noise (of a bias that softmax takes out, say).
@@ -491,9 +548,8 @@ def _tried(stack: Stack) -> bool:
 
 def _changed(stack: Stack) -> Stack:
     """A copy with other weights, in the mode in which nothing is dropped."""
-    changed = copy.copy(stack)
-    changed.model = copy.deepcopy(stack.model).eval()
-    changed.blocks = find_blocks(changed.model)
+    changed = stack.copied()
+    changed.model.eval()
     with torch.no_grad():
         for parameter in changed.model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.05).requires_grad_(True)
@@ -505,4 +561,3 @@ def _gradients(model: nn.Module, logits: Tensor) -> list[Tensor]:
     weights = torch.arange(1, logits.numel() // len(logits) + 1, device=logits.device)
     found = torch.autograd.grad((logits * weights).square().sum(), parameters, allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
-

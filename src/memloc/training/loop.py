@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from memloc.errors import TrainingError, counted
 from memloc.models.packing import training_logits
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
-from memloc.models.stacked import dropout_seeded
+from memloc.models.stacked import FEWEST, Stacked, dropout_seeded, most_members
 from memloc.protocol import FineTuneSettings
 from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
@@ -52,18 +52,19 @@ class Objective:
     settings: FineTuneSettings
     counted: Parameters = field(default_factory=dict)
     """What does not learn, but whose gradients count in the norm that is clipped."""
-    rows: IntArray = cast(Any, None)
+    rows: IntArray | None = None
     """(members, examples): the rows of the data that each learns, or (examples,); default: all."""
     updates: int = 0
     on_loss: Callable[[Tensor], None] = lambda _loss: None
     """Told the mean loss of every batch, (members,)."""
     optimiser: torch.optim.AdamW = field(init=False)
+    learnt: IntArray = field(init=False)
+    """The rows of each, (members, examples)."""
 
     def __post_init__(self) -> None:
-        self.labels = torch.atleast_2d(self.labels)
-        if self.rows is None:
-            self.rows = np.arange(self.labels.shape[1])
-        self.rows = np.broadcast_to(self.rows, (self.members, self.rows.shape[-1]))
+        self.labels = self.labels.view(-1, self.labels.shape[-1])
+        rows = np.arange(self.labels.shape[1]) if self.rows is None else self.rows
+        self.learnt = np.broadcast_to(rows, (self.members, rows.shape[-1]))
         self.optimiser = torch.optim.AdamW(
             self.tensors.values(),
             lr=self.settings.learning_rate,
@@ -79,11 +80,11 @@ class Objective:
     @property
     def updates_per_epoch(self) -> int:
         """Batches in one pass over the data."""
-        return -(-self.rows.shape[1] // self.settings.batch_size)
+        return -(-int(self.learnt.shape[1]) // self.settings.batch_size)
 
     def batches(self, seed: int, purpose: str, epoch: int, member: int) -> list[IntArray]:
         """One member's batches of an epoch, as rows of the data."""
-        rows, rng = self.rows[member], generator(seed, "order", purpose, epoch)
+        rows, rng = self.learnt[member], generator(seed, "order", purpose, epoch)
         if self.settings.length_grouped:
             found = length_grouped_batches(self.lengths[rows], self.settings.batch_size, rng)
         else:
@@ -93,7 +94,7 @@ class Objective:
 
 def logits_of(stack: Stack, texts: Encoded) -> Callable[[IntArray], Tensor]:
     """From rows of the texts to logits, in the fastest exact way for this model."""
-    logits = training_logits(stack)
+    logits = stack.logits if isinstance(stack, Stacked) else training_logits(stack)
     return lambda rows: logits(to_batch(texts, rows, stack.device))
 
 
@@ -167,7 +168,7 @@ def update(objective: Objective, rows: IntArray) -> Tensor:
         labels = objective.labels[members, torch.from_numpy(piece).to(device)]
         each = cross_entropy(logits.float(), labels.reshape(-1), reduction="none")
         losses = each.view(len(rows), -1).sum(1) / rows.shape[1]
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+        losses.sum().backward()
         total += losses.detach()
     clip_gradients(counted, len(rows), settings.clip)
     peak = settings.learning_rate
@@ -189,6 +190,30 @@ def autocast(settings: FineTuneSettings, device: torch.device) -> Any:
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
+T = TypeVar("T")
+
+
+def members_at_once(stack: Stack, settings: FineTuneSettings) -> int:
+    """How many models like this learn as one with these settings, each from its own seed."""
+    # Batches of similar length differ from seed to seed in where the smaller one is.
+    if settings.autocast != "none" or settings.length_grouped:
+        return 1
+    return most_members(stack)
+
+
+def in_stacks(things: Sequence[T], most: int) -> list[Sequence[T]]:
+    """What is trained as one: so many at a time, and one by one where too few are left.
+
+    Without the first stacks, the others stay the same: work that was interrupted goes on with them.
+    """
+    found: list[Sequence[T]] = []
+    for start in range(0, len(things), most):
+        some = things[start : start + most]
+        few = len(some) < FEWEST
+        found += [some[i : i + 1] for i in range(len(some))] if few else [some]
+    return found
+
+
 @contextmanager
 def one_objective(  # noqa: PLR0913 - all that an objective is made of
     stack: Stack,
@@ -208,9 +233,13 @@ def one_objective(  # noqa: PLR0913 - all that an objective is made of
     """
     counted = counted_groups(stack, groups, settings)
     with learning(stack.model, [*groups, *counted]) as tensors:
-        learns = tensors[: len(groups)]
-        if learners is not None:
-            learns = [t.of(who) for t, who in zip(learns, learners, strict=True)]
+        every = range(len(labels.view(-1, labels.shape[-1])))
+        who = [every] * len(groups) if learners is None else learners
+        learns = [t.of(members) for t, members in zip(tensors, who, strict=False)]
+        rest: list[Parameters] = [*tensors[len(groups) :]]
+        if settings.clip_over == "all":
+            others = [set(every).difference(members) for members in who]
+            rest += [t.of(members) for t, members in zip(tensors, others, strict=False)]
         yield Objective(
             name=name,
             logits=logits,
@@ -219,7 +248,7 @@ def one_objective(  # noqa: PLR0913 - all that an objective is made of
             tensors=merged(learns),
             parameters=merged(groups),
             settings=settings,
-            counted=merged(tensors[len(groups) :]),
+            counted=merged(rest),
             rows=rows,
         )
 
