@@ -20,7 +20,7 @@ from memloc.reporting.findings import BINARY, POINT, Findings
 from memloc.reporting.means import RESAMPLES, bootstrap_ends, counted_events, over_seeds
 from memloc.seeds import generator
 from memloc.stats.intervals import bootstrap_counts, wilson
-from memloc.stats.planted import distances, mean_scores
+from memloc.stats.planted import MEASURES, distances, mean_scores
 
 DAGGER = "†"
 ENDS = ("low", "high")
@@ -117,7 +117,7 @@ def runs(findings: Findings) -> pd.DataFrame:
 
 
 def control(findings: Findings) -> pd.DataFrame:
-    """Accuracy, reciprocal rank and AUROC of every method and k, each with its ends."""
+    """Accuracy and the other measures of every method and k, each with its ends."""
     scores = findings.results.control
     if scores.empty:
         return scores
@@ -127,7 +127,7 @@ def control(findings: Findings) -> pd.DataFrame:
         tested[(tested["method"] == method) & (tested["k"] == k)]
         for method, k in found[["method", "k"]].itertuples(index=False)
     ]
-    for name in ("mrr", "auroc"):
+    for name in MEASURES:
         ends = [bootstrap_ends(plants[name].to_numpy(np.float64)) for plants in every]
         found[[f"{name}_low", f"{name}_high"]] = ends
     return found
