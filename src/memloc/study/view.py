@@ -96,7 +96,7 @@ def stale_sentences(states: Mapping[str, State]) -> list[str]:
     for state in states.values():
         if state.name == "stale":
             reasons[state.why] = reasons.get(state.why, 0) + 1
-    return [f"{n} stale, to be made anew: {why}." for why, n in reasons.items()]
+    return [f"{n} stale, to be done again: {why}." for why, n in reasons.items()]
 
 
 def step_rows(
@@ -271,8 +271,8 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
     lines = [f"{status['folder']}: {counted(status['steps'], 'step')}, {counts}."]
     if status["done"]:
         lines.append(
-            f"What is done took {duration(status['seconds'])} of single steps and at most "
-            f"{size(status['memory'])} of memory a step; the folder has {size(status['disk'])}."
+            f"Finished steps took {duration(status['seconds'])} in all and at most "
+            f"{size(status['memory'])} of memory each; the folder takes {size(status['disk'])}."
         )
     running = status["running"]
     if running is None:
