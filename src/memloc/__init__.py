@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from memloc.methods.centroids import Centroids as Centroids
     from memloc.methods.generalisation import Generalisation as Generalisation
     from memloc.methods.gradients import Gradients as Gradients
-    from memloc.methods.label_probes import LabelProbes as LabelProbes
     from memloc.methods.probing import Probing as Probing
     from memloc.methods.result import LayerScores as LayerScores
     from memloc.methods.retraining import Retraining as Retraining
+    from memloc.methods.shares import Shares as Shares
     from memloc.methods.swapping import Swapping as Swapping
     from memloc.reporting.page import report as report
     from memloc.results import load_results as load_results
@@ -37,10 +37,10 @@ _HOMES = {
     "Centroids": "memloc.methods.centroids",
     "Generalisation": "memloc.methods.generalisation",
     "Gradients": "memloc.methods.gradients",
-    "LabelProbes": "memloc.methods.label_probes",
     "Probing": "memloc.methods.probing",
     "LayerScores": "memloc.methods.result",
     "Retraining": "memloc.methods.retraining",
+    "Shares": "memloc.methods.shares",
     "Swapping": "memloc.methods.swapping",
     "report": "memloc.reporting.page",
     "load_results": "memloc.results",

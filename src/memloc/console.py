@@ -159,7 +159,7 @@ def show_run(run: "Run", needed: float, as_json: bool) -> None:
 def _show_curve(run: "Run", needed: float) -> None:
     """How training went, where memloc trained; a weak reference is named."""
     from memloc import paths
-    from memloc.reporting.figures import save_figure, training_curves
+    from memloc.reporting.figures.figure import save_figure
     from memloc.reporting.terminal import memorisation_curve
 
     table, reference = run.training(), run.reference_accuracy
@@ -172,12 +172,12 @@ def _show_curve(run: "Run", needed: float) -> None:
             "their own labels: swapping says little here. Train longer."
         )
     picture = run.folder / paths.CURVE
-    save_figure(training_curves(table), picture)
+    save_figure("training", table, picture)
     typer.echo(f"The curve as a picture: {picture}")
 
 
 def show_found(found: "Found", kind: str, as_json: bool) -> None:
-    """A picture and a sentence for each method, why others did not run, where the files are.
+    """Verdicts first, then a picture and a sentence for each method, and where the files are.
 
     `kind` is what JSON calls them: methods or analyses.
     """
@@ -189,6 +189,8 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
         facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
         records = {name: _as_record(result) for name, result in found.results.items()}
         return _show_json({**facts, kind: records})
+    for name, verdict in found.verdicts.items():
+        typer.echo(f"{name}: {verdict.sentence}\n")
     for name, result in found.results.items():
         is_scores = isinstance(result, LayerScores)
         typer.echo(layer_bars(result) if is_scores else f"{name}\n{picture(result)}")
@@ -210,7 +212,13 @@ def _as_record(result: "Result") -> dict[str, Any]:
     said = {"sentence": sentence(result), "about": result.about}
     if isinstance(result, LayerScores):
         layers = {"weights": result.weights, "low": result.low, "high": result.high}
-        return {**{k: v.tolist() for k, v in layers.items()}, "mcog": asdict(result.mcog), **said}
+        numbers = {k: v.tolist() for k, v in layers.items()}
+        return {
+            "verdict": result.verdict.record(),
+            **numbers,
+            "mcog": asdict(result.mcog),
+            **said,
+        }
     short = {name: result[name] for name in SHORT if name in result.tables}
     return {**said, "tables": short, "remarks": result.remarks}
 
@@ -257,6 +265,8 @@ def _show_table(title: str, table: "pd.DataFrame") -> None:
 
 def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, Any]]:
     """One row per value of `by`; for each k its accuracy, and what chance would give."""
+    from memloc.stats.planted import MEASURES
+
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     rest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in table.to_dict("records"):
@@ -264,7 +274,7 @@ def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, A
         row = rows.setdefault(key, dict(zip(by, key, strict=True)))
         text = f"{record['accuracy']:.2f} [{record['low']:.2f}, {record['high']:.2f}]"
         row |= {f"accuracy@{record['k']}": text, f"chance@{record['k']}": record["chance"]}
-        rest[key] = {name: record[name] for name in ("mrr", "auroc", "plants")}
+        rest[key] = {name: record[name] for name in (*MEASURES, "plants")}
     return [row | rest[key] for key, row in rows.items()]
 
 
@@ -279,7 +289,7 @@ def _say_unused(found: "Results") -> None:
         )
     for row in plants[~plants["used"]].to_dict("records"):
         typer.echo(
-            f"NOT USED: {row['model']} on {row['task']}, layers {row['first']}-{row['last']}: "
+            f"NOT USED: {row['model']} on {row['task']}, layers {row['planted']}: "
             f"training accuracy {row['training_accuracy']:.3f} at rate {row['learning_rate']:g}."
         )
 

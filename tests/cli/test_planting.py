@@ -52,7 +52,7 @@ def test_control_writes_a_study_and_scores_overlapping_windows(run, tmp_path):
     assert "describes another study: choose another folder" in refused(run(*SMALL, *EASY))
 
 
-MORE = ("mrr", "auroc", "plants")
+MORE = ("mrr", "auroc", "planted", "mass", "centre", "error", "plants")
 
 
 @pytest.mark.slow

@@ -354,12 +354,13 @@ def test_a_model_is_known_by_its_contents_wherever_it_is(tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("block", "windows"),
     [
-        ({}, [range(2), range(5, 7), range(10, 12)]),
-        ({"windows": ["6-7", "3"]}, [range(5, 7), range(2, 3)]),
-        ({"every": [11]}, [range(11), range(1, 12)]),
-        ({"windows": ["1-11", "2-3"], "every": [11]}, [range(11), range(1, 3), range(1, 12)]),
+        ({}, ["1-2", "6-7", "11-12"]),
+        ({"windows": ["6-7", "3"]}, ["6-7", "3-3"]),
+        ({"windows": ["9+2", "2-3/9-10"]}, ["2+9", "2-3/9-10"]),
+        ({"every": [11]}, ["1-11", "2-12"]),
+        ({"windows": ["1-11", "2-3"], "every": [11]}, ["1-11", "2-3", "2-12"]),
     ],
-    ids=["usual", "named", "every", "overlapping, each once"],
+    ids=["usual", "named", "separate layers, groups", "every", "overlapping, each once"],
 )
 def test_planted_windows(block, windows):
     assert planted_windows(ControlBlock(**block), 12, preset("paper")) == windows

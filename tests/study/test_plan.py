@@ -92,6 +92,9 @@ def test_only_weights_that_are_needed_are_trained(micro):
     assert plan.steps[f"train/{RUN}"].asked.weights == ("final",)
 
 
+ASKED = {"localiser": "methods", "analysis": "analyses"}
+
+
 @pytest.mark.parametrize("name", [*method_names("localiser"), *method_names("analysis")])
 def test_a_run_has_the_weights_that_a_method_looks_at(micro, name):
     method = find_method(name)
@@ -99,7 +102,7 @@ def test_a_run_has_the_weights_that_a_method_looks_at(micro, name):
         "methods: [swapping, retraining, gradients, probing]": "methods: []",
         "analyses: [centroids, label_probes, generalisation]": "analyses: []",
     }
-    old = next(line for line in lines if name in line)
+    old = next(line for line in lines if line.startswith(ASKED[method.kind]))
     lines[old] = lines[old].replace("[]", f"[{name}]")
     made = plan_of(micro(changes=lines)).steps[f"train/{RUN}"].asked.weights
     assert set(made) == {"final", *method.needs, *method.uses} - {"pretrained"}

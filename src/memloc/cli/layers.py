@@ -42,8 +42,8 @@ def localise(
 ) -> None:
     """Measure how much each layer matters for the memorised labels.
 
-    The methods are swapping, retraining, gradients and probing; shares and those of other
-    packages run where you name them. `memloc adopt` makes a run from your own checkpoints.
+    The methods are swapping, retraining, gradients, probing and shares; those of other packages
+    run if you name them. `memloc adopt` makes a run from your own checkpoints.
 
     Example: `memloc localise runs/tiny-topic/tiny-opt/seed-1 swapping gradients`
     """

@@ -126,7 +126,9 @@ class Plants:
     windows: Annotated[
         list[str] | None,
         typer.Option(
-            "--window", help="Layers such as 6-7. Default: the first, middle and last two."
+            "--window",
+            help="Layers such as 6-7; 2+9 for separate ones; 2-3/9-10 for two groups of noisy "
+            "examples, each with its own layers. Default: the first, middle and last two.",
         ),
     ] = None
     every: Annotated[

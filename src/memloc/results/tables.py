@@ -13,6 +13,7 @@ from memloc.protocol import ControlSettings
 from memloc.run import Run
 from memloc.stats.agreement import accuracy_at_k
 from memloc.stats.planted import null_claims, plant_scores
+from memloc.stats.windows import planted_layers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,9 +121,8 @@ def _post_processing(norms: "pd.DataFrame", validation_tasks: Sequence[str]) -> 
 
     rows = []
     chosen = norms[norms["task"].isin(validation_tasks) & ~norms["null"].astype(bool)]
-    for _, part in chosen.groupby(["model", "first", "last", "task", "seed"], sort=False):
-        first, last, model = (part[name].iloc[0] for name in ("first", "last", "model"))
-        planted, found = range(int(first) - 1, int(last)), norms_from(part)
+    for key, part in chosen.groupby(["model", "planted", "task", "seed"], sort=False):
+        model, planted, found = key[0], planted_layers(str(key[1])), norms_from(part)
         for norm in ("L1", "L2"):
             for (subtract, divide), weights in variants(found, norm).items():
                 accuracy = accuracy_at_k(weights, planted, POST_PROCESSED_AT)
