@@ -61,7 +61,7 @@ def plan_sentences(
         f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} with "
         f"{jobs} at once ({_range(seconds, estimate.factor)}; from a calibration {source}).",
         *disk_sentences(sum(estimate.disk[n] for n in left), plan.file.folder),
-        *(f"{n} stale, to be made anew: {why}." for why, n in reasons.items()),
+        *(f"{n} stale, to be done again: {why}." for why, n in reasons.items()),
     ]
 
 
@@ -86,22 +86,7 @@ def disk_sentences(disk: float, folder: Path) -> list[str]:
     return [taken, more] if disk > free else [taken]
 
 
-<<<<<<< HEAD
-def stale_sentences(states: Mapping[str, State]) -> list[str]:
-    """Why steps are stale, each reason once; what they left is removed when they are redone."""
-    reasons: dict[str, int] = {}
-    for state in states.values():
-        if state.name == "stale":
-            reasons[state.why] = reasons.get(state.why, 0) + 1
-    return [f"{n} stale, to be done again: {why}." for why, n in reasons.items()]
-
-
-def step_rows(
-    plan: Plan, states: Mapping[str, State], estimate: Estimate | None = None
-) -> list[dict[str, Any]]:
-=======
 def step_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
->>>>>>> main
     """One row per step."""
     return [
         {
