@@ -172,8 +172,7 @@ class Known:
     @property
     def folder(self) -> Path:
         """Where it is."""
-        layers = f"{self.window.start + 1}-{self.window.stop}"
-        return self.suite.folder / f"{self.kind}-{layers}-{self.number}"
+        return self.suite.folder / f"{self.kind}-{window_name(self.window)}-{self.number}"
 
     @property
     def noisy(self) -> NoisyLabels:

@@ -224,15 +224,19 @@ def _as_record(result: "Result") -> dict[str, Any]:
 
 
 def show_control(found: "Results", as_json: bool) -> None:
-    """accuracy@k by method, task and model with chance beside it; the nulls; appendix E."""
+    """Verdicts; accuracy@k by method, task and model beside chance; the nulls; appendix E."""
     from memloc.reporting.sentences import remarks_on
     from memloc.stats.planted import mean_scores
+    from memloc.stats.verdicts import over_plants
 
     every = [("method",), ("method", "task"), ("method", "model")]
     tables = {"_".join(by): mean_scores(found.control, by) for by in every}
+    verdicts = over_plants(found.control_verdicts)
     if as_json:
-        named = {name: getattr(found, name) for name in ("nulls", "post_processing", "plants")}
-        return _show_json({"folder": str(found.folder), **tables, **named})
+        names = ("control_verdicts", "nulls", "post_processing", "plants")
+        named = {name: getattr(found, name) for name in names}
+        return _show_json({"folder": str(found.folder), "verdicts": verdicts, **tables, **named})
+    _show_table("Verdicts: planted runs localised in the right layers, and nulls at all:", verdicts)
     for by in every if len(found.control) else ():
         if len(by) == 1 or found.control[by[1]].nunique() > 1:
             show_rows(_accuracy_rows(tables["_".join(by)], by), as_json=False)

@@ -21,6 +21,7 @@ from memloc.reporting.means import RESAMPLES, bootstrap_ends, counted_events, ov
 from memloc.seeds import generator
 from memloc.stats.intervals import bootstrap_counts, wilson
 from memloc.stats.planted import MEASURES, distances, mean_scores
+from memloc.stats.verdicts import over_plants, over_runs
 
 DAGGER = "†"
 ENDS = ("low", "high")
@@ -191,6 +192,8 @@ def orders(findings: Findings) -> pd.DataFrame:
 
 
 TIDY: dict[str, Callable[[Findings], pd.DataFrame]] = {
+    "localised": lambda findings: over_runs(findings.memorised("verdicts")),
+    "control-verdicts": lambda findings: over_plants(findings.results.control_verdicts),
     "tasks": tasks,
     "models": models,
     "runs": runs,
