@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from benchmarks.verdicts import HERE, MARKS, PAGE, Judged, as_tables, rates_of
+
 from memloc.stats.verdicts import RATES, judge_weights, rates
 
 MEASURED = json.loads(HERE.read_text(encoding="utf-8"))
