@@ -239,8 +239,8 @@ def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
         training = _Training(recipe, run, labels)
         with training._objectives() as objectives:
             learns = [{n for n in o.parameters if "layers." in n} for o in objectives]
-            sizes = [len(o.labels) for o in objectives]
-            orders = epoch_order(objectives, 1, 1)
+            sizes = [o.labels.shape[1] for o in objectives]
+            orders = epoch_order(objectives, [1], 1)
         assert sizes == [8, 8, 24]
         assert [{int(n.split("layers.")[1][0]) for n in names} for names in learns[:2]] == [
             {0},
