@@ -222,17 +222,26 @@ def test_numbers_of_a_figure_are_a_table_for_those_who_do_not_hover(watched, fin
 
 
 CONTRAST = """() => {
-  const light = (c) => { const [r, g, b] = c.map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = (c) => {
+    const [r, g, b] = c.slice(0, 3).map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
   const parts = (text) => text.match(/[0-9.]+/g).map(Number);
-  const behind = (e) => { for (; e; e = e.parentElement) { const c = parts(getComputedStyle(e).backgroundColor);
-    if (c.length === 3 || c[3] === 1) return c.slice(0, 3); } return parts(getComputedStyle(document.body).backgroundColor); };
+  const behind = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = parts(getComputedStyle(e).backgroundColor);
+      if (c.length === 3 || c[3] === 1) return c;
+    }
+    return parts(getComputedStyle(document.body).backgroundColor);
+  };
   const low = new Set();
   for (const e of document.querySelectorAll("body *")) {
     if (e.closest("svg, script, .strip, .grid") || !e.checkVisibility()) continue;
     if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
-    const [a, b] = [light(parts(getComputedStyle(e).color).slice(0, 3)), light(behind(e))].sort((x, y) => y - x);
-    if ((a + 0.05) / (b + 0.05) < 4.5) low.add(`${e.tagName}.${e.className}: ${e.textContent.slice(0, 40)}`);
+    const both = [light(parts(getComputedStyle(e).color)), light(behind(e))];
+    const [less, more] = both.sort((x, y) => x - y);
+    if ((more + 0.05) / (less + 0.05) < 4.5) low.add(`${e.tagName}: ${e.textContent.slice(0, 40)}`);
   }
   return [...low];
 }"""

@@ -5,10 +5,19 @@ from collections.abc import Callable
 import typer
 
 from memloc import console
-from memloc.cli.layers import analyse, control, localise
 from memloc.cli.names import check, models, protocol, tasks
-from memloc.cli.studies import figures, init, logs, plan, report, run, status, tables
-from memloc.cli.training import adopt, train
+from memloc.cli.runs import adopt, analyse, localise, train
+from memloc.cli.studies import (
+    control,
+    figures,
+    init,
+    logs,
+    plan,
+    report,
+    run,
+    status,
+    tables,
+)
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(tasks, models, check, protocol),
@@ -21,8 +30,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 app = typer.Typer(
     cls=console.Commands,
     help="Which layers of a fine-tuned transformer hold the labels it memorised?",
+    epilog="`memloc --install-completion` makes your shell complete commands and options.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
