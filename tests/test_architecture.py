@@ -21,7 +21,7 @@ LEVELS = (
     {"run"},
     {"training"},
     {"methods", "adoption"},
-    {"results"},
+    {"results", "suspects"},
     {"reporting"},
     {"study"},
     {"console"},

@@ -24,6 +24,7 @@ from memloc.cli.options import (
 from memloc.errors import SettingsError
 
 if TYPE_CHECKING:
+    from memloc.methods.halves import Pool
     from memloc.models.load import Classifier
     from memloc.protocol import NoiseSettings
     from memloc.records import NoisyTask
@@ -212,3 +213,72 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
             announce=partial(_announce, run.parent),
         )
     console.show_run(made, needed, as_json)
+
+
+@option_by_option
+def find(  # noqa: PLR0913 - one option for each thing that people vary
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Pre-trained model, or the folder of a run.")
+    ],
+    *,
+    data: Annotated[Path | None, typer.Option(help="File with texts and labels.")] = None,
+    text: Annotated[str, typer.Option(help="Column of texts.")] = "text",
+    pair: Annotated[str | None, typer.Option(help="Column of second texts.")] = None,
+    label: Annotated[str, typer.Option(help="Column of labels.")] = "label",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of what is found. Default: found, in a run.")
+    ] = None,
+    models: Annotated[
+        int | None, typer.Option(help="Number of models on halves. Default: 30.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of halves, order and initial heads.")] = 1,
+    constants: Constants,
+    as_json: AsJson = False,
+) -> None:
+    """Find labels that are likely wrong, where nobody marked them.
+
+    Models are trained on random halves of the data; a label that those that did not see it would
+    not give is suspected. Leaves a table, a page with the examples to look at first, and
+    suspects.csv to correct by hand. Give that to `memloc train` or `memloc adopt` with
+    `--original corrected`, or with `--flag wrong` to leave suspects out of the reference.
+
+    Example: `memloc find tiny-opt --data train.csv --label label --out found`
+    """
+    from memloc import paths
+    from memloc.data.own import Columns as Named
+    from memloc.data.tables import read_columns
+
+    check_device(constants.device)
+    if not (Path(model) / paths.RUN).is_file():
+        check_model(model)
+        if data is None:
+            raise SettingsError("Give the file with texts and labels: --data FILE.")
+        read_columns(data, Named(text, label, pair).all)
+        out = out or Path("found")
+    changes = constants.changes | ({} if models is None else {"generalisation.models": models})
+
+    from memloc.progress import bars
+    from memloc.suspects import find as look
+
+    with bars():
+        found = look(
+            model,
+            out,
+            data=data,
+            text=text,
+            label=label,
+            pair=pair,
+            seed=seed,
+            preset=constants.preset,
+            settings=changes,
+            device=constants.device,
+            announce=_announce_halves,
+        )
+    console.show_suspects(found, as_json)
+
+
+def _announce_halves(pool: "Pool", loaded: "Classifier", models: int) -> None:
+    """What models on halves will cost, measured on this machine."""
+    from memloc.study.calibrate import expected_halves
+
+    console.show_expected([expected_halves(pool, loaded, models)])
