@@ -160,7 +160,7 @@ def show_run(run: "Run", needed: float, as_json: bool) -> None:
 def _show_curve(run: "Run", needed: float) -> None:
     """How training went, where memloc trained; a weak reference is named."""
     from memloc import paths
-    from memloc.reporting.figures import save_figure, training_curves
+    from memloc.reporting.figures.figure import save_figure
     from memloc.reporting.terminal import memorisation_curve
 
     table, reference = run.training(), run.reference_accuracy
@@ -173,12 +173,12 @@ def _show_curve(run: "Run", needed: float) -> None:
             "their own labels: swapping says little here. Train longer."
         )
     picture = run.folder / paths.CURVE
-    save_figure(training_curves(table), picture)
+    save_figure("training", table, picture)
     typer.echo(f"The curve as a picture: {picture}")
 
 
 def show_found(found: "Found", kind: str, as_json: bool) -> None:
-    """A picture and a sentence for each method, why others did not run, where the files are.
+    """Verdicts first, then a picture and a sentence for each method, and where the files are.
 
     `kind` is what JSON calls them: methods or analyses.
     """
@@ -190,6 +190,8 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
         facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
         records = {name: _as_record(result) for name, result in found.results.items()}
         return _show_json({**facts, kind: records})
+    for name, verdict in found.verdicts.items():
+        typer.echo(f"{name}: {verdict.sentence}\n")
     for name, result in found.results.items():
         is_scores = isinstance(result, LayerScores)
         typer.echo(layer_bars(result) if is_scores else f"{name}\n{picture(result)}")
@@ -211,7 +213,13 @@ def _as_record(result: "Result") -> dict[str, Any]:
     said = {"sentence": sentence(result), "about": result.about}
     if isinstance(result, LayerScores):
         layers = {"weights": result.weights, "low": result.low, "high": result.high}
-        return {**{k: v.tolist() for k, v in layers.items()}, "mcog": asdict(result.mcog), **said}
+        numbers = {k: v.tolist() for k, v in layers.items()}
+        return {
+            "verdict": result.verdict.record(),
+            **numbers,
+            "mcog": asdict(result.mcog),
+            **said,
+        }
     short = {name: result[name] for name in SHORT if name in result.tables}
     return {**said, "tables": short, "remarks": result.remarks}
 
