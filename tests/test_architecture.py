@@ -23,6 +23,7 @@ LEVELS = (
     {"methods", "adoption"},
     {"results", "suspects"},
     {"reporting"},
+    {"repairs"},
     {"study"},
     {"console"},
     {"cli"},

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from memloc.methods.result import LayerScores as LayerScores
     from memloc.methods.retraining import Retraining as Retraining
     from memloc.methods.swapping import Swapping as Swapping
+    from memloc.repairs import repair as repair
     from memloc.reporting.page import report as report
     from memloc.results import load_results as load_results
     from memloc.run import Run as Run
@@ -37,6 +38,7 @@ _HOMES = {
     "LayerScores": "memloc.methods.result",
     "Retraining": "memloc.methods.retraining",
     "Swapping": "memloc.methods.swapping",
+    "repair": "memloc.repairs",
     "report": "memloc.reporting.page",
     "load_results": "memloc.results",
     "Run": "memloc.run",

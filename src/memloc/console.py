@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from memloc.methods.apply import Found
     from memloc.methods.result import Result
+    from memloc.repairs import Repaired
     from memloc.reporting.page import Report
     from memloc.results import Results
     from memloc.run import Run, Verdict
@@ -238,6 +239,18 @@ def show_suspects(found: "Suspects", as_json: bool) -> None:
     return typer.echo(
         f"Look at {found.folder / 'index.html'}, and correct {found.folder / 'suspects.csv'}."
     )
+
+
+def show_repaired(found: "Repaired", as_json: bool) -> None:
+    """How repairs compare, the verdict in two sentences, where the files are."""
+    if as_json:
+        facts = {"folder": str(found.folder), "verdict": found.verdict, "band": found.band}
+        return _show_json({**facts, "sentences": found.sentences(), "repairs": found.table})
+    rows = found.table.to_dict("records")
+    show_rows([{str(k): v for k, v in row.items()} for row in rows], as_json=False)
+    for sentence in found.sentences():
+        typer.echo(sentence)
+    return typer.echo(f"{found.folder}: a checkpoint, repair.csv, relearning.csv, relearning.svg")
 
 
 def show_control(found: "Results", as_json: bool) -> None:

@@ -114,7 +114,8 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         pool, names, start = _pool(str(model), Path(data), columns, (home, protocol, seed, device))
     with Lock(lock, RUN):
         remarks = _remarks(pool, names, method.models)
-        announce(pool, start, method.models)
+        if not all(pool.path(number).is_file() for number in range(1, method.models + 1)):
+            announce(pool, start, method.models)
         halves = _answers(pool, method, start.stack.width)
         found = Suspects(home, suspects_table(halves, pool.examples, names), method.models, remarks)
         _write(found, pool.name)

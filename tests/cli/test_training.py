@@ -192,3 +192,29 @@ def test_train_refuses_settings_that_a_run_does_not_keep(run, model, mine, tmp_p
         line = refused(run("train", model, "--data", mine, *COLUMNS, *FAST, f"--set={change}"))
         assert f"{change.partition('=')[0]} does not decide the weights of a run" in line
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_find_shows_the_examples_to_look_at_first_and_what_to_correct(run, model, mine, tmp_path):
+    quick = ("--set=generalisation.epochs=1", "--set=finetune.batch_size=4", "--models=3")
+    command = ("find", model, "--data", mine, *COLUMNS[:2], "--out=found", *quick, "--device=cpu")
+    shown = run(*command)
+    said = printed(shown)
+    assert "of 3 models on halves are left" in shown.stderr
+    assert "With 3 models, no label can be called wrong" in said
+    assert "correct found/suspects.csv" in said
+    again = run(*command, "--json")
+    assert "are left" not in again.stderr
+    record = json.loads(printed(again))
+    assert record["models"] == 3
+    assert {"row", "label", "suggested", "held_out", "group"} <= set(record["examples"][0])
+    assert sorted(p.name for p in (tmp_path / "found").iterdir()) == [
+        "index.html",
+        "suspects.csv",
+        "suspects.parquet",
+        "work",
+    ]
+
+
+def test_find_refuses_early(bad, model, mine):
+    assert "--data FILE" in bad("find", model)
+    assert "no column 'revue'" in bad("find", model, "--data", mine, "--text=revue")

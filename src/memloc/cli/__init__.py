@@ -5,14 +5,14 @@ from collections.abc import Callable
 import typer
 
 from memloc import console
-from memloc.cli.layers import analyse, control, localise
+from memloc.cli.layers import analyse, control, localise, repair
 from memloc.cli.names import check, models, protocol, tasks
 from memloc.cli.studies import figures, init, logs, plan, report, run, status, tables
 from memloc.cli.training import adopt, find, train
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(tasks, models, check, protocol),
-    *(train, adopt, find, localise, analyse, control),
+    *(train, adopt, find, localise, analyse, repair, control),
     *(figures, tables, report),
     *(init, plan, run, status, logs),
 )

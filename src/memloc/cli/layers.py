@@ -89,6 +89,36 @@ def analyse(
     console.show_found(found, "analyses", as_json)
 
 
+def repair(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="Folder of the repaired checkpoint.")],
+    way: Annotated[
+        str, typer.Option(help="layers (put in the reference's) or retrain (on clean examples).")
+    ] = "layers",
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of repair, e.g. epochs=5.")
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Take memorised labels out of a model, and test whether they are gone or only hidden.
+
+    The smallest set of layers that holds them is found by exact shares and replaced. The repaired
+    model is compared with repairs of other layers, of the head, and with fine-tuning again: are the
+    labels still predicted, and are they learnt again sooner than by a model that never saw them?
+
+    Example: `memloc repair runs/tiny-topic/tiny-opt/seed-1 --out repaired`
+    """
+    check_device(device)
+
+    from memloc.progress import bars
+    from memloc.repairs import repair as mend
+
+    with bars():
+        found = mend(run, out, settings={"way": way, **changes_of(change)}, device=device)
+    console.show_repaired(found, as_json)
+
+
 @option_by_option
 def control(  # noqa: PLR0913 - one option for each thing that people vary
     model: Annotated[list[str], typer.Option(help="Embedded name, hub name or folder.")],

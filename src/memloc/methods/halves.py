@@ -164,15 +164,22 @@ def train_half(pool: Pool, model: int, advance: Advance = lambda _steps: None) -
     return half
 
 
-def fit(
+def fit(  # noqa: PLR0913
     trained: "Classifier",
     encoded: "Encoded",
     rows: IntArray,
     labels: IntArray,
     how: tuple[FineTuneSettings, int],
     advance: Advance = lambda _steps: None,
+    *,
+    layers: Sequence[int] | None = None,
+    is_done: Callable[[int], bool] = lambda _epoch: False,
 ) -> None:
-    """Fine-tune all layers on the texts at `rows` with these labels; settings and seed say how."""
+    """Fine-tune on the texts at `rows` with these labels; settings and seed say how.
+
+    Some `layers` (from 0) learn, with what follows the blocks, or all of them. After each epoch
+    `is_done` may end it.
+    """
     import torch
 
     from memloc.training.gathering import merged
@@ -188,6 +195,8 @@ def fit(
     settings, seed = how
     stack = trained.stack
     groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
+    if layers is not None:
+        groups = [groups[0], *(groups[1 + layer] for layer in layers)]
     logits = logits_of(stack, encoded)
     counted = counted_groups(stack, groups, settings)
     with learning(stack.model, [*groups, *counted]) as tensors:
@@ -203,6 +212,8 @@ def fit(
         )
         for epoch in range(1, settings.epochs + 1):
             train_epoch([objective], seed, epoch, advance)
+            if is_done(epoch):
+                return
 
 
 def _write(pool: Pool, model: int, half: Half) -> None:
