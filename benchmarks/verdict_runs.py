@@ -28,7 +28,7 @@ from memloc.protocol import preset
 from memloc.records import BoolArray, Examples, IntArray, NoisyLabels, Task
 from memloc.run import Accuracies, PlantRecord, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
-from memloc.stats.windows import every_window
+from memloc.stats.windows import every_window, read_window, window_name
 from memloc.training.checkpoints import save_checkpoint
 from memloc.training.gathering import merged
 from memloc.training.loop import Objective, learning, learning_groups, logits_of, train_epoch
@@ -172,8 +172,7 @@ class Known:
     @property
     def folder(self) -> Path:
         """Where it is."""
-        layers = f"{self.window.start + 1}-{self.window.stop}"
-        return self.suite.folder / f"{self.kind}-{layers}-{self.number}"
+        return self.suite.folder / f"{self.kind}-{window_name(self.window)}-{self.number}"
 
     @property
     def noisy(self) -> NoisyLabels:
@@ -249,8 +248,7 @@ class Known:
             task=TaskRecord.of(self.suite.task, self.noisy),
             settings=preset("demo").for_run(),
             plant=PlantRecord(
-                first=self.window.start + 1,
-                last=self.window.stop,
+                planted=window_name(self.window),
                 null=self.kind == "null",
                 auxiliary="none",
                 settings=facts,
@@ -270,7 +268,7 @@ def every_run(out: Path) -> list[Known]:
 
 
 def _plants(suites: Sequence[Suite]) -> Iterator[Known]:
-    windows = [window for width in WIDTHS for window in every_window(DEPTH, width)]
+    windows = [read_window(name) for width in WIDTHS for name in every_window(DEPTH, width)]
     order = generator(0, "verdicts", "plants").permutation(len(windows) * TWICE)
     for number in order:
         turn, place = divmod(int(number), len(windows))

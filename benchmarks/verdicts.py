@@ -24,12 +24,13 @@ from memloc.methods.probing import Probing
 from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
-from memloc.records import write_json
+from memloc.records import read_json, write_json
 from memloc.run import Run
 from memloc.stats.intervals import wilson
 from memloc.stats.verdicts import RATES, by_profile
 
 HERE = Path(__file__).with_suffix(".json")
+JUDGED = "judged.json"
 CLEAN = 10
 """Clean examples of shares; each costs 4,096 passes."""
 METHODS: tuple[Method, ...] = (Swapping(clean_examples=30), Shares(clean_examples=CLEAN))
@@ -107,12 +108,13 @@ def write(judged: Sequence[Judged]) -> None:
 
 def ask(run: Run, known: Known, method: Method) -> Judged:
     """One method's verdict on one run; it is kept in the run's folder."""
-    path = paths.result(run.folder, method.name) / "judged.json"
+    path = paths.result(run.folder, method.name) / JUDGED
     if path.is_file():
-        return Judged(**json.loads(path.read_text(encoding="utf-8"))["judged"])
+        return Judged(**read_json(path)["judged"])
     began = time.process_time()
     found = _found(run, method)
-    verdict = found.judged(n_classes=len(run.task.label_names))
+    found = found.with_verdict(n_classes=len(run.task.label_names))
+    verdict = found.verdict
     outcome, layers, p = verdict.outcome, verdict.layers, None
     if verdict.answers:
         p = verdict.answers[0].p
@@ -130,7 +132,8 @@ def ask(run: Run, known: Known, method: Method) -> Judged:
         p=p,
         seconds=round(time.process_time() - began, 2),
     )
-    write_json(path, {"judged": asdict(judged), "verdict": verdict.record()})
+    found.write(path.parent)
+    write_json(path, {"judged": asdict(judged)})
     return judged
 
 
@@ -170,7 +173,7 @@ def rates_of(method: str, judged: Sequence[Judged]) -> dict[str, Any]:
         **_rate("exact", [plant.exact for plant in narrow]),
         **_rate("wrong_layers", [_is_wrong(plant) for plant in plants]),
         **_rate("spread", [s.outcome == "spread" for s in spread]),
-        "seconds": round(float(np.mean([j.seconds for j in judged])), 1),
+        "seconds": round(float(np.max([j.seconds for j in judged])), 1),
         "null_p": sorted(n.p for n in nulls if n.p is not None),
     }
 

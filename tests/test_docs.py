@@ -40,7 +40,7 @@ def quick():
     memloc.protocol.PRESETS["demo"].update({"finetune.epochs": 6, "finetune.near_ceiling": 0.3})
     for values in memloc.protocol.PRESETS.values():
         values.update({"verdict.noisy_at_least": 0.01, "shares.groups": 4})
-        values["generalisation.epochs"] = 1
+        values.update({"generalisation.epochs": 1, "generalisation.models": 3})
     memloc.protocol.preset.cache_clear()
     yield
     for name, values in memloc.protocol.PRESETS.items():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from memloc.methods.probing import Probing as Probing
     from memloc.methods.result import LayerScores as LayerScores
     from memloc.methods.retraining import Retraining as Retraining
+    from memloc.methods.shares import Shares as Shares
     from memloc.methods.swapping import Swapping as Swapping
     from memloc.repairs import repair as repair
     from memloc.reporting.page import report as report
@@ -37,6 +38,7 @@ _HOMES = {
     "Probing": "memloc.methods.probing",
     "LayerScores": "memloc.methods.result",
     "Retraining": "memloc.methods.retraining",
+    "Shares": "memloc.methods.shares",
     "Swapping": "memloc.methods.swapping",
     "repair": "memloc.repairs",
     "report": "memloc.reporting.page",

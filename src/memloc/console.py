@@ -254,15 +254,19 @@ def show_repaired(found: "Repaired", as_json: bool) -> None:
 
 
 def show_control(found: "Results", as_json: bool) -> None:
-    """accuracy@k by method, task and model with chance beside it; the nulls; appendix E."""
+    """Verdicts; accuracy@k by method, task and model beside chance; the nulls; appendix E."""
     from memloc.reporting.sentences import remarks_on
     from memloc.stats.planted import mean_scores
+    from memloc.stats.verdicts import over_plants
 
     every = [("method",), ("method", "task"), ("method", "model")]
     tables = {"_".join(by): mean_scores(found.control, by) for by in every}
+    verdicts = over_plants(found.control_verdicts)
     if as_json:
-        named = {name: getattr(found, name) for name in ("nulls", "post_processing", "plants")}
-        return _show_json({"folder": str(found.folder), **tables, **named})
+        names = ("control_verdicts", "nulls", "post_processing", "plants")
+        named = {name: getattr(found, name) for name in names}
+        return _show_json({"folder": str(found.folder), "verdicts": verdicts, **tables, **named})
+    _show_table("Verdicts: planted runs localised in the right layers, and nulls at all:", verdicts)
     for by in every if len(found.control) else ():
         if len(by) == 1 or found.control[by[1]].nunique() > 1:
             show_rows(_accuracy_rows(tables["_".join(by)], by), as_json=False)
@@ -295,6 +299,8 @@ def _show_table(title: str, table: "pd.DataFrame") -> None:
 
 def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, Any]]:
     """One row per value of `by`; for each k its accuracy, and what chance would give."""
+    from memloc.stats.planted import MEASURES
+
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     rest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in table.to_dict("records"):
@@ -302,7 +308,7 @@ def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, A
         row = rows.setdefault(key, dict(zip(by, key, strict=True)))
         text = f"{record['accuracy']:.2f} [{record['low']:.2f}, {record['high']:.2f}]"
         row |= {f"accuracy@{record['k']}": text, f"chance@{record['k']}": record["chance"]}
-        rest[key] = {name: record[name] for name in ("mrr", "auroc", "plants")}
+        rest[key] = {name: record[name] for name in (*MEASURES, "plants")}
     return [row | rest[key] for key, row in rows.items()]
 
 
@@ -317,7 +323,7 @@ def _say_unused(found: "Results") -> None:
         )
     for row in plants[~plants["used"]].to_dict("records"):
         typer.echo(
-            f"NOT USED: {row['model']} on {row['task']}, layers {row['first']}-{row['last']}: "
+            f"NOT USED: {row['model']} on {row['task']}, layers {row['planted']}: "
             f"training accuracy {row['training_accuracy']:.3f} at rate {row['learning_rate']:g}."
         )
 

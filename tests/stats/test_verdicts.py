@@ -4,6 +4,7 @@ import json
 from itertools import permutations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from memloc.errors import ScoreError
@@ -11,6 +12,7 @@ from memloc.stats.subsets import shapley_values
 from memloc.stats.verdicts import (
     Evidence,
     LayerVerdict,
+    _overlaps_without,
     by_profile,
     corrected,
     detectable,
@@ -19,9 +21,10 @@ from memloc.stats.verdicts import (
     judge,
     judge_weights,
     line_shares,
+    over_plants,
+    over_runs,
     overlap,
     permuted_p,
-    share_localised,
     which_layers,
 )
 from memloc.stats.windows import windows
@@ -152,6 +155,12 @@ def test_overlap_is_that_of_pairs_written_out():
     assert overlap(shares) == pytest.approx(expected)
 
 
+def test_the_jackknife_leaves_each_example_out():
+    shares = shares_in([1, 4, 7], n=6, noise=0.1)
+    expected = [overlap(np.delete(shares, e, axis=0)) for e in range(6)]
+    np.testing.assert_allclose(_overlaps_without(shares), expected)
+
+
 @pytest.mark.parametrize("n_layers", [1, 2, 3, 4, 6, 12])
 def test_the_effective_number_counts_even_layers(n_layers):
     shares = np.zeros((25, LAYERS))
@@ -168,7 +177,7 @@ def test_both_sides_of_the_margin_exclude_each_other():
 
 def test_even_layers_are_called_by_name_in_at_most_one_run_of_twenty():
     rng = np.random.default_rng(3)
-    runs = 200
+    runs = 60
     called = sum(
         which_layers(rng.dirichlet(np.ones(LAYERS), size=30))[1] != () for _ in range(runs)
     )
@@ -239,10 +248,31 @@ def test_holm_by_hand():
     assert corrected([]).tolist() == []
 
 
-def test_share_of_runs_localised():
-    found = share_localised(["localised", "spread", "cannot tell", "localised"])
-    assert found.estimate == 0.5
-    assert 0.1 < found.low < 0.2
+def test_over_runs_each_run_counts_once():
+    outcomes = ["localised", "spread", "cannot tell", "localised"]
+    rows = {"method": "swapping", "outcome": outcomes, "finding": [True, True, False, False]}
+    more = {"method": ["shares"], "outcome": ["localised"], "finding": [True]}
+    found = over_runs(pd.concat([pd.DataFrame(rows), pd.DataFrame(more)]))
+    assert found["method"].tolist() == ["shares", "swapping"]
+    row = found.iloc[1]
+    counts = row[["runs", "n_localised", "n_spread", "n_cannot_tell", "findings"]]
+    assert counts.tolist() == [4, 2, 1, 1, 2]
+    assert row["localised"] == 0.5
+    assert 0.1 < row["localised_low"] < 0.2
+
+
+def test_over_plants_right_layers_and_called_nulls_are_counted():
+    rows = {
+        "method": "shares",
+        "null": [False, False, False, True, True],
+        "outcome": ["localised", "localised", "spread", "localised", "cannot tell"],
+        "right": [True, False, False, False, False],
+    }
+    row = over_plants(pd.DataFrame(rows)).iloc[0]
+    assert (row["plants"], row["nulls"]) == (3, 2)
+    assert (row["right"], row["called"]) == (pytest.approx(1 / 3), 0.5)
+    real = pd.DataFrame(rows).iloc[:3]
+    assert np.isnan(over_plants(real).iloc[0]["called"])
 
 
 def test_damaged_shares_are_refused():

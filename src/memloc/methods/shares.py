@@ -46,7 +46,6 @@ class Shares(Method):
     name = "shares"
     needs = ("final", "reference")
     version = 2
-    asked = True
     scratch = True
 
     clean_examples: int | None = ours(None, ge=1)

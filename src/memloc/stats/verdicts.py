@@ -14,24 +14,27 @@ asks three questions in this order, and the first one that fails ends it:
 
 Shares are arrays (examples, layers); a row sums to 1 if swapping all layers loses the example's
 label and to 0 if not. Examples of one run are not independent of its training, so a verdict is
-about that run; over several runs, each counts once (`share_localised`, `corrected`).
+about that run; over several runs, each counts once (`over_runs`, `corrected`).
 """
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from memloc.errors import ScoreError, counted
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator
-from memloc.stats.intervals import Interval, wilson
+from memloc.stats.intervals import wilson
 from memloc.stats.windows import windows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ALPHA = 0.05
 """The error that each question may make."""
@@ -41,7 +44,9 @@ FEWEST = 20
 """Noisy examples below which nothing is concluded."""
 FEWEST_UNDONE = 10
 """Undone labels below which it is not asked where they were."""
-RESAMPLES = 4999
+RESAMPLES = 9999
+AT_ONCE = 1_000_000
+"""Signs drawn at once, 8 MB of them."""
 STRATA, IN_STRATUM = 4, 5
 """Strata of loss at most, and how many noisy and how many clean examples each needs."""
 TRUSTED = ("shares", "swapping", "retraining")
@@ -50,6 +55,7 @@ RATES = Path(__file__).with_name("verdicts.json")
 """How often verdicts are right, as `python -m benchmarks.verdicts` measured."""
 
 Outcome = Literal["localised", "spread", "cannot tell"]
+KINDS = tuple(kind.replace(" ", "_") for kind in get_args(Outcome))
 
 
 @dataclass(frozen=True)
@@ -204,7 +210,7 @@ def how_many_layers(shares: FloatArray) -> tuple[Answer, Answer]:
 
     n, n_layers = shares.shape
     value, margin = overlap(shares), MARGIN * n_layers
-    without = np.array([overlap(np.delete(shares, e, axis=0)) for e in range(n)])
+    without = _overlaps_without(shares)
     error = math.sqrt((n - 1) / n * float(((without - without.mean()) ** 2).sum()))
     above = value - 1 / margin
     score = above / error if error > 0 else math.copysign(math.inf, above)
@@ -249,14 +255,24 @@ def overlap(shares: FloatArray) -> float:
     return float(same / every) if every > 0 else math.nan
 
 
+def _overlaps_without(shares: FloatArray) -> FloatArray:
+    """The overlap (n,) when each example is left out in turn."""
+    totals, squares = shares.sum(1), (shares**2).sum(1)
+    same = ((shares.sum(0) - shares) ** 2).sum(1) - (squares.sum() - squares)
+    every = (totals.sum() - totals) ** 2 - ((totals**2).sum() - totals**2)
+    return np.asarray(same / every)
+
+
 def permuted_p(values: FloatArray, is_noisy: BoolArray, strata: IntArray) -> float:
     """P of the sum over noisy examples when noisy and clean ones change places within strata."""
     rng = generator(0, "verdict", "undone")
     drawn = np.zeros(RESAMPLES)
     for stratum in range(int(strata.max()) + 1):
         inside = strata == stratum
-        shuffled = rng.permuted(np.tile(values[inside], (RESAMPLES, 1)), axis=1)
-        drawn += shuffled[:, : np.count_nonzero(is_noisy & inside)].sum(axis=1)
+        # Labels are lost or not: what counts is how many of the noisy places each value gets.
+        levels, counts = np.unique(values[inside].round(6), return_counts=True)
+        n_noisy = int(np.count_nonzero(is_noisy & inside))
+        drawn += rng.multivariate_hypergeometric(counts, n_noisy, size=RESAMPLES) @ levels
     return _at_least(drawn, float(values[is_noisy].sum()))
 
 
@@ -280,6 +296,7 @@ def flipped_p(beyond: FloatArray) -> FloatArray:
         largest,
         permutation_type="samples",
         n_resamples=RESAMPLES,
+        batch=max(1, AT_ONCE // len(beyond)),
         rng=generator(0, "verdict", "where"),
     )
     return np.array([_at_least(found.null_distribution, t) for t in scaled.mean(0)])
@@ -363,10 +380,32 @@ def corrected(ps: Sequence[float]) -> FloatArray:
     return found
 
 
-def share_localised(outcomes: Sequence[str]) -> Interval:
-    """The share of runs that are localised, each run counting once, with Wilson's interval."""
-    share = np.mean([outcome == "localised" for outcome in outcomes])
-    return wilson(float(share), len(outcomes)).at()
+def over_runs(verdicts: "pd.DataFrame") -> "pd.DataFrame":
+    """By method: how many runs are localised, spread or cannot be told, each counting once.
+
+    `verdicts` has a row for each run and method; the share of localised ones has Wilson's interval.
+    """
+
+    def counts(part: "pd.DataFrame") -> dict[str, float]:
+        outcome = part["outcome"].str.replace(" ", "_")
+        kinds = {f"n_{kind}": int((outcome == kind).sum()) for kind in KINDS}
+        findings = {"findings": int(part["finding"].sum())}
+        shares = _share("localised", part["outcome"] == "localised")
+        return {"runs": len(part), **shares, **kinds, **findings}
+
+    return _by_method(verdicts, counts)
+
+
+def over_plants(verdicts: "pd.DataFrame") -> "pd.DataFrame":
+    """By method: how many plants are localised in the right layers, and how many nulls at all."""
+
+    def counts(part: "pd.DataFrame") -> dict[str, float]:
+        null = part["null"].astype(bool)
+        called = part.loc[null, "outcome"] == "localised"
+        sizes = {"plants": int((~null).sum()), "nulls": int(null.sum())}
+        return {**sizes, **_share("right", part.loc[~null, "right"]), **_share("called", called)}
+
+    return _by_method(verdicts, counts)
 
 
 @cache
@@ -375,6 +414,21 @@ def rates() -> dict[str, dict[str, Any]]:
     if not RATES.is_file():
         return {}
     return {row["method"]: row for row in json.loads(RATES.read_text(encoding="utf-8"))}
+
+
+def _by_method(
+    verdicts: "pd.DataFrame", counts: "Callable[[pd.DataFrame], dict[str, float]]"
+) -> "pd.DataFrame":
+    import pandas as pd
+
+    methods = sorted(verdicts["method"].unique().tolist(), key=trust)
+    parts = {method: verdicts[verdicts["method"] == method] for method in methods}
+    return pd.DataFrame([{"method": name, **counts(part)} for name, part in parts.items()])
+
+
+def _share(name: str, hits: "pd.Series") -> dict[str, float]:
+    found = wilson(float(hits.mean()) if len(hits) else math.nan, len(hits)).at()
+    return {name: found.estimate, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def _strata(evidence: Evidence) -> IntArray:

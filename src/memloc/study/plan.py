@@ -18,7 +18,6 @@ from memloc.protocol import MEMORISED_ONLY, Protocol
 from memloc.records import whole_file
 from memloc.run import WEIGHTS, Run
 from memloc.settings import Settings
-from memloc.stats.windows import window_name
 from memloc.study.config import Block, ControlBlock, StudyFile, parse_study, read_study
 from memloc.study.inputs import (
     Shape,
@@ -155,7 +154,7 @@ class Plan:
             fits = {name for name in self.steps if _fits(name, text.split())}
             if not fits:
                 command = f"`memloc plan {self.file.folder}`"
-                raise SettingsError(f"No step fits --only {text!r}: {command} lists the steps.")
+                raise SettingsError(f"No step matches --only {text!r}: {command} lists the steps.")
             found |= fits
         for step in reversed([*self.steps.values()]):  # what a step needs stands before it
             if step.name in found and not step.soft:
@@ -234,8 +233,9 @@ def asked_runs(file: StudyFile) -> list[Asked]:
                 name = next(name for name in other if other[name] != one[name])
                 raise file.problem(
                     *("also", number - 1, "overrides"),
-                    what=f"{run.task}, {run.model}, seed {run.seed} is asked for twice, with other "
-                    f"settings ({name} {one[name]} and {other[name]}): a run has one set.",
+                    what=f"{run.task}, {run.model}, seed {run.seed} is asked for twice, with "
+                    f"different settings ({name} {one[name]} and {other[name]}): a run has one "
+                    "set.",
                 )
             wanted = dict.fromkeys((*before.methods, *run.methods))
             runs[key] = replace(run, methods=tuple(wanted))
@@ -377,7 +377,7 @@ class _Makers:
             middle = windows[len(windows) // 2]
             for window in windows:
                 null = block.nulls == "all" or (block.nulls == "middle" and window == middle)
-                yield self._plant(run, window_name(window), null)
+                yield self._plant(run, window, null)
 
     def _plant(self, run: Asked, window: str, null: bool) -> Step:
         place = Path(run.folder)
@@ -387,7 +387,7 @@ class _Makers:
             files = tuple(str(paths.result(folder, method)) for folder in both)
             products[method] = Product(_method_settings(run, method), files)
         return Step(
-            name=f"plant/{run.folder}/{window}",
+            name=f"plant/{run.folder}/{window.replace('/', '_')}",
             kind="plant",
             run=run,
             window=window,
