@@ -218,3 +218,20 @@ def test_find_shows_the_examples_to_look_at_first_and_what_to_correct(run, model
 def test_find_refuses_early(bad, model, mine):
     assert "--data FILE" in bad("find", model)
     assert "no column 'revue'" in bad("find", model, "--data", mine, "--text=revue")
+
+
+def test_repair_prints_the_verdict_in_two_sentences(run, memorised_run):
+    quick = ("--set=epochs=1", "--set=relearn_epochs=3", "--set=orders=2", "--device=cpu")
+    command = ("repair", memorised_run.folder, "--out=repaired", *quick)
+    said = printed(run(*command))
+    assert "of the noisy labels are predicted" in said
+    assert "Accuracy on clean training examples went from" in said
+    record = json.loads(printed(run(*command, "--json")))
+    assert record["verdict"] in {"removed", "hidden", "still there"}
+    assert {row["way"] for row in record["repairs"]} >= {"before", "reference", "head alone"}
+
+
+def test_repair_refuses_what_it_does_not_know(bad, memorised_run):
+    command = ("repair", memorised_run.folder, "--out=repaired", "--device=cpu")
+    assert "Setting way is 'magic'" in bad(*command, "--way=magic")
+    assert "Setting layers is '1'" in bad(*command, "--set=layers='1'")
