@@ -165,7 +165,7 @@ def test_a_file_or_a_run_is_needed(tmp_path, model, mine, memorised_run):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"stars": ["same"] * 26}, "has the one label 'same'"),
+        ({"stars": ["same"] * 26}, "has only the label 'same'"),
         ({"stars": [None, *["a", "b"] * 12, "a"]}, "has 1 empty label, the first in row 1"),
     ],
 )
