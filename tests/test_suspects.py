@@ -130,7 +130,7 @@ def test_markup_in_a_text_is_shown_as_text(tmp_path, model, mine):
 def test_finished_models_are_used_again(tmp_path, model, mine, monkeypatch):
     with pytest.warns(MemlocWarning):
         first = look(model, tmp_path / "found", mine)
-    monkeypatch.setattr("memloc.methods.halves.train_half", None)
+    monkeypatch.setattr("memloc.methods.halves.train_halves", None)
     with pytest.warns(MemlocWarning):
         again = look(model, tmp_path / "found", mine)
     pd.testing.assert_frame_equal(first.examples, again.examples)
@@ -140,7 +140,7 @@ def test_a_run_s_models_serve_generalisation_too(memorised_run, monkeypatch):
     settings = {k: v for k, v in QUICK.items() if k.startswith("generalisation")}
     found = find(memorised_run, settings=settings)
     assert found.folder == memorised_run.folder / "found"
-    monkeypatch.setattr("memloc.methods.halves.train_half", None)
+    monkeypatch.setattr("memloc.methods.halves.train_halves", None)
     result = memloc.analyse(memorised_run, ["generalisation"], settings=settings)
     ours = found.examples.sort_values("row", ignore_index=True)
     np.testing.assert_array_equal(

@@ -259,9 +259,9 @@ class _Workshop:
 
     def _learn_clean(self, model: "Classifier", layers: Sequence[int] | None) -> "Classifier":
         rows, labels = self.run.clean_rows, self.run.noisy.assigned
-        how = self._training(self.settings.epochs), self.run.seed
+        how = self._training(self.settings.epochs), [self.run.seed]
         with self._threads():
-            fit(model, self.run.encode(model), rows, labels[rows], how, layers=layers)
+            fit([model], self.run.encode(model), rows[None], labels, how, layers=layers)
         return model
 
     def _training(self, epochs: int) -> Any:
@@ -331,8 +331,8 @@ class _Workshop:
 
         with self._threads():
             is_learnt(0)
-            everything: IntArray = np.arange(len(labels))
-            fit(model, texts, everything, labels, (settings, order), is_done=is_learnt)
+            every: IntArray = np.arange(len(labels))[None]
+            fit([model], texts, every, labels, (settings, [order]), is_done=is_learnt)
         updates = np.arange(len(shares)) * -(-len(labels) // settings.batch_size)
         return pd.DataFrame({"update": updates, "predicted": shares})
 
