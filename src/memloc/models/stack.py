@@ -4,6 +4,7 @@ Nothing here knows an architecture. A model's own forward pass says how its bloc
 its own forward pass with the blocks taken out computes what comes before and after them.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,13 @@ class Stack:
         with explained(model):
             self.blocks = find_blocks(model)
             self._answers, self.readout = _observe(model, self.blocks)
+
+    def copied(self) -> "Stack":
+        """The same for a copy of the model, which has weights of its own."""
+        found = copy.copy(self)
+        found.model = copy.deepcopy(self.model)
+        found.blocks = find_blocks(found.model)
+        return found
 
     @property
     def depth(self) -> int:
