@@ -17,7 +17,7 @@ from benchmarks import (
     study,
     swapping,
 )
-from benchmarks.harness import Measured, keep
+from benchmarks.harness import CLOCKS, Measured, keep, use_clock
 
 STAGES = {
     "finetuning": lambda: [
@@ -58,8 +58,11 @@ def main() -> None:
     """Run the stages that were named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stages", nargs="*", help=f"of {', '.join(STAGES)}; left out: all")
+    parser.add_argument("--clock", choices=[*CLOCKS], default="wall", help="default: wall")
+    asked = parser.parse_args()
+    use_clock(asked.clock)
     found: list[Measured] = []
-    for name in parser.parse_args().stages or STAGES:
+    for name in asked.stages or STAGES:
         print(f"measuring {name} …", file=sys.stderr)
         measured = STAGES[name]()
         keep(measured)
