@@ -13,6 +13,7 @@ from benchmarks import (
     hidden,
     probing,
     retraining,
+    shares,
     stacked,
     study,
     swapping,
@@ -28,6 +29,10 @@ STAGES = {
     "swapping": lambda: [
         swapping.measure(hidden=64, examples=96, repeats=3),
         swapping.measure(hidden=384, examples=48, repeats=2),
+    ],
+    "shares": lambda: [
+        shares.measure(hidden=64, examples=16, repeats=3),
+        shares.measure(hidden=384, examples=3, repeats=2),
     ],
     "retraining": lambda: [
         retraining.measure(hidden=64, examples=64, epochs=5, repeats=1),
