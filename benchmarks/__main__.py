@@ -35,8 +35,8 @@ STAGES = {
         shares.measure(hidden=384, examples=3, repeats=2),
     ],
     "retraining": lambda: [
-        retraining.measure(hidden=64, examples=64, epochs=5, repeats=1),
-        retraining.measure(hidden=384, examples=32, epochs=5, repeats=1),
+        retraining.measure(hidden=64, examples=64, epochs=3, repeats=1),
+        retraining.measure(hidden=384, examples=24, epochs=3, repeats=1),
     ],
     "gradients": lambda: [
         gradients.measure(hidden=64, examples=150, repeats=3),
