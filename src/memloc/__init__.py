@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from memloc.methods.apply import analyse as analyse
     from memloc.methods.apply import localise as localise
     from memloc.methods.base import Method as Method
-    from memloc.methods.centroids import Centroids as Centroids
-    from memloc.methods.generalisation import Generalisation as Generalisation
     from memloc.methods.gradients import Gradients as Gradients
     from memloc.methods.probing import Probing as Probing
     from memloc.methods.result import LayerScores as LayerScores
     from memloc.methods.retraining import Retraining as Retraining
     from memloc.methods.shares import Shares as Shares
     from memloc.methods.swapping import Swapping as Swapping
+    from memloc.repairs import repair as repair
     from memloc.reporting.page import report as report
     from memloc.results import load_results as load_results
     from memloc.run import Run as Run
+    from memloc.suspects import find as find
     from memloc.training.recipe import train as train
 
 _HOMES = {
@@ -34,17 +34,17 @@ _HOMES = {
     "analyse": "memloc.methods.apply",
     "localise": "memloc.methods.apply",
     "Method": "memloc.methods.base",
-    "Centroids": "memloc.methods.centroids",
-    "Generalisation": "memloc.methods.generalisation",
     "Gradients": "memloc.methods.gradients",
     "Probing": "memloc.methods.probing",
     "LayerScores": "memloc.methods.result",
     "Retraining": "memloc.methods.retraining",
     "Shares": "memloc.methods.shares",
     "Swapping": "memloc.methods.swapping",
+    "repair": "memloc.repairs",
     "report": "memloc.reporting.page",
     "load_results": "memloc.results",
     "Run": "memloc.run",
+    "find": "memloc.suspects",
     "train": "memloc.training.recipe",
 }
 """The public names, and the modules that they come from."""

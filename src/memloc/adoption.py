@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memloc.data.own import Columns, read_rows
-from memloc.errors import DataError, SettingsError
+from memloc.errors import SettingsError
 from memloc.identity import hash_checkpoint, hash_loaded, hash_weights
 from memloc.lock import RUN, Lock
 from memloc.progress import request
@@ -70,19 +70,9 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         adopted=_checkpoints(places, pretrained, loaded),
         command=request(),
     )
-    if train_missing:
-        _require_originals(noisy)
     with Lock(Path(folder), RUN):
         run = _noted(begin(Path(folder), task, noisy, record), record, device)
         return _with_missing(run, protocol, device, announce) if train_missing else run
-
-
-def _require_originals(noisy: NoisyLabels) -> None:
-    if (noisy.original < 0).any():
-        raise DataError(
-            "Reference weights are trained on the original labels, which are not known here, only "
-            "which labels are wrong: give a column of original labels with --original."
-        )
 
 
 def _noted(run: Run, record: RunRecord, device: str) -> Run:

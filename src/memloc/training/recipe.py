@@ -59,6 +59,8 @@ from memloc.training.predict import (
 
 AUXILIARY = "auxiliary"
 """The name of the objective that trains beside a planted one."""
+LEFT_OUT = -100
+"""The label of an example from which nothing is learnt; cross-entropy ignores it."""
 NULL_SEED = 1000
 """Added to the seed for the order in which a null learns."""
 
@@ -233,7 +235,10 @@ class _Training:
         self.head_seed = recipe.seed if of_frozen is None else of_frozen
         self.trained = _load(recipe, recipe.task, self.head_seed)
         self.trained.model.to(pick_device(recipe.device))
-        self.labels = recipe.noisy.original if name == "original" else recipe.noisy.assigned
+        self.labels = recipe.noisy.assigned
+        if name == "original":  # without the examples whose original label nobody knows
+            known = recipe.noisy.original >= 0
+            self.labels = np.where(known, recipe.noisy.original, LEFT_OUT)
         self.texts = {
             "train": self._encode(recipe.task.train),
             "validation": self._encode(recipe.task.validation),
