@@ -104,4 +104,4 @@ def test_a_model_that_does_not_tell_what_its_head_is_given_is_refused(tiny_model
     stack = load_model(str(tiny_model("opt")), ["no", "yes"]).stack
     stack.model.base_model_prefix = ""  # it is its own base then, and answers with logits
     with pytest.raises(ModelError, match="block output"):
-        head_input(stack, torch.zeros(2, WIDTH))
+        head_input(stack, torch.zeros(2, WIDTH), stack.prepare(stack.sample(2)))

@@ -101,8 +101,8 @@ class _Walk:
         return flat.reshape(states.shape)
 
     def _finish(self, states: Tensor, subsets: IntArray) -> None:
-        texts = torch.arange(states.shape[1], device=states.device)
-        vectors = states[:, texts, self.prepared.positions].flatten(0, 1)
+        read = self.mixtures.final.read(states, self.prepared).flatten(0, 1)
         for kept, stack in zip(self.found, self._stacks(), strict=True):
-            logits = stack.finish(vectors).view(len(states), states.shape[1], -1)
+            logits = stack.finish(read, self.prepared.batch)
+            logits = logits.view(len(states), states.shape[1], -1)
             kept[:, torch.from_numpy(subsets).to(kept.device)] = logits.transpose(0, 1).float()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from memloc.data.encode import Encoded
 from memloc.models.packing import pack, training_logits, worth_packing
-from memloc.models.stack import BlockCall, Stack
+from memloc.models.stack import Batch, BlockCall, Stack
 from memloc.records import IntArray, cannot_write
 from memloc.seeds import torch_seeded
 from memloc.training.predict import evaluating, length_batches, to_batch
@@ -70,6 +70,8 @@ class Prefix:
         state = self._read(inputs)
         for index in range(self.layer, self.stack.depth):
             state = self.stack.run(index, state, inputs.calls[index])
+        if self.stack.readout == "all":
+            return self.stack.finish(state, inputs.batch)
         return self.stack.finish(state.flatten(0, 1)[inputs.readout])
 
     def close(self) -> None:
@@ -127,7 +129,7 @@ class Prefix:
             places, readout = places[is_token][None], prepared.positions
             is_token = torch.ones_like(places, dtype=torch.bool)
         here = self.states.device
-        inputs = _Inputs(places.to(here), is_token.to(here), prepared.calls, readout)
+        inputs = _Inputs(places.to(here), is_token.to(here), prepared.calls, readout, batch)
         return inputs, prepared.state
 
     def _allocate(self, memory: int) -> Tensor:
@@ -159,10 +161,11 @@ class _Inputs:
     calls: tuple[BlockCall, ...]
     readout: Tensor
     """Of each text: the place of its readout position among all positions."""
+    batch: Batch
 
     def size(self) -> int:
         """Bytes."""
-        given = [self.places, self.is_token, self.readout]
+        given = [self.places, self.is_token, self.readout, *self.batch.values()]
         given += [x for call in self.calls for v in _values(call) for x in _tensors(v)]
         return sum({id(t): t.untyped_storage().nbytes() for t in given}.values())
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from memloc.data.encode import Encoded
 from memloc.models.packing import Repeater
-from memloc.models.stack import Prepared, Stack, at_positions
+from memloc.models.stack import Prepared, Stack
 from memloc.records import IntArray
 from memloc.stats.windows import windows
 from memloc.training.predict import evaluating, to_batch
@@ -94,7 +94,7 @@ class Sweep:
             streams = _Streams(self, prepared, room)
             self.used = max(self.used, streams.used)
             vectors = streams.vectors()
-            logits = self.final.finish(vectors.flatten(0, 1))
+            logits = self.final.finish(vectors.flatten(0, 1), prepared.batch)
         return logits.view(len(vectors), len(rows), -1).transpose(0, 1)
 
 
@@ -111,7 +111,8 @@ class _Streams:
         self.ended = state.new_empty(room.ended, *state.shape)
         """First the unchanged one, then those of `self.windows`."""
         self.windows: list[range] = []
-        self.found = state.new_empty(len(sweep.windows) + 1, len(state), state.shape[-1])
+        read = sweep.final.read(state, prepared).shape
+        self.found = state.new_empty(len(sweep.windows) + 1, *read)
 
     @property
     def used(self) -> int:
@@ -120,7 +121,7 @@ class _Streams:
         return self.growing.nbytes + self.ended.nbytes + workspace
 
     def vectors(self) -> Tensor:
-        """Readout vectors (windows + 1, examples, width) after the last layer."""
+        """What the head reads after the last layer, (windows + 1, examples, width)."""
         self.ended[0] = self.prepared.state
         for layer in range(self.depth):
             if len(self.windows) + layer >= self.room.ended:
@@ -128,7 +129,7 @@ class _Streams:
             self._pass(layer)
         self._keep(self._ending(self.depth), self.growing[1:])
         self._keep(self.windows, self.ended[1:])
-        self.found[-1] = at_positions(self.ended[0], self.prepared.positions)
+        self.found[-1] = self.sweep.final.read(self.ended[0], self.prepared)
         return self.found
 
     def _pass(self, layer: int) -> None:
@@ -164,4 +165,5 @@ class _Streams:
 
     def _keep(self, ended: list[range], states: Tensor) -> None:
         for window, state in zip(ended, states, strict=False):
-            self.found[self.sweep.places[window]] = at_positions(state, self.prepared.positions)
+            place = self.sweep.places[window]
+            self.found[place] = self.sweep.final.read(state, self.prepared)

@@ -15,8 +15,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from memloc.errors import MemlocError, ModelError, in_words
 from memloc.models import tiny
 from memloc.models.known import checkpoint_folder, no_such_model, source_of
-from memloc.models.refuse import refuse_no_numbers, setting
-from memloc.models.stack import Stack
+from memloc.models.stack import Stack, optional_setting, setting
 from memloc.seeds import torch_seeded
 
 
@@ -61,7 +60,7 @@ class Classifier:
     @property
     def max_tokens(self) -> int:
         """The longest text that the model can read."""
-        positions = getattr(self.model.config, "max_position_embeddings", None)
+        positions = optional_setting(self.model.config, "max_position_embeddings")
         if positions is None:
             return int(self.tokenizer.model_max_length)
         return int(min(self.tokenizer.model_max_length, positions - _first_position(self.model)))
@@ -92,7 +91,7 @@ def load_model(
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=options.remote_code)
         _settle_padding(name, model, tokenizer)
         missing, resized = _new_weights(name, model, info)
-        refuse_no_numbers(name, model)
+        _refuse_no_numbers(name, model)
         return Classifier(
             name,
             model.eval(),
@@ -192,7 +191,7 @@ def _is_per_layer(value: Any, depth: int) -> bool:
 
 def _first_position(model: Any) -> int:
     """The number of the first position: families that number the padding, too, start behind it."""
-    wanted = model.config.max_position_embeddings
+    wanted = setting(model.config, "max_position_embeddings")
     tables = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]
     starts = [t.padding_idx + 1 for t in tables if t.num_embeddings == wanted and t.padding_idx]
     return max(starts, default=0)
@@ -222,7 +221,8 @@ def _settle_padding(name: str, model: Any, tokenizer: Any) -> None:
             "not belong together."
         )
     tokenizer.padding_side = "right"
-    model.config.pad_token_id = tokenizer.pad_token_id
+    for config in (model.config, model.config.get_text_config()):
+        config.pad_token_id = tokenizer.pad_token_id
 
 
 def _new_weights(name: str, model: Any, info: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -236,6 +236,12 @@ def _new_weights(name: str, model: Any, info: Any) -> tuple[tuple[str, ...], tup
             f"{name} is damaged or of another model: {_some(lacking)} missing or of another size."
         )
     return tuple(sorted(missing)), tuple(sorted(resized))
+
+
+def _refuse_no_numbers(name: str, model: Any) -> None:
+    for weight, values in model.named_parameters():
+        if not torch.isfinite(values).all():
+            raise ModelError(f"{name} cannot be used: {weight} holds NaN or infinite numbers.")
 
 
 @contextmanager

@@ -304,14 +304,15 @@ class _Training:
         groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
         if self.name != "frozen":
             return logits_of(stack, train), groups
-        # Without dropout, frozen blocks give the same every time: it is computed once.
-        self.vectors = {split: _last_vectors(stack, t) for split, t in self.texts.items()}
-        vectors = self.vectors["train"]
+        if stack.readout != "all":
+            # Without dropout, frozen blocks give the same every time: it is computed once.
+            self.vectors = {split: _last_vectors(stack, t) for split, t in self.texts.items()}
         if settings.frozen_dropout:
             return logits_of(stack, train), groups[:1]
-        if settings.clip_over == "all":  # the frozen blocks' gradients are needed
+        if settings.clip_over == "all" or not self.vectors:  # the blocks have to run
             batch = partial(to_batch, train, device=stack.device)
             return lambda rows: stack.undropped_logits(batch(rows)), groups[:1]
+        vectors = self.vectors["train"]
         return lambda rows: stack.finish(vectors[rows]), groups[:1]
 
     def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:
