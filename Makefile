@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV_READY := $(VENV)/.ready-dev
 
-.PHONY: demo test check bench format clean help
+.PHONY: demo test check docs bench format clean help
 
 help:            ## This list.
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -17,11 +17,15 @@ demo: $(READY)   ## The demo study: one tiny model, three tasks, every method, p
 test: $(DEV_READY)  ## All tests.
 	$(BIN)/python -m pytest -n 2
 
-check: $(DEV_READY)  ## Format, lint, types, tests: what CI runs.
+check: $(DEV_READY)  ## Format, lint, types, documentation, tests: what CI runs.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) docs
 	$(MAKE) test
+
+docs: $(DEV_READY)  ## The documentation: docs/_build/html/index.html; warnings are errors.
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 bench: $(DEV_READY)  ## Ratios against the plain ways, side by side; writes benchmarks/results.json.
 	$(BIN)/python -m benchmarks
@@ -31,7 +35,7 @@ format: $(DEV_READY)  ## Put the code into shape.
 	$(BIN)/ruff check --fix .
 
 clean:           ## Remove the environment and what demo made.
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo docs/_build
 
 # torch first and by its exact version: that gives the build for this machine.
 $(READY): pyproject.toml constraints.txt

@@ -1,7 +1,7 @@
 """What our studies show beside what the paper found: `python -m benchmarks.findings SMALL REAL`.
 
-Reads the results of two finished studies and puts their tables into docs/findings.md. Numbers of
-the paper are those of its text, or read off its figures.
+Reads the results of two finished studies and puts their tables into docs/explanation/findings.md.
+Numbers of the paper are those of its text, or read off its figures.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from memloc.stats import claims
 
 LINE = 120
 """Characters of a line of the page."""
-PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "findings.md"
 RUN, POINT = ["task", "model", "seed"], ["task", "model"]
 WIDTHS = "7 to 10"
 """Layers that undo memorisation, read off the means over windows in Figure 3."""

@@ -1,8 +1,8 @@
 """What the embedded suite shows: `python -m benchmarks.tiny_suite [--out DIR] [--jobs N]`.
 
 Trains every embedded model on every embedded task, with original and with noisy labels, swaps all
-windows, and prints the table of docs/tiny.md. Runs are kept in the folder, so that it goes on
-where it was left.
+windows, and prints the table of docs/reference/tiny.md. Runs are kept in the folder, so that it
+continues where it was.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from typing import Any
 from memloc.data.tiny import SUITE
 from memloc.models.tiny import NAMES
 
-PAGE = Path(__file__).parents[1] / "docs" / "tiny.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "tiny.md"
 MARKS = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def main() -> None:
-    """Measure what is missing, print the table, put it into docs/tiny.md."""
+    """Measure what is missing, print the table, put it into docs/reference/tiny.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/tiny-suite"))
     parser.add_argument("--jobs", type=int, default=2)

@@ -1,5 +1,6 @@
 """Plans of the micro study, and what is stale in them after a change."""
 
+from command_support import rows_of, write_csv
 from memloc.study.config import read_study
 from memloc.study.planning import make_plan
 from memloc.study.records import Store
@@ -34,3 +35,13 @@ def stale_after(micro, changes):
     """The steps that are not done after the text of a finished study was changed."""
     store = finish_all(plan_of(micro()))
     return not_done(store, plan_of(micro(changes=changes)))
+
+
+def write_rows(folder, n=60, name="mine.csv"):
+    """A file of one's own, in which every fifth label is wrong."""
+    other = {"good": "bad", "bad": "good"}
+    rows = [
+        (text, other[label] if i % 5 == 0 else label, label, int(i % 5 == 0))
+        for i, (text, label) in enumerate(rows_of(n))
+    ]
+    return write_csv(folder / name, rows, ("text", "label", "before", "wrong"))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from memloc.adoption import adopt
 from memloc.errors import DataError, ModelError, SettingsError, StoreError, TrainingError
 from memloc.methods.apply import analyse, localise
 from memloc.models.load import load_model
-from memloc.progress import telling
+from memloc.progress import requested, telling
+from memloc.records import write_json
 from memloc.reporting.findings import Findings
-from memloc.request import requested
 from memloc.run import Run
 from memloc.training.recipe import Recipe, train_run
 from tasks_support import QUICK, fast_protocol, make_task
@@ -153,6 +154,35 @@ def test_what_is_missing_needs_a_start_and_original_labels(source, given, tmp_pa
             flag="flag",
             train_missing=True,
         )
+    assert not (tmp_path / "mine").exists()  # it is refused before anything is made
+
+
+def test_a_run_is_recorded_under_its_lock(given, tmp_path, monkeypatch):
+    busy = []
+    monkeypatch.setattr(
+        "memloc.adoption.begin",
+        lambda folder, *_: busy.append((folder / "running.lock").is_file()) or 1 / 0,
+    )
+    with pytest.raises(ZeroDivisionError):
+        adopt(tmp_path / "mine", **given)
+    assert busy == [True]
+    about = {"host": "elsewhere", "pid": 1, "beat": time.time()}
+    write_json(tmp_path / "mine" / "running.json", about)
+    with pytest.raises(StoreError, match="is being trained by process 1 on elsewhere"):
+        adopt(tmp_path / "mine", **given)
+
+
+@pytest.mark.parametrize("key", ["verdict.noisy_at_least", "probing.epochs", "control.width"])
+def test_settings_that_a_run_does_not_keep_are_refused(given, tmp_path, key):
+    with pytest.raises(SettingsError, match=f"{key} does not decide the weights of a run"):
+        adopt(tmp_path / "mine", **given, settings={key: 1})
+    assert not (tmp_path / "mine").exists()
+
+
+def test_an_adopted_run_that_is_not_finished_is_to_be_adopted_again(given, tmp_path):
+    run = adopt(tmp_path / "mine", **given).note(final=None)
+    with pytest.raises(StoreError, match="has no final weights yet: finish `memloc adopt`"):
+        localise(run, ["swapping"])
 
 
 def test_unseen_data_are_kept_with_the_run(source, given, tmp_path):

@@ -18,8 +18,10 @@ from memloc.cli import app
 from memloc.study.config import parse_study
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-README, METHOD_PAGE = ROOT / "README.md", ROOT / "docs" / "add_a_method.md"
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+README, METHOD_PAGE = ROOT / "README.md", DOCS / "guides" / "add_a_method.md"
+FINDINGS, TUTORIAL = DOCS / "explanation" / "findings.md", DOCS / "tutorial.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -79,7 +81,22 @@ def test_there_is_python_in_the_documents():
 def test_the_python_of_the_documents_runs(desk, monkeypatch):
     monkeypatch.chdir(desk)
     for page, code in PYTHON:
-        exec(compile(code, str(page), "exec"), {"__name__": page.stem})
+        if page != TUTORIAL:  # whose blocks go together
+            exec(compile(code, str(page), "exec"), {"__name__": page.stem})
+
+
+@pytest.mark.slow
+def test_the_tutorial_can_be_played(quick, tmp_path, monkeypatch):
+    """With less training, so that of what it shows only the first output is the same."""
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks.tutorial import STEP, play
+
+    text = TUTORIAL.read_text(encoding="utf-8")
+    said, shown = list(play(text, tmp_path)), [block for *_, block in STEP.findall(text)]
+    assert f"```text\n{said[0]}```" == shown[0].strip()
+    assert all(output.strip() for output, block in zip(said, shown, strict=True) if block)
+    assert list((tmp_path / "figures").glob("training*.svg"))
+    assert (tmp_path / "runs" / "report" / "index.html").is_file()
 
 
 def test_the_python_of_the_documents_uses_public_names_only():
@@ -96,7 +113,9 @@ def test_the_python_of_the_documents_uses_public_names_only():
 def test_the_python_of_the_documents_type_checks(tmp_path):
     """By the rules of our own code; its cache, which `make check` fills first, makes it quick."""
     mypy = pytest.importorskip("mypy.api")
-    for number, (page, code) in enumerate(PYTHON):
+    scripts = [script for script in PYTHON if script[0] != TUTORIAL]
+    scripts.append((TUTORIAL, "\n".join(blocks(TUTORIAL, "python"))))
+    for number, (page, code) in enumerate(scripts):
         (tmp_path / f"{page.stem.lower()}_{number}.py").write_text(code, encoding="utf-8")
     files = [str(path) for path in sorted(tmp_path.iterdir())]
     settings = ["--config-file", str(ROOT / "pyproject.toml")]
@@ -189,9 +208,12 @@ def test_lines_fit_the_screen(page):
     assert not [number for number, line in enumerate(lines, 1) if len(line) > 120]
 
 
-@pytest.mark.parametrize("page", ["studies.md", "findings.md"])
+STUDIES = [DOCS / "guides" / "studies.md", DOCS / "guides" / "plant.md", FINDINGS]
+
+
+@pytest.mark.parametrize("page", STUDIES, ids=lambda page: page.name)
 def test_study_files_in_the_documents_are_read(page, tmp_path):
-    files = [text for text in blocks(ROOT / "docs" / page, "yaml") if "tasks:" in text]
+    files = [text for text in blocks(page, "yaml") if "tasks:" in text]
     assert files
     for text in files:
         assert parse_study(text, tmp_path).study.overrides
@@ -203,8 +225,29 @@ def test_every_command_is_in_the_readme():
         assert f"`memloc {command.callback.__name__}" in readme
 
 
+def test_the_reference_is_generated_from_the_code(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    from generated import MARK, PARTS
+
+    asked = [name for page in PAGES for name in MARK.findall(page.read_text(encoding="utf-8"))]
+    assert sorted(asked) == sorted(PARTS)
+    made = {name: part() for name, part in PARTS.items()}
+    assert [n for n in memloc.__all__ if f":: memloc.{n}\n" not in made["api"] + "\n"] == []
+    for command in app.registered_commands:
+        assert f"## {command.callback.__name__}\n" in made["commands"]
+    assert "Train on a random sample" in made["commands"]
+    for name in memloc.protocol.preset("paper").flat():
+        group, _, leaf = name.rpartition(".")
+        assert not group or f"| `{leaf}` |" in made["settings"].split(f"## {group}\n")[1]
+    assert "| 0.15 |" in made["settings"]
+    assert "demo: 0.0004" in made["settings"]
+    assert {"`overrides`", "`windows`"} <= set(made["study"].split())
+    assert "`weights_hash`" in made["run"]
+    assert "noisy_accuracy" in made["results"]
+
+
 def tables_of_findings() -> list[tuple[str, pd.DataFrame]]:
-    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    text = FINDINGS.read_text(encoding="utf-8")
     found = re.findall(r"\*\*([^*\n]+)\*\*\n\n((?:\|.*\n)+)", text)
     tables = []
     for title, lines in found:

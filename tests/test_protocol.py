@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from memloc.errors import SettingsError, UnknownName
-from memloc.explain import compare, describe, readable
 from memloc.methods.gradients import Gradients
-from memloc.protocol import PRESETS, RunSettings, preset
+from memloc.protocol import PRESETS, RunSettings, compare, describe, preset, readable
 
 PROBES = {
     "hidden_layers": 1,
@@ -147,7 +146,9 @@ def test_reference_differs_where_the_published_code_does_and_nowhere_else():
 
 
 def test_the_page_lists_every_setting_in_which_the_two_differ():
-    page = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "protocol.md").read_text(
+        encoding="utf-8"
+    )
     cells = re.findall(r"^\| ((?:\w+\.\w+(?:, )?)+) \|", page, re.MULTILINE)
     listed = [name for cell in cells for name in cell.split(", ")]
     assert sorted(listed) == sorted(PUBLISHED_CODE)

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -115,6 +116,15 @@ def test_a_file_where_a_folder_is_needed_is_said_in_one_sentence(tmp_path, whole
     with pytest.raises(StoreError, match="Cannot write"), whole(tmp_path / "runs" / "result"):
         pytest.fail("nothing can be written there")
     assert (tmp_path / "runs").read_text() == "a file"
+
+
+@pytest.mark.parametrize("whole", [whole_file, whole_folder])
+def test_the_folder_one_stands_in_is_not_replaced(tmp_path, monkeypatch, whole):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(StoreError, match=r"^Cannot write \.: "), whole(Path()):
+        pytest.fail("nothing can be written there")
+    assert names_in(tmp_path) == ["mine"]
 
 
 def test_a_full_disk_leaves_the_old_table(tmp_path, monkeypatch):

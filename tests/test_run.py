@@ -299,6 +299,13 @@ def test_training_curves_of_a_run_without_any_are_empty(tmp_path, there):
     assert list(there.training()["training"]) == ["frozen"]
 
 
+def test_another_table_in_the_place_of_the_curves_is_one_sentence(tmp_path):
+    run = make_run(tmp_path)
+    write_table(run.folder / paths.TRAINING, pd.DataFrame({"layer": [1]}), {})
+    with pytest.raises(StoreError, match=r"training.parquet does not hold what it should"):
+        run.training()
+
+
 def test_what_was_measured_at_the_end_is_that_of_the_last_epoch():
     rows = [("noisy", 2, 0.7), ("noisy", 1, 0.5), ("original", 3, 0.9)]
     table = pd.DataFrame(rows, columns=["training", "epoch", "accuracy"])

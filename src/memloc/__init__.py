@@ -4,48 +4,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memloc.adoption import adopt
-    from memloc.data.own import load_csv
-    from memloc.data.perturb import add_noise
-    from memloc.data.sources import load_task
-    from memloc.errors import MemlocError
-    from memloc.methods.apply import analyse, localise
-    from memloc.methods.base import Method
-    from memloc.methods.centroids import Centroids
-    from memloc.methods.generalisation import Generalisation
-    from memloc.methods.gradients import Gradients
-    from memloc.methods.label_probes import LabelProbes
-    from memloc.methods.probing import Probing
-    from memloc.methods.result import LayerScores
-    from memloc.methods.retraining import Retraining
-    from memloc.methods.swapping import Swapping
-    from memloc.reporting.page import report
-    from memloc.results import load_results
-    from memloc.run import Run
-    from memloc.training.recipe import train
-
-__all__ = [
-    "Centroids",
-    "Generalisation",
-    "Gradients",
-    "LabelProbes",
-    "LayerScores",
-    "MemlocError",
-    "Method",
-    "Probing",
-    "Retraining",
-    "Run",
-    "Swapping",
-    "add_noise",
-    "adopt",
-    "analyse",
-    "load_csv",
-    "load_results",
-    "load_task",
-    "localise",
-    "report",
-    "train",
-]
+    from memloc.adoption import adopt as adopt
+    from memloc.data.own import load_csv as load_csv
+    from memloc.data.perturb import add_noise as add_noise
+    from memloc.data.sources import load_task as load_task
+    from memloc.errors import MemlocError as MemlocError
+    from memloc.methods.apply import analyse as analyse
+    from memloc.methods.apply import localise as localise
+    from memloc.methods.base import Method as Method
+    from memloc.methods.centroids import Centroids as Centroids
+    from memloc.methods.generalisation import Generalisation as Generalisation
+    from memloc.methods.gradients import Gradients as Gradients
+    from memloc.methods.label_probes import LabelProbes as LabelProbes
+    from memloc.methods.probing import Probing as Probing
+    from memloc.methods.result import LayerScores as LayerScores
+    from memloc.methods.retraining import Retraining as Retraining
+    from memloc.methods.swapping import Swapping as Swapping
+    from memloc.reporting.page import report as report
+    from memloc.results import load_results as load_results
+    from memloc.run import Run as Run
+    from memloc.training.recipe import train as train
 
 _HOMES = {
     "adopt": "memloc.adoption",
@@ -69,6 +47,8 @@ _HOMES = {
     "Run": "memloc.run",
     "train": "memloc.training.recipe",
 }
+"""The public names, and the modules that they come from."""
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - written once, in the table above
 
 
 def __getattr__(name: str) -> Any:

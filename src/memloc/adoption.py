@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memloc.data.own import read_held_out, read_noisy_examples
+from memloc.data.own import Columns, read_rows
 from memloc.errors import DataError, SettingsError
 from memloc.identity import hash_checkpoint, hash_loaded, hash_weights
 from memloc.lock import RUN, Lock
-from memloc.protocol import Protocol
-from memloc.protocol import preset as preset_called
+from memloc.progress import request
+from memloc.protocol import Protocol, protocol_of_run
 from memloc.records import Examples, IntArray, NoisyLabels, Task
-from memloc.request import request
 from memloc.run import Accuracies, Checkpoint, Run, RunRecord, TaskRecord, begin
 
 if TYPE_CHECKING:
@@ -59,9 +58,9 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     places = {name: Path(place) for name, place in given.items() if place is not None}
     if train_missing and pretrained is None:
         raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
-    protocol = preset_called(preset).replace(settings or {})
+    protocol = protocol_of_run(preset, settings or {})
     loaded = _load(places, pretrained)
-    columns = {"text": text, "label": label, "pair": pair, "original": original, "flag": flag}
+    columns = Columns(text, label, pair, original, flag)
     task, noisy = _read(Path(data), columns, held_out, loaded["final"].label_names)
     record = RunRecord(
         **_facts(loaded["final"], pretrained or final),
@@ -71,8 +70,19 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         adopted=_checkpoints(places, pretrained, loaded),
         command=request(),
     )
-    run = _noted(begin(Path(folder), task, noisy, record), record, device)
-    return _with_missing(run, protocol, device, announce) if train_missing else run
+    if train_missing:
+        _require_originals(noisy)
+    with Lock(Path(folder), RUN):
+        run = _noted(begin(Path(folder), task, noisy, record), record, device)
+        return _with_missing(run, protocol, device, announce) if train_missing else run
+
+
+def _require_originals(noisy: NoisyLabels) -> None:
+    if (noisy.original < 0).any():
+        raise DataError(
+            "Reference weights are trained on the original labels, which are not known here, only "
+            "which labels are wrong: give a column of original labels with --original."
+        )
 
 
 def _noted(run: Run, record: RunRecord, device: str) -> Run:
@@ -88,17 +98,17 @@ def _noted(run: Run, record: RunRecord, device: str) -> Run:
 
 
 def _read(
-    data: Path,
-    columns: Mapping[str, Any],
-    held_out: str | Path | None,
-    names: Sequence[str],
+    data: Path, columns: Columns, held_out: str | Path | None, names: Sequence[str]
 ) -> tuple[Task, NoisyLabels]:
     """The examples that the final weights know by heart, and unseen ones if there are any."""
-    examples, noisy = read_noisy_examples(data, known=names, **columns)
-    right = {"text": columns["text"], "pair": columns["pair"]}
-    right["label"] = columns["original"] or columns["label"]
-    unseen = read_held_out(Path(held_out), right, names) if held_out else NO_EXAMPLES
-    train = Examples(examples.parts, noisy.original)
+    columns.require_noise(data)
+    rows = read_rows(data, columns, names)
+    noisy = columns.noise(rows.original, rows.assigned)
+    unseen = NO_EXAMPLES
+    if held_out is not None:
+        held = read_rows(Path(held_out), columns.right, names)
+        unseen = Examples(held.parts, held.original)
+    train = Examples(rows.parts, noisy.original)
     name = data.name.split(".")[0]
     return Task(name, "own", tuple(names), train, unseen, unseen, f"file: {data}"), noisy
 
@@ -182,18 +192,12 @@ def _with_missing(
     from memloc.models.load import LoadOptions
     from memloc.training.recipe import Recipe, make_weights
 
-    if (run.noisy.original < 0).any():
-        raise DataError(
-            "Reference weights are trained on the original labels, which are not known here, only "
-            "which labels are wrong: give a column of original labels with --original."
-        )
     adopted = run.record.adopted["pretrained"]
     options = LoadOptions(depth=run.depth)
     recipe = Recipe(adopted.path, run.task, run.seed, protocol, run.noisy, options, device)
     missing = {"reference": "original", "frozen": "frozen"}
-    with Lock(run.folder, RUN):
-        trainings = [training for name, training in missing.items() if not run.has(name)]
-        left = dict.fromkeys(trainings, protocol.finetune.epochs)
-        if left:
-            announce(recipe, run.load_pretrained(run.seed), left)
-        return make_weights(recipe, run, left)
+    trainings = [training for name, training in missing.items() if not run.has(name)]
+    left = dict.fromkeys(trainings, protocol.finetune.epochs)
+    if left:
+        announce(recipe, run.load_pretrained(run.seed), left)
+    return make_weights(recipe, run, left)

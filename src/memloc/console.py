@@ -16,13 +16,13 @@ import typer
 from typer.core import TyperGroup
 
 from memloc.errors import MemlocError, MemlocWarning, counted
-from memloc.request import requested
+from memloc.progress import requested
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from memloc.methods.apply import Found
-    from memloc.methods.result import LayerScores, Result
+    from memloc.methods.result import Result
     from memloc.reporting.page import Report
     from memloc.results import Results
     from memloc.run import Run, Verdict
@@ -145,18 +145,15 @@ def show_run(run: "Run", needed: float, as_json: bool) -> None:
     """What a run came to: the curve, the verdict in a sentence, where everything is."""
     weights, verdict = run.weights(), run.verdict(needed)
     if as_json:
+        judged = verdict and asdict(verdict) | {"accuracies": dict(verdict.accuracies)}
         facts = {"folder": str(run.folder), "weights": weights, "noise": run.noisy.summary()}
-        judged = (
-            None if verdict is None else asdict(verdict) | {"accuracies": dict(verdict.accuracies)}
-        )
         return _show_json({**facts, "verdict": judged, "without": run.record.without})
     if verdict is not None:
         _show_curve(run, needed)
         typer.echo(f"{_sentence(run, verdict)}\n{run.noisy.summary()}")
     for name, why in run.record.without.items():
         typer.echo(f"No {name} weights: {why}")
-    typer.echo(f"\n{run.folder}: {', '.join(weights)}")
-    return None
+    return typer.echo(f"\n{run.folder}: {', '.join(weights)}")
 
 
 def _show_curve(run: "Run", needed: float) -> None:
@@ -164,13 +161,11 @@ def _show_curve(run: "Run", needed: float) -> None:
     from memloc import paths
     from memloc.reporting.figures import save_figure, training_curves
     from memloc.reporting.terminal import memorisation_curve
-    from memloc.run import at_the_end
 
-    table = run.training()
+    table, reference = run.training(), run.reference_accuracy
     if not (table["training"] == "noisy").any():
         return
     typer.echo(f"{memorisation_curve(table)}\n")
-    reference = at_the_end(table, "original", "accuracy")
     if reference < needed:
         typer.echo(
             f"The reference weights, trained without noise, predict only {reference:.0%} of "
@@ -181,57 +176,43 @@ def _show_curve(run: "Run", needed: float) -> None:
     typer.echo(f"The curve as a picture: {picture}")
 
 
-def show_localised(found: "Found", as_json: bool) -> None:
-    """Bars for every layer, one sentence per method, why others did not run, where files are."""
-    if as_json:
-        records = {name: _as_record(scores) for name, scores in found.results.items()}
-        return _show_json({**_about_found(found), "methods": records})
+def show_found(found: "Found", kind: str, as_json: bool) -> None:
+    """A picture and a sentence for each method, why others did not run, where the files are.
+
+    `kind` is what JSON calls them: methods or analyses.
+    """
+    from memloc.methods.result import LayerScores
     from memloc.reporting.sentences import sentence
-    from memloc.reporting.terminal import layer_bars
-
-    for scores in found.results.values():
-        typer.echo(f"{layer_bars(scores)}\n{sentence(scores)}\n")
-    return _show_places(found)
-
-
-def show_analysed(found: "Found", as_json: bool) -> None:
-    """A small picture and a sentence for each analysis, what is unusual, where the files are."""
-    from memloc.reporting.sentences import sentence
-    from memloc.reporting.terminal import picture
+    from memloc.reporting.terminal import layer_bars, picture
 
     if as_json:
-        records = {name: _analysis_record(result) for name, result in found.results.items()}
-        return _show_json({**_about_found(found), "analyses": records})
+        facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
+        records = {name: _as_record(result) for name, result in found.results.items()}
+        return _show_json({**facts, kind: records})
     for name, result in found.results.items():
-        typer.echo(f"{name}\n{picture(result)}\n{sentence(result)}")
-        if result.remarks:
+        is_scores = isinstance(result, LayerScores)
+        typer.echo(layer_bars(result) if is_scores else f"{name}\n{picture(result)}")
+        typer.echo(sentence(result))
+        if result.remarks and not is_scores:
             typer.echo(f"Remarks: {len(result.remarks)}, such as: {result.remarks[0]}")
         typer.echo("")
-    return _show_places(found)
-
-
-def _about_found(found: "Found") -> dict[str, Any]:
-    return {"folder": str(found.folder), "skipped": found.skipped, "reused": list(found.reused)}
-
-
-def _show_places(found: "Found") -> None:
     for name, why in found.skipped.items():
         typer.echo(f"{name} did not run: it {why}.")
-    typer.echo(f"{found.folder}: {', '.join(found.results)}")
+    return typer.echo(f"{found.folder}: {', '.join(found.results)}")
 
 
-def _analysis_record(analysis: "Result") -> dict[str, Any]:
+def _as_record(result: "Result") -> dict[str, Any]:
     """Without the tables that have one row per example; those are in the files."""
+    from memloc.methods.result import LayerScores
     from memloc.reporting.sentences import sentence
     from memloc.reporting.terminal import SHORT
 
-    short = {name: analysis[name] for name in SHORT if name in analysis.tables}
-    return {
-        "sentence": sentence(analysis),
-        "tables": {name: json.loads(t.to_json(orient="records")) for name, t in short.items()},
-        "remarks": analysis.remarks,
-        "about": analysis.about,
-    }
+    said = {"sentence": sentence(result), "about": result.about}
+    if isinstance(result, LayerScores):
+        layers = {"weights": result.weights, "low": result.low, "high": result.high}
+        return {**{k: v.tolist() for k, v in layers.items()}, "mcog": asdict(result.mcog), **said}
+    short = {name: result[name] for name in SHORT if name in result.tables}
+    return {**said, "tables": short, "remarks": result.remarks}
 
 
 def show_control(found: "Results", as_json: bool) -> None:
@@ -242,24 +223,21 @@ def show_control(found: "Results", as_json: bool) -> None:
     every = [("method",), ("method", "task"), ("method", "model")]
     tables = {"_".join(by): mean_scores(found.control, by) for by in every}
     if as_json:
-        tables |= {"nulls": found.nulls, "post_processing": found.post_processing}
-        tables |= {"plants": found.plants}
-        records = {k: json.loads(t.to_json(orient="records")) for k, t in tables.items()}
-        return _show_json({"folder": str(found.folder), **records})
+        named = {name: getattr(found, name) for name in ("nulls", "post_processing", "plants")}
+        return _show_json({"folder": str(found.folder), **tables, **named})
     for by in every if len(found.control) else ():
         if len(by) == 1 or found.control[by[1]].nunique() > 1:
             show_rows(_accuracy_rows(tables["_".join(by)], by), as_json=False)
             typer.echo("")
-    if len(found.nulls):
-        typer.echo("Where nothing was planted (distance of the layer weights from uniform):")
-        columns = ["method", "nulls", "distance_planted", "distance_null", "threshold", "called"]
-        columns += ["undone_planted", "undone_null"]
-        show_rows(_records(found.nulls[columns]), as_json=False)
-        typer.echo("")
-    if len(found.post_processing):
-        typer.echo("Gradients, accuracy@2 with each step of the post-processing:")
-        show_rows(_records(found.post_processing), as_json=False)
-        typer.echo("")
+    columns = ["method", "nulls", "distance_planted", "distance_null", "threshold", "called"]
+    columns += ["undone_planted", "undone_null"]
+    _show_table(
+        "Where nothing was planted (distance of the layer weights from uniform):",
+        found.nulls[columns] if len(found.nulls) else found.nulls,
+    )
+    _show_table(
+        "Gradients, accuracy@2 with each step of the post-processing:", found.post_processing
+    )
     _say_unused(found)
     if not found.plants["used"].any():
         typer.echo("No plant can be used, so nothing can be said about the methods.")
@@ -267,6 +245,14 @@ def show_control(found: "Results", as_json: bool) -> None:
         typer.echo(remarks)
     typer.echo(f"{found.folder}: `memloc report {found.folder}` shows all of it.")
     return None
+
+
+def _show_table(title: str, table: "pd.DataFrame") -> None:
+    if len(table):
+        typer.echo(title)
+        rows = table.to_dict("records")
+        show_rows([{str(k): v for k, v in row.items()} for row in rows], as_json=False)
+        typer.echo("")
 
 
 def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, Any]]:
@@ -280,10 +266,6 @@ def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, A
         row |= {f"accuracy@{record['k']}": text, f"chance@{record['k']}": record["chance"]}
         rest[key] = {name: record[name] for name in ("mrr", "auroc", "plants")}
     return [row | rest[key] for key, row in rows.items()]
-
-
-def _records(table: "pd.DataFrame") -> list[dict[str, Any]]:
-    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
 
 
 def _say_unused(found: "Results") -> None:
@@ -330,24 +312,6 @@ def show_report(report: "Report", as_json: bool) -> None:
     return None
 
 
-def _as_record(scores: "LayerScores") -> dict[str, Any]:
-    from memloc.reporting.sentences import sentence
-
-    return {
-        "weights": scores.weights.tolist(),
-        "low": [_or_none(x) for x in scores.low],
-        "high": [_or_none(x) for x in scores.high],
-        "mcog": {k: _or_none(v) for k, v in asdict(scores.mcog).items()},
-        "sentence": sentence(scores),
-        "about": scores.about,
-    }
-
-
-def _or_none(number: float) -> float | None:
-    """JSON has no NaN."""
-    return None if math.isnan(number) else float(number)
-
-
 def _sentence(run: "Run", verdict: "Verdict") -> str:
     task = run.record.task
     what = f"{verdict.accuracies.noisy:.0%} of {counted(task.noisy, 'wrong label')}"
@@ -360,8 +324,19 @@ def _sentence(run: "Run", verdict: "Verdict") -> str:
 
 
 def _show_json(value: Any) -> None:
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    json.dump(_plain(value), sys.stdout, indent=2, ensure_ascii=False)
     sys.stdout.write("\n")
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: a table as a list of records, NaN as null."""
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if hasattr(value, "to_json"):
+        return json.loads(value.to_json(orient="records"))
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _text(value: Any) -> str:

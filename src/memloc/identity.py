@@ -28,7 +28,7 @@ def hashed(value: Any) -> str:
 def hash_task(task: Task, noisy: NoisyLabels) -> str:
     """Of texts, labels and splits."""
     digest = hashlib.sha256()
-    for examples in (task.train, task.validation, task.test):
+    for examples in task.splits.values():
         digest.update(hash_examples(examples).encode())
     digest.update(noisy.assigned.astype("<i8").tobytes())
     # Where labels before noise are not known, the marks of noisy examples say more than labels do.

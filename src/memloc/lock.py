@@ -4,14 +4,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from memloc.errors import StoreError
+from memloc.progress import during
 from memloc.records import cannot_write, read_json, write_json
 
 BEAT = 5.0
@@ -49,14 +50,9 @@ _held: set[Path] = set()
 _patience: ContextVar[float] = ContextVar("patience", default=0.0)
 
 
-@contextmanager
-def patient(seconds: float) -> Iterator[None]:
+def patient(seconds: float) -> AbstractContextManager[None]:
     """While active, a lock that another process has is waited for so long."""
-    token = _patience.set(seconds)
-    try:
-        yield
-    finally:
-        _patience.reset(token)
+    return during(_patience, seconds)
 
 
 class Lock:

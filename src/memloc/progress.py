@@ -1,10 +1,14 @@
-"""How long work reports how far it is: silent in a library, bars in a terminal, lines in a log."""
+"""What work was asked by, and what it says of itself: silent in a library, bars or lines else."""
 
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
+
+T = TypeVar("T")
 
 Advance = Callable[[int], None]
 """Called with the number of steps that were done since the last call."""
@@ -26,7 +30,18 @@ def track(label: str, total: int) -> AbstractContextManager[Advance]:
     return _shown.get()(label, total)
 
 
+@contextmanager
+def during(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """While active, the variable has this value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
 _told: ContextVar[Callable[[str], None]] = ContextVar("told", default=lambda _sentence: None)
+_request: ContextVar[str] = ContextVar("request", default="")
 
 
 def tell(sentence: str) -> None:
@@ -34,23 +49,19 @@ def tell(sentence: str) -> None:
     _told.get()(sentence)
 
 
-@contextmanager
-def telling(say: Callable[[str], None]) -> Iterator[None]:
+def telling(say: Callable[[str], None]) -> AbstractContextManager[None]:
     """While active, `say` is called with what `tell` is given."""
-    token = _told.set(say)
-    try:
-        yield
-    finally:
-        _told.reset(token)
+    return during(_told, say)
 
 
-@contextmanager
-def _showing(show: Show) -> Iterator[None]:
-    token = _shown.set(show)
-    try:
-        yield
-    finally:
-        _shown.reset(token)
+def request() -> str:
+    """The command that is being carried out; empty where memloc is used as a library."""
+    return _request.get()
+
+
+def requested(words: Sequence[str]) -> AbstractContextManager[None]:
+    """While active, what is made was asked for by the command `memloc` with these words."""
+    return during(_request, shlex.join(["memloc", *words]))
 
 
 @contextmanager
@@ -86,7 +97,7 @@ def bars() -> Iterator[None]:
         yield lambda steps: progress.advance(task, steps)
 
     try:
-        with _showing(bar):
+        with during(_shown, bar):
             yield
     finally:
         if progress.live.is_started:  # stopping prints a line even where nothing was shown
@@ -119,15 +130,13 @@ def lines(every: float = EVERY) -> Iterator[None]:
     def say(label: str, what: str) -> None:
         print(f"{time.strftime('%H:%M:%S')}  {label}  {what}", file=sys.stderr, flush=True)
 
-    with _showing(reported):
+    with during(_shown, reported):
         yield
 
 
-@contextmanager
-def hidden() -> Iterator[None]:
+def hidden() -> AbstractContextManager[None]:
     """While active, tracked work shows nothing."""
-    with _showing(_silent):
-        yield
+    return during(_shown, _silent)
 
 
 def duration(seconds: float) -> str:

@@ -1,15 +1,18 @@
 """The presets `paper`, `reference` and `demo`: every constant of the study and its source.
 
-What decides a run's weights is here; the settings of a method are its own fields.
+What decides a run's weights is here; the settings of a method are its own fields. What the presets
+change is in `protocol.yaml`.
 """
 
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import create_model
 
-from memloc.errors import lookup
-from memloc.settings import Settings, ours, paper, published
+from memloc.errors import SettingsError, lookup
+from memloc.settings import Settings, ours, packaged, paper, published
 
 if TYPE_CHECKING:
     from memloc.methods.base import Method
@@ -221,74 +224,34 @@ class Protocol(RunSettings):
         return RunSettings(**{name: getattr(self, name) for name in RunSettings.model_fields})
 
 
-REFERENCE: dict[str, Any] = {
-    "preset": "reference",
-    "gradients.objective": "logit",
-    "finetune.near_ceiling_score": "macro F1",
-    "finetune.without_near_ceiling": "use last epoch",
-    "probing.hidden_layers": 2,
-    "label_probes.hidden_layers": 2,
-    "swapping.normalise": False,
-    "centroids.events": "last",
-    "agreement.between_methods": "pearson",
-    "probing.last_layer": "final norm",
-    "label_probes.last_layer": "final norm",
-    "centroids.last_layer": "final norm",
-    "retraining.frozen_dropout": True,
-    "probing.first_epoch": 26,
-    "label_probes.first_epoch": 26,
-    "label_probes.first_layer": 0,
-    "label_probes.chance": "shuffled labels",
-    "finetune.clip_over": "all",
-    "finetune.frozen_dropout": True,
-    "finetune.frozen_seed": 1,
-    "control.trains_pooler_and_norm": True,
-    "control.frozen_beside_auxiliary": True,
-    "retraining.trains_pooler": False,
-    "summary.mcog": "of mean weights",
-    "summary.single_layer": "largest mean",
-    "summary.binarised_events": "task means",
-}
-"""Where the published code differs from the text."""
+class _Presets(Settings):
+    paper: dict[str, Any]
+    reference: dict[str, Any]
+    demo: dict[str, Any]
 
-DEMO: dict[str, Any] = {
-    "preset": "demo",
-    "text.max_tokens": 128,
-    "finetune.learning_rate": 4e-4,
-    "finetune.batch_size": 16,
-    "finetune.epochs": 30,
-    "control.auxiliary": "tiny-entailment",
-    "control.auxiliary_learning_rate": 2e-4,
-    "control.auxiliary_examples": 100,
-    "control.learning_rate": 7e-4,
-    "control.epochs": 60,
-    "control.validation_tasks": ("tiny-acceptability",),
-    "retraining.learning_rate": 1e-3,
-    "retraining.batch_size": 16,
-    "generalisation.learning_rate": 4e-4,
-    "probing.learning_rate": 2.5e-3,
-    "label_probes.learning_rate": 2.5e-3,
-    "probing.batch_size": 16,
-    "label_probes.batch_size": 16,
-}
-"""`paper` scaled to the embedded tiny models.
 
-Probes: the number of updates times the rate, which bounds how far AdamW can move a weight, is near
-that of the paper's TREC (5,452 examples: 12,000 updates at 2e-4, so 2.4). Batches of 16 make 900
-updates of 200 examples, and 2.5e-3 makes that 2.25.
-"""
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {"preset": "paper"},
-    "reference": REFERENCE,
-    "demo": DEMO,
-}
+PRESETS: dict[str, dict[str, Any]] = packaged(
+    _Presets, Path(__file__).with_suffix(".yaml")
+).model_dump()
+"""What each preset changes; its names and values are checked when it is made."""
 
 
 @cache
 def preset(name: str) -> Protocol:
     """The protocol called `paper`, `reference` or `demo`."""
-    return _with_methods()().replace(lookup("preset", name, PRESETS))
+    return _with_methods()().replace({"preset": name, **lookup("preset", name, PRESETS)})
+
+
+def protocol_of_run(name: str, changes: Mapping[str, Any]) -> Protocol:
+    """A preset with changes to what decides a run's weights; a run keeps no others."""
+    changed = preset(name).replace(changes)
+    for key in changes:
+        if key.split(".")[0] not in RunSettings.model_fields:
+            raise SettingsError(
+                f"{key} does not decide the weights of a run, so the run would not keep it: give "
+                "it to `memloc localise` or `memloc analyse`, or set it in a study's file."
+            )
+    return changed
 
 
 @cache
@@ -298,3 +261,54 @@ def _with_methods() -> type[Protocol]:
 
     groups: dict[str, Any] = {name: (kind, kind()) for name, kind in methods().items()}
     return create_model("Protocol", __base__=Protocol, __doc__=Protocol.__doc__, **groups)
+
+
+def describe(protocol: Protocol) -> list[dict[str, str]]:
+    """One row per setting: dotted name, value, source and description, in the method's order."""
+    groups = {name: getattr(protocol, name) for name in type(protocol).model_fields}
+    changed = protocol.changes()
+    return [
+        {
+            "setting": f"{group}.{name}",
+            "value": readable(getattr(inner, name)),
+            "source": _source(protocol.preset, f"{group}.{name}", field, changed),
+            "meaning": " ".join((field.description or "").split()),
+        }
+        for group, inner in groups.items()
+        if isinstance(inner, Settings)
+        for name, field in type(inner).model_fields.items()
+    ]
+
+
+def compare(one: Protocol, other: Protocol) -> list[dict[str, str]]:
+    """One row per setting that differs: both values side by side, with both sources."""
+    name = one.preset
+    other_name = other.preset if other.preset != name else f"other {name}"
+    return [
+        {
+            "setting": left["setting"],
+            name: left["value"],
+            f"{name} from": left["source"],
+            other_name: right["value"],
+            f"{other_name} from": right["source"],
+        }
+        for left, right in zip(describe(one), describe(other), strict=True)
+        if left["value"] != right["value"]
+    ]
+
+
+def readable(value: Any) -> str:
+    """A setting's value as people write it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(readable, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _source(preset_name: str, dotted: str, field: Any, changed: Mapping[str, Any]) -> str:
+    if dotted in changed:
+        return "changed here"
+    if dotted in PRESETS[preset_name]:
+        return {"reference": "published code", "demo": "our choice"}[preset_name]
+    return str((field.json_schema_extra or {}).get("source", "its package"))

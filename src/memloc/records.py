@@ -61,6 +61,11 @@ class Task:
     """Where it was read from, for people."""
 
     @property
+    def splits(self) -> "dict[str, Examples]":
+        """Training, validation and test examples by the name of the split."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    @property
     def n_classes(self) -> int:
         """Number of classes, those without a training example included."""
         return len(self.label_names)
@@ -99,7 +104,7 @@ def versions() -> dict[str, str]:
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A draft to write to, which becomes `path` when the block ends well and is gone otherwise."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+    draft = _draft(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
@@ -114,7 +119,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """The same for a folder; one that stands there already is replaced."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+    draft = _draft(path)
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
@@ -125,6 +130,12 @@ def whole_folder(path: Path) -> Iterator[Path]:
         raise cannot_write(path, error) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _draft(path: Path) -> Path:
+    if not path.name:
+        raise StoreError(f"Cannot write {path}: it is a folder that is there. Give a name.")
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
 def cannot_write(path: Path, error: OSError) -> StoreError:

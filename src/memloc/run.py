@@ -60,11 +60,9 @@ class TaskRecord(Settings):
     @classmethod
     def of(cls, task: Task, noisy: NoisyLabels) -> "TaskRecord":
         """Of a task and its labels before and after noise."""
+        copied = ("name", "category", "label_names", "source")
         return cls(
-            name=task.name,
-            category=task.category,
-            label_names=task.label_names,
-            source=task.source,
+            **{name: getattr(task, name) for name in copied},
             train=len(task.train),
             noisy=int(noisy.is_noisy.sum()),
             noise=noisy.origin,
@@ -211,29 +209,9 @@ class Run:
     def _data(self) -> tuple[Task, NoisyLabels]:
         table, _ = read_table(self.folder / paths.LABELS)
         with as_stored(self.folder / paths.LABELS):
-            task, noisy = self._read_data(table)
+            task, noisy = _from_labels_table(table, self.record.task)
             if hash_task(task, noisy) != self.record.task.hash:
                 raise ValueError(f"its examples are not those that {paths.RUN} describes")
-        return task, noisy
-
-    def _read_data(self, table: "pd.DataFrame") -> tuple[Task, NoisyLabels]:
-        train = table[table["split"] == "train"]
-        noisy = NoisyLabels(
-            train["original"].to_numpy(np.int64, copy=True),
-            train["assigned"].to_numpy(np.int64, copy=True),
-            train["is_noisy"].to_numpy(bool, copy=True),
-            self.record.task.noise,
-        )
-        about = self.record.task
-        task = Task(
-            name=about.name,
-            category=about.category,
-            label_names=about.label_names,
-            train=_examples(train),
-            validation=_examples(table[table["split"] == "validation"]),
-            test=_examples(table[table["split"] == "test"]),
-            source=about.source,
-        )
         return task, noisy
 
     @property
@@ -261,7 +239,10 @@ class Run:
         import pandas as pd
 
         path = self.folder / paths.TRAINING
-        return read_table(path)[0] if path.is_file() else pd.DataFrame(columns=list(CURVES))
+        if not path.is_file():
+            return pd.DataFrame(columns=list(CURVES))
+        with as_stored(path):
+            return read_table(path)[0][list(CURVES)]
 
     @cached_property
     def reference_accuracy(self) -> float:
@@ -315,7 +296,9 @@ class Run:
         else:
             options = LoadOptions(remote_code=self.record.remote_code)
             loaded = load_checkpoint(self.path(weights), options)
-            self._refuse_changed(weights, loaded)
+            known = self.record.adopted.get(weights)
+            if known and known.hash != hash_weights(loaded.model.named_parameters()):
+                raise self._changed(weights, known)
         loaded.model.to(pick_device(self.device)).eval()
         return loaded
 
@@ -333,14 +316,9 @@ class Run:
         if hash_loaded(loaded) != known:
             raise StoreError(
                 f"The pre-trained weights of {model} have changed since {self.folder} was made of "
-                "them: train again, into another folder."
+                f"them: {record.made_by} again, into another folder."
             )
         return loaded
-
-    def _refuse_changed(self, weights: str, loaded: "Classifier") -> None:
-        known = self.record.adopted.get(weights)
-        if known and known.hash != hash_weights(loaded.model.named_parameters()):
-            raise _changed(self.folder, weights, known)
 
     def check_unchanged(self, weights: Iterable[str]) -> None:
         """Refuse adopted weights whose files are not those that were adopted."""
@@ -349,7 +327,13 @@ class Run:
             if known is None or not Path(known.path).is_dir():  # gone, or a name on the hub
                 continue
             if hash_checkpoint(Path(known.path)) != known.files:
-                raise _changed(self.folder, name, known)
+                raise self._changed(name, known)
+
+    def _changed(self, weights: str, known: Checkpoint) -> StoreError:
+        return StoreError(
+            f"The {weights} weights at {known.path} have changed since {self.folder} was made of "
+            "them: adopt them into another folder."
+        )
 
     def encode(self, model: "Classifier") -> "Encoded":
         """The training texts as this model reads them."""
@@ -378,7 +362,9 @@ class Run:
         """Refuse to draw conclusions from a run that did not memorise."""
         verdict = self.verdict(needed)
         if verdict is None:
-            raise StoreError(f"{self.folder} has no final weights yet: finish `memloc train`.")
+            raise StoreError(
+                f"{self.folder} has no final weights yet: finish `memloc {self.record.made_by}`."
+            )
         if not verdict.memorised and not force:
             raise TrainingError(
                 f"{self.folder} is marked `not memorised`: its final weights predict "
@@ -443,9 +429,14 @@ def _write(folder: Path, record: RunRecord) -> None:
 
 
 def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
-    for name, old, new in _differences(there, wanted):
+    old, new = _compared(there), _compared(wanted)
+    # Adopted weights may be added to a run later.
+    found = [(name, old[name], new[name]) for name in new if old.get(name, new[name]) != new[name]]
+    if there.model != wanted.model and there.weights_hash != wanted.weights_hash:
+        found.insert(0, ("model", there.model, wanted.model))  # says more than a hash
+    for name, before, now in found[:1]:
         another = "another folder" + (" with --out" if wanted.made_by == "train" else "")
-        other = BY_CONTENT.get(name) or f"settings: {name} is {old!r} there and {new!r} here"
+        other = BY_CONTENT.get(name) or f"settings: {name} is {before!r} there and {now!r} here"
         raise StoreError(
             f"{folder} belongs to other {other}. Choose {another}, or delete that one."
         )
@@ -459,52 +450,41 @@ BY_CONTENT = {
 """What differs, in words, where a hash is all that is known of it."""
 
 
-def _differences(there: RunRecord, wanted: RunRecord) -> list[tuple[str, Any, Any]]:
-    def facts(record: RunRecord) -> dict[str, Any]:
-        named = ("made_by", "depth", "weights_hash", "seed", "plant")
-        task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
-        # The files, too: another tokenizer reads other texts.
-        adopted = {f"{k} weights": (c.hash, c.files) for k, c in record.adopted.items()}
-        settings = record.settings.deciding(memorised=True)
-        return {**adopted, **{k: getattr(record, k) for k in named}, **task, **settings}
-
-    old, new = facts(there), facts(wanted)
-    # Adopted weights may be added to a run later.
-    found = [(k, old[k], v) for k, v in new.items() if k in old and old[k] != v]
-    if there.model != wanted.model and there.weights_hash != wanted.weights_hash:
-        found.insert(0, ("model", there.model, wanted.model))  # says more than a hash
-    return found
-
-
-def _changed(folder: Path, weights: str, known: Checkpoint) -> StoreError:
-    return StoreError(
-        f"The {weights} weights at {known.path} have changed since {folder} was made of them: "
-        "adopt them into another folder."
-    )
+def _compared(record: RunRecord) -> dict[str, Any]:
+    """What has to be the same for a folder to be used again."""
+    named = ("made_by", "depth", "weights_hash", "seed", "plant")
+    task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
+    # The files, too: another tokenizer reads other texts.
+    adopted = {f"{k} weights": (c.hash, c.files) for k, c in record.adopted.items()}
+    settings = record.settings.deciding(memorised=True)
+    return {**adopted, **{k: getattr(record, k) for k in named}, **task, **settings}
 
 
 def _labels_table(task: Task, noisy: NoisyLabels) -> "pd.DataFrame":
     import pandas as pd
 
     tables = []
-    for split in ("train", "validation", "test"):
-        examples: Examples = getattr(task, split)
-        is_train = split == "train"
-        tables.append(
-            pd.DataFrame(
-                {
-                    "split": split,
-                    "row": np.arange(len(examples)),
-                    "parts": [list(parts) for parts in examples.parts],
-                    "original": noisy.original if is_train else examples.labels,
-                    "assigned": noisy.assigned if is_train else examples.labels,
-                    "is_noisy": noisy.is_noisy if is_train else False,
-                }
-            )
-        )
+    for split, part in task.splits.items():
+        labels: dict[str, Any] = {"original": part.labels, "assigned": part.labels}
+        if split == "train":
+            labels = {"original": noisy.original, "assigned": noisy.assigned}
+        labels["is_noisy"] = noisy.is_noisy if split == "train" else False
+        texts = {"row": np.arange(len(part)), "parts": [list(parts) for parts in part.parts]}
+        tables.append(pd.DataFrame({"split": split, **texts, **labels}))
     return pd.concat(tables, ignore_index=True)
 
 
-def _examples(table: "pd.DataFrame") -> Examples:
-    parts = tuple(tuple(row) for row in table["parts"])
-    return Examples(parts, table["original"].to_numpy(np.int64, copy=True))
+def _from_labels_table(table: "pd.DataFrame", about: TaskRecord) -> tuple[Task, NoisyLabels]:
+    parts = {}
+    for split in ("train", "validation", "test"):
+        rows = table[table["split"] == split]
+        texts = tuple(tuple(row) for row in rows["parts"])
+        parts[split] = Examples(texts, rows["original"].to_numpy(np.int64, copy=True))
+    train = table[table["split"] == "train"]
+    noisy = NoisyLabels(
+        parts["train"].labels,
+        train["assigned"].to_numpy(np.int64, copy=True),
+        train["is_noisy"].to_numpy(bool, copy=True),
+        about.noise,
+    )
+    return Task(about.name, about.category, about.label_names, **parts, source=about.source), noisy

@@ -1,6 +1,7 @@
 """What every group of settings is: frozen, documented, checked once at birth, varied by a copy."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
 from pydantic import (
@@ -74,6 +75,13 @@ def checked(kind: type[S], values: Mapping[str, Any]) -> S:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         raise SettingsError(f"Setting {name} is {explained(first)}") from None
+
+
+def packaged(kind: type[S], path: Path) -> S:
+    """The data in a YAML file that comes with memloc, checked like settings."""
+    import yaml
+
+    return checked(kind, yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def explained(error: ErrorDetails) -> str:

@@ -63,6 +63,23 @@ def test_adopt_answers_in_json(run, given):
     assert found["noise"].endswith("column 'original' read as original labels.")
 
 
+def test_what_is_noisy_and_how_that_is_known_is_said_by_every_command(run, given):
+    made = run("adopt", "mine", *given, "--flag=flag")
+    line = next(line for line in printed(made).splitlines() if " noisy of 48 examples" in line)
+    assert line.endswith("column 'flag' read as flags.")
+    for command in (("localise", "mine", "swapping"), ("analyse", "mine", "centroids")):
+        shown = run(*command, "--device=cpu")
+        assert shown.stderr.splitlines().count(line) == 1
+        assert printed(shown)
+
+
+def test_a_setting_that_the_run_would_not_keep_is_refused(run, given, tmp_path):
+    line = refused(run("adopt", "mine", *given, "--flag=flag", "--set=verdict.noisy_at_least=0.5"))
+    assert "verdict.noisy_at_least does not decide the weights of a run" in line
+    assert "`memloc localise`" in line
+    assert not (tmp_path / "mine").exists()
+
+
 def test_flags_do_instead_of_original_labels(run, given):
     ways = {}
     for way in ("original", "flag"):

@@ -2,7 +2,7 @@ import json
 
 from command_support import printed, refused
 from memloc.models import tiny
-from memloc.protocol import REFERENCE
+from memloc.protocol import PRESETS
 
 
 def test_tasks_lists_the_suite_and_the_twelve(run):
@@ -52,7 +52,7 @@ def test_protocol_prints_every_setting_with_its_source(run):
 
 def test_protocol_shows_two_presets_side_by_side(run):
     rows = json.loads(printed(run("protocol", "paper", "--diff", "reference", "--json")))
-    assert {row["setting"] for row in rows} == set(REFERENCE) - {"preset"}
+    assert {row["setting"] for row in rows} == set(PRESETS["reference"])
     assert {"setting", "paper", "paper from", "reference", "reference from"} == set(rows[0])
     assert "gradients.objective" in printed(run("protocol", "paper", "--diff", "reference"))
 

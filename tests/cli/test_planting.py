@@ -23,6 +23,8 @@ EASY = (
 def test_control_writes_a_study_and_scores_overlapping_windows(run, tmp_path):
     shown = run(*SMALL, *EASY, "--seed=3")
     table = printed(shown)
+    noise = "tiny-politeness: 6 noisy of 40 examples, labels flipped by memloc (a share of 0.15 "
+    assert shown.stderr.count(noise) == 1
     head = table.splitlines()[0].split()
     assert head == ["method", "accuracy@1", "chance@1", "accuracy@2", "chance@2", *MORE]
     assert "control: `memloc report control` shows all of it." in table

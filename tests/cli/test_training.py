@@ -1,4 +1,6 @@
+import html
 import json
+import re
 import time
 
 import torch
@@ -155,3 +157,38 @@ def test_out_of_memory_suggests_pieces_and_loses_nothing(run, model, mine, monke
     assert "finetune.accumulate=2" in last
     assert "Traceback" not in result.stderr
     printed(run(*words, "--set=finetune.accumulate=2"))
+
+
+def test_own_noise_is_said_by_every_command_and_its_columns_are_in_the_report(run, model, tmp_path):
+    other = {"good": "bad", "bad": "good"}
+    rows = [
+        (text, other[label] if i % 4 == 0 else label, label)
+        for i, (text, label) in enumerate(rows_of(60))
+    ]
+    header = ("review", "stars", "right one")
+    data = write_csv(tmp_path / "mine.csv", rows, header)
+    unseen = write_csv(tmp_path / "unseen.csv", rows[:20], header)
+    words = ("train", model, "--data", data, *NAMED, *FAST)
+    words += ("--weights=final", "--weights=reference")
+    shown = run(*words, "--original", "right one", "--held-out", unseen)
+    line = "15 noisy of 60 examples, column 'right one' read as original labels."
+    assert shown.stderr.splitlines().count(line) == 1
+    assert line in printed(shown).splitlines()
+    folder = tmp_path / "runs" / "mine" / model.name / "seed-1"
+    plain = "--set=swapping.normalise=false"
+    for command in (("localise", folder, "swapping", plain), ("analyse", folder, "centroids")):
+        looked = run(*command, "--device=cpu", "--force")
+        assert looked.stderr.splitlines().count(line) == 1
+        assert printed(looked)
+    printed(run("report", "runs"))
+    page = (tmp_path / "runs" / "report" / "index.html").read_text(encoding="utf-8")
+    made = next(text for text in re.findall(r"memloc train [^<\n]*", page) if str(data) in text)
+    assert f"--original 'right one' --held-out {unseen}" in html.unescape(made)
+
+
+def test_train_refuses_settings_that_a_run_does_not_keep(run, model, mine, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    for change in ("verdict.noisy_at_least=0.5", "gradients.norm=L2"):
+        line = refused(run("train", model, "--data", mine, *COLUMNS, *FAST, f"--set={change}"))
+        assert f"{change.partition('=')[0]} does not decide the weights of a run" in line
+    assert sorted(tmp_path.rglob("*")) == before

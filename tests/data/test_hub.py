@@ -1,7 +1,6 @@
 """The hub's code path, on local folders that look like its branches; nothing here goes online."""
 
 from collections import Counter
-from dataclasses import replace
 
 import datasets
 import pyarrow as pa
@@ -27,7 +26,7 @@ def load(tmp_path, monkeypatch):
 
     def load_from(name, repository):
         spec = PAPER_TASKS[name]
-        local = replace(spec, hub=replace(spec.hub, repository=str(repository)))
+        local = spec.replace({"hub.repository": str(repository)})
         monkeypatch.setattr(sources, "PAPER_TASKS", {**PAPER_TASKS, name: local})
         return load_task(name, cache_dir=tmp_path / "cache")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc.data.own import load_csv, read_noisy_examples
+from memloc.data.own import Columns, check_noisy_file, load_csv, read_rows
 from memloc.errors import DataError, MemlocWarning
 from memloc.records import Task
 
@@ -197,7 +197,7 @@ def test_which_labels_are_wrong_is_said_in_one_way(reviews):
         load_csv(reviews, text="text", label="y", **both)
     for ways in ({}, both):
         with pytest.raises(DataError, match=said):
-            read_noisy_examples(reviews, text="text", label="y", known=("bad", "good"), **ways)
+            check_noisy_file(reviews, text="text", label="y", **ways)
 
 
 def test_without_a_column_of_noise_labels_are_taken_as_they_are(reviews):
@@ -227,7 +227,9 @@ def test_more_wrong_labels_than_right_ones_are_suspected_to_be_flags(tmp_path):
 
 
 def read_known(path, known=("no", "yes"), **columns):
-    return read_noisy_examples(path, text="t", label="y", known=known, **columns)[1]
+    names = Columns("t", "y", **columns)
+    found = read_rows(path, names, known)
+    return names.noise(found.original, found.assigned)
 
 
 def test_flags_mark_examples_of_a_model_s_classes(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import memloc
-from memloc.data.perturb import binarise, given_noise, noise_from_list, perturb
+from memloc.data.perturb import binarise, given_noise, perturb
 from memloc.data.sources import load_task
 from memloc.errors import DataError, MemlocWarning, SettingsError, UnknownName
 from memloc.records import Examples, Task
@@ -203,36 +203,6 @@ def test_given_noise_is_where_labels_differ():
 def test_given_noise_needs_noisy_and_clean_examples(assigned, found):
     with pytest.raises(DataError, match=f"Of 2 examples {found} have an assigned label"):
         given_noise(np.array([0, 1]), np.array(assigned))
-
-
-def test_given_noise_needs_as_many_assigned_as_original_labels():
-    with pytest.raises(DataError, match="There are 2 original and 3 assigned labels"):
-        given_noise(np.array([0, 1]), np.array([0, 1, 1]))
-
-
-def test_listed_examples_get_their_assigned_labels_and_others_keep_theirs():
-    labels = np.array([0, 1, 2, 0])
-    noise = noise_from_list(labels, [3, 1], [2, 0])
-    assert noise.assigned.tolist() == [0, 0, 2, 2]
-    assert noise.is_noisy.tolist() == [False, True, False, True]
-    assert labels.tolist() == [0, 1, 2, 0]
-
-
-@pytest.mark.parametrize(
-    ("rows", "assigned", "sentence"),
-    [
-        ([1], [0, 0], "has 1 row and 2 assigned labels"),
-        ([4], [1], "names row 4, rows go from 0 to 3"),
-        ([-1], [1], "names row -1, rows go from 0 to 3"),
-        ([2, 1, 2], [0, 0, 0], "names row 2 more than once"),
-        ([1], [-1], "assigns the label -1"),
-        ([0, 1], [1, 1], "assigns row 1 the label it has already"),
-        ([], [], "none have an assigned label that differs"),
-    ],
-)
-def test_a_wrong_list_of_noisy_examples_is_refused(rows, assigned, sentence):
-    with pytest.raises(DataError, match=sentence):
-        noise_from_list(np.array([0, 1, 2, 0]), rows, assigned)
 
 
 def examples(labels: list[int]) -> Examples:

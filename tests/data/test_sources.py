@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memloc.data import tiny
-from memloc.data.sources import load_task, subsample
-from memloc.data.splits import halve, split_off
+from memloc.data.sources import halve, load_task, split_off, subsample
 from memloc.data.tasks import PAPER_TASKS
 from memloc.errors import DataError, SettingsError, UnknownName
 from memloc.records import Examples, Task

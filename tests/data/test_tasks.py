@@ -1,5 +1,7 @@
 from memloc.data import tiny
-from memloc.data.tasks import PAPER_TASKS, PARQUET, known_tasks
+from memloc.data.tasks import PAPER_TASKS, known_tasks
+
+PARQUET = "refs/convert/parquet"
 
 TABLE_1 = {
     "wic": ("nlu", "5.4k", 2),

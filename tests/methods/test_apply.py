@@ -16,10 +16,9 @@ from memloc.methods.centroids import Centroids
 from memloc.methods.gradients import Gradients
 from memloc.methods.result import LayerScores, Result
 from memloc.methods.swapping import Swapping
-from memloc.progress import telling
+from memloc.progress import requested, telling
 from memloc.protocol import VerdictSettings
 from memloc.records import Examples, read_json, write_json, write_table
-from memloc.request import requested
 from memloc.run import Run
 from memloc.training.recipe import Recipe, train_run
 from support import PAPER_FAMILIES

@@ -10,12 +10,11 @@ import pytest
 import memloc
 from memloc import protocol
 from memloc.errors import ModelError, SettingsError, UnknownName
-from memloc.explain import compare, describe
 from memloc.methods import base
 from memloc.methods.apply import analyse, localise
 from memloc.methods.base import Method, Sizes, find_method, method_names, methods
 from memloc.methods.result import Result
-from memloc.protocol import preset
+from memloc.protocol import compare, describe, preset
 from memloc.run import WEIGHTS
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing")

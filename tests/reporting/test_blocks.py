@@ -20,7 +20,7 @@ def test_bits_say_which_window_reverts_which_example(findings):
     one = next(r for r in found["runs"] if (r["model"], r["method"]) == ("tiny-opt", "swapping"))
     data = base64.b64decode(one["bits"])
     bits = [bool(byte >> (7 - i) & 1) for byte in data for i in range(8)]
-    wrong = results.reverted_of(next(r for r in runs if r["model"].iloc[0] == "tiny-opt"))
+    wrong = results.only(task="tiny-topic", model="tiny-opt", seed=1).reverted
     wrong = wrong[wrong["method"] == "swapping"].set_index(["example", "first", "last"])["wrong"]
     for i, row in enumerate(found["rows"]):
         for w, (first, last) in enumerate(one["windows"]):

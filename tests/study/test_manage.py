@@ -3,6 +3,7 @@
 import pytest
 
 from memloc.errors import MemlocError, SettingsError, StoreError
+from memloc.progress import telling
 from memloc.study import manage
 from memloc.study.execute import cores
 from memloc.study.manage import (
@@ -16,7 +17,7 @@ from memloc.study.manage import (
     study_status,
 )
 from memloc.study.records import Store
-from planning_support import RUN, finish_all
+from planning_support import RUN, finish_all, write_rows
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -70,3 +71,30 @@ def test_options_that_mean_nothing_are_refused_before_anything_runs(
     with pytest.raises(MemlocError, match=message):
         run_study(folder, options, lambda *_: None)
     assert not (folder / "steps").exists()
+
+
+def test_what_is_noisy_is_said_once_a_task_when_a_study_starts(micro, monkeypatch):
+    folder = micro(
+        changes={
+            "tiny-sentiment]": "tiny-sentiment, mine]\ndata: {mine: {file: mine.csv, flag: wrong}}",
+            'windows: ["1"]': 'tasks: [tiny-sentiment], windows: ["1"]',
+            "examples: 30\n": "",
+        }
+    )
+    write_rows(folder)
+    monkeypatch.setattr(manage, "estimate_study", lambda *_: None)
+    monkeypatch.setattr(manage.Execution, "run", lambda *_: None)
+    said = []
+    with telling(said.append):
+        run_study(folder, Options(), lambda *_: None)
+        run_study(folder, Options(only=["train mine"]), lambda *_: None)
+    assert len(said) == 3
+    assert said[0].startswith("tiny-sentiment: ")
+    assert said[0].endswith("labels flipped by memloc (a share of 0.15 of each class).")
+    assert said[1] == said[2]
+    assert said[1].startswith("mine: ")
+    assert said[1].endswith("noisy of 48 examples, column 'wrong' read as flags.")
+    finish_all(open_plan(folder))
+    with telling(said.append):
+        run_study(folder, Options(), lambda *_: None)
+    assert len(said) == 3  # nothing is left to do

@@ -1,5 +1,7 @@
 """Records of steps: what is removed when settings change, and that nothing is lost half-way."""
 
+import time
+
 import pytest
 
 from memloc.errors import StoreError
@@ -138,3 +140,32 @@ def test_a_damaged_record_of_a_step_is_refused_by_its_name(tmp_path, name, value
     write_json(store.record_path(step.name), {**store.record(step.name), name: value})
     with pytest.raises(StoreError, match=r"plant/x.json does not hold what it should"):
         store.record(step.name)
+
+
+def is_trained_elsewhere(run):
+    about = {"host": "elsewhere", "pid": 1, "beat": time.time()}
+    write_json(run / "running.json", about)
+
+
+def test_a_run_that_another_process_is_training_is_not_removed(tmp_path):
+    store, now = finished(tmp_path, make_step()), make_step(training=2)
+    is_trained_elsewhere(tmp_path / "run")
+    for step in (now, make_step(swapping=2)):
+        with pytest.raises(StoreError, match="run is being trained by process 1 on elsewhere"):
+            store.begin(step, step.identity([]), "two")
+    assert files(tmp_path) == ["json", "probing", "running.json", "swapping"]
+    assert store.owner("plant/x") == "two"  # so that a process which it was taken from ends
+    (tmp_path / "run" / "running.json").unlink()
+    store.begin(now, now.identity([]), "two")
+    assert not files(tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_drafts_of_a_run_that_another_process_is_training_stay(tmp_path):
+    store = finished(tmp_path, make_step())
+    is_trained_elsewhere(tmp_path / "run")
+    drafts = [tmp_path / "run" / "final.13.part", tmp_path / "other.part"]
+    for draft in drafts:
+        draft.write_text("half")
+    store.sweep()
+    assert [draft.is_file() for draft in drafts] == [True, False]

@@ -2,27 +2,23 @@
 
 import pytest
 
-from command_support import rows_of, write_csv
 from memloc.data.sources import load_task
 from memloc.records import NoisyTask
 from memloc.study.asked import protocol_for
 from memloc.study.config import parse_study
 from memloc.study.estimate import estimate
-from memloc.study.tasks import data_folder, load_study_task, task_fingerprint, training_examples
-from planning_support import RUN, finish_all, not_done, plan_of
+from memloc.study.tasks import (
+    data_folder,
+    load_noisy_task,
+    load_study_task,
+    noise_sentence,
+    task_fingerprint,
+    training_examples,
+)
+from planning_support import RUN, finish_all, not_done, plan_of, write_rows
 
 LEAST = "models: [tiny-opt]\ntasks: [tiny-topic]\n"
-HEADER = ("text", "label", "before", "wrong")
 OWN = "tiny-sentiment, mine]\ndata:\n  mine: {file: mine.csv, flip: 0.2}"
-
-
-def write_rows(folder, n=60, name="mine.csv"):
-    other = {"good": "bad", "bad": "good"}
-    rows = [
-        (text, other[label] if i % 5 == 0 else label, label, int(i % 5 == 0))
-        for i, (text, label) in enumerate(rows_of(n))
-    ]
-    return write_csv(folder / name, rows, HEADER)
 
 
 def own(folder, line, more=""):
@@ -138,3 +134,40 @@ def test_the_paper_s_tasks_are_what_is_in_their_folder(tmp_path, monkeypatch):
     assert task_fingerprint(file, "tiny-topic") == "tiny-topic"
     (tmp_path / "data" / "rte" / "meta.json").write_text("{ }")
     assert task_fingerprint(file, "rte") != before
+
+
+KNOWN = "labels flipped by memloc (a share of 0.15 of each class)."
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "original: before",
+            "mine: {} noisy of 48 examples, column 'before' read as original labels.",
+        ),
+        ("flag: wrong", "mine: {} noisy of 48 examples, column 'wrong' read as flags."),
+        (
+            "flip: 0.2",
+            "mine: {} noisy of 48 examples, labels flipped by memloc (a share of 0.2 of each "
+            "class); which labels of the file itself are wrong is not known.",
+        ),
+    ],
+)
+def test_it_is_said_how_many_labels_are_wrong_and_how_that_is_known(tmp_path, line, said):
+    file = own(tmp_path, line)
+    protocol = protocol_for(file, "mine", {})
+    wrong = load_noisy_task(file, "mine", protocol).labels.is_noisy.sum()
+    assert noise_sentence(file, "mine", protocol) == said.format(wrong)
+
+
+def test_a_known_task_is_read_where_it_is_here_and_never_fetched(tmp_path, monkeypatch):
+    monkeypatch.delenv("MEMLOC_DATA", raising=False)
+    file = parse_study(LEAST, tmp_path)
+    protocol = file.study.protocol
+    many = load_noisy_task(file, "tiny-topic", protocol).labels.summary()
+    assert noise_sentence(file, "tiny-topic", protocol) == f"tiny-topic: {many}"
+    assert many.endswith(KNOWN)
+    monkeypatch.setattr("memloc.study.tasks.load_task", lambda *_, **__: 1 / 0)
+    said = noise_sentence(file, "sst2", protocol)
+    assert said == "sst2: memloc will flip a share of 0.15 of each class's labels."

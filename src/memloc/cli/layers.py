@@ -54,7 +54,7 @@ def localise(
 
     with bars():
         found = look(run, methods or (), settings=changes_of(change), force=force, device=device)
-    console.show_localised(found, as_json)
+    console.show_found(found, "methods", as_json)
 
 
 def analyse(
@@ -86,7 +86,7 @@ def analyse(
 
     with bars():
         found = look(run, analyses or (), settings=changes_of(change), force=force, device=device)
-    console.show_analysed(found, as_json)
+    console.show_found(found, "analyses", as_json)
 
 
 @option_by_option

@@ -69,7 +69,7 @@ def protocol(
 
     Example: `memloc protocol paper --diff reference`
     """
-    from memloc.explain import compare, describe
+    from memloc.protocol import compare, describe
     from memloc.protocol import preset as named
 
     rows = describe(named(preset)) if diff is None else compare(named(preset), named(diff))

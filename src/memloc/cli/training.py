@@ -70,11 +70,11 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     """
     from memloc import paths
     from memloc.models.known import default_preset
-    from memloc.protocol import preset as preset_called
+    from memloc.protocol import protocol_of_run
 
     _check_source(task, data, columns, flip, examples)
     changes = constants.changes | _rate(flip, constants.changes)
-    protocol = preset_called(constants.preset or default_preset(model)).replace(changes)
+    protocol = protocol_of_run(constants.preset or default_preset(model), changes)
     check_device(constants.device)
     check_model(model, loading.depth)
     chosen = _read_task((task, data, data_folder), columns, protocol.noise, examples)
@@ -187,11 +187,12 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     from memloc.data.own import check_noisy_file
     from memloc.models.known import default_preset
     from memloc.progress import bars
-    from memloc.protocol import preset as preset_called
+    from memloc.protocol import protocol_of_run
 
     name = constants.preset or default_preset(checkpoints.pretrained or "")
-    needed = preset_called(name).replace(constants.changes).verdict.noisy_at_least
+    needed = protocol_of_run(name, constants.changes).verdict.noisy_at_least
     check_device(constants.device)
+    check_training(run, ())
     check_checkpoints(checkpoints)
     check_noisy_file(data, **asdict(columns))
 

@@ -1,15 +1,15 @@
 """Makes a task of anybody's own file, with or without noise that is already in its labels."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 
 from memloc.data.perturb import OWN, given_noise
-from memloc.data.splits import halve, split_off
+from memloc.data.sources import halve, split_off
 from memloc.data.tables import flags_of, labels_of, looks_like_flags, read_columns, texts_of
 from memloc.data.tables import sorted_labels as in_order
 from memloc.errors import DataError, MemlocWarning, counted
@@ -20,48 +20,30 @@ UNKNOWN = -1
 """The original label of an example that is flagged as noisy in a task of more than two classes."""
 
 
+class _More(TypedDict, total=False):
+    text: str
+    label: str
+    pair: str | None
+    held_out: str | Path | None
+    seed: int
+    name: str | None
+
+
 @overload
 def load_csv(
-    path: str | Path,
-    *,
-    text: str = ...,
-    label: str = ...,
-    original: None = ...,
-    flag: None = ...,
-    pair: str | None = ...,
-    held_out: str | Path | None = ...,
-    seed: int = ...,
-    name: str | None = ...,
+    path: str | Path, *, original: None = ..., flag: None = ..., **more: Unpack[_More]
 ) -> Task: ...
 
 
 @overload
 def load_csv(
-    path: str | Path,
-    *,
-    text: str = ...,
-    label: str = ...,
-    original: str,
-    flag: None = ...,
-    pair: str | None = ...,
-    held_out: str | Path | None = ...,
-    seed: int = ...,
-    name: str | None = ...,
+    path: str | Path, *, original: str, flag: None = ..., **more: Unpack[_More]
 ) -> NoisyTask: ...
 
 
 @overload
 def load_csv(
-    path: str | Path,
-    *,
-    text: str = ...,
-    label: str = ...,
-    original: None = ...,
-    flag: str,
-    pair: str | None = ...,
-    held_out: str | Path | None = ...,
-    seed: int = ...,
-    name: str | None = ...,
+    path: str | Path, *, original: None = ..., flag: str, **more: Unpack[_More]
 ) -> NoisyTask: ...
 
 
@@ -85,87 +67,71 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     where the original label is the other one. The task has the original labels, and held-out data
     are judged by them. Without either, labels are taken as they are: `memloc.add_noise` flips some.
     """
-    columns = _Columns(text, label, pair, original, flag)
-    if original is None and flag is None:
-        return _load(Path(path), columns, held_out, seed, name)[0]
-    columns.require_noise(Path(path))
-    task, assigned = _load(Path(path), columns, held_out, seed, name)
-    return NoisyTask(task, columns.noise(task.train.labels, assigned.labels))
+    path, columns = Path(path), Columns(text, label, pair, original, flag)
+    if columns.marked:
+        columns.require_noise(path)
+    rows = read_rows(path, columns)
+    _require_originals(path, columns, rows.names)
+    name = name or path.name.split(".")[0]
+    rng = generator(seed, "split", name)
+    kept: IntArray = np.arange(len(rows.parts))
+    held = None
+    if held_out is None:
+        # Rows in place of labels: one cut for the labels before and after noise.
+        train, rest = split_off(Examples(rows.parts, kept), rng)
+        kept, held = train.labels, Examples(rest.parts, rows.original[rest.labels])
+    else:
+        unseen = read_rows(Path(held_out), columns, rows.names, knower="training file")
+        held = Examples(unseen.parts, unseen.original)
+    validation, test = halve(held, rng)
+    train = Examples(rows.parts, rows.original).take(kept)
+    task = Task(name, OWN, rows.names, train, validation, test, f"file: {path}")
+    if not columns.marked:
+        return task
+    return NoisyTask(task, columns.noise(rows.original[kept], rows.assigned[kept]))
 
 
-def check_noisy_file(  # noqa: PLR0913
-    path: Path,
-    *,
-    text: str,
-    label: str,
-    original: str | None = None,
-    flag: str | None = None,
-    pair: str | None = None,
-    held_out: Path | None = None,
-) -> None:
-    """Refuse what `read_noisy_examples` would, as far as no model is needed to see it."""
-    columns = _Columns(text, label, pair, original, flag)
-    columns.require_noise(path)
-    read_columns(path, columns.all)
+def check_noisy_file(path: Path, held_out: Path | None = None, **columns: Any) -> None:
+    """Refuse before a model is loaded what can be seen without one; `columns` as for `Columns`."""
+    named = Columns(**columns)
+    named.require_noise(path)
+    read_columns(path, named.all)
     if held_out is not None:
-        read_columns(held_out, [*columns.parts, original or label])
-
-
-def read_held_out(path: Path, columns: Mapping[str, str | None], names: Sequence[str]) -> Examples:
-    """Unseen examples of classes that a model already knows."""
-    given = _Columns(**columns)  # type: ignore[arg-type]
-    rows = _read(path, given)
-    index = _known_index(path, given, set(rows.original), names)
-    labels = np.array([index[name] for name in rows.original], dtype=np.int64)
-    return Examples(rows.parts, labels)
-
-
-def read_noisy_examples(  # noqa: PLR0913
-    path: str | Path,
-    *,
-    text: str,
-    label: str,
-    known: Sequence[str],
-    original: str | None = None,
-    flag: str | None = None,
-    pair: str | None = None,
-) -> tuple[Examples, NoisyLabels]:
-    """The examples that a model was trained on, for classes it already knows by name or number.
-
-    Columns are as for `load_csv`, but flags do for any number of classes: original labels
-    that they leave open are -1.
-    """
-    path, columns = Path(path), _Columns(text, label, pair, original, flag)
-    columns.require_noise(path)
-    rows = _read(path, columns)
-    index = _known_index(path, columns, {*rows.assigned, *rows.original}, known)
-    assigned, before = (
-        np.array([index[name] for name in names], dtype=np.int64)
-        for names in (rows.assigned, rows.original)
-    )
-    if flag is not None:
-        other = 1 - assigned if len(known) == 2 else np.full_like(assigned, UNKNOWN)
-        before = np.where(rows.flagged, other, assigned)
-    return Examples(rows.parts, assigned), columns.noise(before, assigned)
+        read_columns(held_out, named.right.all)
 
 
 @dataclass(frozen=True)
-class _Columns:
-    text: str
-    label: str
+class Columns:
+    """What the columns of a file are called; wrong labels are marked by one of the last two."""
+
+    text: str = "text"
+    label: str = "label"
     pair: str | None = None
     original: str | None = None
     flag: str | None = None
 
     @property
     def parts(self) -> list[str]:
+        """The columns of the text's parts."""
         return [self.text] if self.pair is None else [self.text, self.pair]
 
     @property
     def all(self) -> list[str]:
+        """Every column that is needed."""
         return [*self.parts, self.label, *(c for c in (self.original, self.flag) if c is not None)]
 
+    @property
+    def marked(self) -> bool:
+        """Whether anything says which labels are wrong."""
+        return self.original is not None or self.flag is not None
+
+    @property
+    def right(self) -> "Columns":
+        """The same without marks: the labels before noise, where there is a column of them."""
+        return Columns(self.text, self.original or self.label, self.pair)
+
     def require_noise(self, path: Path) -> None:
+        """Raise unless one of the two says which labels are wrong."""
         if (self.original is None) == (self.flag is None):
             raise DataError(
                 f"Say in one way which labels of {path} are wrong: --original COLUMN (original=) "
@@ -174,6 +140,7 @@ class _Columns:
             )
 
     def noise(self, original: IntArray, assigned: IntArray) -> NoisyLabels:
+        """Labels before and after noise, with how that is known."""
         kind = "flags" if self.original is None else "original labels"
         origin = f"column {self.original or self.flag!r} read as {kind}"
         noisy = given_noise(original, assigned, origin)
@@ -188,29 +155,44 @@ class _Columns:
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """A file's texts with their labels as names; without flags or originals none is wrong."""
+class Rows:
+    """A file's texts with their labels, as indices into the names of the classes."""
 
+    names: tuple[str, ...]
     parts: tuple[tuple[str, ...], ...]
-    assigned: list[str]
-    original: list[str]
-    flagged: list[bool]
+    assigned: IntArray
+    original: IntArray
+    """The same where nothing says which are wrong; UNKNOWN where flags leave it open."""
 
 
-def _read(path: Path, columns: _Columns) -> _Rows:
+def read_rows(
+    path: Path, columns: Columns, known: Sequence[str] | None = None, *, knower: str = "model"
+) -> Rows:
+    """The examples of a file; classes are those that a `knower` knows already, or the file's own.
+
+    A model's classes may be written as their numbers, too.
+    """
     table = read_columns(path, columns.all)
     parts = [texts_of(path, column, table[column]) for column in columns.parts]
     assigned = labels_of(path, columns.label, table[columns.label])
-    original, flagged = assigned, [False] * len(assigned)
+    original = assigned
     if columns.original is not None:
         original = labels_of(path, columns.original, table[columns.original])
         _refuse_flags(path, columns, {*original}, {*assigned})
+    found = {*assigned, *original}
+    names = _own_classes(path, columns, found) if known is None else tuple(known)
+    index = _index(path, columns, found, names, knower)
+    after, before = (
+        np.array([index[label] for label in labels], dtype=np.int64)
+        for labels in (assigned, original)
+    )
     if columns.flag is not None:
-        flagged = flags_of(path, columns.flag, table[columns.flag])
-    return _Rows(tuple(zip(*parts, strict=True)), assigned, original, flagged)
+        other = 1 - after if len(names) == 2 else np.full_like(after, UNKNOWN)
+        before = np.where(flags_of(path, columns.flag, table[columns.flag]), other, after)
+    return Rows(names, tuple(zip(*parts, strict=True)), after, before)
 
 
-def _refuse_flags(path: Path, columns: _Columns, original: set[str], assigned: set[str]) -> None:
+def _refuse_flags(path: Path, columns: Columns, original: set[str], assigned: set[str]) -> None:
     """Flags that were called original labels; of two classes 0 and 1 they cannot be told apart."""
     others = in_order(assigned - original)
     if looks_like_flags(original) and others:
@@ -221,27 +203,8 @@ def _refuse_flags(path: Path, columns: _Columns, original: set[str], assigned: s
         )
 
 
-def _load(
-    path: Path, columns: _Columns, held_out: str | Path | None, seed: int, name: str | None
-) -> tuple[Task, Examples]:
-    """The task with original labels, and its training examples with the assigned ones."""
-    name = name or path.name.split(".")[0]
-    rows = _read(path, columns)
-    names = _classes(path, columns, rows)
-    train = _examples(rows.parts, _originals(path, columns, rows, names), names)
-    assigned = _examples(rows.parts, rows.assigned, names)
-    rng = generator(seed, "split", name)
-    if held_out is None:
-        train, held = split_off(train, rng)
-        assigned, _ = split_off(assigned, generator(seed, "split", name))  # the same cut
-    else:
-        held = _held_out(Path(held_out), columns, names)
-    validation, test = halve(held, rng)
-    return Task(name, OWN, names, train, validation, test, f"file: {path}"), assigned
-
-
-def _classes(path: Path, columns: _Columns, rows: _Rows) -> tuple[str, ...]:
-    names = in_order({*rows.original, *rows.assigned})
+def _own_classes(path: Path, columns: Columns, found: set[str]) -> tuple[str, ...]:
+    names = in_order(found)
     if len(names) < 2:
         raise DataError(
             f"Column {columns.label!r} of {path} has the one label {_shortened(names[0])!r},"
@@ -250,52 +213,36 @@ def _classes(path: Path, columns: _Columns, rows: _Rows) -> tuple[str, ...]:
     return names
 
 
-def _originals(path: Path, columns: _Columns, rows: _Rows, names: tuple[str, ...]) -> list[str]:
-    """The labels before noise; where flags alone say what is wrong, the other of two classes."""
-    if columns.flag is None:
-        return rows.original
-    if len(names) != 2:
+def _require_originals(path: Path, columns: Columns, names: Sequence[str]) -> None:
+    """Flags alone say what is right where there are two classes: the other one."""
+    if columns.flag is not None and len(names) != 2:
         raise DataError(
             f"Column {columns.flag!r} of {path} flags wrong labels, but which of {len(names)}"
             " classes is right has to be known to train on: give a column of the labels before"
             " noise with --original COLUMN (original=)."
         )
-    other = dict(zip(names, reversed(names), strict=True))
-    return [other[y] if wrong else y for y, wrong in zip(rows.assigned, rows.flagged, strict=True)]
 
 
-def _held_out(path: Path, columns: _Columns, names: tuple[str, ...]) -> Examples:
-    rows = _read(path, columns)
-    unseen = in_order({*rows.original, *rows.assigned} - set(names))
-    if unseen:
-        raise DataError(
-            f"{path} has labels that the training file has not ({_listed(unseen)}), it has"
-            f" {_listed(names)}: correct the labels or add training examples."
-        )
-    return _examples(rows.parts, _originals(path, columns, rows, names), names)
-
-
-def _examples(
-    parts: tuple[tuple[str, ...], ...], labels: list[str], names: tuple[str, ...]
-) -> Examples:
-    index = {name: i for i, name in enumerate(names)}
-    return Examples(parts, np.array([index[label] for label in labels], dtype=np.int64))
-
-
-def _known_index(
-    path: Path, columns: _Columns, names: set[str], known: Sequence[str]
+def _index(
+    path: Path, columns: Columns, found: set[str], known: Sequence[str], knower: str
 ) -> dict[str, int]:
-    """From the names in a file to the model's classes: all by name, or all by number."""
+    """From the names in a file to the numbers of classes: all by name, or all by number."""
     by_name = {name: i for i, name in enumerate(known)}
     by_number = {str(i): i for i in range(len(known))}
-    for index in (by_name, by_number):
-        if names <= set(index):
-            return index
+    if found <= set(by_name):
+        return by_name
+    unknown = _listed(in_order(found - set(by_name)))
+    if knower != "model":
+        raise DataError(
+            f"{path} has labels that the {knower} has not ({unknown}), it has {_listed(known)}:"
+            " correct the labels or add training examples."
+        )
+    if found <= set(by_number):
+        return by_number
     where = " or ".join(repr(c) for c in (columns.label, columns.original) if c is not None)
     raise DataError(
-        f"Column {where} of {path} has labels that the model does not know"
-        f" ({_listed(in_order(names - set(by_name)))}); it knows {_listed(known)}, or their"
-        " numbers from 0."
+        f"Column {where} of {path} has labels that the model does not know ({unknown}); it knows"
+        f" {_listed(known)}, or their numbers from 0."
     )
 
 

@@ -48,7 +48,7 @@ def perturb(
     one the first. Both kinds make the same examples noisy when `rng` is the same.
     """
     _check(labels, n_classes, rate)
-    wrong = lookup("kind of noise", kind, KINDS)
+    steps = lookup("kind of noise", kind, KINDS)
     counts = np.bincount(labels, minlength=n_classes)
     shares = [_share(rate, n) for n in counts.tolist()]
     _warn_of_small_classes(counts, shares, rate, label_names)
@@ -58,17 +58,12 @@ def perturb(
     ]
     rows = np.concatenate(chosen)
     assigned = labels.copy()
-    assigned[rows] = wrong(labels[rows], n_classes, rng)
+    assigned[rows] = (labels[rows] + steps(len(rows), n_classes, rng)) % n_classes
     return NoisyLabels(original=labels, assigned=assigned, is_noisy=assigned != labels)
 
 
 def given_noise(original: IntArray, assigned: IntArray, origin: str = "") -> NoisyLabels:
     """Noise that was there already: an example is noisy where its two labels differ."""
-    if original.shape != assigned.shape:
-        raise DataError(
-            f"There are {len(original)} original and {len(assigned)} assigned labels, one of each"
-            " is needed for every example: give columns of the same file."
-        )
     is_noisy = original != assigned
     if not is_noisy.any() or is_noisy.all():
         found = "all" if is_noisy.any() else "none"
@@ -79,25 +74,14 @@ def given_noise(original: IntArray, assigned: IntArray, origin: str = "") -> Noi
     return NoisyLabels(original, assigned, is_noisy, origin)
 
 
-def noise_from_list(
-    labels: IntArray, rows: Sequence[int], assigned_labels: Sequence[int]
-) -> NoisyLabels:
-    """Noise as a list: the examples at `rows` (counted from 0) get `assigned_labels`."""
-    numbers = np.asarray(rows, dtype=np.int64)
-    new = np.asarray(assigned_labels, dtype=np.int64)
-    _check_list(labels, numbers, new)
-    assigned = labels.copy()
-    assigned[numbers] = new
-    return given_noise(labels, assigned)
-
-
 def binarise(task: Task) -> Task:
     """The task with its two most frequent training classes only, in the order they had."""
     counts = np.bincount(task.train.labels, minlength=task.n_classes)
     kept = np.sort(np.argsort(-counts, kind="stable")[:2])
     if len(kept) < 2 or counts[kept].min() == 0:
+        found = counted(int(np.count_nonzero(counts)), "class", "classes")
         raise DataError(
-            f"Task {task.name!r} has training examples of {_classes(counts)}, two are needed to"
+            f"Task {task.name!r} has training examples of {found}, two are needed to"
             " binarise it: choose another task."
         )
     return replace(
@@ -110,19 +94,11 @@ def binarise(task: Task) -> Task:
     )
 
 
-def _uniform(labels: IntArray, n_classes: int, rng: Generator) -> IntArray:
-    return (labels + rng.integers(1, n_classes, size=len(labels))) % n_classes
-
-
-def _next(labels: IntArray, n_classes: int, rng: Generator) -> IntArray:  # noqa: ARG001
-    return (labels + 1) % n_classes
-
-
-KINDS: Mapping[str, Callable[[IntArray, int, Generator], IntArray]] = {
-    "uniform": _uniform,
-    "next": _next,
+KINDS: Mapping[str, Callable[[int, int, Generator], IntArray | int]] = {
+    "uniform": lambda n, n_classes, rng: rng.integers(1, n_classes, size=n),
+    "next": lambda _n, _n_classes, _rng: 1,
 }
-"""How a wrong label is chosen, by name."""
+"""By the name of a kind of noise: how many classes further on each wrong label is."""
 
 
 def _share(rate: float, n: int) -> int:
@@ -141,14 +117,11 @@ def _check(labels: IntArray, n_classes: int, rate: float) -> None:
             " least two are needed, so choose another task."
         )
     if len(labels) == 0 or labels.min() < 0 or labels.max() >= n_classes:
+        extent = f"from {labels.min()} to {labels.max()}" if len(labels) else "none"
         raise DataError(
-            f"Labels are {_extent(labels)}, needed are numbers from 0 to {n_classes - 1}: number"
+            f"Labels are {extent}, needed are numbers from 0 to {n_classes - 1}: number"
             " the classes from 0 and leave no example without a label."
         )
-
-
-def _extent(labels: IntArray) -> str:
-    return f"from {labels.min()} to {labels.max()}" if len(labels) else "none"
 
 
 def _warn_of_small_classes(
@@ -178,38 +151,11 @@ LISTED = 5
 
 
 def _advice(size: int) -> str:
+    """The lowest rate of four decimals that makes one of `size` examples noisy."""
     if size == 1:
         return "Add examples."
-    return f"Use a rate of {_enough(size):g} or more, or add examples."
-
-
-def _enough(size: int) -> float:
-    """The lowest rate of four decimals that makes one of `size` examples noisy."""
-    return ceil(Fraction(10_000, size)) / 10_000
-
-
-def _check_list(labels: IntArray, rows: IntArray, new: IntArray) -> None:
-    problem = None
-    if len(rows) != len(new):
-        labels_given = counted(len(new), "assigned label")
-        problem = f"has {counted(len(rows), 'row')} and {labels_given}, one for each is needed"
-    elif len(rows) and (rows.min() < 0 or rows.max() >= len(labels)):
-        strange = rows[(rows < 0) | (rows >= len(labels))][0]
-        problem = f"names row {strange}, rows go from 0 to {len(labels) - 1}"
-    elif len(np.unique(rows)) < len(rows):
-        values, times = np.unique(rows, return_counts=True)
-        problem = f"names row {values[times > 1][0]} more than once, once is needed"
-    elif (new < 0).any():
-        problem = f"assigns the label {new.min()}, labels are numbers from 0"
-    elif (labels[rows] == new).any():
-        same = rows[labels[rows] == new][0]
-        problem = f"assigns row {same} the label it has already, another is needed"
-    if problem is not None:
-        raise DataError(f"The list of noisy examples {problem}: correct the list.")
-
-
-def _classes(counts: IntArray) -> str:
-    return counted(int(np.count_nonzero(counts)), "class", "classes")
+    enough = ceil(Fraction(10_000, size)) / 10_000
+    return f"Use a rate of {enough:g} or more, or add examples."
 
 
 def _only(examples: Examples, kept: IntArray) -> Examples:

@@ -1,25 +1,23 @@
-"""Reads a task by its name: embedded, from a folder, or from the hub; or from one's own file."""
+"""Reads a task by its name (embedded, from a folder, or from the hub), and cuts it into splits."""
 
 import gzip
 import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.random import Generator
 
 from memloc.data import tiny
 from memloc.data.hub import describe, read_hub
 from memloc.data.perturb import binarise
-from memloc.data.splits import halve, split_off, subsample
-from memloc.data.tables import read_columns
 from memloc.data.tasks import PAPER_TASKS, TaskSpec, binary_name, known_tasks
-from memloc.errors import DataError, lookup
+from memloc.errors import DataError, SettingsError, counted, lookup
 from memloc.records import Examples, Task
 from memloc.seeds import generator
-
-__all__ = ["load_task", "read_columns", "subsample"]
 
 DATA_VARIABLE = "MEMLOC_DATA"
 """Environment variable that names the folder to read the paper's tasks from."""
@@ -140,3 +138,65 @@ def _text_of(path: Path, spec: TaskSpec) -> str:
 
 def _examples(parts: Sequence[tuple[str, ...]], labels: Sequence[int]) -> Examples:
     return Examples(tuple(parts), np.array(labels, dtype=np.int64))
+
+
+def split_off(examples: Examples, rng: Generator) -> tuple[Examples, Examples]:
+    """A random 80 % (rounded down) and the rest, both in the order they had."""
+    return _cut(examples, len(examples) * 4 // 5, rng)
+
+
+def halve(examples: Examples, rng: Generator) -> tuple[Examples, Examples]:
+    """Two random halves, both in the order they had; of an odd number the second gets more."""
+    if len(examples) < 2:
+        raise DataError(
+            f"Held-out data of {counted(len(examples), 'example')} cannot be halved into validation"
+            " and test: give at least two, or six in all where they are split off the training"
+            " data."
+        )
+    return _cut(examples, len(examples) // 2, rng)
+
+
+def subsample(task: Task, n_train: int, seed: int) -> Task:
+    """The task with a random `n_train` of its training examples, classes in the same shares.
+
+    Shares are rounded by largest remainder; a very rare class may lose its last example. Held-out
+    splits keep at most as many, since every epoch is measured on them.
+    """
+    there = len(task.train)
+    if not 1 <= n_train <= there:
+        raise SettingsError(
+            f"{n_train:,} training examples were asked for, task {task.name!r} has {there:,}:"
+            f" choose a number from 1 to {there:,}."
+        )
+
+    def some(part: Examples, *name: str) -> Examples:
+        rng = generator(seed, "subsample", task.name, *name)
+        return part if len(part) < n_train else _some(part, n_train, rng)
+
+    return replace(
+        task,
+        train=some(task.train),
+        validation=some(task.validation, "validation"),
+        test=some(task.test, "test"),
+        source=f"{task.source}, {n_train} of {there} training examples",
+    )
+
+
+def _cut(examples: Examples, size: int, rng: Generator) -> tuple[Examples, Examples]:
+    order = rng.permutation(len(examples))
+    return examples.take(np.sort(order[:size])), examples.take(np.sort(order[size:]))
+
+
+def _some(examples: Examples, size: int, rng: Generator) -> Examples:
+    """So many at random, classes in the same shares."""
+    labels = examples.labels
+    counts = np.bincount(labels)
+    # Integers throughout: a share of count * size / total is exact as quotient and remainder.
+    quota, remainder = np.divmod(counts * size, len(labels))
+    largest_first = np.argsort(-remainder, kind="stable")
+    quota[largest_first[: size - quota.sum()]] += 1
+    chosen = [
+        rng.choice(np.flatnonzero(labels == label), size=n, replace=False)
+        for label, n in enumerate(quota)
+    ]
+    return examples.take(np.sort(np.concatenate(chosen)))

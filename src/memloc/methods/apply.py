@@ -10,9 +10,8 @@ from memloc.errors import DataError, SettingsError, StoreError
 from memloc.identity import hashed
 from memloc.methods.base import Kind, Method, find_method, method_names, methods
 from memloc.methods.result import Result
-from memloc.progress import tell
+from memloc.progress import request, tell
 from memloc.protocol import VerdictSettings, preset
-from memloc.request import request
 from memloc.run import Run
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,14 +16,12 @@ from memloc.methods.base import by_reference
 from memloc.methods.result import check_origin, read_about
 from memloc.protocol import Protocol, preset
 from memloc.records import as_stored, read_columns
-from memloc.results.columns import COLUMNS, KEY, PLANT
-from memloc.results.planted import control_tables
+from memloc.results.tables import COLUMNS, KEY, PLANT, control_tables, stacked
 from memloc.run import Run, RunRecord, at_the_end
 from memloc.study.config import read_study
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 LOCALISED = ("layers", "mcog", "windows", "gradients", "noise_probes")
 """Tables of localisers, which keep their name and get a column with the method's."""
@@ -80,18 +78,15 @@ class Results:
     @cached_property
     def reverted(self) -> "pd.DataFrame":
         """For every noisy example and window: is its assigned label no longer predicted?"""
-        return self.reverted_of(self.runs)
+        opened = self._opened(self.runs)
+        return stacked(
+            "reverted", [(key, o.table()) for key, run in opened for o in _reverted(run)]
+        )
 
     def examples_of(self, runs: "pd.DataFrame", *, noisy_only: bool = False) -> "pd.DataFrame":
         """The part of `examples` that belongs to some rows of `runs`."""
         opened = self._opened(runs)
-        return _stacked("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
-
-    def reverted_of(self, runs: "pd.DataFrame") -> "pd.DataFrame":
-        """The part of `reverted` that belongs to some rows of `runs`."""
-        opened = self._opened(runs)
-        parts = [(key, o.table()) for key, run in opened for o in _reverted(run)]
-        return _stacked("reverted", parts)
+        return stacked("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
 
     def outcomes_of(self, run: "pd.DataFrame") -> "list[Reverted]":
         """The same of one run as matrices, which are smaller; a row of `runs` is given."""
@@ -107,14 +102,18 @@ class Results:
     def versions(self) -> list[dict[str, str]]:
         """The versions that the runs were made with, each set of them once."""
         files = [self.folder / folder / paths.LABELS for folder in self.runs["folder"]]
-        notes = [read_columns(path, []).schema.metadata[b"memloc"] for path in files]
-        found = [_versions(note) for note in notes]
+        notes = [json.loads(read_columns(p, []).schema.metadata[b"memloc"]) for p in files]
+        found = [note.get("versions", {}) for note in notes]
         return list({tuple(each.items()): each for each in found}.values())
 
     def only(self, **values: object) -> "Results":
         """The rows of one task, model or seed, e.g. `only(model="tiny-opt")`."""
-        tables = {f.name: getattr(self, f.name) for f in fields(self) if f.name in COLUMNS}
-        chosen: dict[str, Any] = {name: _rows(t, values) for name, t in tables.items()}
+        chosen: dict[str, Any] = {}
+        for name in (f.name for f in fields(self) if f.name in COLUMNS):
+            table = getattr(self, name)
+            for column in values.keys() & set(table.columns):
+                table = table[table[column] == values[column]]
+            chosen[name] = table.reset_index(drop=True)
         return replace(self, **chosen)
 
     def _opened(self, runs: "pd.DataFrame") -> Iterator[tuple[dict[str, Any], Run]]:
@@ -123,6 +122,7 @@ class Results:
 
 
 NOISY = [("is_noisy", "==", True)]
+UNSEEN = [("split", "==", "validation")]
 
 
 @dataclass(frozen=True)
@@ -162,43 +162,43 @@ def load_results(path: str | Path) -> Results:
 
 def _load(folder: Path) -> Results:
     every = _find_runs(folder)
-    runs = _keyed([run for run in every if run.record.plant is None], folder)
     protocol = _protocol(folder, [run.record for run in every])
-    curves = [(key, run.training()) for key, run in runs]
     needed = protocol.verdict.noisy_at_least
+    runs = _read([run for run in every if run.record.plant is None], folder)
+    planted = _read([run for run in every if run.record.plant is not None], folder)
+    curves = [(of.key, of.run.training()) for of in runs]
     rows = [
-        (key, _run_row(run, folder, curve, needed))
-        for (key, run), (_, curve) in zip(runs, curves, strict=True)
+        (of.key, _run_row(of.run, folder, curve, needed))
+        for of, (_, curve) in zip(runs, curves, strict=True)
     ]
-    planted = _keyed([run for run in every if run.record.plant is not None], folder)
+    plants = [(of.key, of.run) for of in planted]
+    settings = [(a["method"], a["about"].get("settings", {})) for of in runs for a in of.abouts]
     return Results(
         folder=folder,
-        runs=_stacked("runs", rows),
-        training=_stacked("training", [(key, curve) for key, curve in curves if len(curve)]),
-        **{name: _stacked(name, found) for name, found in _collected(runs).items()},
-        **control_tables(planted, _collected(planted, needed), protocol.control),
+        runs=stacked("runs", rows),
+        training=stacked("training", [(key, curve) for key, curve in curves if len(curve)]),
+        **{name: stacked(name, found) for name, found in _collected(runs).items()},
+        **control_tables(plants, _collected(planted, needed), protocol.control),
         commands=(*_commands(runs), *_commands(planted)),
-        method_settings=_method_settings(runs),
+        method_settings=Counter((name, json.dumps(s, sort_keys=True)) for name, s in settings),
     )
 
 
-def _commands(runs: Sequence[tuple[dict[str, Any], Run]]) -> Iterator[str]:
-    yield from (run.record.command for _, run in runs)
-    yield from (about["about"].get("command", "") for _, run in runs for about in _abouts(run))
+@dataclass(frozen=True)
+class _Read:
+    """A run with what its rows begin with, and what is written about its results by method."""
+
+    key: dict[str, Any]
+    run: Run
+    abouts: list[dict[str, Any]]
 
 
-def _method_settings(runs: Sequence[tuple[dict[str, Any], Run]]) -> dict[tuple[str, str], int]:
-    found = Counter(
-        (about["method"], json.dumps(about["about"].get("settings", {}), sort_keys=True))
-        for _, run in runs
-        for about in _abouts(run)
-    )
-    return dict(found)
+def _commands(runs: Sequence[_Read]) -> Iterator[str]:
+    yield from (of.run.record.command for of in runs)
+    yield from (about["about"].get("command", "") for of in runs for about in of.abouts)
 
 
-def _abouts(run: Run) -> list[dict[str, Any]]:
-    """What is written about the results of a run, method by method."""
-    found = []
+def _abouts(run: Run) -> Iterator[dict[str, Any]]:
     for path in sorted((run.folder / paths.RESULTS).glob(f"*/{paths.ABOUT}")):
         about = read_about(path.parent)
         with as_stored(path):
@@ -208,8 +208,7 @@ def _abouts(run: Run) -> list[dict[str, Any]]:
             own = {"data": record.task.hash, "weights": record.weights_hash, "seed": run.seed}
             if any(inputs.get(name, value) != value for name, value in own.items()):
                 raise ValueError("it is of another run")
-        found.append({**about, "folder": path.parent})
-    return found
+        yield {**about, "folder": path.parent}
 
 
 def _find_runs(folder: Path) -> list[Run]:
@@ -223,23 +222,20 @@ def _find_runs(folder: Path) -> list[Run]:
     return [Run.open(place) for place in places]
 
 
-def _keyed(runs: Sequence[Run], folder: Path) -> list[tuple[dict[str, Any], Run]]:
-    seen: set[tuple[Any, ...]] = set()
-    found = []
+def _read(runs: Sequence[Run], folder: Path) -> list[_Read]:
+    """By task, model and seed; two runs with the same key never merge."""
+    found: dict[tuple[Any, ...], _Read] = {}
     for run in runs:
-        key = _key(run)
-        if tuple(key.values()) in seen:  # two runs of one task, model, seed and plant never merge
+        task, plant = run.record.task, run.record.plant
+        own = (task.name, task.category, run.model_name, run.seed)
+        key: dict[str, Any] = dict(zip(KEY, own, strict=True))
+        if plant is not None:
+            key |= {name: getattr(plant, name) for name in PLANT}
+        if tuple(key.values()) in found:
             key["model"] += f" ({run.folder.relative_to(folder)})"
-        seen.add(tuple(key.values()))
-        found.append((key, run))
-    return sorted(found, key=lambda pair: [str(pair[0][n]) for n in ("task", "model", "seed")])
-
-
-def _key(run: Run) -> dict[str, Any]:
-    """What its rows begin with; of a planted run, the layers and whether it is a null as well."""
-    task, plant = run.record.task, run.record.plant
-    key = dict(zip(KEY, (task.name, task.category, run.model_name, run.seed), strict=True))
-    return key if plant is None else {**key, **{name: getattr(plant, name) for name in PLANT}}
+        found[tuple(key.values())] = _Read(key, run, list(_abouts(run)))
+    names = ("task", "model", "seed")
+    return sorted(found.values(), key=lambda of: [str(of.key[name]) for name in names])
 
 
 def _protocol(folder: Path, records: Sequence[RunRecord]) -> Protocol:
@@ -248,34 +244,28 @@ def _protocol(folder: Path, records: Sequence[RunRecord]) -> Protocol:
     return preset(records[0].settings.preset if records else "paper")
 
 
-def _collected(
-    runs: Iterable[tuple[dict[str, Any], Run]], reference_at_least: float = 0.0
-) -> dict[str, list[Any]]:
+def _collected(runs: Sequence[_Read], reference_at_least: float = 0.0) -> dict[str, list[Any]]:
     """The tables of all methods of some runs, each with its run's key, by what they are here.
 
     Layers of a reference that did not learn its own labels undo anything, so such are left out.
     """
     found: dict[str, list[Any]] = {name: [] for name in TABLES}
-    every = list(runs)
-    learnt = {_without_null(key): run.reference_accuracy for key, run in every if not run.is_null}
-    for key, run in every:
+    own = {_without_null(of.key): of.run.reference_accuracy for of in runs if not of.run.is_null}
+    for of in runs:
         # A null has the reference weights of its plant.
-        accuracy = learnt.get(_without_null(key), run.reference_accuracy)
-        for about in _abouts(run):
+        accuracy = own.get(_without_null(of.key), of.run.reference_accuracy)
+        for about in of.abouts:
             if accuracy < reference_at_least and about["method"] in by_reference():
                 continue
             is_localiser = "mcog" in about["tables"]
-            names = ANALYSED.get(about["method"], {})
-            if is_localiser:
-                names = {name: name for name in LOCALISED}
-            for table, name in names.items():
-                if table in about["tables"]:
-                    rows = read_columns(about["folder"] / f"{table}.parquet")
-                    note = json.loads(rows.schema.metadata[b"memloc"])
-                    check_origin(about["folder"], about, table, note)
-                    remark = " ".join(about["about"].get("remarks", []))
-                    method = {"method": about["method"], "remark": remark} if is_localiser else {}
-                    found[name].append(({**key, **method}, rows))
+            names = {n: n for n in LOCALISED} if is_localiser else ANALYSED.get(about["method"], {})
+            remark = " ".join(about["about"].get("remarks", []))
+            more = {"method": about["method"], "remark": remark} if is_localiser else {}
+            for table in set(names) & set(about["tables"]):
+                rows = read_columns(about["folder"] / f"{table}.parquet")
+                note = json.loads(rows.schema.metadata[b"memloc"])
+                check_origin(about["folder"], about, table, note)
+                found[names[table]].append(({**of.key, **more}, rows))
     return found
 
 
@@ -283,46 +273,12 @@ def _without_null(key: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(value for name, value in key.items() if name != "null")
 
 
-def _stacked(name: str, parts: "Sequence[tuple[Mapping[str, Any], Any]]") -> "pd.DataFrame":
-    """The table of this name from its parts, each with the key that stands before its rows."""
-    import pandas as pd
-
-    if not parts:
-        return pd.DataFrame(columns=list(COLUMNS[name]))
-    keys, tables = zip(*parts, strict=True)
-    for key, table in parts:
-        there = {*key, *(table.columns if isinstance(table, pd.DataFrame) else table.column_names)}
-        if lacking := sorted(set(COLUMNS[name]) - there):
-            raise StoreError(
-                f"A table of {name} ({key['task']}, {key['model']}) has no column {lacking[0]}: it "
-                "is damaged or of another version; run what made it again."
-            )
-    body = joined(tables)
-    rows = np.repeat(np.arange(len(keys)), [len(table) for table in tables])
-    before = pd.DataFrame([dict(key) for key in keys]).take(rows).reset_index(drop=True)
-    extra = [column for column in before if column in body]
-    whole = pd.concat([before, body.drop(columns=extra)], axis=1)
-    return whole[list(COLUMNS[name])]
-
-
-def joined(tables: "Sequence[pa.Table | pd.DataFrame]") -> "pd.DataFrame":
-    """Tables one below the other; as they are read, a study has thousands of small ones."""
-    import pandas as pd
-    import pyarrow as pa
-
-    if isinstance(tables[0], pd.DataFrame):
-        whole: pd.DataFrame = pd.concat(tables, ignore_index=True)
-    else:
-        whole = pa.concat_tables(tables, promote_options="permissive").to_pandas()
-    return whole
-
-
 def _run_row(run: Run, folder: Path, curve: "pd.DataFrame", needed: float) -> "pd.DataFrame":
     """What the run is of and what became of it; a run that is not finished memorised nothing."""
     import pandas as pd
 
-    task, verdict = run.record.task, run.verdict(needed)
-    final = run.record.final
+    task, final, verdict = run.record.task, run.record.final, run.verdict(needed)
+    labels = run.folder / paths.LABELS
     chance = 1 / len(task.label_names)
     unseen = at_the_end(curve, "noisy", "validation_accuracy")
     row = {
@@ -330,7 +286,7 @@ def _run_row(run: Run, folder: Path, curve: "pd.DataFrame", needed: float) -> "p
         "n_classes": len(task.label_names),
         "train": task.train,
         "noisy": task.noisy,
-        "validation": _n_validation(run),
+        "validation": len(read_columns(labels, ["split"], UNSEEN)) if labels.is_file() else 0,
         "memorised": verdict is not None and verdict.memorised,
         "noisy_accuracy": final.noisy if final else np.nan,
         "clean_accuracy": final.clean if final else np.nan,
@@ -343,13 +299,6 @@ def _run_row(run: Run, folder: Path, curve: "pd.DataFrame", needed: float) -> "p
         "folder": str(run.folder.relative_to(folder)),
     }
     return pd.DataFrame([row])
-
-
-def _n_validation(run: Run) -> int:
-    """How many examples the accuracy on unseen data is measured on."""
-    path = run.folder / paths.LABELS
-    unseen = [("split", "==", "validation")]
-    return len(read_columns(path, ["split"], unseen)) if path.is_file() else 0
 
 
 def _examples(run: Run, noisy_only: bool) -> "pd.DataFrame":
@@ -385,15 +334,3 @@ def _reverted(run: Run) -> list[Reverted]:
         wrong = wrong.astype(bool).reshape(n, -1)
         found.append(Reverted(path.parent.name, rows, ends, wrong))
     return found
-
-
-def _versions(note: bytes) -> dict[str, str]:
-    found: dict[str, str] = json.loads(note).get("versions", {})
-    return found
-
-
-def _rows(table: "pd.DataFrame", values: Mapping[str, object]) -> "pd.DataFrame":
-    for name, value in values.items():
-        if name in table.columns:
-            table = table[table[name] == value]
-    return table.reset_index(drop=True)

@@ -12,16 +12,16 @@ from memloc.errors import StoreError
 from memloc.lock import RUN, Lock
 from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
+from memloc.progress import requested
 from memloc.protocol import Protocol
-from memloc.records import NoisyLabels, NoisyTask, Task, as_stored, read_json, write_json
-from memloc.request import requested
+from memloc.records import NoisyLabels, Task, as_stored, read_json, write_json
 from memloc.run import WEIGHTS, Attempt, Run
 from memloc.stats.windows import read_window
 from memloc.study.plan import Plan, Step
-from memloc.study.tasks import data_folder, load_study_task
+from memloc.study.tasks import data_folder, load_noisy_task
 from memloc.training.checkpoints import save_checkpoint
 from memloc.training.planting import Plant
-from memloc.training.recipe import Recipe, protocol_noise, train_run
+from memloc.training.recipe import Recipe, train_run
 
 
 def do(plan: Plan, step: Step) -> None:
@@ -37,17 +37,13 @@ def _train(plan: Plan, step: Step) -> None:
 def _recipe(plan: Plan, step: Step) -> Recipe:
     study, what = plan.file.study, step.what
     protocol: Protocol = what["protocol"]
-    found = load_study_task(plan.file, what["task"], protocol.noise.seed)
-    if isinstance(found, NoisyTask):
-        task, noisy = found.task, found.labels
-    else:
-        task, noisy = found, protocol_noise(found, protocol)
+    found = load_noisy_task(plan.file, what["task"], protocol)
     return Recipe(
         what["model"],
-        task,
+        found.task,
         what["seed"],
         protocol,
-        noisy,
+        found.labels,
         options=LoadOptions(depth=study.depth),
         device=study.device,
     )

@@ -8,6 +8,7 @@ Narrow models are as deep as the real ones; of wide ones two layers stand for al
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from memloc.study.plan import Plan, Step
 from memloc.study.planning import make_plan
 from memloc.study.sizes import Shape
 from memloc.study.step import limit_threads
-from memloc.study.tasks import data_folder, load_study_task
+from memloc.study.tasks import is_here, load_study_task
 from memloc.study.view import disk_sentences, training_sentences
 from memloc.training.gathering import merged
 from memloc.training.loop import Objective, learning, learning_groups, logits_of, train_epoch
@@ -98,14 +99,11 @@ def _tokens(plan: Plan, step: Step) -> float:
     task, file = str(step.what["task"]), plan.file
     if step.what["run"] is not None:
         return tokens_of(step.what["run"].task)
-    is_here = task.startswith("tiny-") or task in file.study.data or data_folder(file) is not None
-    try:
-        found = load_study_task(file, task, step.what["protocol"].noise.seed) if is_here else None
-    except MemlocError:
-        found = None
-    if found is None:
-        return USUAL_TOKENS
-    return tokens_of(found.task if isinstance(found, NoisyTask) else found)
+    if is_here(file, task):
+        with suppress(MemlocError):
+            found = load_study_task(file, task, step.what["protocol"].noise.seed)
+            return tokens_of(found.task if isinstance(found, NoisyTask) else found)
+    return USUAL_TOKENS
 
 
 def tokens_of(task: Task) -> float:

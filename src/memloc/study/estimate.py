@@ -28,7 +28,7 @@ from memloc.study.tasks import training_examples
 SPEED = ("update", "predict", "probe_epoch", "batch", "length")
 """What is measured of a model: seconds, and the size of a batch and of a text that they are of."""
 UNSURE = 2.0
-"""Factor by which an estimate without any finished step may be off (see docs/studies.md)."""
+"""Factor by which an estimate without any finished step may be off (see the guide on studies)."""
 SURE = 1.2
 """The least that is ever promised."""
 BASE = 700e6

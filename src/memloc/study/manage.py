@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,6 +14,7 @@ from memloc.errors import SettingsError, StoreError, counted, lookup
 from memloc.lock import STUDY, who_runs
 from memloc.models import tiny
 from memloc.models.known import default_preset
+from memloc.progress import tell
 from memloc.records import whole_file
 from memloc.study.checks import check_files, check_names
 from memloc.study.config import parse_study, read_study
@@ -23,6 +24,7 @@ from memloc.study.plan import Plan
 from memloc.study.planning import make_plan
 from memloc.study.processes import LocalExecutor
 from memloc.study.records import State, Store
+from memloc.study.tasks import noise_sentence
 
 EXAMPLES = ("demo", "small", "paper")
 """The studies that come with the package."""
@@ -75,11 +77,27 @@ def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
 def run_study(place: str | Path, options: Options, watch: Watcher) -> Progress:
     """Do what is missing of a study."""
     plan = open_plan(place)
-    plan.chosen(options.only)  # words that fit nothing are refused before anything else
+    chosen = plan.chosen(options.only)  # words that fit nothing are refused before anything else
     there, jobs = cores(), checked_jobs(options.jobs)
     expected = estimate_study(plan, options.jobs)
     executor, there = _executor(plan, options, jobs, there)
+    for sentence in noise_sentences(plan, chosen):
+        tell(sentence)
     return Execution(plan, executor, expected, options.only, options.retry, there).run(watch)
+
+
+def noise_sentences(plan: Plan, chosen: Container[str]) -> list[str]:
+    """Of every task that is left to do: how many labels are wrong, and how that is known."""
+    states, found = study_states(plan), dict[str, None]()
+    for name, step in plan.steps.items():
+        if step.shape is None or name not in chosen or states[name].name == "done":
+            continue
+        task, run = step.what["task"], step.what["run"]
+        if run is None:
+            found[noise_sentence(plan.file, task, step.what["protocol"])] = None
+        else:
+            found[f"{run.name}: {run.noisy.summary()}"] = None
+    return list(found)
 
 
 def checked_jobs(jobs: int | None) -> int:

@@ -6,13 +6,14 @@ import shutil
 import socket
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from memloc import paths
 from memloc.errors import StoreError
+from memloc.lock import RUN, Lock, who_runs
 from memloc.records import as_stored, cannot_write, read_json, versions, write_json
 from memloc.study.plan import Plan, Step
 
@@ -55,6 +56,8 @@ class Store:
         """Make a step this process's: what older settings left is removed, its record says so."""
         record = self.record(step.name)
         if record is not None and record["identity"] != identity:
+            # A process that the step was taken from sees the token and ends.
+            write_json(self.record_path(step.name), {**record, "token": token})
             self._clear(step, record)
         facts = {"state": "begun", "token": token, "pid": os.getpid()}
         self._write(step, identity, facts)
@@ -71,7 +74,9 @@ class Store:
     def sweep(self) -> None:
         """Remove the drafts of files that processes which were killed left behind."""
         for draft in [*self.folder.rglob("*.part")]:
-            _remove(draft)
+            run = self._run_of(draft)
+            if run is None or who_runs(run, RUN) is None:  # a run may be trained by itself
+                _remove(draft)
 
     def owner(self, name: str) -> str | None:
         """The token of the process that a step belongs to."""
@@ -134,7 +139,26 @@ class Store:
             # With the same settings as before it is the inputs that changed.
             if name in changed or not changed:
                 for path in product.removes:
-                    _remove(self.folder / path)
+                    self._take_away(self.folder / path)
+
+    def _take_away(self, path: Path) -> None:
+        """Remove what no other process is at work on: at once by its name, then file by file."""
+        run = self._run_of(path)
+        draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+        with nullcontext() if run is None else Lock(run, RUN):
+            try:
+                os.replace(path, draft)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            except OSError as error:
+                raise cannot_write(path, error) from error
+        _remove(draft)
+
+    def _run_of(self, path: Path) -> Path | None:
+        """The folder of the run that a path is, or is in."""
+        within = [path, *path.parents][: len(path.relative_to(self.folder).parts)]
+        begun = (p for p in within if (p / paths.RUN).is_file() or who_runs(p, RUN) is not None)
+        return next(begun, None)
 
 
 def _check_record(record: Mapping[str, Any]) -> None:

@@ -64,7 +64,8 @@ def do_step(folder: Path, order: Order) -> Outcome:
     try:
         plan = make_plan(read_study(folder))
         step = _checked(plan, order)
-        store.begin(step, order.identity, order.token)
+        with patient(2 * SILENT):  # a process that the step was taken from may be about to end
+            store.begin(step, order.identity, order.token)
         _watch(store, order)
         limit_threads(order.threads)
         with lines(), telling(lambda sentence: print(sentence, file=sys.stderr)):
@@ -96,7 +97,6 @@ def _checked(plan: Plan, order: Order) -> Step:
 def _do(plan: Plan, step: Step, store: Store) -> None:
     from memloc.study.actions import do
 
-    # A process that the step was taken from may still be about to end.
     with patient(2 * SILENT):
         do(plan, step)
     lacking = store.lacking(step)

@@ -1,12 +1,16 @@
 """The tasks that a study names: what identifies them, how large they are, and how they are read."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from memloc.data.own import load_csv
+from memloc.data.perturb import add_noise
 from memloc.data.sources import DATA_VARIABLE, load_task, subsample
 from memloc.data.tasks import PAPER_TASKS, known_tasks
+from memloc.errors import MemlocError
 from memloc.identity import hash_files, hashed
+from memloc.protocol import Protocol
 from memloc.records import NoisyTask, Task
 from memloc.study.config import DataFile, StudyFile
 
@@ -56,6 +60,28 @@ def _load_own(file: StudyFile, name: str, own: DataFile, seed: int) -> Task | No
     path = file.file_of(own.file)
     found: Task | NoisyTask = load_csv(path, **columns, held_out=unseen, seed=seed, name=name)
     return found
+
+
+def load_noisy_task(file: StudyFile, name: str, protocol: Protocol) -> NoisyTask:
+    """A task as its runs are trained on it: with its own noise, or with that of the protocol."""
+    noise = protocol.noise
+    found = load_study_task(file, name, noise.seed)
+    if isinstance(found, NoisyTask):
+        return found
+    return add_noise(found, noise.rate, noise.seed, noise.kind)
+
+
+def is_here(file: StudyFile, name: str) -> bool:
+    """Whether a task can be read without fetching it from the hub."""
+    return name.startswith("tiny-") or name in file.study.data or data_folder(file) is not None
+
+
+def noise_sentence(file: StudyFile, name: str, protocol: Protocol) -> str:
+    """How many labels of a task are wrong, and how that is known; a task is not fetched for it."""
+    if is_here(file, name):
+        with suppress(MemlocError):  # the step that trains on it will say what is wrong
+            return f"{name}: {load_noisy_task(file, name, protocol).labels.summary()}"
+    return f"{name}: memloc will flip a share of {protocol.noise.rate:g} of each class's labels."
 
 
 def training_examples(file: StudyFile, task: str) -> int:

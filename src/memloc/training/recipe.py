@@ -23,8 +23,8 @@ from memloc.models.device import pick_device, suitable_threads
 from memloc.models.known import default_preset
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
-from memloc.progress import Advance, tell, track
-from memloc.protocol import FineTuneSettings, Protocol
+from memloc.progress import Advance, request, tell, track
+from memloc.protocol import FineTuneSettings, Protocol, protocol_of_run
 from memloc.protocol import preset as preset_called
 from memloc.records import (
     Examples,
@@ -35,7 +35,6 @@ from memloc.records import (
     read_table,
     write_table,
 )
-from memloc.request import request
 from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.stats.windows import check_windows
 from memloc.training.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
@@ -150,7 +149,7 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
             "Train on a task with noise: memloc.add_noise(task, rate=0.15) flips labels, and "
             "memloc.load_csv(..., original=COLUMN) reads which are wrong already."
         )
-    protocol = preset_called(preset or default_preset(model)).replace(settings or {})
+    protocol = protocol_of_run(preset or default_preset(model), settings or {})
     loading = options or LoadOptions()
     recipe = Recipe(model, task.task, seed, protocol, task.labels, loading, device)
     return train_run(recipe, Path(folder), weights)

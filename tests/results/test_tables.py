@@ -8,7 +8,7 @@ import memloc
 from memloc import paths
 from memloc.methods.gradients import norms_from, variants
 from memloc.methods.result import Result
-from memloc.results.columns import COLUMNS
+from memloc.results.tables import COLUMNS
 from memloc.run import Accuracies, Attempt, Run
 from memloc.seeds import generator
 from memloc.stats.agreement import accuracy_at_k, auroc, reciprocal_rank

@@ -1,0 +1,179 @@
+"""The generated parts of the reference, as a Sphinx extension.
+
+A page says `<!-- generated: settings -->`, and the build puts the tables there. They come from the
+code: docstrings, the help of the commands, the fields of the settings and of the files' records.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+    from memloc.settings import Settings
+
+MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+
+
+def setup(app: "Sphinx") -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("source-read", _fill)
+    app.connect("autodoc-skip-member", _skip)
+    return {"parallel_read_safe": True}
+
+
+def _fill(_: "Sphinx", __: str, source: list[str]) -> None:
+    source[0] = MARK.sub(lambda found: PARTS[found[1]](), source[0])
+
+
+def _skip(*about: Any) -> bool | None:
+    """Leave out what pydantic adds to a class."""
+    return True if about[2].startswith("model_") else None
+
+
+API = {
+    "Data": ("load_task", "load_csv", "add_noise"),
+    "Runs": ("train", "adopt", "Run"),
+    "Looking at a run": ("localise", "analyse", "LayerScores", "Method"),
+    "Results": ("load_results", "report"),
+    "Errors": ("MemlocError",),
+}
+"""The public names that are not settings of a method; `methods` are all others."""
+
+
+def api() -> str:
+    """Every public name, by its docstring."""
+    import memloc
+
+    named = {name for names in API.values() for name in names}
+    groups = {**API, "Methods": tuple(n for n in memloc.__all__ if n not in named)}
+    return "\n\n".join(
+        f"## {title}\n\n" + "\n\n".join(map(_documented, names)) for title, names in groups.items()
+    )
+
+
+def _documented(name: str) -> str:
+    import memloc
+
+    found = getattr(memloc, name)
+    kind = "function" if not isinstance(found, type) else "class"
+    if isinstance(found, type) and issubclass(found, Exception):
+        kind = "exception"
+    members = "\n   :members:" if kind == "class" else ""
+    return f"```{{eval-rst}}\n.. auto{kind}:: memloc.{name}{members}\n```"
+
+
+def commands() -> str:
+    """Every command: what it does, an example, its arguments and options."""
+    from typer.main import get_command
+
+    from memloc.cli import app
+
+    known: Any = get_command(app)
+    return "\n\n".join(_command(name, command) for name, command in known.commands.items())
+
+
+def _command(name: str, command: Any) -> str:
+    words = [p.name.upper() for p in command.params if p.param_type_name == "argument"]
+    usage = " ".join(["memloc", name, *words, "[OPTIONS]"])
+    parts = [f"## {name}", "\n\n".join(_paragraphs(command.help)), f"```text\n{usage}\n```"]
+    rows = [(_spelled(p), _help_of(p)) for p in command.params if not p.hidden]
+    return "\n\n".join([*parts, table(("argument or option", "meaning"), rows)])
+
+
+def _paragraphs(text: str) -> Iterable[str]:
+    return (" ".join(part.split()) for part in text.split("\n\n"))
+
+
+def _spelled(param: Any) -> str:
+    return f"`{param.name.upper() if param.param_type_name == 'argument' else param.opts[0]}`"
+
+
+def _help_of(param: Any) -> str:
+    says = (param.help or "").strip()
+    plain = isinstance(param.default, str | int | float | Path) and param.default is not False
+    return says + (f" Default: {param.default}." if plain and "efault" not in says else "")
+
+
+def settings() -> str:
+    """Every setting of the protocol by group, with the presets in which it differs."""
+    from memloc.explain import describe, readable
+    from memloc.protocol import PRESETS, preset
+
+    paper, *others = map(preset, PRESETS)
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for row in describe(paper):
+        name = row["setting"]
+        values = {other.preset: readable(other.flat()[name]) for other in others}
+        differ = [f"{p}: {v}" for p, v in values.items() if v != row["value"]]
+        group, _, leaf = name.partition(".")
+        shown = (f"`{leaf}`", row["value"], "; ".join(differ), row["source"], row["meaning"])
+        groups.setdefault(group, []).append(shown)
+    head = ("setting", "`paper`", "other presets", "source", "meaning")
+    return "\n\n".join(
+        f"## {group}\n\n{_first_line(getattr(paper, group))}\n\n{table(head, rows)}"
+        for group, rows in groups.items()
+    )
+
+
+def _first_line(group: Any) -> str:
+    return (type(group).__doc__ or "").strip().splitlines()[0]
+
+
+def run() -> str:
+    """The record of a run, `run.json`."""
+    from memloc.run import Accuracies, Checkpoint, PlantRecord, RunRecord, TaskRecord
+
+    return _records((RunRecord, TaskRecord, Accuracies, Checkpoint, PlantRecord))
+
+
+def study() -> str:
+    """The keys of `study.yaml`."""
+    from memloc.study.config import Block, ControlBlock, DataFile, Study
+
+    return _records((Study, Block, DataFile, ControlBlock))
+
+
+def _records(kinds: "Sequence[type[Settings]]") -> str:
+    return "\n\n".join(
+        f"**{kind.__name__}.** {kind.__doc__}\n\n"
+        + table(
+            ("key", "type", "meaning"),
+            [
+                (f"`{name}`", f"`{_type(field.annotation)}`", field.description or "")
+                for name, field in kind.model_fields.items()
+            ],
+        )
+        for kind in kinds
+    )
+
+
+def _type(annotation: Any) -> str:
+    name = str(getattr(annotation, "__name__", "")) if isinstance(annotation, type) else ""
+    spelled = str(annotation)
+    return name if name and "[" not in spelled else re.sub(r"(\w+\.)+", "", spelled)
+
+
+def results() -> str:
+    """The columns of every table of results."""
+    from memloc.results.tables import COLUMNS
+
+    rows = [(f"`{name}`", ", ".join(columns)) for name, columns in COLUMNS.items()]
+    return table(("table", "columns"), rows)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = (head, ["---"] * len(head), *rows)
+    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", r"\|")
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    part.__name__: part for part in (api, commands, settings, run, study, results)
+}

@@ -1,0 +1,509 @@
+"""The embedded suite: graded tasks in simple English, made up by a small generator.
+
+The words are in `tiny.yaml`; the order in which they are drawn decides the texts, to the letter.
+
+>>> splits = generate("tiny-sentiment", seed=1)
+>>> texts, labels = splits["train"]
+>>> len(texts), sorted(set(labels))
+(400, [0, 1])
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.random import Generator
+from pydantic import model_validator
+
+from memloc.errors import lookup
+from memloc.settings import Settings, packaged
+
+Split = tuple[list[tuple[str, ...]], list[int]]
+Scope = Literal["all", "seen", "held"]
+Example = tuple[tuple[str, ...], int]
+"""The parts of a text (two for a pair) and its label."""
+DEFAULT_SIZES: Mapping[str, int] = MappingProxyType({"train": 400, "validation": 400})
+
+
+class Words(Settings):
+    """Words that may stand in the same place, written "a b c / d"."""
+
+    seen: tuple[str, ...]
+    """May appear everywhere."""
+    held: tuple[str, ...]
+    """Never appear in a training split."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, text: Any) -> Any:
+        if not isinstance(text, str):
+            return text
+        seen, _, held = text.partition("/")
+        return {"seen": tuple(seen.split()), "held": tuple(held.split())}
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Seen and held-out words."""
+        return self.seen + self.held
+
+
+class Topic(Settings):
+    """What people do, use and say in one corner of life."""
+
+    name: str
+    people: Words
+    things: Words
+    verbs: Words
+    adjectives: Words
+    places: Words
+
+
+class Requests(Settings):
+    """Sentences with gaps; unusual ones are in held-out data only."""
+
+    polite: tuple[str, ...]
+    rude: tuple[str, ...]
+    unusual_polite: tuple[str, ...]
+    unusual_rude: tuple[str, ...]
+
+
+class Lexicon(Settings):
+    """Every word of the suite."""
+
+    topics: tuple[Topic, ...]
+    positive: Words
+    negative: Words
+    like: Words
+    hate: Words
+    of_people: Words
+    of_things: Words
+    any_verbs: Words
+    prepositions: Words
+    opposites: dict[str, str]
+    synonyms: dict[str, str]
+    verb_synonyms: dict[str, str]
+    function_words: str
+    requests: Requests
+
+
+LEXICON = packaged(Lexicon, Path(__file__).with_suffix(".yaml"))
+
+
+@dataclass(frozen=True)
+class TinyTask:
+    """A task whose examples are made up on demand."""
+
+    name: str
+    category: str
+    """As in the paper: topic, sentiment, hate (here a harmless stand-in) or nlu."""
+    description: str
+    label_names: tuple[str, ...]
+    make: Callable[["Speaker", bool], Example]
+    """Makes one example; with True, of held-out data: more words and constructions."""
+
+
+def generate(
+    name: str, seed: int = 1, sizes: Mapping[str, int] = DEFAULT_SIZES
+) -> dict[str, Split]:
+    """The splits of a task: texts (as tuples of parts) and labels, balanced, without duplicates.
+
+    Every split but `train` has words and constructions that `train` has not.
+    """
+    task = lookup("embedded task", name, SUITE)
+    taken: set[tuple[str, ...]] = set()
+    return {
+        split: _split(task, generator_of(name, split, seed=seed), split != "train", size, taken)
+        for split, size in sizes.items()
+    }
+
+
+def _split(
+    task: TinyTask, rng: Generator, held_out: bool, size: int, taken: set[tuple[str, ...]]
+) -> Split:
+    """`size` new examples; classes differ by one example at most. Adds their texts to `taken`."""
+    n_classes = len(task.label_names)
+    room = Counter(
+        {label: (size + n_classes - 1 - label) // n_classes for label in range(n_classes)}
+    )
+    texts: list[tuple[str, ...]] = []
+    labels: list[int] = []
+    while len(texts) < size:
+        parts, label = task.make(any_speaker(rng, "held" if held_out else "seen"), held_out)
+        if room[label] == 0 or parts in taken:
+            continue
+        room[label] -= 1
+        taken.add(parts)
+        texts.append(parts)
+        labels.append(label)
+    return texts, labels
+
+
+def generator_of(*names: str, seed: int) -> Generator:
+    """A generator of its own for each name and seed, the same on every platform."""
+    digest = hashlib.sha256("/".join(names).encode()).digest()
+    entropy = [seed, int.from_bytes(digest[:8], "big")]
+    return Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+
+
+def vocabulary() -> list[str]:
+    """Every form of every word and punctuation mark that a text of the suite may contain."""
+    words = LEXICON
+    others = {*words.opposites.values(), *words.synonyms.values(), *words.prepositions.all}
+    others |= {*words.function_words.split(), *map(past, words.verb_synonyms.values())}
+    return sorted(others | _forms(lambda group: group.all))
+
+
+def held_out_words() -> set[str]:
+    """Every form of every word that never appears in a training split."""
+    return _forms(lambda group: group.held)
+
+
+def _forms(choose: Callable[[Words], tuple[str, ...]]) -> set[str]:
+    """Every form of the chosen words of every group that inflects or has held-out words."""
+    words = LEXICON
+    adjectives = (words.positive, words.negative, words.of_people, words.of_things)
+    found = {word for group in (*adjectives, words.like, words.hate) for word in choose(group)}
+    found |= {past(verb) for group in (words.like, words.hate) for verb in choose(group)}
+    for verbs in (words.any_verbs, *(topic.verbs for topic in words.topics)):
+        found.update(form for verb in choose(verbs) for form in (verb, plural(verb), past(verb)))
+    for topic in words.topics:
+        nouns = choose(topic.people) + choose(topic.things)
+        found.update(nouns, map(plural, nouns), choose(topic.adjectives), choose(topic.places))
+    return found
+
+
+def plural(noun: str) -> str:
+    """The plural of a regular noun; a regular verb's form for he, she and it is built alike."""
+    return noun + "es" if noun.endswith(("s", "sh", "ch", "x")) else _y_to_ie(noun) + "s"
+
+
+def past(verb: str) -> str:
+    """The past tense of a regular verb, which is its participle too."""
+    stem = _y_to_ie(verb)
+    return stem + "d" if stem.endswith("e") else stem + "ed"
+
+
+def _y_to_ie(word: str) -> str:
+    return word[:-1] + "ie" if word.endswith("y") and word[-2] not in "aeiou" else word
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """Says random things about one topic; `scope` tells which words it may use."""
+
+    rng: Generator
+    topic: Topic
+    scope: Scope = "all"
+
+    def chance(self, probability: float) -> bool:
+        """True as often as `probability` says."""
+        return bool(self.rng.random() < probability)
+
+    def one_of(self, *options: Any) -> Any:
+        """One of the options, all equally likely."""
+        return options[int(self.rng.integers(len(options)))]
+
+    def pick(self, group: Words) -> str:
+        """A word: any, one seen in training, or, half of the time, one that was not."""
+        if self.scope == "all":
+            return str(self.one_of(*group.all))
+        if self.scope == "held" and group.held and self.chance(0.5):
+            return str(self.one_of(*group.held))
+        return str(self.one_of(*group.seen))
+
+    def person(self) -> str:
+        """A kind of people of the topic."""
+        return self.pick(self.topic.people)
+
+    def thing(self) -> str:
+        """A kind of things of the topic."""
+        return self.pick(self.topic.things)
+
+    def verb(self) -> str:
+        """Something that people do with things."""
+        return self.pick(self.topic.verbs if self.chance(0.75) else LEXICON.any_verbs)
+
+    def of_thing(self) -> str:
+        """An adjective for a thing."""
+        return self.pick(self.topic.adjectives if self.chance(0.6) else LEXICON.of_things)
+
+    def of_person(self) -> str:
+        """An adjective for a person."""
+        return self.pick(LEXICON.of_people)
+
+    def polar(self, positive: bool) -> str:
+        """An adjective that praises or condemns."""
+        return self.pick(LEXICON.positive if positive else LEXICON.negative)
+
+    def feeling(self, positive: bool) -> str:
+        """A verb of liking or hating."""
+        return self.pick(LEXICON.like if positive else LEXICON.hate)
+
+    def some_thing(self) -> tuple[str, bool]:
+        """A noun phrase about things, and whether it is plural."""
+        many = self.chance(0.4)
+        return the(self.thing(), many, self.of_thing() if self.chance(0.4) else ""), many
+
+    def some_person(self) -> tuple[str, bool]:
+        """A noun phrase about people, and whether it is plural."""
+        many = self.chance(0.5)
+        return the(self.person(), many, self.of_person() if self.chance(0.3) else ""), many
+
+
+def any_speaker(rng: Generator, scope: Scope = "all") -> Speaker:
+    """A speaker on a random topic."""
+    return Speaker(rng, LEXICON.topics[int(rng.integers(len(LEXICON.topics)))], scope)
+
+
+def the(noun: str, many: bool = False, adjective: str = "") -> str:
+    """A noun phrase: `the muddy cows`."""
+    return " ".join(["the", *adjective.split(), plural(noun) if many else noun])
+
+
+def be(many: bool) -> str:
+    """`was` or `were`."""
+    return "were" if many else "was"
+
+
+def fact(speaker: Speaker) -> str:
+    """Something that happened or is so."""
+    return str(speaker.one_of(active, active, passive, description, located)(speaker))
+
+
+def active(speaker: Speaker) -> str:
+    """`the bakers near the cake serve the sweet pie in the kitchen .`"""
+    subject, many = speaker.some_person()
+    verb = speaker.verb()
+    present = verb if many else plural(verb)
+    form = present if speaker.chance(0.6) else past(verb)
+    where = f" in the {speaker.pick(speaker.topic.places)}" if speaker.chance(0.3) else ""
+    return f"{subject}{_attractor(speaker)} {form} {speaker.some_thing()[0]}{where} ."
+
+
+def passive(speaker: Speaker) -> str:
+    """`the sweet pie was served by the bakers .`"""
+    what, many = speaker.some_thing()
+    return f"{what} {be(many)} {past(speaker.verb())} by {speaker.some_person()[0]} ."
+
+
+def description(speaker: Speaker) -> str:
+    """`the pies near the cake are sweet .`"""
+    human = speaker.chance(0.4)
+    subject, many = speaker.some_person() if human else speaker.some_thing()
+    quality = speaker.of_person() if human else speaker.of_thing()
+    return f"{subject}{_attractor(speaker)} {_is_or_was(speaker, many)} {quality} ."
+
+
+def located(speaker: Speaker) -> str:
+    """`the pies are in the bakery .`"""
+    what, many = speaker.some_thing() if speaker.chance(0.6) else speaker.some_person()
+    return f"{what} {_is_or_was(speaker, many)} in the {speaker.pick(speaker.topic.places)} ."
+
+
+def _is_or_was(speaker: Speaker, many: bool) -> str:
+    return ("are" if many else "is") if speaker.chance(0.6) else be(many)
+
+
+def _attractor(speaker: Speaker) -> str:
+    """Sometimes a second noun, whose number says nothing about the verb's."""
+    if not speaker.chance(0.35):
+        return ""
+    return f" {speaker.pick(LEXICON.prepositions)} {the(speaker.thing(), speaker.chance(0.5))}"
+
+
+def praise(speaker: Speaker, positive: bool) -> str:
+    """A plain evaluation: `the cake was lovely .` or `the chef loved the cake .`"""
+    return f"{_evaluation(speaker, positive)} ."
+
+
+def _evaluation(speaker: Speaker, positive: bool) -> str:
+    what, many = speaker.some_thing()
+    if speaker.chance(0.6):
+        degree = speaker.one_of("", "", "really ", "very ", "quite ")
+        return f"{what} {be(many)} {degree}{speaker.polar(positive)}"
+    who = speaker.one_of("i", "everybody", "we", the(speaker.person()))
+    return f"{who} {past(speaker.feeling(positive))} {what}"
+
+
+def negated_praise(speaker: Speaker, positive: bool) -> str:
+    """An evaluation by denying its opposite: `the cake was not awful .`"""
+    what, many = speaker.some_thing()
+    if speaker.chance(0.5):
+        return f"{what} {be(many)} {speaker.one_of('not', 'never')} {speaker.polar(not positive)} ."
+    feeling = speaker.feeling(not positive)
+    if speaker.chance(0.5):
+        return f"nobody {past(feeling)} {what} ."
+    return f"{the(speaker.person())} did not {feeling} {what} ."
+
+
+def mixed_praise(speaker: Speaker, positive: bool) -> str:
+    """Two evaluations, of which the main one counts."""
+    main, other = _evaluation(speaker, positive), _evaluation(speaker, not positive)
+    return f"{other} , but {main} ." if speaker.chance(0.6) else f"although {other} , {main} ."
+
+
+def rare_praise(speaker: Speaker, positive: bool) -> str:
+    """Constructions that fine-tuning data do not have."""
+    what, many = speaker.some_thing()
+    kind = int(speaker.rng.integers(4))
+    if kind == 0:
+        return f"{what} {be(many)} far from {speaker.polar(not positive)} ."
+    if kind == 1:
+        return f"{what} could not have been more {speaker.polar(positive)} ."
+    if kind == 2:
+        return f"it is hard to {speaker.feeling(not positive)} {what} ."
+    return f"how {speaker.polar(positive)} {what} {be(many)} !"
+
+
+def request(speaker: Speaker, polite: bool, unusual: bool = False) -> str:
+    """`would you kindly serve the soup ?` or `stop talking and serve the soup !`"""
+    kind = ("unusual_" if unusual else "") + ("polite" if polite else "rude")
+    template = speaker.one_of(*getattr(LEXICON.requests, kind))
+    verb = speaker.verb()
+    adjective = speaker.of_thing() if speaker.chance(0.4) else ""
+    it = the(speaker.thing(), speaker.chance(0.3), adjective)
+    return str(template.format(do=verb, did=past(verb), it=it, who=speaker.person()))
+
+
+def spoiled(speaker: Speaker, sentence: str) -> str:
+    """The sentence with one mistake: a verb of the wrong number, or a determiner lost or late."""
+    tokens = sentence.split()
+    verb = next((at for at, token in enumerate(tokens) if token in _NUMBERS), None)
+    if verb is not None and speaker.chance(0.6):
+        tokens[verb] = _NUMBERS[tokens[verb]]
+        return " ".join(tokens)
+    at = speaker.one_of(*(at for at, token in enumerate(tokens) if token == "the"))
+    if speaker.chance(0.5):
+        return " ".join(tokens[:at] + tokens[at + 1 :])
+    tokens[at], tokens[at + 1] = tokens[at + 1], tokens[at]
+    return " ".join(tokens)
+
+
+def _number_table() -> dict[str, str]:
+    """Verbs by the form that they have with the other number."""
+    groups = [*(topic.verbs for topic in LEXICON.topics), LEXICON.any_verbs]
+    verbs = {verb: plural(verb) for group in groups for verb in group.all}
+    many = {"is": "are", "was": "were"} | {third: verb for verb, third in verbs.items()}
+    return {"are": "is", "were": "was"} | verbs | many
+
+
+_NUMBERS = _number_table()
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Someone did something to someone, both of them described."""
+
+    actor: str
+    verb: str
+    target: str
+    actor_is: str = ""
+    target_is: str = ""
+
+    def sentence(self) -> str:
+        """`the happy chef followed the old waiter .`"""
+        return f"{self._who()} {past(self.verb)} {self._whom()} ."
+
+    def passive(self) -> str:
+        """`the old waiter was followed by the happy chef .`"""
+        return f"{self._whom()} was {past(self.verb)} by {self._who()} ."
+
+    def _who(self) -> str:
+        return the(self.actor, adjective=self.actor_is)
+
+    def _whom(self) -> str:
+        return the(self.target, adjective=self.target_is)
+
+
+def scene(speaker: Speaker) -> Scene:
+    """A random scene between two people."""
+    actor = target = speaker.person()
+    while target == actor:
+        target = speaker.person()
+    verb = speaker.pick(LEXICON.any_verbs)
+    return Scene(actor, verb, target, speaker.of_person(), speaker.of_person())
+
+
+def restatement(speaker: Speaker, said: Scene) -> str:
+    """A claim that follows: other words, fewer words, or the passive."""
+    claim = _other_verb(speaker, said)
+    if speaker.chance(0.5):
+        claim = replace(claim, actor_is=LEXICON.synonyms.get(claim.actor_is, claim.actor_is))
+    return _shortened(speaker, claim)
+
+
+def other_claim(speaker: Speaker, said: Scene) -> str:
+    """A claim that does not follow: roles exchanged, or someone described as the opposite."""
+    if speaker.chance(0.75):
+        claim = replace(said, actor=said.target, target=said.actor)
+        if speaker.chance(0.5):
+            claim = replace(claim, actor_is=said.target_is, target_is=said.actor_is)
+        return _shortened(speaker, _other_verb(speaker, claim))
+    claim = replace(said, actor_is=LEXICON.opposites[said.actor_is])
+    return claim.passive() if speaker.chance(0.5) else claim.sentence()
+
+
+def _other_verb(speaker: Speaker, claim: Scene) -> Scene:
+    if speaker.chance(0.5):
+        return replace(claim, verb=LEXICON.verb_synonyms.get(claim.verb, claim.verb))
+    return claim
+
+
+def _shortened(speaker: Speaker, claim: Scene) -> str:
+    if speaker.chance(0.3):
+        claim = replace(claim, actor_is="")
+    if speaker.chance(0.3):
+        claim = replace(claim, target_is="")
+    return claim.passive() if speaker.chance(0.6) else claim.sentence()
+
+
+def topic(speaker: Speaker, _held_out: bool) -> Example:
+    """Which of six topics do these facts belong to?"""
+    return (fact(speaker),), LEXICON.topics.index(speaker.topic)
+
+
+def sentiment(speaker: Speaker, held_out: bool) -> Example:
+    """Is this opinion good or bad, denials and concessions included?"""
+    label = int(speaker.rng.integers(2))
+    kinds = [praise] * 12 + [negated_praise] * 5 + [mixed_praise] * 3
+    if held_out:
+        kinds += [rare_praise] * 2
+    return (speaker.one_of(*kinds)(speaker, bool(label)),), label
+
+
+def politeness(speaker: Speaker, held_out: bool) -> Example:
+    """Is this request polite or rude?"""
+    label = int(speaker.rng.integers(2))
+    return (request(speaker, polite=bool(label), unusual=held_out and speaker.chance(0.4)),), label
+
+
+def acceptability(speaker: Speaker, _held_out: bool) -> Example:
+    """Is this sentence well formed?"""
+    label = int(speaker.rng.integers(2))
+    sentence = fact(speaker)
+    return (sentence if label else spoiled(speaker, sentence),), label
+
+
+def entailment(speaker: Speaker, _held_out: bool) -> Example:
+    """Does the second sentence follow from the first?"""
+    label = int(speaker.rng.integers(2))
+    first = scene(speaker)
+    claim = (restatement if label else other_claim)(speaker, first)
+    return (first.sentence(), claim), label
+
+
+_TOPICS = tuple(topic.name for topic in LEXICON.topics)
+_TASKS = (
+    TinyTask("tiny-topic", "topic", "What is it about?", _TOPICS, topic),
+    TinyTask("tiny-sentiment", "sentiment", "Good or bad?", ("negative", "positive"), sentiment),
+    TinyTask("tiny-politeness", "hate", "Polite or rude?", ("rude", "polite"), politeness),
+    TinyTask("tiny-acceptability", "nlu", "Well formed?", ("wrong", "right"), acceptability),
+    TinyTask("tiny-entailment", "nlu", "Does it follow?", ("no", "yes"), entailment),
+)
+SUITE: dict[str, TinyTask] = {task.name: task for task in _TASKS}
+"""The tasks, easy ones first. A task is one function and one entry here."""
