@@ -5,7 +5,7 @@ memory, and then treated like a user's models: `memloc check` on the one, and al
 other one's layers in it, compared with the plain forward pass of a model whose weights were
 exchanged and which reads each text alone.
 
-    python -m benchmarks.families             all of them: families.json, and docs/models.md
+    python -m benchmarks.families             all of them: families.json, docs/guides/models.md
     python -m benchmarks.families bert opt    some of them, printed
 """
 
@@ -18,11 +18,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 RESULTS = Path(__file__).with_suffix(".json")
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+PAGE = Path(__file__).parents[1] / "docs" / "guides" / "models.md"
 BEGIN, END = "<!-- written by python -m benchmarks.families -->\n", "<!-- end -->\n"
 SECONDS, MEMORY = 60, 8 * 2**30
 """Of processor time and of address space, for each family."""
@@ -71,6 +73,7 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "layoutlmv3": {"coordinate_size": 4, "shape_size": 8},
     "lilt": {"hidden_size": 48, "num_attention_heads": 2},
     "mistral4": ALL_HEADS | {"head_dim": WIDTH // 2},
+    "mobilebert": {"classifier_activation": False},  # tanh of large numbers is 1
     "perceiver": {
         **{"num_latents": 4, "d_latents": 16, "num_self_attends_per_block": 2, "num_blocks": 1},
         **{"num_self_attention_heads": 2, "num_cross_attention_heads": 2},
@@ -110,17 +113,18 @@ def main(names: Sequence[str]) -> None:
         found.append(outcome)
     print(dict(Counter(outcome.outcome for outcome in found)))
     if not names:
-        RESULTS.write_text(json.dumps([asdict(o) for o in found], indent=1) + "\n", "utf-8")
+        record = {"transformers": version("transformers"), "families": [asdict(o) for o in found]}
+        RESULTS.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
         page = PAGE.read_text("utf-8")
         start, stop = page.index(BEGIN) + len(BEGIN), page.index(END)
-        PAGE.write_text(page[:start] + table(found) + page[stop:], "utf-8")
+        PAGE.write_text(page[:start] + table() + page[stop:], "utf-8")
 
 
 def outcomes(families: Sequence[str], seconds: int = SECONDS) -> Iterator[Outcome]:
     """Each in a process of its own, forked from this one, which has imported transformers."""
     import torch
 
-    import memloc.methods.sweep  # noqa: F401 - for the processes to have it
+    import memloc.methods.sweep
     import memloc.models.check  # noqa: F401
 
     torch.set_num_threads(1)
@@ -228,8 +232,8 @@ def tiny_values(kind: Any, vocabulary: int) -> dict[str, Any]:
     }
     if "vocab_size" in known:
         values[other_names.get("vocab_size", "vocab_size")] = vocabulary
-    for name in kind.sub_configs:
-        part = type(getattr(usual, name))
+    parts = {name: type(getattr(usual, name)) for name in kind.sub_configs if getattr(usual, name)}
+    for name, part in parts.items():
         values[name] = {"model_type": part.model_type, **tiny_values(part, vocabulary)}
     return values
 
@@ -257,31 +261,29 @@ def make_tokenizer() -> Any:
     )
 
 
-def table(found: Sequence[Outcome]) -> str:
-    """What became of the families, as Markdown."""
+def table() -> str:
+    """What became of the families when they were last tried, as Markdown."""
+    record = json.loads(RESULTS.read_text("utf-8"))
+    found = [Outcome(**row) for row in record["families"]]
     count = Counter(outcome.outcome for outcome in found)
-    tried = f"Of {len(found)} families that the installed transformers maps to a sequence"
     said = ", ".join(f"{n} {name}" for name, n in count.most_common())
-    lines = [f"{tried} classifier: {said}.", ""]
-    lines += ["| the head reads | families | which |", "|---|---|---|"]
-    for readout in dict.fromkeys(o.readout for o in found if o.readout):
-        lines += _row(readout, [o for o in found if o.readout == readout and o.padding])
-    lines += _row("in batches of one length", [o for o in found if not o.padding])
-    lines += ["", "| why not | families | which |", "|---|---|---|"]
-    reasons = [_reason(o) for o in found]
-    for reason in dict.fromkeys(r for r in reasons if r):
-        lines += _row(reason, [o for o, r in zip(found, reasons, strict=True) if r == reason])
-    return "\n".join(lines) + "\n"
-
-
-def _row(name: str, which: Sequence[Outcome]) -> list[str]:
-    return [f"| {name} | {len(which)} | {', '.join(o.family for o in which)} |"] if which else []
+    groups: dict[str, list[str]] = {}
+    for outcome in sorted(found, key=lambda o: (o.outcome, not o.padding, o.readout, o.family)):
+        readout = f"the head reads the {outcome.readout}".replace("the all", "all")
+        how = readout if outcome.padding else "only texts of one length share a batch"
+        why = how if outcome.outcome == "exact" else _reason(outcome)
+        groups.setdefault(f"{outcome.outcome}: {why}", []).append(outcome.family)
+    known = f"{len(found)} families that transformers {record['transformers']} maps to a sequence"
+    lines = [f"Of {known} classifier: {said}.", ""]
+    lines += [f"- **{why}** ({len(names)}): {', '.join(names)}" for why, names in groups.items()]
+    wrapped = (fill(line, 118, subsequent_indent=(line[:1] == "-" and "  ") or "") for line in lines)
+    return "\n".join(wrapped) + "\n"
 
 
 def _reason(outcome: Outcome) -> str:
     """Why a family does not work, without the name of its class."""
     reason = outcome.reason.split(" is not supported: ")[-1].split(", and memloc")[0]
-    return reason.rstrip(".").replace("|", "/")
+    return reason.rstrip(".")
 
 
 def _words(error: Exception) -> str:

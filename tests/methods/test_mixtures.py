@@ -11,7 +11,7 @@ from memloc.methods.mixtures import Mixtures
 from memloc.models.stack import Stack
 from memloc.training.predict import predict
 from run_support import make_classifier, make_data
-from support import PAPER_FAMILIES
+from support import PAPER_FAMILIES, SPECIAL
 
 DEPTH = 4
 
@@ -24,7 +24,7 @@ def really_swapped(final, reference, layers):
     return stack
 
 
-@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize("family", [*PAPER_FAMILIES, *SPECIAL])
 def test_mixtures_are_those_of_really_swapped_weights(family):
     final, reference = (make_classifier(family, seed, depth=DEPTH) for seed in (1, 2))
     examples, _ = make_data(n=12)

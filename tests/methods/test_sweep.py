@@ -20,7 +20,7 @@ from mixing_support import (
     plain_logits,
     randomised,
 )
-from support import FAMILIES
+from support import FAMILIES, SPECIAL
 
 TINY = 1
 """Bytes, so that only what one example needs is held."""
@@ -46,7 +46,7 @@ def assert_same(found, expected):
     assert torch.equal(found.argmax(-1), expected.argmax(-1))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=[*FAMILIES, *SPECIAL])
 def by_hand(request):
     """Two models of a family, texts, and the logits of every mixed model."""
     final, reference = make_pair(request.param)

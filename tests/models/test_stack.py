@@ -297,7 +297,7 @@ def pooled_by(model, pool):
 def test_a_head_that_reads_nothing_of_the_last_block_is_refused(tiny_model):
     model = load_model(str(tiny_model("bert")), ["no", "yes"]).model
     model.bert.pooler.register_forward_hook(lambda _m, _i, out: torch.zeros_like(out))
-    with pytest.raises(ModelError, match="does not depend on what the last block returns"):
+    with pytest.raises(ModelError, match="do not depend on what the last block returns"):
         Stack(model)
 
 

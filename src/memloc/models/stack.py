@@ -141,7 +141,7 @@ class Stack:
         if self.pads:
             return compute(batch)
         lengths = batch["attention_mask"].sum(1)
-        rows = [(lengths == length).nonzero().flatten() for length in lengths.unique()]
+        rows = [(lengths == n).nonzero().flatten() for n in sorted(set(lengths.tolist()))]
         parts = [{k: v[r, : int(lengths[r[0]])] for k, v in batch.items()} for r in rows]
         return torch.cat([compute(part) for part in parts])[torch.cat(rows).argsort()]
 
@@ -477,8 +477,8 @@ def _readout(model: PreTrainedModel, is_read: Tensor) -> Readout:
     positions = [row.nonzero().flatten().tolist() for row in is_read]
     if not any(positions):
         raise ModelError(
-            f"{type(model).__name__} is not supported: its head does not depend on what the last "
-            "block returns."
+            f"{type(model).__name__} is not supported: for a short text, its logits do not depend "
+            "on what the last block returns."
         )
     if positions == [[0], [0]]:
         return "first"
