@@ -25,7 +25,7 @@ check: $(DEV_READY)  ## Format, lint, types, documentation, tests: what CI runs.
 	$(MAKE) test
 
 docs: $(DEV_READY)  ## The documentation: docs/_build/html/index.html; warnings are errors.
-	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
+	$(BIN)/python -m sphinx --builder html --fresh-env --fail-on-warning --quiet docs docs/_build/html
 
 bench: $(DEV_READY)  ## Ratios against the plain ways, side by side; writes benchmarks/results.json.
 	$(BIN)/python -m benchmarks

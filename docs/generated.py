@@ -99,8 +99,7 @@ def _help_of(param: Any) -> str:
 
 def settings() -> str:
     """Every setting of the protocol by group, with the presets in which it differs."""
-    from memloc.explain import describe, readable
-    from memloc.protocol import PRESETS, preset
+    from memloc.protocol import PRESETS, describe, preset, readable
 
     paper, *others = map(preset, PRESETS)
     groups: dict[str, list[tuple[str, ...]]] = {}

@@ -15,6 +15,7 @@ from memloc.methods.base import method_names
 from memloc.methods.centroids import Centroids
 from memloc.methods.gradients import Gradients
 from memloc.methods.result import LayerScores, Result
+from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
 from memloc.progress import requested, telling
 from memloc.protocol import VerdictSettings
@@ -53,6 +54,38 @@ def computed(monkeypatch):
 
     monkeypatch.setattr(module, "_made", watched)
     return seen
+
+
+def test_a_run_keeps_its_device_unless_another_is_given(memorised_run):
+    seen = []
+
+    class Looking(Swapping):
+        def run(self, run):
+            seen.append(run.device)
+            return super().run(run)
+
+    looking = {"swapping": Looking}
+    with pytest.MonkeyPatch.context() as patch:
+        from memloc import protocol
+        from memloc.methods import base
+
+        patch.setattr(base, "_ours", lambda: looking)
+        for kept in (base.methods, protocol.preset, protocol._with_methods):
+            kept.cache_clear()
+        localise(memorised_run, ["swapping"])
+        shutil.rmtree(memorised_run.folder / paths.RESULTS)
+        localise(replace(memorised_run, device="auto"), ["swapping"], device="cpu")
+        shutil.rmtree(memorised_run.folder / paths.RESULTS)
+        localise(memorised_run.folder, ["swapping"])
+    for kept in (base.methods, protocol.preset, protocol._with_methods):
+        kept.cache_clear()
+    assert seen == ["cpu", "cpu", "auto"]
+
+
+def test_batches_of_shares_go_once_the_result_is_there(memorised_run):
+    localise(memorised_run, ["shares"])
+    assert stored(memorised_run, Shares()) is not None
+    assert not memorised_run.work("shares").exists()
 
 
 def test_all_localisers_score_every_layer_of_a_run(localised):

@@ -9,26 +9,32 @@ import torch
 from scipy.special import softmax
 
 from memloc.errors import StoreError
-from memloc.methods import generalisation as module
+from memloc.methods import halves
 from memloc.methods.base import Sizes
-from memloc.methods.generalisation import (
-    Generalisation,
-    Half,
-    examples_table,
-    generalised,
-    half_of,
-    probability_of,
-    summary,
-    train_half,
-    validation_score,
-)
+from memloc.methods.generalisation import Generalisation, generalised, summary, validation_score
+from memloc.methods.halves import Half, examples_table, half_of, pool_of
 from memloc.run import Run, at_the_end
 
 METHOD = Generalisation(models=3, epochs=1, learning_rate=1e-2)
 
 
 def make_half(trained, probability):
-    return Half(np.array(trained, bool), np.array(probability), np.array(probability) > 0.5)
+    """Of label 1 of two."""
+    chances = np.array(probability)
+    logits = np.log(np.stack([1 - chances, chances], axis=1))
+    return Half(np.array(trained, bool), logits.astype(np.float32))
+
+
+ONES = np.ones(4, dtype=np.int64)
+
+
+def toy_table(is_noisy=(False, True, True, False)):
+    found = examples_table(HALVES, ONES)
+    return found.assign(is_noisy=np.array(is_noisy))
+
+
+def train_half(run, settings, model):
+    return halves.train_half(pool_of(run, settings.training(run), settings.share), model)
 
 
 HALVES = [
@@ -39,17 +45,17 @@ HALVES = [
 
 
 def test_a_toy_table_by_hand():
-    found = examples_table(HALVES, np.array([False, True, True, False]))
-    np.testing.assert_allclose(found["trained"], [0.8, 0.7, 0.8, np.nan])
-    np.testing.assert_allclose(found["held_out"], [0.4, 0.2, 0.3, 0.4])
-    np.testing.assert_allclose(found["counterfactual"], [0.4, 0.5, 0.5, np.nan])
+    found = toy_table()
+    np.testing.assert_allclose(found["trained"], [0.8, 0.7, 0.8, np.nan], rtol=1e-6)
+    np.testing.assert_allclose(found["held_out"], [0.4, 0.2, 0.3, 0.4], rtol=1e-6)
+    np.testing.assert_allclose(found["counterfactual"], [0.4, 0.5, 0.5, np.nan], rtol=1e-6)
     assert found["n_trained"].tolist() == [2, 2, 2, 0]
     assert found["n_held_out"].tolist() == [1, 1, 1, 3]
 
 
 @pytest.mark.parametrize(("classes", "score", "clean"), [(2, 0, 0), (3, 0.5, 1), (4, 0.75, 1)])
 def test_the_score_is_the_share_above_one_over_classes(classes, score, clean):
-    examples = examples_table(HALVES, np.array([False, True, True, False]))
+    examples = toy_table()
     row = summary(examples, np.array([0, 1, 1, 1]), classes, 3, 0.25).iloc[0]
     assert row["score"] == score
     assert row["clean_score"] == clean
@@ -61,9 +67,9 @@ def test_a_majority_predictor_scores_the_majority_and_nothing_above_it():
     """Nine of ten have label 0, and so has every prediction: the score of 0.9 says nothing."""
     assigned = np.array([0] * 9 + [1])
     trained = np.arange(10) < 5
-    sure = (assigned == 0).astype(float)
-    halves = [Half(part, sure, sure > 0.5) for part in (trained, ~trained)]
-    examples = examples_table(halves, np.arange(10) == 3)
+    says_zero = np.tile(np.array([50, -50], np.float32), (10, 1))
+    found = examples_table([Half(part, says_zero) for part in (trained, ~trained)], assigned)
+    examples = found.assign(is_noisy=np.arange(10) == 3)
     row = summary(examples, assigned, 2, 2, 0.0).iloc[0]
     assert (row["score"], row["majority"]) == (0.9, 0.9)
     assert row["normalised"] == pytest.approx(0)
@@ -113,7 +119,9 @@ def test_the_probability_is_that_of_the_softmax():
     logits = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32) * 50
     labels = np.array([0, 1, 2, 0, 1, 2])
     expected = softmax(logits.astype(float), axis=1)[np.arange(6), labels]
-    np.testing.assert_allclose(probability_of(logits, labels), expected)
+    half = Half(np.zeros(6, bool), logits)
+    np.testing.assert_allclose(half.chances[np.arange(6), labels], expected)
+    assert half.right(labels).tolist() == (logits.argmax(1) == labels).tolist()
 
 
 def test_held_out_labels_have_no_influence(run):
@@ -122,8 +130,7 @@ def test_held_out_labels_have_no_influence(run):
     out = ~first.trained
     run.noisy.assigned[out] = (run.noisy.assigned[out] + 1) % 3
     second = train_half(run, METHOD, 1)
-    np.testing.assert_array_equal(first.probability[first.trained], second.probability[~out])
-    assert not np.allclose(first.probability[out], second.probability[out])
+    np.testing.assert_array_equal(first.logits, second.logits)
 
 
 def test_models_learn_what_they_are_trained_on(run):
@@ -143,13 +150,13 @@ def test_halves_are_fine_tuned_like_the_run(run):
 @pytest.fixture
 def counted(monkeypatch):
     """Which models are trained."""
-    made, real = [], module.train_half
+    made, real = [], halves.train_half
 
-    def watched(run, settings, model, advance):
+    def watched(pool, model, advance):
         made.append(model)
-        return real(run, settings, model, advance)
+        return real(pool, model, advance)
 
-    monkeypatch.setattr(module, "train_half", watched)
+    monkeypatch.setattr(halves, "train_half", watched)
     return made
 
 
@@ -212,7 +219,7 @@ def test_results_are_the_same_when_computed_again(trained, tmp_path):
     for name in ("one", "two"):
         folder = shutil.copytree(trained(), tmp_path / name)
         found.append(train_half(Run.open(folder, "cpu"), METHOD, 2))
-    np.testing.assert_array_equal(found[0].probability, found[1].probability)
+    np.testing.assert_array_equal(found[0].logits, found[1].logits)
 
 
 def test_every_model_costs_its_epochs_and_a_look_at_all_examples():

@@ -9,7 +9,7 @@ import pytest
 
 import memloc
 from memloc import paths
-from memloc.errors import StoreError
+from memloc.errors import MemlocWarning, StoreError
 from memloc.methods.gradients import norms_from
 from memloc.methods.result import Result
 from memloc.protocol import preset
@@ -198,6 +198,19 @@ def test_settings_are_those_of_the_study_or_of_the_first_run(tmp_path, folder, r
     assert memloc.load_results(tmp_path).protocol.agreement.significance == 0.01
 
 
+def test_presets_are_not_mixed_in_silence(tmp_path):
+    for preset_name in ("demo", "paper"):
+        folder = tmp_path / preset_name
+        Study(control=0, methods=(), analyses=()).write_run(folder, "tiny-topic", "tiny-opt", 1)
+        record = read_json(folder / "run.json")
+        record["settings"]["preset"] = preset_name
+        write_json(folder / "run.json", record)
+    with pytest.warns(MemlocWarning, match="made with the presets demo and paper"):
+        found = memloc.load_results(tmp_path)
+    with pytest.warns(MemlocWarning):
+        assert found.protocol == preset("demo")
+
+
 def test_how_much_must_be_memorised_is_asked_of_the_study(tmp_path):
     study = Study(control=0, methods=(), analyses=(), memorised=False)
     study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
@@ -377,5 +390,5 @@ def test_a_training_without_a_column_is_refused(tmp_path):
     home = Study(seeds=(1,), control=0).write(tmp_path) / "tiny-topic/tiny-opt/seed-1"
     table, _ = read_table(home / paths.TRAINING)
     write_table(home / paths.TRAINING, table.drop(columns="loss"), {})
-    with pytest.raises(StoreError, match=r"training .* has no column loss"):
+    with pytest.raises(StoreError, match=r"training.parquet does not hold .*loss"):
         memloc.load_results(tmp_path)

@@ -1,5 +1,6 @@
 """Methods on a run: checks first, then each method or its stored result, then its files."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,13 +36,14 @@ def localise(
     *,
     settings: Mapping[str, Any] | None = None,
     force: bool = False,
-    device: str = "auto",
+    device: str | None = None,
 ) -> Found:
     """Say how much every layer of a run matters, by all localisers that can run or by those named.
 
     Results are kept in the run's folder and used again where they were made of the same.
     `settings` are those of methods that differ from the run's preset, such as
-    `{"gradients.norm": "L2"}`; `force` continues where labels were not memorised.
+    `{"gradients.norm": "L2"}`; `force` continues where labels were not memorised. The device is
+    the run's unless another one is given.
     """
     return _look(_opened(run, device), "localiser", methods, settings or {}, force)
 
@@ -52,7 +54,7 @@ def analyse(
     *,
     settings: Mapping[str, Any] | None = None,
     force: bool = False,
-    device: str = "auto",
+    device: str | None = None,
 ) -> Found:
     """Say how noisy examples drift from class to class and how well the model generalises.
 
@@ -61,8 +63,9 @@ def analyse(
     return _look(_opened(run, device), "analysis", methods, settings or {}, force)
 
 
-def _opened(run: Run | str | Path, device: str) -> Run:
-    return replace(run, device=device) if isinstance(run, Run) else Run.open(run, device)
+def _opened(run: Run | str | Path, device: str | None) -> Run:
+    opened = run if isinstance(run, Run) else Run.open(run)
+    return opened if device is None else replace(opened, device=device)
 
 
 def _look(
@@ -188,4 +191,6 @@ def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
     }
     found = replace(found, about={**found.about, **facts})
     found.write(paths.result(run.folder, method.name))
+    if method.scratch:
+        shutil.rmtree(run.work(method.name), ignore_errors=True)
     return found

@@ -52,6 +52,8 @@ class Method(Settings, ABC):
     """Counted up when the same settings give other results: stored ones are then made again."""
     asked: ClassVar[bool] = False
     """Whether it runs only where it is named, because it takes long."""
+    scratch: ClassVar[bool] = False
+    """Whether its half-done work is large and of no use once the result is there."""
     uses: ClassVar[tuple[str, ...]] = ()
     """Weights that it takes as well where they are there."""
 

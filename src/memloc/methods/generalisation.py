@@ -1,50 +1,30 @@
 """Generalisation: how well is an example predicted by models that were not trained on it?
 
-Some models are trained on random halves of the training examples, with their assigned labels. What
-a model says of the examples that it was not trained on is generalisation; the difference to models
-that were is counterfactual memorisation. Each model is a piece of work of its own: it is kept in a
-file when it is done, and made again only for other settings.
+Some models are trained on random halves of the training examples, with their assigned labels; see
+`halves`, which they are shared by with `memloc find`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memloc.errors import counted
-from memloc.identity import hashed
 from memloc.methods.base import Method, Sizes
 from memloc.methods.drift import LEVEL, RESAMPLES
+from memloc.methods.halves import Half, examples_table, half_models, pool_of
 from memloc.methods.result import Result
-from memloc.progress import Advance, track
-from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
-from memloc.records import BoolArray, FloatArray, IntArray, as_stored, read_table, write_table
+from memloc.protocol import FineTuneSettings
+from memloc.records import IntArray
 from memloc.run import at_the_end
-from memloc.seeds import generator, number
+from memloc.seeds import generator
 from memloc.settings import paper, published
 from memloc.stats.intervals import Interval, bootstrap
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memloc.data.encode import Encoded
-    from memloc.models.stack import Stack
     from memloc.run import Run
-
-
-@dataclass(frozen=True)
-class Half:
-    """What one model says of every training example's assigned label."""
-
-    trained: BoolArray
-    """(examples,): whether it was trained on it."""
-    probability: FloatArray
-    """(examples,): of the assigned label."""
-    right: BoolArray
-    """(examples,): whether that is what it predicts."""
 
 
 class Generalisation(Method):
@@ -53,6 +33,7 @@ class Generalisation(Method):
     name = "generalisation"
     kind = "analysis"
     needs = ("final", "pretrained")
+    version = 2
 
     models: int = paper(30, "§5, footnote 8", ge=2)
     """How many models are trained on halves."""
@@ -65,15 +46,14 @@ class Generalisation(Method):
 
     def run(self, run: "Run") -> Result:
         """The score, and for every example what models with and without it say."""
-        models = range(1, self.models + 1)
-        kept = {model: _read(run, self, model) for model in models}
-        made = _train(run, self, [model for model in models if kept[model] is None])
-        found = [kept[model] or made[model] for model in models]
-        examples = examples_table(found, run.noisy.is_noisy)
+        labels = run.noisy.assigned
+        found = half_models(pool_of(run, self.training(run), self.share), self.models)
+        examples = examples_table(found, labels)
+        examples.insert(1, "is_noisy", run.noisy.is_noisy)
         tables = {
             "summary": self._summary(run, examples),
             "examples": examples,
-            "models": _models_table(found),
+            "models": _models_table(found, labels),
         }
         about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(examples)}
         return Result(self.name, tables, about)
@@ -91,35 +71,6 @@ class Generalisation(Method):
         """Every model learns its half and looks at all examples."""
         learnt = self.epochs * self.share * sizes.examples * sizes.update
         return self.models * (learnt + sizes.examples * sizes.predict)
-
-
-def half_of(n: int, share: float, seed: int, model: int) -> IntArray:
-    """Rows of the `n` examples that a model (from 1) is trained on."""
-    order = generator(seed, "generalisation", "half", model).permutation(n)
-    return np.sort(order[: min(n - 1, max(1, round(share * n)))])
-
-
-def examples_table(halves: Sequence[Half], is_noisy: BoolArray) -> "pd.DataFrame":
-    """One row per example: mean probability of its assigned label with and without training on it.
-
-    NaN where no model is of that kind.
-    """
-    import pandas as pd
-
-    trained = np.stack([half.trained for half in halves])
-    probability = np.stack([half.probability for half in halves])
-    with_it, without = _mean_where(probability, trained), _mean_where(probability, ~trained)
-    return pd.DataFrame(
-        {
-            "example": np.arange(len(is_noisy)),
-            "is_noisy": is_noisy,
-            "trained": with_it,
-            "held_out": without,
-            "counterfactual": with_it - without,
-            "n_trained": trained.sum(0),
-            "n_held_out": (~trained).sum(0),
-        }
-    )
 
 
 def summary(
@@ -171,138 +122,14 @@ def validation_score(run: "Run") -> float:
     return (accuracy - chance) / (1 - chance)
 
 
-def train_half(
-    run: "Run", settings: Generalisation, model: int, advance: Advance = lambda _steps: None
-) -> Half:
-    """Train one model (from 1) on its half, keep what it says and return it."""
-    from memloc.models.device import pick_device
-    from memloc.training.predict import predict
-
-    assigned = run.noisy.assigned
-    seed = number(run.seed, "generalisation", model)
-    rows = half_of(len(assigned), settings.share, run.seed, model)
-    start = run.load_pretrained(seed)
-    start.model.to(pick_device(run.device))
-    encoded = run.encode(start)
-    fit = settings.training(run), seed, advance
-    _fit(start.stack, encoded, rows, assigned[rows], fit)
-    logits = predict(start.stack, encoded)
-    half = Half(
-        np.isin(np.arange(len(assigned)), rows),
-        probability_of(logits, assigned),
-        logits.argmax(1) == assigned,
-    )
-    _write(run, settings, model, half)
-    return half
-
-
-def probability_of(logits: NDArray[np.floating], labels: IntArray) -> FloatArray:
-    """The probability of each row's label."""
-    scores = logits.astype(np.float64)
-    powers = np.exp(scores - scores.max(1, keepdims=True))
-    return np.asarray(powers[np.arange(len(labels)), labels] / powers.sum(1))
-
-
-def _train(run: "Run", settings: Generalisation, models: Sequence[int]) -> dict[int, Half]:
-    if not models:
-        return {}
-    training = settings.training(run)
-    size = len(half_of(len(run.noisy.assigned), settings.share, run.seed, 1))
-    updates = training.epochs * -(-size // training.batch_size)
-    with track(f"{run.name} · generalisation", len(models) * updates) as advance:
-        return {model: train_half(run, settings, model, advance) for model in models}
-
-
-def _fit(
-    stack: "Stack",
-    encoded: "Encoded",
-    rows: IntArray,
-    labels: IntArray,
-    how: tuple[FineTuneSettings, int, Advance],
-) -> None:
-    import torch
-
-    from memloc.training.gathering import merged
-    from memloc.training.loop import (
-        Objective,
-        counted_groups,
-        learning,
-        learning_groups,
-        logits_of,
-        train_epoch,
-    )
-
-    settings, seed, advance = how
-    groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
-    logits = logits_of(stack, encoded)
-    counted = counted_groups(stack, groups, settings)
-    with learning(stack.model, [*groups, *counted]) as tensors:
-        objective = Objective(
-            name="generalisation",
-            logits=lambda batch: logits(rows[batch]),
-            labels=torch.from_numpy(labels).to(stack.device),
-            lengths=encoded.lengths[rows],
-            tensors=merged(tensors[: len(groups)]),
-            counted=merged(tensors[len(groups) :]),
-            parameters=merged(groups),
-            settings=settings,
-        )
-        for epoch in range(1, settings.epochs + 1):
-            train_epoch([objective], seed, epoch, advance)
-
-
-def _path(run: "Run", model: int) -> Path:
-    return run.work("generalisation") / f"model-{model}.parquet"
-
-
-_NOT_DECIDING = {name.split(".")[-1] for name in (*NOT_DECIDING, *MEMORISED_ONLY)}
-
-
-def _identity(run: "Run", settings: Generalisation, model: int) -> str:
-    """A hash of what decides a model's answers: not how many models there are."""
-    facts = {
-        "model": model,
-        "share": settings.share,
-        "finetune": settings.training(run).model_dump(mode="json", exclude=_NOT_DECIDING),
-        "run": run.identity(["pretrained"]),
-    }
-    return hashed(facts)
-
-
-def _write(run: "Run", settings: Generalisation, model: int, half: Half) -> None:
-    import pandas as pd
-
-    columns = {"trained": half.trained, "probability": half.probability, "right": half.right}
-    identity = _identity(run, settings, model)
-    write_table(_path(run, model), pd.DataFrame(columns), {"identity": identity})
-
-
-def _read(run: "Run", settings: Generalisation, model: int) -> Half | None:
-    """What was kept of a model that is done, if it is of these settings."""
-    path = _path(run, model)
-    if not path.is_file():
-        return None
-    table, note = read_table(path)
-    if note.get("identity") != _identity(run, settings, model):
-        return None
-    columns = (("trained", bool), ("probability", np.float64), ("right", bool))
-    with as_stored(path):
-        return Half(*(table[name].to_numpy(kind, copy=True) for name, kind in columns))
-
-
-def _mean_where(values: FloatArray, chosen: BoolArray) -> FloatArray:
-    count = chosen.sum(0)
-    return np.asarray((values * chosen).sum(0) / np.where(count > 0, count, np.nan))
-
-
-def _models_table(halves: Sequence[Half]) -> "pd.DataFrame":
+def _models_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
     import pandas as pd
 
     rows = [
         {
             "model": model,
-            "trained_accuracy": half.right[half.trained].mean(),
-            "held_out_accuracy": half.right[~half.trained].mean(),
+            "trained_accuracy": half.right(labels)[half.trained].mean(),
+            "held_out_accuracy": half.right(labels)[~half.trained].mean(),
         }
         for model, half in enumerate(halves, start=1)
     ]

@@ -46,6 +46,7 @@ class Shares(Method):
     name = "shares"
     needs = ("final", "reference")
     asked = True
+    scratch = True
 
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured; default: as many as are noisy."""

@@ -1,6 +1,7 @@
 """The results of a study as pandas tables: what figures, tables and the report are made of."""
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memloc import paths
-from memloc.errors import StoreError
+from memloc.errors import MemlocWarning, StoreError
 from memloc.methods.base import by_reference
 from memloc.methods.result import check_origin, read_about
 from memloc.protocol import Protocol, preset
@@ -241,7 +242,15 @@ def _read(runs: Sequence[Run], folder: Path) -> list[_Read]:
 def _protocol(folder: Path, records: Sequence[RunRecord]) -> Protocol:
     if (folder / paths.STUDY).is_file():
         return read_study(folder).study.protocol
-    return preset(records[0].settings.preset if records else "paper")
+    used = list(dict.fromkeys(record.settings.preset for record in records)) or ["paper"]
+    if len(used) > 1:
+        warnings.warn(
+            f"The runs in {folder} were made with the presets {' and '.join(used)}, and no study's "
+            f"file says how to compare them: {used[0]} does. `memloc report` one folder for each.",
+            MemlocWarning,
+            stacklevel=2,
+        )
+    return preset(used[0])
 
 
 def _collected(runs: Sequence[_Read], reference_at_least: float = 0.0) -> dict[str, list[Any]]:

@@ -1,0 +1,256 @@
+"""Models trained on random halves of labelled texts: what does each say of every example?
+
+What a model says of examples that it was not trained on is generalisation; the difference to models
+that were is counterfactual memorisation. Each model is a piece of work of its own: it is kept in a
+file when it is done, and made again only where its data, weights or settings are others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memloc.identity import hash_examples, hashed
+from memloc.progress import Advance, track
+from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
+from memloc.records import (
+    BoolArray,
+    Examples,
+    FloatArray,
+    IntArray,
+    as_stored,
+    read_table,
+    write_table,
+)
+from memloc.seeds import generator, number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from memloc.data.encode import Encoded
+    from memloc.models.load import Classifier
+    from memloc.run import Run
+
+
+@dataclass(frozen=True)
+class Half:
+    """What one model says of every example."""
+
+    trained: BoolArray
+    """(examples,): whether it was trained on it."""
+    logits: NDArray[np.float32]
+    """(examples, classes)."""
+
+    @property
+    def chances(self) -> FloatArray:
+        """(examples, classes): the probability of each label."""
+        scores = self.logits.astype(np.float64)
+        powers = np.exp(scores - scores.max(1, keepdims=True))
+        return np.asarray(powers / powers.sum(1, keepdims=True))
+
+    def right(self, labels: IntArray) -> BoolArray:
+        """(examples,): whether these labels are what it predicts."""
+        return np.asarray(self.logits.argmax(1) == labels)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Labelled texts, the weights that every model starts from, and how it learns its half."""
+
+    name: str
+    examples: Examples
+    """With the labels that are learnt."""
+    n_classes: int
+    load: "Callable[[int], Classifier]"
+    """The pre-trained weights with a new head from a seed."""
+    weights_hash: str
+    training: FineTuneSettings
+    max_tokens: int
+    share: float
+    seed: int
+    folder: Path
+    """Where finished models are kept."""
+    device: str = "auto"
+
+    @cached_property
+    def groups(self) -> IntArray:
+        """The number of each example's text, from 0: copies of a text have the same."""
+        first: dict[tuple[str, ...], int] = {}
+        return np.array([first.setdefault(p, len(first)) for p in self.examples.parts], np.int64)
+
+    def rows(self, model: int) -> IntArray:
+        """The examples that a model (from 1) is trained on; copies of a text go together."""
+        n_texts = int(self.groups.max()) + 1
+        return np.flatnonzero(np.isin(self.groups, half_of(n_texts, self.share, self.seed, model)))
+
+    def updates(self, model: int) -> int:
+        """How many updates a model needs."""
+        return self.training.epochs * -(-len(self.rows(model)) // self.training.batch_size)
+
+    def identity(self, model: int) -> str:
+        """A hash of what decides a model's answers: not how many models there are."""
+        facts = {
+            "model": model,
+            "share": self.share,
+            "finetune": self.training.model_dump(mode="json", exclude=_NOT_DECIDING),
+            "examples": hash_examples(self.examples),
+            "start": [self.weights_hash, self.n_classes, self.seed, self.max_tokens],
+        }
+        return hashed(facts)
+
+    def path(self, model: int) -> Path:
+        """The file of a model's answers."""
+        return self.folder / f"model-{model}.parquet"
+
+
+_NOT_DECIDING = {name.split(".")[-1] for name in (*NOT_DECIDING, *MEMORISED_ONLY)}
+
+
+def pool_of(run: "Run", training: FineTuneSettings, share: float) -> Pool:
+    """The training texts of a run with their assigned labels."""
+    adopted = run.record.adopted.get("pretrained")
+    return Pool(
+        name=run.name,
+        examples=Examples(run.task.train.parts, run.noisy.assigned),
+        n_classes=run.task.n_classes,
+        load=run.load_pretrained,
+        weights_hash=adopted.hash if adopted else run.record.weights_hash,
+        training=training,
+        max_tokens=run.settings.text.max_tokens,
+        share=share,
+        seed=run.seed,
+        folder=run.work("generalisation"),
+        device=run.device,
+    )
+
+
+def half_of(n: int, share: float, seed: int, model: int) -> IntArray:
+    """Which of `n` texts a model (from 1) is trained on."""
+    order = generator(seed, "generalisation", "half", model).permutation(n)
+    return np.sort(order[: min(n - 1, max(1, round(share * n)))])
+
+
+def half_models(pool: Pool, models: int) -> list[Half]:
+    """What so many models say: those that are kept are read, the others are trained."""
+    numbers = range(1, models + 1)
+    kept = {model: _read(pool, model) for model in numbers}
+    missing = [model for model in numbers if kept[model] is None]
+    made: dict[int, Half] = {}
+    if missing:
+        total = sum(pool.updates(model) for model in missing)
+        with track(f"{pool.name} · models on halves", total) as advance:
+            made = {model: train_half(pool, model, advance) for model in missing}
+    return [kept[model] or made[model] for model in numbers]
+
+
+def train_half(pool: Pool, model: int, advance: Advance = lambda _steps: None) -> Half:
+    """Train one model (from 1) on its half, keep what it says and return it."""
+    from memloc.models.device import pick_device
+    from memloc.training.predict import encode_for, predict
+
+    seed = number(pool.seed, "generalisation", model)
+    start = pool.load(seed)
+    start.model.to(pick_device(pool.device))
+    encoded = encode_for(start, pool.examples, pool.max_tokens)
+    rows = pool.rows(model)
+    fit(start, encoded, rows, pool.examples.labels[rows], (pool.training, seed), advance)
+    chosen = np.isin(np.arange(len(pool.examples)), rows)
+    half = Half(chosen, predict(start.stack, encoded))
+    _write(pool, model, half)
+    return half
+
+
+def fit(
+    trained: "Classifier",
+    encoded: "Encoded",
+    rows: IntArray,
+    labels: IntArray,
+    how: tuple[FineTuneSettings, int],
+    advance: Advance = lambda _steps: None,
+) -> None:
+    """Fine-tune all layers on the texts at `rows` with these labels; settings and seed say how."""
+    import torch
+
+    from memloc.training.gathering import merged
+    from memloc.training.loop import (
+        Objective,
+        counted_groups,
+        learning,
+        learning_groups,
+        logits_of,
+        train_epoch,
+    )
+
+    settings, seed = how
+    stack = trained.stack
+    groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
+    logits = logits_of(stack, encoded)
+    counted = counted_groups(stack, groups, settings)
+    with learning(stack.model, [*groups, *counted]) as tensors:
+        objective = Objective(
+            name="generalisation",
+            logits=lambda batch: logits(rows[batch]),
+            labels=torch.from_numpy(labels).to(stack.device),
+            lengths=encoded.lengths[rows],
+            tensors=merged(tensors[: len(groups)]),
+            counted=merged(tensors[len(groups) :]),
+            parameters=merged(groups),
+            settings=settings,
+        )
+        for epoch in range(1, settings.epochs + 1):
+            train_epoch([objective], seed, epoch, advance)
+
+
+def _write(pool: Pool, model: int, half: Half) -> None:
+    import pandas as pd
+
+    columns = {f"logit_{i}": half.logits[:, i] for i in range(pool.n_classes)}
+    table = pd.DataFrame({"trained": half.trained, **columns})
+    write_table(pool.path(model), table, {"identity": pool.identity(model)})
+
+
+def _read(pool: Pool, model: int) -> Half | None:
+    """What was kept of a model that is done, if it is made of the same."""
+    path = pool.path(model)
+    if not path.is_file():
+        return None
+    table, note = read_table(path)
+    if note.get("identity") != pool.identity(model):
+        return None
+    columns = [f"logit_{i}" for i in range(pool.n_classes)]
+    with as_stored(path):
+        logits = table[columns].to_numpy(np.float32, copy=True)
+        return Half(table["trained"].to_numpy(bool, copy=True), logits)
+
+
+def examples_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
+    """One row per example: mean probability of its label with and without training on it.
+
+    NaN where no model is of that kind.
+    """
+    import pandas as pd
+
+    every = np.arange(len(labels))
+    trained = np.stack([half.trained for half in halves])
+    probability = np.stack([half.chances[every, labels] for half in halves])
+    with_it, without = mean_where(probability, trained), mean_where(probability, ~trained)
+    return pd.DataFrame(
+        {
+            "example": every,
+            "trained": with_it,
+            "held_out": without,
+            "counterfactual": with_it - without,
+            "n_trained": trained.sum(0),
+            "n_held_out": (~trained).sum(0),
+        }
+    )
+
+
+def mean_where(values: FloatArray, chosen: BoolArray) -> FloatArray:
+    """Means over the models that are chosen for an example; NaN where there are none."""
+    count = chosen.sum(0)
+    return np.asarray((values * chosen).sum(0) / np.where(count > 0, count, np.nan))
