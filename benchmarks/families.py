@@ -32,6 +32,8 @@ EXACT = 3e-5
 """Largest difference of logits, relative to the largest logit."""
 TEXTS = ("red", "the old man was sad", "we like the sea", "a blue sky and a very small green tree")
 
+INDENT = "  "
+
 WIDTH, DEPTH, HEADS, TOKENS = 32, 2, 4, 64
 SIZES: dict[int, tuple[str, ...]] = {
     WIDTH: (
@@ -83,7 +85,8 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
         "attn_layers": ["local", "lsh"],
     },
     "xmod": {"default_language": "en_XX"},
-    **dict.fromkeys(("zamba", "zamba2"), {"layers_block_type": ["hybrid", "hybrid"]}),
+    "zamba": {"layers_block_type": ["hybrid", "hybrid"]},
+    "zamba2": {"layers_block_type": ["hybrid", "hybrid"]},
 }
 """What these families need besides."""
 
@@ -276,7 +279,7 @@ def table() -> str:
     known = f"{len(found)} families that transformers {record['transformers']} maps to a sequence"
     lines = [f"Of {known} classifier: {said}.", ""]
     lines += [f"- **{why}** ({len(names)}): {', '.join(names)}" for why, names in groups.items()]
-    wrapped = (fill(line, 118, subsequent_indent=(line[:1] == "-" and "  ") or "") for line in lines)
+    wrapped = [fill(line, 118, subsequent_indent=INDENT * line.startswith("-")) for line in lines]
     return "\n".join(wrapped) + "\n"
 
 

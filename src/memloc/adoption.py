@@ -8,9 +8,10 @@ import numpy as np
 
 from memloc.data.own import Columns, read_rows
 from memloc.errors import DataError, SettingsError
-from memloc.identity import hash_checkpoint, hash_loaded, hash_weights
+from memloc.identity import hash_checkpoint, hash_loaded
 from memloc.lock import RUN, Lock
-from memloc.progress import request
+from memloc.models.known import adapter_base, is_adapter
+from memloc.progress import request, tell
 from memloc.protocol import Protocol, protocol_of_run
 from memloc.records import Examples, IntArray, NoisyLabels, Task
 from memloc.run import Accuracies, Checkpoint, Run, RunRecord, TaskRecord, begin
@@ -50,12 +51,16 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     needed by some methods only: `reference` (fine-tuned on the original labels), `pretrained`,
     `memorised` (at near-ceiling accuracy), `frozen` (only the head trained). `train_missing` makes
     reference and frozen weights from `pretrained`, by the settings of `preset` with `settings`.
+    A checkpoint may be an adapter (PEFT); `pretrained` is its base model then, by default the one
+    that it names.
 
     Checkpoints stay where they are and are known by their contents; the data are copied.
     `announce` is told before training: the recipe, the model, and the epochs of each training.
     """
     given = {"final": final, "reference": reference, "memorised": memorised, "frozen": frozen}
     places = {name: Path(place) for name, place in given.items() if place is not None}
+    if pretrained is None and is_adapter(places["final"]):
+        pretrained = adapter_base(places["final"])
     if train_missing and pretrained is None:
         raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
     protocol = protocol_of_run(preset, settings or {})
@@ -115,8 +120,7 @@ def _read(
 
 def _facts(final: "Classifier", model: str | Path) -> dict[str, Any]:
     facts = {"made_by": "adopt", "model": str(model), "depth": final.stack.depth}
-    hashed = hash_weights(final.model.named_parameters())
-    return {**facts, "width": final.stack.width, "weights_hash": hashed}
+    return {**facts, "width": final.stack.width, "weights_hash": final.weights_hash}
 
 
 def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[str, Classifier]":
@@ -124,11 +128,12 @@ def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[st
     from memloc.models.check import check_pair, require_agreement
     from memloc.models.load import LoadOptions, load_checkpoint, load_model
 
-    loaded = {"final": load_checkpoint(places["final"])}
+    options = LoadOptions(base=None if pretrained is None else str(pretrained))
+    loaded = {"final": load_checkpoint(places["final"], options)}
     require_agreement(loaded["final"])
     for name, place in places.items():
         if name != "final":
-            loaded[name] = load_checkpoint(place)
+            loaded[name] = load_checkpoint(place, options)
     if pretrained is not None:
         depth = loaded["final"].stack.depth
         loaded["pretrained"] = load_model(
@@ -137,6 +142,9 @@ def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[st
     for name, other in loaded.items():
         if name != "final":
             check_pair(loaded["final"], other, name)
+        if other.unchanged_layers and name != "frozen":
+            layers = ", ".join(map(str, other.unchanged_layers))
+            tell(f"The adapter of the {name} weights does nothing in layers {layers}.")
     return loaded
 
 
@@ -147,7 +155,7 @@ def _checkpoints(
         name: Checkpoint(
             path=str(place.resolve()),
             files=hash_checkpoint(place),
-            hash=hash_weights(loaded[name].model.named_parameters()),
+            hash=loaded[name].weights_hash,
         )
         for name, place in places.items()
     }

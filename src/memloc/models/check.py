@@ -3,12 +3,14 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from memloc.errors import ModelError
-from memloc.models.load import Classifier, LoadOptions, load_model
+from memloc.models.known import is_adapter
+from memloc.models.load import Classifier, LoadOptions, load_checkpoint, load_model
 from memloc.models.stack import (
     TOLERANCE,
     Batch,
@@ -49,7 +51,11 @@ class CheckReport:
 
 def check_model(name: str, options: LoadOptions | None = None) -> CheckReport:
     """Load a model with a head for two classes, compare, and raise where memloc would be wrong."""
-    report = examine(load_model(name, ["no", "yes"], options=options))
+    folder = Path(name).expanduser()
+    if is_adapter(folder):
+        report = examine(load_checkpoint(folder, options))
+    else:
+        report = examine(load_model(name, ["no", "yes"], options=options))
     _refuse(name, report.parity, report.batch_invariance)
     return report
 

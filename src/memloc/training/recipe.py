@@ -18,6 +18,7 @@ from memloc.data.perturb import OWN, add_noise
 from memloc.errors import DataError, counted, lookup
 from memloc.identity import hash_loaded
 from memloc.lock import RUN, Lock
+from memloc.models.adapters import add_adapter
 from memloc.models.check import require_agreement
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.known import default_preset
@@ -36,6 +37,7 @@ from memloc.records import (
     write_table,
 )
 from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
+from memloc.seeds import torch_seeded
 from memloc.stats.windows import check_windows
 from memloc.training.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
 from memloc.training.gathering import Parameters, merged
@@ -233,6 +235,9 @@ class _Training:
         of_frozen = recipe.settings.frozen_seed if name == "frozen" else None
         self.head_seed = recipe.seed if of_frozen is None else of_frozen
         self.trained = _load(recipe, recipe.task, self.head_seed)
+        if recipe.settings.adapter != "none":
+            with torch_seeded(recipe.seed, "adapter"):
+                self.trained = add_adapter(self.trained, recipe.settings)
         self.trained.model.to(pick_device(recipe.device))
         self.labels = recipe.noisy.original if name == "original" else recipe.noisy.assigned
         self.texts = {
