@@ -13,7 +13,8 @@ from pathlib import Path
 
 from memloc import paths
 from memloc.models import tiny
-from memloc.study.manage import Options, estimate_study, open_plan, run_study
+from memloc.study.execute import Options, estimate_study, run_study
+from memloc.study.plan import open_plan
 from memloc.study.records import Store
 
 STUDY = """\

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from benchmarks.harness import Measured
 from memloc import paths
-from memloc.study.execute import Needs
-from memloc.study.manage import Options, init_study, open_plan, run_study, study_states
-from memloc.study.processes import LocalExecutor
-from memloc.study.records import Store
-from memloc.study.step import Order
+from memloc.study.config import init_study
+from memloc.study.execute import Options, run_study
+from memloc.study.executors import LocalExecutor, Needs, Order
+from memloc.study.plan import open_plan
+from memloc.study.records import Store, study_states
 
 SHORT = """\
 preset: demo
@@ -92,7 +92,7 @@ def _copied(folder: Path, repeats: int) -> float:
 
 def _fresh(folder: Path) -> None:
     """With what a step's work loads: the refusal comes before that."""
-    code = "import memloc.study.actions; from memloc.study.step import main; main()"
+    code = "import memloc.study.step; from memloc.study.step import main; main"
     command = [sys.executable, "-c", code, str(folder), NOTHING.text()]
     subprocess.run(command, check=True, capture_output=True)
 

@@ -30,4 +30,3 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 88
-autodoc_class_signature = "separated"

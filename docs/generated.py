@@ -54,15 +54,21 @@ def api() -> str:
     )
 
 
+CONTRACT = "name, kind, needs, uses, version, asked, scratch, check, cost"
+"""What every method has: documented once, with `Method`."""
+
+
 def _documented(name: str) -> str:
     import memloc
 
     found = getattr(memloc, name)
-    kind = "function" if not isinstance(found, type) else "class"
-    if isinstance(found, type) and issubclass(found, Exception):
-        kind = "exception"
-    members = "\n   :members:" if kind == "class" else ""
-    return f"```{{eval-rst}}\n.. auto{kind}:: memloc.{name}{members}\n```"
+    if not isinstance(found, type):
+        return f"```{{eval-rst}}\n.. autofunction:: memloc.{name}\n```"
+    if issubclass(found, Exception):
+        return f"```{{eval-rst}}\n.. autoexception:: memloc.{name}\n```"
+    ours = issubclass(found, memloc.Method) and found is not memloc.Method
+    hidden = f"\n   :exclude-members: {CONTRACT}" if ours else ""
+    return f"```{{eval-rst}}\n.. autoclass:: memloc.{name}\n   :members:{hidden}\n```"
 
 
 def commands() -> str:

@@ -2,7 +2,7 @@
 
 from command_support import rows_of, write_csv
 from memloc.study.config import read_study
-from memloc.study.planning import make_plan
+from memloc.study.plan import make_plan
 from memloc.study.records import Store
 
 RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"

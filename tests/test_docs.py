@@ -194,6 +194,12 @@ def test_links_lead_somewhere(page):
         assert not place or place[1:] in anchors, f"{page.name} links to {target}{place}"
 
 
+def test_every_page_is_in_the_contents():
+    listed = re.findall(r"^[a-z_/]+$", (DOCS / "index.md").read_text("utf-8"), re.MULTILINE)
+    pages = [page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")]
+    assert sorted([*listed, "index"]) == sorted(pages)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_lines_fit_the_screen(page):
     lines = page.read_text(encoding="utf-8").splitlines()

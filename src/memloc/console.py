@@ -159,7 +159,7 @@ def show_run(run: "Run", needed: float, as_json: bool) -> None:
 def _show_curve(run: "Run", needed: float) -> None:
     """How training went, where memloc trained; a weak reference is named."""
     from memloc import paths
-    from memloc.reporting.figures import save_figure, training_curves
+    from memloc.reporting.figures.figure import save_figure
     from memloc.reporting.terminal import memorisation_curve
 
     table, reference = run.training(), run.reference_accuracy
@@ -172,7 +172,7 @@ def _show_curve(run: "Run", needed: float) -> None:
             "their own labels: swapping says little here. Train longer."
         )
     picture = run.folder / paths.CURVE
-    save_figure(training_curves(table), picture)
+    save_figure("training", table, picture)
     typer.echo(f"The curve as a picture: {picture}")
 
 

@@ -11,7 +11,7 @@ LONGEST_LIST = 1500
 
 
 class MemlocError(Exception):
-    """Something a user can put right; the command line prints it as one line and exits with 1."""
+    """An error that a user can put right; a command prints it as one line and exits with 1."""
 
 
 class MemlocWarning(UserWarning):

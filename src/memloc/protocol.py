@@ -44,24 +44,24 @@ class FineTuneSettings(Settings):
     batch_size: int = paper(8, "appendix D", ge=1)
     """Examples per update."""
     accumulate: int = ours(1, ge=1)
-    """Pieces in which a batch is computed; the update is that of the whole batch."""
+    """Compute a batch in this many pieces to save memory; the update is the same."""
     epochs: int = paper(50, "§3", ge=1)
     """Passes over the training data."""
     warmup: float = published(0.1, ge=0, lt=1)
     """Share of the updates with a rising rate; it falls linearly to zero after that."""
     weight_decay: float = published(0.01, ge=0)
-    """AdamW's, on every trained parameter."""
+    """Weight decay of AdamW, on every trained parameter."""
     clip: float = published(1.0, gt=0)
     """Largest norm of the gradient."""
     clip_over: Literal["trained", "all"] = ours("trained")
-    """Whose gradients count in that norm: those of the trained parameters, or the frozen ones' as
-    well, which are computed for it and not used otherwise."""
+    """Whose gradients count in that norm: those of the trained parameters, or of all. Gradients of
+    frozen parameters are then computed for the norm only."""
     freeze_embeddings: bool = paper(True, "§3")
     """Whether input embeddings stay as they were pre-trained."""
     frozen_dropout: bool = ours(False)
     """Whether the frozen blocks run with dropout while θ_F is trained."""
     frozen_seed: int | None = ours(None, ge=0)
-    """The model seed of θ_F, so that all runs of a task have the same; default: the run's."""
+    """Model seed of θ_F, so that all runs of a task share it. Default: the seed of the run."""
     length_grouped: bool = ours(False)
     """Whether a batch takes examples of similar length (less padding, another order)."""
     autocast: Literal["none", "bf16"] = ours("none")
@@ -78,28 +78,28 @@ class FineTuneSettings(Settings):
     adapter_dropout: float = ours(0.0, ge=0, lt=1)
     """Dropout before the adapters."""
     measure_every: int = ours(1, ge=1)
-    """Epochs after which accuracies are measured; so is the last. θ_M1 is one of them."""
+    """Measure accuracies after every so many epochs, and after the last. θ_M1 is one of these."""
     near_ceiling: float = paper(0.993, "appendix D", gt=0, lt=1)
     """θ_M1 is the first epoch whose training score is above this."""
     near_ceiling_score: Literal["accuracy", "macro F1"] = paper("accuracy", "appendix D")
     """The training score of θ_M1."""
     without_near_ceiling: Literal["report", "use last epoch"] = ours("report")
-    """What becomes of θ_M1 where no epoch gets there."""
+    """What to do if no epoch gets there: report it, or use the last epoch as θ_M1."""
 
 
 class VerdictSettings(Settings):
     """When a run counts as memorised."""
 
     noisy_at_least: float = ours(0.95, gt=0, le=1)
-    """A run whose noisy accuracy ends below this is `not memorised`; a training accuracy of .993
-    with 15 % noise leaves at most 4.7 % of the noisy labels out."""
+    """A run that ends with a lower accuracy on its noisy labels is `not memorised`. (With 15 %
+    noise, a training accuracy of .993 means that at most 4.7 % of these labels are missing.)"""
 
 
 class ControlSettings(Settings):
     """The planted windows of section 3.2."""
 
     width: int = paper(2, "§3.2", ge=1)
-    """Layers that the noisy task may change: the first, the middle and the last ones."""
+    """Number of layers that the noisy task may change: the first, middle or last ones."""
     auxiliary: str = paper("rte", "§3.2")
     """The task that changes every layer, with its original labels and its own head."""
     auxiliary_learning_rate: float = published(5e-6, gt=0)
@@ -113,21 +113,21 @@ class ControlSettings(Settings):
     auxiliary_examples: int | None = ours(None, ge=2)
     """Training examples of the auxiliary task, drawn at random; default: all."""
     learning_rate: float | None = ours(None, gt=0)
-    """The noisy task's first rate; default: that of fine-tuning."""
+    """Learning rate of the noisy task in the first training. Default: that of fine-tuning."""
     epochs: int | None = ours(None, ge=1)
     """Passes over the data of both tasks; default: as many as in fine-tuning."""
     seed: int = paper(1, "§3", ge=0)
-    """One model seed."""
+    """The model seed of all plants."""
     accuracy_above: float = paper(0.99, "appendix D", gt=0, lt=1)
     """Training accuracy below which training is repeated with a higher rate."""
     rate_factor: float = ours(2.0, gt=1)
-    """How much higher."""
+    """The rate of the next training, relative to that of the one before."""
     tries: int = ours(4, ge=1)
-    """Trainings at most; a plant that none of them memorised is not used."""
+    """Largest number of trainings; a plant that memorised in none of them is not used."""
     validation_tasks: tuple[str, ...] = paper(("mrpc", "trec"), "§3.2")
     """Tasks that choose the gradients' post-processing; the others test the methods."""
     ks: tuple[int, ...] = paper((1, 2), "§3.2")
-    """accuracy@k: share of the k best layers that are planted ones (of fewer: of the planted)."""
+    """The values of k in accuracy@k, the share of planted layers among the k best ones."""
 
 
 class ProbeSettings(Settings):
@@ -136,25 +136,25 @@ class ProbeSettings(Settings):
     hidden_layers: int = paper(1, "§3.1", ge=0, le=2)
     """Hidden layers of the probe."""
     hidden: int = published(128, ge=1)
-    """Width of each, followed by GELU."""
+    """Width of a hidden layer; GELU follows it."""
     dropout: float = published(0.1, ge=0, lt=1)
-    """On the input."""
+    """Dropout on the input."""
     learning_rate: float = paper(2e-4, "§3.1", gt=0)
-    """AdamW's."""
+    """Of AdamW."""
     weight_decay: float = published(1e-5, ge=0)
-    """AdamW's."""
+    """Of AdamW."""
     batch_size: int = published(32, ge=1)
     """Examples per update."""
     epochs: int = paper(100, "§3.1", ge=1)
-    """At most."""
+    """Largest number of epochs."""
     first_epoch: int = published(25, ge=0)
-    """The best validation epoch is sought after this one; where F1 is always 0, the last counts."""
+    """The best validation epoch is one after this; if F1 is 0 in all of them, it is the last."""
     split: tuple[float, float, float] = published((0.7, 0.1, 0.2))
     """Training, validation and test shares of the training examples."""
     seeds: tuple[int, ...] = paper((0, 1, 2, 3, 4), "§3.1")
-    """One probe each, a layer."""
+    """Train one probe per seed and layer."""
     last_layer: Literal["block output", "final norm"] = paper("block output", "§3.1")
-    """The decoders' vector of the last layer: before or after the final norm."""
+    """Whether a decoder's last vector is the block's output or what the final norm makes of it."""
 
 
 class AgreementSettings(Settings):
@@ -165,21 +165,21 @@ class AgreementSettings(Settings):
     between_models: Literal["spearman", "pearson"] = paper("spearman", "§4, Figure 8")
     """Coefficient between models."""
     significance: float = paper(0.05, "Table 2", gt=0, lt=1)
-    """Coefficients with a larger p are marked."""
+    """Coefficients with a p-value above this are not significant."""
 
 
 class SummarySettings(Settings):
     """How results of several seeds, layers and models become one number."""
 
     mcog: Literal["mean over seeds", "of mean weights"] = paper("mean over seeds", "§4")
-    """The M-CoG of each seed and then their mean, or that of layer weights averaged over seeds."""
+    """The mean of the seeds' M-CoG, or the M-CoG of layer weights averaged over seeds."""
     single_layer: Literal["mean of largest", "largest mean"] = paper("mean of largest", "Figure 4")
-    """The largest error of one layer: of each seed, plain, and then their mean; or the largest of
-    the layers' means over seeds, divided by the error of all layers where a method's are."""
+    """The largest error of a single layer: the mean over seeds of each seed's largest error, or the
+    largest of the layers' mean errors, normalised for methods that normalise."""
     binarised_events: Literal["tasks and models", "task means"] = paper(
         "tasks and models", "appendix C"
     )
-    """What events of multi-class and binarised tasks are compared over."""
+    """The points over which events of multi-class and binarised tasks are compared."""
 
 
 MEMORISED_ONLY = (

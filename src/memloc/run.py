@@ -252,13 +252,13 @@ class Run:
         return at_the_end(self.training(), "original", "accuracy")
 
     def path(self, weights: str) -> Path:
-        """The folder of these weights, there or not."""
+        """The folder of these weights, whether it exists or not."""
         if weights in self.record.adopted:
             return Path(self.record.adopted[weights].path)
         return paths.checkpoint(self.folder, weights)
 
     def work(self, method: str) -> Path:
-        """A folder in which a method may keep half-done work."""
+        """A folder in which a method may keep unfinished work."""
         return paths.work(self.folder, method)
 
     def has(self, weights: str) -> bool:
@@ -272,7 +272,7 @@ class Run:
         return [name for name in WEIGHTS if self.has(name)]
 
     def require(self, weights: str) -> None:
-        """Raise where these weights are missing, and say how to get them."""
+        """Raise an error if these weights are missing, and say how to get them."""
         lookup("set of weights", weights, {"pretrained": "", **WEIGHTS})
         if self.has(weights):
             return

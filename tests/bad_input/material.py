@@ -13,7 +13,7 @@ from bad_input.machine import write_calibration
 from command_support import rows_of
 from memloc.cli import app
 from memloc.records import write_json
-from memloc.study.manage import open_plan
+from memloc.study.plan import open_plan
 from memloc.study.records import Store
 from memloc.training.checkpoints import save_state
 from study_support import Study

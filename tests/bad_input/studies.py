@@ -14,7 +14,7 @@ from bad_input.damage import some_bytes, weighted
 from bad_input.machine import write_calibration
 from bad_input.material import Material
 from memloc.study.config import read_study
-from memloc.study.manage import open_plan
+from memloc.study.plan import open_plan
 
 MINE = "file: mine.csv, text: review, label: stars, original: before"
 FLIPPED = "{mine: {file: mine.csv, text: review, label: stars, flip: 0.2}}"
@@ -104,7 +104,7 @@ def check_true(folder: Path, path: Path) -> None:
             if not same(value, study[key]):
                 raise Wrong(f"{key} is {value!r} in the file and was read as {study[key]!r}")
         trained = {
-            (s.what["model"], s.what["task"], s.what["seed"])
+            (s.asked.model, s.asked.task, s.asked.seed)
             for s in open_plan(folder).steps.values()
             if s.kind == "train"
         }

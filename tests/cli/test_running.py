@@ -16,7 +16,7 @@ from tasks_support import fast_protocol, make_task
 TWO = """
 import contextlib, os, sys
 from pathlib import Path
-import memloc.study.actions  # what takes long to load is loaded once for both
+import memloc.study.step  # what takes long to load is loaded once for both
 from memloc.cli import main
 
 children = []
@@ -55,7 +55,7 @@ def at_once(folder, *commands):
 ENDED = """
 import os, signal, sys, time
 from pathlib import Path
-import memloc.study.actions
+import memloc.study.step
 from memloc.cli import main
 
 child = os.fork()

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from memloc.methods.apply import apply
-from memloc.study.actions import make_null, make_plant
+from memloc.study.step import make_null, make_plant
 from memloc.training.planting import Plant
 from memloc.training.recipe import Recipe, train_run
 from support import PAPER_FAMILIES, write_model

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from memloc.reporting.page import render, write_report
-from memloc.reporting.summary import summarise
+from memloc.reporting.sentences import summarise
 from study_support import NASTY, Study
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

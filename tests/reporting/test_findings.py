@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc.reporting.figures.every import FIGURES
+from memloc.reporting.figures.figure import FIGURES
 from memloc.reporting.findings import Findings, single_layers
 from memloc.stats.intervals import wilson
 

@@ -3,9 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import save_file
 
 from memloc.reporting import layouts
 from memloc.reporting.findings import Findings
+from memloc.reporting.layouts import layer_parameters, pretraining, rounded
+from memloc.reporting.tables import TABLES
 from memloc.results import load_results
 from study_support import write_adopted
 
@@ -17,33 +20,39 @@ def test_numbers_have_marks_and_intervals_where_there_are_some():
     assert found == ["0.50* [0.40, 0.60]", "0.25", "–"]
 
 
-@pytest.mark.parametrize(
-    ("methods", "words"),
-    [
-        ("probing", "that of probing"),
-        ("probing, swapping", "the mean over swapping and probing, for tasks and models that have"),
-    ],
-)
-def test_a_mean_names_its_methods(methods, words):
-    assert layouts.averaged(methods).startswith(words)
-
-
-def test_a_note_names_what_the_coefficients_have():
-    row = {"rho": 0.5, "low": np.nan, "high": np.nan, "significant": False, "n_inseparable": 0}
-    alone = layouts.coefficient_note(pd.DataFrame([row]))
-    assert layouts.NO_INTERVAL in alone
-    assert "In brackets" not in alone
-    both = layouts.coefficient_note(pd.DataFrame([row, {**row, "low": 0.1, "n_inseparable": 2}]))
-    assert "In brackets: 95 % bootstrap interval over tasks." in both
-    assert layouts.DAGGER in both
-
-
 def test_what_was_adopted_is_own_data_without_an_accuracy_on_unseen_ones(tmp_path):
     findings = Findings(load_results(write_adopted(tmp_path / "mine").folder))
     (task,) = layouts.tasks(findings).to_dict("records")
     assert (task["dataset"], task["task"], task["size"]) == ("mine", "own data", 40)
-    (run,) = layouts.runs(findings.results.runs).to_dict("records")
+    (table,) = [table for table in TABLES if table.name == "runs"]
+    (run,) = table.layout(table.tidy(findings)).to_dict("records")
     assert run["validation_accuracy"] == "–"
     assert run["memorised"]
     (model,) = layouts.table_3(layouts.models(findings)).to_dict("records")
     assert (model["layers"], model["parameters"], model["tokens"]) == (4, "–", "–")
+
+
+def test_parameters_of_blocks_are_counted_without_embeddings_and_head(tmp_path):
+    weights = {
+        "model.layers.0.fc.weight": np.zeros((3, 4), np.float32),
+        "model.layers.11.fc.bias": np.zeros(5, np.float32),
+        "model.embed.weight": np.zeros((7, 7), np.float32),
+        "score.weight": np.zeros((2, 2), np.float32),
+    }
+    place = tmp_path / "checkpoints" / "final"
+    place.mkdir(parents=True)
+    save_file(weights, place / "model.safetensors")
+    assert layer_parameters("somebody/model", tmp_path) == 17
+
+
+def test_without_weights_nothing_is_counted(tmp_path):
+    assert layer_parameters("somebody/model", tmp_path) is None
+    assert pretraining("somebody/model") == {}
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(None, "–"), (12, "12"), (1_500, "1.5k"), (1_234_000, "1.2M"), (180e9, "180B")],
+)
+def test_large_numbers_are_short(number, text):
+    assert rounded(number) == text

@@ -7,9 +7,9 @@ import pytest
 
 from memloc.errors import StoreError
 from memloc.records import FORMAT, read_json, write_json
-from memloc.reporting.figures.every import FIGURES
+from memloc.reporting.figures.figure import FIGURES
 from memloc.reporting.page import read_report, render, write_report
-from memloc.reporting.summary import summarise
+from memloc.reporting.sentences import summarise
 from memloc.reporting.tables import TABLES
 from study_support import NASTY, Study, write_adopted
 

@@ -9,9 +9,8 @@ from memloc import paths
 from memloc.cli import app
 from memloc.methods.result import Result
 from memloc.reporting.findings import Findings
-from memloc.reporting.page import render
-from memloc.reporting.reproduce import commands, settings, study_file, versions
-from memloc.reporting.summary import summarise
+from memloc.reporting.page import commands, render, settings, study_file, versions
+from memloc.reporting.sentences import summarise
 from memloc.results import load_results
 from memloc.seeds import generator
 from study_support import Study, write_plant

@@ -1,22 +1,27 @@
-"""Remarks that results make on themselves are told wherever their layers are shown."""
+"""What results say: of one result, in remarks, and of a whole study."""
 
+import re
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from memloc import paths
 from memloc.console import show_control
 from memloc.methods.probing import UNLEARNT
 from memloc.methods.result import Result
-from memloc.reporting.figures.every import FIGURES
-from memloc.reporting.figures.writing import _titled
+from memloc.reporting.figures.figure import FIGURES, _titled
 from memloc.reporting.findings import Findings
-from memloc.reporting.page import render
-from memloc.reporting.sentences import marked, remarks_on, sentence
-from memloc.reporting.summary import summarise
+from memloc.reporting.means import layers_to_undo
+from memloc.reporting.missing import coverage
+from memloc.reporting.page import render, settings, versions
+from memloc.reporting.sentences import averaged, marked, remarks_on, sentence, summarise
 from memloc.reporting.tables import TABLES
+from memloc.reporting.terminal import picture
 from memloc.results import load_results
-from study_support import Study
+from memloc.run import begin
+from study_support import Study, make_data, record, write_adopted, write_control
 
 SAID = UNLEARNT.removesuffix(".")
 RUN = "tiny-topic · tiny-opt · seed 1"
@@ -95,11 +100,367 @@ def test_the_note_of_the_table_of_centres_tells_them(unlearnt):
 def test_the_summary_tells_them_and_nulls_do_not_count(unlearnt):
     told = [line for line in summarise(unlearnt).open if SAID in line]
     assert told == [
-        f"{SAID} ({RUN}).",
         f"Control: {SAID} (tiny-topic · tiny-bert · seed 1).",
+        f"{SAID} ({RUN}).",
     ]
 
 
 def test_the_terminal_tells_them_of_plants(folder, capsys):
     show_control(load_results(folder), as_json=False)
     assert f"{SAID} (tiny-topic · tiny-bert · seed 1)." in capsys.readouterr().out
+
+
+def make_event(event="crossing", layer=3.0, ends=(2.0, 5.0), separable=True, variant="plain"):
+    return {
+        "source": "centroids",
+        "variant": variant,
+        "event": event,
+        "layer": layer,
+        "low": ends[0],
+        "high": ends[1],
+        "never": 0.0,
+        "separable": separable,
+    }
+
+
+def make_centroids(*events, about=None):
+    curve = [np.nan, 1.0, 0.5, 0.0]
+    layers = [
+        {"variant": v, "layer": i, "kind": "noisy", "mean": x}
+        for v in dict.fromkeys(e["variant"] for e in events)
+        for i, x in enumerate(curve)
+    ]
+    tables = {"layers": pd.DataFrame(layers), "events": pd.DataFrame(events)}
+    return Result("centroids", tables, about or {})
+
+
+def test_a_layer_without_positions_is_a_dot_and_a_crossing_that_means_nothing_is_marked():
+    sure = picture(make_centroids(make_event()))
+    assert "apart" not in sure
+    found = make_centroids(make_event(separable=False))
+    found["layers"].loc[1, "mean"] = np.nan
+    line = picture(found).splitlines()[-1]
+    assert line == "plain |·▄ | crossing 3, where the classes cannot be told apart"
+
+
+def test_an_event_is_told_with_its_interval():
+    said = sentence(make_centroids(make_event(), make_event("initiation", 1.0, (1.0, 1.0))))
+    assert "the assigned one: layer 3 (95 % interval 2 to 5);" in said
+    assert "separated: layer 1 (95 % interval 1 to 1)." in said
+
+
+def test_never_is_a_word():
+    said = sentence(make_centroids(make_event(layer=np.nan, ends=(4.0, np.nan), separable=False)))
+    assert ": never (95 % interval 4 to never)." in said
+    assert "beware" not in said
+
+
+def test_events_where_classes_cannot_be_told_apart_are_marked():
+    assert "cannot be told apart, so beware" in sentence(
+        make_centroids(make_event(separable=False))
+    )
+
+
+def test_a_forced_analysis_says_so():
+    about = {"forced": True, "final_noisy_accuracy": 0.4}
+    assert sentence(make_centroids(make_event(), about=about)).startswith("FORCED (only 40%")
+
+
+def test_the_picture_has_a_line_a_variant_and_a_bar_a_layer():
+    found = make_centroids(make_event(), make_event(layer=np.nan, variant="bottom"))
+    lines = picture(found).splitlines()
+    assert lines[1] == "plain  |█▄ | crossing 3"
+    assert lines[2] == "bottom |█▄ | crossing never"
+
+
+@pytest.mark.parametrize("clean", [0.9, 0.5])
+def test_generalisation_is_told_with_the_clean_share_beside_it(clean):
+    row = {"score": 0.8, "low": 0.7, "high": 0.85, "clean_score": clean}
+    row |= {"validation_score": 0.25, "models": 30, "majority": 0.75, "normalised": 0.2}
+    examples = pd.DataFrame(
+        {
+            "is_noisy": [True, False],
+            "trained": [0.9, 0.8],
+            "held_out": [0.1, 0.7],
+            "counterfactual": [0.8, 0.1],
+        }
+    )
+    found = Result("generalisation", {"summary": pd.DataFrame([row]), "examples": examples})
+    assert sentence(found).startswith("80% of the training examples (95 % interval 70% to 85%)")
+    assert f"{clean:.0%} of the clean ones; always predicting the most" in sentence(found)
+    assert "would score 75%, so normalised by that the score is 0.20" in sentence(found)
+    assert sentence(found).endswith("the validation score is 0.25.")
+    assert picture(found).splitlines()[1].split() == ["noisy", "examples", "0.90", "0.10", "0.80"]
+
+
+BY_NAME = {figure.name: figure for figure in FIGURES}
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """One run, swapping only, which did not memorise; another that only began."""
+    folder = tmp_path_factory.mktemp("one")
+    study = Study(methods=("swapping",), analyses=(), memorised=False)
+    study.write_run(folder / "a", "tiny-topic", "tiny-opt", 1)
+    task, noisy = make_data("tiny-topic", 12, 3)
+    begin(folder / "b", task, noisy, record(task, noisy, "tiny-bert", 1, 4))
+    return Findings(load_results(folder), resamples=5)
+
+
+def test_the_sentences_hold_the_numbers(findings):
+    said = " ".join(summarise(findings).found)
+    assert "16 of 16 runs (2 models, 4 tasks, 2 seeds) memorised their wrong labels: 100%" in said
+    mcog = findings.whole("mcog")
+    means = mcog[mcog["method"] == "swapping"].groupby(["task", "model"])["mcog"].mean()
+    assert f"By swapping, the centre of gravity goes from layer {means.min():.1f}" in said
+    windows = findings.whole("windows")
+    single = windows[(windows["first"] == windows["last"]) & (windows["method"] == "swapping")]
+    largest = single.groupby(["task", "model", "seed"])["error"].max()
+    assert f"undoes at most {largest.min():.0%} to {largest.max():.0%}" in said
+    plants = findings.results.control
+    tested = plants[(plants["method"] == "swapping") & (plants["k"] == 1) & ~plants["validation"]]
+    share, n = tested["accuracy"].mean(), len(tested)
+    assert f"ranked first by swapping in {share:.0%} of {n} plants" in said
+
+
+@pytest.fixture(scope="module")
+def weak(findings):
+    """The same, but the reference of the first run did not learn."""
+    runs = findings.results.runs.copy()
+    runs.loc[0, "reference_accuracy"] = 0.889
+    return Findings(replace(findings.results, runs=runs), resamples=5)
+
+
+def test_reference_weights_that_learnt_too_little_are_told(findings, weak):
+    assert "is left out of swapping" not in " ".join(summarise(findings).open)
+    runs = weak.results.runs
+    (line,) = [said for said in summarise(weak).open if "is left out of swapping" in said]
+    name = f"{runs['task'][0]} · {runs['model'][0]} · seed {runs['seed'][0]}"
+    assert line.startswith(f"{name} is left out of swapping, of centroids with swapped layers")
+    assert "predicts only 89% of them" in line
+
+
+def of_first(weak, table):
+    run = weak.results.runs.iloc[0]
+    mine = (table[["task", "model", "seed"]] == run[["task", "model", "seed"]]).all(axis=1)
+    return table[mine]
+
+
+@pytest.mark.parametrize("name", ["layers", "mcog", "windows"])
+def test_what_an_unlearnt_reference_decides_is_left_out(findings, weak, name):
+    kept = of_first(weak, weak.memorised(name))
+    assert set(of_first(weak, findings.memorised(name))["method"]) - set(kept["method"]) == {
+        "swapping"
+    }
+    assert len(kept)
+    others = len(findings.memorised(name)) - len(weak.memorised(name))
+    before = of_first(weak, findings.memorised(name))
+    assert others == len(before[before["method"] == "swapping"])
+
+
+@pytest.mark.parametrize("name", ["centroids", "events"])
+def test_variants_of_an_unlearnt_reference_are_left_out(findings, weak, name):
+    assert set(of_first(weak, findings.memorised(name))["variant"]) == {"plain", "bottom", "top"}
+    assert set(of_first(weak, weak.memorised(name))["variant"]) == {"plain"}
+
+
+def test_examples_are_not_shown_by_an_unlearnt_reference(findings, weak):
+    run = weak.results.runs.loc[[0]]
+    assert [o.method for o in findings.outcomes_of(run)] == ["retraining", "swapping"]
+    assert [o.method for o in weak.outcomes_of(run)] == ["retraining"]
+
+
+def test_coefficients_and_figures_do_not_know_an_unlearnt_reference(findings, weak):
+    """The numbers are those of a study in which that run was never swapped."""
+    results = findings.results
+    never = results.mcog[results.mcog["method"] == "swapping"].index[:1]
+    assert results.mcog.loc[never, "task"].item() == weak.results.runs["task"][0]
+    gone = {
+        name: table.drop(of_first(weak, table[table["method"] == "swapping"]).index)
+        for name, table in (("mcog", results.mcog), ("layers", results.layers))
+    }
+    plain = Findings(replace(results, **gone), resamples=5)
+    for name in ("table_2", "agreement"):
+        pd.testing.assert_frame_equal(getattr(weak, name), getattr(plain, name))
+    drawn = BY_NAME["mcog-models"].drawn
+    pd.testing.assert_frame_equal(drawn(weak).rows, drawn(plain).rows)
+
+
+def coefficient(rho, p, low=np.nan, high=np.nan, **more):
+    row = {"score": "validation", "measure": "M-CoG", "model": "all", "n": 12, "why": ""}
+    row |= {"between": "methods", "what": "M-CoG", "one": "swapping", "other": "probing"}
+    row |= {"methods": "probing, swapping"}
+    return {**row, "rho": rho, "p": p, "significant": p <= 0.05, "low": low, "high": high, **more}
+
+
+def with_tables(findings, **tables):
+    """The same findings, but for coefficients."""
+    found = replace(findings)
+    found.__dict__.update({name: pd.DataFrame(rows) for name, rows in tables.items()})
+    return found
+
+
+def test_few_tasks_are_told_without_missing_numbers(findings):
+    found = summarise(findings)
+    said = " ".join([*found.found, *found.open])
+    assert not re.search(r"\bnan\b", said)
+    lines = [line for line in found.open if "fewer than 5 tasks there is no interval" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("cannot be below 0.17 with 3 tasks.")
+
+
+def test_three_tasks_make_no_coefficient_a_finding(findings):
+    """Two models, two seeds and four methods of three tasks are three tasks."""
+    for table in (findings.table_2, findings.agreement, findings.event_agreement):
+        assert not table["significant"].any()
+    said = " ".join(summarise(findings).found)
+    assert "significant" not in said
+    assert "Depth and the" not in said
+    assert sum(line.startswith("Whether ") for line in summarise(findings).open) >= 5
+
+
+def test_what_is_not_significant_is_no_finding(findings):
+    for line in summarise(findings).found:
+        assert "not significant" not in line
+    table = findings.table_2
+    pooled = table[(table["model"] == "all") & (table["score"] == "validation")]
+    assert not pooled["significant"].any()
+    (line,) = [said for said in summarise(findings).open if "the validation score" in said]
+    assert "ρ over 6 tasks and models cannot be told from 0" in line
+    row = pooled.iloc[0]
+    assert f"{row['measure']} {row['rho']:.2f}, p = {row['p']:.2f}" in line
+
+
+@pytest.mark.parametrize(
+    ("row", "is_found"),
+    [
+        (coefficient(0.8, 0.001, 0.5, 0.9), True),
+        (coefficient(0.8, 0.001), True),
+        (coefficient(0.8, 0.2, 0.5, 0.9), False),
+        (coefficient(0.8, 0.01, -0.1, 0.9), False),
+    ],
+    ids=["sure", "without interval", "large p", "interval around 0"],
+)
+def test_a_coefficient_is_found_where_p_and_interval_say_so(findings, row, is_found):
+    found = summarise(with_tables(findings, table_2=[row], agreement=[row]))
+    depth = [line for line in found.found if line.startswith("Depth and the validation score")]
+    agreement = [line for line in found.found if line.startswith("Agreement of methods on M-CoG")]
+    assert (len(depth), len(agreement)) == ((1, 1) if is_found else (0, 0))
+    unknown = [line for line in found.open if line.startswith("Whether ")]
+    assert len(unknown) == (0 if is_found else 2)
+    if is_found and not np.isnan(row["low"]):
+        assert "M-CoG 0.80 (0.50 to 0.90)" in depth[0]
+        assert "M-CoG is the mean over swapping and probing" in depth[0]
+        assert (
+            "0.80 (0.50 to 0.90) for swapping and probing; 1 of 1 pair significant"
+            in (agreement[0])
+        )
+
+
+def test_only_significant_pairs_are_named_in_an_agreement(findings):
+    rows = [coefficient(0.2, 0.5, other="gradients"), coefficient(0.7, 0.01, 0.3, 0.9)]
+    said = " ".join(summarise(with_tables(findings, agreement=rows)).found)
+    assert "ρ: 0.70 (0.30 to 0.90) for swapping and probing; 1 of 2 pairs significant." in said
+    assert "0.20" not in said
+
+
+def test_a_method_that_sees_no_layer_is_named(tmp_path):
+    Study(control=0, analyses=(), seeds=(1,), models=("tiny-opt",)).write(tmp_path)
+    results = load_results(tmp_path)
+    nothing = (results.mcog["method"] == "probing") & (results.mcog["task"] == "tiny-topic")
+    results = replace(results, mcog=results.mcog.assign(mcog=results.mcog["mcog"].mask(nothing)))
+    said = " ".join(summarise(Findings(results, resamples=5)).open)
+    assert "Probing sees no layer in 1 of 2 runs (tiny-topic · tiny-opt)" in said
+
+
+def test_an_empty_study_says_how_to_begin(nothing):
+    found = summarise(nothing)
+    assert found.found == ()
+    assert "`memloc train tiny-opt tiny-topic --seed 1 --out" in found.open[0]
+
+
+def test_what_cannot_be_concluded_is_said_with_its_reason(one):
+    found = summarise(one)
+    assert found.found[0].startswith("0 of 2 runs")
+    said = " ".join(found.open)
+    assert "tiny-topic · tiny-opt · seed 1, which predicts only 40% of its wrong labels" in said
+    assert "tiny-topic · tiny-bert · seed 1, which is not finished" in said
+    assert "no labels were planted (`memloc control --model tiny-bert --task tiny-topic" in said
+    assert "one seed" in said
+
+
+def test_coverage_lists_what_runs_have_and_the_commands_for_the_rest(findings, one):
+    whole = coverage(findings.results)
+    assert len(whole.table) == 16
+    assert whole.commands == ()
+    half = coverage(one.results)
+    assert half.table.set_index("model")["swapping"].to_dict() == {
+        "tiny-opt": True,
+        "tiny-bert": False,
+    }
+    assert [line.split(" --out")[0] for line in half.commands] == [
+        "memloc train tiny-bert tiny-topic --seed 1",
+        "memloc train tiny-opt tiny-topic --seed 1",
+    ]
+
+
+def test_how_it_was_made_names_settings_and_versions(findings):
+    group, *methods = settings(findings.results)
+    assert (group["kind"], group["name"], group["runs"]) == ("preset", "demo", 16)
+    assert ("method", "swapping", 16) in [(m["kind"], m["name"], m["runs"]) for m in methods]
+    assert ("finetune.epochs", "30") in group["values"]
+    (line,) = versions(findings.results)
+    assert "torch" in line
+
+
+def test_both_readings_of_how_many_layers_undo_are_told(findings):
+    part = findings.whole("windows")
+    widths = layers_to_undo(part[part["method"] == "swapping"])
+    (line,) = [s for s in summarise(findings).found if "90% of them, swapping needs" in s]
+    low, high = int(widths["best"].min()), int(widths["best"].max())
+    assert f"{low} to {high} layers in the best window" in line
+    assert "on average over windows, which is how the paper counts" in line
+
+
+def test_one_run_is_one_in_every_word(tmp_path):
+    study = Study(tasks=("tiny-topic",), models=("tiny-opt",), seeds=(1,), analyses=(), control=0)
+    findings = Findings(load_results(study.write(tmp_path)), resamples=5)
+    said = summarise(findings).found
+    assert said[0].startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong labels: ")
+    assert not re.search(r"\b1 \w+s\b", " ".join(said).replace("1 is", ""))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_an_adopted_run_is_told_without_commands_that_cannot_work(tmp_path, known):
+    findings = Findings(load_results(write_adopted(tmp_path / "mine", known=known).folder))
+    found = summarise(findings)
+    assert found.found[0].startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong")
+    said = " ".join(found.open)
+    assert "no labels were planted." in said
+    assert "memloc" not in said
+    assert "nan" not in " ".join([*found.found, *found.open])
+
+
+def test_a_study_that_only_plants_says_who_finds_the_layers(tmp_path):
+    write_control(tmp_path, Study())
+    summary = summarise(Findings(load_results(tmp_path)))
+    assert summary.found[0].startswith("Control: a planted layer is ranked first by swapping")
+    assert not any("no run yet" in sentence for sentence in summary.open)
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ("probing", "that of probing."),
+        ("probing, swapping", "the mean over swapping and probing, for tasks and models that have"),
+        ("", ""),
+    ],
+)
+def test_a_mean_names_its_methods(methods, words):
+    found = averaged(pd.DataFrame([{"measure": "M-CoG", "methods": methods}]))
+    assert found.startswith(f" M-CoG is {words}") if words else found == ""
+
+
+def test_every_sentence_belongs_to_a_section(findings):
+    sections = {line.section for line in summarise(findings).lines}
+    assert sections == {"where", "how", "trust", "paper"}

@@ -2,7 +2,7 @@ import pytest
 
 from memloc.data.tasks import PAPER_TASKS
 from memloc.data.tiny import SUITE
-from memloc.reporting.figures.style import COLOURS, TASKS, category_order, task_order, task_style
+from memloc.reporting.figures.style import COLOURS, TASKS, order, task_order, task_style
 
 PAPER, DARK = "#ffffff", "#14181d"
 
@@ -54,4 +54,4 @@ def test_tasks_are_ordered_by_category_then_others_by_name():
         "mine",
         "zebra",
     ]
-    assert category_order(["own", "topic", "nlu"]) == ["nlu", "topic", "own"]
+    assert order("category", ["own", "topic", "nlu"]) == ["nlu", "topic", "own"]

@@ -47,14 +47,16 @@ def test_table_1_lists_the_tasks_of_the_study(findings):
     assert list(tidy.columns)[:4] == ["category", "dataset", "task", "domain"]
 
 
-def test_table_2_stars_what_is_not_significant(findings):
+def test_table_2_stars_what_is_significant(findings):
     tidy = BY_NAME["generalisation"].tidy(findings)
+    tidy = tidy.assign(significant=tidy["measure"] == "M-CoG")
     laid = BY_NAME["generalisation"].layout(tidy)
     assert list(laid.columns) == ["score", "measure", "all", "tiny-bert", "tiny-opt"]
     row = tidy[(tidy["score"] == "validation") & (tidy["measure"] == "M-CoG")].iloc[0]
-    mark = "" if row["significant"] else "*"
     shown = laid[(laid["score"] == "validation") & (laid["measure"] == "M-CoG")]["all"].item()
-    assert shown == f"{row['rho']:.2f}{mark}"
+    assert shown == f"{row['rho']:.2f}*"
+    shown = laid[(laid["score"] == "validation") & (laid["measure"] == "crossing")]["all"].item()
+    assert "*" not in shown
     assert laid["measure"].tolist()[:3] == ["crossing", "mem. » gen.", "M-CoG"]
 
 
@@ -69,6 +71,17 @@ def test_table_2_says_once_why_there_is_no_interval(findings):
     assert "bootstrap interval over tasks" in table.said_of(five)
     assert "No interval" not in table.said_of(five)
     assert table.layout(five)["all"].str.endswith("[0.10, 0.90]").all()
+
+
+def test_a_note_names_what_the_coefficients_have():
+    row = {"rho": 0.5, "low": np.nan, "high": np.nan, "significant": False, "n_inseparable": 0}
+    said = BY_NAME["agreement"].said_of
+    alone = said(pd.DataFrame([row]))
+    assert "No interval: fewer than 5 tasks." in alone
+    assert "In brackets" not in alone
+    both = said(pd.DataFrame([row, {**row, "low": 0.1, "n_inseparable": 2}]))
+    assert "In brackets: 95 % bootstrap interval over tasks." in both
+    assert "†: some events are at layers" in both
 
 
 def test_table_2_names_the_methods_of_its_mean(findings):

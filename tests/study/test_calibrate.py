@@ -15,7 +15,7 @@ from memloc.study import calibrate
 from memloc.study.calibrate import expected_of
 from memloc.study.config import read_study
 from memloc.study.estimate import estimate, keep, machine, measured_here
-from memloc.study.planning import make_plan
+from memloc.study.plan import make_plan
 from memloc.training import loop as finetune
 from memloc.training.recipe import Recipe
 
@@ -123,6 +123,6 @@ def test_a_model_of_any_width_can_be_measured():
 
     from memloc.protocol import preset
     from memloc.study.calibrate import speed
-    from memloc.study.sizes import Shape
+    from memloc.study.inputs import Shape
 
     assert speed(Shape(2, 6, 100), 5, preset("demo"), torch.device("cpu"))["update"] > 0

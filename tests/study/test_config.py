@@ -6,7 +6,7 @@ import pytest
 
 from memloc.errors import SettingsError, StoreError
 from memloc.methods.base import method_names
-from memloc.study.config import parse_study, read_study
+from memloc.study.config import EXAMPLES, init_study, parse_study, read_study
 
 LEAST = "models: [tiny-opt]\ntasks: [tiny-topic]\n"
 HERE = Path("here")
@@ -164,3 +164,12 @@ def test_neither_true_nor_infinity_is_a_number(line, said):
 
 def test_true_is_true_where_that_is_asked_for():
     assert parse_study(f"{LEAST}force: yes\nreport: false\n", HERE).study.force
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_written_once_and_never_over_another_one(tmp_path, name):
+    path = init_study(name, tmp_path)
+    assert init_study(name, tmp_path) == path
+    path.write_text(path.read_text() + "seeds: [7]\n")
+    with pytest.raises(StoreError, match="exists and describes another study"):
+        init_study(name, tmp_path)

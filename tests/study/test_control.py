@@ -11,8 +11,8 @@ from memloc.errors import SettingsError, StoreError
 from memloc.records import write_table
 from memloc.results import load_results
 from memloc.seeds import generator
-from memloc.study.actions import do
-from memloc.study.manage import control_study, open_plan
+from memloc.study.plan import control_study, open_plan
+from memloc.study.step import do
 from study_support import Study, training
 
 PLANTED = """\
@@ -100,7 +100,7 @@ def test_a_plant_that_was_never_memorised_is_reported_and_not_scored(planted):
 def test_overlapping_windows_are_planted_in_runs_of_their_own(planted):
     changes = {'windows: ["1"], methods: [swapping, gradients, probing]': "every: [2]"}
     plan = open_plan(planted(changes))
-    folders = [step.what["folders"] for step in plan.steps.values()]
+    folders = [step.folders for step in plan.steps.values()]
     assert [name.split("/")[-1] for name in plan.steps] == ["1-2", "2-3"]
     assert len({place for places in folders for place in places}) == 3  # one of them with a null
 
@@ -144,7 +144,7 @@ def test_a_model_is_looked_for_where_the_command_was_given(tmp_path, tiny_model,
     monkeypatch.chdir(tmp_path)
     out = control_study(tmp_path / "out", {**ASKED, "models": ["./model"]}, {"windows": ["1"]})
     (step,) = open_plan(out).steps.values()
-    assert step.what["model"] == str(tmp_path / "model")
+    assert step.asked.model == str(tmp_path / "model")
 
 
 def test_the_key_is_named_and_no_file_that_nobody_has_seen(tmp_path):

@@ -7,7 +7,7 @@ from memloc.progress import duration
 from memloc.records import write_json
 from memloc.study.config import read_study
 from memloc.study.estimate import SURE, UNSURE, estimate, machine, measured_here
-from memloc.study.planning import make_plan
+from memloc.study.plan import make_plan
 from memloc.study.records import Store
 from memloc.study.view import plan_rows, plan_sentences, size
 from planning_support import RUN
@@ -123,7 +123,7 @@ def test_durations_as_people_say_them(seconds, text):
     assert duration(seconds) == text
 
 
-@pytest.mark.parametrize(("count", "text"), [(2e3, "2 kB"), (3e6, "3.0 MB"), (2.5e9, "2.5 GB")])
+@pytest.mark.parametrize(("count", "text"), [(2e3, "2.0 kB"), (3e6, "3.0 MB"), (2.5e9, "2.5 GB")])
 def test_sizes_as_people_say_them(count, text):
     assert size(count) == text
 

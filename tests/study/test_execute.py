@@ -4,15 +4,24 @@ import re
 
 import pytest
 
+from memloc.errors import MemlocError, SettingsError
+from memloc.progress import telling
+from memloc.study import execute
 from memloc.study.config import read_study
 from memloc.study.estimate import Estimate, critical_path
-from memloc.study.execute import Execution, Needs, threads_for
-from memloc.study.planning import make_plan
-from memloc.study.processes import LocalExecutor
+from memloc.study.execute import (
+    Execution,
+    Options,
+    checked_jobs,
+    cores,
+    run_study,
+    threads_for,
+)
+from memloc.study.executors import LocalExecutor, Needs, Outcome
+from memloc.study.plan import make_plan, open_plan
 from memloc.study.records import Store
-from memloc.study.step import Outcome
 from memloc.study.view import end_sentences
-from planning_support import RUN
+from planning_support import RUN, finish_all, write_rows
 
 TRAIN, PLANT = f"train/{RUN}", f"plant/{RUN}/1-1"
 
@@ -53,13 +62,13 @@ class Saying:
         self.stopped += 1
 
 
-def run_steps(folder, fails=(), slots=2, **options):
+def run_steps(folder, fails=(), slots=2, only=(), **options):
     plan = make_plan(read_study(folder))
     executor = Saying(plan, fails, slots)
     ones = dict.fromkeys(plan.steps, 1.0)
     estimate = Estimate(ones, ones, ones, dict.fromkeys(plan.steps, 1))
     seen = []
-    execution = Execution(plan, executor, estimate, cores=2, **options)
+    execution = Execution(plan, executor, estimate, plan.chosen(only), cores=2, **options)
     progress = execution.run(lambda p, outcome: seen.append((p.count("done"), outcome)))
     return executor, progress, seen
 
@@ -163,3 +172,56 @@ def test_narrow_models_get_one_thread_and_wide_ones_their_share(tmp_path, folder
     (folder / "study.yaml").write_text(text)
     (wide,) = [s for s in make_plan(read_study(folder)).steps.values() if s.kind == "train"]
     assert [threads_for(wide, jobs, 8) for jobs in (1, 3, 8)] == [8, 2, 1]
+
+
+def test_jobs_are_at_most_one_for_each_core():
+    assert checked_jobs(None) == cores()
+    assert checked_jobs(1) == 1
+    for jobs in (0, cores() + 1):
+        with pytest.raises(SettingsError, match=f"--jobs is {jobs}; .*: use 1 to {cores()}"):
+            checked_jobs(jobs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Options(on="moon"), "No place to run is called 'moon'"),
+        (Options(address="auto"), "--address is for --on ray"),
+        (Options(only=["bert"]), "No step fits --only 'bert'"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_before_anything_runs(
+    micro, monkeypatch, options, message
+):
+    monkeypatch.setattr(execute, "estimate_study", lambda *_: None)
+    folder = micro()
+    with pytest.raises(MemlocError, match=message):
+        run_study(folder, options, lambda *_: None)
+    assert not (folder / "steps").exists()
+
+
+def test_what_is_noisy_is_said_once_a_task_when_a_study_starts(micro, monkeypatch):
+    folder = micro(
+        changes={
+            "tiny-sentiment]": "tiny-sentiment, mine]\ndata: {mine: {file: mine.csv, flag: wrong}}",
+            'windows: ["1"]': 'tasks: [tiny-sentiment], windows: ["1"]',
+            "examples: 30\n": "",
+        }
+    )
+    write_rows(folder)
+    monkeypatch.setattr(execute, "estimate_study", lambda *_: None)
+    monkeypatch.setattr(execute.Execution, "run", lambda *_: None)
+    said = []
+    with telling(said.append):
+        run_study(folder, Options(), lambda *_: None)
+        run_study(folder, Options(only=["train mine"]), lambda *_: None)
+    assert len(said) == 3
+    assert said[0].startswith("tiny-sentiment: ")
+    assert said[0].endswith("labels flipped by memloc (a share of 0.15 of each class).")
+    assert said[1] == said[2]
+    assert said[1].startswith("mine: ")
+    assert said[1].endswith("noisy of 48 examples, column 'wrong' read as flags.")
+    finish_all(open_plan(folder))
+    with telling(said.append):
+        run_study(folder, Options(), lambda *_: None)
+    assert len(said) == 3  # nothing is left to do

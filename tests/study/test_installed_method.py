@@ -6,8 +6,8 @@ import pytest
 
 from memloc.methods import base
 from memloc.protocol import _with_methods, preset
-from memloc.study.actions import do
 from memloc.study.estimate import estimate
+from memloc.study.step import do
 from planning_support import RUN, finish_all, not_done, plan_of
 
 MODULE = '''
@@ -64,7 +64,7 @@ def installed(tmp_path, monkeypatch):
 
 def test_only_the_weights_that_it_needs_are_trained(installed, micro):
     plan = plan_of(micro(changes=CHANGES))
-    assert plan.steps[f"train/{RUN}"].what["weights"] == ("final", "frozen")
+    assert plan.steps[f"train/{RUN}"].asked.weights == ("final", "frozen")
     assert f"localise/{RUN}/evenly" in plan.steps
 
 
@@ -103,5 +103,5 @@ def test_it_looks_at_plain_and_planted_runs(installed, micro):
 
 
 def test_without_it_the_study_is_refused(micro):
-    with pytest.raises(Exception, match=r"methods\[0\]: there is no method 'evenly'"):
+    with pytest.raises(Exception, match=r"methods\[0\]: No method is called 'evenly'"):
         plan_of(micro(changes=CHANGES))

@@ -9,15 +9,16 @@ import pytest
 
 from memloc import paths
 from memloc.results import load_results
-from memloc.study.manage import open_plan, study_states
+from memloc.study.plan import open_plan
+from memloc.study.records import study_states
 from same_results import assert_same_results
 
 KILLS = 30
 KILLER = """
 import os, random, shutil, signal, sys, time
 from pathlib import Path
-import memloc.study.actions  # what takes long to load is loaded once for all attempts
-from memloc.study.manage import Options, run_study
+import memloc.study.step  # what takes long to load is loaded once for all attempts
+from memloc.study.execute import Options, run_study
 
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
 rng, killed, ended = random.Random(7), 0, False

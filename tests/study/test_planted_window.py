@@ -1,8 +1,8 @@
 """An embedded model with labels planted in two of its layers: swapping and retraining find them."""
 
 from memloc.results import load_results
-from memloc.study.actions import do
-from memloc.study.manage import control_study, open_plan
+from memloc.study.plan import control_study, open_plan
+from memloc.study.step import do
 
 
 def test_swapping_and_retraining_find_the_planted_window(tmp_path):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from memloc.study import actions as plants
-from memloc.study.actions import make_null, make_plant
+from memloc.study import step as plants
+from memloc.study.step import make_null, make_plant
 from memloc.training.planting import Plant
 from memloc.training.recipe import Recipe
 from tasks_support import fast_protocol, make_task

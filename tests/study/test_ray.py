@@ -11,9 +11,10 @@ import pytest
 
 from memloc import paths
 from memloc.errors import SettingsError
-from memloc.study import ray as on_ray
-from memloc.study.execute import Needs
-from memloc.study.manage import open_plan, study_states
+from memloc.study import executors as on_ray
+from memloc.study.executors import Needs
+from memloc.study.plan import open_plan
+from memloc.study.records import study_states
 from same_results import assert_same_results
 
 RAY = """
@@ -22,7 +23,7 @@ from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
 from memloc.study.records import Store
-from memloc.study.manage import Options, run_study
+from memloc.study.execute import Options, run_study
 
 folder = Path(sys.argv[1])
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})

@@ -15,7 +15,6 @@ def make_step(training=1, swapping=1, probing=1):
     return Step(
         name="plant/x",
         kind="plant",
-        what={},
         products={
             "plant": Product({"rate": training}, ("run",)),
             "swapping": Product({"swaps": swapping}, ("run/swapping",)),

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from memloc.errors import SettingsError
-from memloc.study import actions
 from memloc.study import step as module
-from memloc.study.manage import open_plan
+from memloc.study.executors import Order, Outcome, read_outcome
+from memloc.study.plan import open_plan
 from memloc.study.records import Store
-from memloc.study.step import Order, Outcome, do_step, read_outcome
+from memloc.study.step import do_step
 from planning_support import RUN
 
 TRAIN = f"train/{RUN}"
@@ -24,7 +24,7 @@ def ordered(micro, monkeypatch):
 
     def run(action, identity=None):
         folder = micro()
-        monkeypatch.setattr(actions, "do", action)
+        monkeypatch.setattr(module, "do", action)
         monkeypatch.setattr(module, "_watch", lambda *_: None)
         monkeypatch.setattr(module, "limit_threads", lambda _: None)
         identity = identity or open_plan(folder).identities[TRAIN]

@@ -7,9 +7,10 @@ from typer.testing import CliRunner
 
 from memloc.cli import app
 from memloc.study.execute import cores
-from memloc.study.manage import open_plan
+from memloc.study.executors import Order
+from memloc.study.plan import open_plan
 from memloc.study.records import Store
-from memloc.study.step import Order, do_step
+from memloc.study.step import do_step
 from planning_support import RUN, finish_all
 
 

@@ -18,8 +18,10 @@ from memloc.errors import StoreError
 from memloc.lock import STUDY, who_runs
 from memloc.methods.result import Result
 from memloc.run import Run
-from memloc.study.manage import Options, open_plan, run_study, study_states, study_status
-from memloc.study.records import Store
+from memloc.study.execute import Options, run_study
+from memloc.study.plan import open_plan
+from memloc.study.records import Store, study_states
+from memloc.study.view import study_status
 from planning_support import RUN
 
 pytestmark = pytest.mark.slow

@@ -2,11 +2,16 @@
 
 import time
 
+import pytest
+
+from memloc.errors import StoreError
 from memloc.study.estimate import Estimate
 from memloc.study.execute import Progress
-from memloc.study.records import State
-from memloc.study.step import Outcome
-from memloc.study.view import View
+from memloc.study.executors import Outcome
+from memloc.study.plan import open_plan
+from memloc.study.records import State, Store
+from memloc.study.view import View, read_log, study_status
+from planning_support import RUN, finish_all
 
 
 def make_progress(names):
@@ -43,3 +48,21 @@ def test_a_long_step_does_not_leave_a_log_empty(capsys, monkeypatch):
             view(progress, None)
             now += 30
     assert capsys.readouterr().err.count("0 of 1 step done, 1 running") == 3
+
+
+def test_status_counts_what_is_done_and_what_it_took(micro):
+    plan = open_plan(micro())
+    finish_all(plan)
+    status = study_status(plan.file.folder)
+    assert (status["steps"], status["done"], status["missing"]) == (9, 9, 0)
+    assert (status["seconds"], status["memory"], status["running"]) == (9.0, 1e6, None)
+
+
+def test_a_log_is_what_a_step_has_said(micro):
+    folder, step = micro(), f"train/{RUN}"
+    with pytest.raises(StoreError, match="has not been begun"):
+        read_log(folder, step)
+    path = Store(folder).log_path(step)
+    path.parent.mkdir(parents=True)
+    path.write_text("epoch 1\n")
+    assert read_log(folder, step) == "epoch 1\n"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def check_model(name: str, depth: int | None = None) -> None:
     """Refuse a model that is not there, and layers that it does not have."""
     from memloc.models.known import known_models
-    from memloc.study.sizes import config_of, shape_of
+    from memloc.study.inputs import config_of, shape_of
 
     if name not in {row.name for row in known_models()}:
         config_of(name)
@@ -24,9 +24,9 @@ def check_model(name: str, depth: int | None = None) -> None:
 
 def check_device(name: str) -> None:
     """Refuse a device that no machine has."""
-    from memloc.study.checks import DEVICES
+    from memloc.study.inputs import DEVICES
 
-    lookup("device", name.split(":", maxsplit=1)[0], dict.fromkeys(DEVICES))
+    lookup("device", name.split(":", maxsplit=1)[0], DEVICES)
 
 
 def check_training(folder: Path, weights: Iterable[str]) -> None:

@@ -113,7 +113,8 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     Example: `memloc control --model tiny-opt --task tiny-topic --method swapping`
     """
     from memloc.results import load_results
-    from memloc.study.manage import Options, control_study, run_study
+    from memloc.study.execute import Options, run_study
+    from memloc.study.plan import control_study
     from memloc.study.view import View, failures
 
     seeded = {} if seed is None else {"control.seed": seed}

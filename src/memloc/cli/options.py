@@ -11,7 +11,7 @@ import typer
 
 from memloc.errors import SettingsError
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ModelName = Annotated[str, typer.Argument(help="Embedded name, hub name or folder.")]
 Depth = Annotated[int | None, typer.Option(help="Use only this many of the first layers.")]
 RemoteCode = Annotated[
@@ -71,7 +71,7 @@ class Columns:
         str | None, typer.Option(help="Own file: column that is true where the label is wrong.")
     ] = None
     held_out: Annotated[
-        Path | None, typer.Option(help="Own file: another one with unseen examples.")
+        Path | None, typer.Option(help="Own file: a second file with unseen examples.")
     ] = None
 
 
@@ -99,7 +99,7 @@ class Checkpoints:
         Path | None, typer.Option(help="Checkpoint at near-ceiling training accuracy.")
     ] = None
     frozen: Annotated[
-        Path | None, typer.Option(help="Checkpoint of which only the head was trained.")
+        Path | None, typer.Option(help="Checkpoint in which only the head was trained.")
     ] = None
 
 

@@ -20,7 +20,7 @@ def init(
 
     Example: `memloc init demo`
     """
-    from memloc.study.manage import init_study
+    from memloc.study.config import init_study
 
     path = init_study(example, folder)
     typer.echo(f"{path} is written; next: memloc plan {path.parent}")
@@ -36,7 +36,9 @@ def plan(
 
     Example: `memloc plan demo`
     """
-    from memloc.study.manage import checked_jobs, estimate_study, open_plan, study_states
+    from memloc.study.execute import checked_jobs, estimate_study
+    from memloc.study.plan import open_plan
+    from memloc.study.records import study_states
     from memloc.study.view import plan_rows, plan_sentences, step_rows
 
     found, at_once = open_plan(study), checked_jobs(jobs)
@@ -69,7 +71,8 @@ def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     Example: `memloc run demo --only "localise tiny-topic" --only report`
     """
     from memloc.reporting.page import read_report
-    from memloc.study.manage import Options, checked_jobs, open_plan, run_study
+    from memloc.study.execute import Options, checked_jobs, run_study
+    from memloc.study.plan import open_plan
     from memloc.study.view import View, end_sentences, progress_record
 
     at_once = checked_jobs(jobs)
@@ -93,8 +96,7 @@ def status(study: StudyFolder, as_json: AsJson = False) -> None:
 
     Example: `memloc status demo`
     """
-    from memloc.study.manage import study_status
-    from memloc.study.view import status_sentences
+    from memloc.study.view import status_sentences, study_status
 
     found = study_status(study)
     if as_json:
@@ -111,7 +113,7 @@ def logs(
 
     Example: `memloc logs demo train/tiny-topic/tiny-opt/seed-1`
     """
-    from memloc.study.manage import read_log
+    from memloc.study.view import read_log
 
     typer.echo(read_log(study, step), nl=False)
 
@@ -131,7 +133,7 @@ def figures(
     Example: `memloc figures runs --format svg --only layers`
     """
     from memloc.progress import bars
-    from memloc.reporting.figures.writing import write_figures
+    from memloc.reporting.figures.figure import write_figures
     from memloc.results import load_results
 
     folder = study / "report" / "figures" if out is None else out

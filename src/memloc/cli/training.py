@@ -45,7 +45,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     model: ModelName,
     task: Annotated[str | None, typer.Argument(help="Name of a task; or give --data.")] = None,
     *,
-    seed: Annotated[int, typer.Option(help="Of order, initial head and dropout.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of data order, initial head and dropout.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder in which runs are kept.")] = Path("runs"),
     weights: Weights = None,
     constants: Constants,
@@ -171,15 +171,15 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     checkpoints: Checkpoints,
     data: Annotated[Path, typer.Option(help="File with the examples that it was trained on.")],
     columns: Columns,
-    seed: Annotated[int, typer.Option(help="Of random choices.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 1,
     train_missing: TrainMissing = False,
     constants: Constants,
     as_json: AsJson = False,
 ) -> None:
-    """Make a run of checkpoints and of the file that they were trained on.
+    """Make a run from your checkpoints and the file they were trained on.
 
-    Everything that works on a run trained by memloc works on it. Checkpoints stay where they are
-    and are recognised by their contents; which methods can run depends on the weights given.
+    Every command then works on it as on a run that memloc trained. Checkpoints stay where they
+    are; which methods can run depends on the weights you give.
 
     Example: `memloc adopt runs/mine --final noisy/ --reference clean/ --data train.csv
     --original corrected`

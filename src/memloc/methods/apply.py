@@ -38,9 +38,9 @@ def localise(
     force: bool = False,
     device: str | None = None,
 ) -> Found:
-    """Say how much every layer of a run matters, by all localisers that can run or by those named.
+    """Measure how much each layer of a run matters, by the methods named or by all that can run.
 
-    Results are kept in the run's folder and used again where they were made of the same.
+    Results are kept in the run's folder and used again as long as nothing they depend on changes.
     `settings` are those of methods that differ from the run's preset, such as
     `{"gradients.norm": "L2"}`; `force` continues where labels were not memorised. The device is
     the run's unless another one is given.

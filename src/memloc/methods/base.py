@@ -49,13 +49,13 @@ class Method(Settings, ABC):
     needs: ClassVar[tuple[str, ...]]
     """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
     version: ClassVar[int] = 1
-    """Counted up when the same settings give other results: stored ones are then made again."""
+    """Raised when the same settings give other results, so that stored results are made again."""
     asked: ClassVar[bool] = False
-    """Whether it runs only where it is named, because it takes long."""
+    """Whether it runs only if it is named, because it takes long."""
     scratch: ClassVar[bool] = False
-    """Whether its half-done work is large and of no use once the result is there."""
+    """Whether its unfinished work is large and can be deleted once the result is there."""
     uses: ClassVar[tuple[str, ...]] = ()
-    """Weights that it takes as well where they are there."""
+    """Weights that it also uses if they are there."""
 
     @abstractmethod
     def run(self, run: "Run") -> Result:
@@ -65,7 +65,7 @@ class Method(Settings, ABC):
         """Refuse settings that do not fit a run, before any weights are loaded."""
 
     def cost(self, sizes: Sizes) -> float:
-        """Seconds that it takes, about."""
+        """About how many seconds it takes."""
         return sizes.depth * sizes.examples * sizes.predict
 
 

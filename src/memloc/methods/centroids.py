@@ -39,14 +39,14 @@ class Centroids(Method):
     uses = ("reference",)
 
     crossing_at: float = paper(0.5, "§5", gt=0, lt=1)
-    """The noisy mean has crossed where it is below this (assigned class at 0, original at 1)."""
+    """The mean of noisy examples has crossed if it is below this (assigned class 0, original 1)."""
     events: Literal["first", "last"] = paper("first", "§5")
     """First crossing and first separation, or the last crossing and the start of the last
     uninterrupted separation."""
     central: float = published(0.75, gt=0, lt=1)
     """Classes are separated where the central shares of their positions do not overlap."""
     last_layer: Literal["block output", "final norm"] = paper("block output", "§5")
-    """The decoders' vector of the last layer: before or after the final norm."""
+    """Whether a decoder's last vector is the block's output or what the final norm makes of it."""
     windows: tuple[str, ...] = ours(())
     """Further windows of layers, such as `3-6`, that are swapped in from the reference weights."""
 

@@ -36,9 +36,9 @@ class Generalisation(Method):
     version = 2
 
     models: int = paper(30, "§5, footnote 8", ge=2)
-    """How many models are trained on halves."""
+    """Number of models that are trained on half of the data."""
     share: float = paper(0.5, "§5, footnote 8", gt=0, lt=1)
-    """Share of the training examples that each one sees."""
+    """Share of the training examples that each model sees."""
     epochs: int = published(10, ge=1)
     """Passes over that half."""
     learning_rate: float = published(3e-5, gt=0)

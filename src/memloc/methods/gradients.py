@@ -41,7 +41,7 @@ class Gradients(Method):
     objective: Literal["loss", "logit"] = paper("loss", "§3.1")
     """Gradient of the negative loss, or of the assigned label's raw logit."""
     norm: Literal["L1", "L2"] = paper("L1", "appendix E")
-    """Over all parameters of a block."""
+    """The norm of a block's gradient, over all of its parameters."""
     subtract_clean: bool = paper(True, "appendix E")
     """Whether the mean gradient of as many clean examples is subtracted first."""
     divide_frozen: bool = paper(True, "appendix E")

@@ -55,7 +55,7 @@ class LabelProbes(Method, ProbeSettings):
     share: float = paper(0.9, "§5", gt=0, lt=1)
     """Share of the best F1 above chance, on clean examples, that makes the 90 % event."""
     first_layer: int = ours(1, ge=0, le=1)
-    """Events are sought from this layer on; 0 is what the first block is given."""
+    """The first layer that can have an event; 0 is the input of the first block."""
     chance: Literal["probes of shuffled labels", "shuffled labels"] = ours(
         "probes of shuffled labels"
     )

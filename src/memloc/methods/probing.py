@@ -42,7 +42,7 @@ class Probing(Method, ProbeSettings):
     needs = ("final", "frozen")
 
     class_weights: tuple[float, float] = published((0.33, 0.67))
-    """Of clean and noisy examples in the noise probe's loss."""
+    """Weights of clean and noisy examples in the loss of a probe."""
 
     def run(self, run: "Run") -> LayerScores:
         """Rise of F1 per layer, its mean over probe seeds, never below zero."""

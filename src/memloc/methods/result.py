@@ -160,7 +160,7 @@ class LayerScores(Result):
 
     @property
     def weights(self) -> FloatArray:
-        """(layers,)."""
+        """The weight of each layer, (layers,)."""
         return self._column("weight")
 
     @property
@@ -170,7 +170,7 @@ class LayerScores(Result):
 
     @property
     def high(self) -> FloatArray:
-        """Upper ends."""
+        """Upper ends of the weights' intervals."""
         return self._column("high")
 
     @property

@@ -21,7 +21,7 @@ class Retraining(Method):
     needs = ("final", "pretrained")
 
     learning_rate: float = published(3e-5, gt=0)
-    """Peak of the schedule, which is that of fine-tuning."""
+    """Peak of the schedule, which has the shape of that of fine-tuning."""
     batch_size: int = published(8, ge=1)
     """Examples per update."""
     epochs: int = paper(5, "§3.1", ge=1)
@@ -35,7 +35,7 @@ class Retraining(Method):
     normalise: bool = paper(True, "§3.1")
     """Whether the error of the full window counts as 1.0."""
     widths: tuple[int, ...] | None = ours(None)
-    """Only windows of these widths, and the full one, by which others are measured."""
+    """Retrain only windows of these widths, and the full window, which is needed to normalise."""
 
     def run(self, run: "Run") -> LayerScores:
         """Which noisy (and held-out clean) labels are lost after retraining each window."""

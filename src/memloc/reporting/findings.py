@@ -8,16 +8,19 @@ import pandas as pd
 
 from memloc.methods.base import by_reference
 from memloc.protocol import Protocol
-from memloc.records import FloatArray
+from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.reporting.means import usual_depth
 from memloc.results import Results, Reverted
 from memloc.stats import claims
-from memloc.stats.depth import event_depth
+from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import wilson
+from memloc.stats.windows import layer_weights, window_matrix
 
 RUN = ["task", "model", "seed"]
 POINT = ["task", "model"]
 BINARY = "-binary"
+MOST_EXAMPLES = 40
+"""Rows of the picture of examples."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,16 @@ class Findings:
     def protocol(self) -> Protocol:
         """The study's settings."""
         return self.results.protocol
+
+    def table(self, place: str) -> pd.DataFrame:
+        """The table at a place: `whole.layers` is `whole("layers")`, `events` an attribute.
+
+        `results.runs` is an attribute of the results.
+        """
+        of, _, name = place.rpartition(".")
+        if of not in {"", "results"}:
+            return pd.DataFrame(getattr(self, of)(name))
+        return pd.DataFrame(getattr(self.results if of else self, name))
 
     def memorised(self, name: str) -> pd.DataFrame:
         """A table of the results, without runs that did not memorise.
@@ -138,6 +151,10 @@ class Findings:
         is_large = table["model"].isin(self._large)
         return table if is_large.all() else table[~is_large]
 
+    def of_usual_depth(self, name: str) -> pd.DataFrame:
+        """The same without models that have more or fewer layers than most."""
+        return self.usual(self.whole(name))
+
     def usual(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table without models that have more or fewer layers than most."""
         runs = self.results.runs
@@ -220,11 +237,42 @@ class Findings:
         found = claims.same_seeds(self.memorised(name), self.binary, by)
         return self._weighed(found) if name == "mcog" else found
 
+    @property
+    def paired_mcog(self) -> pd.DataFrame:
+        """Centres of gravity of tasks with all their classes and with two, usual models only."""
+        return self.usual(self.paired("mcog", "method"))
+
+    @cached_property
+    def reverted_texts(self) -> pd.DataFrame:
+        """What windows revert, with the texts; of one seed and the examples that are drawn."""
+        parts = []
+        for run in self.first_runs():
+            texts = self.results.examples_of(run, noisy_only=True).drop(columns="is_noisy")
+            for outcomes in self.outcomes_of(run):
+                drawn = outcomes.take(spread(example_weights(outcomes.wrong, outcomes.windows)))
+                parts.append(drawn.table().merge(texts, on="example"))
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
     @cached_property
     def single_layers(self) -> pd.DataFrame:
         """Figure 4: what changing one layer does at most, one row per run and method."""
         same_layer = self.protocol.summary.single_layer == "largest mean"
         return single_layers(self.whole("windows"), same_layer=same_layer)
+
+
+def example_weights(wrong: BoolArray, ends: IntArray) -> FloatArray:
+    """Layer weights (n, L) of each example from what windows (W, 2) revert it: `wrong` (n, W)."""
+    known = [range(int(first) - 1, int(last)) for first, last in ends]
+    depth = int(ends.max())
+    return layer_weights(window_matrix(wrong.astype(np.float64), depth, known))
+
+
+def spread(weights: FloatArray) -> IntArray:
+    """Rows of examples from those reverted in low layers to high ones; of many, evenly spaced."""
+    order = np.argsort(centres_of_gravity(weights), kind="stable")  # never reverted: NaN, last
+    if len(order) > MOST_EXAMPLES:
+        order = order[np.linspace(0, len(order) - 1, MOST_EXAMPLES).round().astype(int)]
+    return order
 
 
 def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:

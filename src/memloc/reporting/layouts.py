@@ -1,34 +1,31 @@
-"""What tables hold: tidy numbers with their intervals, and the paper's layout of them."""
+"""What tables hold: tidy numbers with their intervals, and the paper's layout of some of them."""
 
-from collections.abc import Callable
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 
+from memloc.models import tiny
 from memloc.records import FloatArray
 from memloc.reporting.figures.style import method_order, task_order
 from memloc.reporting.findings import BINARY, POINT, Findings
-from memloc.reporting.means import (
-    RESAMPLES,
-    bootstrap_ends,
-    counted_events,
-    over_seeds,
-)
-from memloc.reporting.pretraining import layer_parameters, pretraining, rounded
+from memloc.reporting.means import RESAMPLES, bootstrap_ends, counted_events, over_seeds
 from memloc.seeds import generator
-from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.intervals import bootstrap_counts, wilson
 from memloc.stats.planted import distances, mean_scores
 
-NO_INTERVAL = f"No interval: fewer than {FEWEST_GROUPS} tasks."
-UNEVEN = (
-    "Where classes are uneven, the generalisation score is high for whoever always predicts the "
-    "most frequent label: see the table of scores."
-)
-PERMUTED = (
-    "For p, whole tasks are permuted (all orders up to eight tasks): it is small where both sides "
-    "agree on how tasks differ, whatever all tasks share."
-)
+DAGGER = "†"
+ENDS = ("low", "high")
+BLOCK = re.compile(r"(^|\.)\d+\.")
+"""In the name of a parameter: blocks stand in a list, so theirs are numbered."""
 
 
 def tasks(findings: Findings) -> pd.DataFrame:
@@ -74,47 +71,49 @@ def models(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(list(rows.values()))
 
 
-def table_3(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Large numbers the way papers have them."""
-    large = {n: [rounded(None if pd.isna(v) else v) for v in tidy[n]] for n in LARGE}
-    return tidy.assign(**large)
+def pretraining(model: str) -> Mapping[str, Any]:
+    """Corpus, tokens and steps of an embedded model or one of the paper's; others are not known."""
+    if model not in tiny.NAMES:
+        return _known().get(model, {})
+    note = json.loads((tiny.folder(model) / "pretraining.json").read_text(encoding="utf-8"))
+    tokens = note["rows"] * note["length"] * note["steps"]
+    return {"corpus": "embedded texts", "tokens": tokens, "steps": note["steps"]}
 
 
-LARGE = ("tokens", "steps", "parameters")
+@cache
+def _known() -> dict[str, dict[str, Any]]:
+    text = (files("memloc.reporting") / "assets/pretraining.yaml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return found
 
 
-def table_2(tidy: pd.DataFrame) -> pd.DataFrame:
-    """One column per model, one row per score and measure."""
-    rows = ["score", "measure"]
-    named = tidy.assign(measure=tidy["measure"].replace("memorisation", "mem. » gen."))
-    wide = named.assign(text=coefficients(tidy)).pivot(index=rows, columns="model", values="text")
-    wide = wide.loc[list(map(tuple, named[rows].drop_duplicates().to_numpy()))]
-    return wide[list(dict.fromkeys(tidy["model"]))].reset_index().rename_axis(columns=None)
+def layer_parameters(model: str, run: Path) -> int | None:
+    """Parameters of all blocks, by the weights of the run or the embedded ones; None without."""
+    places = [
+        *(run / "checkpoints").glob("*"),
+        *([tiny.folder(model)] if model in tiny.NAMES else []),
+    ]
+    for folder in places:
+        files = sorted(folder.glob("*.safetensors"))
+        if files:
+            return sum(map(_in_blocks, files))
+    return None
 
 
-def scores(tidy: pd.DataFrame) -> pd.DataFrame:
-    """One row per run: its score, that of the most frequent label, and what is left above it."""
-    texts = {
-        "score": estimates(tidy["score"], tidy["low"], tidy["high"]),
-        "normalised": _named(tidy, "normalised"),
-        "clean examples only": estimates(
-            tidy["clean_score"], tidy["clean_low"], tidy["clean_high"]
-        ),
-    }
-    shown = [*POINT, "seed", "score", "majority", "normalised", "clean examples only", "models"]
-    return tidy.assign(**texts)[shown]
+def _in_blocks(file: Path) -> int:
+    """The head of a safetensors file says the shape of everything in it."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        shapes = json.loads(opened.read(length))
+    return sum(math.prod(v["shape"]) for name, v in shapes.items() if BLOCK.search(name))
 
 
-def table_4(tidy: pd.DataFrame) -> pd.DataFrame:
-    """One column per model and norm, one row per choice of steps."""
-    steps = ["subtract_clean", "divide_frozen"]
-    found = wilson(*(tidy[n].to_numpy(np.float64) for n in ("accuracy", "plants")))
-    named = tidy.assign(column=tidy["model"] + " " + tidy["norm"])
-    named["text"] = estimates(tidy["accuracy"], found.low, found.high)
-    wide = named.pivot(index=steps, columns="column", values="text").reset_index()
-    wide[steps] = wide[steps].map(lambda on: "yes" if on else "no")
-    names = {"subtract_clean": "subtracting clean", "divide_frozen": "normalising frozen"}
-    return wide.rename(columns=names).rename_axis(columns=None)
+def runs(findings: Findings) -> pd.DataFrame:
+    """One row per run, with the interval of its accuracy on unseen data."""
+    found = findings.results.runs
+    share, n = (found[name].to_numpy(np.float64) for name in ("validation_accuracy", "validation"))
+    sure = wilson(share, n)
+    return found.assign(validation_low=sure.low, validation_high=sure.high)
 
 
 def control(findings: Findings) -> pd.DataFrame:
@@ -124,26 +123,14 @@ def control(findings: Findings) -> pd.DataFrame:
         return scores
     found = mean_scores(scores, ["method"])
     tested = scores if scores["validation"].all() else scores[~scores["validation"].astype(bool)]
+    every = [
+        tested[(tested["method"] == method) & (tested["k"] == k)]
+        for method, k in found[["method", "k"]].itertuples(index=False)
+    ]
     for name in ("mrr", "auroc"):
-        ends = [
-            bootstrap_ends(part[name].to_numpy(np.float64))
-            for part in (
-                tested[(tested["method"] == m) & (tested["k"] == k)]
-                for m, k in found[["method", "k"]].itertuples(index=False)
-            )
-        ]
+        ends = [bootstrap_ends(plants[name].to_numpy(np.float64)) for plants in every]
         found[[f"{name}_low", f"{name}_high"]] = ends
     return found
-
-
-def control_rows(tidy: pd.DataFrame) -> pd.DataFrame:
-    """One row per method and k."""
-    texts = {
-        "accuracy": estimates(tidy["accuracy"], tidy["low"], tidy["high"]),
-        **{n: _named(tidy, n) for n in ("mrr", "auroc")},
-    }
-    shown = ["method", "k", "accuracy", "chance", "mrr", "auroc", "plants"]
-    return _by_method(tidy.assign(**texts))[shown]
 
 
 def nulls(findings: Findings) -> pd.DataFrame:
@@ -163,91 +150,16 @@ def nulls(findings: Findings) -> pd.DataFrame:
     return pd.concat([found, pd.DataFrame(rows, index=found.index)], axis=1)
 
 
-def null_rows(tidy: pd.DataFrame) -> pd.DataFrame:
-    """One row per method."""
-    shown = {words: _named(tidy, name) for name, words in NULLS.items()}
-    return _by_method(tidy[["method", "plants", "nulls"]].assign(**shown))
-
-
-ENDS = ("low", "high")
-NULLS = {
-    "called": "nulls called localised",
-    "apart": "planted further from uniform",
-    "undone_planted": "labels undone, planted",
-    "undone_null": "labels undone, null",
-}
-
-
-def mean_over_seeds(value: str, columns: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """Means over seeds with the seeds' least and greatest end: one row per task and model."""
-
-    def layout(tidy: pd.DataFrame) -> pd.DataFrame:
-        found = over_seeds(tidy, [*POINT, columns], value)
-        wide = _a_column_each(found, columns, estimates(found[value], found["low"], found["high"]))
-        return wide[[*POINT, *method_order(wide.columns.drop(POINT))]]
-
-    return layout
-
-
-def events(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, one row per task and model; never counts as the layer after the last.
-
-    What never happens in some seeds, or where classes cannot be told apart, is said.
-    """
-    counted, keys = counted_events(tidy), [*POINT, "event"]
-    found = over_seeds(counted, keys, "layer")
-    sums = counted.groupby(keys, sort=False)[["never", "unclear"]].sum()
-    texts = estimates(found["layer"], found["low"], found["high"])
-    said = [
-        "".join(f"; {n} {word}" for n, word in ((a, "never"), (b, "not separable")) if n)
-        for a, b in sums[["never", "unclear"]].itertuples(index=False)
-    ]
-    return _a_column_each(found, "event", [a + b for a, b in zip(texts, said, strict=True)])
-
-
-def _a_column_each(found: pd.DataFrame, columns: str, texts: list[str]) -> pd.DataFrame:
-    """Texts by task and model in the order that these have, a column each of `columns`."""
-    wide = found.assign(text=texts).pivot(index=POINT, columns=columns, values="text")
-    wide = wide.loc[list(map(tuple, found[POINT].drop_duplicates().to_numpy()))]
-    return wide.reset_index().rename_axis(columns=None)
-
-
-def runs(tidy: pd.DataFrame) -> pd.DataFrame:
-    """The columns that a person looks for first."""
-    unseen = (tidy[n].to_numpy(np.float64) for n in ("validation_accuracy", "validation"))
-    found = wilson(*unseen)
-    accuracies = estimates(tidy["validation_accuracy"], found.low, found.high)
-    shown = ["task", "model", "seed", "train", "noisy", "memorised", "noisy_accuracy"]
-    shown += ["clean_accuracy", "reference_accuracy", "validation_accuracy", "preset"]
-    return tidy.assign(validation_accuracy=accuracies)[shown]
-
-
-def matrix(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Coefficients as texts, with p, the number of pairs, and why some are not there."""
-    first = [name for name in COMPARED if name in tidy.columns]
-    return tidy.assign(**{"ρ": coefficients(tidy)})[[*first, "ρ", "p", "n", "why"]]
-
-
-def orders(tidy: pd.DataFrame) -> pd.DataFrame:
-    """One row per method: mean ρ with its interval, and the range over pairs of models."""
-    ranges = [f"{a:.2f} to {b:.2f}" for a, b in tidy[["least", "largest"]].to_numpy()]
-    texts = {"mean ρ": estimates(tidy["rho"], tidy["low"], tidy["high"]), "single pairs": ranges}
-    return _by_method(tidy.assign(**texts))[["method", *texts, "pairs", "models", "tasks"]]
-
-
-def order_note(tidy: pd.DataFrame) -> str:
-    """What is averaged, and what the paper has."""
-    known = "In brackets: 95 % bootstrap interval over tasks."
-    return (
-        "Mean over pairs of models of ρ over tasks between their M-CoG, as the paper has it for "
-        f"retraining (.85). {NO_INTERVAL if tidy['low'].isna().any() else known}"
-    )
-
-
-COMPARED = (
-    *("between", "what", "one", "other", "centroids", "label_probes"),
-    *("measure", "large", "model"),
-)
+def _apart_ends(real: "pd.Series", null: "pd.Series") -> tuple[float, float]:
+    """Ends of how often a number of `real` is above one of `null`, both of which are resampled."""
+    if min(len(real), len(null)) < 2:
+        return np.nan, np.nan
+    one, other = real.to_numpy(np.float64)[:, None], null.to_numpy(np.float64)
+    wins = (one > other) + (one == other) / 2
+    rng = generator(0, "bootstrap", "nulls")
+    drawn = [bootstrap_counts(n, RESAMPLES, rng) / n for n in wins.shape]
+    low, high = np.quantile(((drawn[0] @ wins) * drawn[1]).sum(1), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def binarised(findings: Findings) -> pd.DataFrame:
@@ -265,65 +177,131 @@ def binarised(findings: Findings) -> pd.DataFrame:
         plain = part["difference"].to_numpy(np.float64)
         ends = bootstrap_ends(plain, part["task"]), bootstrap_ends(np.abs(plain), part["task"])
         rows.append([*ends[0], *ends[1]])
-    names = [f"{n}_{end}" for n in DIFFERENCES for end in ENDS]
+    names = [f"{n}_{end}" for n in ("mean_difference", "mean_absolute") for end in ENDS]
     return pd.concat([found, pd.DataFrame(rows, columns=names, index=found.index)], axis=1)
 
 
-DIFFERENCES = ("mean_difference", "mean_absolute")
+def orders(findings: Findings) -> pd.DataFrame:
+    """Whether models order the tasks alike, with the range over pairs of models in words."""
+    found = findings.order_agreement
+    if found.empty:
+        return found
+    ends = found["least"].map("{:.2f}".format) + " to " + found["largest"].map("{:.2f}".format)
+    return found.assign(**{"single pairs": ends})
 
 
-def binarised_rows(tidy: pd.DataFrame) -> pd.DataFrame:
-    """One row per measure."""
-    texts = {n: _named(tidy, n) for n in DIFFERENCES}
-    found = tidy.assign(**{"ρ": coefficients(tidy)}, **texts)
-    return found[["measure", "ρ", "p", "n", *DIFFERENCES, "why"]]
+TIDY: dict[str, Callable[[Findings], pd.DataFrame]] = {
+    "tasks": tasks,
+    "models": models,
+    "runs": runs,
+    "control": control,
+    "nulls": nulls,
+    "orders": orders,
+    "binarised": binarised,
+}
+"""Tables that are no attribute of findings or results, by name."""
+
+
+def table_2(tidy: pd.DataFrame) -> pd.DataFrame:
+    """One column per model, one row per score and measure."""
+    rows = ["score", "measure"]
+    named = tidy.assign(measure=tidy["measure"].replace("memorisation", "mem. » gen."))
+    wide = _pivoted(named.assign(text=coefficients(tidy)), rows, "model")
+    return wide[[*rows, *dict.fromkeys(tidy["model"])]]
+
+
+def table_3(tidy: pd.DataFrame) -> pd.DataFrame:
+    """Large numbers the way papers have them."""
+    return tidy.assign(**{n: tidy[n].map(rounded) for n in ("tokens", "steps", "parameters")})
+
+
+def rounded(number: float | None) -> str:
+    """1,234,000 as 1.2M, the way papers have it."""
+    if number is None or math.isnan(number):
+        return "–"
+    for size, sign in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            digits = ".0f" if number >= 100 * size else ".2g"
+            return f"{number / size:{digits}}{sign}"
+    return f"{number:.0f}"
+
+
+def table_4(tidy: pd.DataFrame) -> pd.DataFrame:
+    """One column per model and norm, one row per choice of steps."""
+    steps = ["subtract_clean", "divide_frozen"]
+    found = wilson(*(tidy[n].to_numpy(np.float64) for n in ("accuracy", "plants")))
+    named = tidy.assign(column=tidy["model"] + " " + tidy["norm"])
+    named["text"] = estimates(tidy["accuracy"], found.low, found.high)
+    wide = named.pivot(index=steps, columns="column", values="text").reset_index()
+    wide[steps] = wide[steps].map(lambda on: "yes" if on else "no")
+    names = {"subtract_clean": "subtracting clean", "divide_frozen": "normalising frozen"}
+    return wide.rename(columns=names).rename_axis(columns=None)
+
+
+def mcog(tidy: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds with the seeds' least and greatest end: one row per task and model."""
+    found = over_seeds(tidy, [*POINT, "method"], "mcog")
+    found["text"] = estimates(found["mcog"], found["low"], found["high"])
+    wide = _pivoted(found, POINT, "method")
+    return wide[[*POINT, *method_order(wide.columns.drop(POINT))]]
+
+
+def events(tidy: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds, one row per task and model; never counts as the layer after the last.
+
+    What never happens in some seeds, or where classes cannot be told apart, is said.
+    """
+    counted, keys = counted_events(tidy), [*POINT, "event"]
+    found = over_seeds(counted, keys, "layer")
+    sums = counted.groupby(keys, sort=False)[["never", "unclear"]].sum()
+    texts = estimates(found["layer"], found["low"], found["high"])
+    said = [
+        "".join(f"; {n} {word}" for n, word in ((a, "never"), (b, "not separable")) if n)
+        for a, b in sums[["never", "unclear"]].itertuples(index=False)
+    ]
+    whole = [a + b for a, b in zip(texts, said, strict=True)]
+    return _pivoted(found.assign(text=whole), POINT, "event")
+
+
+LAYOUTS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "generalisation": table_2,
+    "models": table_3,
+    "post-processing": table_4,
+    "mcog": mcog,
+    "events": events,
+}
+"""Tables that people read in another layout than one row per observation."""
+
+
+def in_columns(tidy: pd.DataFrame, columns: Mapping[str, str | None]) -> pd.DataFrame:
+    """Columns by their titles, numbers with their intervals; methods in their usual order."""
+    found: dict[str, Any] = {}
+    for title, named in columns.items():
+        value, *ends = named.split() if named else [title]
+        if value in tidy:
+            marks = _marks(tidy) if value == "rho" and "significant" in tidy else None
+            found[title] = tidy[value]
+            if ends:
+                low, high = (tidy[end] for end in ends)
+                found[title] = estimates(tidy[value], low, high, marks)
+    shown = pd.DataFrame(found)
+    if "method" not in shown:
+        return shown
+    order = method_order(shown["method"])
+    return shown.sort_values("method", key=lambda names: names.map(order.index), kind="stable")
 
 
 def coefficients(tidy: pd.DataFrame) -> list[str]:
-    """ρ with its interval, a star where it is not significant, a dagger where points are unsure."""
-    marks = [
-        ("" if sure else "*") + (DAGGER if unclear else "")
-        for sure, unclear in zip(tidy["significant"], _unclear(tidy), strict=True)
+    """ρ with its interval; a star where it is significant, a dagger where points are unsure."""
+    return estimates(tidy["rho"], tidy["low"], tidy["high"], _marks(tidy))
+
+
+def _marks(tidy: pd.DataFrame) -> list[str]:
+    unclear = tidy["n_inseparable"] > 0 if "n_inseparable" in tidy else [False] * len(tidy)
+    return [
+        ("*" if sure else "") + (DAGGER if unsure else "")
+        for sure, unsure in zip(tidy["significant"], unclear, strict=True)
     ]
-    return estimates(tidy["rho"], tidy["low"], tidy["high"], marks)
-
-
-DAGGER = "†"
-
-
-def _unclear(tidy: pd.DataFrame) -> "list[bool]":
-    """Which coefficients have points that are events where classes cannot be told apart."""
-    named = tidy.get("n_inseparable")
-    return [False] * len(tidy) if named is None else [bool(n > 0) for n in named]
-
-
-def coefficient_note(tidy: pd.DataFrame) -> str:
-    """What stars and brackets say, or why there are no brackets."""
-    known = tidy[tidy["rho"].notna()]
-    words = [f"*: p > .05. {PERMUTED}"]
-    if any(_unclear(known)):
-        words.append(f"{DAGGER}: some events are at layers where classes cannot be told apart.")
-    if known["low"].notna().any():
-        words.append("In brackets: 95 % bootstrap interval over tasks.")
-    if known["low"].isna().any():
-        words.append(NO_INTERVAL)
-    return " ".join(words)
-
-
-def table_2_note(tidy: pd.DataFrame) -> str:
-    """The same, and which methods the mean centre of gravity is over."""
-    means = tidy.loc[(tidy["measure"] == "M-CoG") & (tidy["methods"] != ""), "methods"]
-    words = f" M-CoG is {averaged(means.iloc[0])}." if len(means) else ""
-    return f"{coefficient_note(tidy)}{words} {UNEVEN}"
-
-
-def averaged(methods: str) -> str:
-    """Of what a centre of gravity is the mean, from the names of the methods."""
-    names = method_order(methods.split(", "))
-    if len(names) == 1:
-        return f"that of {names[0]}"
-    listed = f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"the mean over {listed}, for tasks and models that have all of them"
 
 
 def estimates(
@@ -337,10 +315,6 @@ def estimates(
     return [_estimate(*each) for each in every]
 
 
-def _named(tidy: pd.DataFrame, name: str) -> list[str]:
-    return estimates(tidy[name], tidy[f"{name}_low"], tidy[f"{name}_high"])
-
-
 def _estimate(value: float, mark: str, low: float, high: float) -> str:
     if np.isnan(value):
         return "–"
@@ -348,18 +322,8 @@ def _estimate(value: float, mark: str, low: float, high: float) -> str:
     return f"{value:.2f}{mark}{ends}"
 
 
-def _by_method(table: pd.DataFrame) -> pd.DataFrame:
-    order = method_order(table["method"])
-    return table.sort_values("method", key=lambda names: names.map(order.index), kind="stable")
-
-
-def _apart_ends(real: "pd.Series", null: "pd.Series") -> tuple[float, float]:
-    """Ends of how often a number of `real` is above one of `null`, both of which are resampled."""
-    if min(len(real), len(null)) < 2:
-        return np.nan, np.nan
-    one, other = real.to_numpy(np.float64)[:, None], null.to_numpy(np.float64)
-    wins = (one > other) + (one == other) / 2
-    rng = generator(0, "bootstrap", "nulls")
-    drawn = [bootstrap_counts(n, RESAMPLES, rng) / n for n in wins.shape]
-    low, high = np.quantile(((drawn[0] @ wins) * drawn[1]).sum(1), [0.025, 0.975])
-    return float(low), float(high)
+def _pivoted(found: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
+    """The column `text` as a wide table; rows stay in their order."""
+    wide = found.pivot(index=index, columns=columns, values="text")
+    wide = wide.loc[list(map(tuple, found[index].drop_duplicates().to_numpy()))]
+    return wide.reset_index().rename_axis(columns=None)

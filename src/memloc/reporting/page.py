@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -18,46 +18,41 @@ from memloc import paths
 from memloc.errors import counted
 from memloc.records import as_stored, read_json, whole_file, write_json
 from memloc.reporting.blocks import columns_of, example_block, packed
-from memloc.reporting.figures.every import FIGURES
-from memloc.reporting.figures.figure import DATA, Drawn, Figure
+from memloc.reporting.figures.figure import DATA, FIGURES, Drawn, Figure
 from memloc.reporting.figures.style import method_order, task_order
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import command, commands_of, coverage
-from memloc.reporting.reproduce import commands, settings, study_file, versions
-from memloc.reporting.summary import Summary, summarise
+from memloc.reporting.sentences import Line, Summary, summarise
 from memloc.reporting.tables import TABLES, as_text, cell
 from memloc.results import Results, load_results
 
 SECTIONS: dict[str, tuple[str, str, str]] = {
-    "summary": ("Summary", "Summary", ""),
-    "control": (
-        "Control",
-        "How far to trust each method",
-        "Before anything is read off a real model: labels were planted in layers that are known, "
-        "and every method had to find them.",
-    ),
-    "layers": (
-        "Layers",
-        "Which layers matter",
+    "where": (
+        "Where",
+        "Where: which layers matter",
         "All tasks of one model side by side, by the method that is chosen above.",
     ),
-    "depth": (
-        "Depth",
-        "How deep, and whether that says something",
-        "The centre of gravity of the layers, when noisy examples change class, and what goes "
-        "together with it.",
-    ),
-    "run": (
-        "One run",
-        "One model and task",
-        "Everything about the model and task that are chosen above.",
+    "how": (
+        "How",
+        "How: what happens on the way through the model",
+        "How the wrong labels were learnt, and at which layer they win over the right ones.",
     ),
     "examples": (
         "Examples",
-        "The examples",
+        "Which examples",
         "Which wrong labels were memorised, and which layers have to be changed to undo each.",
     ),
-    "settings": ("Settings", "Settings, versions, how to reproduce", ""),
+    "trust": (
+        "Trust",
+        "Can I trust it?",
+        "Labels were planted in layers that are known, and every method had to find them.",
+    ),
+    "paper": (
+        "Paper",
+        "Does it fit the paper?",
+        "How deep memorisation is, whether depth goes with generalisation, and who agrees.",
+    ),
+    "made": ("How it was made", "How it was made", ""),
 }
 """In the list at the top, as a heading, and what is said below it."""
 SHORT = 16
@@ -91,8 +86,8 @@ def write_report(study: str | Path, out: str | Path | None = None) -> Report:
     with whole_file(path) as draft:
         draft.write_text(html, encoding="utf-8")
     report = Report(path, summary, coverage(findings.results).commands)
-    said = {"found": list(summary.found), "open": list(summary.open)}
-    write_json(path.with_suffix(".json"), {**said, "missing": list(report.commands)})
+    said = [asdict(line) for line in summary.lines]
+    write_json(path.with_suffix(".json"), {"lines": said, "missing": list(report.commands)})
     return report
 
 
@@ -103,7 +98,7 @@ def read_report(study: str | Path) -> Report | None:
         return None
     said = read_json(path.with_suffix(".json"))
     with as_stored(path.with_suffix(".json")):
-        summary = Summary(tuple(said["found"]), tuple(said["open"]))
+        summary = Summary(tuple(Line(**line) for line in said["lines"]))
         return Report(path, summary, tuple(said["missing"]))
 
 
@@ -181,6 +176,7 @@ def _heading(figure: Figure, drawn: Drawn | None, results: Results) -> dict[str,
         "section": figure.section,
         "title": figure.title,
         "caption": f"{figure.caption} {drawn.remarks({}) if drawn else ''}".rstrip(),
+        "more": figure.more,
         "number": f"paper: {number}" if number else "",
         "missing": drawn is None,
         "command": command(figure.part, results) if drawn is None else "",
@@ -249,6 +245,46 @@ def _coverage(results: Results) -> dict[str, Any]:
         "rows": found.table.map(cell).to_numpy().tolist(),
         "commands": found.commands,
     }
+
+
+def study_file(results: Results) -> str:
+    """The text of the study's file; empty where there is none."""
+    path = results.folder / paths.STUDY
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def commands(results: Results) -> list[str]:
+    """The commands that made the runs and their results, in the order to repeat them."""
+    return list(dict.fromkeys(filter(None, results.commands)))
+
+
+def settings(results: Results) -> list[dict[str, Any]]:
+    """Every setting of the runs and of the methods, once for all that share them."""
+    groups: dict[str, dict[str, Any]] = {}
+    for row, record in zip(results.runs.to_dict("records"), results.records, strict=True):
+        values = record.settings.flat()
+        key = json.dumps(values, sort_keys=True)
+        group = {"kind": "preset", "name": row["preset"], "changes": row["changes"], "runs": 0}
+        group = groups.setdefault(key, {**group, "values": _readable(values)})
+        group["runs"] += 1
+    for (method, text), n in results.method_settings.items():
+        values = {f"{method}.{k}": v for k, v in json.loads(text).items()}
+        group = {"kind": "method", "name": method, "changes": "", "runs": n}
+        groups[f"{method} {text}"] = {**group, "values": _readable(values)}
+    return list(groups.values())
+
+
+def versions(results: Results) -> list[str]:
+    """What the runs were made with, one line for each set of versions."""
+    return [", ".join(f"{k} {v}" for k, v in found.items()) for found in results.versions]
+
+
+def _readable(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, _value(value)) for name, value in values.items()]
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _environment() -> jinja2.Environment:

@@ -1,12 +1,23 @@
-"""What results say, in sentences that are computed from the numbers."""
+"""What results say, in sentences that are computed from the numbers: of one result, of a study."""
 
 import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import factorial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from memloc.errors import counted
 from memloc.methods.result import LayerScores, Result
+from memloc.reporting.figures.style import method_order
+from memloc.reporting.findings import Findings
+from memloc.reporting.means import UNDONE, layers_to_undo, over_seeds
+from memloc.reporting.missing import command
+from memloc.stats.agreement import FEWEST_GROUPS
+from memloc.stats.claims import ALL
+from memloc.stats.planted import mean_scores
 
 EVENTS = {
     "crossing": "noisy examples cross from their original class to the assigned one",
@@ -27,29 +38,6 @@ def sentence(found: Result) -> str:
         share = found.about.get("final_noisy_accuracy", math.nan)
         return f"FORCED (only {share:.0%} of the noisy labels are predicted): {text}"
     return text
-
-
-def remarks_on(table: pd.DataFrame) -> str:
-    """What the results in a table say against themselves, each sentence once with its runs."""
-    found, said = marked(table), []
-    for remark, part in found.groupby("remark", sort=False) if len(found) else ():
-        runs = part[["task", "model", "seed"]].drop_duplicates().itertuples(index=False)
-        names = [f"{task} · {model} · seed {seed}" for task, model, seed in runs]
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        said.append(f"{str(remark).removesuffix('.')} ({', '.join(names[:SHOWN])}{more}).")
-    return " ".join(said)
-
-
-def marked(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows that have a remark; of nulls, in which there is nothing to find, none counts."""
-    if "remark" not in table.columns:
-        return table.head(0)
-    counts = table["remark"].astype(str) != ""
-    return table[counts & ~table["null"].astype(bool)] if "null" in table else table[counts]
-
-
-SHOWN = 3
-"""Runs that are named; the others are counted."""
 
 
 def _layers_matter(scores: LayerScores) -> str:
@@ -111,3 +99,340 @@ def _generalised(found: Result) -> str:
 def layer_name(layer: float) -> str:
     """A layer as people read it."""
     return "never" if math.isnan(layer) else f"{layer:.0f}"
+
+
+def remarks_on(table: pd.DataFrame) -> str:
+    """What the results in a table say against themselves, each sentence once with its runs."""
+    found, said = marked(table), []
+    for remark, part in found.groupby("remark", sort=False) if len(found) else ():
+        runs = part[["task", "model", "seed"]].drop_duplicates().itertuples(index=False)
+        names = [f"{task} · {model} · seed {seed}" for task, model, seed in runs]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        said.append(f"{str(remark).removesuffix('.')} ({', '.join(names[:SHOWN])}{more}).")
+    return " ".join(said)
+
+
+def marked(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that have a remark; of nulls, in which there is nothing to find, none counts."""
+    if "remark" not in table.columns:
+        return table.head(0)
+    counts = table["remark"].astype(str) != ""
+    return table[counts & ~table["null"].astype(bool)] if "null" in table else table[counts]
+
+
+SHOWN = 3
+"""Runs that are named; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sentence about a study."""
+
+    section: str
+    """Which section of the page it belongs to."""
+    text: str
+    is_open: bool = False
+    """It says what could not be concluded, and why."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A study in sentences."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """What was found."""
+        return tuple(line.text for line in self.lines if not line.is_open)
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """What could not be concluded, and why."""
+        return tuple(line.text for line in self.lines if line.is_open)
+
+
+def summarise(findings: Findings) -> Summary:
+    """The sentences of a study."""
+    if findings.results.runs.empty:
+        none = f"There is no run yet: `{command('train', findings.results)}`."
+        planted = tuple(_trust(findings))  # a study may do nothing but plant
+        return Summary(planted or (Line("where", none, is_open=True),))
+    told = (_memorised, _trust, _depth, _single, _events, _left_out, _generalisation, _agreement)
+    return Summary(tuple(line for tell in (*told, _few) for line in tell(findings)))
+
+
+def _memorised(findings: Findings) -> Iterator[Line]:
+    runs = findings.results.runs
+    kept = runs[runs["memorised"].astype(bool)]
+    counts = [counted(runs[n].nunique(), n) for n in ("model", "task", "seed")]
+    whose = "its" if len(runs) == 1 else "their"
+    what = f"{len(kept)} of {counted(len(runs), 'run')} ({', '.join(counts)}) memorised {whose}"
+    low, high = kept["noisy_accuracy"].min(), kept["noisy_accuracy"].max()
+    share = f": {_range(low, high, '.0%')} of them are predicted in the end" if len(kept) else ""
+    yield Line("how", f"{what} wrong labels{share}.")
+    for row in runs[~runs["memorised"].astype(bool)].to_dict("records"):
+        why = f"predicts only {row['noisy_accuracy']:.0%} of its wrong labels"
+        if pd.isna(row["noisy_accuracy"]):
+            why = "is not finished"
+        yield Line("how", f"Nothing is concluded from {_name(row)}, which {why}.", is_open=True)
+
+
+def _trust(findings: Findings) -> Iterator[Line]:
+    control = findings.results.control
+    if control.empty:
+        how = _by(" (`{}`)", command("control", findings.results))
+        unknown = "How far each method can be trusted here is not known: no labels were planted"
+        if len(findings.results.runs):
+            yield Line("trust", f"{unknown}{how}.", is_open=True)
+        return
+    means = mean_scores(control, ["method"])
+    best = means[means["k"] == means["k"].min()].set_index("method")
+    parts = [
+        f"{m} in {best.loc[m, 'accuracy']:.0%} of {counted(best.loc[m, 'plants'], 'plant')} "
+        f"({best.loc[m, 'low']:.0%} to {best.loc[m, 'high']:.0%})"
+        for m in method_order(best.index)
+    ]
+    yield Line(
+        "trust",
+        f"Control: a planted layer is ranked first by {', by '.join(parts)}; "
+        f"chance is {best['chance'].mean():.0%}.",
+    )
+    if said := remarks_on(findings.results.control_layers):
+        yield Line("trust", f"Control: {said}", is_open=True)
+
+
+def _depth(findings: Findings) -> Iterator[Line]:
+    table = findings.usual(findings.whole("mcog")).dropna(subset=["mcog"])
+    if findings.results.mcog.empty:
+        how = _by(": `{}`", command("localise", findings.results))
+        yield Line("where", f"Nothing was localised yet{how}.", is_open=True)
+    if table.empty:
+        return
+    layers = f"{findings.usual(findings.results.runs)['depth'].iloc[0]} layers"
+    for method in method_order(table["method"]):
+        means = over_seeds(table[table["method"] == method], ["task", "model"], "mcog")
+        means = means.sort_values("mcog")
+        first, last = means.iloc[0], means.iloc[-1]
+        if len(means) == 1:
+            alone = f"By {method}, the centre of gravity is layer {_place(first)} of {layers}."
+            yield Line("where", alone)
+            continue
+        apart = last["low"] > first["high"]
+        chosen = f"do not overlap, but they are the extremes of {len(means)}"
+        verdict = chosen if apart else "overlap, so no order follows"
+        yield Line(
+            "where",
+            f"By {method}, the centre of gravity goes from layer {_place(first)} for "
+            f"{first['task']} in {first['model']} to {_place(last)} for {last['task']} in "
+            f"{last['model']}, of {layers}; the two intervals {verdict}.",
+        )
+
+
+def _single(findings: Findings) -> Iterator[Line]:
+    table = findings.whole("windows")
+    keys = ["task", "model", "seed", "method"]
+    for method in method_order(table["method"]):
+        part = table[table["method"] == method]
+        single = part[part["first"] == part["last"]]
+        one = single.loc[single.groupby(keys)["error"].idxmax()]
+        everything = part.loc[part.groupby(keys)["last"].transform("max") == part["last"]]
+        full = everything[everything["first"] == 1]
+        if one.empty or full.empty:
+            continue
+        yield Line(
+            "where",
+            f"{method.capitalize()} one layer undoes at most {_both(one)}, all layers "
+            f"{_both(full)}{_of_runs(len(one))}.",
+        )
+        widths = layers_to_undo(part)
+        yield Line(
+            "where",
+            f"To undo {UNDONE:.0%} of them, {method} needs {_widths(widths['best'])} in the best "
+            f"window, and {_widths(widths['on_average'])} on average over windows, which is how "
+            "the paper counts (7 to 10 of 12).",
+        )
+
+
+def _widths(found: "pd.Series") -> str:
+    known = found.dropna()
+    if known.empty:
+        return "more than all layers"
+    low, high = int(known.min()), int(known.max())
+    layers = counted(high, "layer") if low == high else f"{low} to {high} layers"
+    some = f" (in {len(known)} of {counted(len(found), 'run')})" if len(known) < len(found) else ""
+    return f"{layers}{some}"
+
+
+def _both(windows: pd.DataFrame) -> str:
+    """What changing these windows does to memorised and to clean labels."""
+    error, clean = windows["error"], windows["clean_error"].dropna()
+    lost = _range(clean.min(), clean.max(), ".1%") if len(clean) else "an unknown share"
+    return (
+        f"{_range(error.min(), error.max(), '.0%')} of the memorised labels (and {lost} of the "
+        "clean ones)"
+    )
+
+
+def _events(findings: Findings) -> Iterator[Line]:
+    table = findings.events
+    for name, what in (
+        ("crossing", "By centroids, noisy examples cross to their wrong class"),
+        ("memorisation", "By label probes, the wrong label becomes easier to read than the right"),
+    ):
+        part = table[table["event"] == name]
+        if part.empty:
+            continue
+        known = part["layer"].dropna()
+        never = len(part) - len(known)
+        where = f"at layer {_range(known.min(), known.max(), '.0f')}" if len(known) else "nowhere"
+        unclear = int((~part.loc[known.index, "separable"].astype(bool)).sum())
+        more = f"; never in {counted(never, 'run')}" if never else ""
+        if unclear:
+            more += f"; in {counted(unclear, 'run')} classes cannot be told apart there"
+        yield Line("how", f"{what} {where}{_of_runs(len(part))}{more}.")
+
+
+def _left_out(findings: Findings) -> Iterator[Line]:
+    """What results say against themselves, and runs or methods that say nothing."""
+    for row in findings.unlearnt.to_dict("records"):
+        yield Line(
+            "where",
+            f"{_name(row)} is left out of swapping, of centroids with swapped layers and of what "
+            "follows from them: its reference, trained on the original labels, predicts only "
+            f"{row['reference_accuracy']:.0%} of them, so its layers undo what they never learnt.",
+            is_open=True,
+        )
+    table = findings.whole("mcog")
+    if said := remarks_on(table):
+        yield Line("where", said, is_open=True)
+    for method in method_order(table["method"]):
+        part = table[table["method"] == method]
+        none = part[part["mcog"].isna()]
+        if len(none):
+            names = ", ".join(f"{r['task']} · {r['model']}" for r in none.to_dict("records")[:3])
+            more = " …" if len(none) > 3 else ""
+            yield Line(
+                "where",
+                f"{method.capitalize()} sees no layer in {len(none)} of "
+                f"{counted(len(part), 'run')} ({names}{more}), so there is no centre of gravity.",
+                is_open=True,
+            )
+
+
+def _generalisation(findings: Findings) -> Iterator[Line]:
+    """Depth and generalisation: what goes together, what is not known, what cannot be."""
+    table = findings.table_2
+    if table.empty:
+        return
+    pooled = table[table["model"] == ALL]
+    for is_sure, found in ((True, sure(pooled)), (False, pooled["rho"].notna() & ~sure(pooled))):
+        for score, part in pooled[found].groupby("score", sort=False):
+            rows = part.to_dict("records")
+            n = _range(part["n"].min(), part["n"].max(), "d")
+            if is_sure:
+                parts = ", ".join(f"{row['measure']} {_rho(row)}" for row in rows)
+                text = f"Depth and the {score} score, ρ over {n} tasks and models: {parts}."
+            else:
+                parts = "; ".join(f"{r['measure']} {_rho(r)}, p = {r['p']:.2f}" for r in rows)
+                text = (
+                    f"Whether depth goes with the {score} score is not known: ρ over {n} tasks and "
+                    f"models cannot be told from 0 ({parts})."
+                )
+            yield Line("paper", text + averaged(part), is_open=not is_sure)
+    for (against, why), part in pooled[pooled["rho"].isna()].groupby(["score", "why"], sort=False):
+        depth = f"Depth ({', '.join(part['measure'])}) cannot be compared with the {against} score"
+        yield Line("paper", f"{depth}: {why}.{averaged(part)}", is_open=True)
+
+
+def averaged(coefficients: pd.DataFrame) -> str:
+    """Which methods the mean centre of gravity is over, where it is among the coefficients."""
+    means = coefficients.loc[coefficients["measure"] == "M-CoG"]
+    for methods in means["methods"].head(1) if "methods" in means else ():
+        *others, last = method_order(methods.split(", ")) if methods else [""]
+        listed = f"the mean over {', '.join(others)} and {last}"
+        shared = f"{listed}, for tasks and models that have all of them"
+        return f" M-CoG is {shared if others else f'that of {last}'}." if last else ""
+    return ""
+
+
+def _agreement(findings: Findings) -> Iterator[Line]:
+    table = findings.agreement
+    if table.empty:
+        return
+    for (between, what), part in table.groupby(["between", "what"], sort=False):
+        found, known = part[sure(part)].sort_values("rho"), part.dropna(subset=["rho"])
+        if len(found):
+            least, most = (_pair(found.iloc[i]) for i in (0, -1))
+            pairs = most if len(found) == 1 else f"from {least} to {most}"
+            some = f"{len(found)} of {counted(len(part), 'pair')} significant"
+            yield Line("paper", f"Agreement of {between} on {what}, ρ: {pairs}; {some}.")
+            continue
+        text = f"Whether {between} agree on {what} is not known: {part['why'].iloc[0]}."
+        if len(known):
+            pairs = "their only pair" if len(part) == 1 else f"any of {len(part)} pairs"
+            text = (
+                f"Whether {between} agree on {what}, task by task, is not known: ρ is "
+                f"{_range(known['rho'].min(), known['rho'].max(), '.2f')}, but not significant for "
+                f"{pairs} (p is at least {known['p'].min():.2f})."
+            )
+        yield Line("paper", text, is_open=True)
+
+
+def sure(table: pd.DataFrame) -> "pd.Series":
+    """Which coefficients are found: p is small, and an interval that is there leaves 0 out."""
+    around_0 = (table["low"] <= 0) & (table["high"] >= 0)
+    return table["significant"].astype(bool) & ~around_0
+
+
+def _few(findings: Findings) -> Iterator[Line]:
+    """What one seed, one task or a few do not allow."""
+    if findings.results.runs["seed"].nunique() == 1:
+        seed = "There is one seed, so how much another training would change is not known."
+        yield Line("trust", seed, is_open=True)
+    if findings.whole("mcog")["task"].nunique() == 1:
+        yield Line("paper", "There is one task, so tasks cannot be compared.", is_open=True)
+    tables = [table for table in (findings.table_2, findings.agreement) if len(table)]
+    if any((table["rho"].notna() & table["low"].isna()).any() for table in tables):
+        tasks = findings.whole("runs")["task"].nunique()
+        yield Line(
+            "paper",
+            f"With fewer than {FEWEST_GROUPS} tasks there is no interval for ρ, and p, for which "
+            f"whole tasks are permuted, cannot be below {1 / factorial(tasks):.2f} with "
+            f"{counted(tasks, 'task')}.",
+            is_open=True,
+        )
+
+
+def _name(row: Mapping[Any, Any]) -> str:
+    return f"{row['task']} · {row['model']} · seed {row['seed']}"
+
+
+def _by(form: str, command: str) -> str:
+    """The command that makes something, where there is one."""
+    return form.format(command) if command else ""
+
+
+def _rho(row: "Mapping[Any, Any] | pd.Series") -> str:
+    ends = "" if pd.isna(row["low"]) else f" ({row['low']:.2f} to {row['high']:.2f})"
+    return f"{row['rho']:.2f}{ends}"
+
+
+def _pair(row: "pd.Series") -> str:
+    return f"{_rho(row)} for {row['one']} and {row['other']}"
+
+
+def _place(row: "pd.Series") -> str:
+    if pd.isna(row["low"]):
+        return f"{row['mcog']:.1f}"
+    return f"{row['mcog']:.1f} ({row['low']:.1f} to {row['high']:.1f})"
+
+
+def _range(low: float, high: float, form: str) -> str:
+    first, last = format(low, form), format(high, form)
+    return first if first == last else f"{first} to {last}"
+
+
+def _of_runs(n: int) -> str:
+    """What a range is over."""
+    return "" if n == 1 else f" (over {n} runs)"

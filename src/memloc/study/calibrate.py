@@ -27,13 +27,11 @@ from memloc.protocol import FineTuneSettings, Protocol
 from memloc.records import NoisyTask, Task
 from memloc.run import WEIGHTS
 from memloc.seeds import generator, torch_seeded
-from memloc.study.config import read_study
+from memloc.study.config import StudyFile, read_study
 from memloc.study.estimate import UNSURE, Costs, keep, measured_here
-from memloc.study.plan import Plan, Step
-from memloc.study.planning import make_plan
-from memloc.study.sizes import Shape
+from memloc.study.inputs import Shape, is_here, load_study_task
+from memloc.study.plan import Asked, Plan, make_plan
 from memloc.study.step import limit_threads
-from memloc.study.tasks import is_here, load_study_task
 from memloc.study.view import disk_sentences, training_sentences
 from memloc.training.gathering import merged
 from memloc.training.loop import Objective, learning, learning_groups, logits_of, train_epoch
@@ -55,12 +53,12 @@ FOR_DEPTH, FEW = 2, 16
 def calibrate(plan: Plan, threads: int) -> dict[str, Any]:
     """Seconds of an update, of an example's prediction and of a probe epoch, by model."""
     limit_threads(threads)
-    looked_at = {s.what["task"]: s for s in plan.steps.values() if s.shape is not None}
-    tokens = {task: _tokens(plan, step) for task, step in looked_at.items()}
+    runs = [step.run for step in plan.steps.values() if step.run is not None]
+    tokens = {run.task: _tokens(plan.file, run) for run in {run.task: run for run in runs}.values()}
     protocol, device = plan.file.study.protocol, pick_device(plan.file.study.device)
     length = usual_length(float(np.mean(list(tokens.values()) or [USUAL_TOKENS])))
-    shapes = {step.shape for step in plan.steps.values() if step.shape is not None}
-    speeds = {s.name: speed(s, length, protocol, device) for s in shapes}
+    shapes = {run.shape.name: run.shape for run in runs}
+    speeds = {name: speed(shape, length, protocol, device) for name, shape in shapes.items()}
     return {"tokens": tokens, "length": length, "speeds": speeds}
 
 
@@ -94,14 +92,13 @@ def usual_length(tokens: float) -> int:
     return max(4, min(LONGEST, round(tokens)))
 
 
-def _tokens(plan: Plan, step: Step) -> float:
-    """Of a text of a step's task, on average; what is not on this machine is not fetched for it."""
-    task, file = str(step.what["task"]), plan.file
-    if step.what["run"] is not None:
-        return tokens_of(step.what["run"].task)
-    if is_here(file, task):
+def _tokens(file: StudyFile, run: Asked) -> float:
+    """Of a text of a run's task, on average; what is not on this machine is not fetched for it."""
+    if run.there is not None:
+        return tokens_of(run.there.task)
+    if is_here(file, run.task):
         with suppress(MemlocError):
-            found = load_study_task(file, task, step.what["protocol"].noise.seed)
+            found = load_study_task(file, run.task, run.protocol.noise.seed)
             return tokens_of(found.task if isinstance(found, NoisyTask) else found)
     return USUAL_TOKENS
 

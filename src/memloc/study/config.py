@@ -1,16 +1,19 @@
 """A study: models x tasks x seeds x methods and settings, read from one YAML file, checked."""
 
-import difflib
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from memloc import paths
-from memloc.errors import MemlocError, SettingsError, StoreError
+from memloc.errors import MemlocError, SettingsError, StoreError, lookup
 from memloc.protocol import PRESETS, Protocol, preset
+from memloc.records import whole_file
 from memloc.settings import Settings, explained, parse_yaml
 
 OF_ALL = ("verdict", "control", "agreement", "summary")
@@ -57,16 +60,10 @@ class Block(Settings):
     """Settings of these runs that differ from the main part's."""
 
 
-def _localisers() -> Names:
+def _installed(kind: Literal["localiser", "analysis"]) -> Names:
     from memloc.methods.base import method_names
 
-    return method_names("localiser")
-
-
-def _analyses() -> Names:
-    from memloc.methods.base import method_names
-
-    return method_names("analysis")
+    return method_names(kind)
 
 
 class ControlBlock(Settings):
@@ -80,7 +77,7 @@ class ControlBlock(Settings):
     """Layers such as 6-7; default: the first, the middle and the last ones."""
     every: tuple[int, ...] = ()
     """Windows of these widths at every position."""
-    methods: Names = Field(default_factory=_localisers)
+    methods: Names = Field(default_factory=partial(_installed, "localiser"))
     """That look for the planted layers."""
     nulls: Literal["none", "middle", "all"] = "middle"
     """Windows whose null is made, too: the same with nothing to memorise."""
@@ -101,9 +98,9 @@ class Study(Settings):
     """Files of one's own, by the names that `tasks` uses."""
     seeds: Seeds = Field((1,), min_length=1)
     """Model seeds: order of the data, initial head, dropout."""
-    methods: Names = Field(default_factory=_localisers)
+    methods: Names = Field(default_factory=partial(_installed, "localiser"))
     """Localisers."""
-    analyses: Names = Field(default_factory=_analyses)
+    analyses: Names = Field(default_factory=partial(_installed, "analysis"))
     """Of section 5."""
     runs: Names = ()
     """Folders of runs in the study's folder that were made before, such as adopted ones."""
@@ -132,17 +129,64 @@ class Study(Settings):
         return preset(self.preset).replace(self.overrides)
 
 
+EXAMPLES = ("demo", "small", "paper")
+"""The studies that come with the package."""
+
+
+def init_study(example: str, folder: str | Path | None = None) -> Path:
+    """Write the example's file into a folder, which becomes the study's; returns the file."""
+    lookup("example study", example, dict.fromkeys(EXAMPLES))
+    text = files("memloc.study").joinpath("examples", f"{example}.yaml").read_text("utf-8")
+    path = (Path(example) if folder is None else Path(folder)) / paths.STUDY
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise StoreError(f"{path} exists and describes another study: choose another folder.")
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+    return path
+
+
 @dataclass(frozen=True)
-class StudyFile:
-    """A study, where it is kept, and where in its file each value stands."""
+class Source:
+    """A study's file, and the line on which each of its values stands."""
 
-    folder: Path
-    study: Study
-    lines: Mapping[tuple[Hashable, ...], int] = field(default_factory=dict)
+    path: Path
+    lines: Mapping[tuple[Hashable, ...], int]
 
-    def problem(self, key: Sequence[Hashable], what: str) -> SettingsError:
+    def problem(self, *key: Hashable, what: str) -> SettingsError:
         """An error that names the line and the key."""
-        return _problem(self.folder / paths.STUDY, self.lines, key, what)
+        place = key
+        while place and place not in self.lines:
+            place = place[:-1]
+        name = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in key).lstrip(".")
+        return SettingsError(f"{self.path}, line {self.lines.get(place, 1)}, {name}: {what}")
+
+    @contextmanager
+    def at(self, *key: Hashable) -> Iterator[None]:
+        """While active, whatever is refused is said with the line and the key."""
+        try:
+            yield
+        except MemlocError as error:
+            raise self.problem(*key, what=str(error)) from None
+
+
+@dataclass(frozen=True)
+class StudyFile(Source):
+    """A study and its file; the file's folder is the study's."""
+
+    study: Study
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept."""
+        return self.path.parent
+
+    def blocks(self) -> Iterator[tuple[tuple[Hashable, ...], Study | Block | ControlBlock]]:
+        """The main part and the further ones, each after its place in the file."""
+        yield (), self.study
+        for i, block in enumerate(self.study.also):
+            yield ("also", i), block
+        if self.study.control is not None:
+            yield ("control",), self.study.control
 
     def file_of(self, name: str) -> Path:
         """A file that the study names, from its folder."""
@@ -174,77 +218,49 @@ def read_study(place: str | Path) -> StudyFile:
 def parse_study(text: str, folder: Path) -> StudyFile:
     """A study from the text of its file; what is wrong is said with line and key."""
     path = folder / paths.STUDY
-    values, lines = _parsed(text, path)
-    try:
-        study = Study.model_validate(values)
-    except ValidationError as error:
-        raise _explained(path, lines, error) from None
-    file = StudyFile(folder, study, lines)
-    for name in ("models", "tasks"):
-        if not getattr(study, name) and not study.runs:
-            raise file.problem([name], "it is missing.")
-    _check_settings(file)
-    _check_repeated(file)
-    return file
-
-
-def suggestion(name: str, known: Sequence[str]) -> str:
-    """What was probably meant, and what there is."""
-    near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
-    return f"{near} Known: {', '.join(known)}."
-
-
-def _check_settings(file: StudyFile) -> None:
-    study = file.study
-    if study.preset not in PRESETS:
-        known = suggestion(study.preset, list(PRESETS))
-        raise file.problem(["preset"], f"there is no preset {study.preset!r}.{known}")
-    blocks: list[tuple[list[Hashable], Mapping[str, Any]]] = [([], study.overrides)]
-    blocks += [(["also", i], block.overrides) for i, block in enumerate(study.also)]
-    for where, overrides in blocks:
-        for name, value in overrides.items():
-            place = [*where, "overrides", name]
-            if name == "preset":
-                raise file.problem(place, "it is set by `preset`.")
-            if where and name.split(".")[0] in OF_ALL:
-                raise file.problem(place, "it concerns all runs: set it in the main `overrides`.")
-            try:
-                preset(study.preset).replace({name: value})
-            except MemlocError as error:
-                raise file.problem(place, _short(error)) from None
-
-
-def _short(error: MemlocError) -> str:
-    """Without the list of all settings, which is long; `memloc protocol` prints it."""
-    head, known, _ = str(error).partition(" Known: ")
-    return head + (" `memloc protocol` lists all." if known else "")
-
-
-def _check_repeated(file: StudyFile) -> None:
-    blocks: list[tuple[list[Hashable], Any]] = [([], file.study)]
-    blocks += [(["also", i], block) for i, block in enumerate(file.study.also)]
-    blocks += [(["control"], file.study.control)] if file.study.control else []
-    for where, block in blocks:
-        for name in ("models", "tasks", "seeds", "methods", "analyses", "runs", "windows", "every"):
-            given = getattr(block, name, None) or ()
-            for i, value in enumerate(given):
-                if value in given[:i]:
-                    raise file.problem([*where, name, i], f"{value!r} is there twice.")
-
-
-def _parsed(text: str, path: Path) -> tuple[dict[str, Any], dict[tuple[Hashable, ...], int]]:
     node, values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise SettingsError(f"{path} holds no settings: `memloc init demo` shows what it needs.")
     lines: dict[tuple[Hashable, ...], int] = {}
     _note_lines(node, (), lines, path)
-    return values, lines
+    try:
+        study = Study.model_validate(values)
+    except ValidationError as error:
+        raise _explained(Source(path, lines), error) from None
+    file = StudyFile(path, lines, study)
+    for name in ("models", "tasks"):
+        if not getattr(study, name) and not study.runs:
+            raise file.problem(name, what="it is missing.")
+    with file.at("preset"):
+        lookup("preset", study.preset, PRESETS)
+    for where, block in file.blocks():
+        _check_overrides(file, where, getattr(block, "overrides", {}))
+        _check_repeated(file, where, block)
+    return file
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return f"it cannot be read ({' '.join(str(error).split())[:100]})"
+def _check_overrides(
+    file: StudyFile, where: tuple[Hashable, ...], overrides: Mapping[str, Any]
+) -> None:
+    for name, value in overrides.items():
+        place = (*where, "overrides", name)
+        if name == "preset":
+            raise file.problem(*place, what="it is set by `preset`.")
+        if where and name.split(".")[0] in OF_ALL:
+            raise file.problem(*place, what="it concerns all runs: set it in the main `overrides`.")
+        try:
+            preset(file.study.preset).replace({name: value})
+        except MemlocError as error:  # without the list of all settings, which is long
+            head, known, _ = str(error).partition(" Known: ")
+            more = " `memloc protocol` lists all." if known else ""
+            raise file.problem(*place, what=head + more) from None
+
+
+def _check_repeated(file: StudyFile, where: tuple[Hashable, ...], block: Settings) -> None:
+    for name, given in block:
+        for i, value in enumerate(given if isinstance(given, tuple) and name != "also" else ()):
+            if value in given[:i]:
+                raise file.problem(*where, name, i, what=f"{value!r} is there twice.")
 
 
 def _note_lines(
@@ -257,7 +273,8 @@ def _note_lines(
         for key, value in node.value:
             inner = (*place, key.value)
             if inner in lines:
-                raise _problem(path, {inner: key.start_mark.line + 1}, inner, "it is there twice.")
+                again = Source(path, {inner: key.start_mark.line + 1})
+                raise again.problem(*inner, what="it is there twice.")
             lines[inner] = key.start_mark.line + 1
             _note_lines(value, inner, lines, path)
     elif isinstance(node, yaml.SequenceNode):
@@ -265,27 +282,19 @@ def _note_lines(
             _note_lines(value, (*place, i), lines, path)
 
 
-def _explained(path: Path, lines: Mapping[Any, int], error: ValidationError) -> SettingsError:
+def _explained(source: Source, error: ValidationError) -> SettingsError:
     first = error.errors()[0]
     place = tuple(key for key in first["loc"] if key != "[key]")
+    said = "it is missing." if first["type"] == "missing" else explained(first)
     if first["type"] == "extra_forbidden":
-        known = list(_kind(place[:-1]).model_fields)
-        return _problem(path, lines, place, f"unknown key.{suggestion(str(place[-1]), known)}")
-    if first["type"] == "missing":
-        return _problem(path, lines, place, "it is missing.")
-    return _problem(path, lines, place, explained(first))
-
-
-def _kind(place: tuple[Any, ...]) -> type[Settings]:
-    kinds: dict[str, type[Settings]] = {"also": Block, "control": ControlBlock, "data": DataFile}
-    return kinds.get(str(place[0]) if place else "", Study)
-
-
-def _problem(
-    path: Path, lines: Mapping[Any, int], key: Sequence[Hashable], what: str
-) -> SettingsError:
-    place = tuple(key)
-    while place and place not in lines:
-        place = place[:-1]
-    name = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in key).lstrip(".")
-    return SettingsError(f"{path}, line {lines.get(place, 1)}, {name}: {what}")
+        kinds: dict[str, type[Settings]] = {
+            "also": Block,
+            "control": ControlBlock,
+            "data": DataFile,
+        }
+        kind = kinds.get(str(place[0]), Study) if len(place) > 1 else Study
+        try:
+            lookup("key", str(place[-1]), kind.model_fields)
+        except MemlocError as unknown:
+            said = str(unknown)
+    return source.problem(*place, what=said)

@@ -20,10 +20,9 @@ from memloc.models.device import NARROW
 from memloc.protocol import Protocol
 from memloc.records import read_json, write_json
 from memloc.run import TRAININGS, WEIGHTS
+from memloc.study.inputs import Shape, training_examples
 from memloc.study.plan import Plan, Step
 from memloc.study.records import Store
-from memloc.study.sizes import Shape
-from memloc.study.tasks import training_examples
 
 SPEED = ("update", "predict", "probe_epoch", "batch", "length")
 """What is measured of a model: seconds, and the size of a batch and of a text that they are of."""
@@ -68,7 +67,7 @@ def machine() -> str:
 
 def calibration(plan: Plan, threads: int) -> dict[str, Any]:
     """What was measured on this machine for this study; measured now where that is missing."""
-    shapes = {step.shape.name for step in plan.steps.values() if step.shape}
+    shapes = {step.run.shape.name for step in plan.steps.values() if step.run}
     known = measured_here(plan.file.folder)
     if "start" in known and shapes <= set(known["speeds"]):
         return known
@@ -152,8 +151,7 @@ def critical_path(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
 
 def _sort(step: Step) -> str:
     """Steps of one sort are off by the same factor."""
-    width = step.shape.width if step.shape else 0
-    return f"{step.kind} {step.what.get('name', '')} {width}"
+    return f"{step.kind} {step.method} {step.run.shape.width if step.run else 0}"
 
 
 def _factor(
@@ -169,20 +167,20 @@ def _factor(
 
 
 def _seconds(step: Step, sizes: Callable[[str], int], measured: Mapping[str, Any]) -> float:
-    if step.shape is None:
+    run = step.run
+    if run is None:
         return FIXED[step.kind]
-    protocol, task, there = (step.what[name] for name in ("protocol", "task", "run"))
-    examples = sizes(task) if there is None else there.record.task.train
-    tokens = measured["tokens"].get(task, measured["length"])
-    costs = Costs(step.shape, protocol, examples, tokens, measured)
+    examples = sizes(run.task) if run.there is None else run.there.record.task.train
+    tokens = measured["tokens"].get(run.task, measured["length"])
+    costs = Costs(run.shape, run.protocol, examples, tokens, measured)
     if step.kind == "train":
-        trainings = {WEIGHTS[weights] for weights in step.what["weights"]}
-        return costs.training(dict.fromkeys(trainings, protocol.finetune.epochs))
+        trainings = {WEIGHTS[weights] for weights in run.weights}
+        return costs.training(dict.fromkeys(trainings, run.protocol.finetune.epochs))
     if step.kind == "plant":
-        control = protocol.control
+        control = run.protocol.control
         beside = control.auxiliary_examples or sizes(control.auxiliary)
-        return costs.plant(step.what["methods"], beside, null=bool(step.what["null"]))
-    return costs.of(str(step.what["name"]))
+        return costs.plant(run.methods, beside, null=len(step.folders) > 1)
+    return costs.of(step.method)
 
 
 class Costs:
@@ -237,30 +235,18 @@ class Costs:
 
 
 def _disk(step: Step) -> float:
-    if step.shape is None:
+    if step.run is None:
         return 10e6
-    weights = step.shape.bytes
+    weights = step.run.shape.bytes
     if step.kind == "train":
-        return weights * len(step.what["weights"])
-    if step.kind == "plant":
-        return 4 * weights * len(step.what["folders"])
-    return 2e6
+        return weights * len(step.run.weights)
+    return 4 * weights * len(step.folders) if step.kind == "plant" else 2e6
 
 
 def _memory(step: Step, plan: Plan) -> float:
     """A process, the weights with gradients and two moments, and what a batch leaves behind."""
-    if step.shape is None:
+    if step.run is None:
         return BASE
-    return BASE + 20.0 * step.shape.parameters + _batch_bytes(step.shape, plan.file.study.protocol)
-
-
-def _batch_bytes(shape: Shape, protocol: Protocol) -> float:
+    shape, protocol = step.run.shape, plan.file.study.protocol
     tokens = protocol.finetune.batch_size * min(protocol.text.max_tokens, 256)
-    return 4.0 * 34 * tokens * shape.width * shape.depth
-
-
-def free_bytes(folder: Path) -> float:
-    """That the disk still takes."""
-    import shutil
-
-    return float(shutil.disk_usage(folder).free)
+    return BASE + 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth

@@ -3,49 +3,38 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
 
-from memloc.errors import StoreError
+from memloc.errors import SettingsError, StoreError, counted, lookup
 from memloc.lock import STUDY, Lock
 from memloc.models.device import NARROW
-from memloc.study.estimate import Estimate, critical_path
-from memloc.study.plan import Plan, Step
-from memloc.study.records import State, Store, current_identity
-from memloc.study.step import Order, Outcome
+from memloc.progress import tell
+from memloc.study.estimate import Estimate, calibration, critical_path, estimate
+from memloc.study.executors import Executor, LocalExecutor, Needs, Order, Outcome, RayExecutor
+from memloc.study.inputs import noise_sentence
+from memloc.study.plan import Plan, Step, open_plan
+from memloc.study.records import State, Store, current_identity, study_states
 
 TICK = 0.5
 """Seconds between two looks at how far everything is."""
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What a step takes while it runs."""
+class Options:
+    """Where a study runs, and which of its steps."""
 
-    threads: int = 1
-    memory: int = 0
-    """Bytes."""
-    gpus: float = 0.0
-
-
-class Executor(Protocol):
-    """Where steps run."""
-
-    def start(self) -> None:
-        """Get ready; nothing has been submitted yet."""
-
-    def has_room(self, needs: Needs, running: Mapping[str, Needs]) -> bool:
-        """Whether a step can be submitted now."""
-
-    def submit(self, order: Order, needs: Needs) -> None:
-        """Have a step done."""
-
-    def wait(self, seconds: float) -> list[Outcome]:
-        """The steps that ended, after at most so long."""
-
-    def stop(self) -> None:
-        """End whatever still runs."""
+    jobs: int | None = None
+    """Steps at once; default: as many as there are cores."""
+    only: Sequence[str] = ()
+    """Words that choose steps; none: all."""
+    retry: bool = False
+    """Whether steps that failed before are tried again."""
+    on: str = "local"
+    """`local`: processes of this machine; `ray`: a Ray cluster."""
+    address: str | None = None
+    """Of the cluster; default: the one that this machine is part of, or a new one on it."""
 
 
 @dataclass
@@ -88,6 +77,75 @@ Watcher = Callable[[Progress, Outcome | None], None]
 """Told how far it is: often, and whenever a step ended."""
 
 
+def run_study(place: str | Path, options: Options, watch: Watcher) -> Progress:
+    """Do what is missing of a study."""
+    plan = open_plan(place)
+    chosen = plan.chosen(options.only)  # words that fit nothing are refused before anything else
+    jobs = checked_jobs(options.jobs)
+    expected = estimate_study(plan, options.jobs)
+    executor = _executor(plan, options, jobs)
+    for sentence in noise_sentences(plan, chosen):
+        tell(sentence)
+    execution = Execution(plan, executor, expected, chosen, options.retry, executor.cores)
+    return execution.run(watch)
+
+
+def checked_jobs(jobs: int | None) -> int:
+    """At most one a core: more of them would only wait for each other."""
+    there = cores()
+    if jobs is not None and not 1 <= jobs <= there:
+        raise SettingsError(
+            f"--jobs is {jobs}; this machine has {counted(there, 'core')}: use 1 to {there}."
+        )
+    return jobs or there
+
+
+def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
+    """What each step will cost; measures this machine for some seconds where that is not done."""
+    there = cores()
+    threads = {s.name: threads_for(s, jobs or 1, there) for s in plan.steps.values()}
+    widest = max(threads.values(), default=1)
+    return estimate(plan, calibration(plan, widest), threads)
+
+
+def noise_sentences(plan: Plan, chosen: Container[str]) -> list[str]:
+    """Of every task that is left to do: how many labels are wrong, and how that is known."""
+    states, found = study_states(plan), dict[str, None]()
+    for name, step in plan.steps.items():
+        if step.run is None or name not in chosen or states[name].name == "done":
+            continue
+        there = step.run.there
+        if there is None:
+            found[noise_sentence(plan.file, step.run.task, step.run.protocol)] = None
+        else:
+            found[f"{there.name}: {there.noisy.summary()}"] = None
+    return list(found)
+
+
+def _executor(plan: Plan, options: Options, jobs: int) -> LocalExecutor | RayExecutor:
+    lookup("place to run", options.on, {"local": 1, "ray": 1})
+    if options.on == "ray":
+        return RayExecutor(plan.file.folder, options.address)
+    if options.address is not None:
+        raise SettingsError("--address is for --on ray.")
+    kinds = {step.run.shape.kind for step in plan.steps.values() if step.run}
+    return LocalExecutor(plan.file.folder, jobs, cores(), kinds)
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def threads_for(step: Step, jobs: int, there: int) -> int:
+    """One for narrow models, which gain nothing from more; a fair share of the cores for others."""
+    if step.run is None or step.run.shape.width < NARROW:
+        return 1
+    return max(1, there // jobs)
+
+
 @dataclass(frozen=True)
 class Execution:
     """A study that is to be run: its plan, where, and which steps."""
@@ -95,26 +153,27 @@ class Execution:
     plan: Plan
     executor: Executor
     estimate: Estimate
-    only: Sequence[str] = ()
-    """Words that choose steps; none: all."""
+    chosen: set[str]
     retry: bool = False
     """Whether steps that failed before are tried again."""
     cores: int = 1
 
+    @property
+    def store(self) -> Store:
+        """The records of the steps."""
+        return Store(self.plan.file.folder)
+
     def run(self, watch: Watcher) -> Progress:
         """Do all that can be done; what fails does not hinder what does not need it."""
-        store = Store(self.plan.file.folder)
         with Lock(self.plan.file.folder, STUDY) as lock:
-            store.sweep()
-            states = store.states(self.plan)
-            progress = Progress(
-                states, self.plan.chosen(self.only), self.estimate, cores=self.cores
-            )
+            self.store.sweep()
+            states = self.store.states(self.plan)
+            progress = Progress(states, self.chosen, self.estimate, cores=self.cores)
             waiting = self._waiting(progress)
-            if waiting:
-                self.executor.start()
             try:
-                self._loop(waiting, progress, (store, lock, watch))
+                if waiting:
+                    self.executor.start()
+                self._loop(waiting, progress, watch, lock)
             finally:
                 self.executor.stop()
         return progress
@@ -129,47 +188,38 @@ class Execution:
         urgency = critical_path(self.plan, self.estimate.seconds)
         return sorted(wanted, key=lambda name: -urgency[name])
 
-    def _loop(
-        self, waiting: list[str], progress: Progress, tools: tuple[Store, Lock, Watcher]
-    ) -> None:
-        store, lock, watch = tools
-        running: dict[str, tuple[Order, Needs]] = {}
+    def _loop(self, waiting: list[str], progress: Progress, watch: Watcher, lock: Lock) -> None:
+        running: dict[str, Order] = {}
         watch(progress, None)
         while waiting or running:
-            self._submit(waiting, running, progress, store)
+            for name in list(waiting):
+                self._begin(self.plan.steps[name], waiting, running, progress)
             if not running and not waiting:
                 break
             for outcome in self.executor.wait(TICK):
-                order, _ = running.pop(outcome.step)
                 progress.running.pop(outcome.step, None)
-                self._note(outcome, order, progress, store)
+                self._note(outcome, running.pop(outcome.step), progress)
                 watch(progress, outcome)
             watch(progress, None)
             lock.beat(_facts(progress), now=False)
 
-    def _submit(
-        self,
-        waiting: list[str],
-        running: dict[str, tuple[Order, Needs]],
-        progress: Progress,
-        store: Store,
+    def _begin(
+        self, step: Step, waiting: list[str], running: dict[str, Order], progress: Progress
     ) -> None:
-        for name in list(waiting):
-            step = self.plan.steps[name]
-            ready = self._is_ready(step, waiting, running, progress)
-            if ready is None:
-                continue
-            needs = self._needs(step)
-            if ready and not self.executor.has_room(needs, {n: r[1] for n, r in running.items()}):
-                continue
-            waiting.remove(name)
-            identity = current_identity(self.plan, step, progress.states)
-            if not ready or (step.soft and self._is_done(step, identity, progress, store)):
-                continue
-            order = Order(name, identity, secrets.token_hex(8), needs.threads)
-            running[name] = (order, needs)
-            progress.running[name] = time.time()
-            self.executor.submit(order, needs)
+        """Submit a step that waits if it can begin; one that never can does not wait on."""
+        ready = self._is_ready(step, waiting, running, progress)
+        busy = {name: self._needs(name) for name in running}
+        needs = self._needs(step.name)
+        if ready is None or (ready and not self.executor.has_room(needs, busy)):
+            return
+        waiting.remove(step.name)
+        identity = current_identity(self.plan, step, progress.states)
+        if not ready or (step.soft and self._is_done(step, identity, progress)):
+            return
+        order = Order(step.name, identity, secrets.token_hex(8), needs.threads)
+        running[step.name] = order
+        progress.running[step.name] = time.time()
+        self.executor.submit(order, needs)
 
     def _is_ready(
         self,
@@ -189,18 +239,17 @@ class Execution:
             progress.blocked[step.name] = progress.blocked.get(failed[0], failed[0])
         return not failed
 
-    def _is_done(self, step: Step, identity: str, progress: Progress, store: Store) -> bool:
-        state = store.state(step, identity)
+    def _is_done(self, step: Step, identity: str, progress: Progress) -> bool:
+        state = self.store.state(step, identity)
         progress.states[step.name] = state
         return state.name == "done" or (state.name == "failed" and not self.retry)
 
-    def _needs(self, step: Step) -> Needs:
-        name = step.name
+    def _needs(self, name: str) -> Needs:
         study = self.plan.file.study
-        gpus = study.gpus if step.shape is not None and study.device != "cpu" else 0.0
+        gpus = study.gpus if self.plan.steps[name].run and study.device != "cpu" else 0.0
         return Needs(self.estimate.threads[name], int(self.estimate.memory[name]), gpus)
 
-    def _note(self, outcome: Outcome, order: Order, progress: Progress, store: Store) -> None:
+    def _note(self, outcome: Outcome, order: Order, progress: Progress) -> None:
         name = outcome.step
         progress.outcomes[name] = outcome
         if not outcome.reason:
@@ -208,7 +257,7 @@ class Execution:
             return
         progress.states[name] = State("failed", outcome.reason, order.identity)
         try:
-            store.fail(self.plan.steps[name], order.identity, outcome.reason)
+            self.store.fail(self.plan.steps[name], order.identity, outcome.reason)
         except StoreError:
             return  # it cannot be noted where nothing can be written; the next run tries again
 
@@ -221,17 +270,3 @@ def _facts(progress: Progress) -> dict[str, object]:
         "seconds_left": progress.seconds_left(),
         "chosen": len(progress.chosen),
     }
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def threads_for(step: Step, jobs: int, there: int) -> int:
-    """One for narrow models, which gain nothing from more; a fair share of the cores for others."""
-    if step.shape is None or step.shape.width < NARROW:
-        return 1
-    return max(1, there // jobs)

@@ -1,17 +1,66 @@
-"""A study as a graph of steps: what each one is decided by, needs and leaves behind; pure."""
+"""From a study's file to a graph of steps: what is wanted, what decides it, needs and leaves."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from itertools import product
+from pathlib import Path
 from typing import Any
 
-from memloc.errors import SettingsError
+from memloc import paths
+from memloc.errors import SettingsError, StoreError
 from memloc.identity import hashed
-from memloc.study.config import StudyFile
-from memloc.study.sizes import Shape
+from memloc.methods.base import find_method
+from memloc.models.known import default_preset
+from memloc.protocol import MEMORISED_ONLY, Protocol
+from memloc.records import whole_file
+from memloc.run import WEIGHTS, Run
+from memloc.settings import Settings
+from memloc.stats.windows import window_name
+from memloc.study.config import Block, ControlBlock, StudyFile, parse_study, read_study
+from memloc.study.inputs import (
+    Shape,
+    check_files,
+    check_names,
+    model_fingerprint,
+    planted_windows,
+    shape_of,
+    task_fingerprint,
+)
 
 KINDS = ("train", "localise", "analyse", "plant", "report")
 """In the order in which a study needs them."""
+NOT_PLANTED = ("validation_tasks", "ks", "seed", "width")
+"""Settings of the control set-up that are about its summary, or are a plant's own."""
+MAIN = Block.model_validate({})
+"""The main part of a study: a block that differs from it in nothing."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a study wants of one run."""
+
+    task: str
+    model: str
+    """A name, or a path."""
+    seed: int
+    protocol: Protocol
+    methods: tuple[str, ...]
+    folder: str
+    """Where it is, in the study's folder."""
+    shape: Shape
+    """Of the model."""
+    there: Run | None = None
+    """The run, where it was made before."""
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Those that its methods look at, and the final ones."""
+        kinds = [find_method(name) for name in self.methods]
+        needed = {"final", *(w for kind in kinds for w in (*kind.needs, *kind.uses))}
+        return tuple(name for name in WEIGHTS if name in needed)
 
 
 @dataclass(frozen=True)
@@ -33,11 +82,17 @@ class Step:
 
     name: str
     kind: str
-    what: Mapping[str, Any]
-    """What the library function is called with: model, task, seed, method ..."""
     products: Mapping[str, Product]
     outputs: tuple[str, ...]
     """Files and folders, in the study's folder, that are there when it is done."""
+    run: Asked | None = None
+    """The run that is made or looked at; none: all of them."""
+    method: str = ""
+    """That looks at the run."""
+    window: str = ""
+    """Of layers in which the run is planted."""
+    folders: tuple[str, ...] = ()
+    """Of the planted run, and of its null if there is one."""
     inputs: tuple[str, ...] = ()
     """Names of the steps whose results it reads."""
     reads: tuple[str, ...] = ()
@@ -46,8 +101,12 @@ class Step:
     """Settings that decide whether it may be done, and nothing of what comes out."""
     soft: bool = False
     """Whether it makes do with those of its inputs that are there."""
-    shape: Shape | None = None
-    """Of the model."""
+
+    @property
+    def asked(self) -> Asked:
+        """The run, of a step that has one."""
+        assert self.run is not None
+        return self.run
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -98,15 +157,9 @@ class Plan:
                 command = f"`memloc plan {self.file.folder}`"
                 raise SettingsError(f"No step fits --only {text!r}: {command} lists the steps.")
             found |= fits
-        return self._with_inputs(found)
-
-    def _with_inputs(self, names: set[str]) -> set[str]:
-        waiting, found = list(names), set(names)
-        while waiting:
-            step = self.steps[waiting.pop()]
-            new = set() if step.soft else set(step.inputs) - found
-            found |= new
-            waiting += new
+        for step in reversed([*self.steps.values()]):  # what a step needs stands before it
+            if step.name in found and not step.soft:
+                found |= set(step.inputs)
         return found
 
 
@@ -114,3 +167,277 @@ def _fits(name: str, words: Sequence[str]) -> bool:
     """Whether each word is one of those in a step's name, or a beginning of the name."""
     there = name.split("/")
     return all(w in there or name == w or name.startswith(f"{w.rstrip('/')}/") for w in words)
+
+
+def open_plan(place: str | Path) -> Plan:
+    """The steps of the study in a folder, whose files of one's own can be read."""
+    plan = make_plan(read_study(place))
+    check_files(plan.file)
+    return plan
+
+
+def make_plan(file: StudyFile) -> Plan:
+    """Every step that a study consists of."""
+    check_names(file)
+    return Plan(file, {step.name: step for step in _Makers(file).all_steps()})
+
+
+def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any]) -> Path:
+    """Write a study that does nothing but plant; its folder is returned.
+
+    What is None is left to the study's defaults. A folder with another study is refused.
+    """
+    import yaml
+
+    models = [_found(model) for model in study["models"]]
+    preset = study["preset"] or default_preset(models[0])
+    asked = _given({**study, "preset": preset, "models": models})
+    planted = _given({"tasks": [*study["tasks"]], **block})  # a copy: YAML would refer to it
+    asked |= {"methods": [], "analyses": [], "report": False, "control": planted}
+    text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True)
+    path = out / paths.STUDY
+    try:
+        plan = make_plan(parse_study(text, out))
+    except SettingsError as error:  # of a file that nobody has seen
+        said = re.sub(r"^line \d+, ", "", str(error).removeprefix(f"{path}, "))
+        raise SettingsError(said) from None
+    if not path.is_file():
+        with whole_file(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+    elif read_study(out).study != plan.file.study:
+        raise StoreError(
+            f"{path} describes another study: choose another folder with --out, or edit that file "
+            f"and use `memloc run {out}`."
+        )
+    return out
+
+
+def _found(model: str) -> str:
+    """A folder by its whole path: in a study's file, paths are from the study's folder."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if path.is_dir() else model
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value not in (None, {}, [])}
+
+
+def asked_runs(file: StudyFile) -> list[Asked]:
+    """Every task, model and seed that is to be trained, once, and what somebody wants of it."""
+    runs: dict[tuple[Any, ...], Asked] = {}
+    for number, block in enumerate((MAIN, *file.study.also)):
+        for run in _of_block(file, block):
+            key = run.task, run.model, run.seed
+            before = runs.get(key, run)
+            if before.protocol != run.protocol:
+                one, other = before.protocol.flat(), run.protocol.flat()
+                name = next(name for name in other if other[name] != one[name])
+                raise file.problem(
+                    *("also", number - 1, "overrides"),
+                    what=f"{run.task}, {run.model}, seed {run.seed} is asked for twice, with other "
+                    f"settings ({name} {one[name]} and {other[name]}): a run has one set.",
+                )
+            wanted = dict.fromkeys((*before.methods, *run.methods))
+            runs[key] = replace(run, methods=tuple(wanted))
+    # Where layers are planted or runs are there, plain ones of which nothing is asked are not made.
+    others = file.study.control is not None or file.study.runs
+    return [run for run in runs.values() if run.methods or not others]
+
+
+def _of_block(file: StudyFile, block: Block) -> Iterator[Asked]:
+    tasks, models, seeds, methods, analyses = (
+        getattr(file.study, name) if getattr(block, name) is None else getattr(block, name)
+        for name in ("tasks", "models", "seeds", "methods", "analyses")
+    )
+    for key in product(tasks, models, seeds):
+        yield _asked(file, key, block.overrides, (*methods, *analyses))
+
+
+def _asked(
+    file: StudyFile, key: tuple[str, str, int], overrides: Mapping[str, Any], methods: Sequence[str]
+) -> Asked:
+    """A run in the place where `memloc train` would put it."""
+    task, model, seed = key
+    path, depth = file.path_of(model), file.study.depth
+    place = paths.run_folder(Path(), task, path, seed, depth).as_posix()
+    protocol = protocol_for(file, task, overrides)
+    return Asked(task, path, seed, protocol, tuple(methods), place, shape_of(path, depth))
+
+
+def protocol_for(file: StudyFile, task: str, overrides: Mapping[str, Any]) -> Protocol:
+    """The settings of a task's runs; a file of one's own has its own share of flipped labels."""
+    own = file.study.data.get(task)
+    flipped = {"noise.rate": own.flip} if own and own.flip else {}
+    changes = {**overrides, **flipped}
+    return file.study.protocol.replace(changes) if changes else file.study.protocol
+
+
+def runs_there(file: StudyFile) -> Iterator[Asked]:
+    """Runs that are in the study's folder already, as `memloc adopt` makes them.
+
+    Methods whose weights a run does not have are left out.
+    """
+    names = (*file.study.methods, *file.study.analyses)
+    for place in file.study.runs:
+        folder = (file.folder / place).resolve()
+        run = Run.open(folder)
+        record, shape = run.record, Shape(run.depth, run.record.width, 0)
+        able = tuple(n for n in names if all(run.has(w) for w in find_method(n).needs))
+        where = folder.relative_to(file.folder.resolve()).as_posix()
+        key = (record.task.name, record.model, run.seed)
+        yield Asked(*key, file.study.protocol, able, where, shape, run)
+
+
+class _Makers:
+    """Makes the steps of one study."""
+
+    def __init__(self, file: StudyFile) -> None:
+        self.file, self.study = file, file.study
+        self.protocol = file.study.protocol
+        self._of_model = cache(model_fingerprint)
+        self._of_task = cache(partial(task_fingerprint, file))
+
+    def all_steps(self) -> list[Step]:
+        """In an order in which each comes after its inputs."""
+        made: list[Step] = []
+        runs = asked_runs(self.file)
+        for run in runs:
+            made.append(train := self._train(run))
+            made += [self._look(run, name, train) for name in run.methods]
+        for i, run in enumerate(runs_there(self.file)):
+            if run.folder in {other.folder for other in runs}:
+                what = "this study trains the run that is there."
+                raise self.file.problem("runs", i, what=what)
+            made += [self._look(run, name, None) for name in run.methods]
+        if self.study.control is not None:
+            made += self._plants(self.study.control)
+        if self.study.report:
+            made.append(self._report(made))
+        return made
+
+    def _train_settings(self, run: Asked) -> dict[str, Any]:
+        return {
+            "model": self._of_model(run.model),
+            "task": self._of_task(run.task),
+            "seed": run.seed,
+            "examples": self.study.examples,
+            "depth": self.study.depth,
+            **_plain(run.protocol.for_run().deciding(memorised=True)),
+        }
+
+    def _train(self, run: Asked) -> Step:
+        where, settings = Path(run.folder), self._train_settings(run)
+        # What decides the weights of near-ceiling accuracy alone: for these the training on noisy
+        # labels is done again, and the other trainings stay.
+        when = {name: settings.pop(name) for name in MEMORISED_ONLY}
+        again = (
+            where / paths.RUN,
+            paths.training_state(where, "noisy"),
+            *(paths.checkpoint(where, weights) for weights in ("final", "memorised")),
+        )
+        # The memorised weights may not be there: whether they are is found out in training.
+        kept = [str(paths.checkpoint(where, w)) for w in run.weights if w != "memorised"]
+        return Step(
+            name=f"train/{run.folder}",
+            kind="train",
+            run=run,
+            products={
+                "weights": Product(settings, (run.folder,)),
+                "memorised": Product(when, tuple(map(str, again))),
+            },
+            outputs=(f"{run.folder}/{paths.RUN}", *kept),
+        )
+
+    def _look(self, run: Asked, name: str, train: Step | None) -> Step:
+        """A method on a run; one that was made before has no training, and counts by content."""
+        method = find_method(name)
+        kind = {"localiser": "localise", "analysis": "analyse"}[method.kind]
+        path = paths.result(Path(run.folder), name)
+        there = run.there and {"run": _plain(run.there.identity([*WEIGHTS, "pretrained"]))}
+        settings = (there or {}) | _method_settings(run, name)
+        is_late = "memorised" in {*method.needs, *method.uses}
+        return Step(
+            name=f"{kind}/{run.folder}/{name}",
+            kind=kind,
+            run=run,
+            method=name,
+            products={"result": Product(settings, (str(path),))},
+            outputs=(str(path / paths.ABOUT),),
+            inputs=(train.name,) if train else (),
+            reads=("weights", "memorised") if is_late else ("weights",),
+            allowed={"force": self.study.force, **_flat("verdict", self.protocol.verdict)},
+        )
+
+    def _plants(self, block: ControlBlock) -> Iterator[Step]:
+        auxiliary, seed = self.protocol.control.auxiliary, self.protocol.control.seed
+        usual = [task for task in self.study.tasks if task != auxiliary]
+        for model, task in product(block.models or self.study.models, block.tasks or usual):
+            run = _asked(self.file, (task, model, seed), {}, block.methods)
+            windows = planted_windows(block, run.shape.depth, self.protocol)
+            middle = windows[len(windows) // 2]
+            for window in windows:
+                null = block.nulls == "all" or (block.nulls == "middle" and window == middle)
+                yield self._plant(run, window_name(window), null)
+
+    def _plant(self, run: Asked, window: str, null: bool) -> Step:
+        place = Path(run.folder)
+        both = [paths.plant_folder(Path(), place, window, null=kind) for kind in (False, True)]
+        products = {"plant": Product(self._plant_settings(run, window), tuple(map(str, both)))}
+        for method in run.methods:
+            files = tuple(str(paths.result(folder, method)) for folder in both)
+            products[method] = Product(_method_settings(run, method), files)
+        return Step(
+            name=f"plant/{run.folder}/{window}",
+            kind="plant",
+            run=run,
+            window=window,
+            folders=tuple(map(str, both if null else both[:1])),
+            products=products | {"null": Product({"null": null}, (str(both[1]),))},
+            # What else is there depends on whether it memorised.
+            outputs=(str(both[0] / paths.RUN),),
+        )
+
+    def _plant_settings(self, run: Asked, window: str) -> dict[str, Any]:
+        own = self.protocol.control
+        instead = {"finetune.learning_rate": own.learning_rate, "finetune.epochs": own.epochs}
+        return {
+            **self._train_settings(run),
+            **{name: value for name, value in instead.items() if value is not None},
+            **_flat("control", own, without=NOT_PLANTED),
+            **_flat("verdict", self.protocol.verdict),
+            "auxiliary": self._of_task(own.auxiliary),
+            "window": window,
+        }
+
+    def _report(self, made: Sequence[Step]) -> Step:
+        protocol = self.protocol
+        control = _flat("control", protocol.control)
+        settings = {
+            **_flat("agreement", protocol.agreement),
+            **_flat("summary", protocol.summary),
+            **_flat("verdict", protocol.verdict),
+            **{name: control[name] for name in ("control.validation_tasks", "control.ks")},
+        }
+        return Step(
+            name="report",
+            kind="report",
+            products={"page": Product(settings, ())},
+            outputs=(str(paths.page(Path())),),
+            inputs=tuple(step.name for step in made),
+            soft=True,
+        )
+
+
+def _method_settings(run: Asked, name: str) -> dict[str, Any]:
+    return _flat(name, run.protocol.method(name))
+
+
+def _flat(name: str, settings: Settings, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Settings of a group under their dotted names, as they read back from a file."""
+    flat = _plain(settings.flat())
+    return {f"{name}.{key}": value for key, value in flat.items() if key not in without}
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(values))
+    return found

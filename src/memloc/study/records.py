@@ -174,6 +174,11 @@ def _check_record(record: Mapping[str, Any]) -> None:
         raise ValueError(f"{name} is {record[name]!r}")
 
 
+def study_states(plan: Plan) -> dict[str, State]:
+    """How every step of a study stands."""
+    return Store(plan.file.folder).states(plan)
+
+
 def current_identity(plan: Plan, step: Step, states: Mapping[str, State]) -> str:
     """What a step's identity should be now: soft ones take those of their inputs that are done."""
     if not step.soft:

@@ -1,60 +1,49 @@
-"""One step in a process of its own: `python -m memloc.study.step STUDY ORDER`.
+"""One step in a process of its own, also by `python -m memloc.study.step STUDY ORDER`.
 
-The process that it belongs to is told what came out on a pipe, as one line of JSON; all that is
-printed goes to the step's log. It ends when the process that started it is gone, or when the step
-has been given to another one.
+Each is one call of a library function. The process that it belongs to is told what came out on a
+pipe, as one line of JSON; all that is printed goes to the step's log. It ends when the process that
+started it is gone, or when the step has been given to another one.
 """
 
 import json
 import os
-import signal
+import shutil
 import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
 
+import threadpoolctl
+import torch
+
+from memloc import paths
+from memloc.data.sources import load_task
 from memloc.errors import MemlocError, SettingsError, StoreError
-from memloc.lock import SILENT, patient
-from memloc.progress import lines, telling
+from memloc.lock import RUN, SILENT, Lock, patient
+from memloc.methods.apply import apply
+from memloc.models.load import LoadOptions
+from memloc.progress import lines, requested, telling
+from memloc.protocol import Protocol
+from memloc.records import NoisyLabels, Task, as_stored, read_json, write_json
+from memloc.run import Attempt, Run
+from memloc.stats.windows import read_window
 from memloc.study.config import read_study
-from memloc.study.plan import Plan, Step
-from memloc.study.planning import make_plan
+from memloc.study.executors import Order, Outcome, die_with
+from memloc.study.inputs import at_most, data_folder, load_noisy_task
+from memloc.study.plan import Plan, Step, make_plan
 from memloc.study.records import Store
+from memloc.training.checkpoints import save_checkpoint
+from memloc.training.planting import Plant
+from memloc.training.recipe import Recipe, train_run
 
 WATCH = 1.0
 """Seconds between two looks at whether this process is still wanted."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """Which step is to be done, as what, and on how many threads."""
-
-    step: str
-    identity: str
-    token: str
-    """Names this attempt: a process whose step has another token by now ends itself."""
-    threads: int = 1
-
-    def text(self) -> str:
-        """As it is sent to another process."""
-        return json.dumps(asdict(self))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a step went; no reason: well."""
-
-    step: str
-    reason: str = ""
-    seconds: float = 0.0
-    peak_mb: float = 0.0
-
-    def text(self) -> str:
-        """As it is sent to another process."""
-        return json.dumps(asdict(self))
+TRIES = "tries.json"
+"""The file in a planted run's folder that says which rates fell short."""
+RATE = "finetune.learning_rate"
 
 
 def do_step(folder: Path, order: Order) -> Outcome:
@@ -66,15 +55,15 @@ def do_step(folder: Path, order: Order) -> Outcome:
         step = _checked(plan, order)
         with patient(2 * SILENT):  # a process that the step was taken from may be about to end
             store.begin(step, order.identity, order.token)
-        _watch(store, order)
-        limit_threads(order.threads)
-        with lines(), telling(lambda sentence: print(sentence, file=sys.stderr)):
-            _do(plan, step, store)
-        seconds = time.perf_counter() - began
-        peak = _peak_mb()
-        facts = {"seconds": seconds, "peak_mb": peak, "threads": order.threads}
-        store.finish(step, order.identity, facts)
-        return Outcome(order.step, "", seconds, peak)
+            _watch(store, order)
+            limit_threads(order.threads)
+            with lines(), telling(lambda sentence: print(sentence, file=sys.stderr)):
+                do(plan, step)
+        if lacking := store.lacking(step):
+            raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
+        facts = {"seconds": time.perf_counter() - began, "peak_mb": _peak_mb()}
+        store.finish(step, order.identity, {**facts, "threads": order.threads})
+        return Outcome(order.step, "", **facts)
     except MemlocError as error:
         print(f"memloc: {error}", file=sys.stderr)
         return Outcome(order.step, str(error), time.perf_counter() - began)
@@ -94,31 +83,10 @@ def _checked(plan: Plan, order: Order) -> Step:
     return step
 
 
-def _do(plan: Plan, step: Step, store: Store) -> None:
-    from memloc.study.actions import do
-
-    with patient(2 * SILENT):
-        do(plan, step)
-    lacking = store.lacking(step)
-    if lacking:
-        raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
-
-
 def limit_threads(threads: int) -> None:
     """Use so many threads, in torch and in what numpy calls."""
-    import threadpoolctl
-    import torch
-
     torch.set_num_threads(threads)
     threadpoolctl.threadpool_limits(threads)
-
-
-def die_with_parent() -> None:
-    """Have the system end this process when the one that started it ends (Linux)."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _watch(store: Store, order: Order) -> None:
@@ -141,28 +109,176 @@ def _peak_mb() -> float:
     return peak / (1e6 if sys.platform == "darwin" else 1e3)
 
 
-def open_log(path: Path) -> TextIO:
-    """The log of a step, to be added to."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("a", encoding="utf-8")
+def do(plan: Plan, step: Step) -> None:
+    """Make what a step is to leave behind; what is there already is used."""
+    with requested(["run", str(plan.file.folder)]):
+        DO[step.kind](plan, step)
 
 
-def read_outcome(step: str, text: str, status: int) -> Outcome:
-    """What a step's process said, or what its end says."""
-    if text.strip():
-        told: dict[str, Any] = json.loads(text)
-        return Outcome(**told)
-    if status < 0:
-        name = signal.Signals(-status).name
-        hint = " (perhaps out of memory)" if -status == signal.SIGKILL else ""
-        return Outcome(step, f"its process was ended by {name}{hint}")
-    return Outcome(step, f"its process ended with status {status} and said nothing")
+def _train(plan: Plan, step: Step) -> None:
+    train_run(_recipe(plan, step), plan.file.folder / step.asked.folder, step.asked.weights)
+
+
+def _recipe(plan: Plan, step: Step) -> Recipe:
+    study, run = plan.file.study, step.asked
+    found = load_noisy_task(plan.file, run.task, run.protocol)
+    return Recipe(
+        run.model,
+        found.task,
+        run.seed,
+        run.protocol,
+        found.labels,
+        options=LoadOptions(depth=study.depth),
+        device=study.device,
+    )
+
+
+def _look(plan: Plan, step: Step) -> None:
+    study, protocol = plan.file.study, step.asked.protocol
+    run = Run.open(plan.file.folder / step.asked.folder, study.device)
+    apply(run, [protocol.method(step.method)], protocol.verdict, force=study.force)
+
+
+def _plant(plan: Plan, step: Step) -> None:
+    recipe, weights = _recipe(plan, step), step.asked.weights
+    plant = Plant(read_window(step.window), _auxiliary(plan))
+    folder, *nulls = (plan.file.folder / folder for folder in step.folders)
+    found = [made := make_plant(recipe, plant, folder, weights)]
+    found += [make_null(recipe, made, null, weights) for null in nulls if made.enough]
+    methods = [recipe.protocol.method(name) for name in step.asked.methods]
+    for planted in found:
+        if planted.enough:
+            run = Run.open(planted.run.folder, plan.file.study.device)
+            apply(run, methods, recipe.protocol.verdict)
+
+
+def _auxiliary(plan: Plan) -> Task:
+    protocol = plan.file.study.protocol
+    settings, seed = protocol.control, protocol.noise.seed
+    task = load_task(settings.auxiliary, folder=data_folder(plan.file), seed=seed)
+    return at_most(task, settings.auxiliary_examples, seed)
+
+
+def _report(plan: Plan, step: Step) -> None:  # noqa: ARG001
+    from memloc.reporting.page import write_report
+
+    write_report(plan.file.folder)
+
+
+DO: dict[str, Callable[[Plan, Step], None]] = {
+    "train": _train,
+    "localise": _look,
+    "analyse": _look,
+    "plant": _plant,
+    "report": _report,
+}
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A planted run and how it came about."""
+
+    run: Run
+    plant: Plant
+    enough: bool
+    """Whether it learnt its labels as the protocol asks."""
+
+
+def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Planted:
+    """Train a planted run; where its training accuracy is too low, again with a higher rate."""
+    with Lock(folder, RUN):  # between two tries as well
+        return _make_plant(recipe, plant, folder, weights)
+
+
+def _make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Planted:
+    recipe = replace(recipe, plant=plant, protocol=_planting(recipe.protocol))
+    settings = recipe.protocol.control
+    tries = _tries(folder)
+    while True:
+        current = _with_rate(recipe, settings.rate_factor ** len(tries))
+        _forget(folder, tries)
+        run = train_run(current, folder, ["final", "memorised"])
+        enough = _is_enough(run, recipe.protocol)
+        if enough or len(tries) + 1 >= settings.tries:
+            break
+        tries.append(_attempt(run))
+        write_json(folder / TRIES, {"tries": [attempt.model_dump() for attempt in tries]})
+    run = run.note(attempts=(*tries, _attempt(run)))
+    if enough:
+        run = train_run(current, folder, weights)
+    return Planted(run, plant, enough)
+
+
+def make_null(recipe: Recipe, planted: Planted, folder: Path, weights: tuple[str, ...]) -> Planted:
+    """The null of a planted run: the same run with the original labels, so nothing is memorised.
+
+    The examples that were noisy in the planted run are still looked at; its reference weights are
+    those of the planted run.
+    """
+    noisy = recipe.noisy
+    same = NoisyLabels(noisy.original, noisy.original, noisy.is_noisy)
+    plant = replace(planted.plant, null=True)
+    used = planted.run.settings.finetune
+    protocol = recipe.protocol.replace({f"finetune.{k}": v for k, v in used.flat().items()})
+    current = replace(recipe, plant=plant, noisy=same, protocol=protocol)
+    run = train_run(current, folder, ["final", "memorised"])
+    if "reference" in weights and not run.has("reference"):
+        about = {"weights": "reference", "run": planted.run.record.model_dump(mode="json")}
+        save_checkpoint(run.path("reference"), planted.run.load("reference"), about)
+    run = train_run(current, folder, [name for name in weights if name != "reference"])
+    return Planted(run, plant, _is_enough(run, protocol))
+
+
+def _planting(protocol: Protocol) -> Protocol:
+    """The protocol with what is different where two layers alone have to memorise."""
+    own = protocol.control
+    changes = {RATE: own.learning_rate, "finetune.epochs": own.epochs}
+    return protocol.replace({k: v for k, v in changes.items() if v is not None})
+
+
+def _with_rate(recipe: Recipe, factor: float) -> Recipe:
+    rate = recipe.settings.learning_rate * factor
+    return replace(recipe, protocol=recipe.protocol.replace({RATE: rate}))
+
+
+def _is_enough(run: Run, protocol: Protocol) -> bool:
+    verdict = run.verdict(protocol.verdict.noisy_at_least)
+    if verdict is None or not run.has("memorised") or not verdict.memorised:
+        return False
+    return verdict.accuracies.training > protocol.control.accuracy_above
+
+
+def _attempt(run: Run) -> Attempt:
+    assert run.record.final is not None
+    rate = run.settings.finetune.learning_rate
+    return Attempt(learning_rate=rate, training_accuracy=run.record.final.training)
+
+
+def _tries(folder: Path) -> list[Attempt]:
+    path = folder / TRIES
+    with as_stored(path):
+        return [Attempt(**each) for each in read_json(path)["tries"]] if path.is_file() else []
+
+
+def _forget(folder: Path, tries: list[Attempt]) -> None:
+    """Remove what a try that fell short left behind; the note of it stays."""
+    if not (folder / paths.RUN).is_file():
+        return
+    rate = Run.open(folder).settings.finetune.learning_rate
+    if rate not in [attempt.learning_rate for attempt in tries]:
+        return
+    try:
+        shutil.rmtree(folder / paths.CHECKPOINTS, ignore_errors=True)
+        for name in (paths.TRAINING, paths.LABELS, paths.RUN):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be cleared for another try: {error}.") from error
 
 
 def main() -> None:
     """Do the step that the command line names; the outcome goes to standard output."""
     folder, order = Path(sys.argv[1]), Order(**json.loads(sys.argv[2]))
-    die_with_parent()
+    die_with(os.getppid())
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     outcome = do_step(folder, order)

@@ -1,18 +1,24 @@
 """How people see a study: its plan, how far it is, and how it ended."""
 
+import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from memloc.errors import counted
+from rich.filesize import decimal
+
+from memloc.errors import StoreError, counted, lookup
+from memloc.lock import STUDY, who_runs
 from memloc.progress import duration
-from memloc.study.estimate import Estimate, free_bytes
+from memloc.study.estimate import Estimate
 from memloc.study.execute import Progress, cores
-from memloc.study.plan import KINDS, Plan
-from memloc.study.records import State
-from memloc.study.step import Outcome
+from memloc.study.executors import Outcome
+from memloc.study.plan import KINDS, Plan, open_plan
+from memloc.study.records import State, Store, study_states
 
 SILENCE = 60.0
 """Seconds after which a log is told how far it is even if no step has ended."""
@@ -77,7 +83,7 @@ def _range(seconds: float, factor: float) -> str:
 
 def disk_sentences(disk: float, folder: Path) -> list[str]:
     """How much space results take, and whether there is as much."""
-    free = free_bytes(folder)
+    free = shutil.disk_usage(folder).free
     lines = [f"Results will take {size(disk)} of disk; {size(free)} are free."]
     if disk > free:
         lines.append("THAT IS MORE THAN THERE IS: choose another folder or free space first.")
@@ -217,6 +223,48 @@ def _nothing(plan: Plan, progress: Progress) -> str:
     return "Nothing to do: everything that can be done is done."
 
 
+def study_status(place: str | Path) -> dict[str, Any]:
+    """How a study stands, and what the process that runs it says, if there is one."""
+    plan = open_plan(place)
+    states = study_states(plan)
+    counts = Counter(state.name for state in states.values())
+    return {
+        "folder": str(plan.file.folder),
+        "steps": len(states),
+        **{name: counts[name] for name in STATES},
+        **_spent(plan, [name for name, state in states.items() if state.name == "done"]),
+        "running": who_runs(plan.file.folder, STUDY),
+        "failures": {n: s.why for n, s in states.items() if s.name == "failed"},
+    }
+
+
+def _spent(plan: Plan, done: Sequence[str]) -> dict[str, float]:
+    """What the steps that are done took: seconds one after the other, the largest memory, disk."""
+    store = Store(plan.file.folder)
+    records = [record for name in done if (record := store.record(name))]
+    return {
+        "seconds": sum(float(record["seconds"]) for record in records),
+        "memory": max((float(record["peak_mb"]) * 1e6 for record in records), default=0.0),
+        "disk": float(sum(_bytes(path) for path in plan.file.folder.rglob("*"))),
+    }
+
+
+def _bytes(path: Path) -> int:
+    with suppress(FileNotFoundError):  # a draft, which has its name by now
+        return path.stat().st_size if path.is_file() else 0
+    return 0
+
+
+def read_log(place: str | Path, step: str) -> str:
+    """What a step has printed, all its attempts."""
+    plan = open_plan(place)
+    lookup("step", step, plan.steps)
+    path = Store(plan.file.folder).log_path(step)
+    if not path.is_file():
+        raise StoreError(f"{step} has not been begun: there is no {path}.")
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
 def status_sentences(status: Mapping[str, Any]) -> list[str]:
     """How a study stands."""
     counts = ", ".join(f"{status[s]} {s}" for s in STATES if status[s] or s == "done")
@@ -260,7 +308,4 @@ def progress_record(plan: Plan, progress: Progress) -> dict[str, Any]:
 
 def size(count: float) -> str:
     """Bytes as people say them."""
-    for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= length:
-            return f"{count / length:.1f} {unit}"
-    return f"{count / 1e3:.0f} kB"
+    return decimal(int(count))

@@ -1,44 +1,68 @@
-"""What a figure is: its words, its table, and its chart taken apart."""
+"""What a figure is: its words, its table, and its chart taken apart; figures as files."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from textwrap import wrap
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
+import yaml
+from pydantic import BaseModel, ConfigDict
 
 from memloc.errors import lookup
+from memloc.progress import track
 from memloc.records import whole_file
+from memloc.reporting.figures.rows import ROWS
+from memloc.reporting.figures.shapes import Look, draw
 from memloc.reporting.findings import Findings
 from memloc.reporting.sentences import marked, remarks_on
+from memloc.results import Results
 
 DATA = "drawn"
 """What a chart's table is called in its specification."""
+WIDTH = 90
+"""Characters of a line below the title of a file."""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure of the report and of `memloc figures`."""
+class Figure(BaseModel):
+    """A figure of the report and of `memloc figures`, as `figures.yaml` describes it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     """Its files begin with this."""
-    section: str
-    """control, layers, depth, run or examples: where the page shows it."""
+    section: Literal["where", "how", "examples", "trust", "paper"]
+    """Where the page shows it."""
     title: str
     caption: str
-    number: str
+    """At most two sentences."""
+    more: str = ""
+    """What else there is to know, folded away on the page."""
+    number: str = ""
     """The paper's number; empty where the paper has none."""
-    table: Callable[[Findings], pd.DataFrame]
-    draw: Callable[[pd.DataFrame], alt.TopLevelMixin]
+    table: str
+    """Where its table is: see `Findings.table`."""
     choose: tuple[str, ...] = ()
     """Columns of what is drawn, of which one value is shown at a time."""
     part: str = "localise"
     """Whose results it needs."""
+    shape: Literal["curves", "points", "bars", "cells"]
+    look: Look
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def draw(self, table: pd.DataFrame) -> alt.TopLevelMixin:
+        """The chart of such a table."""
+        return draw(self.shape, ROWS[self.name](table), self.look)
 
     def drawn(self, findings: Findings) -> "Drawn | None":
         """The chart with everything that can be chosen in it; None without results."""
-        table = self.table(findings)
+        table = findings.table(self.table)
         return None if table.empty else Drawn.of(self.draw(table), marked(table))
 
 
@@ -86,6 +110,13 @@ def _chosen(rows: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
     return rows
 
 
+def read_figures() -> tuple[Figure, ...]:
+    """Every figure, in the order of the page."""
+    text = (files("memloc.reporting") / "assets/figures.yaml").read_text(encoding="utf-8")
+    return tuple(Figure(name=name, **words) for name, words in yaml.safe_load(text).items())
+
+
+FIGURES = read_figures()
 FORMATS = ("png", "svg", "pdf")
 PRINT = {
     "background": "white",
@@ -99,14 +130,35 @@ PRINT = {
 """White, so that it can be read in print and on dark screens."""
 
 
-def save_figure(chart: alt.TopLevelMixin, path: Path) -> None:
-    """Write a chart as PNG, SVG or PDF, by the file's ending."""
-    with alt.data_transformers.enable("default", max_rows=None):
-        save_spec(chart.to_dict(), path)
+def write_figures(
+    results: Results, folder: Path, kind: str = "png", only: Sequence[str] = ()
+) -> tuple[list[Path], list[Figure]]:
+    """Write what can be drawn, or those called `only`; the files, and figures without results."""
+    lookup("figure format", kind, {name: name for name in FORMATS})
+    known = {figure.name: figure for figure in FIGURES}
+    chosen = [lookup("figure", name, known) for name in only] or list(FIGURES)
+    findings = Findings(results)
+    drawn = {figure: figure.drawn(findings) for figure in chosen}
+    jobs = [(f, d, c) for f, d in drawn.items() if d is not None for c in d.choices(f.choose)]
+    written = []
+    with track("figures", len(jobs)) as advance:
+        for figure, chart, choice in jobs:
+            path = folder / f"{'-'.join(_words(figure.name, choice))}.{kind}"
+            save_spec(_titled(figure, chart, choice), path)
+            written.append(path)
+            advance(1)
+    return written, [figure for figure, found in drawn.items() if found is None]
+
+
+def save_figure(name: str, table: pd.DataFrame, path: Path) -> None:
+    """Draw one table as the figure of this name; PNG, SVG or PDF by the file's ending."""
+    (figure,) = [each for each in FIGURES if each.name == name]
+    drawn = Drawn.of(figure.draw(table), table.head(0))
+    save_spec({**drawn.with_rows({}), "title": figure.title}, path)
 
 
 def save_spec(spec: Mapping[str, Any], path: Path) -> None:
-    """The same for a chart that is a plain Vega-Lite specification."""
+    """Write a chart that is a plain Vega-Lite specification."""
     import vl_convert
 
     kind = lookup("figure format", path.suffix.lstrip("."), {name: name for name in FORMATS})
@@ -118,3 +170,15 @@ def save_spec(spec: Mapping[str, Any], path: Path) -> None:
     }
     with whole_file(path) as draft:
         draft.write_bytes(convert[kind]())
+
+
+def _titled(figure: Figure, drawn: Drawn, choice: Mapping[str, Any]) -> dict[str, Any]:
+    lines = [" · ".join(map(str, choice.values())), *wrap(drawn.remarks(choice), WIDTH)]
+    title = {"text": figure.title, "subtitle": lines}
+    return {**drawn.with_rows(choice), "title": title}
+
+
+def _words(name: str, choice: Mapping[str, Any]) -> Iterator[str]:
+    yield name
+    for value in choice.values():
+        yield re.sub(r"[^\w.]+", "-", str(value)).strip("-").lower()

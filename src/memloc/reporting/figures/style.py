@@ -1,50 +1,30 @@
 """How things look everywhere: a task keeps its colour and marker, a method its place."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from typing import Any
 
 import altair as alt
+import pandas as pd
+import yaml
 
-METHODS = ("swapping", "retraining", "gradients", "probing")
+_FILE = yaml.safe_load((files("memloc.reporting") / "assets/style.yaml").read_text("utf-8"))
+TASKS: dict[str, tuple[str, str]] = {name: tuple(look) for name, look in _FILE["tasks"].items()}
+"""Colours and markers of tasks."""
+TITLES: dict[str, str] = _FILE["titles"]
+"""What columns are called, where that is not their name."""
+METHODS = ("shares", "swapping", "retraining", "gradients", "probing")
 CATEGORIES = ("nlu", "sentiment", "hate", "topic")
 """From what needs understanding to what words give away."""
-
-BLUE, ORANGE, PINK, GREEN = "#0072B2", "#D55E00", "#CC79A7", "#009E73"
-COLOURS = (BLUE, ORANGE, PINK, GREEN)
+COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#009E73", "#B8860B")
 """Okabe and Ito's, which people with any colour vision can tell apart."""
+BLUES = ("#7db8dd", "#0072B2", "#004c7a")
 GREY = "#8a8f98"
-POINT = {"filled": True, "opacity": 1}
+OTHERS = (GREY, "#8C6D31", "#7F5FA8", "#C0504D")
+MARKERS = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 ROOM = alt.Scale(zero=False, nice=False, padding=12)
 """For points: none lies on the frame, which would cut it."""
-
-TASKS: dict[str, tuple[str, str]] = {
-    "wic": (BLUE, "circle"),
-    "rte": ("#56B4E9", "cross"),
-    "mrpc": ("#5B6FD6", "square"),
-    "cola": ("#1F8FA8", "diamond"),
-    "boolq": ("#8DA9D6", "triangle-up"),
-    "tiny-acceptability": (BLUE, "circle"),
-    "tiny-entailment": ("#56B4E9", "cross"),
-    "sst2": (ORANGE, "triangle-down"),
-    "sst5": ("#E69F00", "triangle-right"),
-    "emotion": ("#B8860B", "square"),
-    "tiny-sentiment": (ORANGE, "triangle-down"),
-    "implicithate": (PINK, "triangle-left"),
-    "stormfront": ("#A0508A", "diamond"),
-    "tiny-politeness": (PINK, "triangle-left"),
-    "reuters": (GREEN, "circle"),
-    "trec": (
-        "#6AAF3D",
-        # A star: Vega has no name for it.
-        "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5"
-        "L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z",
-    ),
-    "tiny-topic": (GREEN, "square"),
-}
-"""Colours say the category, shades and markers the task; binarised variants look like the whole."""
-_OTHERS = (GREY, "#8C6D31", "#7F5FA8", "#C0504D")
-_SHAPES = ("circle", "square", "diamond", "cross", "triangle-up", "triangle-down")
 
 
 def task_style(name: str) -> tuple[str, str]:
@@ -53,75 +33,77 @@ def task_style(name: str) -> tuple[str, str]:
     if known is not None:
         return known
     number = zlib.crc32(name.encode())
-    return _OTHERS[number % len(_OTHERS)], _SHAPES[number // 7 % len(_SHAPES)]
+    return OTHERS[number % len(OTHERS)], MARKERS[number // 7 % len(MARKERS)]
 
 
-def task_order(names: Iterable[str]) -> list[str]:
-    """Known tasks by category, then the others by name."""
-    known = list(TASKS)
+def _known_first(known: Iterable[str], names: Iterable[str]) -> list[str]:
     place = {name: i for i, name in enumerate(known)}
     return sorted(set(names), key=lambda n: (place.get(n.removesuffix("-binary"), 99), n))
 
 
+def task_order(names: Iterable[str]) -> list[str]:
+    """Known tasks by category, then the others by name."""
+    return _known_first(TASKS, names)
+
+
 def method_order(names: Iterable[str]) -> list[str]:
-    """The paper's four, then others by name."""
-    return sorted(set(names), key=lambda n: (METHODS.index(n) if n in METHODS else 99, n))
+    """Exact shares, the paper's four, then others by name."""
+    return _known_first(METHODS, names)
 
 
-def category_order(names: Iterable[str]) -> list[str]:
-    """The paper's four, then others by name."""
-    return sorted(set(names), key=lambda n: (CATEGORIES.index(n) if n in CATEGORIES else 99, n))
+def order(column: str, values: Iterable[Any]) -> list[Any]:
+    """The values of a column as they are drawn: numbers by size, names as above or as they come."""
+    names = pd.Series(list(values)).drop_duplicates()
+    if pd.api.types.is_numeric_dtype(names):
+        return sorted(names.tolist(), reverse=column == "width")  # wide windows on top
+    known = {"task": TASKS, "method": METHODS, "category": CATEGORIES, "model": ()}
+    known |= {"one": METHODS, "other": METHODS}
+    return _known_first(known[column], names) if column in known else names.tolist()
 
 
-def task_colour(names: Iterable[str]) -> alt.Color:
-    """The colours of these tasks."""
-    return alt.Color("task:N", **_coloured(names))
+def colours(column: str, values: Iterable[Any], title: str | None = None) -> dict[str, Any]:
+    """The colours of tasks, or of other names in their order, for lines and for the inside."""
+    return _channel(column, order(column, values), title, _scale)
 
 
-def task_fill(names: Iterable[str]) -> alt.Fill:
-    """The same for the inside of points that may be hollow."""
-    return alt.Fill("task:N", **_coloured(names))
+def markers(column: str, values: Iterable[Any], title: str | None = None) -> dict[str, Any]:
+    """The same for markers."""
+    return _channel(column, order(column, values), title, _markers)
 
 
-def _coloured(names: Iterable[str]) -> dict[str, Any]:
-    tasks = task_order(names)
-    scale = alt.Scale(domain=tasks, range=[task_style(task)[0] for task in tasks])
-    return {"title": "task", "sort": tasks, "scale": scale, "legend": _legend()}
+def _channel(column: str, names: list[Any], title: str | None, scale: Any) -> dict[str, Any]:
+    shown = title or ("task" if column == "task" else None)
+    found = {"shorthand": f"{column}:N", "title": shown, "sort": names}
+    return {**found, "scale": scale(column, names), "legend": _legend(names)}
 
 
-def task_shape(names: Iterable[str]) -> alt.Shape:
-    """The markers of these tasks."""
-    tasks = task_order(names)
-    scale = alt.Scale(domain=tasks, range=[task_style(task)[1] for task in tasks])
-    return alt.Shape("task:N", title="task", sort=tasks, scale=scale, legend=_legend())
+def _markers(column: str, names: Sequence[Any]) -> alt.Scale:
+    of_tasks = column == "task"
+    own = [task_style(n)[1] if of_tasks else MARKERS[i % len(MARKERS)] for i, n in enumerate(names)]
+    return alt.Scale(domain=names, range=own)
 
 
-def _legend() -> alt.Legend:
-    return alt.Legend(orient="bottom", columns=4, labelLimit=180, symbolSize=80, symbolOpacity=1)
+def _scale(column: str, names: Sequence[Any]) -> alt.Scale:
+    if column == "task":
+        return alt.Scale(domain=names, range=[task_style(name)[0] for name in names])
+    if column == "method":
+        return alt.Scale(domain=names, range=[_method_colour(name) for name in names])
+    some = BLUES if names and not isinstance(names[0], str) else COLOURS
+    if len(names) > len(some):
+        return alt.Scale(domain=names, scheme="viridis")
+    return alt.Scale(domain=names, range=list(some[: len(names)]))
 
 
-def layer_axis() -> alt.X:
-    """Layers along the bottom."""
-    axis = whole_numbers(grid=False)
-    return alt.X("layer:Q", title="layer", axis=axis, scale=alt.Scale(nice=False, zero=False))
+def _method_colour(name: str) -> str:
+    return dict(zip(METHODS, COLOURS, strict=True)).get(name, GREY)
+
+
+def _legend(names: Sequence[Any]) -> alt.Legend:
+    long = max((len(str(name)) for name in names), default=0) > 20
+    room = {"columns": 2, "labelLimit": 400} if long else {"columns": 4, "labelLimit": 180}
+    return alt.Legend(orient="bottom", symbolSize=80, symbolOpacity=1, **room)
 
 
 def whole_numbers(**more: Any) -> alt.Axis:
     """An axis of layers or epochs: there is nothing at one and a half."""
     return alt.Axis(format="d", tickMinStep=1, **more)
-
-
-def share(field: str, title: str) -> alt.Y:
-    """A share from 0 to 1, in per cent."""
-    limits = alt.Scale(domain=[0, 1], clamp=True)
-    return alt.Y(field, title=title, axis=alt.Axis(format="%"), scale=limits)
-
-
-def highlight() -> alt.Parameter:
-    """A click on a task in the legend leaves that task alone in full colour."""
-    return alt.selection_point(fields=["task"], bind="legend")
-
-
-def faded(chosen: alt.Parameter, full: float = 1.0) -> alt.Opacity:
-    """Full where chosen, faint elsewhere."""
-    return alt.condition(chosen, alt.value(full), alt.value(0.08))

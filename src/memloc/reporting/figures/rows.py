@@ -1,0 +1,306 @@
+"""What each figure shows: tables of results in, the rows that are drawn out."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from memloc.records import FloatArray
+from memloc.reporting.findings import example_weights, spread
+from memloc.reporting.means import counted_events, over_groups, over_seeds, usual_depth
+from memloc.reporting.terminal import CURVES, PROBES
+from memloc.seeds import generator
+from memloc.stats.intervals import wilson
+from memloc.stats.planted import mean_scores
+from memloc.stats.windows import window_matrix
+
+RUN = ["task", "category", "model"]
+MOST_POINTS = 300
+"""Noisy examples, and clean ones, drawn of one task and model."""
+KINDS = {
+    "clean a": "clean, class assigned to them",
+    "noisy": "noisy examples",
+    "clean b": "clean, class they had",
+}
+EVENTS = {"centroids": ("initiation", "crossing"), "label probes": ("ninety", "memorisation")}
+"""By source: the event of the class, along the bottom, and that of memorisation."""
+ALL = "all models"
+
+
+def noise_probes(table: pd.DataFrame) -> pd.DataFrame:
+    """F1 with which probes tell noisy examples from clean ones, and by chance."""
+    keys = [*RUN, "layer"]
+    chance = table.groupby(keys, sort=False)["chance"].mean().reset_index()
+    return over_seeds(table, keys, "f1").merge(chance, on=keys)
+
+
+def averaged_mcog(table: pd.DataFrame, by: list[str], group: str) -> pd.DataFrame:
+    """The centre of gravity, mean over models or methods, which are counted."""
+    return over_groups(table, by, "mcog", group).rename(columns={"n": f"{group}s"})
+
+
+def binarised(table: pd.DataFrame) -> pd.DataFrame:
+    """The centre of gravity of tasks with all their classes and with two of them."""
+    is_binary = table["task"].str.endswith("-binary")
+    keys = ["task", "method"]
+    two = table[is_binary].assign(task=table["task"].str.removesuffix("-binary"))
+    whole, halved = (over_groups(t, keys, "mcog", "model") for t in (table[~is_binary], two))
+    return whole.merge(halved, on=keys, suffixes=("", "_binary"))
+
+
+def training_curves(table: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy by epoch of the training on noisy labels: mean over seeds, and their range."""
+    keys = [name for name in ("task", "model") if name in table.columns]
+    noisy = table.loc[table["training"] == "noisy", [*keys, "epoch", *CURVES]]
+    long = noisy.melt([*keys, "epoch"], list(CURVES), var_name="group", value_name="accuracy")
+    long = long.dropna(subset="accuracy")  # not every epoch need be measured
+    long["group"] = long["group"].map(CURVES)
+    grouped = long.groupby([*keys, "group", "epoch"], sort=False)["accuracy"]
+    return grouped.agg(accuracy="mean", low="min", high="max").reset_index()
+
+
+def centroid_trajectories(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean positions between the class centroids with the central 75 %, means over seeds.
+
+    Where classes are not further apart than by chance, nothing can be read off.
+    """
+    keys = ["task", "model", "variant", "layer", "kind"]
+    numbers = ["mean", "low", "high", "separability", "by_chance"]
+    means = table.groupby(keys, sort=False)[numbers].mean()
+    ends = {"mean_low": ("mean_low", "min"), "mean_high": ("mean_high", "max")}
+    others = table.groupby(keys, sort=False).agg(**ends, separable=("separable", "all"))
+    drawn = means.join(others).reset_index()
+    return _in_order(drawn, "kind", KINDS)
+
+
+def label_probes(table: pd.DataFrame) -> pd.DataFrame:
+    """F1 of probes for the class, by the examples and the labels that they are tested on."""
+    what = pd.Series(list(zip(table["examples"], table["labels"], strict=True)), dtype=object)
+    grouped = table.assign(what=what.to_numpy()).groupby(
+        ["task", "model", "what", "layer"], sort=False
+    )
+    ends = {"f1": ("f1", "mean"), "low": ("low", "min"), "high": ("high", "max")}
+    drawn = grouped.agg(**ends, chance=("chance", "mean")).reset_index()
+    return _in_order(drawn, "what", PROBES)
+
+
+def _in_order(drawn: pd.DataFrame, column: str, names: Mapping[Any, str]) -> pd.DataFrame:
+    """With these names in a column, and rows in the order that the names have."""
+    place = {name: i for i, name in enumerate(names)}
+    rows = drawn.sort_values(column, key=lambda c: c.map(place), kind="stable", ignore_index=True)
+    return rows.assign(**{column: rows[column].map(names)})
+
+
+def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a task, source, variant and model (and all models): where its two events happen.
+
+    The table is `events` with the model's `depth`; `never` counts as the layer after the last.
+    """
+    filled = counted_events(table)
+    of_all = filled[filled["depth"] == usual_depth(filled)]
+    everywhere = pd.concat([of_all.assign(models=ALL), filled.assign(models=filled["model"])])
+    keys = ["task", "category", "source", "variant", "models"]
+    parts = []
+    for source, names in EVENTS.items():
+        of = everywhere[everywhere["source"] == source]
+        along, up = (_event(of[of["event"] == name], keys) for name in names)
+        parts.append(along.merge(up, on=keys, suffixes=("_x", "_y")))
+    found = pd.concat(parts, ignore_index=True)
+    found["set"] = np.where(found["task"].str.endswith("-binary"), "two classes", "all classes")
+    return found
+
+
+def _event(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    counts = table.groupby(keys, sort=False)[["never", "unclear"]].sum().reset_index()
+    return over_groups(table, keys, "layer", "model").merge(counts, on=keys)
+
+
+def control_layers(table: pd.DataFrame) -> pd.DataFrame:
+    """Layer weights of planted runs, divided by the largest; nulls last."""
+    keys = ["task", "model", "method", "first", "last", "null"]
+    largest = table.groupby([*keys, "seed"])["weight"].transform("max")
+    scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}
+    drawn = over_seeds(table.assign(**scaled), [*keys, "layer"], "weight")
+    inside = drawn["layer"].between(drawn["first"], drawn["last"]) & ~drawn["null"].astype(bool)
+    named = drawn.assign(planted=_planted(drawn), inside=inside)
+    return named.sort_values(["null", "first"], kind="stable", ignore_index=True)
+
+
+def _planted(table: pd.DataFrame) -> "pd.Series":
+    if "first" not in table.columns:
+        return pd.Series("the whole model", index=table.index)
+    layers = table["first"].astype(str) + " to " + table["last"].astype(str)
+    return ("layers " + layers).where(~table["null"].astype(bool), "nothing in " + layers)
+
+
+STEPS: dict[str, Callable[[pd.DataFrame], pd.Series | None]] = {
+    "a frozen weights": lambda norms: norms.get("frozen noisy"),
+    "b clean examples": lambda norms: norms.get("clean"),
+    "c noisy examples": lambda norms: norms.get("noisy"),
+    "d noisy, sum 1": lambda norms: _scaled(norms, "noisy"),
+    "e noisy − clean": lambda norms: _scaled(norms, "difference"),
+    "f noisy / frozen": lambda norms: _scaled(norms, "noisy", "frozen noisy"),
+    "g (noisy − clean) / frozen": lambda n: _scaled(n, "difference", "frozen difference"),
+}
+"""Steps of the gradients' post-processing: raw norms (a to c), then scaled to sum 1 (d to g)."""
+PLANTED = ["task", "model", "norm", "planted", "seed"]
+
+
+def gradient_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """Norms of the mean gradients by layer and step; planted windows are drawn apart.
+
+    Without frozen weights nothing is divided by theirs.
+    """
+    ordered = table.sort_values(["null", "first"], kind="stable") if "first" in table else table
+    named = ordered.assign(planted=_planted(ordered))
+    norms = named.pivot_table(index=[*PLANTED, "layer"], columns="kind", values="value", sort=False)
+    steps = {step: make(norms) for step, make in STEPS.items()}
+    parts = [
+        v.rename("value").reset_index().assign(step=s) for s, v in steps.items() if v is not None
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def _scaled(norms: pd.DataFrame, kind: str, over: str | None = None) -> "pd.Series | None":
+    if kind not in norms or (over is not None and over not in norms):
+        return None
+    found = norms[kind] if over is None else norms[kind] / norms[over].replace(0, np.nan)
+    return found / found.groupby(PLANTED, sort=False).transform("sum")
+
+
+def memorisation_map(table: pd.DataFrame) -> pd.DataFrame:
+    """Probability of the label when trained on it and when not; of many examples some at random."""
+    named = table.assign(example_kind=table["is_noisy"].map({True: "noisy", False: "clean"}))
+    keys = ["task", "model", "example_kind"]
+    parts = [_some(part) for _, part in named.groupby(keys, sort=False)]
+    means, counts = ("trained", "held_out", "counterfactual"), ("n_trained", "n_held_out")
+    drawn = pd.concat(parts)[[*keys, "example", *means, *counts]]
+    return drawn.sort_values("example_kind", kind="stable", ignore_index=True)
+
+
+def _some(part: pd.DataFrame) -> pd.DataFrame:
+    one: pd.DataFrame = part[part["seed"] == part["seed"].min()]
+    if len(one) <= MOST_POINTS:
+        return one
+    first = one.iloc[0]
+    rng = generator(0, "memorisation map", first["task"], first["model"], first["example_kind"])
+    return one.take(np.sort(rng.choice(len(one), MOST_POINTS, replace=False)))
+
+
+def agreement(table: pd.DataFrame) -> pd.DataFrame:
+    """Coefficients between all pairs, both ways round; a star marks those that are significant."""
+    turned = table.rename(columns={"one": "other", "other": "one"})
+    drawn = pd.concat([table, turned], ignore_index=True)
+    numbers = drawn["rho"].map("{:.2f}".format) + drawn["significant"].map({True: "*", False: ""})
+    ends = drawn["low"].map("{:.2f}".format) + " to " + drawn["high"].map("{:.2f}".format)
+    labels = numbers.where(drawn["rho"].notna(), "–")
+    return drawn.assign(label=labels, ends=ends.where(drawn["low"].notna(), ""))
+
+
+def window_matrices(table: pd.DataFrame) -> pd.DataFrame:
+    """By width of a window and layer: mean error of the windows of that width with the layer.
+
+    The error is divided by that of all layers where the layer weights are; mean over seeds, with
+    what holds the seeds' Wilson intervals.
+    """
+    keys = ["task", "model", "method"]
+    return _with_clean(_each(_cells, table, [*keys, "seed"]), [*keys, "width", "layer"])
+
+
+def single_layers(table: pd.DataFrame) -> pd.DataFrame:
+    """The largest memorisation error that changing one layer brings: `Findings.single_layers`."""
+    return _with_clean(table, [*RUN, "method"])
+
+
+def example_layers(table: pd.DataFrame) -> pd.DataFrame:
+    """Noisy examples by layer: how much of what reverts an example contains the layer.
+
+    A cell is the example's own layer weight: over window widths, the mean share of the windows with
+    that layer that revert the example. The mean over examples is the layer's weight before it is
+    normalised. Examples are ordered by where they are reverted; of many, evenly spaced ones are
+    drawn. The table is `reverted` with the texts and labels of `examples`.
+    """
+    return _each(_example_cells, table, ["task", "model", "method"])
+
+
+def _each(
+    make: Callable[[pd.DataFrame], pd.DataFrame], table: pd.DataFrame, keys: list[str]
+) -> pd.DataFrame:
+    parts = []
+    for key, part in table.groupby(keys, sort=False):
+        named: dict[str, Any] = dict(zip(keys, key, strict=True))
+        parts.append(make(part).assign(**named))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _with_clean(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Means over seeds of the memorisation error, the error on clean examples, the difference."""
+    others = table.groupby(keys, sort=False)[["clean_error", "difference"]].mean().reset_index()
+    return over_seeds(table, keys, "error").merge(others, on=keys)
+
+
+def _cells(part: pd.DataFrame) -> pd.DataFrame:
+    """The matrix of one run; a share of windows varies less than a yes or no, so ends are wide."""
+    depth = int(part["last"].max())
+    known = [range(int(a) - 1, int(b)) for a, b in part[["first", "last"]].itertuples(index=False)]
+    errors, shares = (part[n].to_numpy(np.float64) for n in ("error", "normalised"))
+    most = int(errors.argmax())
+    # Shares are errors over one number, the error of all layers; NaN where that undid nothing.
+    divisor = errors[most] / shares[most] if shares[most] > 0 else 1.0
+    matrix = window_matrix(errors, depth, known)
+    found = wilson(matrix.ravel(), part["n_noisy"].iloc[0])
+    width, layer = (index.ravel() + 1 for index in np.indices(matrix.shape))
+    named = {"error": found.estimate, "low": found.low, "high": found.high}
+    values = {name: value / divisor for name, value in named.items()}
+    clean = window_matrix(part["clean_error"].to_numpy(np.float64), depth, known).ravel()
+    # The difference is of plain errors: what clean examples lose is not a share of anything.
+    others = {"clean_error": clean, "difference": matrix.ravel() - clean}
+    cells = pd.DataFrame({"width": width, "layer": layer, **values, **others})
+    return cells.dropna(subset=list(values))
+
+
+def _example_cells(part: pd.DataFrame) -> pd.DataFrame:
+    one = part[part["seed"] == part["seed"].min()]
+    wide = one.pivot(index="example", columns=["first", "last"], values="wrong")
+    weights = example_weights(wide.to_numpy(bool), np.array(wide.columns.to_list()))
+    return example_rows(
+        one.drop_duplicates("example").set_index("example").loc[wide.index], weights
+    )
+
+
+def example_rows(texts: pd.DataFrame, weights: FloatArray) -> pd.DataFrame:
+    """One row per example and layer, of examples that are spread; `texts` are by example."""
+    order = spread(weights)
+    place, layer = np.indices((len(order), weights.shape[1]))
+    named = texts.iloc[order].reset_index()[["example", "text", "original", "assigned"]]
+    rows: pd.DataFrame = named.take(place.ravel()).reset_index(drop=True)
+    short = rows["text"].str.slice(0, 60) + "  #" + rows["example"].astype(str)
+    return rows.assign(layer=layer.ravel() + 1, share=weights[order].ravel(), row=short)
+
+
+ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "control-methods": partial(mean_scores, by=["method"]),
+    "control-tasks": partial(mean_scores, by=["task", "method"]),
+    "control-models": partial(mean_scores, by=["model", "method"]),
+    "control-layers": control_layers,
+    "gradient-steps": gradient_steps,
+    "layers": partial(over_seeds, by=[*RUN, "method", "layer"], value="weight"),
+    "noise-probes": noise_probes,
+    "single-layers": single_layers,
+    "mcog-models": partial(over_seeds, by=[*RUN, "method"], value="mcog"),
+    "mcog-over-models": partial(averaged_mcog, by=["task", "category", "method"], group="model"),
+    "mcog-over-methods": partial(averaged_mcog, by=RUN, group="method"),
+    "events": event_pairs,
+    "binarised": binarised,
+    "generalisation": pd.DataFrame.copy,
+    "agreement": agreement,
+    "training": training_curves,
+    "windows": window_matrices,
+    "centroids": centroid_trajectories,
+    "label-probes": label_probes,
+    "memorisation": memorisation_map,
+    "examples": example_layers,
+}
+"""By the name of the figure."""

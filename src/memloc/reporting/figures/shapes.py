@@ -1,0 +1,264 @@
+"""The four shapes that figures have: curves, points, bars and cells. Rows in, an Altair chart out.
+
+A `Look` says which columns are drawn and what axes are called; colours and orders are style's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import altair as alt
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from memloc.reporting.figures import style
+
+GREY = style.GREY
+
+
+class Look(BaseModel):
+    """What a figure shows where; names are columns of its rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    x: str
+    y: str
+    x_title: str | None = None
+    y_title: str | None = None
+    colour: str = "task"
+    colour_title: str | None = None
+    hover: dict[str, str | None]
+    """Columns shown on hover, each with the format of its number."""
+    format: str | None = None
+    """Of the numbers along the value axis, or in the legend of cells."""
+    limits: list[float] | None = None
+    """Of the value axis, or of the colours of cells."""
+    panel: str | None = None
+    """One panel for each value of this column."""
+    columns: int = 2
+    width: int = 420
+    height: int | None = 280
+    """None: as high as there are rows."""
+    intervals: tuple[str, ...] = ("low", "high")
+    """Lower and upper ends; of points those along x, then those along y; empty: none."""
+    rules: tuple[str, str] | None = None
+    """Ends of a second interval of curves, drawn as a rule."""
+    chance: str | None = None
+    line: float | str | None = None
+    """A dashed line at this height; of points, `diagonal`."""
+    whole: bool = False
+    """Both axes of points are layers; otherwise those along y may be, where they are far apart."""
+    hollow: str | None = None
+    """Points for which this expression is true are not filled."""
+    apart: str | None = None
+    """What stands side by side in one row of bars, or is drawn as lines of their own."""
+    bars: bool = False
+    """Bars instead of points."""
+    frame: str | None = None
+    """Cells for which this expression is true have a frame."""
+    text: str | None = None
+    """Written into cells, and below it in small type `small`."""
+    small: str | None = None
+
+
+def draw(shape: str, rows: pd.DataFrame, look: Look) -> alt.TopLevelMixin:
+    """A chart of this shape; its table stands at the top."""
+    chart = SHAPES[shape](rows, look)
+    height = look.height if look.height is not None else alt.Step(18 if shape == "bars" else 14)
+    chart = chart.properties(width=look.width, height=height)
+    if look.panel is None:
+        return chart.properties(data=rows)
+    order = style.order(look.panel, rows[look.panel])
+    panels = alt.Facet(f"{look.panel}:N", title=None, sort=order)
+    faceted = chart.facet(panels, columns=look.columns, data=rows).resolve_axis(x="independent")
+    return faceted.resolve_scale(y="independent") if look.apart == "seed" else faceted
+
+
+def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
+    """Lines over layers or epochs with bands around them, one colour for each task or series."""
+    fade = _fading(look)
+    base = _base(rows, look).encode(x=_x(look, style.whole_numbers(grid=False)))
+    scale = alt.Scale(zero=False)
+    if look.limits is not None:
+        scale = alt.Scale(domain=look.limits, clamp=True, nice=False)
+    axis = alt.Axis(**_given("format", look.format))
+    y = alt.Y(f"{look.y}:Q", title=look.y_title, scale=scale, axis=axis)
+    if look.apart is not None:
+        base = base.encode(detail=f"{look.apart}:N")
+    parts: list[Any] = []
+    if look.intervals:
+        low, high = look.intervals
+        band = base.mark_area(strokeOpacity=0, clip=True)
+        parts.append(band.encode(y=f"{low}:Q", y2=f"{high}:Q", opacity=fade(0.15)))
+    if look.chance is not None:
+        dashed = base.mark_line(strokeDash=[4, 4], strokeWidth=1)
+        parts.append(dashed.encode(y=f"{look.chance}:Q", opacity=fade(0.7)))
+    if look.line is not None:
+        parts.append(alt.Chart().mark_rule(**DASHED).encode(y=alt.datum(look.line)))
+    parts.append(base.mark_line(strokeWidth=2.5).encode(y=y, opacity=fade(1)))
+    if look.rules is not None:
+        low, high = look.rules
+        parts.append(base.mark_rule(strokeWidth=2).encode(y=f"{low}:Q", y2=f"{high}:Q"))
+    parts.append(_marks(base, rows, look, fade, size=45).encode(y=y))
+    return _layered(*parts)
+
+
+def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
+    """Points of two numbers, each with its interval."""
+    fade = _fading(look)
+    base = _base(rows, look)
+    scale = style.ROOM if look.limits is None else alt.Scale(domain=look.limits)
+    axes = {name: _number_axis(look, name) for name in "xy"}
+    x = alt.X(f"{look.x}:Q", title=look.x_title, scale=scale, axis=axes["x"])
+    y = alt.Y(f"{look.y}:Q", title=look.y_title, scale=scale, axis=axes["y"])
+    parts: list[Any] = []
+    if look.line == "diagonal":
+        ends = alt.Chart().transform_aggregate(least=f"min({look.x})", most=f"max({look.x})")
+        same = {"x": "least:Q", "x2": "most:Q", "y": "least:Q", "y2": "most:Q"}
+        parts.append(ends.mark_rule(**DASHED).encode(**same))
+    rules = base.mark_rule().encode(opacity=fade(0.65))
+    for axis_name, (low, high) in zip("xy", _pairs(look.intervals), strict=False):
+        ends = {axis_name: f"{low}:Q", f"{axis_name}2": f"{high}:Q"}
+        parts.append(rules.encode(**{"x": x, "y": y, **ends}))
+    parts.append(_marks(base, rows, look, fade, size=90).encode(x=x, y=y))
+    return _layered(*parts)
+
+
+def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
+    """One row per name: a bar or a point with its interval, and chance as a tick."""
+    fade = _fading(look)
+    base = _base(rows, look).encode(
+        y=alt.Y(f"{look.y}:N", title=look.y_title, sort=style.order(look.y, rows[look.y]))
+    )
+    if look.apart is not None:
+        order = style.order(look.apart, rows[look.apart])
+        base = base.encode(yOffset=alt.YOffset(f"{look.apart}:N", sort=order))
+    scale = style.ROOM if look.limits is None else alt.Scale(domain=look.limits, clamp=True)
+    axis = alt.Axis(tickCount=5, **_given("format", look.format))
+    x = alt.X(f"{look.x}:Q", title=look.x_title, scale=scale, axis=axis)
+    low, high = look.intervals
+    ends = base.mark_rule(strokeWidth=2).encode(x=f"{low}:Q", x2=f"{high}:Q", opacity=fade(1))
+    if not look.bars:
+        return _layered(ends, _marks(base, rows, look, fade, size=80).encode(x=x))
+    ends = ends.encode(color=alt.value(GREY))
+    chance = base.mark_tick(thickness=3, color=GREY).encode(x=f"{look.chance}:Q")
+    return _layered(base.mark_bar().encode(x=x), ends, chance.encode(color=alt.value(GREY)))
+
+
+def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
+    """A coloured cell for each pair of x and y, perhaps framed or with a number in it."""
+    diverging = look.limits is not None and look.limits[0] < 0
+    scheme = {"scheme": "purpleorange", "domainMid": 0} if diverging else {"scheme": "viridis"}
+    base = alt.Chart().encode(
+        x=_discrete(rows, look.x, look.x_title, alt.X),
+        y=_discrete(rows, look.y, look.y_title, alt.Y),
+        tooltip=_hover(rows, look),
+    )
+    legend = alt.Legend(
+        orient="bottom", gradientLength=220, titleLimit=400, **_given("format", look.format)
+    )
+    scale = alt.Scale(domain=look.limits, clamp=True, **scheme)
+    colour = alt.Color(f"{look.colour}:Q", title=look.colour_title, scale=scale, legend=legend)
+    parts: list[Any] = [base.mark_rect().encode(color=colour)]
+    if look.frame is not None:
+        framed = base.transform_filter(look.frame)
+        parts.append(framed.mark_rect(filled=False, stroke=FRAME, strokeWidth=2.5))
+    for field, size, dy in ((look.text, 13, 0), (look.small, 10, 15)):
+        if field is not None:
+            ink = alt.when(f"datum.{look.colour} == null").then(alt.value(GREY))
+            dark = ink.when(f"abs(datum.{look.colour}) < 0.65").then(alt.value("#111111"))
+            written = base.mark_text(fontSize=size, dy=dy).encode(text=f"{field}:N")
+            parts.append(written.encode(color=dark.otherwise(alt.value("#ffffff"))))
+    return _layered(*parts)
+
+
+SHAPES: dict[str, Callable[[pd.DataFrame, Look], alt.LayerChart]] = {
+    "curves": curves,
+    "points": points,
+    "bars": bars,
+    "cells": cells,
+}
+DASHED = {"strokeDash": [5, 4], "color": GREY}
+FRAME = "#ff6f3c"
+
+
+def _layered(*parts: Any) -> alt.LayerChart:
+    whole: alt.LayerChart = alt.layer(*parts)
+    return whole
+
+
+def _base(rows: pd.DataFrame, look: Look) -> alt.Chart:
+    return alt.Chart().encode(color=alt.Color(**_named(rows, look)), tooltip=_hover(rows, look))
+
+
+def _named(rows: pd.DataFrame, look: Look, make: Any = style.colours) -> dict[str, Any]:
+    """Colours or markers; names that stand along the left need no legend."""
+    found: dict[str, Any] = make(look.colour, rows[look.colour], look.colour_title)
+    return {**found, "legend": None} if look.colour == look.y else found
+
+
+def _x(look: Look, axis: alt.Axis) -> alt.X:
+    scale = alt.Scale(nice=False, zero=False)
+    return alt.X(f"{look.x}:Q", title=look.x_title or look.x, axis=axis, scale=scale)
+
+
+def _number_axis(look: Look, name: str) -> alt.Axis:
+    """Whole layers, but for centres of gravity that are less than that apart."""
+    if look.whole:
+        return style.whole_numbers()
+    step = {"tickMinStep": alt.expr("domain('y')[1] - domain('y')[0] > 2 ? 1 : 0")}
+    return alt.Axis(format=look.format or "~r", **(step if name == "y" else {}))
+
+
+def _marks(
+    base: alt.Chart, rows: pd.DataFrame, look: Look, fade: "_Fade", *, size: int
+) -> alt.Chart:
+    """Filled points with the marker of their task or series; hollow where asked."""
+    shape = alt.Shape(**_named(rows, look, style.markers))
+    fill = alt.Fill(**_named(rows, look))
+    filled = alt.condition(look.hollow, alt.value(0), alt.value(1)) if look.hollow else alt.value(1)
+    marks = base.mark_point(size=size, strokeOpacity=1).encode(
+        shape=shape, fill=fill, fillOpacity=filled, opacity=fade(1)
+    )
+    return marks if fade.chosen is None else marks.add_params(fade.chosen)
+
+
+class _Fade:
+    """A click on a task in the legend leaves that task alone in full colour."""
+
+    def __init__(self, chosen: alt.Parameter | None) -> None:
+        self.chosen = chosen
+
+    def __call__(self, full: float) -> Any:
+        if self.chosen is None:
+            return alt.value(full)
+        return alt.condition(self.chosen, alt.value(full), alt.value(0.08))
+
+
+def _fading(look: Look) -> _Fade:
+    by_task = look.colour == "task" and look.y != "task"
+    return _Fade(alt.selection_point(fields=["task"], bind="legend") if by_task else None)
+
+
+def _hover(rows: pd.DataFrame, look: Look) -> list[alt.Tooltip]:
+    """Every column with its title in words."""
+    found = []
+    for name, form in look.hover.items():
+        kind = "Q" if pd.api.types.is_numeric_dtype(rows[name]) else "N"
+        title = style.TITLES.get(name, name.replace("_", " "))
+        found.append(alt.Tooltip(f"{name}:{kind}", title=title, **_given("format", form)))
+    return found
+
+
+def _discrete(rows: pd.DataFrame, name: str, title: str | None, channel: Any) -> Any:
+    axis = alt.Axis(labelAngle=0) if pd.api.types.is_numeric_dtype(rows[name]) else alt.Axis()
+    sort = style.order(name, rows[name])
+    kind = "O" if pd.api.types.is_numeric_dtype(rows[name]) else "N"
+    return channel(f"{name}:{kind}", title=title, sort=sort, axis=axis)
+
+
+def _pairs(ends: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [ends[i : i + 2] for i in range(0, len(ends), 2)]
+
+
+def _given(name: str, value: Any) -> dict[str, Any]:
+    return {} if value is None else {name: value}

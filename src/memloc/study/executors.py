@@ -1,0 +1,328 @@
+"""Where steps run: in processes of this machine, or on a Ray cluster."""
+
+import importlib
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from memloc.data.sources import DATA_VARIABLE
+from memloc.errors import SettingsError
+from memloc.study.records import Store
+
+CAN_COPY = sys.platform == "linux"
+"""Whether a process can be copied safely after torch is loaded."""
+RETRIES = 3
+"""How often a step is given to another worker of a cluster when its own is lost."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which step is to be done, as what, and on how many threads."""
+
+    step: str
+    identity: str
+    token: str
+    """Names this attempt: a process whose step has another token by now ends itself."""
+    threads: int = 1
+
+    def text(self) -> str:
+        """As it is sent to another process."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a step went; no reason: well."""
+
+    step: str
+    reason: str = ""
+    seconds: float = 0.0
+    peak_mb: float = 0.0
+
+    def text(self) -> str:
+        """As it is sent to another process."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a step takes while it runs."""
+
+    threads: int = 1
+    memory: int = 0
+    """Bytes."""
+    gpus: float = 0.0
+
+
+class Executor(Protocol):
+    """Where steps run."""
+
+    def start(self) -> None:
+        """Get ready; nothing has been submitted yet."""
+
+    def has_room(self, needs: Needs, running: Mapping[str, Needs]) -> bool:
+        """Whether a step can be submitted now."""
+
+    def submit(self, order: Order, needs: Needs) -> None:
+        """Have a step done."""
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        """The steps that ended, after at most so long."""
+
+    def stop(self) -> None:
+        """End whatever still runs."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """The process of a step, and the pipe on which it tells what came out."""
+
+    step: str
+    pid: int
+    pipe: int
+    status: Callable[[], int]
+    """Waits for its end."""
+
+    def outcome(self) -> Outcome:
+        """Wait for its end and say how it went."""
+        with os.fdopen(self.pipe, encoding="utf-8") as told:
+            text = told.read()
+        return read_outcome(self.step, text, self.status())
+
+
+def read_outcome(step: str, text: str, status: int) -> Outcome:
+    """What a step's process said, or what its end says."""
+    if text.strip():
+        told: dict[str, Any] = json.loads(text)
+        return Outcome(**told)
+    if status < 0:
+        name = signal.Signals(-status).name
+        hint = " (perhaps out of memory)" if -status == signal.SIGKILL else ""
+        return Outcome(step, f"its process was ended by {name}{hint}")
+    return Outcome(step, f"its process ended with status {status} and said nothing")
+
+
+class LocalExecutor:
+    """At most `jobs` steps at once, on no more threads together than there are cores.
+
+    Loading torch and transformers takes longer than a short step: this process loads them once,
+    and each step is a copy of it. Where that is not safe, each step is a fresh process.
+    """
+
+    def __init__(self, folder: Path, jobs: int, cores: int, types: Iterable[str] = ()) -> None:
+        self.folder, self.jobs, self.cores, self.types = folder, jobs, cores, tuple(types)
+        self._children: dict[int, Child] = {}
+
+    def start(self) -> None:
+        """Load what every step needs, and the code of these types of models."""
+        for module in ("memloc.study.step", "pandas", "pyarrow.parquet") if CAN_COPY else ():
+            importlib.import_module(module)
+        for kind in self.types if CAN_COPY else ():
+            with suppress(ImportError):
+                importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+
+    def has_room(self, needs: Needs, running: Mapping[str, Needs]) -> bool:
+        """Whether there is a job and enough cores left; a step that needs all runs alone."""
+        busy = sum(other.threads for other in running.values())
+        return len(running) < self.jobs and (not running or busy + needs.threads <= self.cores)
+
+    def submit(self, order: Order, needs: Needs) -> None:  # noqa: ARG002 - room was asked for
+        """Start a step."""
+        begin = started_copied if CAN_COPY else started_fresh
+        child = begin(self.folder, order)
+        self._children[child.pipe] = child
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        """The steps that ended, after at most so long."""
+        ready, _, _ = select.select([*self._children], [], [], seconds)
+        return [self._children.pop(pipe).outcome() for pipe in ready]
+
+    def stop(self) -> None:
+        """End whatever still runs, each step with all that it started."""
+        for child in self._children.values():
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        while self._children:
+            self._children.popitem()[1].outcome()
+
+
+def started_copied(folder: Path, order: Order) -> Child:
+    """A copy of this process for a step; it has loaded what the step needs."""
+    read, write = os.pipe()
+    parent, pid = os.getpid(), os.fork()
+    if pid:
+        os.close(write)
+        return Child(
+            order.step, pid, read, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        )
+    # From here on this is the step. It leaves with _exit: nothing of its origin is to be run.
+    status = 1
+    try:
+        os.setsid()
+        die_with(parent)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        with _log(folder, order) as log:
+            for stream in (1, 2):
+                os.dup2(log.fileno(), stream)
+        from memloc.study.step import do_step
+
+        os.write(write, do_step(folder, order).text().encode())
+        status = 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def started_fresh(folder: Path, order: Order) -> Child:
+    """A new interpreter for a step."""
+    read, write = os.pipe()
+    threads = {"OMP_NUM_THREADS": str(order.threads)}
+    with _log(folder, order) as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "memloc.study.step", str(folder), order.text()],
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=log,
+            env={**os.environ, **threads},
+            start_new_session=True,
+        )
+    os.close(write)
+    return Child(order.step, process.pid, read, process.wait)
+
+
+def _log(folder: Path, order: Order) -> TextIO:
+    """The log of a step, to be added to; where that cannot be written, nowhere."""
+    path = Store(folder).log_path(order.step)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a", encoding="utf-8")
+    except OSError:
+        return Path(os.devnull).open("a", encoding="utf-8")
+
+
+def die_with(parent: int) -> None:
+    """Have the system end this process when the one that started it ends (Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it ended before this
+            os._exit(1)
+
+
+class RayExecutor:
+    """Gives every step that is ready to Ray, which finds the place for it.
+
+    Results come through the study's folder, which every machine sees under the same path.
+    """
+
+    def __init__(self, folder: Path, address: str | None = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise SettingsError(
+                "Ray is not installed: `pip install 'memloc[ray]'` brings it."
+            ) from None
+        self._ray: Any = ray
+        self.folder = folder.resolve()
+        self._began_here = not ray.is_initialized()
+        if self._began_here:
+            self._connect(address)
+        self._running: dict[Any, str] = {}
+        self._remote = ray.remote(_do_on_worker)
+
+    def _connect(self, address: str | None) -> None:
+        try:
+            self._ray.init(
+                address=address or os.environ.get("RAY_ADDRESS"),
+                log_to_driver=False,
+                logging_level="ERROR",
+                include_dashboard=False if address is None else None,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise SettingsError(f"No Ray cluster at {address}: {reason}") from error
+
+    @property
+    def cores(self) -> int:
+        """Of all machines together."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def start(self) -> None:
+        """Nothing to do: the cluster is there."""
+
+    def has_room(self, needs: Needs, running: Mapping[str, Needs]) -> bool:
+        """Ray queues what does not fit; a few more than fit keep every machine busy."""
+        busy = sum(other.threads for other in running.values())
+        return not running or busy + needs.threads <= 2 * self.cores
+
+    def submit(self, order: Order, needs: Needs) -> None:
+        """Have a step done somewhere."""
+        best = best_machine(self._ray.nodes(), needs)
+        options: dict[str, Any] = {
+            "num_cpus": min(needs.threads, max(1, int(best.get("CPU", 1)))),
+            "num_gpus": min(needs.gpus, best.get("GPU", 0.0)),
+            "memory": int(min(needs.memory, 0.9 * best.get("memory", 0.0))),
+            "max_retries": RETRIES,
+            "name": order.step,
+        }
+        folder = os.environ.get(DATA_VARIABLE)
+        if folder is not None:  # a study reads the same data everywhere
+            options["runtime_env"] = {"env_vars": {DATA_VARIABLE: folder}}
+        reference = self._remote.options(**options).remote(str(self.folder), order.text())
+        self._running[reference] = order.step
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        """The steps that ended, after at most so long."""
+        if not self._running:
+            time.sleep(seconds)
+            return []
+        waiting = list(self._running)
+        ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
+        return [self._outcome(reference) for reference in ready]
+
+    def _outcome(self, reference: Any) -> Outcome:
+        step = self._running.pop(reference)
+        try:
+            return Outcome(**self._ray.get(reference))
+        except self._ray.exceptions.RayError as error:
+            reason = " ".join(str(error).split())[:300]
+            return Outcome(step, f"{type(error).__name__}: {reason}")
+
+    def stop(self) -> None:
+        """End whatever still runs, and leave the cluster."""
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._running.clear()
+        if self._began_here:
+            self._ray.shutdown()
+
+
+def best_machine(nodes: Sequence[Mapping[str, Any]], needs: Needs) -> dict[str, float]:
+    """What one machine has, the best for a step: it must not wait for more than that."""
+    there: list[dict[str, float]] = [node["Resources"] for node in nodes if node["Alive"]]
+
+    def suits(has: Mapping[str, float]) -> tuple[float, ...]:
+        wanted = {"GPU": needs.gpus, "memory": needs.memory, "CPU": needs.threads}
+        return tuple(min(has.get(name, 0.0), most) for name, most in wanted.items())
+
+    return max(there, key=suits, default={})
+
+
+def _do_on_worker(folder: str, order: str) -> dict[str, Any]:
+    """A step in a process of its own, which ends with the worker of a cluster."""
+    # A token of its own: a worker that was given up, but is alive, ends its step when it sees it.
+    given = replace(Order(**json.loads(order)), token=secrets.token_hex(8))
+    return asdict(started_fresh(Path(folder), given).outcome())

@@ -1,0 +1,287 @@
+"""The models and tasks that a study names: whether they exist and fit, how large they are, what
+identifies them, and how tasks are read. Models are not loaded for that."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from memloc import paths
+from memloc.data.own import load_csv
+from memloc.data.perturb import add_noise
+from memloc.data.sources import DATA_VARIABLE, load_task, subsample
+from memloc.data.tasks import PAPER_TASKS, known_tasks
+from memloc.errors import MemlocError, ModelError, SettingsError, lookup
+from memloc.identity import hash_checkpoint, hash_files, hashed
+from memloc.methods.base import find_method
+from memloc.models import tiny
+from memloc.models.known import known_models, no_such_model, source_of
+from memloc.protocol import Protocol
+from memloc.records import NoisyTask, Task
+from memloc.run import Run
+from memloc.stats.windows import check_windows, every_window, read_window, usual_windows
+from memloc.study.config import ControlBlock, DataFile, StudyFile
+
+DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))
+TAKEN = (paths.CONTROL, paths.STEPS, paths.LOGS, paths.REPORT)
+"""Folders of a study that hold other things than a task's runs."""
+
+
+def check_names(file: StudyFile) -> None:
+    """Refuse what a study names and what does not exist or fit, with its line in the file."""
+    find: dict[str, Callable[[str], Any]] = {
+        "tasks": lambda name: lookup("task", name, {**known_tasks(), **file.study.data}),
+        "methods": lambda name: find_method(name, "localiser"),
+        "analyses": lambda name: find_method(name, "analysis"),
+        "models": partial(_check_model, file, {}),
+    }
+    for name, own in file.study.data.items():
+        _check_data(file, name, own)
+    _check_runs(file)
+    for where, block in file.blocks():
+        for field, check in find.items():
+            for i, name in enumerate(getattr(block, field, None) or ()):
+                with file.at(*where, field, i):
+                    check(name)
+    with file.at("device"):
+        lookup("device", file.study.device.split(":")[0], DEVICES)
+    if file.study.control is not None:
+        _check_control(file, file.study.control)
+
+
+def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
+    """A file of one's own: there, under a free name, with one way to say which labels are wrong."""
+    given = [key for key in ("original", "flag", "flip") if getattr(own, key) is not None]
+    if name in known_tasks():
+        raise file.problem("data", name, what="a task has this name already: choose another.")
+    if not re.fullmatch(r"\w[\w.-]*", name) or name in TAKEN:
+        raise file.problem(
+            *("data", name),
+            what="it names a folder: use letters, digits, `-`, `_` and `.`, and not "
+            f"{', '.join(TAKEN)}.",
+        )
+    if len(given) != 1:
+        raise file.problem(
+            *("data", name),
+            what="say in one way which labels are wrong: `original` or `flag` with a column, or "
+            "`flip` with a share of them to make wrong.",
+        )
+    for key in ("file", "held_out"):
+        path = getattr(own, key)
+        if path is not None and not file.file_of(path).is_file():
+            raise file.problem("data", name, key, what=f"there is no file {file.file_of(path)}.")
+    if file.study.examples is not None and given != ["flip"]:
+        raise file.problem(
+            "examples", what=f"{name} has noise of its own: shorten the file instead."
+        )
+
+
+def _check_runs(file: StudyFile) -> None:
+    for i, place in enumerate(file.study.runs):
+        with file.at("runs", i):
+            Run.open(file.folder / place)
+        if not (file.folder / place).resolve().is_relative_to(file.folder.resolve()):
+            raise file.problem("runs", i, what="a run of a study must be in the study's folder.")
+
+
+def _check_model(file: StudyFile, folders: dict[str, str], name: str) -> None:
+    """Whether it is there; two models must not share a folder of runs."""
+    path, depth = file.path_of(name), file.study.depth
+    shape_of(path, depth)
+    folder = paths.run_folder(Path(), "-", path, 1, depth).parts[1]
+    if folders.setdefault(folder, path) != path:
+        raise SettingsError(f"{folders[folder]} and {path} would share the folder {folder}.")
+
+
+def _check_control(file: StudyFile, control: ControlBlock) -> None:
+    study, auxiliary = file.study, file.study.protocol.control.auxiliary
+    with file.at("overrides", "control.auxiliary"):
+        lookup("task", auxiliary, known_tasks())
+    if auxiliary in (control.tasks or ()):
+        what = f"{auxiliary} is the auxiliary task; plant another one."
+        raise file.problem("control", "tasks", what=what)
+    if not control.tasks and set(study.tasks) <= {auxiliary}:
+        raise file.problem("control", what="the only task is the auxiliary one; name others.")
+    for task in control.tasks or study.tasks:
+        if task in study.data and study.data[task].flip is None:
+            what = f"{task} has noise of its own; plant a task whose labels are flipped."
+            raise file.problem("control", what=what)
+    for model in control.models or study.models:
+        depth = shape_of(file.path_of(model), study.depth).depth
+        try:
+            planted_windows(control, depth, study.protocol)
+        except MemlocError as error:
+            raise file.problem("control", "windows", what=f"{model}: {error}") from None
+
+
+def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[range]:
+    """The windows that a block asks for in a model of this depth; each makes a run of its own."""
+    found = [read_window(text) for text in block.windows]
+    found += [w for width in block.every for w in every_window(depth, width)]
+    check_windows(found, depth)
+    return list(dict.fromkeys(found)) or usual_windows(depth, protocol.control.width)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a model is."""
+
+    depth: int
+    width: int
+    vocabulary: int
+    kind: str = ""
+    """The type of model, as transformers calls it, where it is known."""
+
+    @property
+    def name(self) -> str:
+        """As a key of a JSON object."""
+        return f"{self.depth}x{self.width}"
+
+    @property
+    def parameters(self) -> int:
+        """Of blocks with attention and feed-forward of the usual proportions, and embeddings."""
+        return 12 * self.depth * self.width**2 + self.vocabulary * self.width
+
+    @property
+    def bytes(self) -> float:
+        """Of its weights in single precision."""
+        return 4.0 * self.parameters
+
+
+@cache
+def shape_of(name: str, depth: int | None = None) -> Shape:
+    """From the model's configuration: embedded, in a folder, known by name, or on the hub."""
+    known = {row.name: row for row in known_models() if row.where == "hub"}
+    if name in known and not Path(name).is_dir():
+        whole = Shape(int(known[name].layers), int(known[name].width), 50_000)
+    else:
+        whole = _shape_in(name, config_of(name))
+    if depth is not None and not 1 <= depth <= whole.depth:
+        raise SettingsError(
+            f"A depth of {depth} was asked for; this model has 1 to {whole.depth} layers."
+        )
+    return replace(whole, depth=depth or whole.depth)
+
+
+def config_of(name: str) -> Path:
+    """The configuration of a model: embedded, in a folder, or on the hub."""
+    source = Path(source_of(name))
+    if source.is_dir():
+        return source / "config.json"
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, "config.json"))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(no_such_model(name, reason)) from error
+
+
+def _shape_in(name: str, path: Path) -> Shape:
+    try:
+        config = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelError(f"{name} is not a model: {path} cannot be read ({error}).") from error
+    depth, width, vocabulary = (
+        next((config[key] for key in keys if key in config), None)
+        for keys in (
+            ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+            ("hidden_size", "n_embd", "dim", "d_model"),
+            ("vocab_size",),
+        )
+    )
+    sizes = [n for n in (depth, width, vocabulary or 0) if type(n) is int and n >= 0]
+    if len(sizes) < 3:
+        raise ModelError(
+            f"{path} does not say how many layers {name} has and how wide they are (it has "
+            f"{str(depth)[:40]} and {str(width)[:40]}): take it from where the model came from."
+        )
+    return Shape(sizes[0], sizes[1], sizes[2], str(config.get("model_type", "")))
+
+
+def model_fingerprint(name: str) -> str:
+    """What identifies a model: its name, or what is in its folder wherever that is."""
+    local = Path(name).expanduser()
+    if name in tiny.NAMES or not local.is_dir():
+        return name
+    return f"{local.name} {hash_checkpoint(local)}"
+
+
+def data_folder(file: StudyFile) -> Path | None:
+    """The folder with the paper's tasks, if there is one."""
+    given = file.study.data_folder
+    named = file.path_of(given) if given else os.environ.get(DATA_VARIABLE)
+    return Path(named).expanduser() if named else None
+
+
+def task_fingerprint(file: StudyFile, name: str) -> str:
+    """What identifies a task: its name, what is in its files, and how they are read."""
+    own = file.study.data.get(name)
+    if own is not None:
+        places = [file.file_of(path) for path in (own.file, own.held_out) if path is not None]
+        return f"{name} {hash_files(places)} {hashed(own.model_dump(exclude={'file', 'held_out'}))}"
+    whole, folder = name.removesuffix("-binary"), data_folder(file)
+    if whole not in PAPER_TASKS or folder is None:
+        return name
+    return f"{name} {hash_files(sorted((folder / whole).glob('*')))}"
+
+
+def load_study_task(file: StudyFile, name: str, seed: int) -> Task | NoisyTask:
+    """A task that a study names, with noise where its file says which labels are wrong."""
+    own, few = file.study.data.get(name), file.study.examples
+    if own is None:
+        task: Task | NoisyTask = load_task(name, folder=data_folder(file), seed=seed)
+    else:
+        unseen = None if own.held_out is None else file.file_of(own.held_out)
+        columns: dict[str, Any] = own.model_dump(exclude={"file", "held_out", "flip"})
+        task = load_csv(file.file_of(own.file), **columns, held_out=unseen, seed=seed, name=name)
+    return task if isinstance(task, NoisyTask) else at_most(task, few, seed)
+
+
+def at_most(task: Task, few: int | None, seed: int) -> Task:
+    """A random sample of a task's training examples, or all of them where there are no more."""
+    return task if few is None or few >= len(task.train) else subsample(task, few, seed)
+
+
+def check_files(file: StudyFile) -> None:
+    """Refuse files of one's own that cannot be read as the study says; reads them whole."""
+    for name in file.study.data:
+        with file.at("data", name):
+            load_study_task(file, name, file.study.protocol.noise.seed)
+
+
+def load_noisy_task(file: StudyFile, name: str, protocol: Protocol) -> NoisyTask:
+    """A task as its runs are trained on it: with its own noise, or with that of the protocol."""
+    noise = protocol.noise
+    found = load_study_task(file, name, noise.seed)
+    if isinstance(found, NoisyTask):
+        return found
+    return add_noise(found, noise.rate, noise.seed, noise.kind)
+
+
+def is_here(file: StudyFile, name: str) -> bool:
+    """Whether a task can be read without fetching it from the hub."""
+    return name.startswith("tiny-") or name in file.study.data or data_folder(file) is not None
+
+
+def noise_sentence(file: StudyFile, name: str, protocol: Protocol) -> str:
+    """How many labels of a task are wrong, and how that is known; a task is not fetched for it."""
+    if is_here(file, name):
+        with suppress(MemlocError):  # the step that trains on it will say what is wrong
+            return f"{name}: {load_noisy_task(file, name, protocol).labels.summary()}"
+    return f"{name}: memloc will flip a share of {protocol.noise.rate:g} of each class's labels."
+
+
+def training_examples(file: StudyFile, task: str) -> int:
+    """How many a task has, cut to those that the study uses; own files are read and counted."""
+    if task in file.study.data:
+        found = load_study_task(file, task, file.study.protocol.noise.seed)
+        return len((found.task if isinstance(found, NoisyTask) else found).train)
+    text = known_tasks()[task].train_size.removeprefix("part of ")
+    whole = round(float(text[:-1]) * 1000) if text.endswith("k") else int(text)
+    return min(whole, file.study.examples or whole)

@@ -1,0 +1,99 @@
+"""Steps in processes of this machine: copied or fresh, they tell how they ended, and end."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from memloc.study import executors
+from memloc.study.executors import Child, LocalExecutor, Needs, Order, started_fresh
+
+NOTHING = Order("no such step", "", "")
+"""It is refused when its process has begun."""
+
+
+@pytest.fixture
+def executor(micro):
+    made = LocalExecutor(micro(), jobs=2, cores=2)
+    yield made
+    made.stop()
+
+
+def wait_for(executor, seconds=120):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := executor.wait(1.0):
+            return found
+    return []
+
+
+def is_running(pid):
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.skipif(not executors.CAN_COPY, reason="processes are copied on Linux only")
+def test_a_copy_tells_how_it_went_and_logs_what_it_said(executor, capsys):
+    with capsys.disabled():  # a copy of this process has its streams
+        executor.submit(NOTHING, Needs())
+        (outcome,) = wait_for(executor)
+    assert outcome.step == "no such step"
+    assert "was changed while it ran" in outcome.reason
+    assert "was changed while it ran" in (executor.folder / "logs/no such step.log").read_text()
+
+
+@pytest.mark.skipif(not executors.CAN_COPY, reason="processes are copied on Linux only")
+def test_a_step_that_is_ended_says_by_what_and_others_go_on(executor, capsys, monkeypatch):
+    monkeypatch.setattr("memloc.study.step.do_step", lambda *_: time.sleep(60))
+    with capsys.disabled():
+        executor.submit(NOTHING, Needs())
+        (child,) = executor._children.values()
+        os.kill(child.pid, signal.SIGKILL)
+        (ended,) = wait_for(executor)
+    assert (ended.step, "by SIGKILL" in ended.reason) == ("no such step", True)
+    monkeypatch.undo()
+    with capsys.disabled():
+        executor.submit(NOTHING, Needs())
+        assert [outcome.step for outcome in wait_for(executor)] == ["no such step"]
+
+
+def test_stopping_ends_steps_with_all_that_they_started_and_stopping_twice_is_fine(executor):
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        inner = os.fork()
+        if inner:
+            os.write(write, str(inner).encode())
+        time.sleep(60)
+        os._exit(0)
+    inner = int(os.read(read, 20))
+    os.close(write)
+    statuses = []
+    executor._children[read] = Child(
+        "x", pid, read, lambda: statuses.append(os.waitpid(pid, 0)[1]) or 0
+    )
+    executor.stop()
+    assert statuses == [signal.SIGKILL]
+    until = time.monotonic() + 10
+    while is_running(inner) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_running(inner) or "Z" in Path(f"/proc/{inner}/stat").read_text()
+    executor.stop()
+
+
+@pytest.mark.skipif(not executors.CAN_COPY, reason="Linux ends processes with their parents")
+def test_a_copy_whose_origin_is_gone_already_ends_at_once():
+    pid = os.fork()
+    if not pid:
+        executors.die_with(os.getpid())  # which is not its parent
+        os._exit(0)  # not reached
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+def test_a_fresh_process_tells_how_it_went(micro):
+    folder = micro()
+    outcome = started_fresh(folder, NOTHING).outcome()
+    assert "was changed while it ran" in outcome.reason
+    assert "memloc: " in (folder / "logs/no such step.log").read_text()
