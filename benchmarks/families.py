@@ -11,6 +11,7 @@ exchanged and which reads each text alone.
 
 import json
 import multiprocessing
+import re
 import resource
 import sys
 import tempfile
@@ -285,8 +286,8 @@ def table() -> str:
 
 def _reason(outcome: Outcome) -> str:
     """Why a family does not work, without the name of its class."""
-    reason = outcome.reason.split(" is not supported: ")[-1].split(", and memloc")[0]
-    return reason.rstrip(".")
+    reason = outcome.reason.split(" not supported: ")[-1]
+    return re.split(r", and memloc|; memloc|\. |\.$", reason)[0]
 
 
 def _words(error: Exception) -> str:

@@ -335,7 +335,7 @@ def test_a_damaged_adapter_is_refused(given, tmp_path):
     folder = tmp_path / "adapter"
     folder.mkdir()
     (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="adapter_config.json is damaged"):
+    with pytest.raises(ModelError, match=r"adapter_config\.json is damaged"):
         adopt(tmp_path / "mine", **{**given, "final": folder, "pretrained": None})
 
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from memloc.methods.result import LayerScores as LayerScores
     from memloc.methods.retraining import Retraining as Retraining
     from memloc.methods.swapping import Swapping as Swapping
+    from memloc.models.stack import register_stack as register_stack
     from memloc.reporting.page import report as report
     from memloc.results import load_results as load_results
     from memloc.run import Run as Run
+    from memloc.training.callback import RunCallback as RunCallback
     from memloc.training.recipe import train as train
 
 _HOMES = {
@@ -42,9 +44,11 @@ _HOMES = {
     "LayerScores": "memloc.methods.result",
     "Retraining": "memloc.methods.retraining",
     "Swapping": "memloc.methods.swapping",
+    "register_stack": "memloc.models.stack",
     "report": "memloc.reporting.page",
     "load_results": "memloc.results",
     "Run": "memloc.run",
+    "RunCallback": "memloc.training.callback",
     "train": "memloc.training.recipe",
 }
 """The public names, and the modules that they come from."""

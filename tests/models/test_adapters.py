@@ -149,10 +149,10 @@ def test_a_damaged_adapter_is_refused_in_one_sentence(adapter):
     with pytest.raises(ModelError, match="cannot be merged"):
         load_checkpoint(adapter)
     weights.unlink()
-    with pytest.raises(ModelError, match="no adapter_model.safetensors"):
+    with pytest.raises(ModelError, match="has no adapter_model"):
         load_checkpoint(adapter)
     (adapter / "adapter_config.json").write_text("{")
-    with pytest.raises(ModelError, match="adapter_config.json is damaged"):
+    with pytest.raises(ModelError, match=r"adapter_config\.json is damaged"):
         load_checkpoint(adapter, LoadOptions(any_format=True))
 
 

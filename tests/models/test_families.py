@@ -5,6 +5,9 @@ import json
 import pytest
 from benchmarks.families import BEGIN, END, PAGE, RESULTS, outcomes, table, try_family
 
+from memloc.models import stack
+from memloc.models.stack import register_stack
+
 EXACT = {
     "eurobert": ("all tokens", True),
     "gemma3": ("last attended token", True),
@@ -45,6 +48,16 @@ def test_another_structure_is_refused_with_its_true_reason(family):
     assert found.outcome == "refused"
     assert REFUSED[family] in found.reason
     assert "\n" not in found.reason
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_refused_family_works_once_its_blocks_are_named(monkeypatch):
+    """The encoder of an encoder-decoder counts as embeddings, and the decoder is looked at."""
+    assert try_family("t5gemma").outcome == "refused"
+    monkeypatch.setattr(stack, "_REGISTERED", {})
+    register_stack("t5gemma", lambda model: model.model.decoder.layers)
+    found = try_family("t5gemma")
+    assert (found.outcome, found.reason) == ("exact", "")
 
 
 def test_a_family_that_takes_too_long_does_not_stop_the_others():

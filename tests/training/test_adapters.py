@@ -40,7 +40,9 @@ def test_only_the_adapters_and_the_head_differ_from_the_base_model(trained):
         changed = {name for name in base if not torch.equal(found[name], base[name])}
         assert "score.weight" in changed
         assert changed - {"score.weight"}
-        assert all(".layers." in name and name.endswith("weight") for name in changed - {"score.weight"})
+        assert all(
+            ".layers." in name and name.endswith("weight") for name in changed - {"score.weight"}
+        )
     frozen = dict(run.load("frozen").model.named_parameters())
     assert {n for n in base if not torch.equal(frozen[n], base[n])} == {"score.weight"}
 
@@ -60,7 +62,7 @@ def test_the_disk_holds_adapters_that_peft_reads(trained):
 
 
 def test_the_saved_adapter_predicts_what_was_measured_while_it_was_trained(trained):
-    recipe, run = trained
+    _, run = trained
     hit = logits(run.load("final"), run.task.train).argmax(1) == run.noisy.assigned
     assert run.record.final.training == pytest.approx(hit.mean())
 
@@ -124,8 +126,6 @@ def test_adapters_are_adopted_with_their_base_model(trained, tmp_path, write_dat
         data=write_data(run), original="original", device="cpu",
     )  # fmt: skip
     assert mine.has("pretrained")
-    ours, theirs = (
-        localise(r, ["swapping"], force=True)["swapping"].weights for r in (run, mine)
-    )
+    ours, theirs = (localise(r, ["swapping"], force=True)["swapping"].weights for r in (run, mine))
     np.testing.assert_allclose(theirs, ours)
     assert Run.open(mine.folder).record.adopted["final"].path == str(run.path("final").resolve())

@@ -5,7 +5,6 @@ the layer, and whatever works on a checkpoint works on it. While one is trained 
 its weights and the head learn, and only they are saved.
 """
 
-import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 from memloc.errors import ModelError, in_words
 from memloc.identity import hash_weights
-from memloc.models.known import ADAPTER, adapter_base, source_of
+from memloc.models.known import adapter_base, source_of
 from memloc.models.load import (
     Classifier,
     LoadOptions,
@@ -59,11 +58,15 @@ def load_adapter(folder: Path, options: LoadOptions) -> Classifier:
         after = _layer_hashes(merged)
         same = [n for n, (a, b) in enumerate(zip(before, after, strict=True), 1) if a == b]
         tokenizer = _tokenizer(folder, loaded)
-        separator = separator_of(tokenizer)
-    facts = {"adapter_hash": hashed, "unchanged_layers": tuple(same), "new_weights": ()}
-    model = merged.eval()
-    named = {"name": str(folder), "tokenizer": tokenizer, "separator": separator, "model": model}
-    return replace(loaded, **named, **facts)
+    return Classifier(
+        str(folder),
+        merged.eval(),
+        tokenizer,
+        separator_of(tokenizer),
+        new_weights=(),
+        adapter_hash=hashed,
+        unchanged_layers=tuple(same),
+    )
 
 
 def add_adapter(start: Classifier, settings: "FineTuneSettings") -> Classifier:

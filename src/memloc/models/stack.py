@@ -6,8 +6,8 @@ its own forward pass with the blocks taken out computes what comes before and af
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,7 +83,8 @@ class Stack:
         self.model = model
         with explained(model):
             self.blocks = find_blocks(model)
-            self._answers, self.readout = _observe(model, self.blocks)
+            seen = _observe(model, self.blocks)
+            self._answers, self.readout, self.width = seen
             self.pads = True
             """Whether padding changes nothing; if not, only texts of one length go together."""
             self.pads = self._is_padding_harmless()
@@ -92,11 +93,6 @@ class Stack:
     def depth(self) -> int:
         """Number of blocks."""
         return len(self.blocks)
-
-    @property
-    def width(self) -> int:
-        """Size of the state at one position."""
-        return int(setting(self.model.config, "hidden_size"))
 
     @property
     def device(self) -> torch.device:
@@ -262,8 +258,27 @@ def undropped(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+FindBlocks = Callable[[Any], Sequence[nn.Module]]
+_REGISTERED: dict[str, FindBlocks] = {}
+
+
+def register_stack(model_type: str, blocks: FindBlocks) -> None:
+    """Say where the blocks of a kind of model are, if memloc does not find them by itself.
+
+    `model_type` is the one in its config.json. `blocks` is given the classifier and returns its
+    blocks in the order in which a text passes them; each has to be a module that is called once and
+    returns one vector per token. What comes before them counts as embeddings, what comes after them
+    as the head. `memloc check` tells whether it is right.
+    """
+    _REGISTERED[model_type] = blocks
+
+
 def find_blocks(model: PreTrainedModel) -> nn.ModuleList:
     """The transformer blocks: the one list of modules that is as long as the model is deep."""
+    if model.config.model_type in _REGISTERED:
+        found_blocks = nn.ModuleList(_REGISTERED[model.config.model_type](model))
+        _refuse_shared(model, found_blocks)
+        return found_blocks
     if getattr(model.config, "is_encoder_decoder", False):
         raise ModelError(
             f"{type(model).__name__} is not supported: it has an encoder and a decoder, and memloc "
@@ -349,17 +364,25 @@ def at_positions(states: Tensor, positions: Tensor) -> Tensor:
 
 def forward(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The model's own logits for a batch."""
-    logits = model(**batch, **_no_cache(model)).logits
+    # A cache would keep states between direct calls of a block; encoders know no such argument.
+    named = "use_cache" in inspect.signature(model.forward).parameters
+    with nullcontext() if named else _uncached(model):
+        logits = model(**batch, **({"use_cache": False} if named else {})).logits
     assert isinstance(logits, Tensor)
     return logits
 
 
-def _no_cache(model: PreTrainedModel) -> dict[str, bool]:
-    # A cache would keep states between direct calls of a block; some models know no such argument.
-    taken = inspect.signature(model.forward).parameters
-    known = "use_cache" in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
-    has_cache = optional_setting(model.config, "use_cache") is not None
-    return {"use_cache": False} if known and has_cache else {}
+@contextmanager
+def _uncached(model: PreTrainedModel) -> Iterator[None]:
+    parts = [model.config, model.config.get_text_config()]
+    kept = [(part, part.use_cache) for part in parts if hasattr(part, "use_cache")]
+    try:
+        for part, _ in kept:
+            part.use_cache = False
+        yield
+    finally:
+        for part, value in reversed(kept):
+            part.use_cache = value
 
 
 def _like(output: Any, state: Tensor) -> Any:
@@ -397,8 +420,9 @@ def _wrapped(stand_in: _BlockStandIn, answer: Any) -> Callable[..., Any]:
     return forward
 
 
-def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[Any], Readout]:
-    """The form of each block's answer, and what the head reads, seen on one small padded batch."""
+def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[Any], Readout, int]:
+    """The form of each block's answer, what the head reads, and the size of the state at one
+    position, seen on one small padded batch."""
     outputs: list[Any] = []
     last: list[Tensor] = []
 
@@ -429,7 +453,8 @@ def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[Any], 
     finally:
         for handle in handles:
             handle.remove()
-    return [_emptied(output) for output in outputs], _readout(model, gradient.abs().sum(-1) > 0)
+    readout = _readout(model, gradient.abs().sum(-1) > 0)
+    return [_emptied(output) for output in outputs], readout, gradient.shape[-1]
 
 
 def tensors_in(value: Any) -> list[Tensor]:
