@@ -60,7 +60,8 @@ class Study:
         rng = generator(seed, "study", task, model)
         write_table(folder / paths.TRAINING, training(self.epochs, rng), {})
         for method in self.methods:
-            make_scores(method, noisy, self.depth, rng).write(paths.result(folder, method))
+            scores = make_scores(method, noisy, self.depth, rng).with_verdict()
+            scores.write(paths.result(folder, method))
         for analysis in self.analyses:
             tables = TABLES[analysis](noisy, self.depth, rng)
             Result(analysis, tables).write(paths.result(folder, analysis))
@@ -286,12 +287,12 @@ def write_plant(
     plain = paths.run_folder(folder, task, model, 1)
     home = paths.plant_folder(folder, plain, f"{first}-{last}", null=null)
     data, noisy = make_data(task, study.train, study.words)
-    plant = PlantRecord(first=first, last=last, null=null, auxiliary="rte", settings={})
+    plant = PlantRecord(planted=f"{first}-{last}", null=null, auxiliary="rte", settings={})
     about = record(data, noisy, model, 1, study.depth).model_copy(update={"plant": plant})
     run = begin(home, data, noisy, about)
     for method in study.methods:
         scores = make_scores(method, noisy, study.depth, rng, range(0) if null else place)
-        scores.write(paths.result(home, method))
+        scores.with_verdict().write(paths.result(home, method))
     return run.note(final=Accuracies(noisy=1.0, clean=1.0, training=1.0))
 
 

@@ -267,7 +267,7 @@ def test_the_null_of_a_plant_says_so(tmp_path):
     run = make_run(tmp_path)
     assert not run.is_null
     for null in (False, True):
-        plant = PlantRecord(first=1, last=2, null=null, auxiliary="other", settings={})
+        plant = PlantRecord(planted="1-2", null=null, auxiliary="other", settings={})
         assert run.note(plant=plant).is_null == null
 
 
@@ -318,7 +318,7 @@ def test_a_folder_of_another_run_is_refused_whatever_it_is_called(tmp_path, task
     other = make_record(run.task, run.noisy, seed=2)
     with pytest.raises(StoreError, match="seed is 1 there and 2 here"):
         begin(run.folder, run.task, run.noisy, other)
-    planted = PlantRecord(first=1, last=2, null=False, auxiliary="other", settings={})
+    planted = PlantRecord(planted="1-2", null=False, auxiliary="other", settings={})
     other = make_record(run.task, run.noisy, plant=planted)
     with pytest.raises(StoreError, match="plant is None there and"):
         begin(run.folder, run.task, run.noisy, other)
@@ -336,7 +336,7 @@ IDENTITY = ("final", "reference")
         {"task": {"hash": "other"}},
         {"settings": {"finetune.epochs": 7}},
         {"settings": {"text.max_tokens": 7}},
-        {"plant": PlantRecord(first=1, last=1, null=False, auxiliary="x", settings={})},
+        {"plant": PlantRecord(planted="1-1", null=False, auxiliary="x", settings={})},
     ],
     ids=lambda changes: next(iter(changes)),
 )

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from memloc.methods.centroids import Centroids as Centroids
     from memloc.methods.generalisation import Generalisation as Generalisation
     from memloc.methods.gradients import Gradients as Gradients
-    from memloc.methods.label_probes import LabelProbes as LabelProbes
     from memloc.methods.probing import Probing as Probing
     from memloc.methods.result import LayerScores as LayerScores
     from memloc.methods.retraining import Retraining as Retraining
+    from memloc.methods.shares import Shares as Shares
     from memloc.methods.swapping import Swapping as Swapping
     from memloc.models.stack import register_stack as register_stack
     from memloc.reporting.page import report as report
@@ -39,10 +39,10 @@ _HOMES = {
     "Centroids": "memloc.methods.centroids",
     "Generalisation": "memloc.methods.generalisation",
     "Gradients": "memloc.methods.gradients",
-    "LabelProbes": "memloc.methods.label_probes",
     "Probing": "memloc.methods.probing",
     "LayerScores": "memloc.methods.result",
     "Retraining": "memloc.methods.retraining",
+    "Shares": "memloc.methods.shares",
     "Swapping": "memloc.methods.swapping",
     "register_stack": "memloc.models.stack",
     "report": "memloc.reporting.page",

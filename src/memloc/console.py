@@ -177,7 +177,7 @@ def _show_curve(run: "Run", needed: float) -> None:
 
 
 def show_found(found: "Found", kind: str, as_json: bool) -> None:
-    """A picture and a sentence for each method, why others did not run, where the files are.
+    """Verdicts first, then a picture and a sentence for each method, and where the files are.
 
     `kind` is what JSON calls them: methods or analyses.
     """
@@ -189,6 +189,8 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
         facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
         records = {name: _as_record(result) for name, result in found.results.items()}
         return _show_json({**facts, kind: records})
+    for name, verdict in found.verdicts.items():
+        typer.echo(f"{name}: {verdict.sentence}\n")
     for name, result in found.results.items():
         is_scores = isinstance(result, LayerScores)
         typer.echo(layer_bars(result) if is_scores else f"{name}\n{picture(result)}")
@@ -210,21 +212,31 @@ def _as_record(result: "Result") -> dict[str, Any]:
     said = {"sentence": sentence(result), "about": result.about}
     if isinstance(result, LayerScores):
         layers = {"weights": result.weights, "low": result.low, "high": result.high}
-        return {**{k: v.tolist() for k, v in layers.items()}, "mcog": asdict(result.mcog), **said}
+        numbers = {k: v.tolist() for k, v in layers.items()}
+        return {
+            "verdict": result.verdict.record(),
+            **numbers,
+            "mcog": asdict(result.mcog),
+            **said,
+        }
     short = {name: result[name] for name in SHORT if name in result.tables}
     return {**said, "tables": short, "remarks": result.remarks}
 
 
 def show_control(found: "Results", as_json: bool) -> None:
-    """accuracy@k by method, task and model with chance beside it; the nulls; appendix E."""
+    """Verdicts; accuracy@k by method, task and model beside chance; the nulls; appendix E."""
     from memloc.reporting.sentences import remarks_on
     from memloc.stats.planted import mean_scores
+    from memloc.stats.verdicts import over_plants
 
     every = [("method",), ("method", "task"), ("method", "model")]
     tables = {"_".join(by): mean_scores(found.control, by) for by in every}
+    verdicts = over_plants(found.control_verdicts)
     if as_json:
-        named = {name: getattr(found, name) for name in ("nulls", "post_processing", "plants")}
-        return _show_json({"folder": str(found.folder), **tables, **named})
+        names = ("control_verdicts", "nulls", "post_processing", "plants")
+        named = {name: getattr(found, name) for name in names}
+        return _show_json({"folder": str(found.folder), "verdicts": verdicts, **tables, **named})
+    _show_table("Verdicts: planted runs localised in the right layers, and nulls at all:", verdicts)
     for by in every if len(found.control) else ():
         if len(by) == 1 or found.control[by[1]].nunique() > 1:
             show_rows(_accuracy_rows(tables["_".join(by)], by), as_json=False)
@@ -257,6 +269,8 @@ def _show_table(title: str, table: "pd.DataFrame") -> None:
 
 def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, Any]]:
     """One row per value of `by`; for each k its accuracy, and what chance would give."""
+    from memloc.stats.planted import MEASURES
+
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     rest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in table.to_dict("records"):
@@ -264,7 +278,7 @@ def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, A
         row = rows.setdefault(key, dict(zip(by, key, strict=True)))
         text = f"{record['accuracy']:.2f} [{record['low']:.2f}, {record['high']:.2f}]"
         row |= {f"accuracy@{record['k']}": text, f"chance@{record['k']}": record["chance"]}
-        rest[key] = {name: record[name] for name in ("mrr", "auroc", "plants")}
+        rest[key] = {name: record[name] for name in (*MEASURES, "plants")}
     return [row | rest[key] for key, row in rows.items()]
 
 
@@ -279,7 +293,7 @@ def _say_unused(found: "Results") -> None:
         )
     for row in plants[~plants["used"]].to_dict("records"):
         typer.echo(
-            f"NOT USED: {row['model']} on {row['task']}, layers {row['first']}-{row['last']}: "
+            f"NOT USED: {row['model']} on {row['task']}, layers {row['planted']}: "
             f"training accuracy {row['training_accuracy']:.3f} at rate {row['learning_rate']:g}."
         )
 

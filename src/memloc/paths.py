@@ -21,10 +21,10 @@ def run_folder(out: Path, task: str, model: str, seed: int, depth: int | None = 
     return out / task / name / f"seed-{seed}"
 
 
-def plant_folder(out: Path, run: Path, window: str, *, null: bool) -> Path:
+def plant_folder(out: Path, run: Path, planted: str, *, null: bool) -> Path:
     """Where a planted run is kept; `run` is where the same run without a plant would be."""
     kind = "null" if null else "window"
-    return out / CONTROL / run.relative_to(out) / f"{kind}-{window}"
+    return out / CONTROL / run.relative_to(out) / f"{kind}-{planted.replace('/', '_')}"
 
 
 def checkpoint(run: Path, weights: str) -> Path:

@@ -28,7 +28,9 @@ from memloc.records import (
     write_json,
     write_table,
 )
+from memloc.seeds import generator
 from memloc.settings import Settings
+from memloc.stats.windows import planted_layers, read_plant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,16 +73,26 @@ class TaskRecord(Settings):
 
 
 class PlantRecord(Settings):
-    """Where the noisy task could change the model; layers from 1."""
+    """Where the noisy task could change the model."""
 
-    first: int
-    last: int
+    planted: str
+    """Layers from 1, such as 6-7, 2+9, or 2-3/9-10 for two groups of noisy examples."""
     null: bool
     """Whether nothing was planted: the same run with the original labels."""
     auxiliary: str
     """The task that changed all layers."""
     settings: dict[str, Any]
     """Those of the control set-up that decide the weights."""
+
+    @property
+    def first(self) -> int:
+        """The first planted layer, from 1."""
+        return planted_layers(self.planted)[0] + 1
+
+    @property
+    def last(self) -> int:
+        """The last planted layer, from 1."""
+        return planted_layers(self.planted)[-1] + 1
 
 
 class Checkpoint(Settings):
@@ -234,6 +246,20 @@ class Run:
         """Rows of the clean training examples."""
         return np.flatnonzero(~self.noisy.is_noisy)
 
+    @cached_property
+    def planted_groups(self) -> IntArray:
+        """The group (from 0) of each training example: a plant deals out noisy and clean ones.
+
+        All are in group 0 where nothing was planted, or all in the same layers.
+        """
+        groups = np.zeros(len(self.noisy.is_noisy), dtype=np.int64)
+        plant = self.record.plant
+        n_groups = 1 if plant is None else len(read_plant(plant.planted))
+        for kind, rows in (("noisy", self.noisy_rows), ("clean", self.clean_rows)):
+            order = generator(self.seed, "plant", kind).permutation(len(rows))
+            groups[rows[order]] = np.arange(len(rows)) % n_groups
+        return groups
+
     def training(self) -> "pd.DataFrame":
         """The training curves, one row per training and epoch; empty where nothing was trained."""
         import pandas as pd
@@ -242,7 +268,8 @@ class Run:
         if not path.is_file():
             return pd.DataFrame(columns=list(CURVES))
         with as_stored(path):
-            return read_table(path)[0][list(CURVES)]
+            table = read_table(path)[0]
+            return table[[*CURVES, *table.columns.difference(list(CURVES))]]
 
     @cached_property
     def reference_accuracy(self) -> float:

@@ -28,6 +28,20 @@ def test_localise_prints_bars_a_sentence_and_where_the_files_are(run, folder):
     assert shown.splitlines()[-1] == f"{folder}/results: swapping"
 
 
+def test_localise_begins_with_verdicts_the_most_trusted_one_first(run, folder):
+    words = ("localise", folder, "gradients", "swapping", "shares", "--device=cpu")
+    lines = printed(run(*words)).splitlines()
+    verdicts = [line for line in lines if "Cannot tell:" in line]
+    assert lines[0] == verdicts[0]
+    assert [line.split(":")[0] for line in verdicts] == ["shares", "swapping", "gradients"]
+    found = json.loads(printed(run(*words, "--json")))["methods"]
+    for line, method in zip(verdicts, ("shares", "swapping", "gradients"), strict=True):
+        verdict = found[method]["verdict"]
+        assert line == f"{method}: {verdict['sentence']}"
+        assert verdict["outcome"] == "cannot tell"
+    assert found["swapping"]["verdict"]["answers"][0]["question"] == "Is anything undone?"
+
+
 def test_analyse_prints_a_sentence_for_each_analysis_and_where_the_files_are(run, folder):
     shown = printed(run("analyse", folder, "centroids", "--device=cpu"))
     assert shown.splitlines()[0] == "centroids"

@@ -67,9 +67,7 @@ def measure(family: str, folder: Path) -> dict:
     model = str(write_model(folder / f"model-{family}", family, 3, 0.1, 0))
     recipe = Recipe(model, make_task(60, 3), 1, fast_protocol(**SETTINGS), device="cpu")
     run = train_run(recipe, folder / "run")
-    plant = make_plant(
-        recipe, Plant(range(1, 2), make_task(24, 2, "other")), folder / "plant", WEIGHTS
-    )
+    plant = make_plant(recipe, Plant("2-2", make_task(24, 2, "other")), folder / "plant", WEIGHTS)
     null = make_null(recipe, plant, folder / "null", WEIGHTS)
     return {
         "run": _run(run, METHODS),

@@ -19,6 +19,7 @@ from memloc.methods.result import (
 from memloc.records import read_json, read_table, write_json
 from memloc.reporting.sentences import sentence
 from memloc.stats.intervals import Interval
+from memloc.stats.verdicts import LayerVerdict
 from memloc.stats.windows import windows
 
 PARTS = ("noisy_rows", "noisy_wrong", "clean_rows", "clean_wrong")
@@ -243,3 +244,49 @@ def test_scores_that_lack_a_column_are_refused(tmp_path, table, column):
     LayerScores(found.method, tables, found.about).write(tmp_path / "swapping")
     with pytest.raises(StoreError, match=f"does not hold what it should.*{column}"):
         Result.read(tmp_path / "swapping")
+
+
+def planted(layer: int = 2, n: int = 30, depth: int = 8) -> LayerScores:
+    """Noisy labels are lost where a window contains the layer (from 1), clean ones never."""
+    known = tuple(windows(depth))
+    lost = np.tile([layer - 1 in window for window in known], (n, 1))
+    kept = np.zeros((20, len(known)), dtype=bool)
+    found = Outcomes(known, np.arange(n), lost, np.arange(n, n + 20), kept)
+    return from_outcomes("swapping", found, depth, normalise=True, about={})
+
+
+def test_a_verdict_comes_from_windows():
+    verdict = planted().verdict
+    assert (verdict.outcome, verdict.layers) == ("localised", (2,))
+    assert verdict.sentence.startswith("Localised in layer 2.")
+
+
+def test_a_stored_verdict_is_the_one_that_was_written(tmp_path):
+    found = planted().with_verdict(n_classes=2)
+    found.write(tmp_path / "swapping")
+    again = Result.read(tmp_path / "swapping")
+    assert again.verdict == LayerVerdict.of(found.about["verdict"])
+    assert len(again.verdict.notes) == 2
+    assert again["verdict"]["question"].tolist()[0] == "Is anything undone?"
+    assert (again["verdict"]["p"] <= 0.05).all()
+
+
+def test_what_another_reference_undoes_does_not_count():
+    null = planted()  # where nothing is memorised, another reference undoes as much
+    assert planted().judged(null=null).outcome == "cannot tell"
+
+
+def test_few_examples_some_windows_or_weights_alone_give_no_verdict():
+    assert "only 4 noisy examples" in scores().verdict.sentence
+    some = outcomes()
+    narrow = [place for place, window in enumerate(some.windows) if len(window) != 2]
+    fewer = replace(
+        some,
+        windows=tuple(some.windows[place] for place in narrow),
+        noisy_wrong=some.noisy_wrong[:, narrow],
+        clean_wrong=some.clean_wrong[:, narrow],
+    )
+    found = from_outcomes("retraining", fewer, 3, normalise=True, about={}).verdict
+    assert "need all 6 windows of 3 layers, found 4" in found.sentence
+    alone = LayerScores.of("mine", np.array([1.0, 0.0, 0.0])).verdict
+    assert "mine changes no layer" in alone.sentence

@@ -129,8 +129,8 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
         Shares().run(run)
 
 
-def test_they_run_only_where_they_are_asked_for():
-    assert "shares" not in method_names("localiser")
+def test_they_run_like_other_localisers():
+    assert "shares" in method_names("localiser")
     assert find_method("shares", "localiser") is Shares
     assert "shares.groups" in preset("paper").flat()
 

@@ -8,7 +8,7 @@ import memloc
 from memloc import paths
 from memloc.methods.gradients import norms_from, variants
 from memloc.methods.result import Result
-from memloc.results.tables import COLUMNS
+from memloc.results.tables import COLUMNS, control_verdicts, verdicts
 from memloc.run import Accuracies, Attempt, Run
 from memloc.seeds import generator
 from memloc.stats.agreement import accuracy_at_k, auroc, reciprocal_rank
@@ -159,3 +159,43 @@ def test_plants_of_two_studies_do_not_merge(tmp_path):
 def test_a_folder_called_checkpoints_hides_nothing(tmp_path):
     folder = Study(seeds=(1,), analyses=(), control=0).write(tmp_path / "checkpoints" / "study")
     assert len(memloc.load_results(folder).runs) == 4
+
+
+def verdict(outcome="localised", p=0.01, layers=(1,), answers=({},)):
+    return {
+        "outcome": outcome,
+        "p": p,
+        "layers": list(layers),
+        "answers": list(answers),
+        "sentence": "Why.",
+    }
+
+
+RUN = {"task": "t", "category": "c", "model": "m", "seed": 1, "method": "shares"}
+
+
+def test_a_verdict_is_a_finding_if_it_holds_after_correction():
+    # Holm over the three that can judge: 0.01 · 3, 0.02 · 2, and 1.
+    every = [
+        verdict(),
+        verdict(p=0.04),
+        verdict("cannot tell", 1.0),
+        verdict("cannot tell", 1, (), ()),
+    ]
+    found = verdicts([(RUN, each) for each in every])
+    assert found["corrected"].tolist() == [0.03, 0.08, 1, 1]
+    assert found["finding"].tolist() == [True, False, False, False]
+    assert found["layers"].tolist() == ["1", "1", "1", ""]
+
+
+def test_a_verdict_on_a_plant_is_right_if_it_names_planted_layers_alone():
+    plant = {**RUN, "planted": "2+9", "first": 2, "last": 9, "null": False}
+    named = [(2,), (2, 9), (2, 3), ()]
+    every = [(plant, verdict(layers=layers)) for layers in named[:3]]
+    every += [(plant, verdict("spread", layers=())), ({**plant, "null": True}, verdict())]
+    assert control_verdicts(every)["right"].tolist() == [True, True, False, False, False]
+
+
+def test_without_verdicts_their_tables_are_empty():
+    for table, make in (("verdicts", verdicts), ("control_verdicts", control_verdicts)):
+        assert list(make([]).columns) == COLUMNS[table]

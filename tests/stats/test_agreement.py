@@ -13,12 +13,14 @@ from memloc.stats.agreement import (
     PERMUTATIONS,
     accuracy_at_k,
     auroc,
+    centre_error,
     chance_at_k,
     correlation,
     correlation_interval,
     distance_from_uniform,
     grouped_p,
     min_max,
+    planted_mass,
     reciprocal_rank,
 )
 from memloc.stats.intervals import bootstrap_counts
@@ -99,6 +101,18 @@ def test_the_reciprocal_rank_is_that_of_the_best_planted_layer(planted, expected
 )
 def test_auroc_counts_the_pairs_in_the_right_order(planted, expected):
     assert auroc(WEIGHTS, planted) == pytest.approx(expected)
+
+
+def test_planted_mass_is_the_share_of_the_positive_weight():
+    assert planted_mass(WEIGHTS, [1, 3]) == pytest.approx(1.5 / 2.4)
+    assert planted_mass(np.array([-0.5, 0.6, 0.2]), [1]) == pytest.approx(0.75)
+    assert np.isnan(planted_mass(np.array([0.0, -1.0]), [1]))
+
+
+def test_the_centre_of_the_weights_is_compared_with_that_of_the_planted_layers():
+    assert centre_error(np.array([0.0, 1.0, 1.0, 0.0]), [1, 2]) == 0
+    assert centre_error(np.array([-9.0, 1.0, 0.0, 1.0]), [0, 1]) == pytest.approx(1.5)
+    assert np.isnan(centre_error(np.array([0.0, -1.0]), [1]))
 
 
 @quick

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc.stats.planted import distances, mean_scores, null_claims, plant_scores
+from memloc.stats.planted import KEY, distances, mean_scores, null_claims, plant_scores
 
 
 def layers(*plants, null=False, method="m", undone=1.0):
@@ -12,10 +12,10 @@ def layers(*plants, null=False, method="m", undone=1.0):
     rows = []
     for number, (first, last, weights) in enumerate(plants):
         for layer, weight in enumerate(weights, 1):
-            key = (f"task {number}", "own", "a", 1, first, last, null, method)
+            planted = f"{first}-{last}"
+            key = (f"task {number}", "own", "a", 1, planted, first, last, null, method)
             rows.append((*key, layer, weight, undone))
-    columns = ["task", "category", "model", "seed", "first", "last", "null", "method"]
-    return pd.DataFrame(rows, columns=[*columns, "layer", "weight", "undone"])
+    return pd.DataFrame(rows, columns=[*KEY, "layer", "weight", "undone"])
 
 
 def test_plants_are_scored_by_hand():
@@ -26,6 +26,9 @@ def test_plants_are_scored_by_hand():
     assert found["mrr"].tolist() == [1.0, 1.0]
     # Of four pairs of a planted and another layer, 1 > 3, 1 > 4 and 2 > 4.
     assert found["auroc"].tolist() == [0.75, 0.75]
+    assert found["planted_mass"].tolist() == pytest.approx([0.6, 0.6])
+    # The centre is at 0.5 + 2 * 0.1 + 3 * 0.4 = 1.9, that of layers 1 and 2 at 1.5.
+    assert found["centre_error"].tolist() == pytest.approx([0.4, 0.4])
 
 
 def test_the_order_of_rows_does_not_matter():
@@ -63,6 +66,21 @@ def test_tasks_that_chose_the_method_do_not_test_it():
     assert mean_scores(alone, ["method"])["accuracy"].tolist() == [0.5]
 
 
+def test_separate_layers_are_scored_as_such():
+    table = layers((2, 4, [0.1, 0.5, 0.0, 0.4])).assign(planted="2+4")
+    (row,) = plant_scores(table, ks=(2,)).to_dict("records")
+    assert (row["accuracy"], row["auroc"], row["chance"]) == (1.0, 1.0, 0.5)
+    assert row["planted_mass"] == pytest.approx(0.9)
+    assert row["centre_error"] == pytest.approx(0.3)
+
+
+def test_means_have_all_measures():
+    table = layers((1, 2, [0.5, 0.1, 0.4, 0.0]), (3, 4, [0.0, 0.3, 0.2, 0.5]))
+    (row,) = mean_scores(plant_scores(table, (1,)), ["method"]).to_dict("records")
+    assert row["planted_mass"] == pytest.approx((0.6 + 0.7) / 2)
+    assert row["centre_error"] == pytest.approx((0.4 + 0.3) / 2)
+
+
 def test_no_plants_give_an_empty_table():
     empty = layers((1, 2, [1, 2, 3]), null=True)
     found = mean_scores(plant_scores(empty, (1,)), ["method"])
@@ -73,6 +91,11 @@ def test_no_plants_give_an_empty_table():
 def test_distances_by_hand():
     found = distances(layers((1, 2, [1, 1, 1, 1]), (1, 2, [1, 0, 0, 0]), (1, 2, [0, 0, 0, 0])))
     assert found["distance"].tolist() == pytest.approx([0, 0.75, 0])
+
+
+def test_layers_that_weigh_less_than_nothing_do_not_count():
+    found = distances(layers((1, 2, [1, -1, 0, 0]), (1, 2, [-1, -1, 0, 0])))
+    assert found["distance"].tolist() == pytest.approx([0.75, 0])
 
 
 def test_nulls_that_look_like_plants_are_counted():

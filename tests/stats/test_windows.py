@@ -6,15 +6,17 @@ from hypothesis import strategies as st
 from memloc.errors import ScoreError, SettingsError
 from memloc.seeds import generator
 from memloc.stats.windows import (
-    check_windows,
+    check_plant,
     every_window,
     full_window,
     layer_weights,
     normalised,
+    plant_name,
+    planted_layers,
+    read_plant,
     read_window,
-    usual_windows,
+    usual_plants,
     window_matrix,
-    window_name,
     windows,
 )
 
@@ -156,12 +158,12 @@ def test_what_makes_no_matrix_is_refused(errors, known, words):
     ],
 )
 def test_the_usual_windows_are_the_first_middle_and_last_two(depth, wanted):
-    assert [window_name(w) for w in usual_windows(depth, 2)] == wanted
+    assert usual_plants(depth, 2) == wanted
 
 
 def test_windows_at_every_position():
-    assert [window_name(w) for w in every_window(4, 1)] == ["1-1", "2-2", "3-3", "4-4"]
-    assert [window_name(w) for w in every_window(6, 4)] == ["1-4", "2-5", "3-6"]
+    assert every_window(4, 1) == ["1-1", "2-2", "3-3", "4-4"]
+    assert every_window(6, 4) == ["1-4", "2-5", "3-6"]
 
 
 def test_windows_are_read_as_people_write_them():
@@ -181,24 +183,53 @@ def test_an_empty_window_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("windows", "message"),
+    ("text", "groups", "name"),
     [
-        ([range(11, 13)], "12-13 is outside the model, which has layers 1-12"),
-        ([range(12)], "12 of 12 layers"),
-        ([range(3, 3)], "0 of 12 layers"),
+        ("6-7", ((5, 6),), "6-7"),
+        ("3", ((2,),), "3-3"),
+        ("2+9", ((1, 8),), "2+9"),
+        ("9 + 2", ((1, 8),), "2+9"),
+        ("2+3", ((1, 2),), "2-3"),
+        ("1-2+5+7-8", ((0, 1, 4, 6, 7),), "1-2+5+7-8"),
+        ("2-3/9-10", ((1, 2), (8, 9)), "2-3/9-10"),
+        ("9/2+4", ((8,), (1, 3)), "9-9/2+4"),
     ],
 )
-def test_windows_that_cannot_be_planted_are_refused(windows, message):
+def test_plants_are_read_as_people_write_them_and_have_one_name(text, groups, name):
+    assert read_plant(text) == groups
+    assert plant_name(groups) == name
+    assert read_plant(name) == groups
+    assert planted_layers(text) == sorted(layer for group in groups for layer in group)
+
+
+@pytest.mark.parametrize("text", ["", "2+", "/3", "2-3/", "2,9", "2 9", "+"])
+def test_what_is_no_plant_is_refused(text):
+    with pytest.raises(SettingsError, match="no window of layers"):
+        read_plant(text)
+
+
+@pytest.mark.parametrize(
+    ("plant", "message"),
+    [
+        ("12-13", "12-13 is outside the model, which has layers 1-12"),
+        ("2+13", "2\\+13 is outside the model"),
+        ("1-12", "12 of 12 layers"),
+        ("1-6/7-12", "12 of 12 layers"),
+        ("2-3/3-4", "share a layer"),
+    ],
+)
+def test_layers_that_cannot_be_planted_in_are_refused(plant, message):
     with pytest.raises(SettingsError, match=message):
-        check_windows(windows, 12)
+        check_plant(plant, 12)
 
 
-def test_windows_may_overlap_as_each_is_a_run_of_its_own():
-    check_windows([range(2), range(1, 3), range(11)], 12)
+@pytest.mark.parametrize("plant", ["1-2", "1-11", "2+9", "2-3/9-10"])
+def test_some_layers_can_be_planted_in(plant):
+    check_plant(plant, 12)
 
 
 def test_a_window_wider_than_the_model_is_refused():
     with pytest.raises(SettingsError, match="2 of 2 layers"):
-        usual_windows(2, 2)
+        usual_plants(2, 2)
     with pytest.raises(SettingsError, match="outside the model"):
         every_window(3, 5)

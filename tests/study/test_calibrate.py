@@ -14,7 +14,7 @@ from memloc.records import read_json, write_json
 from memloc.study import calibrate
 from memloc.study.calibrate import expected_of
 from memloc.study.config import read_study
-from memloc.study.estimate import estimate, keep, machine, measured_here
+from memloc.study.estimate import Calibration, estimate, keep, machine, measured_here
 from memloc.study.plan import make_plan
 from memloc.training import loop as finetune
 from memloc.training.recipe import Recipe
@@ -45,7 +45,7 @@ def said_before(result):
 
 def test_a_run_and_the_same_step_of_a_study_cost_the_same(micro, tmp_path):
     plan = make_plan(read_study(micro()))
-    measured = {"tokens": {}, "length": 20, "start": 0.0, "speeds": {"2x64": SPEED}}
+    measured = Calibration(machine="here", length=20, start=0.0, speeds={"2x64": SPEED})
     costs = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     name = "train/tiny-sentiment/tiny-opt-depth-2/seed-1"
     study = plan.file.study
@@ -99,7 +99,7 @@ def test_what_was_done_before_does_not_count(run, command, monkeypatch):
 def test_measurements_of_several_models_are_kept_side_by_side(tmp_path):
     keep(tmp_path, {"speeds": {"2x64": SPEED}})
     keep(tmp_path, {"speeds": {"4x64": SPEED}, "start": 3.0})
-    assert set(measured_here(tmp_path)["speeds"]) == {"2x64", "4x64"}
+    assert set(measured_here(tmp_path).speeds) == {"2x64", "4x64"}
     assert read_json(tmp_path / paths.CALIBRATION)["start"] == 3.0
 
 
@@ -115,7 +115,7 @@ def test_measurements_of_several_models_are_kept_side_by_side(tmp_path):
 )
 def test_what_cannot_be_used_is_measured_again(tmp_path, kept):
     write_json(tmp_path / paths.CALIBRATION, kept)
-    assert measured_here(tmp_path) == {"machine": machine(), "speeds": {}}
+    assert measured_here(tmp_path) == Calibration(machine=machine())
 
 
 def test_a_model_of_any_width_can_be_measured():

@@ -6,7 +6,7 @@ from memloc import paths
 from memloc.progress import duration
 from memloc.records import write_json
 from memloc.study.config import read_study
-from memloc.study.estimate import SURE, UNSURE, estimate, machine, measured_here
+from memloc.study.estimate import SURE, UNSURE, Calibration, estimate, machine, measured_here
 from memloc.study.plan import make_plan
 from memloc.study.records import Store
 from memloc.study.view import plan_rows, plan_sentences, size
@@ -25,7 +25,7 @@ MEASURED = {
 
 def expected(folder, **measured):
     plan = make_plan(read_study(folder))
-    return plan, estimate(plan, {**MEASURED, **measured}, dict.fromkeys(plan.steps, 1))
+    return plan, estimate(plan, Calibration(**MEASURED | measured), dict.fromkeys(plan.steps, 1))
 
 
 def finish(plan, name, seconds):
@@ -137,4 +137,4 @@ def test_sizes_as_people_say_them(count, text):
 )
 def test_a_damaged_calibration_is_measured_again(tmp_path, change):
     write_json(tmp_path / paths.CALIBRATION, {**MEASURED, "machine": machine(), **change})
-    assert measured_here(tmp_path) == {"machine": machine(), "speeds": {}}
+    assert measured_here(tmp_path) == Calibration(machine=machine())

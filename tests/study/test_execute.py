@@ -18,10 +18,10 @@ from memloc.study.execute import (
     threads_for,
 )
 from memloc.study.executors import LocalExecutor, Needs, Outcome
-from memloc.study.plan import make_plan, open_plan
+from memloc.study.plan import make_plan
 from memloc.study.records import Store
 from memloc.study.view import end_sentences
-from planning_support import RUN, finish_all, write_rows
+from planning_support import RUN, write_rows
 
 TRAIN, PLANT = f"train/{RUN}", f"plant/{RUN}/1-1"
 
@@ -200,7 +200,7 @@ def test_options_that_mean_nothing_are_refused_before_anything_runs(
     assert not (folder / "steps").exists()
 
 
-def test_what_is_noisy_is_said_once_a_task_when_a_study_starts(micro, monkeypatch):
+def test_what_is_noisy_is_said_once_a_task_when_a_study_starts(micro):
     folder = micro(
         changes={
             "tiny-sentiment]": "tiny-sentiment, mine]\ndata: {mine: {file: mine.csv, flag: wrong}}",
@@ -209,19 +209,16 @@ def test_what_is_noisy_is_said_once_a_task_when_a_study_starts(micro, monkeypatc
         }
     )
     write_rows(folder)
-    monkeypatch.setattr(execute, "estimate_study", lambda *_: None)
-    monkeypatch.setattr(execute.Execution, "run", lambda *_: None)
     said = []
     with telling(said.append):
-        run_study(folder, Options(), lambda *_: None)
-        run_study(folder, Options(only=["train mine"]), lambda *_: None)
+        run_steps(folder, only=["train mine"])
+        assert len(said) == 1
+        run_steps(folder)
+        assert len(said) == 3
+        run_steps(folder)  # nothing is left to do
     assert len(said) == 3
-    assert said[0].startswith("tiny-sentiment: ")
-    assert said[0].endswith("labels flipped by memloc (a share of 0.15 of each class).")
-    assert said[1] == said[2]
-    assert said[1].startswith("mine: ")
-    assert said[1].endswith("noisy of 48 examples, column 'wrong' read as flags.")
-    finish_all(open_plan(folder))
-    with telling(said.append):
-        run_study(folder, Options(), lambda *_: None)
-    assert len(said) == 3  # nothing is left to do
+    assert said[0] == said[2]
+    assert said[0].startswith("mine: ")
+    assert said[0].endswith("noisy of 48 examples, column 'wrong' read as flags.")
+    assert said[1].startswith("tiny-sentiment: ")
+    assert said[1].endswith("labels flipped by memloc (a share of 0.15 of each class).")

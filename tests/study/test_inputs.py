@@ -11,7 +11,7 @@ from memloc.models.load import load_model
 from memloc.protocol import preset
 from memloc.records import NoisyTask
 from memloc.study.config import ControlBlock, parse_study
-from memloc.study.estimate import estimate
+from memloc.study.estimate import Calibration, estimate
 from memloc.study.inputs import (
     Shape,
     data_folder,
@@ -205,7 +205,7 @@ def test_estimates_count_a_file_s_rows(micro):
     write_rows(folder, 100)
     plan = plan_of(folder)
     speed = {"update": 0.8, "predict": 0.0, "probe_epoch": 0.001, "batch": 8, "length": 20}
-    measured = {"tokens": {}, "length": 20, "start": 0.0, "speeds": {"2x64": speed}}
+    measured = Calibration(machine="here", length=20, start=0.0, speeds={"2x64": speed})
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     # 4 epochs of 80 examples, a tenth of a second each, two trainings and a tenth.
     name = "train/mine/tiny-opt-depth-2/seed-1"
@@ -354,12 +354,13 @@ def test_a_model_is_known_by_its_contents_wherever_it_is(tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("block", "windows"),
     [
-        ({}, [range(2), range(5, 7), range(10, 12)]),
-        ({"windows": ["6-7", "3"]}, [range(5, 7), range(2, 3)]),
-        ({"every": [11]}, [range(11), range(1, 12)]),
-        ({"windows": ["1-11", "2-3"], "every": [11]}, [range(11), range(1, 3), range(1, 12)]),
+        ({}, ["1-2", "6-7", "11-12"]),
+        ({"windows": ["6-7", "3"]}, ["6-7", "3-3"]),
+        ({"windows": ["9+2", "2-3/9-10"]}, ["2+9", "2-3/9-10"]),
+        ({"every": [11]}, ["1-11", "2-12"]),
+        ({"windows": ["1-11", "2-3"], "every": [11]}, ["1-11", "2-3", "2-12"]),
     ],
-    ids=["usual", "named", "every", "overlapping, each once"],
+    ids=["usual", "named", "separate layers, groups", "every", "overlapping, each once"],
 )
 def test_planted_windows(block, windows):
     assert planted_windows(ControlBlock(**block), 12, preset("paper")) == windows

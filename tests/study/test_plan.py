@@ -11,7 +11,7 @@ from memloc.methods.base import find_method, method_names
 from memloc.protocol import preset
 from memloc.run import Run
 from memloc.study.config import init_study, parse_study, read_study
-from memloc.study.estimate import estimate
+from memloc.study.estimate import Calibration, estimate
 from memloc.study.plan import KINDS, asked_runs, make_plan, open_plan, runs_there
 from memloc.study.step import do
 from planning_support import RUN, finish_all, not_done, plan_of, stale_after
@@ -92,6 +92,9 @@ def test_only_weights_that_are_needed_are_trained(micro):
     assert plan.steps[f"train/{RUN}"].asked.weights == ("final",)
 
 
+ASKED = {"localiser": "methods", "analysis": "analyses"}
+
+
 @pytest.mark.parametrize("name", [*method_names("localiser"), *method_names("analysis")])
 def test_a_run_has_the_weights_that_a_method_looks_at(micro, name):
     method = find_method(name)
@@ -99,7 +102,7 @@ def test_a_run_has_the_weights_that_a_method_looks_at(micro, name):
         "methods: [swapping, retraining, gradients, probing]": "methods: []",
         "analyses: [centroids, label_probes, generalisation]": "analyses: []",
     }
-    old = next(line for line in lines if name in line)
+    old = next(line for line in lines if line.startswith(ASKED[method.kind]))
     lines[old] = lines[old].replace("[]", f"[{name}]")
     made = plan_of(micro(changes=lines)).steps[f"train/{RUN}"].asked.weights
     assert set(made) == {"final", *method.needs, *method.uses} - {"pretrained"}
@@ -334,7 +337,7 @@ def test_the_steps_of_an_adopted_run_are_really_done_and_estimated(adopted):
     plan = open_plan(adopted)
     step = plan.steps["localise/theirs/mine/probing"]
     speed = {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
-    measured = {"tokens": {}, "length": 20, "start": 0.0, "speeds": {"2x16": speed}}
+    measured = Calibration(machine="here", length=20, start=0.0, speeds={"2x16": speed})
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     # Vectors of 30 examples from two sets of weights, and two epochs of probes on them.
     assert found.seconds[step.name] == pytest.approx(2 * 30 * 0.01 + 2 * 30 * 0.001)

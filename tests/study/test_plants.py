@@ -35,7 +35,7 @@ def recipe(model):
 
 @pytest.fixture
 def plant():
-    return Plant(range(1, 2), OTHER)
+    return Plant("2-2", OTHER)
 
 
 def weights_of(run, name):

@@ -1,8 +1,10 @@
 """What people are told where there is no terminal: a line at the start, and a line a step."""
 
+import io
 import time
 
 import pytest
+from rich.console import Console
 
 from memloc.errors import StoreError
 from memloc.study.estimate import Estimate
@@ -10,7 +12,7 @@ from memloc.study.execute import Progress
 from memloc.study.executors import Outcome
 from memloc.study.plan import open_plan
 from memloc.study.records import State, Store
-from memloc.study.view import View, read_log, study_status
+from memloc.study.view import View, live_table, read_log, study_status
 from planning_support import RUN, finish_all
 
 
@@ -35,6 +37,25 @@ def test_the_first_line_says_how_much_there_is_to_do(capsys):
     assert lines == [
         "0 of 4 steps done, 2 running, about 4.0 min left",
         "done  one  119.0 s  (1 of 4 steps done, 1 running, about 3.0 min left)",
+    ]
+
+
+def test_a_terminal_shows_one_table_with_what_runs_and_the_time_left():
+    progress = make_progress(["train/a", "train/b", "localise/a/swapping", "report"])
+    progress.running["train/b"] = time.time() - 30
+    progress.states["train/a"] = State("done")
+    progress.states["localise/a/swapping"] = State("failed", "no luck")
+    console = Console(width=80, file=io.StringIO())
+    console.print(live_table(progress))
+    shown = console.file.getvalue().splitlines()
+    assert shown[0].startswith("1 of 4 steps done, 1 running, 1 failed, about 2.0 min left")
+    assert [line.split() for line in shown[1:]] == [
+        ["steps", "state", "time"],
+        ["train", "1", "of", "2", "done"],
+        ["train/b", "running", "30", "s", "of", "about", "2.0", "min"],
+        ["localise", "0", "of", "1", "done"],
+        ["localise/a/swapping", "FAILED:", "no", "luck"],
+        ["report", "0", "of", "1", "done"],
     ]
 
 

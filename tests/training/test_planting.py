@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,9 +13,10 @@ from memloc.identity import hash_examples
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
 from memloc.run import PlantRecord, Run
-from memloc.training.loop import only_trainable, train_epoch, update
-from memloc.training.planting import Learner, Plant, share_body, two_objectives
-from memloc.training.recipe import Recipe, train_run
+from memloc.stats.windows import planted_layers
+from memloc.training.loop import epoch_order, only_trainable, train_epoch, update
+from memloc.training.planting import Learner, Plant, planted_objectives, share_body
+from memloc.training.recipe import Recipe, _Training, train_run
 from support import FAMILIES
 from tasks_support import fast_protocol, make_task
 
@@ -32,7 +34,7 @@ def learners(tiny_model, family, window, *, pooler_and_norm=False, **changes):
         loaded = load_model(folder, task.label_names)
         texts = encode(task.train.parts, loaded.tokenizer, loaded.separator, 64)
         labels = torch.from_numpy(task.train.labels)
-        both.append(Learner(name, loaded, texts, labels, settings))
+        both.append(Learner(name, loaded, texts, labels, settings, np.arange(len(texts))))
     share_body(both[0].model, both[1].model)
     named = {f"noisy.{n}": p for n, p in both[0].model.model.named_parameters()}
     shared = {id(p) for p in named.values()}
@@ -41,7 +43,8 @@ def learners(tiny_model, family, window, *, pooler_and_norm=False, **changes):
         for n, p in both[1].model.model.named_parameters()
         if id(p) not in shared
     }
-    with two_objectives(*both, window, pooler_and_norm=pooler_and_norm) as objectives:
+    planted = {tuple(window): both[0]}
+    with planted_objectives(planted, both[1], pooler_and_norm=pooler_and_norm) as objectives:
         yield both, objectives, named
 
 
@@ -162,7 +165,7 @@ def _moments(objective):
     ]
 
 
-def planted_recipe(model, **changes):
+def planted_recipe(model, planted="2-3", **changes):
     protocol = fast_protocol(**{"finetune__epochs": 4, **changes})
     return Recipe(
         model,
@@ -170,15 +173,16 @@ def planted_recipe(model, **changes):
         1,
         protocol,
         device="cpu",
-        plant=Plant(range(1, 3), make_task(24, 2, "other")),
+        plant=Plant(planted, make_task(24, 2, "other")),
     )
 
 
+@pytest.mark.parametrize("planted", ["2-3", "1/3-4"])
 def test_an_interrupted_planted_training_goes_on_to_the_same_weights(
-    tiny_model, tmp_path, monkeypatch
+    tiny_model, tmp_path, monkeypatch, planted
 ):
     model = str(tiny_model("opt", depth=DEPTH, dropout=0.1))
-    whole = train_run(planted_recipe(model), tmp_path / "whole", ["final"])
+    whole = train_run(planted_recipe(model, planted), tmp_path / "whole", ["final"])
     from memloc.training import recipe as training
 
     real, calls = training.save_state, []
@@ -191,9 +195,9 @@ def test_an_interrupted_planted_training_goes_on_to_the_same_weights(
 
     monkeypatch.setattr(training, "save_state", stop_after_two)
     with pytest.raises(KeyboardInterrupt):
-        train_run(planted_recipe(model), tmp_path / "stopped", ["final"])
+        train_run(planted_recipe(model, planted), tmp_path / "stopped", ["final"])
     monkeypatch.setattr(training, "save_state", real)
-    again = train_run(planted_recipe(model), tmp_path / "stopped", ["final"])
+    again = train_run(planted_recipe(model, planted), tmp_path / "stopped", ["final"])
     for (name, a), b in zip(
         whole.load("final").model.named_parameters(),
         again.load("final").model.parameters(),
@@ -202,6 +206,46 @@ def test_an_interrupted_planted_training_goes_on_to_the_same_weights(
         assert torch.equal(a, b), name
     columns = ["loss", "auxiliary_loss", "accuracy"]
     assert whole.training()[columns].equals(again.training()[columns])
+
+
+@pytest.mark.parametrize("planted", ["1+4", "1/3-4"])
+def test_a_plant_changes_its_layers_and_no_others(tiny_model, tmp_path, planted):
+    """The auxiliary task, which always does, moves nothing at so low a rate."""
+    changes = {"control__auxiliary_learning_rate": 1e-30, "finetune__epochs": 2}
+    model = str(tiny_model("opt", depth=DEPTH))
+    run = train_run(planted_recipe(model, planted, **changes), tmp_path, ["final", "reference"])
+    start = run.load_pretrained(1)
+    for weights in ("final", "reference"):
+        for layer, (before, after) in enumerate(
+            zip(start.stack.blocks, run.load(weights).stack.blocks, strict=True)
+        ):
+            pairs = zip(before.parameters(), after.parameters(), strict=True)
+            same = all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in pairs)
+            assert same != (layer in planted_layers(planted))
+
+
+def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
+    """Half of the noisy and half of the clean examples, each example once, noise or not."""
+    model = str(tiny_model("opt", depth=DEPTH))
+    recipe = planted_recipe(model, "1/3-4", finetune__epochs=1)
+    run = train_run(recipe, tmp_path, ["final"])
+    group = run.planted_groups
+    assert np.bincount(group[run.noisy_rows]).tolist() == [1, 1]
+    assert np.bincount(group[run.clean_rows]).tolist() == [7, 7]
+    seen = []
+    for labels in ("noisy", "original"):
+        training = _Training(recipe, run, labels)
+        with training._objectives() as objectives:
+            learns = [{n for n in o.parameters if "layers." in n} for o in objectives]
+            sizes = [len(o.labels) for o in objectives]
+            orders = epoch_order(objectives, 1, 1)
+        assert sizes == [8, 8, 24]
+        assert [{int(n.split("layers.")[1][0]) for n in names} for names in learns[:2]] == [
+            {0},
+            {2, 3},
+        ]
+        seen.append([rows.tolist() for _, rows in orders])
+    assert seen[0] == seen[1]  # θ_M and θ_O see one order
 
 
 @pytest.mark.parametrize("name", ["trains_pooler_and_norm", "frozen_beside_auxiliary"])
@@ -238,7 +282,7 @@ def test_the_frozen_weights_of_a_plant_are_trained_alone_or_beside_the_auxiliary
         pairs = zip(before.parameters(), after.parameters(), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs) != beside
     assert ("auxiliary_loss" in run.training()) == beside
-    elsewhere = replace(recipe, seed=2, plant=replace(recipe.plant, window=range(3, 4)))
+    elsewhere = replace(recipe, seed=2, plant=replace(recipe.plant, planted="4-4"))
     other = train_run(elsewhere, tmp_path / "other", ["frozen"]).load("frozen")
     for a, b in zip(frozen.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(a, b)  # whatever the window and the run's seed
@@ -249,8 +293,7 @@ def test_a_planted_run_is_told_from_one_that_is_not(tiny_model, tmp_path):
     recipe = planted_recipe(model, finetune__epochs=1)
     run = train_run(recipe, tmp_path, ["final"])
     assert run.record.plant == PlantRecord(
-        first=2,
-        last=3,
+        planted="2-3",
         null=False,
         auxiliary="other",
         settings={
@@ -261,5 +304,5 @@ def test_a_planted_run_is_told_from_one_that_is_not(tiny_model, tmp_path):
         },
     )
     assert Run.open(tmp_path).record.plant == run.record.plant
-    with pytest.raises(StoreError, match=r"plant is .*first=2.*last=3.* there and None here"):
+    with pytest.raises(StoreError, match=r"plant is .*planted='2-3'.* there and None here"):
         train_run(replace(recipe, plant=None), tmp_path, ["final"])

@@ -5,10 +5,19 @@ from collections.abc import Callable
 import typer
 
 from memloc import console
-from memloc.cli.layers import analyse, control, localise
 from memloc.cli.names import check, models, protocol, tasks
-from memloc.cli.studies import figures, init, logs, plan, report, run, status, tables
-from memloc.cli.training import adopt, train
+from memloc.cli.runs import adopt, analyse, localise, train
+from memloc.cli.studies import (
+    control,
+    figures,
+    init,
+    logs,
+    plan,
+    report,
+    run,
+    status,
+    tables,
+)
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(tasks, models, check, protocol),

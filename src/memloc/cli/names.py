@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from memloc import console
-from memloc.cli.checks import check_model
-from memloc.cli.options import AnyFormat, AsJson, Depth, ModelName, RemoteCode
+from memloc.cli.options import AnyFormat, AsJson, Depth, ModelName, RemoteCode, check_model
 
 
 def tasks(

@@ -1,7 +1,8 @@
-"""What several commands take, and how settings are read from the command line."""
+"""What several commands take, and what can be refused before torch is loaded (many seconds)."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from memloc.errors import SettingsError
+from memloc.errors import ModelError, SettingsError, lookup
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ModelName = Annotated[str, typer.Argument(help="Embedded name, hub name or folder.")]
@@ -126,7 +127,9 @@ class Plants:
     windows: Annotated[
         list[str] | None,
         typer.Option(
-            "--window", help="Layers such as 6-7. Default: the first, middle and last two."
+            "--window",
+            help="Layers such as 6-7; 2+9 for separate ones; 2-3/9-10 for two groups of noisy "
+            "examples, each with its own layers. Default: the first, middle and last two.",
         ),
     ] = None
     every: Annotated[
@@ -168,3 +171,42 @@ def _parameter(field: "Field[Any]", kind: Any) -> inspect.Parameter:
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
     )
+
+
+def check_model(name: str, depth: int | None = None) -> None:
+    """Refuse a model that is not there, and layers that it does not have."""
+    from memloc.models.known import known_models
+    from memloc.study.inputs import config_of, shape_of
+
+    if name not in {row.name for row in known_models()}:
+        config_of(name)
+    with suppress(ModelError):  # what is wrong with its configuration is seen in loading it
+        shape_of(name, depth)
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that no machine has."""
+    from memloc.study.inputs import DEVICES
+
+    lookup("device", name.split(":", maxsplit=1)[0], DEVICES)
+
+
+def check_training(folder: Path, weights: Iterable[str]) -> None:
+    """Refuse weights that do not exist, and a folder in which another process trains."""
+    from memloc.lock import RUN, refuse_if_busy
+    from memloc.run import WEIGHTS
+
+    for name in weights:
+        lookup("set of weights", name, WEIGHTS)
+    refuse_if_busy(folder, RUN)
+
+
+def check_checkpoints(given: Checkpoints) -> None:
+    """Refuse checkpoints that are not there."""
+    from memloc.models.known import checkpoint_folder
+
+    for folder in (given.final, given.reference, given.memorised, given.frozen):
+        if folder is not None:
+            checkpoint_folder(folder)
+    if given.pretrained is not None:
+        check_model(given.pretrained)

@@ -10,10 +10,11 @@ from memloc import paths
 from memloc.errors import DataError, SettingsError, StoreError
 from memloc.identity import hashed
 from memloc.methods.base import Kind, Method, find_method, method_names, methods
-from memloc.methods.result import Result
+from memloc.methods.result import LayerScores, Result
 from memloc.progress import request, tell
 from memloc.protocol import VerdictSettings, preset
 from memloc.run import Run
+from memloc.stats.verdicts import LayerVerdict, trust
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,12 @@ class Found:
 
     def __getitem__(self, name: str) -> Any:
         return self.results[name]
+
+    @property
+    def verdicts(self) -> dict[str, LayerVerdict]:
+        """Whether it is localised, by each localiser, the one to trust most first."""
+        found = {n: r.verdict for n, r in self.results.items() if isinstance(r, LayerScores)}
+        return dict(sorted(found.items(), key=lambda pair: trust(pair[0])))
 
 
 def localise(
@@ -181,6 +188,8 @@ def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
 
     with suitable_threads(run.record.width):
         found = method.run(run)
+    if isinstance(found, LayerScores):
+        found = found.with_verdict(n_classes=len(run.task.label_names))
     facts = {
         "identity": result_identity(run, method),
         "run": run.name,

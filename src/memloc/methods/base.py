@@ -50,8 +50,6 @@ class Method(Settings, ABC):
     """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
     version: ClassVar[int] = 1
     """Raised when the same settings give other results, so that stored results are made again."""
-    asked: ClassVar[bool] = False
-    """Whether it runs only if it is named, because it takes long."""
     scratch: ClassVar[bool] = False
     """Whether its unfinished work is large and can be deleted once the result is there."""
     uses: ClassVar[tuple[str, ...]] = ()
@@ -77,8 +75,7 @@ def methods() -> dict[str, type[Method]]:
 
 def method_names(kind: Kind) -> tuple[str, ...]:
     """memloc's own methods of a kind: those that run where none is named."""
-    found = _ours().items()
-    return tuple(name for name, method in found if method.kind == kind and not method.asked)
+    return tuple(name for name, method in _ours().items() if method.kind == kind)
 
 
 def by_reference() -> set[str]:

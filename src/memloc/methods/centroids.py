@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from memloc.errors import SettingsError
 from memloc.methods.base import Method, Sizes
 from memloc.methods.drift import LEVEL, RESAMPLES, SHUFFLES, drift, pooled_separability
 from memloc.methods.positions import KINDS, Positions, check_labels, positions
 from memloc.methods.result import Result
 from memloc.progress import track
 from memloc.settings import ours, paper, published
-from memloc.stats.windows import read_window, window_name
+from memloc.stats.windows import check_inside, read_window, window_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,11 +84,7 @@ class Centroids(Method):
         if half and run.has("reference"):
             found |= {"bottom": range(half), "top": range(run.depth - half, run.depth)}
         for window in map(read_window, self.windows):
-            if window.stop > run.depth:
-                raise SettingsError(
-                    f"Window {window_name(window)} is outside the model, which has layers "
-                    f"1-{run.depth}."
-                )
+            check_inside(window, window_name(window), run.depth)
             run.require("reference")
             found[f"window {window_name(window)}"] = window
         return found

@@ -1,14 +1,14 @@
 """What a method found: tidy tables by name, and how they came to be; one Parquet file per table."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from memloc import paths
-from memloc.errors import StoreError
+from memloc.errors import ScoreError, StoreError
 from memloc.records import (
     BoolArray,
     FloatArray,
@@ -23,6 +23,15 @@ from memloc.records import (
 from memloc.seeds import generator
 from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import Interval, window_intervals
+from memloc.stats.verdicts import (
+    Answer,
+    Evidence,
+    LayerVerdict,
+    cannot_tell,
+    judge,
+    judge_weights,
+    line_shares,
+)
 from memloc.stats.windows import full_window, normalised, window_matrix
 
 if TYPE_CHECKING:
@@ -191,6 +200,56 @@ class LayerScores(Result):
         if "outcomes" not in self.tables:
             return None
         return outcomes_from(self["outcomes"])
+
+    @property
+    def verdict(self) -> LayerVerdict:
+        """Whether it is localised, spread, or cannot be told, and why; as stored, or computed."""
+        stored = self.about.get("verdict")
+        return self.judged() if stored is None else LayerVerdict.of(stored)
+
+    def judged(
+        self, *, n_classes: int | None = None, null: "LayerScores | None" = None
+    ) -> LayerVerdict:
+        """The verdict, from the tables.
+
+        `null` is what the method found where another reference is swapped into the reference, so
+        that only what is undone beyond that counts.
+        """
+        try:
+            found = self._evidence()
+        except ScoreError as error:
+            return cannot_tell(str(error))
+        if found is None:
+            return judge_weights(self.method, self.weights)
+        other = None if null is None else null._evidence()
+        elsewhere = None if other is None else other.shares.sum(1)
+        return judge(replace(found, n_classes=n_classes, elsewhere=elsewhere))
+
+    def with_verdict(self, **more: Any) -> "LayerScores":
+        """The same with its verdict, as it is stored: in `about`, and its answers as a table."""
+        import pandas as pd
+
+        verdict = self.judged(**more)
+        names = [field.name for field in fields(Answer)]
+        answers = pd.DataFrame([asdict(answer) for answer in verdict.answers], columns=names)
+        tables = {**self.tables, "verdict": answers}
+        return replace(self, tables=tables, about={**self.about, "verdict": verdict.record()})
+
+    def _evidence(self) -> Evidence | None:
+        """What is known of each example, where layers were changed: exactly, or by windows."""
+        if {"example_shares", "labels"} <= set(self.tables):
+            labels, table = self["labels"], self["example_shares"]
+            n_noisy, lost = int(labels["is_noisy"].sum()), labels["lost"].to_numpy(np.float64)
+            sizes = (table["last"] - table["first"] + 1).to_numpy(np.int64)
+            shares = np.repeat(table["lost"].to_numpy(np.float64) / sizes, sizes)
+            margins = labels["margin"].to_numpy(np.float64)
+            return Evidence(shares.reshape(n_noisy, -1), lost[n_noisy:], margins)
+        outcomes = self.outcomes
+        if outcomes is None:
+            return None
+        shares = line_shares(outcomes.noisy_wrong, self.depth, outcomes.windows)
+        full = full_window(self.depth, outcomes.windows)
+        return Evidence(shares, outcomes.clean_wrong[:, full].astype(np.float64))
 
     def matrix(self) -> FloatArray | None:
         """The window matrix (width, layer) of memorisation errors, normalised like the weights."""

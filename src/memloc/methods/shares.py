@@ -45,7 +45,7 @@ class Shares(Method):
 
     name = "shares"
     needs = ("final", "reference")
-    asked = True
+    version = 2
     scratch = True
 
     clean_examples: int | None = ours(None, ge=1)
@@ -59,11 +59,14 @@ class Shares(Method):
         units = units_for(run.depth, self.groups)
         noisy = run.noisy_rows
         clean = _sample(run.clean_rows, self.clean_examples or len(noisy), run.seed)
-        values = _walk(self, run, units, np.concatenate([noisy, clean]))
+        rows = np.concatenate([noisy, clean])
+        values = _walk(self, run, units, rows)
         found = _Values(values[:, :, : len(noisy)], values[0, 0, len(noisy) :])
         if not run.is_null:  # where nothing is memorised, there may be nothing
             _refuse_nothing(found)
-        return _scores(found, noisy, units, run.depth)
+        whole = values[0, :, :, [0, -1]]  # under none and all of the reference's layers
+        labels = _labels_table(rows, len(noisy), whole)
+        return _scores(found, noisy, units, run.depth, labels)
 
     def cost(self, sizes: Sizes) -> float:
         """2^(U + 1) - 2 units a text, noisy ones and as many clean ones."""
@@ -144,7 +147,9 @@ def _refuse_nothing(found: _Values) -> None:
         )
 
 
-def _scores(found: _Values, noisy: IntArray, units: Sequence[range], depth: int) -> LayerScores:
+def _scores(
+    found: _Values, noisy: IntArray, units: Sequence[range], depth: int, labels: "pd.DataFrame"
+) -> LayerScores:
     by_example = shapley_values(found.noisy)
     rng = generator(0, "bootstrap", "shares")
     lost = by_example[0, 0]
@@ -158,7 +163,8 @@ def _scores(found: _Values, noisy: IntArray, units: Sequence[range], depth: int)
     subsets = found.noisy[:, 0].mean(1)
     tables = {
         "shares": _shares_table(by_example, units, rng),
-        "example_shares": _examples_table(by_example[0, 1], noisy, units),
+        "example_shares": _examples_table(by_example[0], noisy, units),
+        "labels": labels,
         "interactions": _interactions_table(interactions(subsets[0]), units),
         "sets": _sets_table(subsets, units),
         "subsets": _subsets_table(subsets, found.clean_wrong.mean(0)),
@@ -196,14 +202,29 @@ def _ends(units: Sequence[range]) -> dict[str, list[int]]:
     return {"first": [u.start + 1 for u in units], "last": [u.stop for u in units]}
 
 
-def _examples_table(margins: FloatArray, noisy: IntArray, units: Sequence[range]) -> "pd.DataFrame":
-    """How much of each noisy example's margin each unit holds: what it loses when swapped."""
+def _examples_table(found: FloatArray, noisy: IntArray, units: Sequence[range]) -> "pd.DataFrame":
+    """What each unit holds of each noisy example: of its margin, and of its label (0 to 1)."""
     import pandas as pd
 
     n_units = len(units)
     ends = {name: np.tile(values, len(noisy)) for name, values in _ends(units).items()}
     example = np.repeat(noisy.astype(np.int32), n_units)
-    return pd.DataFrame({"example": example, **ends, "share": -margins.ravel()})
+    lost, margin = found[0].ravel(), -found[1].ravel()
+    return pd.DataFrame({"example": example, **ends, "share": margin, "lost": lost})
+
+
+def _labels_table(rows: IntArray, n_noisy: int, whole: FloatArray) -> "pd.DataFrame":
+    """Of each noisy or clean example: how sure the final model is, and whether its label is lost.
+
+    `whole` (2, lost and margin, rows) is under none and under all of the reference's layers.
+    """
+    import pandas as pd
+
+    (before, margin), (after, _) = whole
+    is_noisy = np.arange(len(rows)) < n_noisy
+    return pd.DataFrame(
+        {"example": rows, "is_noisy": is_noisy, "margin": margin, "lost": after - before}
+    )
 
 
 def _interactions_table(found: FloatArray, units: Sequence[range]) -> "pd.DataFrame":

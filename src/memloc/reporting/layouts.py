@@ -20,7 +20,8 @@ from memloc.reporting.findings import BINARY, POINT, Findings
 from memloc.reporting.means import RESAMPLES, bootstrap_ends, counted_events, over_seeds
 from memloc.seeds import generator
 from memloc.stats.intervals import bootstrap_counts, wilson
-from memloc.stats.planted import distances, mean_scores
+from memloc.stats.planted import MEASURES, distances, mean_scores
+from memloc.stats.verdicts import over_plants, over_runs
 
 DAGGER = "†"
 ENDS = ("low", "high")
@@ -117,7 +118,7 @@ def runs(findings: Findings) -> pd.DataFrame:
 
 
 def control(findings: Findings) -> pd.DataFrame:
-    """Accuracy, reciprocal rank and AUROC of every method and k, each with its ends."""
+    """Accuracy and the other measures of every method and k, each with its ends."""
     scores = findings.results.control
     if scores.empty:
         return scores
@@ -127,7 +128,7 @@ def control(findings: Findings) -> pd.DataFrame:
         tested[(tested["method"] == method) & (tested["k"] == k)]
         for method, k in found[["method", "k"]].itertuples(index=False)
     ]
-    for name in ("mrr", "auroc"):
+    for name in MEASURES:
         ends = [bootstrap_ends(plants[name].to_numpy(np.float64)) for plants in every]
         found[[f"{name}_low", f"{name}_high"]] = ends
     return found
@@ -191,6 +192,8 @@ def orders(findings: Findings) -> pd.DataFrame:
 
 
 TIDY: dict[str, Callable[[Findings], pd.DataFrame]] = {
+    "localised": lambda findings: over_runs(findings.memorised("verdicts")),
+    "control-verdicts": lambda findings: over_plants(findings.results.control_verdicts),
     "tasks": tasks,
     "models": models,
     "runs": runs,

@@ -17,7 +17,7 @@ from memloc.methods.base import by_reference
 from memloc.methods.result import check_origin, read_about
 from memloc.protocol import Protocol, preset
 from memloc.records import as_stored, read_columns
-from memloc.results.tables import COLUMNS, KEY, PLANT, control_tables, stacked
+from memloc.results.tables import COLUMNS, KEY, PLANT, control_tables, stacked, verdicts
 from memloc.run import Run, RunRecord, at_the_end
 from memloc.study.config import read_study
 
@@ -47,6 +47,7 @@ class Results:
     training: "pd.DataFrame"
     layers: "pd.DataFrame"
     mcog: "pd.DataFrame"
+    verdicts: "pd.DataFrame"
     windows: "pd.DataFrame"
     gradients: "pd.DataFrame"
     noise_probes: "pd.DataFrame"
@@ -58,6 +59,7 @@ class Results:
     control: "pd.DataFrame"
     control_layers: "pd.DataFrame"
     control_gradients: "pd.DataFrame"
+    control_verdicts: "pd.DataFrame"
     nulls: "pd.DataFrame"
     plants: "pd.DataFrame"
     post_processing: "pd.DataFrame"
@@ -173,12 +175,15 @@ def _load(folder: Path) -> Results:
         for of, (_, curve) in zip(runs, curves, strict=True)
     ]
     plants = [(of.key, of.run) for of in planted]
+    found = _collected(runs)
+    judged = verdicts(found.pop("verdicts"))
     settings = [(a["method"], a["about"].get("settings", {})) for of in runs for a in of.abouts]
     return Results(
         folder=folder,
         runs=stacked("runs", rows),
         training=stacked("training", [(key, curve) for key, curve in curves if len(curve)]),
-        **{name: stacked(name, found) for name, found in _collected(runs).items()},
+        verdicts=judged,
+        **{name: stacked(name, parts) for name, parts in found.items()},
         **control_tables(plants, _collected(planted, needed), protocol.control),
         commands=(*_commands(runs), *_commands(planted)),
         method_settings=Counter((name, json.dumps(s, sort_keys=True)) for name, s in settings),
@@ -258,7 +263,7 @@ def _collected(runs: Sequence[_Read], reference_at_least: float = 0.0) -> dict[s
 
     Layers of a reference that did not learn its own labels undo anything, so such are left out.
     """
-    found: dict[str, list[Any]] = {name: [] for name in TABLES}
+    found: dict[str, list[Any]] = {name: [] for name in (*TABLES, "verdicts")}
     own = {_without_null(of.key): of.run.reference_accuracy for of in runs if not of.run.is_null}
     for of in runs:
         # A null has the reference weights of its plant.
@@ -270,6 +275,8 @@ def _collected(runs: Sequence[_Read], reference_at_least: float = 0.0) -> dict[s
             names = {n: n for n in LOCALISED} if is_localiser else ANALYSED.get(about["method"], {})
             remark = " ".join(about["about"].get("remarks", []))
             more = {"method": about["method"], "remark": remark} if is_localiser else {}
+            if "verdict" in about["about"]:
+                found["verdicts"].append(({**of.key, **more}, about["about"]["verdict"]))
             for table in set(names) & set(about["tables"]):
                 rows = read_columns(about["folder"] / f"{table}.parquet")
                 note = json.loads(rows.schema.metadata[b"memloc"])

@@ -13,6 +13,8 @@ from memloc.protocol import ControlSettings
 from memloc.run import Run
 from memloc.stats.agreement import accuracy_at_k
 from memloc.stats.planted import null_claims, plant_scores
+from memloc.stats.verdicts import ALPHA, corrected
+from memloc.stats.windows import planted_layers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,9 +83,50 @@ def control_tables(
         "control_layers": weights,
         "control_gradients": norms,
         "nulls": null_claims(weights),
+        "control_verdicts": control_verdicts(found["verdicts"]),
         "plants": _plants(planted, found["mcog"]),
         "post_processing": _post_processing(norms, settings.validation_tasks),
     }
+
+
+def verdicts(found: Keyed) -> "pd.DataFrame":
+    """What each method says of each run, and whether it still holds for all that are shown.
+
+    `found` are records of verdicts. `corrected` are Holm's p-values over all runs and methods that
+    can judge; a finding is significant after that.
+    """
+    table = _verdict_rows(found, COLUMNS["verdicts"])
+    able = np.array([bool(record["answers"]) for _, record in found], dtype=bool)
+    table["corrected"] = 1.0
+    table.loc[able, "corrected"] = corrected(table.loc[able, "p"].tolist())
+    table["finding"] = table["corrected"] <= ALPHA
+    return table[COLUMNS["verdicts"]]
+
+
+def control_verdicts(found: Keyed) -> "pd.DataFrame":
+    """The same of planted runs; `right`: localised, and in planted layers alone."""
+    table = _verdict_rows(found, COLUMNS["control_verdicts"])
+    rows = zip(table["outcome"], found, strict=True)
+    table["right"] = [
+        outcome == "localised" and set(record["layers"]) <= set(_planted_in(key))
+        for outcome, (key, record) in rows
+    ]
+    return table[COLUMNS["control_verdicts"]]
+
+
+def _planted_in(key: Mapping[str, Any]) -> Sequence[int]:
+    return [] if key["null"] else [layer + 1 for layer in planted_layers(str(key["planted"]))]
+
+
+def _verdict_rows(found: Keyed, columns: Sequence[str]) -> "pd.DataFrame":
+    import pandas as pd
+
+    rows = [
+        {**key, **{name: record[name] for name in ("outcome", "p", "sentence")}}
+        | {"layers": ", ".join(map(str, record["layers"]))}
+        for key, record in found
+    ]
+    return pd.DataFrame(rows, columns=list(columns))
 
 
 def _plant(key: Mapping[str, Any], *more: str) -> tuple[Any, ...]:
@@ -120,9 +163,8 @@ def _post_processing(norms: "pd.DataFrame", validation_tasks: Sequence[str]) -> 
 
     rows = []
     chosen = norms[norms["task"].isin(validation_tasks) & ~norms["null"].astype(bool)]
-    for _, part in chosen.groupby(["model", "first", "last", "task", "seed"], sort=False):
-        first, last, model = (part[name].iloc[0] for name in ("first", "last", "model"))
-        planted, found = range(int(first) - 1, int(last)), norms_from(part)
+    for key, part in chosen.groupby(["model", "planted", "task", "seed"], sort=False):
+        model, planted, found = key[0], planted_layers(str(key[1])), norms_from(part)
         for norm in ("L1", "L2"):
             for (subtract, divide), weights in variants(found, norm).items():
                 accuracy = accuracy_at_k(weights, planted, POST_PROCESSED_AT)

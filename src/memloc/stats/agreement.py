@@ -13,6 +13,7 @@ from scipy import stats
 
 from memloc.errors import ScoreError, counted, lookup
 from memloc.records import BoolArray, FloatArray
+from memloc.stats.depth import centres_of_gravity
 from memloc.stats.intervals import Interval, bootstrap_counts
 
 Kind: TypeAlias = Literal["spearman", "pearson"]
@@ -95,6 +96,20 @@ def auroc(weights: FloatArray, planted: Collection[int]) -> float:
         raise ScoreError("All layers are planted, so there is none to tell them from.")
     ranks = stats.rankdata(_rounded(weights))[is_planted].sum()
     return float((ranks - m * (m + 1) / 2) / (m * others))
+
+
+def planted_mass(weights: FloatArray, planted: Collection[int]) -> float:
+    """Share of the positive `weights` (L,) that is on planted layers (from 0); NaN without any."""
+    is_planted, positive = _planted_mask(weights, planted), np.maximum(0, weights)
+    total = positive.sum()
+    return float(positive[is_planted].sum() / total) if total > 0 else np.nan
+
+
+def centre_error(weights: FloatArray, planted: Collection[int]) -> float:
+    """Layers between the centre of the positive `weights` (L,) and that of the planted layers."""
+    is_planted, positive = _planted_mask(weights, planted), np.maximum(0, weights)
+    found, true = centres_of_gravity(np.stack([positive, is_planted.astype(np.float64)]))
+    return float(abs(found - true))
 
 
 def correlation(x: FloatArray, y: FloatArray, kind: Kind = "spearman") -> Correlation:

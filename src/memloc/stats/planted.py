@@ -5,7 +5,7 @@ layer (from 1), weight, and undone: the largest share of the labels in question 
 undid, for methods that change layers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,17 +14,27 @@ from memloc.records import FloatArray
 from memloc.stats.agreement import (
     accuracy_at_k,
     auroc,
+    centre_error,
     chance_at_k,
     distance_from_uniform,
+    planted_mass,
     reciprocal_rank,
 )
 from memloc.stats.intervals import wilson
+from memloc.stats.windows import planted_layers
 
 if TYPE_CHECKING:
     import pandas as pd
 
-KEY = ["task", "category", "model", "seed", "first", "last", "null", "method"]
-"""What tells plants and methods apart; `first` and `last` are the planted layers, from 1."""
+KEY = ["task", "category", "model", "seed", "planted", "first", "last", "null", "method"]
+"""What tells plants and methods apart; `planted` are the layers, from 1, such as 6-7 or 2+9."""
+MEASURES: dict[str, Callable[[FloatArray, Collection[int]], float]] = {
+    "mrr": reciprocal_rank,
+    "auroc": auroc,
+    "planted_mass": planted_mass,
+    "centre_error": centre_error,
+}
+"""What is said of every plant and method, whatever k, from weights (L,) and planted layers."""
 FOUND = 0.95
 """Share of the real plants that a method has to call localised."""
 
@@ -41,18 +51,17 @@ def plant_scores(
     rows = []
     real = layers[~layers["null"].astype(bool)]
     for key, weights in _by_plant(real):
-        planted = range(int(key["first"]) - 1, int(key["last"]))
+        planted = planted_layers(key["planted"])
         shared = {
             **key,
-            "mrr": reciprocal_rank(weights, planted),
-            "auroc": auroc(weights, planted),
+            **{name: measure(weights, planted) for name, measure in MEASURES.items()},
             "validation": key["task"] in validation_tasks,
         }
         for k in ks:
             chance = chance_at_k(len(weights), len(planted), k)
             accuracy = accuracy_at_k(weights, planted, k)
             rows.append({**shared, "chance": chance, "k": k, "accuracy": accuracy})
-    columns = [*KEY, "chance", "mrr", "auroc", "validation", "k", "accuracy"]
+    columns = [*KEY, "chance", *MEASURES, "validation", "k", "accuracy"]
     return pd.DataFrame(rows, columns=columns).drop(columns="null")
 
 
@@ -76,12 +85,11 @@ def mean_scores(scores: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
                 "low": interval.low,
                 "high": interval.high,
                 "chance": part["chance"].mean(),
-                "mrr": part["mrr"].mean(),
-                "auroc": part["auroc"].mean(),
+                **part[list(MEASURES)].mean(),
                 "plants": len(part),
             }
         )
-    columns = [*by, "k", "accuracy", "low", "high", "chance", "mrr", "auroc", "plants"]
+    columns = [*by, "k", "accuracy", "low", "high", "chance", *MEASURES, "plants"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -142,7 +150,8 @@ def _by_plant(layers: "pd.DataFrame") -> "list[tuple[dict[str, Any], FloatArray]
 
 
 def _distance(weights: FloatArray) -> float:
-    return distance_from_uniform(weights) if weights.any() else 0.0
+    positive = np.maximum(0, weights)  # layers whose swap helps hold nothing
+    return distance_from_uniform(positive) if positive.any() else 0.0
 
 
 def _apart(real: FloatArray, null: FloatArray) -> float:

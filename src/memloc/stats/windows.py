@@ -3,11 +3,15 @@
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 
 from memloc.errors import ScoreError, SettingsError, counted
 from memloc.records import BoolArray, FloatArray
+
+Groups: TypeAlias = tuple[tuple[int, ...], ...]
+"""Of a plant: for each group of noisy examples the layers, from 0, that it may change."""
 
 
 def windows(n_layers: int) -> list[range]:
@@ -116,34 +120,67 @@ def window_name(window: range) -> str:
     return f"{window.start + 1}-{window.stop}"
 
 
-def usual_windows(depth: int, width: int) -> list[range]:
+def read_plant(text: str) -> Groups:
+    """The layers (from 0) that each group of noisy examples may change.
+
+    `6-7` is a window; `2+9` are layers 2 and 9; with `2-3/9-10`, half of the noisy examples may
+    change layers 2-3 and the other half layers 9-10.
+    """
+    groups = []
+    for group in text.split("/"):
+        layers = {layer for part in group.split("+") for layer in read_window(part)}
+        groups.append(tuple(sorted(layers)))
+    return tuple(groups)
+
+
+def plant_name(groups: Groups) -> str:
+    """A plant as people write it, each in one way only."""
+    return "/".join(_joined(sorted(set(group))) for group in groups)
+
+
+def _joined(layers: list[int]) -> str:
+    starts = [layer for layer in layers if layer - 1 not in layers]
+    ends = [layer + 1 for layer in layers if layer + 1 not in layers]
+    runs = [range(start, end) for start, end in zip(starts, ends, strict=True)]
+    if len(runs) == 1:
+        return window_name(runs[0])
+    return "+".join(window_name(run) if len(run) > 1 else str(run.start + 1) for run in runs)
+
+
+def planted_layers(text: str) -> list[int]:
+    """All layers (from 0) of a plant, whatever the group."""
+    return sorted({layer for group in read_plant(text) for layer in group})
+
+
+def usual_plants(depth: int, width: int) -> list[str]:
     """The first, the middle and the last `width` layers."""
     starts = dict.fromkeys((0, (depth - width) // 2, depth - width))
-    found = [range(start, start + width) for start in starts]
-    check_windows(found[:1], depth)
+    found = [window_name(range(start, start + width)) for start in starts]
+    check_plant(found[0], depth)
     return found
 
 
-def every_window(depth: int, width: int) -> list[range]:
+def every_window(depth: int, width: int) -> list[str]:
     """The windows of `width` layers at every position."""
-    check_windows([range(width)], depth)
-    return [range(start, start + width) for start in range(depth - width + 1)]
+    check_plant(window_name(range(width)), depth)
+    return [window_name(range(start, start + width)) for start in range(depth - width + 1)]
 
 
-def check_inside(window: range, depth: int) -> None:
-    """Refuse a window with layers that the model does not have."""
-    if window.start < 0 or window.stop > depth:
+def check_inside(layers: Sequence[int], name: str, depth: int) -> None:
+    """Refuse layers that the model does not have."""
+    if min(layers) < 0 or max(layers) >= depth:
+        raise SettingsError(f"Window {name} is outside the model, which has layers 1-{depth}.")
+
+
+def check_plant(name: str, depth: int) -> None:
+    """Refuse layers outside the model, all of its layers, and groups that share a layer."""
+    groups, layers = read_plant(name), planted_layers(name)
+    check_inside(layers, name, depth)
+    if len(layers) == depth:
         raise SettingsError(
-            f"Window {window_name(window)} is outside the model, which has layers 1-{depth}."
+            f"Window {name} has {depth} of {counted(depth, 'layer')}: plant in some, not in all."
         )
-
-
-def check_windows(windows: Sequence[range], depth: int) -> None:
-    """Refuse windows outside the model and windows that are all of it."""
-    for window in windows:
-        check_inside(window, depth)
-        if not window or len(window) == depth:
-            raise SettingsError(
-                f"Window {window_name(window)} has {len(window)} of {counted(depth, 'layer')}: "
-                "plant in some, not in all."
-            )
+    if len(layers) < sum(map(len, groups)):
+        raise SettingsError(
+            f"Groups of {name} share a layer: give each group of examples layers of its own."
+        )

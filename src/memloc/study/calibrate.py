@@ -32,7 +32,7 @@ from memloc.study.estimate import UNSURE, Costs, keep, measured_here
 from memloc.study.inputs import Shape, is_here, load_study_task
 from memloc.study.plan import Asked, Plan, make_plan
 from memloc.study.step import limit_threads
-from memloc.study.view import disk_sentences, training_sentences
+from memloc.study.view import disk_sentences, training_sentence
 from memloc.training.gathering import merged
 from memloc.training.loop import Objective, learning, learning_groups, logits_of, train_epoch
 from memloc.training.predict import predict
@@ -73,7 +73,7 @@ def expected_of(
     shape = Shape(model.stack.depth, model.stack.width, vocabulary)
     examples, settings = len(recipe.task.train), recipe.settings
     tokens, measured = tokens_of(recipe.task), measured_here(folder)
-    if shape.name not in measured["speeds"]:
+    if shape.name not in measured.speeds:
         with suitable_threads(shape.width), hidden():
             device = pick_device(recipe.device)
             found = speed(shape, usual_length(tokens), recipe.protocol, device)
@@ -82,7 +82,7 @@ def expected_of(
     updates = sum(left.values()) * -(-examples // settings.batch_size)
     weights = sum(training in left for training in WEIGHTS.values())
     return [
-        *training_sentences(left, updates, seconds, UNSURE),
+        training_sentence(left, updates, seconds, UNSURE),
         *disk_sentences(weights * shape.bytes, folder),
     ]
 

@@ -74,7 +74,8 @@ class ControlBlock(Settings):
     tasks: Names | None = Field(None, min_length=1)
     """Tasks whose noise is planted; default: all but the auxiliary task."""
     windows: Names = ()
-    """Layers such as 6-7; default: the first, the middle and the last ones."""
+    """Layers such as 6-7, 2+9 for separate ones, or 2-3/9-10 for two groups of noisy examples, each
+    with layers of its own; default: the first, the middle and the last ones."""
     every: tuple[int, ...] = ()
     """Windows of these widths at every position."""
     methods: Names = Field(default_factory=partial(_installed, "localiser"))

@@ -5,13 +5,17 @@ import platform
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from pydantic import Field, NonNegativeFloat, ValidationError
 
 from memloc import paths
 from memloc.errors import StoreError
@@ -20,12 +24,11 @@ from memloc.models.device import NARROW
 from memloc.protocol import Protocol
 from memloc.records import read_json, write_json
 from memloc.run import TRAININGS, WEIGHTS
+from memloc.settings import Settings
 from memloc.study.inputs import Shape, training_examples
 from memloc.study.plan import Plan, Step
 from memloc.study.records import Store
 
-SPEED = ("update", "predict", "probe_epoch", "batch", "length")
-"""What is measured of a model: seconds, and the size of a batch and of a text that they are of."""
 UNSURE = 2.0
 """Factor by which an estimate without any finished step may be off (see the guide on studies)."""
 SURE = 1.2
@@ -65,11 +68,37 @@ def machine() -> str:
     return f"{platform.node()} {platform.machine()} {platform.processor()}".strip()
 
 
-def calibration(plan: Plan, threads: int) -> dict[str, Any]:
+class Speed(Settings):
+    """What is measured of a model: seconds, and the size of the batch and texts they are of."""
+
+    update: float = Field(ge=0)
+    predict: float = Field(ge=0)
+    probe_epoch: float = Field(ge=0)
+    batch: float = Field(ge=0)
+    length: float = Field(ge=0)
+
+
+class Calibration(Settings):
+    """What was measured on one machine."""
+
+    machine: str
+    speeds: dict[str, Speed] = {}
+    """By the sizes of models."""
+    tokens: dict[str, NonNegativeFloat] = {}
+    """Of a text, by task."""
+    length: float = Field(48.0, gt=0)
+    """Tokens of a text that was timed."""
+    seconds: float = Field(0.0, ge=0)
+    """That measuring took."""
+    start: float | None = Field(None, ge=0)
+    """Seconds until the first step begins."""
+
+
+def calibration(plan: Plan, threads: int) -> Calibration:
     """What was measured on this machine for this study; measured now where that is missing."""
     shapes = {step.run.shape.name for step in plan.steps.values() if step.run}
     known = measured_here(plan.file.folder)
-    if "start" in known and shapes <= set(known["speeds"]):
+    if known.start is not None and shapes <= set(known.speeds):
         return known
     command = [sys.executable, "-m", "memloc.study.calibrate", str(plan.file.folder)]
     began = time.perf_counter()
@@ -78,64 +107,49 @@ def calibration(plan: Plan, threads: int) -> dict[str, Any]:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         reason = last.removeprefix("memloc.errors.").partition("Error: ")[2] or last
         raise StoreError(f"This machine could not be calibrated: {reason}")
-    known = measured_here(plan.file.folder)
-    start = max(0.0, time.perf_counter() - began - known["seconds"])
-    return keep(plan.file.folder, {"start": start})
+    measuring = measured_here(plan.file.folder).seconds
+    return keep(plan.file.folder, {"start": max(0.0, time.perf_counter() - began - measuring)})
 
 
-def measured_here(folder: Path) -> dict[str, Any]:
+def measured_here(folder: Path) -> Calibration:
     """What a folder says of this machine's speed: what was measured on others does not count."""
-    # A damaged one is measured again.
-    with suppress(StoreError, LookupError, TypeError, ValueError, AttributeError):
-        known = read_json(folder / paths.CALIBRATION)
-        numbers = [speed[name] for speed in known["speeds"].values() for name in SPEED]
-        numbers += [
-            known.get("start", 0),
-            known.get("length", 1),
-            *known.get("tokens", {}).values(),
-        ]
-        whole = all(0 <= float(n) < math.inf for n in numbers) and known.get("length", 1) > 0
-        if whole and known["machine"] == machine():
+    with suppress(StoreError, ValidationError):  # a damaged one is measured again
+        values = read_json(folder / paths.CALIBRATION)
+        known = Calibration.model_validate({k: v for k, v in values.items() if k != "format"})
+        if known.machine == machine():
             return known
-    return {"machine": machine(), "speeds": {}}
+    return Calibration.model_validate({"machine": machine()})
 
 
-def keep(folder: Path, found: Mapping[str, Any]) -> dict[str, Any]:
+def keep(folder: Path, found: Mapping[str, Any]) -> Calibration:
     """Add to what was measured on this machine; speeds of other models stay."""
-    known = measured_here(folder)
+    known = measured_here(folder).model_dump()
     known |= {**found, "speeds": {**known["speeds"], **found.get("speeds", {})}}
     write_json(folder / paths.CALIBRATION, known)
-    return known
+    return Calibration.model_validate(known)
 
 
-def estimate(plan: Plan, measured: Mapping[str, Any], threads: Mapping[str, int]) -> Estimate:
+def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> Estimate:
     """From the calibration, corrected by the steps that are done."""
     store, steps = Store(plan.file.folder), plan.steps.values()
     sizes = cache(partial(training_examples, plan.file))
     plain = {step.name: _seconds(step, sizes, measured) for step in steps}
     records = {s.name: r for s in steps if (r := store.record(s.name)) and r["state"] == "done"}
-    ratios: dict[str, list[float]] = {}
+    sorts = {step.name: _sort(step) for step in steps}
+    ratios, peaks = defaultdict[str, list[float]](list), defaultdict[str, float](float)
     for name, record in records.items():
-        ratio = record["seconds"] / max(0.1, plain[name])
-        ratios.setdefault(_sort(plan.steps[name]), []).append(ratio)
-    usual = median(r for many in ratios.values() for r in many) if ratios else 1.0
+        ratios[sorts[name]].append(record["seconds"] / max(0.1, plain[name]))
+        peaks[sorts[name]] = max(peaks[sorts[name]], record["peak_mb"] * 1e6)
     factors = {sort: median(many) for sort, many in ratios.items()}
-    seconds = {
-        step.name: plain[step.name] * factors.get(_sort(step), usual if ratios else 1.0)
-        for step in steps
-    }
-    peaks: dict[str, float] = {}
-    for name, record in records.items():
-        sort = _sort(plan.steps[name])
-        peaks[sort] = max(peaks.get(sort, 0.0), record["peak_mb"] * 1e6)
+    usual = median(chain(*ratios.values())) if ratios else 1.0
     return Estimate(
-        seconds=seconds,
-        memory={s.name: peaks.get(_sort(s), _memory(s, plan)) for s in steps},
+        seconds={n: plain[n] * factors.get(sort, usual) for n, sort in sorts.items()},
+        memory={s.name: peaks.get(sorts[s.name], _memory(s, plan)) for s in steps},
         disk={step.name: _disk(step) for step in steps},
         threads=threads,
-        factor=_factor(ratios, factors, {_sort(s) for s in steps}),
+        factor=_factor(ratios, factors, set(sorts.values())),
         compared=len(records),
-        start=measured["start"],
+        start=measured.start or 0.0,
     )
 
 
@@ -166,12 +180,12 @@ def _factor(
     return float(spread ** (1 - unseen) * UNSURE**unseen)
 
 
-def _seconds(step: Step, sizes: Callable[[str], int], measured: Mapping[str, Any]) -> float:
+def _seconds(step: Step, sizes: Callable[[str], int], measured: Calibration) -> float:
     run = step.run
     if run is None:
         return FIXED[step.kind]
     examples = sizes(run.task) if run.there is None else run.there.record.task.train
-    tokens = measured["tokens"].get(run.task, measured["length"])
+    tokens = measured.tokens.get(run.task, measured.length)
     costs = Costs(run.shape, run.protocol, examples, tokens, measured)
     if step.kind == "train":
         trainings = {WEIGHTS[weights] for weights in run.weights}
@@ -192,18 +206,18 @@ class Costs:
         protocol: Protocol,
         examples: int,
         tokens: float,
-        measured: Mapping[str, Any],
+        measured: Calibration,
     ) -> None:
         self.protocol = protocol
-        speed = measured["speeds"][shape.name]
-        longer = 1.0 if shape.width < NARROW else tokens / speed["length"]
+        speed = measured.speeds[shape.name]
+        longer = 1.0 if shape.width < NARROW else tokens / speed.length
         self.sizes = Sizes(
             examples=examples,
             noisy=examples * protocol.noise.rate,
             depth=shape.depth,
-            update=speed["update"] * longer / speed["batch"],
-            predict=speed["predict"] * longer,
-            probe=speed["probe_epoch"],
+            update=speed.update * longer / speed.batch,
+            predict=speed.predict * longer,
+            probe=speed.probe_epoch,
             all_gradients=protocol.finetune.clip_over == "all",
         )
 

@@ -15,7 +15,7 @@ from memloc.study.estimate import Estimate, calibration, critical_path, estimate
 from memloc.study.executors import Executor, LocalExecutor, Needs, Order, Outcome, RayExecutor
 from memloc.study.inputs import noise_sentence
 from memloc.study.plan import Plan, Step, open_plan
-from memloc.study.records import State, Store, current_identity, study_states
+from memloc.study.records import State, Store, current_identity
 
 TICK = 0.5
 """Seconds between two looks at how far everything is."""
@@ -84,8 +84,6 @@ def run_study(place: str | Path, options: Options, watch: Watcher) -> Progress:
     jobs = checked_jobs(options.jobs)
     expected = estimate_study(plan, options.jobs)
     executor = _executor(plan, options, jobs)
-    for sentence in noise_sentences(plan, chosen):
-        tell(sentence)
     execution = Execution(plan, executor, expected, chosen, options.retry, executor.cores)
     return execution.run(watch)
 
@@ -108,18 +106,18 @@ def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
     return estimate(plan, calibration(plan, widest), threads)
 
 
-def noise_sentences(plan: Plan, chosen: Container[str]) -> list[str]:
-    """Of every task that is left to do: how many labels are wrong, and how that is known."""
-    states, found = study_states(plan), dict[str, None]()
-    for name, step in plan.steps.items():
-        if step.run is None or name not in chosen or states[name].name == "done":
+def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:
+    """Of every task of these steps: how many labels are wrong, and how that is known."""
+    found = dict[tuple[str, str], str]()
+    for step in plan.steps.values():
+        if step.run is None or step.name not in names:
             continue
-        there = step.run.there
-        if there is None:
-            found[noise_sentence(plan.file, step.run.task, step.run.protocol)] = None
-        else:
-            found[f"{there.name}: {there.noisy.summary()}"] = None
-    return list(found)
+        run, there = step.run, step.run.there
+        if there is not None:
+            found[there.name, ""] = f"{there.name}: {there.noisy.summary()}"
+        elif (key := (run.task, repr(run.protocol.noise))) not in found:
+            found[key] = noise_sentence(plan.file, run.task, run.protocol)
+    return list(found.values())
 
 
 def _executor(plan: Plan, options: Options, jobs: int) -> LocalExecutor | RayExecutor:
@@ -170,6 +168,8 @@ class Execution:
             states = self.store.states(self.plan)
             progress = Progress(states, self.chosen, self.estimate, cores=self.cores)
             waiting = self._waiting(progress)
+            for sentence in noise_sentences(self.plan, waiting):
+                tell(sentence)
             try:
                 if waiting:
                     self.executor.start()

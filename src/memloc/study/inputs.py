@@ -24,7 +24,7 @@ from memloc.models.known import known_models, no_such_model, source_of
 from memloc.protocol import Protocol
 from memloc.records import NoisyTask, Task
 from memloc.run import Run
-from memloc.stats.windows import check_windows, every_window, read_window, usual_windows
+from memloc.stats.windows import check_plant, every_window, plant_name, read_plant, usual_plants
 from memloc.study.config import ControlBlock, DataFile, StudyFile
 
 DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))
@@ -119,12 +119,13 @@ def _check_control(file: StudyFile, control: ControlBlock) -> None:
             raise file.problem("control", "windows", what=f"{model}: {error}") from None
 
 
-def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[range]:
-    """The windows that a block asks for in a model of this depth; each makes a run of its own."""
-    found = [read_window(text) for text in block.windows]
-    found += [w for width in block.every for w in every_window(depth, width)]
-    check_windows(found, depth)
-    return list(dict.fromkeys(found)) or usual_windows(depth, protocol.control.width)
+def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[str]:
+    """The plants that a block asks for in a model of this depth; each makes a run of its own."""
+    found = [plant_name(read_plant(text)) for text in block.windows]
+    found += [window for width in block.every for window in every_window(depth, width)]
+    for plant in found:
+        check_plant(plant, depth)
+    return list(dict.fromkeys(found)) or usual_plants(depth, protocol.control.width)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from memloc.protocol import MEMORISED_ONLY, Protocol
 from memloc.records import whole_file
 from memloc.run import WEIGHTS, Run
 from memloc.settings import Settings
-from memloc.stats.windows import window_name
 from memloc.study.config import Block, ControlBlock, StudyFile, parse_study, read_study
 from memloc.study.inputs import (
     Shape,
@@ -377,7 +376,7 @@ class _Makers:
             middle = windows[len(windows) // 2]
             for window in windows:
                 null = block.nulls == "all" or (block.nulls == "middle" and window == middle)
-                yield self._plant(run, window_name(window), null)
+                yield self._plant(run, window, null)
 
     def _plant(self, run: Asked, window: str, null: bool) -> Step:
         place = Path(run.folder)
@@ -387,7 +386,7 @@ class _Makers:
             files = tuple(str(paths.result(folder, method)) for folder in both)
             products[method] = Product(_method_settings(run, method), files)
         return Step(
-            name=f"plant/{run.folder}/{window}",
+            name=f"plant/{run.folder}/{window.replace('/', '_')}",
             kind="plant",
             run=run,
             window=window,

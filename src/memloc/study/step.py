@@ -29,7 +29,6 @@ from memloc.progress import lines, requested, telling
 from memloc.protocol import Protocol
 from memloc.records import NoisyLabels, Task, as_stored, read_json, write_json
 from memloc.run import Attempt, Run
-from memloc.stats.windows import read_window
 from memloc.study.config import read_study
 from memloc.study.executors import Order, Outcome, die_with
 from memloc.study.inputs import at_most, data_folder, load_noisy_task
@@ -141,7 +140,7 @@ def _look(plan: Plan, step: Step) -> None:
 
 def _plant(plan: Plan, step: Step) -> None:
     recipe, weights = _recipe(plan, step), step.asked.weights
-    plant = Plant(read_window(step.window), _auxiliary(plan))
+    plant = Plant(step.window, _auxiliary(plan))
     folder, *nulls = (plan.file.folder / folder for folder in step.folders)
     found = [made := make_plant(recipe, plant, folder, weights)]
     found += [make_null(recipe, made, null, weights) for null in nulls if made.enough]

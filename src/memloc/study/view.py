@@ -4,10 +4,10 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
@@ -20,8 +20,12 @@ from memloc.study.executors import Outcome
 from memloc.study.plan import KINDS, Plan, open_plan
 from memloc.study.records import State, Store, study_states
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 SILENCE = 60.0
 """Seconds after which a log is told how far it is even if no step has ended."""
+STATES = ("done", "missing", "stale", "failed")
 
 
 def plan_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
@@ -29,52 +33,45 @@ def plan_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> li
     rows = []
     for kind in KINDS:
         names = [s.name for s in plan.steps.values() if s.kind == kind]
-        if not names:
-            continue
         left = [n for n in names if states[n].name != "done"]
-        counts = {s: sum(states[n].name == s for n in names) for s in STATES}
-        rows.append(
-            {
-                "steps": kind,
-                "all": len(names),
-                **counts,
-                "time": duration(sum(estimate.seconds[n] for n in left)),
-                "memory": size(max((estimate.memory[n] for n in left), default=0)),
-                "disk": size(sum(estimate.disk[n] for n in left)),
-            }
-        )
+        counts = Counter(states[n].name for n in names)
+        row = {
+            "steps": kind,
+            "all": len(names),
+            **{state: counts[state] for state in STATES},
+            "time": duration(sum(estimate.seconds[n] for n in left)),
+            "memory": size(max((estimate.memory[n] for n in left), default=0)),
+            "disk": size(sum(estimate.disk[n] for n in left)),
+        }
+        rows += [row] if names else []
     return rows
-
-
-STATES = ("done", "missing", "stale", "failed")
 
 
 def plan_sentences(
     plan: Plan, states: Mapping[str, State], estimate: Estimate, jobs: int
 ) -> list[str]:
-    """What is left in all, how sure that is, and what is wrong or will be removed."""
+    """What is left in all, how sure that is, and why steps are made anew."""
     left = {n for n, state in states.items() if state.name != "done"}
     if not left:
         return ["Everything is done."]
     seconds = estimate.total(left, cores(), jobs)
     source = f"and {counted(estimate.compared, 'finished step')}" if estimate.compared else "alone"
-    lines = [
+    reasons = Counter(state.why for state in states.values() if state.name == "stale")
+    return [
         f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} with "
         f"{jobs} at once ({_range(seconds, estimate.factor)}; from a calibration {source}).",
         *disk_sentences(sum(estimate.disk[n] for n in left), plan.file.folder),
+        *(f"{n} stale, to be made anew: {why}." for why, n in reasons.items()),
     ]
-    return lines + stale_sentences(states)
 
 
-def training_sentences(
-    left: Mapping[str, int], updates: int, seconds: float, factor: float
-) -> list[str]:
+def training_sentence(left: Mapping[str, int], updates: int, seconds: float, factor: float) -> str:
     """What is left of a single run."""
     many = "training is" if len(left) == 1 else "trainings are"
-    return [
+    return (
         f"{len(left)} {many} left ({', '.join(left)}), {updates:,} updates in all: about "
         f"{duration(seconds)} ({_range(seconds, factor)}; from a calibration alone)."
-    ]
+    )
 
 
 def _range(seconds: float, factor: float) -> str:
@@ -84,30 +81,18 @@ def _range(seconds: float, factor: float) -> str:
 def disk_sentences(disk: float, folder: Path) -> list[str]:
     """How much space results take, and whether there is as much."""
     free = shutil.disk_usage(folder).free
-    lines = [f"Results will take {size(disk)} of disk; {size(free)} are free."]
-    if disk > free:
-        lines.append("THAT IS MORE THAN THERE IS: choose another folder or free space first.")
-    return lines
+    more = "THAT IS MORE THAN THERE IS: choose another folder or free space first."
+    taken = f"Results will take {size(disk)} of disk; {size(free)} are free."
+    return [taken, more] if disk > free else [taken]
 
 
-def stale_sentences(states: Mapping[str, State]) -> list[str]:
-    """Why steps are stale, each reason once; what they left is removed when they are redone."""
-    reasons: dict[str, int] = {}
-    for state in states.values():
-        if state.name == "stale":
-            reasons[state.why] = reasons.get(state.why, 0) + 1
-    return [f"{n} stale, to be made anew: {why}." for why, n in reasons.items()]
-
-
-def step_rows(
-    plan: Plan, states: Mapping[str, State], estimate: Estimate | None = None
-) -> list[dict[str, Any]]:
+def step_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
     """One row per step."""
     return [
         {
             "step": name,
             "state": state.name,
-            **({"seconds": round(estimate.seconds[name])} if estimate else {}),
+            "seconds": round(estimate.seconds[name]),
             "needs": [] if plan.steps[name].soft else list(plan.steps[name].inputs),
             "why": state.why,
         }
@@ -116,11 +101,10 @@ def step_rows(
 
 
 class View:
-    """Shows on stderr how far a study is: a live table in a terminal, else one line per step."""
+    """Shows on stderr how far a study is: one live table in a terminal, else one line per step."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self) -> None:
         self._live: Any = None
-        self._quiet = quiet
         self._said = float("-inf")
 
     def __enter__(self) -> "View":
@@ -132,31 +116,45 @@ class View:
 
     def __call__(self, progress: Progress, ended: Outcome | None) -> None:
         """Told how far it is."""
-        if self._quiet:
-            return
+        now = time.monotonic()
         if sys.stderr.isatty():
             self._draw(progress)
-        elif ended is not None:
-            print(_line(progress, ended), file=sys.stderr, flush=True)
-            self._said = time.monotonic()
-        elif progress.running and time.monotonic() - self._said >= SILENCE:
-            print(_head(progress), file=sys.stderr, flush=True)
-            self._said = time.monotonic()
+        elif ended is not None or (progress.running and now - self._said >= SILENCE):
+            line = _head(progress) if ended is None else _line(progress, ended)
+            print(line, file=sys.stderr, flush=True)
+            self._said = now
 
     def _draw(self, progress: Progress) -> None:
-        from rich.console import Console, Group
+        from rich.console import Console
         from rich.live import Live
-        from rich.text import Text
 
         if self._live is None:
             self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
             self._live.start()
-        lines = [_head(progress)]
-        now = time.time()
-        lines += [f"  {n}  {duration(now - since)}" for n, since in progress.running.items()]
-        failed = [n for n in progress.chosen if progress.states[n].name == "failed"]
-        lines += [f"  FAILED {n}: {progress.states[n].why}" for n in failed[:5]]
-        self._live.update(Group(*(Text(line, overflow="ellipsis") for line in lines)), refresh=True)
+        self._live.update(live_table(progress), refresh=True)
+
+
+def live_table(progress: Progress) -> "Table":
+    """One row per kind of step, below it the steps that run or failed; above it the time left."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, title=_head(progress), title_justify="left")
+    table.add_column("steps", overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column("state", overflow="ellipsis", no_wrap=True)
+    table.add_column("time", no_wrap=True)
+    for kind in KINDS:
+        names = sorted(n for n in progress.chosen if n.split("/")[0] == kind)
+        done = sum(progress.states[n].name == "done" for n in names)
+        if names:
+            table.add_row(kind, f"{done} of {len(names)} done", "")
+        for name in names:
+            if name in progress.running:
+                expected = duration(progress.estimate.seconds[name])
+                took = duration(time.time() - progress.running[name])
+                table.add_row(f"  {name}", "running", f"{took} of about {expected}")
+            elif progress.states[name].name == "failed":
+                table.add_row(f"  {name}", f"FAILED: {progress.states[name].why}", "")
+    return table
 
 
 def _head(progress: Progress) -> str:
@@ -171,8 +169,7 @@ def _head(progress: Progress) -> str:
 def _line(progress: Progress, ended: Outcome) -> str:
     if ended.reason:
         return f"FAILED  {ended.step}: {ended.reason}"
-    took = f"{ended.seconds:.1f} s"
-    return f"done  {ended.step}  {took}  ({_head(progress)})"
+    return f"done  {ended.step}  {ended.seconds:.1f} s  ({_head(progress)})"
 
 
 def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
@@ -180,13 +177,11 @@ def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
     done = {n: o for n, o in progress.outcomes.items() if not o.reason}
     took = time.time() - progress.began
     lines = []
+    for kind in KINDS:
+        seconds = [o.seconds for n, o in done.items() if plan.steps[n].kind == kind]
+        if seconds:
+            lines.append(f"{kind:9} {counted(len(seconds), 'step'):>10}  {duration(sum(seconds))}")
     if done:
-        for kind in KINDS:
-            seconds = [o.seconds for n, o in done.items() if plan.steps[n].kind == kind]
-            if seconds:
-                lines.append(
-                    f"{kind:9} {counted(len(seconds), 'step'):>10}  {duration(sum(seconds))}"
-                )
         expected = progress.estimate.total(set(done), progress.cores, jobs)
         off = max(took, expected) / min(took, expected)
         lines.append(
@@ -200,16 +195,21 @@ def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
 
 def failures(folder: Path, progress: Progress) -> list[str]:
     """What failed and why, and what can be done about it."""
-    failed = sorted(n for n in progress.chosen if progress.states[n].name == "failed")
-    lines = [f"FAILED {n}: {progress.states[n].why}" for n in failed]
+    failed = _failed(progress)
+    lines = [f"FAILED {name}: {why}" for name, why in failed.items()]
     if progress.blocked:
         lines.append(f"Waiting for what failed: {counted(len(progress.blocked), 'step')}.")
     if failed:
         lines.append(
-            f"`memloc logs {folder} {failed[0]}` shows more; `memloc run {folder} --retry` tries "
-            "again."
+            f"`memloc logs {folder} {next(iter(failed))}` shows more; `memloc run {folder} "
+            "--retry` tries again."
         )
     return lines
+
+
+def _failed(progress: Progress) -> dict[str, str]:
+    states = {name: progress.states[name] for name in sorted(progress.chosen)}
+    return {name: state.why for name, state in states.items() if state.name == "failed"}
 
 
 def _nothing(plan: Plan, progress: Progress) -> str:
@@ -223,29 +223,34 @@ def _nothing(plan: Plan, progress: Progress) -> str:
     return "Nothing to do: everything that can be done is done."
 
 
+def progress_record(plan: Plan, progress: Progress) -> dict[str, Any]:
+    """How it ended, for machines."""
+    return {
+        "folder": str(plan.file.folder),
+        "seconds": time.time() - progress.began,
+        "done": {n: o.seconds for n, o in progress.outcomes.items() if not o.reason},
+        "failed": _failed(progress),
+        "blocked": progress.blocked,
+        "states": {n: progress.states[n].name for n in plan.steps if n in progress.chosen},
+    }
+
+
 def study_status(place: str | Path) -> dict[str, Any]:
     """How a study stands, and what the process that runs it says, if there is one."""
     plan = open_plan(place)
-    states = study_states(plan)
+    store, states = Store(plan.file.folder), study_states(plan)
     counts = Counter(state.name for state in states.values())
+    done = [name for name, state in states.items() if state.name == "done"]
+    records = [record for name in done if (record := store.record(name))]
     return {
         "folder": str(plan.file.folder),
         "steps": len(states),
         **{name: counts[name] for name in STATES},
-        **_spent(plan, [name for name, state in states.items() if state.name == "done"]),
-        "running": who_runs(plan.file.folder, STUDY),
-        "failures": {n: s.why for n, s in states.items() if s.name == "failed"},
-    }
-
-
-def _spent(plan: Plan, done: Sequence[str]) -> dict[str, float]:
-    """What the steps that are done took: seconds one after the other, the largest memory, disk."""
-    store = Store(plan.file.folder)
-    records = [record for name in done if (record := store.record(name))]
-    return {
         "seconds": sum(float(record["seconds"]) for record in records),
         "memory": max((float(record["peak_mb"]) * 1e6 for record in records), default=0.0),
         "disk": float(sum(_bytes(path) for path in plan.file.folder.rglob("*"))),
+        "running": who_runs(plan.file.folder, STUDY),
+        "failures": {n: s.why for n, s in states.items() if s.name == "failed"},
     }
 
 
@@ -253,16 +258,6 @@ def _bytes(path: Path) -> int:
     with suppress(FileNotFoundError):  # a draft, which has its name by now
         return path.stat().st_size if path.is_file() else 0
     return 0
-
-
-def read_log(place: str | Path, step: str) -> str:
-    """What a step has printed, all its attempts."""
-    plan = open_plan(place)
-    lookup("step", step, plan.steps)
-    path = Store(plan.file.folder).log_path(step)
-    if not path.is_file():
-        raise StoreError(f"{step} has not been begun: there is no {path}.")
-    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def status_sentences(status: Mapping[str, Any]) -> list[str]:
@@ -286,24 +281,17 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
         now = time.time()
         steps = running.get("running", {}).items()
         lines += [f"  {name}  {duration(now - since)}" for name, since in steps]
-    lines += [f"FAILED {name}: {why}" for name, why in status["failures"].items()]
-    return lines
+    return lines + [f"FAILED {name}: {why}" for name, why in status["failures"].items()]
 
 
-def progress_record(plan: Plan, progress: Progress) -> dict[str, Any]:
-    """How it ended, for machines."""
-    return {
-        "folder": str(plan.file.folder),
-        "seconds": time.time() - progress.began,
-        "done": {n: o.seconds for n, o in progress.outcomes.items() if not o.reason},
-        "failed": {
-            n: progress.states[n].why
-            for n in sorted(progress.chosen)
-            if progress.states[n].name == "failed"
-        },
-        "blocked": progress.blocked,
-        "states": {n: progress.states[n].name for n in plan.steps if n in progress.chosen},
-    }
+def read_log(place: str | Path, step: str) -> str:
+    """What a step has printed, all its attempts."""
+    plan = open_plan(place)
+    lookup("step", step, plan.steps)
+    path = Store(plan.file.folder).log_path(step)
+    if not path.is_file():
+        raise StoreError(f"{step} has not been begun: there is no {path}.")
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 def size(count: float) -> str:

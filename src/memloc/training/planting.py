@@ -1,10 +1,11 @@
-"""Planted memorisation: one task may change a window of layers only, another one all of them.
+"""Planted memorisation: one task may change some layers only, another one all of them.
 
 Both tasks train one body, each with a head of its own. What the first task memorises can only be
-in its window, so there it is known where a localiser should point.
+in its layers, so there it is known where a localiser should point. The first task's examples may
+be dealt out to groups, each with layers of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,8 +17,9 @@ from memloc.identity import hash_examples
 from memloc.models.load import Classifier
 from memloc.models.parts import find_parts
 from memloc.protocol import ControlSettings, FineTuneSettings
-from memloc.records import Task
+from memloc.records import IntArray, Task
 from memloc.run import PlantRecord
+from memloc.stats.windows import plant_name, read_plant
 from memloc.training.gathering import Parameters, merged
 from memloc.training.loop import Objective, learning, logits_of
 
@@ -33,8 +35,8 @@ EMBEDDINGS = "embeddings"
 class Plant:
     """Where the noisy task may change a model, and the task that changes it everywhere."""
 
-    window: range
-    """Layers from 0."""
+    planted: str
+    """Layers from 1, such as 6-7, 2+9, or 2-3/9-10 for two groups of noisy examples."""
     auxiliary: Task
     """Trained beside it, with its original labels."""
     null: bool = False
@@ -44,8 +46,7 @@ class Plant:
         """What identifies it, for a run to say."""
         names = ("auxiliary_learning_rate", "trains_pooler_and_norm", "frozen_beside_auxiliary")
         return PlantRecord(
-            first=self.window.start + 1,
-            last=self.window.stop,
+            planted=plant_name(read_plant(self.planted)),
             null=self.null,
             auxiliary=self.auxiliary.name,
             settings={name: getattr(settings, name) for name in names}
@@ -70,29 +71,40 @@ class Learner:
     texts: Encoded
     labels: Tensor
     settings: FineTuneSettings
+    rows: IntArray
+    """Which of the texts it learns."""
 
     def objective(
         self, tensors: Parameters, parameters: Parameters, counted: Parameters
     ) -> Objective:
         """The objective that may change these."""
-        compute, lengths = logits_of(self.model.stack, self.texts), self.texts.lengths
+        rows, compute = self.rows, logits_of(self.model.stack, self.texts)
         learns = tensors, parameters, self.settings, counted
-        return Objective(self.name, compute, self.labels, lengths, *learns)
+        return Objective(
+            self.name,
+            lambda batch: compute(rows[batch]),
+            self.labels[rows],
+            self.texts.lengths[rows],
+            *learns,
+        )
 
 
 @contextmanager
-def two_objectives(
-    planted: Learner, auxiliary: Learner, window: range, *, pooler_and_norm: bool = False
+def planted_objectives(
+    planted: Mapping[tuple[int, ...], Learner], auxiliary: Learner, *, pooler_and_norm: bool = False
 ) -> Iterator[list[Objective]]:
-    """While active, two tasks learn on one body: the first in a window, the second everywhere.
+    """While active, two tasks learn on one body: the first in some layers, the other everywhere.
 
-    The first also trains what follows the blocks if `pooler_and_norm`.
+    `planted` are the learners of the first task, which share its model and its head, by the layers
+    (from 0) that each may change; if `pooler_and_norm`, also what follows the blocks.
     """
-    count_all = planted.settings.clip_over == "all"
-    learnt = not planted.settings.freeze_embeddings
-    groups = shared_groups(planted.model, auxiliary.model, embeddings=learnt or count_all)
-    both = nn.ModuleList([planted.model.model, auxiliary.model.model])
-    own = [HEAD, *([AFTER] if pooler_and_norm else []), *(_block(index) for index in window)]
+    first = next(iter(planted.values()))
+    count_all = first.settings.clip_over == "all"
+    learnt = not first.settings.freeze_embeddings
+    groups = shared_groups(first.model, auxiliary.model, embeddings=learnt or count_all)
+    both = nn.ModuleList([first.model.model, auxiliary.model.model])
+    head = [HEAD, *([AFTER] if pooler_and_norm else [])]
+    learners = [(each, [*head, *map(_block, layers)]) for layers, each in planted.items()]
     others = [name for name in groups if name != HEAD and (learnt or name != EMBEDDINGS)]
     body = [name for name in groups if name not in {HEAD, OTHER_HEAD}] if count_all else []
     with learning(both, list(groups.values())) as gathered:
@@ -103,7 +115,7 @@ def two_objectives(
                 merged(groups[n] for n in names),
                 merged(tensors[n] for n in body if n not in names),
             )
-            for learner, names in ((planted, own), (auxiliary, others))
+            for learner, names in (*learners, (auxiliary, others))
         ]
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -38,7 +38,7 @@ from memloc.records import (
 )
 from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import torch_seeded
-from memloc.stats.windows import check_windows
+from memloc.stats.windows import check_plant, read_plant
 from memloc.training.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
 from memloc.training.gathering import Parameters, merged
 from memloc.training.loop import (
@@ -50,7 +50,7 @@ from memloc.training.loop import (
     out_of_memory_explained,
     train_epoch,
 )
-from memloc.training.planting import Learner, Plant, share_body, two_objectives
+from memloc.training.planting import Learner, Plant, planted_objectives, share_body
 from memloc.training.predict import (
     accuracies,
     encode_for,
@@ -174,7 +174,7 @@ def train_run(
     start = _load(recipe, recipe.task)
     require_agreement(start)
     if recipe.plant is not None:
-        check_windows([recipe.plant.window], start.stack.depth)
+        check_plant(recipe.plant.planted, start.stack.depth)
     with Lock(folder, RUN):
         run = begin(Path(folder), recipe.task, recipe.noisy, _record(recipe, start))
         tell(recipe.noisy.summary())
@@ -293,11 +293,22 @@ class _Training:
         answers = torch.from_numpy(plant.auxiliary.train.labels).to(labels.device)
         own = settings.replace({"learning_rate": control.auxiliary_learning_rate})
         texts = self._encode(plant.auxiliary.train)
-        first = Learner(self.name, self.trained, self.texts["train"], labels, settings)
-        second = Learner(AUXILIARY, other, texts, answers, own)
+        first = {}
+        for number, (layers, rows) in enumerate(self._groups(plant)):
+            name = f"group {number + 1}" if number else self.name
+            train = self.texts["train"]
+            first[layers] = Learner(name, self.trained, train, labels, settings, rows)
+        second = Learner(AUXILIARY, other, texts, answers, own, np.arange(len(texts)))
         also = control.trains_pooler_and_norm
-        with two_objectives(first, second, plant.window, pooler_and_norm=also) as objectives:
+        with planted_objectives(first, second, pooler_and_norm=also) as objectives:
             yield objectives
+
+    def _groups(self, plant: Plant) -> list[tuple[tuple[int, ...], IntArray]]:
+        """The layers that each group of examples may change, and its rows; of θ_F the head."""
+        if self.name == "frozen":
+            return [((), np.arange(len(self.labels)))]
+        group, groups = self.run.planted_groups, read_plant(plant.planted)
+        return [(layers, np.flatnonzero(group == i)) for i, layers in enumerate(groups)]
 
     def _encode(self, examples: Examples) -> Encoded:
         return encode_for(self.trained, examples, self.recipe.protocol.text.max_tokens)
@@ -322,7 +333,8 @@ class _Training:
     def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:
         began = time.perf_counter()
         losses = train_epoch(objectives, self.seed, epoch, advance)
-        row = {"training": self.name, "epoch": epoch, "loss": losses[self.name]}
+        own = [loss for name, loss in losses.items() if name != AUXILIARY]
+        row = {"training": self.name, "epoch": epoch, "loss": float(np.mean(own))}
         every, last = self.recipe.settings.measure_every, self.recipe.settings.epochs
         if epoch % every == 0 or epoch == last:
             row |= self._measure()
@@ -398,9 +410,8 @@ class _Training:
 
 
 def _frozen_plant(recipe: Recipe) -> Plant | None:
-    """Beside what θ_F is trained: nothing, or an auxiliary task, with no layer of its own."""
-    beside = recipe.plant is not None and recipe.protocol.control.frozen_beside_auxiliary
-    return replace(recipe.plant, window=range(0)) if recipe.plant and beside else None
+    """Beside what θ_F is trained: nothing, or an auxiliary task."""
+    return recipe.plant if recipe.protocol.control.frozen_beside_auxiliary else None
 
 
 def _last_vectors(stack: Stack, encoded: Encoded) -> Tensor:

@@ -14,7 +14,7 @@ from memloc.reporting.terminal import CURVES, PROBES
 from memloc.seeds import generator
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
-from memloc.stats.windows import window_matrix
+from memloc.stats.windows import planted_layers, window_matrix
 
 RUN = ["task", "category", "model"]
 MOST_POINTS = 300
@@ -119,11 +119,13 @@ def _event(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 def control_layers(table: pd.DataFrame) -> pd.DataFrame:
     """Layer weights of planted runs, divided by the largest; nulls last."""
-    keys = ["task", "model", "method", "first", "last", "null"]
+    keys = ["task", "model", "method", "planted", "first", "last", "null"]
     largest = table.groupby([*keys, "seed"])["weight"].transform("max")
     scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}
     drawn = over_seeds(table.assign(**scaled), [*keys, "layer"], "weight")
-    inside = drawn["layer"].between(drawn["first"], drawn["last"]) & ~drawn["null"].astype(bool)
+    places = zip(drawn["layer"] - 1, drawn["planted"], strict=True)
+    inside = np.array([layer in planted_layers(plant) for layer, plant in places], dtype=bool)
+    inside &= ~drawn["null"].to_numpy(bool)
     named = drawn.assign(planted=_planted(drawn), inside=inside)
     return named.sort_values(["null", "first"], kind="stable", ignore_index=True)
 
@@ -131,7 +133,7 @@ def control_layers(table: pd.DataFrame) -> pd.DataFrame:
 def _planted(table: pd.DataFrame) -> "pd.Series":
     if "first" not in table.columns:
         return pd.Series("the whole model", index=table.index)
-    layers = table["first"].astype(str) + " to " + table["last"].astype(str)
+    layers = table["planted"]
     return ("layers " + layers).where(~table["null"].astype(bool), "nothing in " + layers)
 
 

@@ -25,7 +25,10 @@ def test_control_writes_a_study_and_scores_overlapping_windows(run, tmp_path):
     table = printed(shown)
     noise = "tiny-politeness: 6 noisy of 40 examples, labels flipped by memloc (a share of 0.15 "
     assert shown.stderr.count(noise) == 1
-    head = table.splitlines()[0].split()
+    lines = table.splitlines()
+    assert lines[0].startswith("Verdicts: planted runs localised in the right layers")
+    assert lines[2].split()[:4] == ["swapping", "2", "0", "0"]  # too few noisy examples to judge
+    head = lines[4].split()
     assert head == ["method", "accuracy@1", "chance@1", "accuracy@2", "chance@2", *MORE]
     assert "control: `memloc report control` shows all of it." in table
     written = (tmp_path / "control" / "study.yaml").read_text(encoding="utf-8")
@@ -45,6 +48,8 @@ def test_control_writes_a_study_and_scores_overlapping_windows(run, tmp_path):
     assert [(row["first"], row["last"]) for row in again["plants"]] == [(3, 4), (4, 4)]
     assert {row["seed"] for row in again["plants"]} == {3}
     assert [row["k"] for row in again["method"]] == [1, 2]
+    assert [row["plants"] for row in again["verdicts"]] == [2]
+    assert {row["outcome"] for row in again["control_verdicts"]} == {"cannot tell"}
 
     # Comments in the file are the reader's; other settings are another study.
     (tmp_path / "control" / "study.yaml").write_text(f"# mine\n{written}", encoding="utf-8")
@@ -52,7 +57,7 @@ def test_control_writes_a_study_and_scores_overlapping_windows(run, tmp_path):
     assert "describes another study: choose another folder" in refused(run(*SMALL, *EASY))
 
 
-MORE = ("mrr", "auroc", "plants")
+MORE = ("mrr", "auroc", "planted", "mass", "centre", "error", "plants")
 
 
 @pytest.mark.slow
