@@ -69,32 +69,26 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     `announce` is told before training: the recipe, the model, and the epochs of each training.
     """
     if data is None:
-        others = {"reference": reference, "frozen": frozen, "held_out": held_out, "preset": preset}
-        how = {"train_missing": train_missing, "device": device, "announce": announce}
-        return adopt(folder, **kept_by_trainer(Path(final), settings or {}), **others, **how)
+        given: dict[str, Any] = {"reference": reference, "frozen": frozen, "held_out": held_out}
+        given |= {"preset": preset, "train_missing": train_missing, "device": device}
+        return adopt(folder, **_of_trainer(Path(final), settings), **given, announce=announce)
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     protocol = protocol_of_run(preset, settings or {})
     loaded = _load(places, pretrained)
     columns, names = Columns(text, label, pair, original, flag), loaded["final"].label_names
     task, noisy = _read(Path(data), columns, held_out, names)
-    record = RunRecord(
-        **_facts(loaded["final"], pretrained or final),
-        seed=seed,
-        task=TaskRecord.of(task, noisy),
-        settings=protocol.for_run(),
-        adopted=_checkpoints(places, pretrained, loaded),
-        command=request(),
-    )
-    if train_missing:
-        _require_originals(noisy)
+    _require_originals(noisy, needed=train_missing)
+    facts = _facts(loaded["final"], pretrained or final) | {"seed": seed, "command": request()}
+    facts |= {"task": TaskRecord.of(task, noisy), "settings": protocol.for_run()}
+    record = RunRecord(**facts, adopted=_checkpoints(places, pretrained, loaded))
     with Lock(Path(folder), RUN):
         run = _noted(begin(Path(folder), task, noisy, record), record, device)
         _keep_curves(run, Path(data).parent)
         return _with_missing(run, protocol, device, announce) if train_missing else run
 
 
-def kept_by_trainer(output: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _of_trainer(output: Path, settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """What `RunCallback` left in a Trainer's output folder, as arguments of `adopt`."""
     kept = output / paths.TRAINER
     if not (kept / paths.TRAINER_RECORD).is_file():
@@ -113,7 +107,7 @@ def kept_by_trainer(output: Path, settings: Mapping[str, Any]) -> dict[str, Any]
             "pair": "pair" if record["parts"] == 2 else None,
             "pretrained": record["pretrained"] or None,
             "seed": record["seed"],
-            "settings": {"text.max_tokens": record["max_tokens"], **settings},
+            "settings": {"text.max_tokens": record["max_tokens"], **(settings or {})},
         }
 
 
@@ -140,8 +134,8 @@ def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str |
     return pretrained
 
 
-def _require_originals(noisy: NoisyLabels) -> None:
-    if (noisy.original < 0).any():
+def _require_originals(noisy: NoisyLabels, *, needed: bool) -> None:
+    if needed and (noisy.original < 0).any():
         raise DataError(
             "Reference weights are trained on the original labels, which are not known here, only "
             "which labels are wrong: give a column of original labels with --original."

@@ -99,7 +99,7 @@ def test_a_plant_changes_the_adapters_of_its_window_for_the_noisy_task(tiny_mode
     task = make_task()
     recipe = Recipe(
         str(tiny_model("bert", depth=3)), task, 1, protocol, device="cpu",
-        plant=Plant(range(1, 2), make_task()),
+        plant=Plant("2", make_task()),
     )  # fmt: skip
     run = train_run(recipe, tmp_path / "plant", ["final", "reference"])
     assert (run.path("final") / "adapter_config.json").is_file()

@@ -28,7 +28,7 @@ Texts = Sequence[str] | Sequence[Sequence[str]]
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no types
-    """Keeps what memloc needs of a training: give it to the Trainer, then `memloc.adopt` the folder.
+    """Keeps what memloc needs of a training with the Trainer; `memloc.adopt` reads it afterwards.
 
     `texts` are the training texts in the order of the Trainer's data set (strings, or tuples of
     the parts of a text), `labels` the labels that are trained on, as numbers, and `original` those
@@ -66,7 +66,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         self.rows: list[dict[str, Any]] = []
         self.memorised_after: float | None = None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, _state: Any, _control: Any, **given: Any) -> None:
         """Refuse at once what could not be read afterwards."""
         self._classifier(given)
         if args.world_size > 1:
@@ -75,7 +75,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         self.predicted, self.rows, self.memorised_after = [], [], None
         self.began = time.perf_counter()
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_epoch_end(self, _args: Any, state: Any, _control: Any, **given: Any) -> None:
         """Predict the training texts; keep the weights when they are first near the ceiling."""
         trained = self._classifier(given)
         encoded = encode_for(trained, self.examples, self.max_tokens)
@@ -93,7 +93,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
             self.memorised_after = float(len(self.rows))
             self._save("memorised", given)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: Any, _state: Any, _control: Any, **given: Any) -> None:
         """Keep the last weights, the data, the predictions, and what says how they belong."""
         import pandas as pd
 
