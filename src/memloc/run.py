@@ -175,7 +175,7 @@ class Run:
         if not path.is_file():
             raise StoreError(
                 f"{folder} is not a run: it has no {paths.RUN}. `memloc train` makes one, "
-                "`memloc adopt` makes one of your own checkpoints."
+                "`memloc adopt` makes one from your own checkpoints."
             )
         values = {k: v for k, v in read_json(path).items() if k != "format"}
         try:
@@ -344,8 +344,8 @@ class Run:
         known = adopted.hash if adopted else record.weights_hash
         if hash_loaded(loaded) != known:
             raise StoreError(
-                f"The pre-trained weights of {model} have changed since {self.folder} was made of "
-                f"them: {record.made_by} again, into another folder."
+                f"The pre-trained weights of {model} have changed since {self.folder} was made "
+                f"from them: {record.made_by} again, into another folder."
             )
         return loaded
 
@@ -360,7 +360,7 @@ class Run:
 
     def _changed(self, weights: str, known: Checkpoint) -> StoreError:
         return StoreError(
-            f"The {weights} weights at {known.path} have changed since {self.folder} was made of "
+            f"The {weights} weights at {known.path} have changed since {self.folder} was made from "
             "them: adopt them into another folder."
         )
 
@@ -472,8 +472,8 @@ def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
 
 
 BY_CONTENT = {
-    "task.hash": "data: texts or labels differ from those that it was made of",
-    "weights_hash": "weights: the model's differ from those that it was made of",
+    "task.hash": "data: texts or labels differ from those that it was made from",
+    "weights_hash": "weights: the model's differ from those that it was made from",
     **{f"{name} weights": f"{name} weights than these" for name in ("pretrained", *WEIGHTS)},
 }
 """What differs, in words, where a hash is all that is known of it."""

@@ -121,7 +121,7 @@ def test_changed_weights_are_refused(run, given, source, tmp_path):
     for again in (("localise", "mine", "swapping"), ("localise", "mine", "retraining"), command):
         line = refused_at_the_end(run(*again, "--device=cpu"))
         assert "final weights" in line
-    assert "have changed since mine was made of them" in refused_at_the_end(
+    assert "have changed since mine was made from them" in refused_at_the_end(
         run("localise", "mine", "swapping", "--device=cpu")
     )
 

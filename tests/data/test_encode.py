@@ -207,5 +207,5 @@ def test_sorted_batches_are_as_large_as_the_budget_allows():
     ],
 )
 def test_sizes_below_one_are_refused(call, name):
-    with pytest.raises(SettingsError, match=f"{name} is 0, it must be at least 1"):
+    with pytest.raises(SettingsError, match=f"{name} is 0; it must be at least 1"):
         call()

@@ -178,7 +178,10 @@ def test_reuters_with_other_frequent_topics_is_refused(tmp_path, load):
     ("rows", "sentence"),
     [
         ({"text": ["a", "b"], "label": [0, 1]}, "has no column 'coarse_label', only text, label"),
-        ({"text": ["a", "b"], "coarse_label": [0, 6]}, "has the label 6, 'trec' needs one of ABBR"),
+        (
+            {"text": ["a", "b"], "coarse_label": [0, 6]},
+            "has the label 6, but those of 'trec' are ABBR",
+        ),
         ({"text": ["a", "b"], "coarse_label": [0, None]}, "has the label None"),
         ({"text": ["a", None], "coarse_label": [0, 1]}, "lacks the text of 1 row,"),
     ],

@@ -112,9 +112,7 @@ def test_columns_without_any_noise_are_refused(reviews):
 
 def test_one_class_is_not_a_task(tmp_path):
     path = write(tmp_path / "one.csv", t=list("abcdef"), y=["x"] * 6)
-    with pytest.raises(
-        DataError, match=r"'y' of .* has the one label 'x', at least two are needed"
-    ):
+    with pytest.raises(DataError, match=r"'y' of .* has only the label 'x', but two are needed"):
         load_csv(path, text="t", label="y")
 
 
@@ -254,7 +252,7 @@ def test_labels_and_original_labels_are_both_by_number_or_both_by_name(tmp_path)
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"flag": "mark"}, r"holds 'perhaps', flags must be .*use --original mark"),
+        ({"flag": "mark"}, r"holds 'perhaps', but flags are .*use --original mark"),
         ({"original": "mark"}, r"'y' or 'mark' .* does not know \(perhaps, so\); it knows no, yes"),
     ],
 )

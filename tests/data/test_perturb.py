@@ -163,7 +163,7 @@ def test_added_noise_is_a_visible_step_that_says_who_flipped_labels(category, en
 
 @pytest.mark.parametrize("rate", [0, 1, -0.1, 1.5, float("nan")])
 def test_a_rate_that_is_no_share_is_refused(rate):
-    with pytest.raises(SettingsError, match="a share above 0 and below 1 is needed"):
+    with pytest.raises(SettingsError, match="it must be a share above 0 and below 1"):
         perturb(np.arange(40) % 2, 2, generator(0), rate=rate)
 
 
@@ -181,7 +181,7 @@ def test_one_class_has_no_wrong_label():
     ("labels", "found"), [([-1, 1], "from -1 to 1"), ([0, 2], "from 0 to 2"), ([], "none")]
 )
 def test_labels_outside_the_classes_are_refused(labels, found):
-    with pytest.raises(DataError, match=f"Labels are {found}, needed are numbers from 0 to 1"):
+    with pytest.raises(DataError, match=f"Labels are {found}, but must be numbers from 0 to 1"):
         perturb(np.array(labels, dtype=np.int64), 2, generator(0))
 
 
@@ -221,7 +221,7 @@ def test_binarising_keeps_exactly_the_two_largest_classes_of_training(train, hel
     ranked = sorted(range(4), key=lambda label: (-counts[label], label))[:2]
     task = task_of(train, held_out)
     if counts[ranked[1]] == 0:
-        with pytest.raises(DataError, match="training examples of 1 class, two are needed"):
+        with pytest.raises(DataError, match="training examples of 1 class, but two are needed"):
             binarise(task)
         return
     kept = sorted(ranked)

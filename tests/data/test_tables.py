@@ -126,7 +126,9 @@ def test_empty_texts_are_counted_and_the_first_is_named():
 
 
 def test_numbers_are_no_texts():
-    with pytest.raises(DataError, match="'id' of f holds int values such as 7, texts are needed"):
+    with pytest.raises(
+        DataError, match="'id' of f holds int values such as 7, but texts are needed"
+    ):
         texts_of("f", "id", [None, 7])
 
 

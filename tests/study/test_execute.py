@@ -187,7 +187,7 @@ def test_jobs_are_at_most_one_for_each_core():
     [
         (Options(on="moon"), "No place to run is called 'moon'"),
         (Options(address="auto"), "--address is for --on ray"),
-        (Options(only=["bert"]), "No step fits --only 'bert'"),
+        (Options(only=["bert"]), "No step matches --only 'bert'"),
     ],
 )
 def test_options_that_mean_nothing_are_refused_before_anything_runs(

@@ -34,7 +34,7 @@ def test_words_choose_steps_and_what_they_need(micro, only, chosen):
 
 
 def test_words_that_fit_nothing_are_refused(micro):
-    with pytest.raises(SettingsError, match="No step fits --only 'localise bert'"):
+    with pytest.raises(SettingsError, match="No step matches --only 'localise bert'"):
         plan_of(micro()).chosen(["localise bert"])
 
 
@@ -268,7 +268,7 @@ def test_a_run_that_is_asked_for_with_other_settings_is_refused(tmp_path, blocks
     with pytest.raises(SettingsError) as error:
         asked_runs(parse_study(LEAST + blocks, tmp_path))
     assert f"study.yaml, line {line}, {key}: tiny-topic, tiny-opt, seed" in str(error.value)
-    assert "is asked for twice, with other settings (" in str(error.value)
+    assert "is asked for twice, with different settings (" in str(error.value)
 
 
 def test_a_run_that_is_asked_for_twice_with_the_same_settings_is_one(tmp_path):

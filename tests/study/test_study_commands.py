@@ -56,7 +56,7 @@ def test_bad_input_is_one_line(run, micro):
     assert "Did you mean" in refused(run("logs", folder, f"trian/{RUN}"))
     assert "has not been begun" in refused(run("logs", folder, f"train/{RUN}"))
     assert f"use 1 to {cores()}" in refused(run("run", folder, "--jobs", 1000))
-    assert "No step fits --only 'bert'" in refused(run("run", folder, "--only", "bert"))
+    assert "No step matches --only 'bert'" in refused(run("run", folder, "--only", "bert"))
     assert "does not exist: `memloc init demo" in refused(run("plan", "nowhere"))
     assert not (folder / "steps").exists()
 

@@ -242,7 +242,7 @@ def localise(
     """Measure how much each layer matters for the memorised labels.
 
     The methods are swapping, retraining, gradients, probing and shares; those of other packages
-    run where you name them. `memloc adopt` makes a run of your own checkpoints.
+    run where you name them. `memloc adopt` makes a run from your own checkpoints.
 
     Example: `memloc localise runs/tiny-topic/tiny-opt/seed-1 swapping gradients`
     """

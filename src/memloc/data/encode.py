@@ -120,8 +120,8 @@ def _special_ids(tokenizer: Any) -> tuple[int, int]:
     known = [token for token in (pad, end) if token is not None]
     if not known:
         raise ModelError(
-            "The tokenizer has neither a padding nor an end-of-text token, one is needed to make"
-            " batches: set its pad_token."
+            "The tokenizer has neither a padding nor an end-of-text token, but batches need one:"
+            " set its pad_token."
         )
     return known[0], known[-1]
 
@@ -135,4 +135,4 @@ def _packed(ids: list[list[int]], pad_id: int, n_truncated: int) -> Encoded:
 
 def _at_least_one(name: str, value: int) -> None:
     if value < 1:
-        raise SettingsError(f"{name} is {value}, it must be at least 1.")
+        raise SettingsError(f"{name} is {value}; it must be at least 1.")

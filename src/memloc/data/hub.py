@@ -96,7 +96,7 @@ def _check_topics(spec: TaskSpec, train: Any) -> None:
     if found != set(spec.label_names):
         raise DataError(
             f"The {len(spec.label_names)} most frequent topics of {_where(spec.hub)} are"
-            f" {', '.join(sorted(found))}, needed are {', '.join(spec.label_names)}: the hub's data"
+            f" {', '.join(sorted(found))}, not {', '.join(spec.label_names)}: the hub's data"
             f" have changed, so read {spec.name!r} from a folder."
         )
 
@@ -106,14 +106,14 @@ def _checked(spec: TaskSpec, parts: list[tuple[Any, ...]], labels: list[Any]) ->
     unknown = [label for label in labels if label not in index]
     if unknown:
         raise DataError(
-            f"{_where(spec.hub)} has the label {unknown[0]!r}, {spec.name!r} needs one of"
+            f"{_where(spec.hub)} has the label {unknown[0]!r}, but those of {spec.name!r} are"
             f" {', '.join(spec.label_names)}: read it from a folder."
         )
     missing = sum(not all(isinstance(part, str) for part in row) for row in parts)
     if missing:
         raise DataError(
-            f"{_where(spec.hub)} lacks the text of {counted(missing, 'row')}, {spec.name!r} needs"
-            " all: read it from a folder."
+            f"{_where(spec.hub)} lacks the text of {counted(missing, 'row')}, and"
+            f" {spec.name!r} needs all of them: read it from a folder."
         )
     indices: IntArray = np.array([index[label] for label in labels], dtype=np.int64)
     return Examples(tuple(parts), indices)

@@ -207,8 +207,8 @@ def _own_classes(path: Path, columns: Columns, found: set[str]) -> tuple[str, ..
     names = in_order(found)
     if len(names) < 2:
         raise DataError(
-            f"Column {columns.label!r} of {path} has the one label {_shortened(names[0])!r},"
-            " at least two are needed: choose another column or add examples of other classes."
+            f"Column {columns.label!r} of {path} has only the label {_shortened(names[0])!r},"
+            " but two are needed: choose another column or add examples of other classes."
         )
     return names
 

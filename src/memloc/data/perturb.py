@@ -69,7 +69,7 @@ def given_noise(original: IntArray, assigned: IntArray, origin: str = "") -> Noi
         found = "all" if is_noisy.any() else "none"
         raise DataError(
             f"Of {len(original)} examples {found} have an assigned label that differs from the"
-            " original one, noisy and clean ones are needed: check the two columns."
+            " original one, but noisy and clean ones are needed: check the two columns."
         )
     return NoisyLabels(original, assigned, is_noisy, origin)
 
@@ -81,7 +81,7 @@ def binarise(task: Task) -> Task:
     if len(kept) < 2 or counts[kept].min() == 0:
         found = counted(int(np.count_nonzero(counts)), "class", "classes")
         raise DataError(
-            f"Task {task.name!r} has training examples of {found}, two are needed to"
+            f"Task {task.name!r} has training examples of {found}, but two are needed to"
             " binarise it: choose another task."
         )
     return replace(
@@ -109,7 +109,7 @@ def _share(rate: float, n: int) -> int:
 def _check(labels: IntArray, n_classes: int, rate: float) -> None:
     if not 0 < rate < 1:
         raise SettingsError(
-            f"The noise rate is {rate}, a share above 0 and below 1 is needed, such as 0.15."
+            f"The noise rate is {rate}; it must be a share above 0 and below 1, such as 0.15."
         )
     if n_classes < 2:
         raise DataError(
@@ -119,7 +119,7 @@ def _check(labels: IntArray, n_classes: int, rate: float) -> None:
     if len(labels) == 0 or labels.min() < 0 or labels.max() >= n_classes:
         extent = f"from {labels.min()} to {labels.max()}" if len(labels) else "none"
         raise DataError(
-            f"Labels are {extent}, needed are numbers from 0 to {n_classes - 1}: number"
+            f"Labels are {extent}, but must be numbers from 0 to {n_classes - 1}: number"
             " the classes from 0 and leave no example without a label."
         )
 

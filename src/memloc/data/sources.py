@@ -100,7 +100,7 @@ def _label_order(path: Path, spec: TaskSpec) -> dict[int, int]:
         return {i: spec.label_names.index(name) for i, name in enumerate(names)}
     except (ValueError, LookupError, TypeError) as error:
         raise DataError(
-            f"{path} does not list the labels of {spec.name!r} ({error}), as `label_names` it needs"
+            f"{path} does not list the labels of {spec.name!r} ({error}); its `label_names` must be"
             f" {', '.join(spec.label_names)}: fetch the task's data again."
         ) from error
 
@@ -114,7 +114,7 @@ def _read_split(path: Path, spec: TaskSpec, order: Mapping[int, int]) -> Example
         return _examples(parts, [order[row["label"]] for row in rows])
     except (ValueError, LookupError, TypeError) as error:
         raise DataError(
-            f"{path} is damaged ({type(error).__name__}: {error}), every line must be a JSON object"
+            f"{path} is damaged ({type(error).__name__}: {error}); every line must be a JSON object"
             f" with {', '.join(spec.folder_columns)} and label: fetch the task's data again."
         ) from error
 
@@ -125,14 +125,14 @@ def _text_of(path: Path, spec: TaskSpec) -> str:
         return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     except FileNotFoundError:
         raise DataError(
-            f"{path} is not there, {spec.name!r} needs {spec.name}/meta.json and"
+            f"{path} is not there; {spec.name!r} needs {spec.name}/meta.json and"
             f" {spec.name}/train.jsonl.gz in the folder of tasks: give another folder, or none to"
             " use the hub."
         ) from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(
-            f"{path} could not be read ({error}), a whole file in UTF-8 is needed: fetch the task's"
-            " data again."
+            f"{path} could not be read ({error}); it must be a complete file in UTF-8: fetch the"
+            " task's data again."
         ) from error
 
 
@@ -165,7 +165,7 @@ def subsample(task: Task, n_train: int, seed: int) -> Task:
     there = len(task.train)
     if not 1 <= n_train <= there:
         raise SettingsError(
-            f"{n_train:,} training examples were asked for, task {task.name!r} has {there:,}:"
+            f"{n_train:,} training examples were asked for, but task {task.name!r} has {there:,}:"
             f" choose a number from 1 to {there:,}."
         )
 

@@ -56,7 +56,7 @@ def texts_of(path: Path, column: str, values: Sequence[Any]) -> list[str]:
     if strange:
         raise DataError(
             f"Column {column!r} of {path} holds {type(strange[0]).__name__} values such as"
-            f" {strange[0]!r}, texts are needed: choose another column."
+            f" {strange[0]!r}, but texts are needed: choose another column."
         )
     _refuse_missing(path, column, "text", [v is None or not v.strip() for v in values])
     return list(values)
@@ -81,7 +81,7 @@ def flags_of(path: Path, column: str, values: Sequence[Any]) -> list[bool]:
     strange = next((name for name in names if name.lower() not in FLAGS), None)
     if strange is not None:
         raise DataError(
-            f"Column {column!r} of {path} holds {strange!r}, flags must be true or false (or 1 and"
+            f"Column {column!r} of {path} holds {strange!r}, but flags are true or false (or 1 and"
             f" 0, yes and no): if it holds the labels before noise, use --original {column}"
             " (original=)."
         )
@@ -110,8 +110,8 @@ def _label_name(path: Path, column: str, value: Any) -> str:
     if isinstance(value, str | int):
         return str(value)
     raise DataError(
-        f"Column {column!r} of {path} holds {type(value).__name__} values such as {value!r}, labels"
-        " must be strings or integers: choose another column or convert it."
+        f"Column {column!r} of {path} holds {type(value).__name__} values such as {value!r}, but"
+        " labels must be strings or integers: choose another column or convert it."
     )
 
 

@@ -135,7 +135,7 @@ def _tell_weak_reference(run: Run, chosen: Sequence[Method], needed: float) -> N
     if looks and run.has("reference") and run.reference_accuracy < needed:
         tell(
             f"The reference weights predict only {run.reference_accuracy:.0%} of their own labels, "
-            "so layers that are put in from there undo anything: this says little."
+            "so replacing layers by theirs undoes anything: this says little."
         )
 
 

@@ -138,4 +138,8 @@ def _models_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
 
 def _remarks(examples: "pd.DataFrame") -> list[str]:
     never = int(examples["held_out"].isna().sum())
-    return [f"Held out by no model, so not counted: {counted(never, 'example')}."] if never else []
+    return (
+        [f"Not counted, as every model was trained on them: {counted(never, 'example')}."]
+        if never
+        else []
+    )

@@ -75,7 +75,7 @@ class Probing(Method, ProbeSettings):
         is_noisy = run.noisy.is_noisy
         if is_noisy.all() or not is_noisy.any():
             found = "only noisy" if is_noisy.any() else "no noisy"
-            raise DataError(f"Probing needs noisy and clean examples, {run.name} has {found} ones.")
+            raise DataError(f"Probing needs noisy and clean examples; {run.name} has {found} ones.")
         labels: IntArray = is_noisy.astype(np.int64)
         dealt = shuffled(labels, self.seeds)
         return {

@@ -154,7 +154,7 @@ class Plan:
             fits = {name for name in self.steps if _fits(name, text.split())}
             if not fits:
                 command = f"`memloc plan {self.file.folder}`"
-                raise SettingsError(f"No step fits --only {text!r}: {command} lists the steps.")
+                raise SettingsError(f"No step matches --only {text!r}: {command} lists the steps.")
             found |= fits
         for step in reversed([*self.steps.values()]):  # what a step needs stands before it
             if step.name in found and not step.soft:
@@ -233,8 +233,9 @@ def asked_runs(file: StudyFile) -> list[Asked]:
                 name = next(name for name in other if other[name] != one[name])
                 raise file.problem(
                     *("also", number - 1, "overrides"),
-                    what=f"{run.task}, {run.model}, seed {run.seed} is asked for twice, with other "
-                    f"settings ({name} {one[name]} and {other[name]}): a run has one set.",
+                    what=f"{run.task}, {run.model}, seed {run.seed} is asked for twice, with "
+                    f"different settings ({name} {one[name]} and {other[name]}): a run has one "
+                    "set.",
                 )
             wanted = dict.fromkeys((*before.methods, *run.methods))
             runs[key] = replace(run, methods=tuple(wanted))

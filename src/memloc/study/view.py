@@ -61,7 +61,7 @@ def plan_sentences(
         f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} with "
         f"{jobs} at once ({_range(seconds, estimate.factor)}; from a calibration {source}).",
         *disk_sentences(sum(estimate.disk[n] for n in left), plan.file.folder),
-        *(f"{n} stale, to be made anew: {why}." for why, n in reasons.items()),
+        *(f"{n} stale, to be done again: {why}." for why, n in reasons.items()),
     ]
 
 
@@ -266,8 +266,8 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
     lines = [f"{status['folder']}: {counted(status['steps'], 'step')}, {counts}."]
     if status["done"]:
         lines.append(
-            f"What is done took {duration(status['seconds'])} of single steps and at most "
-            f"{size(status['memory'])} of memory a step; the folder has {size(status['disk'])}."
+            f"Finished steps took {duration(status['seconds'])} in all and at most "
+            f"{size(status['memory'])} of memory each; the folder takes {size(status['disk'])}."
         )
     running = status["running"]
     if running is None:
