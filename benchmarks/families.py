@@ -128,7 +128,7 @@ def outcomes(families: Sequence[str], seconds: int = SECONDS) -> Iterator[Outcom
     """Each in a process of its own, forked from this one, which has imported transformers."""
     import torch
 
-    import memloc.methods.sweep
+    import memloc.methods.mixtures
     import memloc.models.check  # noqa: F401
 
     torch.set_num_threads(1)
@@ -179,22 +179,25 @@ def try_family(family: str) -> Outcome:
 
 
 def swapped_difference(final: Any, reference: Any) -> float:
-    """Of the sweep over all windows of layers from the plain way."""
+    """Of all windows of layers from the plain way."""
     import numpy as np
     import torch
 
     from memloc.data.encode import encode
-    from memloc.methods.sweep import Sweep
+    from memloc.methods.mixtures import Mixtures
+    from memloc.methods.swapping import window_subsets
     from memloc.models.stack import forward
+    from memloc.stats.windows import windows
 
     encoded = encode([(t,) for t in TEXTS], final.tokenizer, final.separator, TOKENS // 2)
-    sweep, rows = Sweep(final.stack, reference.stack), np.arange(len(TEXTS))
-    found = torch.zeros(len(TEXTS), len(sweep.windows) + 1, final.model.config.num_labels)
-    for places, logits in sweep.logits(encoded, rows):
-        found[places] = logits
+    mixtures = Mixtures(final.stack, reference.stack, window_subsets(final.stack.depth))
+    rows = np.arange(len(TEXTS))
+    found = torch.zeros(len(TEXTS), len(mixtures.subsets), final.model.config.num_labels)
+    for places in mixtures.batches(encoded, rows):
+        (found[places],) = mixtures.logits(encoded, rows[places], heads=1)
     own = {name: value.clone() for name, value in final.model.state_dict().items()}
     worst = 0.0
-    for place, window in enumerate([*sweep.windows, range(0)]):
+    for place, window in enumerate([*windows(final.stack.depth), range(0)]):
         final.model.load_state_dict(own)
         for layer in window:
             final.stack.blocks[layer].load_state_dict(reference.stack.blocks[layer].state_dict())

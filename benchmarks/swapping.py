@@ -6,7 +6,8 @@ import torch
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
 from memloc.data.encode import Encoded
-from memloc.methods.sweep import Sweep
+from memloc.methods.mixtures import Mixtures
+from memloc.methods.swapping import window_subsets
 from memloc.models.device import suitable_threads
 from memloc.models.stack import Stack
 from memloc.records import IntArray
@@ -72,7 +73,9 @@ def _model(hidden: int, seed: int) -> Stack:
 
 def _memloc(final: Stack, reference: Stack, encoded: Encoded) -> IntArray:
     predicted = np.zeros((len(encoded), len(windows(final.depth))), dtype=np.int64)
-    for rows, logits in Sweep(final, reference).logits(encoded, np.arange(len(encoded))):
+    mixtures = Mixtures(final, reference, window_subsets(final.depth))
+    for rows in mixtures.batches(encoded, np.arange(len(encoded))):
+        (logits,) = mixtures.logits(encoded, rows, heads=1)
         predicted[rows] = logits[:, :-1].argmax(-1).numpy()
     return predicted
 

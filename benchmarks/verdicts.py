@@ -1,7 +1,8 @@
 """How often verdicts are right: `python -m benchmarks.verdicts [--out DIR] [--others N]`.
 
 Makes runs whose answer is known (see verdict_runs), asks every method, and writes verdicts.json
-here and in the package, where the sentences of methods read it. Runs and results are kept in the
+here and in the package, where sentences and the report read it, and the tables of the
+documentation. Runs and results are kept in the
 folder, so that it goes on where it was left. Nothing is tuned on these runs: the margin of half of
 the layers, the level of 5 % and the least numbers of examples were set before any was looked at.
 """
@@ -9,12 +10,13 @@ the layers, the level of 5 % and the least numbers of examples were set before a
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.verdict_runs import Known, every_run
 from memloc import paths
@@ -25,12 +27,34 @@ from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
 from memloc.records import read_json, write_json
+from memloc.reporting.figures.figure import save_figure
 from memloc.run import Run
 from memloc.stats.intervals import wilson
 from memloc.stats.verdicts import RATES, by_profile
 
 HERE = Path(__file__).with_suffix(".json")
 JUDGED = "judged.json"
+PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "verdicts.md"
+PICTURE = PAGE.parents[1] / "images" / "verdicts.svg"
+MARKS = "<!-- measured: begin -->", "<!-- measured: end -->"
+AIMS = {
+    "method": "method",
+    "nulls": "nulls",
+    "called localised": "false_localised",
+    "plants": "plants",
+    "right layers (1 or 2)": "power",
+    "spread plants": "spread_plants",
+    "called spread": "spread",
+}
+MORE = {
+    "method": "method",
+    "all planted layers and no other": "exact",
+    "right layers (4)": "power_width_4",
+    "a wrong layer": "wrong_layers",
+    "spread called localised": "false_localised_spread",
+    "seconds": "seconds",
+}
+"""Titles of columns, and the rates that they show."""
 CLEAN = 10
 """Clean examples of shares; each costs 4,096 passes."""
 METHODS: tuple[Method, ...] = (Swapping(clean_examples=30), Shares(clean_examples=CLEAN))
@@ -95,6 +119,7 @@ def main() -> None:
         run = known.make()
         judged += [] if run is None else [ask(run, known, method) for method in OTHERS]
     write(judged)
+    show()
 
 
 def write(judged: Sequence[Judged]) -> None:
@@ -104,6 +129,35 @@ def write(judged: Sequence[Judged]) -> None:
     text = json.dumps(found, indent=1) + "\n"
     for path in (HERE, RATES):
         path.write_text(text, encoding="utf-8")
+
+
+def show() -> None:
+    """Put the rates into the documentation: the tables of its page, and the figure."""
+    found = json.loads(HERE.read_text(encoding="utf-8"))
+    before, rest = PAGE.read_text(encoding="utf-8").split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    text = f"{before}{MARKS[0]}\n{as_tables(found)}\n{MARKS[1]}{after}"
+    PAGE.write_text(text, encoding="utf-8")
+    save_figure("calibration", pd.DataFrame(found), PICTURE)
+
+
+def as_tables(found: Sequence[Mapping[str, Any]]) -> str:
+    """One table of the rates that were aimed at, and one of what else is known."""
+    tables = []
+    for columns in (AIMS, MORE):
+        lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+        for row in found:
+            lines.append(f"| {' | '.join(_cell(row, name) for name in columns.values())} |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    value = row[name]
+    if f"{name}_low" not in row:
+        return str(value)
+    ends = f"{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}" if value is not None else ""
+    return "–" if value is None else f"{value:.2f} [{ends}]"
 
 
 def ask(run: Run, known: Known, method: Method) -> Judged:

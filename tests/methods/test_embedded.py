@@ -11,10 +11,12 @@ from memloc.data.encode import encode
 from memloc.data.sources import load_task
 from memloc.methods.forgetting import Data, measure
 from memloc.methods.gradients import Gradients
-from memloc.methods.sweep import Sweep
+from memloc.methods.mixtures import Mixtures
+from memloc.methods.swapping import window_subsets
 from memloc.models import tiny
 from memloc.models.load import load_model
 from memloc.models.stack import Stack
+from memloc.stats.windows import windows
 from memloc.training.predict import to_batch
 from mixing_support import mixed, plain_logits
 
@@ -39,13 +41,13 @@ def pair(request):
 
 def test_swapping_gives_the_logits_of_mixed_models(pair):
     final, reference, texts = pair
-    sweep = Sweep(Stack(final), Stack(reference))
-    found = torch.full((len(ROWS), len(sweep.windows) + 1, 2), torch.nan)
-    for places, logits in sweep.logits(texts, ROWS):
-        found[places] = logits
+    mixtures = Mixtures(Stack(final), Stack(reference), window_subsets(12))
+    found = torch.full((len(ROWS), len(mixtures.subsets), 2), torch.nan)
+    for places in mixtures.batches(texts, ROWS):
+        (found[places],) = mixtures.logits(texts, ROWS[places], heads=1)
     for window in WINDOWS:
         expected = plain_logits(mixed(final, reference, window), texts)
-        here = found[:, sweep.windows.index(window)]
+        here = found[:, windows(12).index(window)]
         assert (here - expected).abs().max() <= 1e-4
         assert torch.equal(here.argmax(-1), expected.argmax(-1))
     assert (found[:, -1] - plain_logits(final, texts)).abs().max() <= 1e-4

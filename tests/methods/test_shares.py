@@ -1,18 +1,25 @@
 """Shares add up, are those of really swapped models, and are refused where there is nothing."""
 
+import shutil
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
 from memloc.errors import ScoreError, SettingsError
-from memloc.methods import mixtures
+from memloc.methods import mixtures, shares
 from memloc.methods.base import Sizes, find_method, method_names
 from memloc.methods.result import LayerScores, Result
-from memloc.methods.shares import Shares, units_for
+from memloc.methods.shares import Shares
 from memloc.protocol import preset
 from memloc.stats.subsets import shapley_values
+from memloc.training.recipe import Recipe, train_run
 from run_support import DEPTH, make_classifier, make_run, random_run
 from support import PAPER_FAMILIES
+from tasks_support import fast_protocol, make_task
 
 
 def memorised(home, family="bert"):
@@ -102,16 +109,146 @@ def test_groups_share_evenly_among_their_layers(tmp_path):
     assert np.unique(found.weights.round(12)).size <= 2
 
 
-@pytest.mark.parametrize(("depth", "n_units"), [(1, 1), (12, 12), (14, 14), (15, 12), (24, 12)])
-def test_units_cover_all_layers_once(depth, n_units):
-    units = units_for(depth, None)
-    assert len(units) == n_units
-    assert [layer for unit in units for layer in unit] == list(range(depth))
+@pytest.mark.parametrize(
+    ("depth", "way", "n_units", "exact"),
+    [
+        (1, "auto", 1, True),
+        (12, "auto", 12, True),
+        (14, "auto", 14, True),
+        (15, "auto", 15, False),
+        (24, "auto", 24, False),
+        (80, "auto", 12, True),  # where orders would take longer than groups
+        (24, "groups", 12, True),
+        (24, "sampled", 24, False),
+        (24, "exact", 24, True),
+        (8, "sampled", 8, False),
+        (8, "groups", 8, True),
+    ],
+)
+def test_subsets_are_chosen_by_depth_and_cost(depth, way, n_units, exact):
+    plan = Shares(subsets=way).plan(depth)
+    assert (len(plan.units), plan.exact) == (n_units, exact)
+    assert [layer for unit in plan.units for layer in unit] == list(range(depth))
+    if way == "auto" and depth > 14:
+        others = [Shares(subsets=other).plan(depth).layers for other in ("groups", "sampled")]
+        assert plan.layers == min(others)
+    assert bool(plan.remarks) == (not exact or n_units < depth)
 
 
 def test_more_groups_than_layers_are_refused():
     with pytest.raises(SettingsError, match="the model has 3 layers"):
-        units_for(3, 4)
+        Shares(groups=4).plan(3)
+
+
+@pytest.mark.parametrize("depth", [30, 100])
+def test_more_subsets_than_memory_are_refused_before_anything_is_loaded(tmp_path, depth):
+    run = memorised(tmp_path)
+    deep = run.record.model_copy(update={"depth": depth})
+    object.__setattr__(run, "record", deep)
+    object.__setattr__(run, "loaders", {})
+    with pytest.raises(SettingsError, match=f"All subsets of {depth} layers take .* GiB of memory"):
+        Shares(subsets="exact").run(run)
+
+
+def test_many_subsets_are_announced_with_their_cost(tmp_path, monkeypatch):
+    monkeypatch.setattr(shares, "MOST_EXACT", 2)
+    said = []
+    monkeypatch.setattr(shares, "tell", said.append)
+    found = Shares(subsets="exact").run(memorised(tmp_path))
+    assert found.about["exact"]
+    assert "All subsets of 3 layers: 14 layers for each of" in said[0]
+    assert "hours and" in said[0]
+
+
+def test_sampled_shares_are_near_the_exact_ones_and_know_how_near(tmp_path):
+    run = memorised(tmp_path)
+    exact, sampled = Shares().run(run), Shares(subsets="sampled", pairs=64).run(run)
+    np.testing.assert_allclose(sampled.weights.sum(), exact.weights.sum(), atol=1e-6)
+    se = sampled["shares"].query("direction == 'necessary' and value == 'labels'")["se"]
+    assert (np.abs(sampled.weights - exact.weights) <= 4 * se.to_numpy() + 1e-9).all()
+    assert "random orders" in sampled.remarks[0]
+    assert not sampled.about["exact"]
+    assert "sets" not in sampled.tables  # they need all subsets
+    both = (s["shares"].query("direction == 'sufficient'")["share"].sum() for s in (exact, sampled))
+    np.testing.assert_allclose(*both, rtol=1e-4)
+
+
+def test_only_so_many_noisy_examples_are_looked_at(tmp_path):
+    run = memorised(tmp_path)
+    found = Shares(noisy_examples=2).run(run)
+    assert found["example_shares"]["example"].nunique() == 2
+    assert found["labels"]["is_noisy"].sum() == 2
+    assert any("2 of" in remark and "drawn" in remark for remark in found.remarks)
+
+
+def test_other_embeddings_are_said(tmp_path):
+    run = memorised(tmp_path)
+    assert any("different embeddings" in remark for remark in Shares().run(run).remarks)
+
+    def same():
+        final, reference = make_classifier(seed=1), make_classifier(seed=2)
+        for block, other in zip(final.stack.blocks, reference.stack.blocks, strict=True):
+            block.load_state_dict(other.state_dict())
+        return final
+
+    object.__setattr__(run, "loaders", {**run.loaders, "reference": same})
+    assert Shares().run(run).remarks == []
+
+
+def test_both_directions_have_clean_errors_and_all_smallest_sets(tmp_path):
+    found = Shares().run(memorised(tmp_path))
+    table, sets = found["subsets"], found["sets"]
+    # All of the final model's layers: nothing is lost; none: what the reference makes of it.
+    assert table["lost_with_only_these"].iloc[0] >= table["lost_with_only_these"].iloc[-1]
+    assert {"clean_error", "clean_error_with_only_these"} <= set(table)
+    needed = 0.9 * table["lost"].iloc[-1]
+    sizes = np.bitwise_count(table["subset"])
+    reached = table[table["lost"] >= needed - 1e-12]
+    least = sizes[reached.index].min()
+    named = sets[sets["direction"] == "necessary"]
+    assert len(named) == (sizes[reached.index] == least).sum()
+    assert set(found["interactions"]["direction"]) == {"necessary", "sufficient"}
+
+
+KILLED = """
+import os, signal, sys
+from memloc.methods import mixtures, shares
+from memloc.methods.apply import localise
+
+count, go = [0], mixtures.Mixtures.logits
+
+def counted(self, *given):
+    count[0] += 1
+    if count[0] > int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return go(self, *given)
+
+mixtures.Mixtures.logits = counted
+mixtures.BATCH_TOKENS = 1
+found = localise(sys.argv[1], ["shares"], force=True)["shares"]
+print(count[0], found.weights.tolist())
+"""
+
+
+def test_a_killed_walk_continues_with_the_same_result(tmp_path, tiny_model):
+    model = str(tiny_model("opt", depth=3))
+    protocol = fast_protocol(finetune__epochs=30, finetune__batch_size=8)
+    recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
+    train_run(recipe, tmp_path / "whole", ["final", "reference"])
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+
+    def start(name, n):
+        command = [sys.executable, "-c", KILLED, str(tmp_path / name), str(n)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    whole = start("whole", 10**6)
+    assert whole.returncode == 0, whole.stderr
+    n, weights = whole.stdout.split(maxsplit=1)
+    killed = start("killed", 3)
+    assert killed.returncode == -signal.SIGKILL
+    again = start("killed", 10**6)
+    left, same = again.stdout.split(maxsplit=1)
+    assert (int(left), same) == (int(n) - 3, weights)
 
 
 def test_weights_that_are_no_numbers_are_refused(tmp_path):

@@ -11,7 +11,8 @@ from transformers import AutoModelForSequenceClassification
 
 from memloc.data.encode import encode
 from memloc.errors import ModelError
-from memloc.methods.sweep import Sweep
+from memloc.methods.mixtures import Mixtures
+from memloc.methods.swapping import window_subsets
 from memloc.models.check import check_model
 from memloc.models.load import LoadOptions, load_checkpoint, load_model
 from support import DEPTH
@@ -76,12 +77,12 @@ def adapter(base, tmp_path):
     return make_adapter(tmp_path, base, "lora", "bert", 1)[0]
 
 
-def swept(final, reference):
+def swapped(final, reference):
     encoded = encode(TEXTS, final.tokenizer, final.separator, 32)
-    sweep = Sweep(final.stack, reference.stack)
-    found = torch.zeros(len(TEXTS), len(sweep.windows) + 1, 3)
-    for places, logits in sweep.logits(encoded, np.arange(len(TEXTS))):
-        found[places] = logits
+    mixtures = Mixtures(final.stack, reference.stack, window_subsets(DEPTH))
+    found, rows = torch.zeros(len(TEXTS), len(mixtures.subsets), 3), np.arange(len(TEXTS))
+    for places in mixtures.batches(encoded, rows):
+        (found[places],) = mixtures.logits(encoded, rows[places], heads=1)
     return found
 
 
@@ -93,9 +94,9 @@ def test_adapters_swap_like_the_merged_models(tiny_model, tmp_path, kind, family
     base = tiny_model(family)
     pairs = [make_adapter(tmp_path, base, kind, family, seed) for seed in (1, 2)]
     adapters, merged = ([load_checkpoint(pair[i]) for pair in pairs] for i in (0, 1))
-    expected = swept(*merged)
+    expected = swapped(*merged)
     assert expected.std(1).max() > 0.01 * expected.abs().max()  # windows matter
-    assert (swept(*adapters) - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert (swapped(*adapters) - expected).abs().max() <= 1e-5 * expected.abs().max()
     assert adapters[0].weights_hash != adapters[1].weights_hash
     assert all(p.requires_grad for p in adapters[0].model.parameters())
     assert adapters[0].unchanged_layers == ((1, DEPTH) if kind == "some layers" else ())

@@ -8,7 +8,11 @@ import pytest
 
 from memloc.errors import ScoreError
 from memloc.stats.subsets import (
+    count_layers,
     interactions,
+    passed_subsets,
+    random_orders,
+    sampled_values,
     shapley_values,
     smallest_sets,
     subset_sizes,
@@ -69,6 +73,52 @@ def test_all_smallest_sets_are_named():
 
 def test_sizes_count_bits():
     assert subset_sizes(3).tolist() == [0, 1, 1, 2, 1, 2, 2, 3]
+
+
+def sampled(values, orders):
+    passed = np.array(passed_subsets(orders))
+    return sampled_values(values[..., passed], orders)
+
+
+def test_all_orders_give_the_exact_values():
+    values = np.random.default_rng(1).normal(size=(3, 2**4))
+    every = np.array(list(itertools.permutations(range(4))))
+    first = every[every[:, 0] < every[:, -1]]  # the others are their reverses
+    orders = np.stack([first, first[:, ::-1]], axis=1).reshape(-1, 4)
+    np.testing.assert_allclose(sampled(values, orders)[0], shapley_values(values), atol=1e-12)
+
+
+def test_an_order_goes_through_its_subsets():
+    assert passed_subsets(np.array([[2, 0, 1]])) == [[0, 4, 5, 7]]
+
+
+def test_sampled_values_are_as_near_as_their_errors_say():
+    values = np.random.default_rng(2).normal(size=2**8)
+    draws = [sampled(values, random_orders(8, 10, np.random.default_rng(s))) for s in range(200)]
+    estimates, errors = (np.array(each) for each in zip(*draws, strict=True))
+    np.testing.assert_allclose(estimates.mean(0), shapley_values(values), atol=0.08)
+    np.testing.assert_allclose(errors.mean(0), estimates.std(0), rtol=0.2)
+    np.testing.assert_allclose(estimates.sum(1), values[-1] - values[0], atol=1e-12)
+
+
+def test_an_order_and_its_reverse_are_exact_for_pairs_of_units():
+    """Where no three units interact, one pair of orders is enough."""
+    rng = np.random.default_rng(3)
+    bits = (np.arange(2**5)[:, None] >> np.arange(5) & 1).astype(float)
+    values = bits @ rng.normal(size=5) + ((bits @ rng.normal(size=(5, 5))) * bits).sum(1)
+    orders = random_orders(5, 2, rng)
+    found, errors = sampled(values, orders)
+    np.testing.assert_allclose(found, shapley_values(values), atol=1e-12)
+    np.testing.assert_allclose(errors, 0, atol=1e-12)
+
+
+def test_subsets_share_their_beginnings():
+    # All of three units: 2 + 4 + 8; with units of 1, 2 and 1 layers: 2 + 8 + 8.
+    assert count_layers([1, 1, 1], range(8)) == 14
+    assert count_layers([1, 2, 1], range(8)) == 18
+    assert count_layers([1, 1, 1], [0, 7]) == 6
+    windows = [sum(1 << i for i in range(a, b)) for a in range(12) for b in range(a + 1, 13)]
+    assert count_layers([1] * 12, [*windows, 0]) == 376
 
 
 def test_values_of_some_subsets_are_refused():

@@ -10,8 +10,12 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
+
 from memloc.errors import MemlocError, ModelError, SettingsError, UnknownName, in_words, lookup
 from memloc.methods.result import Result
+from memloc.records import IntArray
+from memloc.seeds import generator
 from memloc.settings import Settings, checked
 
 if TYPE_CHECKING:
@@ -65,6 +69,13 @@ class Method(Settings, ABC):
     def cost(self, sizes: Sizes) -> float:
         """About how many seconds it takes."""
         return sizes.depth * sizes.examples * sizes.predict
+
+
+def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "clean") -> IntArray:
+    """At most `n` of the rows, drawn at random for a method; without `n`, all."""
+    if n is None or n >= len(rows):
+        return rows
+    return np.sort(generator(seed, method, kind).choice(rows, n, replace=False))
 
 
 @cache

@@ -1,12 +1,12 @@
-"""All mixtures of two models: every subset of layers from the one, the others from the other.
+"""Mixtures of two models: some layers from the one, the others from the other.
 
-The mixtures are a tree: after each unit (a layer, or a group of neighbouring ones) a state goes on
-in both models. It is walked depth first, a few states at a time, so that no unit runs twice on the
-same state and little is held at once. Texts of one length go together.
+The mixtures that are wanted are a tree: after each unit (a layer, or a group of neighbouring ones)
+a state goes on in one model, in the other, or in both. The tree is walked depth first, some states
+at a time, so that no unit runs twice on the same state and little is held at once. All windows of
+twelve layers need 376 layers a text, all subsets 8,190. Texts of one length go together.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,93 +16,112 @@ from memloc.data.encode import Encoded
 from memloc.models.packing import Repeater
 from memloc.models.stack import Prepared, Stack
 from memloc.records import IntArray
+from memloc.stats.subsets import beginnings
 from memloc.training.predict import evaluating, to_batch
 
+MEMORY = 2**30
+"""Bytes of states that are held at most, besides the weights (or what one text needs)."""
 CALL_TOKENS = 1024
-"""Most tokens that a block is called with (or one text): enough to keep a core busy."""
-BATCH_TOKENS = 256
+"""Most tokens that a block is called with (or one text): enough to keep a core busy (measured)."""
+BATCH_TOKENS = 512
 """Most tokens of a batch (or one text): its mixtures make many more of them."""
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """Logits of some texts under all mixtures; bit u of a subset: unit u is the reference's."""
-
-    places: IntArray
-    """Which of the rows that were asked for they are."""
-    final: Tensor
-    """(texts, 2^U, classes), by the final model's head."""
-    reference: Tensor
-    """The same by the reference's head."""
+MOST_HELD = 128
+"""States that are continued together: more would not make calls any fuller."""
 
 
 class Mixtures:
-    """Every subset of the final model's units replaced by the reference's."""
+    """The final model with some of its units replaced by the reference's, in all ways wanted."""
 
-    def __init__(self, final: Stack, reference: Stack, units: Sequence[range]) -> None:
-        self.final, self.reference, self.units = final, reference, tuple(units)
+    def __init__(
+        self,
+        final: Stack,
+        reference: Stack,
+        subsets: Sequence[int],
+        units: Sequence[range] | None = None,
+        *,
+        memory: int = MEMORY,
+    ) -> None:
+        """`subsets` are numbers whose bits say which units are the reference's; default: layers."""
+        self.stacks = final, reference
+        layers = [range(layer, layer + 1) for layer in range(final.depth)]
+        self.units = layers if units is None else list(units)
+        self.subsets, self.memory = subsets, memory
+        self.places = {subset: place for place, subset in enumerate(subsets)}
+        self.wanted = beginnings(len(self.units), subsets)
         self.repeater = Repeater(final)
 
     def batches(self, encoded: Encoded, rows: IntArray) -> Iterator[IntArray]:
         """Places in `rows` of texts of one length, longest first."""
         lengths = encoded.lengths[rows]
+        final = self.stacks[0]
+        token = final.width * next(final.model.parameters()).element_size()
         for length in sorted(set(lengths.tolist()), reverse=True):
             same = np.flatnonzero(lengths == length)
-            step = max(1, BATCH_TOKENS // length)
+            fitting = self.memory // (2 * len(self.units) * length * token)
+            step = max(1, min(BATCH_TOKENS // length, fitting))
             yield from (same[start : start + step] for start in range(0, len(same), step))
 
-    def logits(self, encoded: Encoded, rows: IntArray, places: IntArray) -> Mixed:
-        """Logits of the texts at these places of `rows`, which have one length."""
-        with (
-            evaluating(self.final.model),
-            evaluating(self.reference.model),
-            torch.inference_mode(),
-        ):
-            batch = to_batch(encoded, rows[places], self.final.device)
-            prepared = self.final.prepare(batch)
-            walk = _Walk(self, prepared)
-            walk.go(prepared.state[None], np.zeros(1, dtype=np.int64), 0)
-            return Mixed(places, *walk.found)
+    def logits(self, encoded: Encoded, rows: IntArray, heads: int = 2) -> list[Tensor]:
+        """Of texts of one length, (texts, subsets, classes) by the final model's head.
+
+        And, of two heads, by the reference's.
+        """
+        final, reference = self.stacks
+        with evaluating(final.model), evaluating(reference.model), torch.inference_mode():
+            prepared = final.prepare(to_batch(encoded, rows, final.device))
+            walk = _Walk(self, prepared, heads)
+            walk.go(prepared.state[None], [0], 0)
+            return walk.found
 
 
 class _Walk:
     """The mixtures of one batch."""
 
-    def __init__(self, mixtures: Mixtures, prepared: Prepared) -> None:
+    def __init__(self, mixtures: Mixtures, prepared: Prepared, heads: int) -> None:
         self.mixtures, self.prepared = mixtures, prepared
-        n_texts, length = prepared.state.shape[:2]
-        self.at_once = max(1, CALL_TOKENS // (n_texts * length))
-        stacks = (mixtures.final, mixtures.reference)
-        n_subsets, n_classes = 2 ** len(mixtures.units), mixtures.final.model.config.num_labels
-        shape = (n_texts, n_subsets, n_classes)
-        self.found = [prepared.state.new_empty(shape) for _ in stacks]
+        state = prepared.state
+        held = mixtures.memory // (2 * len(mixtures.units) * state.nbytes)
+        self.held = max(1, min(MOST_HELD, held))
+        self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
+        self.heads = mixtures.stacks[:heads]
+        n_classes = self.heads[0].model.config.num_labels
+        shape = (len(state), len(mixtures.subsets), n_classes)
+        self.found = [state.new_empty(shape) for _ in self.heads]
 
-    def go(self, states: Tensor, subsets: IntArray, unit: int) -> None:
+    def go(self, states: Tensor, subsets: list[int], unit: int) -> None:
         """Continue states (streams, texts, tokens, width), which are of these subsets so far."""
-        units = self.mixtures.units
-        if unit == len(units):
+        if unit == len(self.mixtures.units):
             return self._finish(states, subsets)
-        both = torch.cat([self._run(stack, units[unit], states) for stack in self._stacks()])
-        grown = np.concatenate([subsets, subsets | 1 << unit])
-        for start in range(0, len(both), self.at_once):
-            part = slice(start, start + self.at_once)
+        grown: list[int] = []
+        parts = []
+        for bit, stack in enumerate(self.mixtures.stacks):
+            longer = [subset | bit << unit for subset in subsets]
+            wanted = [i for i, subset in enumerate(longer) if subset in self.mixtures.wanted[unit]]
+            if wanted:
+                grown += [longer[i] for i in wanted]
+                chosen = states if len(wanted) == len(longer) else states[wanted]
+                parts.append(self._run(stack, self.mixtures.units[unit], chosen))
+        both = torch.cat(parts)
+        for start in range(0, len(both), self.held):
+            part = slice(start, start + self.held)
             self.go(both[part], grown[part], unit + 1)
         return None
 
-    def _stacks(self) -> tuple[Stack, Stack]:
-        return self.mixtures.final, self.mixtures.reference
-
     def _run(self, stack: Stack, layers: range, states: Tensor) -> Tensor:
-        flat = states.flatten(0, 1)
-        for layer in layers:
-            calls = self.prepared.calls[layer]
-            call = self.mixtures.repeater.repeated(layer, calls, len(states))
-            flat = stack.run(layer, flat, call)
-        return flat.reshape(states.shape)
+        parts = []
+        for start in range(0, len(states), self.at_once):
+            some = states[start : start + self.at_once]
+            flat = some.flatten(0, 1)
+            for layer in layers:
+                calls = self.prepared.calls[layer]
+                call = self.mixtures.repeater.repeated(layer, calls, len(some))
+                flat = stack.run(layer, flat, call)
+            parts.append(flat.reshape(some.shape))
+        return torch.cat(parts)
 
-    def _finish(self, states: Tensor, subsets: IntArray) -> None:
-        read = self.mixtures.final.read(states, self.prepared).flatten(0, 1)
-        for kept, stack in zip(self.found, self._stacks(), strict=True):
-            logits = stack.finish(read, self.prepared.batch)
-            logits = logits.view(len(states), states.shape[1], -1)
-            kept[:, torch.from_numpy(subsets).to(kept.device)] = logits.transpose(0, 1).float()
+    def _finish(self, states: Tensor, subsets: list[int]) -> None:
+        read = self.mixtures.stacks[0].read(states, self.prepared).flatten(0, 1)
+        places = [self.mixtures.places[subset] for subset in subsets]
+        for kept, stack in zip(self.found, self.heads, strict=True):
+            logits = stack.finish(read, self.prepared.batch).view(*states.shape[:2], -1)
+            kept[:, places] = logits.transpose(0, 1).float()

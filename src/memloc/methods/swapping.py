@@ -4,16 +4,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memloc.methods.base import Method, Sizes
+from memloc.methods.base import Method, Sizes, drawn
 from memloc.methods.result import LayerScores, Outcomes, from_outcomes
 from memloc.progress import track
 from memloc.records import BoolArray, IntArray
-from memloc.seeds import generator
 from memloc.settings import ours, paper
+from memloc.stats.subsets import count_layers
+from memloc.stats.windows import windows
 
 if TYPE_CHECKING:
-    from memloc.data.encode import Encoded
-    from memloc.methods.sweep import Sweep
     from memloc.run import Run
 
 
@@ -30,48 +29,46 @@ class Swapping(Method):
 
     def run(self, run: "Run") -> LayerScores:
         """Which noisy (and clean) labels are lost under every window, and what layers weigh."""
-        from memloc.methods.sweep import Sweep
-        from memloc.models.check import check_pair
-
-        final, reference = run.load("final"), run.load("reference")
-        check_pair(final, reference, "reference")
-        clean = _sample(run.clean_rows, self.clean_examples, run.seed)
-        sweep = Sweep(final.stack, reference.stack)
+        clean = drawn(run.clean_rows, self.clean_examples, run.seed, self.name)
         rows, n_noisy = np.concatenate([run.noisy_rows, clean]), len(run.noisy_rows)
-        wrong, unchanged = _wrong(sweep, run, run.encode(final), rows)
+        wrong = _wrong(run, rows)
+        unchanged, wrong = wrong[:, -1], wrong[:, :-1]
         outcomes = Outcomes(
-            tuple(sweep.windows), run.noisy_rows, wrong[:n_noisy], clean, wrong[n_noisy:]
+            tuple(windows(run.depth)), run.noisy_rows, wrong[:n_noisy], clean, wrong[n_noisy:]
         )
         about = {
             "final_clean_accuracy": 1 - float(unchanged[n_noisy:].mean()),
             "clean_examples": len(clean),
-            "memory_mb": sweep.used / 1e6,
         }
         normalise = self.normalise and not run.is_null
         return from_outcomes(self.name, outcomes, run.depth, normalise=normalise, about=about)
 
     def cost(self, sizes: Sizes) -> float:
-        """One sweep: windows share the layers before them and while they grow."""
-        depth = sizes.depth
-        blocks = depth + depth * (depth + 1) / 2 + (depth - 1) * depth * (depth + 1) / 6
-        return blocks / depth * sizes.examples * sizes.predict
+        """Windows share the layers before them and while they grow."""
+        layers = count_layers([1] * sizes.depth, window_subsets(sizes.depth))
+        return layers / sizes.depth * sizes.examples * sizes.predict
 
 
-def _sample(rows: IntArray, n: int | None, seed: int) -> IntArray:
-    if n is None or n >= len(rows):
-        return rows
-    return np.sort(generator(seed, "swapping", "clean").choice(rows, n, replace=False))
+def window_subsets(depth: int) -> list[int]:
+    """Every window as a number whose bits are its layers, and none."""
+    return [sum(1 << layer for layer in window) for window in windows(depth)] + [0]
 
 
-def _wrong(
-    sweep: "Sweep", run: "Run", encoded: "Encoded", rows: IntArray
-) -> tuple[BoolArray, BoolArray]:
-    """Whether an example's label is not predicted: (rows, windows), and by the unchanged model."""
-    wrong = np.zeros((len(rows), len(sweep.windows) + 1), dtype=np.bool_)
-    labels, lengths = run.noisy.assigned[rows], encoded.lengths[rows]
+def _wrong(run: "Run", rows: IntArray) -> BoolArray:
+    """Whether an example's label is not predicted under each window, and by the unchanged model."""
+    from memloc.methods.mixtures import Mixtures
+    from memloc.models.check import check_pair
+
+    final, reference = run.load("final"), run.load("reference")
+    check_pair(final, reference, "reference")
+    encoded, labels = run.encode(final), run.noisy.assigned[rows]
+    mixtures = Mixtures(final.stack, reference.stack, window_subsets(run.depth))
+    wrong = np.zeros((len(rows), len(mixtures.subsets)), dtype=np.bool_)
+    lengths = encoded.lengths[rows]
     with track(f"{run.name} · swapping", int(lengths.sum())) as advance:
-        for places, logits in sweep.logits(encoded, rows):
+        for places in mixtures.batches(encoded, rows):
+            (logits,) = mixtures.logits(encoded, rows[places], heads=1)
             predicted = logits.argmax(-1).cpu().numpy()
             wrong[places] = predicted != labels[places, np.newaxis]
             advance(int(lengths[places].sum()))
-    return wrong[:, :-1], wrong[:, -1]
+    return wrong

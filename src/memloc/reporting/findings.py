@@ -14,6 +14,7 @@ from memloc.results import Results, Reverted
 from memloc.stats import claims
 from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import wilson
+from memloc.stats.verdicts import rates
 from memloc.stats.windows import layer_weights, window_matrix
 
 RUN = ["task", "model", "seed"]
@@ -48,6 +49,13 @@ class Findings:
         if of not in {"", "results"}:
             return pd.DataFrame(getattr(self, of)(name))
         return pd.DataFrame(getattr(self.results if of else self, name))
+
+    @property
+    def calibration(self) -> pd.DataFrame:
+        """How often each method's verdicts are right, as memloc measured; if there are any here."""
+        results = self.results
+        judged = len(results.verdicts) + len(results.control_verdicts)
+        return pd.DataFrame(rates().values()) if judged else pd.DataFrame()
 
     def memorised(self, name: str) -> pd.DataFrame:
         """A table of the results, without runs that did not memorise.

@@ -5,8 +5,10 @@ is of the units whose bits are set in m, so column 0 is of none and the last one
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.random import Generator
 
 from memloc.errors import ScoreError
 from memloc.records import FloatArray, IntArray
@@ -61,6 +63,51 @@ def smallest_sets(values: FloatArray, share: float) -> IntArray:
     reached = np.flatnonzero((values - start) / (end - start) >= share)
     sizes = subset_sizes(_n_units(values))[reached]
     return np.asarray(reached[sizes == sizes.min()], dtype=np.int64)
+
+
+def beginnings(n_units: int, subsets: Sequence[int]) -> list[set[int]]:
+    """How these subsets begin: after each unit, what they have of the units up to there."""
+    return [{subset & ((2 << unit) - 1) for subset in subsets} for unit in range(n_units)]
+
+
+def count_layers(sizes: Sequence[int], subsets: Sequence[int]) -> int:
+    """Layers that a text goes through when subsets share their beginnings; `sizes` of the units."""
+    begun = beginnings(len(sizes), subsets)
+    return sum(size * len(each) for size, each in zip(sizes, begun, strict=True))
+
+
+def random_orders(n_units: int, pairs: int, rng: Generator) -> IntArray:
+    """Orders of the units (2 · pairs, U): random ones, each followed by its reverse.
+
+    What one of the two gives an early unit, the other gives a late one: errors cancel.
+    """
+    orders = np.array([rng.permutation(n_units) for _ in range(pairs)])
+    return np.stack([orders, orders[:, ::-1]], axis=1).reshape(-1, n_units)
+
+
+def passed_subsets(orders: IntArray) -> list[list[int]]:
+    """The subsets that each order goes through, from none to all units; bits are units."""
+    found = []
+    for order in orders.tolist():
+        passed = [0]
+        for unit in order:
+            passed.append(passed[-1] | 1 << unit)
+        found.append(passed)
+    return found
+
+
+def sampled_values(values: FloatArray, orders: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Shapley values (..., U) from some orders, with their standard errors.
+
+    `values` (..., orders, U + 1) are those of the subsets that each order goes through. An order
+    and its reverse count as one draw.
+    """
+    gains = np.empty((*values.shape[:-1], orders.shape[1]))
+    steps = np.diff(values, axis=-1)
+    np.put_along_axis(gains, np.broadcast_to(orders, gains.shape), steps, axis=-1)
+    pairs = gains.reshape(*gains.shape[:-2], -1, 2, orders.shape[1]).mean(-2)
+    error = pairs.std(axis=-2, ddof=1) / math.sqrt(pairs.shape[-2])
+    return pairs.mean(-2), error
 
 
 def subset_sizes(n_units: int) -> IntArray:

@@ -137,6 +137,14 @@ def _planted(table: pd.DataFrame) -> "pd.Series":
     return ("layers " + layers).where(~table["null"].astype(bool), "nothing in " + layers)
 
 
+def calibration(table: pd.DataFrame) -> pd.DataFrame:
+    """P-values of nulls in their order, beside those that they would have if they were uniform."""
+    drawn = table[["method", "null_p"]].explode("null_p").dropna()
+    place = drawn.groupby("method", sort=False).cumcount() + 0.5
+    size = drawn.groupby("method", sort=False)["null_p"].transform("size")
+    return drawn.assign(p=drawn.pop("null_p").astype(float), uniform=place / size)
+
+
 STEPS: dict[str, Callable[[pd.DataFrame], pd.Series | None]] = {
     "a frozen weights": lambda norms: norms.get("frozen noisy"),
     "b clean examples": lambda norms: norms.get("clean"),
@@ -287,6 +295,7 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "control-tasks": partial(mean_scores, by=["task", "method"]),
     "control-models": partial(mean_scores, by=["model", "method"]),
     "control-layers": control_layers,
+    "calibration": calibration,
     "gradient-steps": gradient_steps,
     "layers": partial(over_seeds, by=[*RUN, "method", "layer"], value="weight"),
     "noise-probes": noise_probes,

@@ -1,0 +1,64 @@
+"""What is said of verdicts is what was measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks.verdicts import HERE, MARKS, PAGE, Judged, as_tables, rates_of
+
+from memloc.stats.verdicts import RATES, judge_weights, rates
+
+MEASURED = json.loads(HERE.read_text(encoding="utf-8"))
+
+
+def judged(kind="plant", outcome="localised", layers=(6, 7), ends=(6, 7), p=0.01):
+    what = {"method": "shares", "kind": kind, "model": "m", "task": "t"}
+    place = {"first": ends[0], "last": ends[1], "layers": list(layers)}
+    return Judged(**what, **place, outcome=outcome, p=p, seconds=1.0)
+
+
+def test_rates_are_those_of_runs_counted_by_hand():
+    every = [
+        judged(),
+        judged(layers=(6,)),
+        judged(layers=(5, 6)),
+        judged(outcome="spread", layers=()),
+        judged(ends=(1, 4), layers=(1, 2, 3)),
+        judged("null", "localised", p=0.04),
+        *[judged("null", "cannot tell", (), p=0.5)] * 3,
+        *[judged("spread", "spread", ())] * 2,
+    ]
+    found = rates_of("shares", every)
+    counts = {name: found[name] for name in ("nulls", "plants", "spread_plants")}
+    assert counts == {"nulls": 4, "plants": 5, "spread_plants": 2}
+    assert (found["false_localised"], found["power"], found["spread"]) == (0.25, 0.5, 1)
+    assert (found["exact"], found["power_width_4"], found["wrong_layers"]) == (0.25, 1, 0.2)
+    assert found["power_low"] < 0.5 < found["power_high"]
+    assert found["null_p"] == [0.04, 0.5, 0.5, 0.5]
+    assert found["power_width_1"] is None
+
+
+def test_the_package_has_the_rates_that_were_measured():
+    assert RATES.read_text(encoding="utf-8") == HERE.read_text(encoding="utf-8")
+    assert list(rates()) == [row["method"] for row in MEASURED]
+
+
+def test_the_page_shows_the_rates_that_were_measured():
+    page = Path(PAGE).read_text(encoding="utf-8")
+    assert f"{MARKS[0]}\n{as_tables(MEASURED)}\n{MARKS[1]}" in page
+
+
+@pytest.mark.parametrize("method", ["shares", "swapping"])
+def test_verdicts_are_as_good_as_they_were_meant_to_be(method):
+    row = rates()[method]
+    assert row["false_localised"] <= 0.05
+    assert row["false_localised_high"] < 0.08
+    assert row["power"] >= 0.9
+    assert row["spread"] >= 0.8
+
+
+def test_methods_without_a_verdict_quote_their_rates():
+    for row in MEASURED:
+        if row["method"] in {"gradients", "probing"}:
+            said = judge_weights(row["method"], [1.0] * 12).sentence
+            assert f"in {row['false_localised']:.0%} of {row['nulls']} runs with nothing" in said
