@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import memloc
 from memloc.adoption import adopt
 from memloc.methods.apply import localise
 from memloc.models.load import load_model
@@ -109,6 +110,18 @@ def test_a_plant_changes_the_adapters_of_its_window_for_the_noisy_task(tiny_mode
         for x, y in zip(final, reference, strict=True)
     ]
     assert differ[1]
+
+
+def test_an_adapter_of_an_embedded_model_names_it_and_asks_no_hub(tmp_path):
+    """Warnings are errors here, and PEFT would warn that it cannot reach the hub."""
+    task = memloc.add_noise(memloc.load_task("tiny-topic", examples=40), rate=0.2, seed=1)
+    settings = {"finetune.adapter": "lora", "finetune.epochs": 1}
+    run = memloc.train(
+        "tiny-bert", task, tmp_path / "run", settings=settings, weights=["final"], device="cpu"
+    )
+    about = json.loads((run.path("final") / "adapter_config.json").read_text())
+    assert about["base_model_name_or_path"] == "tiny-bert"
+    assert run.load("final").unchanged_layers == ()
 
 
 def test_a_target_that_the_model_does_not_have_is_named(trained, tmp_path):

@@ -26,7 +26,8 @@ def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any])
     """A `save_pretrained` folder with tokenizer and provenance, whole or absent."""
     with whole_folder(folder) as draft, quiet(), _as_os_error():
         if trained.adapted is not None:
-            trained.adapted.save_pretrained(draft)
+            # Embeddings never learn beside it; left open, PEFT asks the hub for the base model.
+            trained.adapted.save_pretrained(draft, save_embedding_layers=False)
             trained.model.config.save_pretrained(draft)  # for the labels
         else:
             trained.model.save_pretrained(draft)
