@@ -17,10 +17,11 @@ demo: $(READY)   ## The demo study: one tiny model, three tasks, every method, p
 test: $(DEV_READY)  ## All tests.
 	$(BIN)/python -m pytest -n 2
 
-check: $(DEV_READY)  ## Format, lint, types, documentation, tests: what CI runs.
+check: $(DEV_READY)  ## Format, lint, types, wheel, documentation, tests: what CI runs.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	.ci/wheel
 	$(MAKE) docs
 	$(MAKE) test
 

@@ -17,7 +17,7 @@ from memloc.models.stack import Stack
 from memloc.protocol import FineTuneSettings, preset
 from memloc.records import IntArray
 from memloc.seeds import generator
-from memloc.training.loop import Objective, learning, learning_groups, schedule, train_epoch
+from memloc.training.loop import learning_groups, one_objective, schedule, train_epoch
 from memloc.training.predict import to_batch
 
 
@@ -71,19 +71,17 @@ def _memloc(
 ) -> list[float]:
     stack = Stack(bert(hidden))
     logits = training_logits(stack)
-    groups = learning_groups(stack, embeddings=False)
     losses: list[float] = []
-    with learning(stack.model, groups) as tensors:
-        objective = Objective(
-            name="noisy",
-            logits=lambda rows: logits(to_batch(encoded, rows, stack.device)),
-            labels=torch.from_numpy(labels),
-            lengths=encoded.lengths,
-            tensors={n: t for group in tensors for n, t in group.items()},
-            parameters={n: p for group in groups for n, p in group.items()},
-            settings=settings,
-            on_loss=lambda loss: losses.append(float(loss)),
-        )
+    with one_objective(
+        stack,
+        learning_groups(stack, embeddings=False),
+        name="noisy",
+        logits=lambda rows: logits(to_batch(encoded, rows, stack.device)),
+        labels=torch.from_numpy(labels),
+        lengths=encoded.lengths,
+        settings=settings,
+    ) as objective:
+        objective.on_loss = lambda loss: losses.append(float(loss))
         for epoch in range(1, settings.epochs + 1):
             train_epoch([objective], SEED, epoch, lambda _: None)
     return _smooth(losses)

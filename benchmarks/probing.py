@@ -13,12 +13,12 @@ from memloc.models.hidden import Vectors
 from memloc.protocol import ProbeSettings
 from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
-from memloc.training.perceptrons import initial_weights
 from memloc.training.probes import (
     Target,
     epoch_dropout,
     epoch_order,
     f1_scores,
+    initial_weights,
     split_rows,
     train_probes,
 )

@@ -14,7 +14,7 @@ from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
 from memloc.data.encode import Encoded, random_batches
 from memloc.methods.prefix import Plain, Prefix
-from memloc.methods.retrainer import MEMORY, Setup, retrain_window
+from memloc.methods.retrainer import MEMORY, Setup, WindowOutcome, retrain_windows, stacks_of
 from memloc.models.device import suitable_threads
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
@@ -91,7 +91,7 @@ def _setup(hidden: int, encoded: Encoded, labels: IntArray, epochs: int) -> Setu
         stack=stack,
         pretrained=[[p.detach() for p in block.parameters()] for block in pretrained.blocks],
         after=find_parts(stack).after,
-        forward=Plain(stack, encoded, dropout=True),
+        forward=Plain(encoded, dropout=True),
         labels=torch.from_numpy(labels),
         lengths=encoded.lengths,
         train=np.sort(train),
@@ -108,8 +108,10 @@ def _setup(hidden: int, encoded: Encoded, labels: IntArray, epochs: int) -> Setu
 def _memloc(setup: Setup, encoded: Encoded) -> BoolArray:
     # Nothing is there yet of what is kept from window to window.
     fresh = replace(setup, forward=Prefix(setup.stack, encoded, setup.folder, MEMORY))
-    found = [retrain_window(fresh, window) for window in SAMPLE]
-    return np.stack([np.concatenate([p.noisy_wrong, p.clean_wrong]) for p in found])
+    found: dict[range, WindowOutcome] = {}
+    for stack in stacks_of(fresh, SAMPLE):
+        found |= retrain_windows(fresh, stack)
+    return np.stack([np.concatenate([found[w].noisy_wrong, found[w].clean_wrong]) for w in SAMPLE])
 
 
 def _published(setup: Setup, encoded: Encoded) -> BoolArray:

@@ -12,6 +12,7 @@ import tempfile
 from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from textwrap import fill
 from time import perf_counter
 from typing import Any
 
@@ -20,6 +21,9 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 PAGE, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
 STEP = re.compile(r"```(python|sh)\n(.*?)```(\n\n```text\n.*?```)?", re.DOTALL)
+
+WIDTH = 100
+"""Columns of a block of text."""
 
 
 def main() -> None:
@@ -40,10 +44,16 @@ def _renew(page: Path, folder: Path, only: str = "") -> None:
     def renewed(step: re.Match[str]) -> str:
         language, code, shown = step.groups()
         output = next(said) if only in language else ""
-        block = f"\n\n```text\n{output.rstrip()}\n```" if shown else ""
+        block = f"\n\n```text\n{_folded(output)}\n```" if shown else ""
         return f"```{language}\n{code}```{block}"
 
     page.write_text(STEP.sub(renewed, text), encoding="utf-8")
+
+
+def _folded(output: str) -> str:
+    """With long lines folded, as a terminal does."""
+    lines = output.rstrip().splitlines()
+    return "\n".join(fill(line, WIDTH) if len(line) > WIDTH else line for line in lines)
 
 
 def hand_over(run_folder: Path, folder: Path) -> None:

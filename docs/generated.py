@@ -4,6 +4,7 @@ A page says `<!-- generated: settings -->`, and the build puts the tables there.
 code: docstrings, the help of the commands, the fields of the settings and of the files' records.
 """
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -50,9 +51,28 @@ def api() -> str:
 
     named = {name for names in API.values() for name in names}
     groups = {**API, "Methods": tuple(n for n in memloc.__all__ if n not in named)}
-    return "\n\n".join(
+    parts = [
         f"## {title}\n\n" + "\n\n".join(map(_documented, names)) for title, names in groups.items()
+    ]
+    return "\n\n".join([*parts, f"## What these return\n\n{_returned()}"])
+
+
+def _returned() -> str:
+    """The types that public functions return, which are not public names themselves."""
+    import memloc
+
+    functions = (memloc.load_task, memloc.add_noise, memloc.localise, memloc.load_results)
+    kinds = [function.__annotations__["return"] for function in functions]
+    kinds.append(inspect.get_annotations(_getter(memloc.LayerScores, "verdict"))["return"])
+    return "\n\n".join(
+        f"```{{eval-rst}}\n.. autoclass:: {kind.__module__}.{kind.__name__}()\n   :members:\n```"
+        for kind in kinds
     )
+
+
+def _getter(kind: type, name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = vars(kind)[name].fget
+    return found
 
 
 CONTRACT = "name, kind, needs, uses, version, asked, scratch, check, cost"

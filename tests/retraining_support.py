@@ -1,11 +1,11 @@
-"""Runs to retrain, and what a retrained window says before its weights are put back."""
+"""Runs to retrain, and what a retrained window says."""
 
 import numpy as np
 import pytest
 import torch
 
 from memloc.methods import retrainer
-from memloc.methods.retrainer import retrain_window
+from memloc.methods.retrainer import retrain_windows
 from memloc.methods.retraining import Retraining
 from memloc.training.predict import evaluating
 from run_support import random_run
@@ -21,22 +21,22 @@ def retrainable(home, family="bert", **more):
 
 
 def trained_logits(setup, window, rows):
-    """Of the retrained model, seen just before its weights are put back."""
+    """Of the retrained model."""
     seen = []
 
-    def look(inner, some):
-        with evaluating(inner.stack.model):
-            seen.append(inner.forward.logits(rows))
+    def look(inner, stack, some):
+        with evaluating(stack.model):
+            seen.append(inner.forward.logits(rows, stack))
         return np.zeros(len(some), dtype=bool)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrainer, "_wrong", look)
-        retrain_window(setup, window)
+        retrain_windows(setup, [window])
     return seen[0]
 
 
-def weights_of(setup):
-    return {name: value.clone() for name, value in setup.stack.model.state_dict().items()}
+def weights_of(stack):
+    return {name: value.clone() for name, value in stack.model.state_dict().items()}
 
 
 def assert_equal_weights(one, other):

@@ -176,6 +176,24 @@ def _show_curve(run: "Run", needed: float) -> None:
     typer.echo(f"The curve as a picture: {picture}")
 
 
+def show_layers(found: "Found") -> None:
+    """What each localiser says, the layers of the one to trust most, where the files are."""
+    from memloc.reporting.terminal import layer_bars
+
+    for name, verdict in found.verdicts.items():
+        typer.echo(f"{name}: {verdict.sentence}")
+    typer.echo(f"\n{layer_bars(found[next(iter(found.verdicts))])}\n")
+    _show_places(found)
+    if len(found.results) > 1:
+        typer.echo("`--details` prints the layers of every method.")
+
+
+def _show_places(found: "Found") -> None:
+    for name, why in found.skipped.items():
+        typer.echo(f"{name} did not run: it {why}.")
+    typer.echo(f"{found.folder}: {', '.join(found.results)}")
+
+
 def show_found(found: "Found", kind: str, as_json: bool) -> None:
     """Verdicts first, then a picture and a sentence for each method, and where the files are.
 
@@ -198,9 +216,7 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
         if result.remarks and not is_scores:
             typer.echo(f"Remarks: {len(result.remarks)}, such as: {result.remarks[0]}")
         typer.echo("")
-    for name, why in found.skipped.items():
-        typer.echo(f"{name} did not run: it {why}.")
-    return typer.echo(f"{found.folder}: {', '.join(found.results)}")
+    return _show_places(found)
 
 
 def _as_record(result: "Result") -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What all commands have in common: help, exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ COMMANDS = [command.callback.__name__ for command in app.registered_commands]
 def test_every_command_shows_an_example(run, command):
     shown = printed(run(command, "--help"))
     assert f"memloc {command}" in shown
-    assert "Example" in shown
+    assert shown.count("Example") == 1
 
 
 def test_help_lists_the_commands(run):
@@ -30,10 +31,10 @@ def test_help_lists_the_commands(run):
     assert all(command in shown for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_help_fits_a_narrow_terminal(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    result = CliRunner().invoke(app, [command, "--help"])
+    result = CliRunner().invoke(app, [command, "--help"] if command else ["--help"])
     lines = printed(result).splitlines()
     assert max(map(len, lines)) <= 80
     assert not [line for line in lines if "…" in line]  # nothing is cut
@@ -82,3 +83,25 @@ def test_a_process_ends_with_the_right_code_and_one_line(tmp_path):
     assert bad.stderr.startswith("memloc: No preset is called 'papr'.")
     usage = subprocess.run([*command, "train"], capture_output=True, text=True, check=False)
     assert usage.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("memloc lo", ["localise", "logs"]), ("memloc report runs --o", ["--open", "--out"])],
+)
+def test_a_shell_completes_commands_and_options(typed, offered):
+    asked = {"_MEMLOC_COMPLETE": "complete_bash", "COMP_WORDS": typed}
+    asked["COMP_CWORD"] = str(len(typed.split()) - 1)
+    done = subprocess.run(
+        [sys.executable, "-c", "from memloc.cli import main; main(prog_name='memloc')"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **asked},
+    )
+    assert sorted(done.stdout.split()) == offered
+    assert not done.stderr
+
+
+def test_how_to_set_up_completion_is_in_the_help(run):
+    assert "--install-completion" in printed(run("--help"))

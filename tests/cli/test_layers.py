@@ -21,11 +21,27 @@ def folder(tmp_path_factory, tiny_model):
     return train_run(recipe, tmp_path_factory.mktemp("runs") / "run").folder
 
 
-def test_localise_prints_bars_a_sentence_and_where_the_files_are(run, folder):
-    shown = printed(run("localise", folder, "swapping", "--device=cpu"))
-    assert "swapping: the centre of gravity is layer" in shown
-    assert len([line for line in shown.splitlines() if "█" in line]) == 3
-    assert shown.splitlines()[-1] == f"{folder}/results: swapping"
+def test_localise_prints_a_verdict_a_bar_a_layer_where_the_files_are_and_nothing_else(run, folder):
+    lines = printed(run("localise", folder, "swapping", "--device=cpu")).splitlines()
+    assert lines[0].startswith("swapping: ")
+    assert lines[1:3] == ["", "swapping, weight of each layer"]
+    assert [line.split()[0] for line in lines[3:6]] == ["1", "2", "3"]
+    assert all("[" in line for line in lines[3:6])  # its interval
+    assert lines[6:] == ["", f"{folder}/results: swapping"]
+
+
+def test_of_several_methods_the_most_trusted_one_has_bars_and_details_are_for_the_asking(
+    run, folder
+):
+    words = ("localise", folder, "gradients", "shares", "--device=cpu")
+    lines = printed(run(*words)).splitlines()
+    assert [line.split(":")[0] for line in lines[:2]] == ["shares", "gradients"]
+    assert lines[3] == "shares, weight of each layer"
+    assert len([line for line in lines if "weight of each layer" in line]) == 1
+    assert lines[-1] == "`--details` prints the layers of every method."
+    details = printed(run(*words, "--details"))
+    assert details.count("weight of each layer") == 2
+    assert "gradients: the centre of gravity is layer" in details
 
 
 def test_localise_begins_with_verdicts_the_most_trusted_one_first(run, folder):

@@ -6,6 +6,7 @@ import pytest
 
 from command_support import printed, refused
 from memloc.records import read_json
+from study_support import Study
 
 SMALL = (
     *("control", "--model=tiny-opt", "--task=tiny-politeness", "--depth=4", "--examples=40"),
@@ -84,3 +85,16 @@ def test_plants_that_failed_say_why(run, tmp_path):
         assert any(line.startswith(failed) for line in shown.stderr.splitlines())
     assert "`memloc run control --retry` tries again." in shown.stderr
     assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, ""), (1, "No browser could be started")])
+def test_report_opens_the_page_if_asked(run, tmp_path, monkeypatch, code, said):
+    opened = []
+    monkeypatch.setattr("typer.launch", lambda url: opened.append(url) or code)
+    Study(tasks=("tiny-topic",), seeds=(1,), control=0).write(tmp_path / "runs")
+    printed(run("report", "runs"))
+    assert not opened
+    shown = run("report", "runs", "--open")
+    assert printed(shown)
+    assert opened == [(tmp_path / "runs/report/index.html").as_uri()]
+    assert said in shown.stderr

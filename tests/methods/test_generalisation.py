@@ -34,7 +34,8 @@ def toy_table(is_noisy=(False, True, True, False)):
 
 
 def train_half(run, settings, model):
-    return halves.train_half(pool_of(run, settings.training(run), settings.share), model)
+    pool = pool_of(run, settings.training(run), settings.share)
+    return halves.train_halves(pool, [model])[0]
 
 
 HALVES = [
@@ -150,13 +151,13 @@ def test_halves_are_fine_tuned_like_the_run(run):
 @pytest.fixture
 def counted(monkeypatch):
     """Which models are trained."""
-    made, real = [], halves.train_half
+    made, real = [], halves.train_halves
 
-    def watched(pool, model, advance):
-        made.append(model)
-        return real(pool, model, advance)
+    def watched(pool, models, advance):
+        made.extend(models)
+        return real(pool, models, advance)
 
-    monkeypatch.setattr(halves, "train_half", watched)
+    monkeypatch.setattr(halves, "train_halves", watched)
     return made
 
 
@@ -165,7 +166,7 @@ def test_finished_models_are_kept_and_the_rest_goes_on(run, counted):
     assert counted == [1, 2, 3]
     (run.work("generalisation") / "model-2.parquet").unlink()
     again = METHOD.run(run)
-    assert counted == [1, 2, 3, 2]
+    assert counted == [1, 2, 3, 1, 2, 3]  # as one: what comes out is the same bits
     for name, table in whole.tables.items():
         pd.testing.assert_frame_equal(table, again[name])
 

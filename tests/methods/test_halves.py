@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from memloc.methods import halves
 from memloc.methods.generalisation import Generalisation
-from memloc.methods.halves import half_models, pool_of
+from memloc.methods.halves import half_models, pool_of, stacks_of, train_halves
 from memloc.records import Examples
 
 METHOD = Generalisation(models=2, epochs=1, learning_rate=1e-2)
@@ -34,10 +35,43 @@ def test_without_copies_every_text_is_on_its_own(pool):
 
 def test_answers_are_read_wherever_the_same_was_asked(pool, tmp_path, monkeypatch):
     made = half_models(pool, 2)
-    monkeypatch.setattr("memloc.methods.halves.train_half", None)
+    monkeypatch.setattr("memloc.methods.halves.train_halves", None)
     again = half_models(replace(pool, name="another name"), 2)
     for one, other in zip(made, again, strict=True):
         np.testing.assert_array_equal(one.logits, other.logits)
     labels = (pool.examples.labels + 1) % 3
     other = replace(pool, examples=Examples(pool.examples.parts, labels))
     assert other.identity(1) != pool.identity(1) != pool.identity(2)
+
+
+def test_models_are_trained_as_one_as_if_each_were_alone(pool):
+    together = train_halves(pool, [1, 2, 3])
+    alone = [train_halves(pool, [model])[0] for model in (1, 2, 3)]
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.trained, other.trained)
+        np.testing.assert_allclose(one.logits, other.logits, rtol=1e-3, atol=1e-4)
+    assert not np.allclose(alone[0].logits, alone[1].logits, atol=1e-2)
+
+
+def test_stacks_hold_halves_of_one_size_and_stay_when_the_first_are_done(pool, monkeypatch):
+    monkeypatch.setattr("memloc.training.loop.most_members", lambda _: 4)
+    assert stacks_of(pool, range(1, 10)) == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
+    assert stacks_of(pool, range(5, 10)) == stacks_of(pool, range(1, 10))[1:]
+    parts = list(pool.examples.parts)
+    parts[40:50] = parts[:10]
+    copied = replace(pool, examples=Examples(tuple(parts), pool.examples.labels))
+    for stack in stacks_of(copied, range(1, 10)):
+        assert len({len(copied.rows(model)) for model in stack}) == 1
+
+
+def test_a_stack_that_was_interrupted_while_it_was_written_is_made_again(pool, monkeypatch):
+    whole = half_models(pool, 3)
+    pool.path(3).unlink()
+    made, real = [], halves.train_halves
+    monkeypatch.setattr(
+        halves, "train_halves", lambda *args: made.append(list(args[1])) or real(*args)
+    )
+    again = half_models(pool, 3)
+    assert made == [[1, 2, 3]]
+    for one, other in zip(whole, again, strict=True):
+        np.testing.assert_array_equal(one.logits, other.logits)

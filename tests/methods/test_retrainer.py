@@ -9,8 +9,9 @@ import torch
 
 from memloc.methods import prefix, retrainer
 from memloc.methods.prefix import Plain, Prefix
-from memloc.methods.retrainer import outcome_of, prepared, retrain_window
-from memloc.training.predict import to_batch
+from memloc.methods.retrainer import outcomes_of, prepared, retrain_windows, stacks_of
+from memloc.records import read_json
+from memloc.training.predict import evaluating, to_batch
 from retraining_support import (
     METHOD,
     UPDATES,
@@ -20,7 +21,7 @@ from retraining_support import (
     weights_of,
 )
 from run_support import DEPTH, make_classifier, make_data, plainly_retrained
-from support import FAMILIES, SPECIAL
+from support import FAMILIES, PAPER_FAMILIES, SPECIAL
 
 
 @pytest.mark.parametrize("over", ["trained", "all"])
@@ -29,9 +30,9 @@ def test_a_window_learns_as_by_the_plain_loop(tmp_path, family, over):
     changes = {"finetune.clip_over": over, "finetune.clip": 1e-6}
     run, window, rows = retrainable(tmp_path, family, changes=changes), range(1, 2), np.arange(24)
     with prepared(run, METHOD.replace({"trains_pooler": False})) as setup:
-        before = weights_of(setup)
+        before = weights_of(setup.stack)
         found = trained_logits(setup, window, rows)
-        assert_equal_weights(weights_of(setup), before)
+        assert_equal_weights(weights_of(setup.stack), before)
         encoded = run.encode(run.load("final"))
         expected = plainly_retrained(setup, encoded, window, rows)
     assert len(setup.train) == 14
@@ -43,7 +44,7 @@ def test_frozen_blocks_neither_change_nor_drop_anything(tmp_path, monkeypatch):
     run = retrainable(tmp_path, "opt", dropout=0.5)
     seen = []
     with prepared(run, METHOD) as setup:
-        before, run_block = weights_of(setup), type(setup.stack).run
+        before, run_block = weights_of(setup.stack), type(setup.stack).run
 
         def watched(stack, index, state, call):
             block = stack.blocks[index]
@@ -52,8 +53,8 @@ def test_frozen_blocks_neither_change_nor_drop_anything(tmp_path, monkeypatch):
                 seen.append((index, block.training, learns))
             return run_block(stack, index, state, call)
 
-        def look(inner, rows):
-            now = weights_of(inner)
+        def look(inner, stack, rows):
+            now = weights_of(stack)
             changed = {name for name, value in now.items() if not torch.equal(value, before[name])}
             inside = {n for n in now if ".layers.1." in n}
             assert changed - inside <= set(inner.after)
@@ -63,8 +64,8 @@ def test_frozen_blocks_neither_change_nor_drop_anything(tmp_path, monkeypatch):
 
         monkeypatch.setattr(type(setup.stack), "run", watched)
         monkeypatch.setattr(retrainer, "_wrong", look)
-        retrain_window(setup, range(1, 2))
-        assert_equal_weights(weights_of(setup), before)
+        retrain_windows(setup, [range(1, 2)])
+        assert_equal_weights(weights_of(setup.stack), before)
     # Nothing below the window runs; what is above runs without dropout and weight gradients.
     assert seen == [(1, True, {True}), (2, False, {False})] * UPDATES
 
@@ -101,19 +102,19 @@ def test_the_pooler_learns_unless_it_is_frozen(tmp_path, monkeypatch):
     for learns in (True, False):
         method = METHOD.replace({"trains_pooler": learns})
         with prepared(retrainable(tmp_path), method) as setup:
-            before, changed = weights_of(setup), set()
+            before, changed = weights_of(setup.stack), set()
 
-            def look(inner, rows, before=before, changed=changed):
-                now = weights_of(inner)
+            def look(inner, stack, rows, before=before, changed=changed):
+                now = weights_of(stack)
                 changed.update(n for n, value in now.items() if not torch.equal(value, before[n]))
                 return np.zeros(len(rows), dtype=bool)
 
             with monkeypatch.context() as patch:
                 patch.setattr(retrainer, "_wrong", look)
-                retrain_window(setup, range(1, 2))
+                retrain_windows(setup, [range(1, 2)])
             assert ("bert.pooler.dense.weight" in changed) == learns
             assert "classifier.weight" in changed
-            assert_equal_weights(weights_of(setup), before)
+            assert_equal_weights(weights_of(setup.stack), before)
 
 
 def test_training_that_moves_nothing_leaves_pretrained_blocks_and_the_final_rest(tmp_path):
@@ -133,27 +134,74 @@ def test_windows_run_in_any_order_and_are_kept(tmp_path):
     run = retrainable(tmp_path, "gpt_neo", dropout=0.2)
     every = METHOD.windows(DEPTH)
     with prepared(run, METHOD) as setup:
-        forwards = {window: retrain_window(setup, window) for window in every}
+        stacks = stacks_of(setup, every)
+        forwards = [retrain_windows(setup, stack) for stack in stacks]
+    assert sorted(map(len, stacks)) == [1, 1, 1, 3]
     with prepared(run, METHOD) as setup:
-        for window in every[::-1]:
-            outcome_of(setup, window)
+        for stack in stacks[::-1]:
+            outcomes_of(setup, stack)
     with prepared(run, METHOD) as setup, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retrainer, "retrain_window", lambda *_: pytest.fail("again"))
-        for window, made in forwards.items():
-            kept = outcome_of(setup, window)
-            np.testing.assert_array_equal(kept.noisy_wrong, made.noisy_wrong)
-            np.testing.assert_array_equal(kept.clean_wrong, made.clean_wrong)
+        patch.setattr(retrainer, "retrain_windows", lambda *_: pytest.fail("again"))
+        for stack, made in zip(stacks, forwards, strict=True):
+            for window, kept in outcomes_of(setup, stack).items():
+                np.testing.assert_array_equal(kept.noisy_wrong, made[window].noisy_wrong)
+                np.testing.assert_array_equal(kept.clean_wrong, made[window].clean_wrong)
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_windows_are_retrained_as_one_as_if_each_were_alone(tmp_path, family):
+    """Dropout, too, is in each one's own layers alone."""
+    rows, together, alone = np.arange(24), {}, {}
+    stack_of_all = [range(DEPTH), range(2), range(1)]
+
+    def look(found):
+        def kept(inner, stack, some):
+            with evaluating(stack.model):
+                found[len(found)] = inner.forward.logits(rows, stack)
+            return np.zeros(len(some), dtype=bool)
+
+        return kept
+
+    run = retrainable(tmp_path, family, dropout=0.3)
+    with prepared(run, METHOD) as setup, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retrainer, "_wrong", look(together))
+        retrain_windows(setup, stack_of_all)
+        patch.setattr(retrainer, "_wrong", look(alone))
+        for window in stack_of_all:
+            retrain_windows(setup, [window])
+    for k in range(3):
+        torch.testing.assert_close(together[k], alone[k], rtol=1e-2, atol=1e-2)
+        assert not torch.allclose(alone[k], alone[(k + 1) % 3], rtol=1e-1, atol=1e-1)
+
+
+def test_a_stack_of_which_a_window_is_missing_is_made_again(tmp_path, monkeypatch):
+    """So that what comes out never depends on when it was interrupted."""
+    run = retrainable(tmp_path, "gpt_neo", dropout=0.2)
+    with prepared(run, METHOD) as setup:
+        (stack,) = [s for s in stacks_of(setup, METHOD.windows(DEPTH)) if len(s) > 1]
+        outcomes_of(setup, stack)
+        record = run.work("retraining") / "window-1-2.json"
+        before = record.read_bytes()
+        record.unlink()
+        ran, original = [], retrainer.retrain_windows
+        monkeypatch.setattr(
+            retrainer, "retrain_windows", lambda *args: ran.append(args[1]) or original(*args)
+        )
+        outcomes_of(setup, stack)
+    assert ran == [stack]
+    assert record.read_bytes() == before
+    assert read_json(record)["together"] == ["1-3", "1-2", "1-1"]
 
 
 def made_again(monkeypatch, run, method=METHOD):
     """The windows of all layers that are retrained, not read."""
-    ran, original = [], retrainer.retrain_window
+    ran, original = [], retrainer.retrain_windows
     with monkeypatch.context() as patch:
         patch.setattr(
-            retrainer, "retrain_window", lambda *args: ran.append(args[1]) or original(*args)
+            retrainer, "retrain_windows", lambda *args: ran.extend(args[1]) or original(*args)
         )
         with prepared(run, method) as setup:
-            outcome_of(setup, range(DEPTH))
+            outcomes_of(setup, [range(DEPTH)])
     return ran
 
 

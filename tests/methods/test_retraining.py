@@ -30,25 +30,25 @@ def test_scores_are_those_of_all_windows(whole):
 
 def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path, monkeypatch, whole):
     run = retrainable(tmp_path, "gpt_neo", dropout=0.2)
-    ran, original = [], retrainer.retrain_window
+    ran, original = [], retrainer.retrain_windows
 
-    def interrupted(setup, window, advance):
-        if len(ran) == 3:
+    def interrupted(setup, stack, advance):
+        if len(ran) == 4:  # three as one, and one more
             raise KeyboardInterrupt
-        ran.append(window)
-        return original(setup, window, advance)
+        ran.extend(stack)
+        return original(setup, stack, advance)
 
     with monkeypatch.context() as patch:
-        patch.setattr(retrainer, "retrain_window", interrupted)
+        patch.setattr(retrainer, "retrain_windows", interrupted)
         with pytest.raises(KeyboardInterrupt):
             METHOD.run(run)
-    assert len(list(run.work("retraining").iterdir())) == 3
+    assert len(list(run.work("retraining").iterdir())) == 4
 
-    def noted(setup, window, advance):
-        ran.append(window)
-        return original(setup, window, advance)
+    def noted(setup, stack, advance):
+        ran.extend(stack)
+        return original(setup, stack, advance)
 
-    monkeypatch.setattr(retrainer, "retrain_window", noted)
+    monkeypatch.setattr(retrainer, "retrain_windows", noted)
     assert_same_scores(METHOD.run(run), whole)
     assert sorted(ran, key=str) == sorted(windows(DEPTH), key=str)  # each once
 

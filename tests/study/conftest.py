@@ -29,7 +29,7 @@ overrides:
   label_probes.epochs: 3
   label_probes.first_epoch: 0
   label_probes.seeds: [0]
-  generalisation.models: 2
+  generalisation.models: 3  # as one
   generalisation.epochs: 1
   control.epochs: 2
   control.width: 1

@@ -40,7 +40,7 @@ def test_time_is_counted_in_updates_and_predictions(micro):
     whole = 4 * (30 * 0.1 + 37.5 * 0.01)
     assert found.seconds[f"train/{RUN}"] == pytest.approx(2.1 * whole)
     # Two models on 15 examples once, and predictions of all 30.
-    assert found.seconds[f"analyse/{RUN}/generalisation"] == pytest.approx(2 * (1.5 + 0.3))
+    assert found.seconds[f"analyse/{RUN}/generalisation"] == pytest.approx(3 * (1.5 + 0.3))
     # Swapping: 2 + 3 + 1 block passes of 2.
     assert found.seconds[f"localise/{RUN}/swapping"] == pytest.approx(3 * 30 * 0.01)
     assert found.factor == UNSURE

@@ -125,7 +125,7 @@ STALE = {
     "force": ({"report: false": "report: false\nforce: true"}, 0),
     "swapping": ({"report: false": "report: false\n# a remark"}, 0),
     "retraining": ({"retraining.epochs: 1": "retraining.epochs: 2"}, 1),
-    "generalisation": ({"generalisation.models: 2": "generalisation.models: 3"}, 1),
+    "generalisation": ({"generalisation.models: 3": "generalisation.models: 4"}, 1),
     "probing": ({"  probing.seeds: [0]": "  probing.seeds: [1]"}, 1),
     "label probes": ({"label_probes.seeds: [0]": "label_probes.seeds: [1]"}, 1),
     "centroids": ({"control.epochs: 2": "control.epochs: 2\n  centroids.events: last"}, 1),

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from memloc.training.gathering import clear_gradients, gathered
+from memloc.models.stacked import Members
+from memloc.training.gathering import Rows, clear_gradients, clip_gradients, gathered
 
 
 def make():
@@ -38,7 +39,7 @@ def test_values_and_gradients_are_shared_while_gathered():
             assert torch.equal(one, other)
             assert torch.equal(one.grad, other.grad)
         whole = tensors[0]["group-0"]
-        expected = torch.cat([p.grad.flatten() for p in plain[0].parameters()])
+        expected = torch.cat([p.grad.flatten() for p in plain[0].parameters()])[None]
         assert torch.equal(whole.grad, expected)
         with torch.no_grad():
             whole.fill_(7)
@@ -68,3 +69,48 @@ def test_everything_is_put_back_after_an_error_too():
         assert torch.equal(parameter, values)
         assert parameter.untyped_storage().nbytes() == 4 * parameter.numel()
         assert parameter.is_leaf
+
+
+def members_of(*values):
+    """Parameters of three members each, and of each member its own."""
+    found = []
+    for value in values:
+        whole = Members(torch.stack([torch.full((2, 2), value + k) for k in range(3)]))
+        whole.own = [torch.nn.Parameter(part.clone()) for part in whole.detach()]
+        whole.share()
+        found.append(whole)
+    return found
+
+
+def test_some_members_alone_can_learn():
+    one, two = members_of(1.0, 5.0)
+    with gathered([{"one": one, "two": two}]) as (group,):
+        assert group["group-0"].shape == (3, 8)
+        some = group.of([0, 1])
+        assert list(some) == ["group-0/0-2"]
+        one.grad.fill_(1)
+        two.grad.fill_(2)
+        for tensor in some.values():
+            tensor.data.sub_(tensor.grad)
+        assert torch.equal(one[:, 0, 0], torch.tensor([0.0, 1.0, 3.0]))
+        assert torch.equal(two[:, 0, 0], torch.tensor([3.0, 4.0, 7.0]))
+        assert [float(own.data[0, 0]) for own in one.own] == [0.0, 1.0, 3.0]  # the members see it
+    assert [float(own.data[0, 0]) for own in two.own] == [3.0, 4.0, 7.0]
+    assert list(group.of([0, 2])) == ["group-0/0-1", "group-0/2-3"]
+
+
+def test_each_member_is_clipped_by_its_own_norm():
+    (one,) = members_of(1.0)
+    with gathered([{"one": one}]) as (group,):
+        group["group-0"].grad.copy_(torch.tensor([[3.0, 4.0, 0, 0], [0.3, 0.4, 0, 0], [0] * 4]))
+        clip_gradients(group, 3, 1.0)
+        expected = torch.tensor([[0.6, 0.8, 0, 0], [0.3, 0.4, 0, 0], [0] * 4])
+        torch.testing.assert_close(group["group-0"].grad, expected)
+
+
+def test_large_parameters_of_several_members_are_rows_as_well(monkeypatch):
+    monkeypatch.setattr("memloc.training.gathering.SMALL", 3)
+    (one,) = members_of(1.0)
+    with gathered([{"one": one}]) as (group,):
+        assert isinstance(group["one"], Rows)
+        assert list(group.of([1])) == ["one/1-2"]

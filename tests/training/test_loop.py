@@ -309,12 +309,12 @@ def test_one_objective_among_two_moves_as_if_it_were_alone(load, task):
 
 def test_an_epoch_mixes_the_batches_of_two_objectives(load, task):
     with two_objectives(load, task, (0,), (1,)) as (_, objectives, _named):
-        order = epoch_order(objectives, 1, 1)
+        order = epoch_order(objectives, [1], 1)
         assert sorted({index for index, _ in order}) == [0, 1]
         indices = [index for index, _ in order]
         assert indices != sorted(indices)
         for index in (0, 1):
-            rows = np.concatenate([rows for i, rows in order if i == index])
+            rows = np.concatenate([rows[0] for i, rows in order if i == index])
             assert sorted(rows.tolist()) == list(range(28))
         means = train_epoch(objectives, 1, 1, lambda _: None)
         assert set(means) == {"main", "auxiliary"}
@@ -322,29 +322,29 @@ def test_an_epoch_mixes_the_batches_of_two_objectives(load, task):
 
 
 def rows_of(order):
-    return [rows.tolist() for _, rows in order]
+    return [rows[0].tolist() for _, rows in order]
 
 
 def test_the_order_depends_on_seed_and_epoch_and_not_on_labels_or_name(load, task):
     with one_objective(load, task) as (_, objective):
-        first = rows_of(epoch_order([objective], 1, 1))
+        first = rows_of(epoch_order([objective], [1], 1))
         objective.labels = 1 - objective.labels
         objective.name = "original"
-        assert rows_of(epoch_order([objective], 1, 1)) == first
-        assert rows_of(epoch_order([objective], 1, 2)) != first
-        assert rows_of(epoch_order([objective], 2, 1)) != first
+        assert rows_of(epoch_order([objective], [1], 1)) == first
+        assert rows_of(epoch_order([objective], [1], 2)) != first
+        assert rows_of(epoch_order([objective], [2], 1)) != first
         assert sorted(chain(*first)) == list(range(28))
         assert [len(rows) for rows in first] == [8, 8, 8, 4]
 
 
 def test_length_grouped_batches_pad_less_and_hold_everything(load, task):
     def padding(order, lengths):
-        return sum(int(lengths[rows].max() * len(rows) - lengths[rows].sum()) for _, rows in order)
+        return sum(int(lengths[r].max() * r.size - lengths[r].sum()) for _, r in order)
 
     with one_objective(load, task) as (_, objective):
-        plain = epoch_order([objective], 1, 1)
+        plain = epoch_order([objective], [1], 1)
         objective.settings = SETTINGS.replace({"length_grouped": True})
-        grouped = epoch_order([objective], 1, 1)
+        grouped = epoch_order([objective], [1], 1)
         assert sorted(chain(*rows_of(grouped))) == list(range(28))
         assert padding(grouped, objective.lengths) < padding(plain, objective.lengths) / 2
 

@@ -136,7 +136,9 @@ def test_clipping_over_all_parameters_counts_the_whole_body_and_one_head(tiny_mo
     with learners(tiny_model, "bert", range(1), clip_over="all") as (both, objectives, named):
         rows, expected = torch.arange(4).numpy(), []
         for objective in objectives:
-            loss = torch.nn.functional.cross_entropy(objective.logits(rows), objective.labels[rows])
+            loss = torch.nn.functional.cross_entropy(
+                objective.logits(rows), objective.labels[0, rows]
+            )
             found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             expected.append(torch.stack([g.norm() for g in found if g is not None]).norm())
         for index, objective in enumerate(objectives):
@@ -237,8 +239,8 @@ def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
         training = _Training(recipe, run, labels)
         with training._objectives() as objectives:
             learns = [{n for n in o.parameters if "layers." in n} for o in objectives]
-            sizes = [len(o.labels) for o in objectives]
-            orders = epoch_order(objectives, 1, 1)
+            sizes = [o.labels.shape[1] for o in objectives]
+            orders = epoch_order(objectives, [1], 1)
         assert sizes == [8, 8, 24]
         assert [{int(n.split("layers.")[1][0]) for n in names} for names in learns[:2]] == [
             {0},

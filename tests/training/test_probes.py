@@ -11,15 +11,16 @@ from memloc.errors import DataError, SettingsError
 from memloc.models.load import load_model
 from memloc.protocol import ProbeSettings
 from memloc.training import predict as evaluate
-from memloc.training.perceptrons import Perceptrons, initial_weights
 from memloc.training.predict import vectors_of
 from memloc.training.probes import (
+    Perceptrons,
     Probes,
     Target,
     drawn_f1,
     epoch_dropout,
     epoch_order,
     f1_scores,
+    initial_weights,
     shuffled,
     split_rows,
     train_probes,

@@ -30,8 +30,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 app = typer.Typer(
     cls=console.Commands,
     help="Which layers of a fine-tuned transformer hold the labels it memorised?",
+    epilog="`memloc --install-completion` makes your shell complete commands and options.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )

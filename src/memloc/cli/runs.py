@@ -223,12 +223,15 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run made by train or adopt.")
 ]
+Details = Annotated[
+    bool, typer.Option("--details", help="Print the layers of every method, and what it found.")
+]
 Change = Annotated[
     list[str] | None, typer.Option("--set", help="A method's setting, e.g. gradients.norm=L2.")
 ]
 
 
-def localise(
+def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     run: RunFolder,
     methods: Annotated[
         list[str] | None,
@@ -237,6 +240,7 @@ def localise(
     change: Change = None,
     force: Force = False,
     device: Device = "auto",
+    details: Details = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure how much each layer matters for the memorised labels.
@@ -253,7 +257,10 @@ def localise(
 
     with bars():
         found = look(run, methods or (), settings=changes_of(change), force=force, device=device)
-    console.show_found(found, "methods", as_json)
+    if as_json or details:
+        console.show_found(found, "methods", as_json)
+    else:
+        console.show_layers(found)
 
 
 def analyse(

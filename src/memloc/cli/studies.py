@@ -225,12 +225,16 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Default: report/index.html in the study.")
     ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write one page with all results; it opens in any browser, without a network.
 
-    Example: `memloc report runs`
+    Example: `memloc report runs --open`
     """
     from memloc.reporting.page import write_report
 
-    console.show_report(write_report(study, out), as_json)
+    written = write_report(study, out)
+    console.show_report(written, as_json)
+    if show and typer.launch(written.path.resolve().as_uri()):
+        typer.echo("No browser could be started: open that file yourself.", err=True)

@@ -1,15 +1,15 @@
 """Models trained on random halves of labelled texts: what does each say of every example?
 
 What a model says of examples that it was not trained on is generalisation; the difference to models
-that were is counterfactual memorisation. Each model is a piece of work of its own: it is kept in a
-file when it is done, and made again only where its data, weights or settings are others.
+that were is counterfactual memorisation. Narrow models are trained several at a time. What each
+says is kept in a file, and made again only where its data, weights or settings are others.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,94 +137,120 @@ def half_of(n: int, share: float, seed: int, model: int) -> IntArray:
 def half_models(pool: Pool, models: int) -> list[Half]:
     """What so many models say: those that are kept are read, the others are trained."""
     numbers = range(1, models + 1)
-    kept = {model: _read(pool, model) for model in numbers}
-    missing = [model for model in numbers if kept[model] is None]
-    made: dict[int, Half] = {}
+    found = {model: half for model in numbers if (half := _read(pool, model)) is not None}
+    missing = [model for model in numbers if model not in found]
     if missing:
         total = sum(pool.updates(model) for model in missing)
         with track(f"{pool.name} · models on halves", total) as advance:
-            made = {model: train_half(pool, model, advance) for model in missing}
-    return [kept[model] or made[model] for model in numbers]
+            for stack in stacks_of(pool, missing):
+                found |= zip(stack, train_halves(pool, stack, advance), strict=True)
+    return [found[model] for model in numbers]
 
 
-def train_half(pool: Pool, model: int, advance: Advance = lambda _steps: None) -> Half:
-    """Train one model (from 1) on its half, keep what it says and return it."""
+def stacks_of(pool: Pool, models: Sequence[int]) -> list[Sequence[int]]:
+    """Which of these models (from 1) are trained as one: those with halves of one size."""
+    from memloc.models.device import pick_device
+    from memloc.training.loop import in_stacks, members_at_once
+
+    start = pool.load(pool.seed)
+    start.model.to(pick_device(pool.device))
+    most = members_at_once(start.stack, pool.training)
+    sizes = sorted({len(pool.rows(model)) for model in models})
+    same = [[model for model in models if len(pool.rows(model)) == size] for size in sizes]
+    return [stack for alike in same for stack in in_stacks(alike, most)]
+
+
+def train_halves(
+    pool: Pool, models: Sequence[int], advance: Advance = lambda _steps: None
+) -> list[Half]:
+    """Train models (from 1) on their halves as one, keep what they say and return it."""
     from memloc.models.device import pick_device
     from memloc.training.predict import encode_for, predict
 
-    seed = number(pool.seed, "generalisation", model)
-    start = pool.load(seed)
-    start.model.to(pick_device(pool.device))
-    encoded = encode_for(start, pool.examples, pool.max_tokens)
-    rows = pool.rows(model)
-    fit(start, encoded, rows, pool.examples.labels[rows], (pool.training, seed), advance)
-    chosen = np.isin(np.arange(len(pool.examples)), rows)
-    half = Half(chosen, predict(start.stack, encoded))
-    _write(pool, model, half)
-    return half
+    seeds = [number(pool.seed, "generalisation", model) for model in models]
+    started = [pool.load(seed) for seed in seeds]
+    for one in started:
+        one.model.to(pick_device(pool.device))
+    encoded = encode_for(started[0], pool.examples, pool.max_tokens)
+    rows = np.stack([pool.rows(model) for model in models])
+    fit(started, encoded, rows, pool.examples.labels, (pool.training, seeds), advance)
+    found = []
+    for model, own, one in zip(models, rows, started, strict=True):
+        chosen = np.isin(np.arange(len(pool.examples)), own)
+        half = Half(chosen, predict(one.stack, encoded))
+        _write(pool, model, models, half)
+        found.append(half)
+    return found
 
 
 def fit(
-    trained: "Classifier",
+    trained: "Sequence[Classifier]",
     encoded: "Encoded",
     rows: IntArray,
     labels: IntArray,
-    how: tuple[FineTuneSettings, int],
+    how: tuple[FineTuneSettings, Sequence[int]],
     advance: Advance = lambda _steps: None,
 ) -> None:
-    """Fine-tune all layers on the texts at `rows` with these labels; settings and seed say how."""
+    """Fine-tune all layers of models as one, each on the texts at its `rows` (models, texts).
+
+    `labels` are those of all texts; `how`: the settings, and a seed for each model.
+    """
     import torch
 
-    from memloc.training.gathering import merged
-    from memloc.training.loop import (
-        Objective,
-        counted_groups,
-        learning,
-        learning_groups,
-        logits_of,
-        train_epoch,
-    )
+    from memloc.models.stacked import together
+    from memloc.training.loop import learning_groups, logits_of, one_objective, train_epoch
 
-    settings, seed = how
-    stack = trained.stack
-    groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
-    logits = logits_of(stack, encoded)
-    counted = counted_groups(stack, groups, settings)
-    with learning(stack.model, [*groups, *counted]) as tensors:
-        objective = Objective(
-            name="generalisation",
-            logits=lambda batch: logits(rows[batch]),
-            labels=torch.from_numpy(labels).to(stack.device),
-            lengths=encoded.lengths[rows],
-            tensors=merged(tensors[: len(groups)]),
-            counted=merged(tensors[len(groups) :]),
-            parameters=merged(groups),
-            settings=settings,
-        )
+    settings, seeds = how
+    stack = together([one.stack for one in trained])
+    with one_objective(
+        stack,
+        learning_groups(stack, embeddings=not settings.freeze_embeddings),
+        name="generalisation",
+        logits=logits_of(stack, encoded),
+        labels=torch.from_numpy(labels).to(stack.device).expand(len(trained), -1),
+        lengths=encoded.lengths,
+        settings=settings,
+        rows=rows,
+    ) as objective:
         for epoch in range(1, settings.epochs + 1):
-            train_epoch([objective], seed, epoch, advance)
+            train_epoch([objective], seeds, epoch, advance)
 
 
-def _write(pool: Pool, model: int, half: Half) -> None:
+def _write(pool: Pool, model: int, stack: Sequence[int], half: Half) -> None:
     import pandas as pd
 
     columns = {f"logit_{i}": half.logits[:, i] for i in range(pool.n_classes)}
     table = pd.DataFrame({"trained": half.trained, **columns})
-    write_table(pool.path(model), table, {"identity": pool.identity(model)})
+    note = {"identity": pool.identity(model), "together": list(stack)}
+    write_table(pool.path(model), table, note)
 
 
 def _read(pool: Pool, model: int) -> Half | None:
-    """What was kept of a model that is done, if it is made of the same."""
-    path = pool.path(model)
-    if not path.is_file():
+    """What was kept of a model that is done, as are those that were trained with it.
+
+    A stack that was interrupted while its answers were written is made again as a whole.
+    """
+    kept = _kept(pool, model)
+    if kept is None:
         return None
-    table, note = read_table(path)
-    if note.get("identity") != pool.identity(model):
+    path, (table, note) = pool.path(model), kept
+    others = [_kept(pool, other) for other in note["together"] if other != model]
+    if any(other is None or other[1]["together"] != note["together"] for other in others):
         return None
     columns = [f"logit_{i}" for i in range(pool.n_classes)]
     with as_stored(path):
         logits = table[columns].to_numpy(np.float32, copy=True)
         return Half(table["trained"].to_numpy(bool, copy=True), logits)
+
+
+def _kept(pool: Pool, model: int) -> "tuple[pd.DataFrame, dict[str, Any]] | None":
+    """A model's file, if it is made of the same."""
+    path = pool.path(model)
+    if not path.is_file():
+        return None
+    table, note = read_table(path)
+    is_same = note.get("identity") == pool.identity(model) and "together" in note
+    return (table, note) if is_same else None
 
 
 def examples_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":

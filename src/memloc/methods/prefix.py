@@ -6,6 +6,7 @@ end without padding, in memory or, where they are too many, in a file.
 
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 
 from memloc.data.encode import Encoded
-from memloc.models.packing import pack, training_logits, worth_packing
+from memloc.models.packing import Repeater, pack, training_logits, worth_packing
 from memloc.models.stack import Batch, BlockCall, Stack
+from memloc.models.stacked import Stacked
 from memloc.records import IntArray, cannot_write
 from memloc.seeds import torch_seeded
 from memloc.training.predict import evaluating, length_batches, to_batch
@@ -29,16 +31,19 @@ CALLS_MEMORY = 2**28
 class Plain:
     """Logits from the embeddings on, with or without dropout there; nothing is kept."""
 
-    def __init__(self, stack: Stack, encoded: Encoded, *, dropout: bool) -> None:
-        self._logits = training_logits(stack) if dropout else stack.undropped_logits
-        self._encoded, self._device = encoded, stack.device
+    def __init__(self, encoded: Encoded, *, dropout: bool) -> None:
+        self._encoded, self._dropout = encoded, dropout
+        self._of: tuple[Stack, Callable[[Batch], Tensor]] | None = None
 
     def reach(self, layer: int) -> None:
         """Nothing to do: every pass starts from the embeddings."""
 
-    def logits(self, rows: IntArray) -> Tensor:
-        """Of the texts at `rows`."""
-        return self._logits(to_batch(self._encoded, rows, self._device))
+    def logits(self, rows: IntArray, stack: Stack) -> Tensor:
+        """Of the texts at `rows`, by this model."""
+        if self._of is None or self._of[0] is not stack:
+            how = training_logits(stack) if self._dropout else stack.undropped_logits
+            self._of = stack, how
+        return self._of[1](to_batch(self._encoded, rows, stack.device))
 
     def close(self) -> None:
         """Nothing to do."""
@@ -51,6 +56,7 @@ class Prefix:
         self.stack, self.encoded = stack, encoded
         self.layer = stack.depth
         self._worth_packing = worth_packing(stack, once=False)
+        self._repeater = Repeater(stack)
         self._inputs: dict[bytes, _Inputs] = {}
         self._room = CALLS_MEMORY
         self._file = folder / f"states-{os.getpid()}.bin"
@@ -64,15 +70,25 @@ class Prefix:
             while self.layer < layer:
                 self._advance()
 
-    def logits(self, rows: IntArray) -> Tensor:
-        """Of the texts at `rows`, from the states on, by the weights that the model has now."""
-        inputs = self._inputs_of(rows)
+    def logits(self, rows: IntArray, stack: Stack) -> Tensor:
+        """Of the texts at `rows`, from the states on, by this model.
+
+        Of several models as one, `rows` are the same for each, one after the other.
+        """
+        times = len(stack.members) if isinstance(stack, Stacked) else 1
+        inputs = self._inputs_of(rows[: len(rows) // times])
         state = self._read(inputs)
-        for index in range(self.layer, self.stack.depth):
-            state = self.stack.run(index, state, inputs.calls[index])
-        if self.stack.readout == "all":
-            return self.stack.finish(state, inputs.batch)
-        return self.stack.finish(state.flatten(0, 1)[inputs.readout])
+        places = torch.arange(times, device=stack.device) * (state.shape[0] * state.shape[1])
+        readout = (inputs.readout + places.unsqueeze(1)).flatten()
+        state = state.repeat(times, 1, 1)
+        for index in range(self.layer, stack.depth):
+            call = inputs.calls[index]
+            # What was packed is one long text: it is the same for all without being repeated.
+            repeated = call if inputs.is_packed else self._repeater.repeated(index, call, times)
+            state = stack.run(index, state, repeated)
+        if stack.readout == "all":
+            return stack.finish(state, inputs.batch)
+        return stack.finish(state.flatten(0, 1)[readout])
 
     def close(self) -> None:
         """Give memory and file back."""
@@ -124,12 +140,14 @@ class Prefix:
         places, is_token = _places(self.encoded, rows), mask.bool().cpu()
         starts = torch.arange(len(rows), device=mask.device) * mask.shape[1]
         readout = starts + prepared.positions
-        if self._worth_packing is not None and self._worth_packing(mask):
+        is_packed = self._worth_packing is not None and self._worth_packing(mask)
+        if is_packed:
             prepared = pack(prepared, mask)
             places, readout = places[is_token][None], prepared.positions
             is_token = torch.ones_like(places, dtype=torch.bool)
         here = self.states.device
-        inputs = _Inputs(places.to(here), is_token.to(here), prepared.calls, readout, batch)
+        given = places.to(here), is_token.to(here), prepared.calls, readout
+        inputs = _Inputs(*given, is_packed=is_packed, batch=batch)
         return inputs, prepared.state
 
     def _allocate(self, memory: int) -> Tensor:
@@ -161,6 +179,7 @@ class _Inputs:
     calls: tuple[BlockCall, ...]
     readout: Tensor
     """Of each text: the place of its readout position among all positions."""
+    is_packed: bool
     batch: Batch
 
     def size(self) -> int:

@@ -1,13 +1,14 @@
 """Retrains windows of layers: they go back to pre-training and learn the clean examples anew.
 
-Windows are independent. Each one's outcome is written when it is done, so an interrupted run goes
-on with those that are missing, and windows may run anywhere in any order.
+Narrow models are retrained several windows at a time, those that begin at the same layer. Outcomes
+are written when these are done, so an interrupted run goes on with those that are missing.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +21,20 @@ from memloc.methods.retraining import Retraining
 from memloc.models.check import check_pair
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
+from memloc.models.stacked import Stacked, together
 from memloc.progress import Advance
 from memloc.protocol import FineTuneSettings
 from memloc.records import BoolArray, IntArray, as_stored, read_json, versions, write_json
 from memloc.run import Run
 from memloc.seeds import generator
-from memloc.training.gathering import Parameters, merged
-from memloc.training.loop import Objective, counted_groups, learning, train_epoch
+from memloc.stats.windows import window_name
+from memloc.training.loop import (
+    in_stacks,
+    learning_groups,
+    members_at_once,
+    one_objective,
+    train_epoch,
+)
 from memloc.training.predict import evaluating, length_batches
 
 MEMORY = 2**30
@@ -46,7 +54,7 @@ class Setup:
     """What all windows share."""
 
     stack: Stack
-    """The final model; it is as it was whenever no window is being retrained."""
+    """The final model; windows are retrained in copies of it."""
     pretrained: list[list[Tensor]]
     """The parameters of each block before fine-tuning."""
     after: tuple[str, ...]
@@ -66,11 +74,10 @@ class Setup:
     fingerprint: str
     """Of all that decides an outcome."""
 
-    def learning_in(self, window: range) -> list[Parameters]:
-        """What learns, in groups: what follows the blocks, and each block of the window."""
-        everything = dict(self.stack.model.named_parameters())
-        after = {name: everything[name] for name in self.after}
-        return [after, *(dict(self.stack.blocks[i].named_parameters()) for i in window)]
+    @property
+    def shares_states(self) -> bool:
+        """Whether windows that begin at the same layer begin with the same states."""
+        return isinstance(self.forward, Prefix)
 
 
 @contextmanager
@@ -85,7 +92,7 @@ def prepared(run: Run, settings: Retraining, memory: int = MEMORY) -> Iterator[S
     still = () if settings.trains_pooler else parts.pooler
     forward: Prefix | Plain
     if settings.frozen_dropout or training.clip_over == "all" or not stack.pads:
-        forward = Plain(stack, encoded, dropout=settings.frozen_dropout)
+        forward = Plain(encoded, dropout=settings.frozen_dropout)
     else:
         forward = Prefix(stack, encoded, folder, memory)
     try:
@@ -109,76 +116,117 @@ def prepared(run: Run, settings: Retraining, memory: int = MEMORY) -> Iterator[S
         forward.close()
 
 
-def outcome_of(setup: Setup, window: range, advance: Advance = lambda _: None) -> WindowOutcome:
-    """The outcome of a window: read if it is there and was made of the same, else made."""
-    path = setup.folder / f"window-{window.start + 1}-{window.stop}.json"
-    if path.is_file():
-        record = read_json(path)
-        if record.get("fingerprint") == setup.fingerprint:
-            advance(setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size))
-            with as_stored(path):
-                noisy = np.isin(setup.noisy, record["noisy_wrong"])
-                return WindowOutcome(noisy, np.isin(setup.held_out, record["clean_wrong"]))
-    made = retrain_window(setup, window, advance)
-    record = {
-        "fingerprint": setup.fingerprint,
-        "window": [window.start + 1, window.stop],
-        "noisy_wrong": setup.noisy[made.noisy_wrong].tolist(),
-        "clean_wrong": setup.held_out[made.clean_wrong].tolist(),
-    }
-    write_json(path, record)
+def stacks_of(setup: Setup, windows: Sequence[range]) -> list[list[range]]:
+    """Windows that are retrained as one: they begin at the same layer; wide ones first.
+
+    It depends on the windows and the model alone, so outcomes do not depend on what was there.
+    """
+    most = members_at_once(setup.stack, setup.settings) if setup.shares_states else 1
+    starts = sorted({window.start for window in windows})
+    return [
+        [*some]
+        for start in starts
+        for some in in_stacks(sorted((w for w in windows if w.start == start), key=_narrower), most)
+    ]
+
+
+def _narrower(window: range) -> int:
+    return -window.stop
+
+
+def outcomes_of(
+    setup: Setup, windows: Sequence[range], advance: Advance = lambda _: None
+) -> dict[range, WindowOutcome]:
+    """The outcomes of a stack: read if all are there and were made of the same, else made."""
+    names = [window_name(window) for window in windows]
+    paths = [setup.folder / f"window-{name}.json" for name in names]
+    fingerprint = hashed({"setup": setup.fingerprint, "together": names})
+    records = [read_json(path) if path.is_file() else {} for path in paths]
+    if all(record.get("fingerprint") == fingerprint for record in records):
+        updates = setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size)
+        advance(updates * len(windows))
+        return {
+            window: _outcome(setup, path, record)
+            for window, path, record in zip(windows, paths, records, strict=True)
+        }
+    made = retrain_windows(setup, windows, advance)
+    for window, path in zip(windows, paths, strict=True):
+        record = {
+            "fingerprint": fingerprint,
+            "window": [window.start + 1, window.stop],
+            "together": names,
+            "noisy_wrong": setup.noisy[made[window].noisy_wrong].tolist(),
+            "clean_wrong": setup.held_out[made[window].clean_wrong].tolist(),
+        }
+        write_json(path, record)
     return made
 
 
-def retrain_window(setup: Setup, window: range, advance: Advance = lambda _: None) -> WindowOutcome:
-    """Reset a window, train it and what follows the blocks, and see which labels are lost."""
-    groups = setup.learning_in(window)
-    counted = counted_groups(setup.stack, groups, setup.settings)
-    setup.forward.reach(window.start)
-    with _reset(setup, window, groups):
-        with learning(setup.stack.model, [*groups, *counted]) as tensors:
-            if not setup.frozen_dropout:
-                for index in set(range(setup.stack.depth)) - set(window):
-                    setup.stack.blocks[index].eval()
-            objective = Objective(
-                name="retraining",
-                logits=lambda rows: setup.forward.logits(setup.train[rows]),
-                labels=setup.labels[setup.train],
-                lengths=setup.lengths[setup.train],
-                tensors=_merged(tensors[: len(groups)]),
-                parameters=_merged(groups),
-                settings=setup.settings,
-                counted=merged(tensors[len(groups) :]),
-            )
-            for epoch in range(1, setup.settings.epochs + 1):
-                train_epoch([objective], setup.seed, epoch, advance)
-        wrong = _wrong(setup, np.concatenate([setup.noisy, setup.held_out]))
-    return WindowOutcome(wrong[: len(setup.noisy)], wrong[len(setup.noisy) :])
+def _outcome(setup: Setup, path: Path, record: dict[str, Any]) -> WindowOutcome:
+    with as_stored(path):
+        noisy = np.isin(setup.noisy, record["noisy_wrong"])
+        return WindowOutcome(noisy, np.isin(setup.held_out, record["clean_wrong"]))
 
 
-@contextmanager
-def _reset(setup: Setup, window: range, groups: Sequence[Parameters]) -> Iterator[None]:
-    """Pre-trained weights in the window; all that may change is put back, bit for bit."""
-    changing = [p for group in groups for p in group.values()]
-    kept = [p.detach().clone() for p in changing]
+def retrain_windows(
+    setup: Setup, windows: Sequence[range], advance: Advance = lambda _: None
+) -> dict[range, WindowOutcome]:
+    """Reset windows, train each and what follows the blocks, and see which labels are lost.
+
+    The windows begin at the same layer; the first is the widest. Each is that of a copy of the
+    final model, and the copies are trained as one.
+    """
+    setup.forward.reach(windows[0].start)
+    members = [_reset(setup, window) for window in windows]
+    stack = together(members)
+    after, *blocks = learning_groups(stack, embeddings=False)
+    groups = [{n: p for n, p in after.items() if n in setup.after}]
+    groups += [blocks[index] for index in windows[0]]
+    inside = [[k for k, w in enumerate(windows) if index in w] for index in range(stack.depth)]
+    with one_objective(
+        stack,
+        groups,
+        name="retraining",
+        logits=lambda rows: setup.forward.logits(rows, stack),
+        labels=setup.labels.expand(len(windows), -1),
+        lengths=setup.lengths,
+        settings=setup.settings,
+        rows=setup.train,
+        learners=[range(len(windows)), *(inside[index] for index in windows[0])],
+    ) as objective:
+        if not setup.frozen_dropout:
+            _still(stack, inside)
+        for epoch in range(1, setup.settings.epochs + 1):
+            train_epoch([objective], [setup.seed] * len(windows), epoch, advance)
+    rows = np.concatenate([setup.noisy, setup.held_out])
+    wrong = [np.split(_wrong(setup, one, rows), [len(setup.noisy)]) for one in members]
+    return {window: WindowOutcome(*lost) for window, lost in zip(windows, wrong, strict=True)}
+
+
+def _reset(setup: Setup, window: range) -> Stack:
+    """A copy of the final model with pre-trained weights in the window."""
+    reset = setup.stack.copied()
     with torch.no_grad():
         for index in window:
-            block = setup.stack.blocks[index].parameters()
+            block = reset.blocks[index].parameters()
             for parameter, before in zip(block, setup.pretrained[index], strict=True):
                 parameter.copy_(before)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, value in zip(changing, kept, strict=True):
-                parameter.copy_(value)
+    return reset
 
 
-def _wrong(setup: Setup, rows: IntArray) -> BoolArray:
+def _still(stack: Stack, inside: Sequence[Sequence[int]]) -> None:
+    """No dropout in blocks outside of a member's window."""
+    for block, members in zip(stack.blocks, inside, strict=True):
+        block.train(bool(members))
+    if isinstance(stack, Stacked):
+        stack.dropping = inside
+
+
+def _wrong(setup: Setup, stack: Stack, rows: IntArray) -> BoolArray:
     wrong = np.zeros(len(rows), dtype=np.bool_)
-    with evaluating(setup.stack.model):
-        for picked in length_batches(setup.stack, setup.lengths[rows]):
-            predicted = setup.forward.logits(rows[picked]).argmax(-1)
+    with evaluating(stack.model):
+        for picked in length_batches(stack, setup.lengths[rows]):
+            predicted = setup.forward.logits(rows[picked], stack).argmax(-1)
             wrong[picked] = (predicted != setup.labels[rows[picked]]).cpu().numpy()
     return wrong
 
@@ -213,7 +261,3 @@ def _fingerprint(run: Run, own: Retraining, weights: Sequence[nn.Module]) -> str
         "versions": versions(),
     }
     return hashed(facts)
-
-
-def _merged(groups: Sequence[Parameters]) -> Parameters:
-    return {f"{i}.{name}": p for i, group in enumerate(groups) for name, p in group.items()}

@@ -39,13 +39,15 @@ class Retraining(Method):
 
     def run(self, run: "Run") -> LayerScores:
         """Which noisy (and held-out clean) labels are lost after retraining each window."""
-        from memloc.methods.retrainer import outcome_of, prepared
+        from memloc.methods.retrainer import outcomes_of, prepared, stacks_of
 
         with prepared(run, self) as setup:
             every = self.windows(run.depth)
             updates = setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size)
             with track(f"{run.name} · retraining", len(every) * updates) as advance:
-                found = {w: outcome_of(setup, w, advance) for w in sorted(every, key=_by_start)}
+                stacks = stacks_of(setup, every)
+                made = [outcomes_of(setup, stack, advance) for stack in stacks]
+        found = {window: outcome for stack in made for window, outcome in stack.items()}
         outcomes = Outcomes(
             tuple(every),
             setup.noisy,
@@ -69,8 +71,3 @@ class Retraining(Method):
         whole = self.frozen_dropout or sizes.all_gradients
         share = 1.0 if whole else (2 * depth + 1) / (3 * depth)
         return len(self.windows(depth)) * (share * learnt + 2 * sizes.noisy * sizes.predict)
-
-
-def _by_start(window: range) -> tuple[int, int]:
-    """The order in which windows share most work."""
-    return window.start, window.stop

@@ -81,62 +81,89 @@ def packed_logits(stack: Stack, batch: Batch) -> Tensor:
 
 def pack(prepared: Prepared, mask: Tensor) -> Prepared:
     """A batch as one long text; its readout positions are places in that text."""
-    layout = _Layout.of(mask)
-    # Blocks are often called with the very same objects: each is packed once.
-    done: dict[int, Any] = {}
-
-    def once(value: Any) -> Any:
-        if id(value) not in done:
-            done[id(value)] = layout.pack(value)
-        return done[id(value)]
-
-    calls = tuple(
-        BlockCall(tuple(map(once, call.args)), {k: once(v) for k, v in call.kwargs.items()})
-        for call in prepared.calls
-    )
-    rows = layout.rows_at(prepared.positions)
-    return Prepared(layout.pack(prepared.state), calls, rows, prepared.batch)
+    return Layout.of(mask).packed(prepared)
 
 
 @dataclass(frozen=True)
-class _Layout:
-    """Where each attended position of a padded batch is in the long text."""
+class Layout:
+    """Where each attended position of a padded batch is in a long text, or in several.
+
+    Each of the long texts holds as many of the batch's texts; shorter ones are filled up with
+    positions to which nothing attends.
+    """
 
     shape: tuple[int, int]
     example: Tensor
-    """Of every position of the long text: the example it belongs to."""
+    """(long texts, positions): the example to which each belongs."""
     token: Tensor
     """And its place there."""
+    is_token: Tensor
+    """Not so where a long text is filled up."""
     starts: Tensor
-    """Where each example begins."""
+    """Where each example begins among the positions of all long texts."""
 
     @classmethod
-    def of(cls, mask: Tensor) -> "_Layout":
+    def of(cls, mask: Tensor, texts: int = 1) -> "Layout":
+        """The layout of a batch by its attention mask, in so many long texts."""
         example, token = mask.nonzero(as_tuple=True)
-        lengths = mask.sum(1)
-        return cls((mask.shape[0], mask.shape[1]), example, token, lengths.cumsum(0) - lengths)
+        lengths = mask.sum(1).view(texts, -1)
+        longest = int(lengths.sum(1).max())
+        is_token = torch.arange(longest, device=mask.device) < lengths.sum(1, keepdim=True)
+        examples, tokens = (torch.zeros_like(is_token, dtype=torch.long) for _ in range(2))
+        examples[is_token], tokens[is_token] = example, token
+        # What fills up is some token of the same long text.
+        examples = torch.where(is_token, examples, examples[:, :1])
+        starts = lengths.cumsum(1) - lengths
+        starts += longest * torch.arange(texts, device=mask.device).unsqueeze(1)
+        shape = (mask.shape[0], mask.shape[1])
+        return cls(shape, examples, tokens, is_token, starts.view(-1))
 
-    def rows_at(self, positions: Tensor) -> Tensor:
-        return self.starts + positions
+    def packed(self, prepared: Prepared) -> Prepared:
+        """What the blocks are given for the long texts."""
+        once = self.once()
+        calls = tuple(
+            BlockCall(tuple(map(once, call.args)), {k: once(v) for k, v in call.kwargs.items()})
+            for call in prepared.calls
+        )
+        rows = self.starts + prepared.positions
+        return Prepared(self.pack(prepared.state), calls, rows, prepared.batch)
+
+    def once(self) -> Callable[[Any], Any]:
+        """`pack` that does each object once: blocks are often called with the very same."""
+        done: dict[int, tuple[Any, Any]] = {}
+
+        def pack(value: Any) -> Any:
+            if id(value) not in done:
+                done[id(value)] = (value, self.pack(value))  # kept, or its number may be another's
+            return done[id(value)][1]
+
+        return pack
 
     def pack(self, value: Any) -> Any:
-        """What a block is given, for the long text: states, positions, rotations and masks."""
+        """What a block is given, for the long texts: states, positions, rotations and masks."""
         if isinstance(value, tuple):
             return tuple(self.pack(inner) for inner in value)
+        if hasattr(value, "by_text"):
+            value = value.by_text(value.ndim)
         if not isinstance(value, Tensor):
             return value
         n, tokens = self.shape
         if value.ndim == 4 and value.shape[2:] == (tokens, tokens):
             return self._pack_mask(value.expand(n, -1, -1, -1))
         if value.ndim >= 2 and value.shape[0] in (1, n) and value.shape[1] == tokens:
-            return value.expand(n, *value.shape[1:])[self.example, self.token].unsqueeze(0)
+            return value.expand(n, *value.shape[1:])[self.example, self.token]
         raise ValueError(f"no rule to pack a tensor of shape {tuple(value.shape)}")
 
+    def pairs(self, value: Tensor) -> Tensor:
+        """(examples, heads, tokens, tokens) for pairs of positions of one long text."""
+        example, token = self.example.unsqueeze(2), self.token
+        return value[example, :, token.unsqueeze(2), token.unsqueeze(1)].permute(0, 3, 1, 2)
+
     def _pack_mask(self, mask: Tensor) -> Tensor:
-        picked = mask[self.example[:, None], :, self.token[:, None], self.token[None, :]]
-        same = (self.example[:, None] == self.example[None, :]).unsqueeze(-1)
+        same = self.example.unsqueeze(2) == self.example.unsqueeze(1)
+        reached = (same & self.is_token.unsqueeze(1)).unsqueeze(1)
         never = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
-        return torch.where(same, picked, never).permute(2, 0, 1).unsqueeze(0)
+        return torch.where(reached, self.pairs(mask), never)
 
 
 class Repeater:

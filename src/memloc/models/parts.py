@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from memloc.models.stack import Prepared, Stack
+from memloc.models.stacked import Stacked
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Parts:
 
 def find_parts(stack: Stack) -> Parts:
     """The first are those that what the blocks are given depends on, the last are the others."""
+    if isinstance(stack, Stacked):
+        return find_parts(stack.members[0])
     names = {id(p): name for name, p in stack.model.named_parameters()}
     blocks = tuple(tuple(names[id(p)] for p in block.parameters()) for block in stack.blocks)
     in_blocks = {name for block in blocks for name in block}

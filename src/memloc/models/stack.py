@@ -4,6 +4,7 @@ Nothing here knows an architecture. A model's own forward pass says how its bloc
 its own forward pass with the blocks taken out computes what comes before and after them.
 """
 
+import copy
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,6 +89,13 @@ class Stack:
             self.pads = True
             """Whether padding changes nothing; if not, only texts of one length go together."""
             self.pads = self._is_padding_harmless()
+
+    def copied(self) -> "Stack":
+        """The same for a copy of the model, which has weights of its own."""
+        found = copy.copy(self)
+        found.model = copy.deepcopy(self.model)
+        found.blocks = find_blocks(found.model)
+        return found
 
     @property
     def depth(self) -> int:

@@ -33,8 +33,7 @@ from memloc.study.inputs import Shape, is_here, load_study_task
 from memloc.study.plan import Asked, Plan, make_plan
 from memloc.study.step import limit_threads
 from memloc.study.view import disk_sentences, training_sentence
-from memloc.training.gathering import merged
-from memloc.training.loop import Objective, learning, learning_groups, logits_of, train_epoch
+from memloc.training.loop import learning_groups, logits_of, one_objective, train_epoch
 from memloc.training.predict import predict
 from memloc.training.probes import Target, train_probes
 from memloc.training.recipe import Recipe
@@ -153,18 +152,15 @@ def _texts(n: int, length: int) -> Encoded:
 
 
 def _update_seconds(stack: Stack, texts: Encoded, settings: FineTuneSettings) -> float:
-    groups = learning_groups(stack, embeddings=False)
-    labels = torch.zeros(len(texts), dtype=torch.int64, device=stack.device)
-    with learning(stack.model, groups) as tensors:
-        objective = Objective(
-            "calibration",
-            logits_of(stack, texts),
-            labels,
-            texts.lengths,
-            merged(tensors),
-            merged(groups),
-            settings,
-        )
+    with one_objective(
+        stack,
+        learning_groups(stack, embeddings=False),
+        name="calibration",
+        logits=logits_of(stack, texts),
+        labels=torch.zeros(len(texts), dtype=torch.int64, device=stack.device),
+        lengths=texts.lengths,
+        settings=settings,
+    ) as objective:
         seconds = [
             _timed(lambda e=e: train_epoch([objective], 0, e, lambda _: None))  # type: ignore[misc]
             for e in range(1, 2 + UPDATES)

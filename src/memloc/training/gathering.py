@@ -2,46 +2,95 @@
 
 A tiny model has two hundred tensors of a few thousand numbers: clipping and AdamW spend their time
 on being called. While gathered, the small parameters of a group are views of one tensor, and so
-are their gradients; large parameters stay as they are.
+are their gradients; large parameters stay as they are. Where a parameter is that of several
+members, the tensor has one row for each, and what learns may be some of the rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from memloc.models.stacked import Members
 
 SMALL = 65_536
-"""Parameters with at most so many numbers are gathered."""
+"""Parameters with at most so many numbers, of one member, are gathered."""
 
 Parameters = dict[str, nn.Parameter]
 
 
+class Rows(nn.Parameter):
+    """The numbers of some members (members, numbers), a view of those of all."""
+
+    place: slice
+    """Which members they are."""
+    grad: Tensor
+
+
+class Gathered(Parameters):
+    """A group of parameters as the tensors that an optimiser updates."""
+
+    def of(self, members: Iterable[int]) -> Parameters:
+        """Those of these members alone."""
+        found: Parameters = {}
+        for run in _runs(sorted(members)):
+            for name, tensor in self.items():
+                is_all = not isinstance(tensor, Rows) or len(run) == len(tensor)
+                found[name if is_all else f"{name}/{run.start}-{run.stop}"] = (
+                    tensor if is_all else _rows(tensor, tensor.grad, run)
+                )
+        return found
+
+
 @contextmanager
-def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Parameters]]:
-    """For each group, the tensors that an optimiser should update while this is active."""
+def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Gathered]]:
+    """For each group, what an optimiser should update while this is active."""
     moved: list[nn.Parameter] = []
-    tensors: list[Parameters] = []
+    found: list[Gathered] = []
     try:
         for number, group in enumerate(groups):
-            small = {n: p for n, p in group.items() if p.numel() <= SMALL}
-            large = {n: p for n, p in group.items() if n not in small}
+            members = max((_members(p) for p in group.values()), default=1)
+            small = {n: p for n, p in group.items() if p.numel() <= SMALL * members}
+            tensors = _gather(f"group-{number}", list(small.values()), members)
             moved += small.values()
-            tensors.append({**_gather(f"group-{number}", list(small.values())), **large})
-        yield tensors
+            for name, parameter in group.items():
+                if name not in small and members > 1:
+                    tensors |= _gather(name, [parameter], members)
+                    moved.append(parameter)
+                elif name not in small:
+                    tensors[name] = parameter
+            found.append(Gathered(tensors))
+        yield found
     finally:
         for parameter in moved:
-            parameter.data = parameter.data.clone()
+            _put(parameter, parameter.data.contiguous().clone())
             parameter.grad = None
 
 
 def clear_gradients(tensors: Parameters) -> None:
     """Ready for the next backward pass: what is gathered stays in place and is set to zero."""
     for tensor in tensors.values():
-        if isinstance(tensor, _Gathered) and tensor.grad is not None:
+        if isinstance(tensor, Rows) and tensor.grad is not None:
             tensor.grad.zero_()
         else:
             tensor.grad = None
+
+
+@torch.no_grad()
+def clip_gradients(tensors: Parameters, members: int, most: float) -> None:
+    """Scale each member's gradients so that their norm over all tensors is at most this."""
+    if members == 1:
+        torch.nn.utils.clip_grad_norm_(tensors.values(), most)
+        return
+    # Of several members, every tensor is rows of some of them.
+    rows = [tensor for tensor in tensors.values() if isinstance(tensor, Rows)]
+    squares = torch.zeros(members, device=rows[0].device)
+    for tensor in rows:
+        squares[tensor.place] += torch.linalg.vector_norm(tensor.grad, dim=1).square()
+    factors = (most / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    for tensor in rows:
+        tensor.grad.mul_(factors[tensor.place].unsqueeze(1))
 
 
 def merged(groups: Iterable[Parameters]) -> Parameters:
@@ -49,19 +98,44 @@ def merged(groups: Iterable[Parameters]) -> Parameters:
     return {name: tensor for group in groups for name, tensor in group.items()}
 
 
-class _Gathered(nn.Parameter):
-    """One tensor for many small ones."""
-
-
-def _gather(name: str, parameters: list[nn.Parameter]) -> Parameters:
+def _gather(name: str, parameters: list[nn.Parameter], members: int) -> Parameters:
     if not parameters:
         return {}
-    whole = _Gathered(torch.cat([p.detach().reshape(-1) for p in parameters]))
-    whole.grad = torch.zeros_like(whole)
+    whole = torch.cat([p.detach().reshape(members, -1) for p in parameters], 1)
+    gradient = torch.zeros_like(whole)
     start = 0
     for parameter in parameters:
-        place = slice(start, start + parameter.numel())
-        parameter.data = whole.data[place].view_as(parameter)
-        parameter.grad = whole.grad[place].view_as(parameter)
-        start += parameter.numel()
-    return {name: whole}
+        place = slice(start, start + parameter.numel() // members)
+        _put(parameter, whole[:, place].view(parameter.shape))
+        parameter.grad = gradient[:, place].view(parameter.shape)
+        start = place.stop
+    return {name: _rows(whole, gradient, range(members))}
+
+
+def _rows(whole: Tensor, gradient: Tensor | None, run: range) -> Rows:
+    rows = Rows(whole.detach()[run.start : run.stop])
+    rows.place = slice(run.start, run.stop)
+    if gradient is not None:
+        rows.grad = gradient[run.start : run.stop]
+    return rows
+
+
+def _put(parameter: nn.Parameter, value: Tensor) -> None:
+    parameter.data = value
+    if isinstance(parameter, Members):
+        parameter.share()
+
+
+def _members(parameter: nn.Parameter) -> int:
+    return len(parameter) if isinstance(parameter, Members) else 1
+
+
+def _runs(numbers: Sequence[int]) -> list[range]:
+    """Consecutive numbers together."""
+    found: list[range] = []
+    for number in numbers:
+        if found and found[-1].stop == number:
+            found[-1] = range(found[-1].start, number + 1)
+        else:
+            found.append(range(number, number + 1))
+    return found

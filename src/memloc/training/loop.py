@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,23 +15,36 @@ from memloc.errors import TrainingError, counted
 from memloc.models.packing import training_logits
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
+from memloc.models.stacked import FEWEST, Stacked, dropout_seeded, most_members
 from memloc.protocol import FineTuneSettings
-from memloc.records import IntArray
-from memloc.seeds import generator, torch_seeded
-from memloc.training.gathering import Parameters, clear_gradients, gathered
+from memloc.records import FloatArray, IntArray
+from memloc.seeds import generator
+from memloc.training.gathering import (
+    Gathered,
+    Parameters,
+    clear_gradients,
+    clip_gradients,
+    gathered,
+    merged,
+)
 from memloc.training.predict import to_batch
 
 
 @dataclass
 class Objective:
-    """Labels to learn, how logits are computed, and the parameters that may change for it."""
+    """Labels to learn, how logits are computed, and the parameters that may change for it.
+
+    One model learns, or several members that are trained as one: then everything is member by
+    member, and each learns as if it were alone.
+    """
 
     name: str
     logits: Callable[[IntArray], Tensor]
-    """From rows of the data to logits, with gradients and in training mode."""
+    """From rows of the data, those of one member after another's, to logits; in training mode."""
     labels: Tensor
+    """(members, data), or (data,) of one."""
     lengths: IntArray
-    """Tokens of each example, for length-grouped batches."""
+    """Tokens of each row of the data, for length-grouped batches."""
     tensors: Parameters
     """What the optimiser updates, see `learning`."""
     parameters: Parameters
@@ -39,12 +52,19 @@ class Objective:
     settings: FineTuneSettings
     counted: Parameters = field(default_factory=dict)
     """What does not learn, but whose gradients count in the norm that is clipped."""
+    rows: IntArray | None = None
+    """(members, examples): the rows of the data that each learns, or (examples,); default: all."""
     updates: int = 0
     on_loss: Callable[[Tensor], None] = lambda _loss: None
-    """Told the mean loss of every batch."""
+    """Told the mean loss of every batch, (members,)."""
     optimiser: torch.optim.AdamW = field(init=False)
+    learnt: IntArray = field(init=False)
+    """The rows of each, (members, examples)."""
 
     def __post_init__(self) -> None:
+        self.labels = self.labels.view(-1, self.labels.shape[-1])
+        rows = np.arange(self.labels.shape[1]) if self.rows is None else self.rows
+        self.learnt = np.broadcast_to(rows, (self.members, rows.shape[-1]))
         self.optimiser = torch.optim.AdamW(
             self.tensors.values(),
             lr=self.settings.learning_rate,
@@ -53,14 +73,28 @@ class Objective:
         )
 
     @property
+    def members(self) -> int:
+        """How many models learn."""
+        return len(self.labels)
+
+    @property
     def updates_per_epoch(self) -> int:
         """Batches in one pass over the data."""
-        return -(-len(self.labels) // self.settings.batch_size)
+        return -(-int(self.learnt.shape[1]) // self.settings.batch_size)
+
+    def batches(self, seed: int, purpose: str, epoch: int, member: int) -> list[IntArray]:
+        """One member's batches of an epoch, as rows of the data."""
+        rows, rng = self.learnt[member], generator(seed, "order", purpose, epoch)
+        if self.settings.length_grouped:
+            found = length_grouped_batches(self.lengths[rows], self.settings.batch_size, rng)
+        else:
+            found = random_batches(len(rows), self.settings.batch_size, rng)
+        return [rows[batch] for batch in found]
 
 
 def logits_of(stack: Stack, texts: Encoded) -> Callable[[IntArray], Tensor]:
     """From rows of the texts to logits, in the fastest exact way for this model."""
-    logits = training_logits(stack)
+    logits = stack.logits if isinstance(stack, Stacked) else training_logits(stack)
     return lambda rows: logits(to_batch(texts, rows, stack.device))
 
 
@@ -73,64 +107,70 @@ def schedule(update: int, total: int, warmup: float) -> float:
 
 
 def epoch_order(
-    objectives: Sequence[Objective], seed: int, epoch: int
+    objectives: Sequence[Objective], seeds: Sequence[int], epoch: int
 ) -> list[tuple[int, IntArray]]:
     """The epoch's batches as (objective, rows), those of all objectives shuffled together.
 
-    It depends on the seed, the epoch and the number of examples alone, never on the labels: θ_M
-    and θ_O see the same order.
+    It depends on the seeds, the epoch and the number of examples alone, never on the labels: θ_M
+    and θ_O see the same order. Rows are (members, examples).
     """
     steps: list[tuple[int, IntArray]] = []
     for index, objective in enumerate(objectives):
-        rng = generator(seed, "order", objective.name if index else "first", epoch)
-        size = objective.settings.batch_size
-        if objective.settings.length_grouped:
-            batches = length_grouped_batches(objective.lengths, size, rng)
-        else:
-            batches = random_batches(len(objective.labels), size, rng)
-        steps += [(index, rows) for rows in batches]
+        purpose = objective.name if index else "first"
+        each = [objective.batches(seed, purpose, epoch, k) for k, seed in enumerate(seeds)]
+        steps += [(index, np.stack(rows)) for rows in zip(*each, strict=True)]
     if len(objectives) == 1:
         return steps
-    return [steps[i] for i in generator(seed, "mix", epoch).permutation(len(steps))]
+    return [steps[i] for i in generator(seeds[0], "mix", epoch).permutation(len(steps))]
 
 
 def train_epoch(
-    objectives: Sequence[Objective], seed: int, epoch: int, advance: Callable[[int], None]
-) -> dict[str, float]:
-    """One pass over every objective's data; the mean loss of each.
+    objectives: Sequence[Objective],
+    seeds: int | Sequence[int],
+    epoch: int,
+    advance: Callable[[int], None],
+) -> dict[str, FloatArray]:
+    """One pass over every objective's data, with one seed a member; the mean losses (members,).
 
     Randomness is set anew for every epoch, so that a run continued after any epoch equals one
     that was never interrupted.
     """
+    seeds = [seeds] if isinstance(seeds, int) else seeds
     losses: dict[str, list[Tensor]] = {objective.name: [] for objective in objectives}
     settings = [objective.settings for objective in objectives]
-    with out_of_memory_explained(*settings), torch_seeded(seed, "dropout", epoch):
-        for index, rows in epoch_order(objectives, seed, epoch):
+    device = objectives[0].labels.device
+    with out_of_memory_explained(*settings), dropout_seeded(seeds, device, "dropout", epoch):
+        for index, rows in epoch_order(objectives, seeds, epoch):
             with only_trainable(objectives, index):
                 losses[objectives[index].name].append(update(objectives[index], rows))
-            advance(1)
-    means = {name: float(torch.stack(values).mean()) for name, values in losses.items()}
+            advance(len(seeds))
+    means = {name: torch.stack(values).mean(0).cpu().numpy() for name, values in losses.items()}
     for name, mean in means.items():
-        if not np.isfinite(mean):
+        if not np.isfinite(mean).all():
             raise TrainingError(
-                f"The loss of {name} became {mean} in epoch {epoch}: lower the learning rate."
+                f"The loss of {name} became {mean[~np.isfinite(mean)][0]} in epoch {epoch}: lower "
+                "the learning rate."
             )
     return means
 
 
 def update(objective: Objective, rows: IntArray) -> Tensor:
-    """One step on a batch, computed in pieces if asked; returns the batch's mean loss."""
-    settings = objective.settings
+    """One step on a batch (members, examples), computed in pieces if asked; the mean losses."""
+    settings, device = objective.settings, objective.labels.device
+    rows = np.atleast_2d(rows)
     counted = objective.tensors | objective.counted
     clear_gradients(counted)
-    total = torch.zeros((), device=objective.labels.device)
-    for piece in np.array_split(rows, min(settings.accumulate, len(rows))):
-        with autocast(settings, objective.labels.device):
-            logits = objective.logits(piece)
-        loss = cross_entropy(logits.float(), objective.labels[piece], reduction="sum") / len(rows)
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.detach()
-    torch.nn.utils.clip_grad_norm_(counted.values(), settings.clip)
+    total = torch.zeros(len(rows), device=device)
+    members = torch.arange(len(rows), device=device).unsqueeze(1)
+    for piece in np.array_split(rows, min(settings.accumulate, rows.shape[1]), axis=1):
+        with autocast(settings, device):
+            logits = objective.logits(piece.reshape(-1))
+        labels = objective.labels[members, torch.from_numpy(piece).to(device)]
+        each = cross_entropy(logits.float(), labels.reshape(-1), reduction="none")
+        losses = each.view(len(rows), -1).sum(1) / rows.shape[1]
+        losses.sum().backward()
+        total += losses.detach()
+    clip_gradients(counted, len(rows), settings.clip)
     peak = settings.learning_rate
     share = schedule(
         objective.updates, settings.epochs * objective.updates_per_epoch, settings.warmup
@@ -148,6 +188,69 @@ def autocast(settings: FineTuneSettings, device: torch.device) -> Any:
     if settings.autocast == "none":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+T = TypeVar("T")
+
+
+def members_at_once(stack: Stack, settings: FineTuneSettings) -> int:
+    """How many models like this learn as one with these settings, each from its own seed."""
+    # Batches of similar length differ from seed to seed in where the smaller one is.
+    if settings.autocast != "none" or settings.length_grouped:
+        return 1
+    return most_members(stack)
+
+
+def in_stacks(things: Sequence[T], most: int) -> list[Sequence[T]]:
+    """What is trained as one: so many at a time, and one by one where too few are left.
+
+    Without the first stacks, the others stay the same: work that was interrupted goes on with them.
+    """
+    found: list[Sequence[T]] = []
+    for start in range(0, len(things), most):
+        some = things[start : start + most]
+        few = len(some) < FEWEST
+        found += [some[i : i + 1] for i in range(len(some))] if few else [some]
+    return found
+
+
+@contextmanager
+def one_objective(  # noqa: PLR0913 - all that an objective is made of
+    stack: Stack,
+    groups: Sequence[Parameters],
+    *,
+    name: str,
+    logits: Callable[[IntArray], Tensor],
+    labels: Tensor,
+    lengths: IntArray,
+    settings: FineTuneSettings,
+    rows: IntArray | None = None,
+    learners: Sequence[Sequence[int]] | None = None,
+) -> Iterator[Objective]:
+    """While active, these groups of a model's parameters learn; all else is as it was.
+
+    `learners`: the members that learn each group; default: all.
+    """
+    counted = counted_groups(stack, groups, settings)
+    with learning(stack.model, [*groups, *counted]) as tensors:
+        every = range(len(labels.view(-1, labels.shape[-1])))
+        who = [every] * len(groups) if learners is None else learners
+        learns = [t.of(members) for t, members in zip(tensors, who, strict=False)]
+        rest: list[Parameters] = [*tensors[len(groups) :]]
+        if settings.clip_over == "all":
+            others = [set(every).difference(members) for members in who]
+            rest += [t.of(members) for t, members in zip(tensors, others, strict=False)]
+        yield Objective(
+            name=name,
+            logits=logits,
+            labels=labels,
+            lengths=lengths,
+            tensors=merged(learns),
+            parameters=merged(groups),
+            settings=settings,
+            counted=merged(rest),
+            rows=rows,
+        )
 
 
 @contextmanager
@@ -193,7 +296,7 @@ def counted_groups(
 
 
 @contextmanager
-def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Parameters]]:
+def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Gathered]]:
     """Dropout on and gradients for these groups of parameters alone; all of it is put back.
 
     Yields what to optimise for each group. A group is what is always trained together: a block,
@@ -209,7 +312,7 @@ def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Pa
 
 
 @contextmanager
-def gradients_for(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Parameters]]:
+def gradients_for(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Gathered]]:
     """The same without a change of mode: gradients for these groups alone, gathered."""
     wanted = [(p, p.requires_grad) for p in model.parameters()]
     mine = {id(p) for group in groups for p in group.values()}

@@ -40,13 +40,12 @@ from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecor
 from memloc.seeds import torch_seeded
 from memloc.stats.windows import check_plant, read_plant
 from memloc.training.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
-from memloc.training.gathering import Parameters, merged
+from memloc.training.gathering import Parameters
 from memloc.training.loop import (
     Objective,
-    counted_groups,
-    learning,
     learning_groups,
     logits_of,
+    one_objective,
     out_of_memory_explained,
     train_epoch,
 )
@@ -276,13 +275,18 @@ class _Training:
                 yield objectives
             return
         compute, groups = self._forward(stack)
-        counted = counted_groups(stack, groups, settings)
-        with learning(self.trained.model, [*groups, *counted]) as tensors:
+        with one_objective(
+            stack,
+            groups,
+            name=self.name,
+            logits=compute,
+            labels=labels,
+            lengths=train.lengths,
+            settings=settings,
+        ) as objective:
             if self.name == "frozen" and not settings.frozen_dropout:
                 stack.blocks.eval()
-            learns = merged(tensors[: len(groups)]), merged(groups), settings
-            rest = merged(tensors[len(groups) :])
-            yield [Objective(self.name, compute, labels, train.lengths, *learns, rest)]
+            yield [objective]
 
     @contextmanager
     def _planted(self, plant: Plant, labels: Tensor) -> Iterator[list[Objective]]:
@@ -339,7 +343,7 @@ class _Training:
         if epoch % every == 0 or epoch == last:
             row |= self._measure()
         if AUXILIARY in losses:
-            row["auxiliary_loss"] = losses[AUXILIARY]
+            row["auxiliary_loss"] = float(losses[AUXILIARY][0])
         self.rows.append({**row, "seconds": time.perf_counter() - began})
         if self.name == "noisy" and self._is_first_near_ceiling():
             self._save("memorised", epoch)

@@ -1,0 +1,216 @@
+"""Several models as one give what each gives alone, in every family."""
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from memloc.data.encode import encode
+from memloc.models import stacked as module
+from memloc.models.load import load_checkpoint, load_model
+from memloc.models.stack import Stack
+from memloc.models.stacked import (
+    MOST,
+    CannotStack,
+    Stacked,
+    can_stack,
+    dropout_seeded,
+    most_members,
+    together,
+)
+from memloc.protocol import FineTuneSettings
+from memloc.training.checkpoints import save_checkpoint
+from memloc.training.loop import learning_groups, logits_of, one_objective, train_epoch
+from support import FAMILIES, make_tokenizer
+from tasks_support import make_task
+
+K = 3
+SETTINGS = FineTuneSettings(
+    learning_rate=1e-2, batch_size=6, epochs=2, weight_decay=0.1, warmup=0.2, clip=0.5
+)
+MORE = {
+    "modernbert": {"intermediate_size": 32, "global_attn_every_n_layers": 2, "local_attention": 4},
+    "gemma": {"intermediate_size": 32, "num_key_value_heads": 1, "head_dim": 8},
+    "deberta-v2": {
+        **{"intermediate_size": 32, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+        "type_vocab_size": 0,
+    },
+}
+SMALL = {
+    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    **{"cls_token_id": 2, "sep_token_id": 3},
+}
+
+
+def task():
+    return make_task(20, 3)
+
+
+@pytest.fixture
+def members(tiny_model):
+    """`members("opt", dropout=0.1)`: classifiers that differ in all weights, and encoded texts."""
+
+    def make(family, dropout=0.0):
+        found = []
+        for seed in range(K):
+            path = tiny_model(family, depth=2, dropout=dropout, seed=seed)
+            found.append(load_model(str(path), task().label_names, seed=seed))
+        first = found[0]
+        parts = task().train.parts
+        return found, encode(parts, first.tokenizer, first.separator, first.max_tokens)
+
+    return make
+
+
+def random_stack(family):
+    words = {"vocab_size": len(make_tokenizer("bert"))}
+    config = CONFIG_MAPPING[family](**SMALL, **MORE[family], **words)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Stack(AutoModelForSequenceClassification.from_config(config).eval())
+
+
+def batch_of(encoded, rows):
+    ids, mask = encoded.batch(rows)
+    return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+
+
+def learnt(stacks, encoded, seeds, settings=SETTINGS, epochs=2):
+    """Train models as one on half of the texts, another half each; the mean losses."""
+    stack = together(stacks)
+    rows = np.stack([np.random.default_rng(seed).permutation(20)[:10] for seed in seeds])
+    labels = torch.from_numpy(task().train.labels).expand(len(stacks), -1)
+    groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
+    with one_objective(
+        stack,
+        groups,
+        name="one",
+        logits=logits_of(stack, encoded),
+        labels=labels,
+        lengths=encoded.lengths,
+        settings=settings,
+        rows=rows,
+    ) as objective:
+        return [
+            train_epoch([objective], seeds, epoch, lambda _: None)["one"]
+            for epoch in range(1, epochs + 1)
+        ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_gradients_are_those_of_the_separate_models(members, family):
+    """Where each member has texts of its own, and its own padding."""
+    found, encoded = members(family)
+    rows = [np.arange(4) + 4 * k for k in range(K)]
+    alone = [copy.deepcopy(one.model) for one in found]
+    expected = [Stack(m).logits(batch_of(encoded, r)) for m, r in zip(alone, rows, strict=True)]
+    torch.cat(expected).square().sum().backward()
+    stack = Stacked([one.stack for one in found])
+    logits = stack.logits(batch_of(encoded, np.concatenate(rows)))
+    torch.testing.assert_close(logits, torch.cat(expected), rtol=1e-4, atol=1e-5)
+    logits.square().sum().backward()
+    own = [dict(model.named_parameters()) for model in alone]
+    noise = 1e-5 * max(float(p.grad.abs().max()) for p in own[0].values() if p.grad is not None)
+    for name, parameter in stack.model.named_parameters():
+        for k in range(K):
+            wanted = own[k][name].grad
+            if wanted is None:
+                continue
+            torch.testing.assert_close(parameter.grad[k], wanted, rtol=1e-3, atol=noise, msg=name)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_members_learn_as_if_each_were_alone(members, family, dropout):
+    """With clipping, decay, a schedule and dropout that are each one's own, embeddings as well."""
+    settings = SETTINGS.replace({"freeze_embeddings": False})
+    found, encoded = members(family, dropout)
+    one_by_one, _ = members(family, dropout)
+    losses = learnt([one.stack for one in found], encoded, [1, 2, 3], settings)
+    alone = [
+        learnt([one.stack], encoded, [seed], settings)
+        for seed, one in enumerate(one_by_one, start=1)
+    ]
+    np.testing.assert_allclose(losses, np.concatenate(alone, axis=1), rtol=1e-4)
+    for one, other in zip(found, one_by_one, strict=True):
+        named = dict(other.model.named_parameters())
+        for name, parameter in one.model.named_parameters():
+            if not re.search(
+                r"k(ey|_proj|_lin|ey_value)?\.bias|c_attn.bias", name
+            ):  # moved by noise alone
+                torch.testing.assert_close(
+                    parameter, named[name], rtol=1e-3, atol=1e-4, msg=f"{family} {name}"
+                )
+
+
+def test_members_with_one_seed_drop_the_same_and_others_do_not(members):
+    found, encoded = members("opt", 0.3)
+    same = [found[0].stack, found[0].stack.copied(), found[0].stack.copied()]
+    stack = Stacked(same)
+    stack.model.train()
+    batch = batch_of(encoded, np.tile(np.arange(4), K))
+    for seeds, are_equal in (((7, 7, 7), True), ((7, 8, 9), False)):
+        with dropout_seeded(seeds, torch.device("cpu"), "dropout"):
+            first, second, third = stack.logits(batch).view(K, 4, -1)
+        assert torch.equal(first, second) == torch.equal(first, third) == are_equal
+
+
+def test_a_member_is_an_ordinary_model_at_any_time(members, tmp_path):
+    found, encoded = members("opt")
+    before = [p.detach().clone() for p in found[1].model.parameters()]
+    learnt([one.stack for one in found], encoded, [1, 2, 3])
+    after = list(found[1].model.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    save_checkpoint(tmp_path / "one", found[1], {})
+    loaded = load_checkpoint(tmp_path / "one")
+    assert type(loaded.model) is type(found[1].model)
+    for saved, parameter in zip(loaded.model.parameters(), after, strict=True):
+        assert torch.equal(saved, parameter)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_known_family_can_be_stacked(tiny_model, family):
+    assert can_stack(load_model(str(tiny_model(family, depth=2)), ["a", "b"]).stack)
+
+
+@pytest.mark.parametrize(("family", "can"), [("modernbert", True), ("gemma", False)])
+def test_what_is_done_with_weights_in_another_way_is_noticed(family, can):
+    """Gemma adds 1 to the weights of its norms, for which there is no rule."""
+    stack = random_stack(family)
+    assert can_stack(stack) == can
+    assert most_members(stack) == (MOST if can else 1)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_weights_that_are_used_for_all_texts_at_once_are_noticed():
+    assert not can_stack(random_stack("deberta-v2"))
+
+
+def test_a_model_that_leaves_out_layers_at_random_is_not_stacked(tiny_model):
+    stack = load_model(str(tiny_model("opt", depth=2)), ["a", "b"]).stack.copied()
+    stack.model.model.decoder.layerdrop = 0.1
+    module._KNOWN.clear()
+    try:
+        assert not can_stack(stack)
+    finally:
+        module._KNOWN.clear()
+
+
+def test_an_unknown_use_of_weights_is_refused(members):
+    found, encoded = members("bert")
+    stack = Stacked([one.stack for one in found])
+    stack.model.classifier.forward = lambda x: x @ stack.model.classifier.weight.T
+    with pytest.raises(CannotStack, match="no rule"):
+        stack.logits(batch_of(encoded, np.arange(6)))
+
+
+def test_wide_models_on_a_cpu_are_trained_one_by_one(tiny_model, monkeypatch):
+    stack = load_model(str(tiny_model("opt", depth=2)), ["a", "b"]).stack
+    assert most_members(stack) == MOST
+    monkeypatch.setattr(module, "NARROW", stack.width)
+    assert most_members(stack) == 1
