@@ -36,8 +36,8 @@ from memloc.models.stack import (
 from memloc.seeds import number, torch_seeded
 
 FEWEST, MOST = 3, 16
-"""Members of a stack: two take longer than one after the other, more than 16 gain nothing more
-(measured for the embedded models)."""
+"""Members of a stack: two gain nothing over one after the other (measured for the embedded
+models), and more than 16 would mostly take more memory (not measured)."""
 
 
 class CannotStack(ModelError):
