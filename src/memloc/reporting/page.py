@@ -119,31 +119,28 @@ def render(findings: Findings, summary: Summary) -> str:
         "examples": {task: f"examples-{i}" for i, task in enumerate(texts)},
         "shares": any(r["method"] == "shares" for b in texts.values() for r in b["runs"]),
     }
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            name=results.folder.resolve().name,
-            folder=str(results.folder),
-            sections=list(_sections(findings, summary, drawn, bool(texts))),
-            first=[_heading(f, d) for f, d in drawn.items() if d and f.section == "answer"],
-            absent=_absent(findings, drawn),
-            summary=summary,
-            choices=choices,
-            start=page["start"],
-            has_shares=page["shares"],
-            coverage=_coverage(results),
-            study=study_file(results),
-            commands=commands(results),
-            settings=settings(results),
-            versions=versions(results),
-            version=version("memloc"),
-            page=_script_json(page),
-            blocks={name: Markup(text) for name, text in blocks.items()},
-            css=Markup(_asset("page.css")),
-            js=Markup(_script(_asset("page.js"))),
-            vega=Markup(_vega()),
-        )
+    template = _environment().get_template("page.html")
+    return template.render(
+        name=results.folder.resolve().name,
+        folder=str(results.folder),
+        sections=list(_sections(findings, summary, drawn, bool(texts))),
+        first=[_heading(f, d) for f, d in drawn.items() if d and f.section == "answer"],
+        absent=_absent(findings, drawn),
+        summary=summary,
+        choices=choices,
+        start=page["start"],
+        has_shares=page["shares"],
+        coverage=_coverage(results),
+        study=study_file(results),
+        commands=commands(results),
+        settings=settings(results),
+        versions=versions(results),
+        version=version("memloc"),
+        page=_script_json(page),
+        blocks={name: Markup(text) for name, text in blocks.items()},
+        css=Markup(_asset("page.css")),
+        js=Markup(_script(_asset("page.js"))),
+        vega=Markup(_vega()),
     )
 
 
