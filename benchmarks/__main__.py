@@ -13,11 +13,12 @@ from benchmarks import (
     hidden,
     probing,
     retraining,
+    shares,
     stacked,
     study,
     swapping,
 )
-from benchmarks.harness import Measured, keep
+from benchmarks.harness import CLOCKS, Measured, keep, use_clock
 
 STAGES = {
     "finetuning": lambda: [
@@ -29,9 +30,13 @@ STAGES = {
         swapping.measure(hidden=64, examples=96, repeats=3),
         swapping.measure(hidden=384, examples=48, repeats=2),
     ],
+    "shares": lambda: [
+        shares.measure(hidden=64, examples=16, repeats=3),
+        shares.measure(hidden=384, examples=3, repeats=2),
+    ],
     "retraining": lambda: [
-        retraining.measure(hidden=64, examples=64, epochs=5, repeats=1),
-        retraining.measure(hidden=384, examples=32, epochs=5, repeats=1),
+        retraining.measure(hidden=64, examples=64, epochs=3, repeats=1),
+        retraining.measure(hidden=384, examples=24, epochs=3, repeats=1),
     ],
     "gradients": lambda: [
         gradients.measure(hidden=64, examples=150, repeats=3),
@@ -58,8 +63,11 @@ def main() -> None:
     """Run the stages that were named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stages", nargs="*", help=f"of {', '.join(STAGES)}; left out: all")
+    parser.add_argument("--clock", choices=[*CLOCKS], default="wall", help="default: wall")
+    asked = parser.parse_args()
+    use_clock(asked.clock)
     found: list[Measured] = []
-    for name in parser.parse_args().stages or STAGES:
+    for name in asked.stages or STAGES:
         print(f"measuring {name} …", file=sys.stderr)
         measured = STAGES[name]()
         keep(measured)

@@ -24,8 +24,8 @@ from memloc.seeds import generator
 from memloc.training.loop import schedule
 from memloc.training.predict import evaluating, to_batch
 
-SAMPLE = [range(a, a + width) for a in (0, 4, 8) for width in (1, 4, 8) if a + width <= DEPTH]
-"""Eight windows with the mean start and about the mean width of all 78."""
+SAMPLE = [range(start, stop) for start in (0, 4, 8) for stop in range(start + 1, DEPTH + 1)]
+"""All windows of three first layers, as those that begin at the same layer are trained as one."""
 SEED = 42
 BATCH_SIZE = 8
 

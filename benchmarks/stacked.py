@@ -63,13 +63,14 @@ def _compared(
         {"learning_rate": 1e-3, "epochs": 1, "batch_size": size}
     )
     seeds = range(members) if own else [0] * members
+    models = _models(members)
     with suitable_threads(WIDTH):
         mine, plain = side_by_side(
-            lambda: _train(_models(members), encoded, labels, settings, seeds),
+            lambda: _train([m.copied() for m in models], encoded, labels, settings, seeds),
             lambda: np.concatenate(
                 [
-                    _train([model], encoded, labels, settings, [seed])
-                    for model, seed in zip(_models(members), seeds, strict=True)
+                    _train([model.copied()], encoded, labels, settings, [seed])
+                    for model, seed in zip(models, seeds, strict=True)
                 ]
             ),
             repeats,

@@ -30,9 +30,11 @@ from memloc.records import read_json, write_json
 from memloc.reporting.figures.figure import save_figure
 from memloc.run import Run
 from memloc.stats.intervals import wilson
-from memloc.stats.verdicts import RATES, by_profile
+from memloc.stats.verdicts import RATES, by_profile, trust
 
 HERE = Path(__file__).with_suffix(".json")
+RUNS = Path(__file__).with_name("verdict_runs.csv")
+"""One row per run and method."""
 JUDGED = "judged.json"
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "verdicts.md"
 PICTURE = PAGE.parents[1] / "images" / "verdicts.svg"
@@ -123,12 +125,26 @@ def main() -> None:
 
 
 def write(judged: Sequence[Judged]) -> None:
-    """The rates of every method, here and in the package."""
-    methods = dict.fromkeys(each.method for each in judged)
+    """The rates of every method, here and in the package, and what was said of every run."""
+    pd.DataFrame(judged).to_csv(RUNS, index=False)
+    methods = sorted(dict.fromkeys(each.method for each in judged), key=trust)
     found = [rates_of(name, [j for j in judged if j.method == name]) for name in methods]
     text = json.dumps(found, indent=1) + "\n"
     for path in (HERE, RATES):
         path.write_text(text, encoding="utf-8")
+
+
+def kept() -> list[Judged]:
+    """What was said of every run, as it was written."""
+    # Left to itself, pandas takes the word "null" for a missing value.
+    table = pd.read_csv(RUNS, keep_default_na=False, na_values={"p": [""]})
+    rows = table.to_dict("records")
+    lists = [{**row, "layers": json.loads(row["layers"])} for row in rows]
+    return [Judged(**{str(k): _or_none(v) for k, v in row.items()}) for row in lists]
+
+
+def _or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and np.isnan(value) else value
 
 
 def show() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,3 +73,25 @@ def recipe_of(tiny_model):
         return Recipe(model, task or make_task(), seed, protocol, device="cpu")
 
     return make
+
+
+@pytest.fixture(scope="session")
+def memorised_folder(tmp_path_factory: pytest.TempPathFactory, tiny_model: MakeModel) -> Path:
+    """The folder of a run that memorised, with all weights; not to be changed."""
+    from memloc.training.recipe import Recipe, train_run
+    from tasks_support import fast_protocol, make_task
+
+    model = str(tiny_model("opt", depth=3, dropout=0.1))
+    protocol = fast_protocol(finetune__near_ceiling=0.9)
+    recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
+    run = train_run(recipe, tmp_path_factory.mktemp("runs") / "run")
+    assert run.verdict(0.95).memorised
+    return run.folder
+
+
+@pytest.fixture
+def memorised_run(memorised_folder: Path, tmp_path: Path) -> Any:
+    """A copy of that run without any result."""
+    from memloc.run import Run
+
+    return Run.open(shutil.copytree(memorised_folder, tmp_path / "memorised"), "cpu")

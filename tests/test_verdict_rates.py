@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.verdicts import HERE, MARKS, PAGE, Judged, as_tables, rates_of
+from benchmarks.verdicts import HERE, MARKS, PAGE, Judged, as_tables, kept, rates_of
 
 from memloc.stats.verdicts import RATES, judge_weights, rates
 
@@ -36,6 +36,13 @@ def test_rates_are_those_of_runs_counted_by_hand():
     assert found["power_low"] < 0.5 < found["power_high"]
     assert found["null_p"] == [0.04, 0.5, 0.5, 0.5]
     assert found["power_width_1"] is None
+
+
+def test_rates_follow_from_the_runs_that_are_kept():
+    runs = kept()
+    for row in MEASURED:
+        mine = [each for each in runs if each.method == row["method"]]
+        assert rates_of(row["method"], mine) == row
 
 
 def test_the_package_has_the_rates_that_were_measured():

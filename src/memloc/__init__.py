@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from memloc.methods.apply import analyse as analyse
     from memloc.methods.apply import localise as localise
     from memloc.methods.base import Method as Method
-    from memloc.methods.centroids import Centroids as Centroids
-    from memloc.methods.generalisation import Generalisation as Generalisation
     from memloc.methods.gradients import Gradients as Gradients
     from memloc.methods.probing import Probing as Probing
     from memloc.methods.result import LayerScores as LayerScores
@@ -21,9 +19,11 @@ if TYPE_CHECKING:
     from memloc.methods.shares import Shares as Shares
     from memloc.methods.swapping import Swapping as Swapping
     from memloc.models.stack import register_stack as register_stack
+    from memloc.repairs import repair as repair
     from memloc.reporting.page import report as report
     from memloc.results import load_results as load_results
     from memloc.run import Run as Run
+    from memloc.suspects import find as find
     from memloc.training.callback import RunCallback as RunCallback
     from memloc.training.recipe import train as train
 
@@ -36,8 +36,6 @@ _HOMES = {
     "analyse": "memloc.methods.apply",
     "localise": "memloc.methods.apply",
     "Method": "memloc.methods.base",
-    "Centroids": "memloc.methods.centroids",
-    "Generalisation": "memloc.methods.generalisation",
     "Gradients": "memloc.methods.gradients",
     "Probing": "memloc.methods.probing",
     "LayerScores": "memloc.methods.result",
@@ -45,9 +43,11 @@ _HOMES = {
     "Shares": "memloc.methods.shares",
     "Swapping": "memloc.methods.swapping",
     "register_stack": "memloc.models.stack",
+    "repair": "memloc.repairs",
     "report": "memloc.reporting.page",
     "load_results": "memloc.results",
     "Run": "memloc.run",
+    "find": "memloc.suspects",
     "RunCallback": "memloc.training.callback",
     "train": "memloc.training.recipe",
 }

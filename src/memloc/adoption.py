@@ -9,7 +9,7 @@ import numpy as np
 
 from memloc import paths
 from memloc.data.own import Columns, read_rows
-from memloc.errors import DataError, SettingsError
+from memloc.errors import SettingsError
 from memloc.identity import hash_checkpoint, hash_loaded
 from memloc.lock import RUN, Lock
 from memloc.models.known import adapter_base, is_adapter
@@ -78,7 +78,6 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     loaded = _load(places, pretrained)
     columns, names = Columns(text, label, pair, original, flag), loaded["final"].label_names
     task, noisy = _read(Path(data), columns, held_out, names)
-    _require_originals(noisy, needed=train_missing)
     facts = _facts(loaded["final"], pretrained or final) | {"seed": seed, "command": request()}
     facts |= {"task": TaskRecord.of(task, noisy), "settings": protocol.for_run()}
     record = RunRecord(**facts, adopted=_checkpoints(places, pretrained, loaded))
@@ -132,14 +131,6 @@ def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str |
     if needed and pretrained is None:
         raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
     return pretrained
-
-
-def _require_originals(noisy: NoisyLabels, *, needed: bool) -> None:
-    if needed and (noisy.original < 0).any():
-        raise DataError(
-            "Reference weights are trained on the original labels, which are not known here, only "
-            "which labels are wrong: give a column of original labels with --original."
-        )
 
 
 def _noted(run: Run, record: RunRecord, device: str) -> Run:

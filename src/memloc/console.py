@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
     from memloc.methods.apply import Found
     from memloc.methods.result import Result
+    from memloc.repairs import Repaired
     from memloc.reporting.page import Report
     from memloc.results import Results
     from memloc.run import Run, Verdict
+    from memloc.suspects import Suspects
 
 
 WORDS = "memloc.words"
@@ -237,6 +239,34 @@ def _as_record(result: "Result") -> dict[str, Any]:
         }
     short = {name: result[name] for name in SHORT if name in result.tables}
     return {**said, "tables": short, "remarks": result.remarks}
+
+
+def show_suspects(found: "Suspects", as_json: bool) -> None:
+    """The examples to look at first, how many there are, where the files are."""
+    if as_json:
+        facts = {"folder": str(found.folder), "models": found.models, "remarks": found.remarks}
+        return _show_json({**facts, "examples": found.examples})
+    columns = ["row", "label", "suggested", "group", "held_out", "trained", "text"]
+    shown = found.examples[columns].head(10)
+    rows = [{str(k): v for k, v in row.items()} for row in shown.to_dict("records")]
+    show_rows([{**row, "text": row["text"][:60]} for row in rows], as_json=False)
+    for sentence in found.sentences():
+        typer.echo(sentence)
+    return typer.echo(
+        f"Look at {found.folder / 'index.html'}, and correct {found.folder / 'suspects.csv'}."
+    )
+
+
+def show_repaired(found: "Repaired", as_json: bool) -> None:
+    """How repairs compare, the verdict in two sentences, where the files are."""
+    if as_json:
+        facts = {"folder": str(found.folder), "verdict": found.verdict, "band": found.band}
+        return _show_json({**facts, "sentences": found.sentences(), "repairs": found.table})
+    rows = found.table.to_dict("records")
+    show_rows([{str(k): v for k, v in row.items()} for row in rows], as_json=False)
+    for sentence in found.sentences():
+        typer.echo(sentence)
+    return typer.echo(f"{found.folder}: a checkpoint, repair.csv, relearning.csv, relearning.svg")
 
 
 def show_control(found: "Results", as_json: bool) -> None:

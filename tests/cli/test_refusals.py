@@ -105,14 +105,6 @@ def test_a_named_task_has_no_columns_of_noise(bad, model, way):
     assert "is for a file given with --data" in bad("train", model, "tiny-topic", way)
 
 
-def test_flags_do_not_say_which_of_three_classes_is_right(bad, model, tmp_path):
-    rows = [(text, i % 3, int(i % 10 < 3)) for i, (text, _) in enumerate(rows_of(60))]
-    path = write_csv(tmp_path / "three.csv", rows, ("review", "stars", "wrong"))
-    line = bad("train", model, "--data", path, *NAMED, "--flag=wrong")
-    assert "which of 3 classes is right has to be known" in line
-    assert "--original COLUMN" in line
-
-
 @pytest.mark.parametrize(
     ("way", "said"),
     [

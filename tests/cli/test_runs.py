@@ -192,3 +192,46 @@ def test_train_refuses_settings_that_a_run_does_not_keep(run, model, mine, tmp_p
         line = refused(run("train", model, "--data", mine, *COLUMNS, *FAST, f"--set={change}"))
         assert f"{change.partition('=')[0]} does not decide the weights of a run" in line
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_find_shows_the_examples_to_look_at_first_and_what_to_correct(run, model, mine, tmp_path):
+    quick = ("--set=generalisation.epochs=1", "--set=finetune.batch_size=4", "--models=3")
+    command = ("find", model, "--data", mine, *COLUMNS[:2], "--out=found", *quick, "--device=cpu")
+    shown = run(*command)
+    said = printed(shown)
+    assert "of 3 models on halves are left" in shown.stderr
+    assert "With 3 models, no label can be called wrong" in said
+    assert "correct found/suspects.csv" in said
+    again = run(*command, "--json")
+    assert "are left" not in again.stderr
+    record = json.loads(printed(again))
+    assert record["models"] == 3
+    assert {"row", "label", "suggested", "held_out", "group"} <= set(record["examples"][0])
+    assert sorted(p.name for p in (tmp_path / "found").iterdir()) == [
+        "index.html",
+        "suspects.csv",
+        "suspects.parquet",
+        "work",
+    ]
+
+
+def test_find_refuses_early(bad, model, mine):
+    assert "--data FILE" in bad("find", model)
+    assert "no column 'revue'" in bad("find", model, "--data", mine, "--text=revue")
+
+
+def test_repair_prints_the_verdict_in_two_sentences(run, memorised_run):
+    quick = ("--set=epochs=1", "--set=relearn_epochs=3", "--set=orders=2", "--device=cpu")
+    command = ("repair", memorised_run.folder, "--out=repaired", *quick)
+    said = printed(run(*command))
+    assert "of the noisy labels are predicted" in said
+    assert "Accuracy on clean training examples went from" in said
+    record = json.loads(printed(run(*command, "--json")))
+    assert record["verdict"] in {"removed", "hidden", "still there"}
+    assert {row["way"] for row in record["repairs"]} >= {"before", "reference", "head alone"}
+
+
+def test_repair_refuses_what_it_does_not_know(bad, memorised_run):
+    command = ("repair", memorised_run.folder, "--out=repaired", "--device=cpu")
+    assert "Setting way is 'magic'" in bad(*command, "--way=magic")
+    assert "Setting layers is '1'" in bad(*command, "--set=layers='1'")

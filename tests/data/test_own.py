@@ -182,10 +182,17 @@ def test_flags_beside_two_integer_labels_are_flags(tmp_path, name):
     assert noise.summary() == "18 noisy of 60 examples, column 'wrong' read as flags."
 
 
-def test_flags_do_not_say_what_is_right_among_three_classes(tmp_path):
-    path = write(tmp_path / "n.csv", t=list("abcdef"), y=[0, 1, 2] * 2, wrong=[1, 0] * 3)
-    with pytest.raises(DataError, match="which of 3 classes is right has to be known"):
-        load_noisy(path, text="t", label="y", flag="wrong")
+def test_flags_leave_open_what_is_right_among_three_classes(tmp_path):
+    texts = [f"text {i}" for i in range(60)]
+    flags = [int(i % 10 < 3) for i in range(60)]
+    path = write(tmp_path / "n.csv", t=texts, y=[0, 1, 2] * 20, wrong=flags)
+    task, noise = load_noisy(path, text="t", label="y", flag="wrong")
+    assert (noise.original[noise.is_noisy] == -1).all()
+    assert noise.is_noisy.sum() > 0
+    for (text,), wrong in zip(task.train.parts, noise.is_noisy, strict=True):
+        assert wrong == flags[int(text.split()[1])]
+    for part in (task.validation, task.test):
+        assert (part.labels >= 0).all()
 
 
 def test_which_labels_are_wrong_is_said_in_one_way(reviews):

@@ -1,4 +1,4 @@
-"""Runs to look at: one that memorised, one of three classes, and quick ones of any depth."""
+"""Runs to look at: one of three classes, and quick ones of any depth."""
 
 import shutil
 
@@ -7,23 +7,6 @@ import pytest
 from memloc.run import Run
 from memloc.training.recipe import Recipe, train_run
 from tasks_support import fast_protocol, make_task
-
-
-@pytest.fixture(scope="session")
-def memorised_folder(tmp_path_factory, tiny_model):
-    """The folder of a run that memorised, with all weights; not to be changed."""
-    model = str(tiny_model("opt", depth=3, dropout=0.1))
-    protocol = fast_protocol(finetune__near_ceiling=0.9)
-    recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
-    run = train_run(recipe, tmp_path_factory.mktemp("runs") / "run")
-    assert run.verdict(0.95).memorised
-    return run.folder
-
-
-@pytest.fixture
-def memorised_run(memorised_folder, tmp_path):
-    """A copy of that run without any result."""
-    return Run.open(shutil.copytree(memorised_folder, tmp_path / "memorised"), "cpu")
 
 
 @pytest.fixture(scope="session")

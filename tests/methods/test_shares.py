@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -289,3 +290,15 @@ def test_a_run_without_a_reference_says_so(tmp_path):
     run = make_run(tmp_path, loaders={"final": lambda: make_classifier(seed=1)})
     with pytest.raises(Exception, match="reference"):
         Shares().run(run)
+
+
+def test_shares_have_a_verdict_and_those_of_an_earlier_version_ask_to_be_made_again(run):
+    found = Shares().run(run)
+    labels = found["labels"]
+    assert labels["is_noisy"].sum() == len(run.noisy_rows)
+    sums = found["example_shares"].groupby("example", sort=False)["lost"].sum()
+    lost = labels.loc[labels["is_noisy"], "lost"]
+    np.testing.assert_allclose(sums, lost, atol=1e-12)
+    assert "noisy examples" in found.verdict.sentence
+    earlier = {name: table for name, table in found.tables.items() if name != "labels"}
+    assert "run the method again" in replace(found, tables=earlier).verdict.sentence

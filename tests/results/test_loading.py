@@ -199,13 +199,15 @@ def test_settings_are_those_of_the_study_or_of_the_first_run(tmp_path, folder, r
 
 
 def test_presets_are_not_mixed_in_silence(tmp_path):
-    for preset_name in ("demo", "paper"):
+    for preset_name in ("demo", "paper", "reference"):
         folder = tmp_path / preset_name
         Study(control=0, methods=(), analyses=()).write_run(folder, "tiny-topic", "tiny-opt", 1)
         record = read_json(folder / "run.json")
         record["settings"]["preset"] = preset_name
         write_json(folder / "run.json", record)
-    with pytest.warns(MemlocWarning, match="made with the presets demo and paper"):
+        if preset_name == "paper":  # which compares runs as demo does
+            memloc.load_results(tmp_path)
+    with pytest.warns(MemlocWarning, match="made with the presets demo and paper and reference"):
         found = memloc.load_results(tmp_path)
     with pytest.warns(MemlocWarning):
         assert found.protocol == preset("demo")

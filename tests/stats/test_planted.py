@@ -74,6 +74,10 @@ def test_separate_layers_are_scored_as_such():
     assert row["centre_error"] == pytest.approx(0.3)
 
 
+def test_a_plant_in_all_layers_has_nothing_to_be_told_from():
+    assert len(plant_scores(layers((1, 3, [0.5, 0.1, 0.4])), (1,))) == 0
+
+
 def test_means_have_all_measures():
     table = layers((1, 2, [0.5, 0.1, 0.4, 0.0]), (3, 4, [0.0, 0.3, 0.2, 0.5]))
     (row,) = mean_scores(plant_scores(table, (1,)), ["method"]).to_dict("records")

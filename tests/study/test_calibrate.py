@@ -125,4 +125,4 @@ def test_a_model_of_any_width_can_be_measured():
     from memloc.study.calibrate import speed
     from memloc.study.inputs import Shape
 
-    assert speed(Shape(2, 6, 100), 5, preset("demo"), torch.device("cpu"))["update"] > 0
+    assert speed(Shape(2, 6, 100), 5, preset("demo").finetune, torch.device("cpu"))["update"] > 0

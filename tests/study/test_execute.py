@@ -37,6 +37,7 @@ class Saying:
 
     def start(self):
         self.started += 1
+        self.seen_before = len(self.seen)
 
     def has_room(self, needs, running):
         return len(running) < self.slots
@@ -67,7 +68,7 @@ def run_steps(folder, fails=(), slots=2, only=(), **options):
     executor = Saying(plan, fails, slots)
     ones = dict.fromkeys(plan.steps, 1.0)
     estimate = Estimate(ones, ones, ones, dict.fromkeys(plan.steps, 1))
-    seen = []
+    seen = executor.seen = []
     execution = Execution(plan, executor, estimate, plan.chosen(only), cores=2, **options)
     progress = execution.run(lambda p, outcome: seen.append((p.count("done"), outcome)))
     return executor, progress, seen
@@ -88,6 +89,7 @@ def test_everything_is_done_once_and_in_order(folder):
     assert progress.count("done") == len(steps)
     assert executor.most == 2
     assert (executor.started, executor.stopped) == (1, 1)
+    assert executor.seen_before == 1  # how much there is to do is shown before what takes long
     assert [outcome.step for _, outcome in seen if outcome] == executor.submitted
 
 

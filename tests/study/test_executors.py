@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,17 @@ def test_a_copy_tells_how_it_went_and_logs_what_it_said(executor, capsys):
     assert outcome.step == "no such step"
     assert "was changed while it ran" in outcome.reason
     assert "was changed while it ran" in (executor.folder / "logs/no such step.log").read_text()
+
+
+@pytest.mark.skipif(not executors.CAN_COPY, reason="processes are copied on Linux only")
+def test_a_warning_of_newer_pythons_about_copies_is_not_passed_on(executor, capsys, monkeypatch):
+    fork = os.fork
+    monkeypatch.setattr(
+        os, "fork", lambda: warnings.warn("threads", DeprecationWarning, stacklevel=1) or fork()
+    )
+    with capsys.disabled():
+        executor.submit(NOTHING, Needs())
+        assert len(wait_for(executor)) == 1
 
 
 @pytest.mark.skipif(not executors.CAN_COPY, reason="processes are copied on Linux only")

@@ -41,6 +41,9 @@ def test_the_first_line_says_how_much_there_is_to_do(capsys):
 
 
 def test_a_terminal_shows_one_table_with_what_runs_and_the_time_left():
+    console = Console(width=80, file=io.StringIO())
+    console.print(live_table(make_progress(["report"])))  # the first line is not folded
+    assert console.file.getvalue().startswith("0 of 1 step done, 0 running, about 2.0 min left ")
     progress = make_progress(["train/a", "train/b", "localise/a/swapping", "report"])
     progress.running["train/b"] = time.time() - 30
     progress.states["train/a"] = State("done")

@@ -11,6 +11,7 @@ import torch
 import memloc
 from memloc.data.encode import encode
 from memloc.errors import DataError, SettingsError, StoreError, TrainingError, UnknownName
+from memloc.identity import hash_weights
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
 from memloc.protocol import preset
@@ -198,6 +199,32 @@ def test_reference_learns_the_original_labels(made):
     assert table["accuracy"].iloc[-1] > 0.9
     # What it was trained on are the original labels, so the two columns say the same.
     assert (table["noisy_as_original"] == table["noisy_accuracy"]).all()
+
+
+def test_examples_of_unknown_original_label_teach_the_reference_nothing(tiny_model, tmp_path):
+    """Their labels have no influence, but texts, batches and order are those of the final model."""
+    task = make_task(28, 3)
+    marked = np.arange(28) < 4
+    before = np.where(marked, -1, task.train.labels)
+    unknown = replace(task, train=Examples(task.train.parts, before))
+    runs = []
+    for shift in (1, 2):
+        assigned = np.where(marked, (task.train.labels + shift) % 3, task.train.labels)
+        noisy = NoisyLabels(before, assigned, marked)
+        model = str(tiny_model("opt", depth=2, dropout=0.1))
+        recipe = Recipe(model, unknown, 1, fast_protocol(finetune__epochs=3), noisy, device="cpu")
+        runs.append(train_run(recipe, tmp_path / str(shift), ["final", "reference"]))
+    one, other = (hash_checkpoint_weights(run, "reference") for run in runs)
+    assert one == other
+    assert hash_checkpoint_weights(runs[0], "final") != hash_checkpoint_weights(runs[1], "final")
+    last = curve(runs[0], "original").iloc[-1]
+    assert last["accuracy"] == last["clean_accuracy"]
+    assert np.isnan(last["noisy_accuracy"])
+    assert np.isnan(last["noisy_as_original"])
+
+
+def hash_checkpoint_weights(run, weights):
+    return hash_weights(run.load(weights).model.named_parameters())
 
 
 def test_the_data_of_a_run_are_the_task(made):

@@ -6,7 +6,7 @@ import typer
 
 from memloc import console
 from memloc.cli.names import check, models, protocol, tasks
-from memloc.cli.runs import adopt, analyse, localise, train
+from memloc.cli.runs import adopt, analyse, find, localise, repair, train
 from memloc.cli.studies import (
     control,
     figures,
@@ -21,7 +21,7 @@ from memloc.cli.studies import (
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(tasks, models, check, protocol),
-    *(train, adopt, localise, analyse, control),
+    *(train, adopt, find, localise, analyse, repair, control),
     *(figures, tables, report),
     *(init, plan, run, status, logs),
 )

@@ -30,6 +30,7 @@ from memloc.cli.options import (
 from memloc.errors import SettingsError
 
 if TYPE_CHECKING:
+    from memloc.methods.halves import Pool
     from memloc.models.load import Classifier
     from memloc.protocol import NoiseSettings
     from memloc.records import NoisyTask
@@ -220,6 +221,75 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     console.show_run(made, needed, as_json)
 
 
+@option_by_option
+def find(  # noqa: PLR0913 - one option for each thing that people vary
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Pre-trained model, or the folder of a run.")
+    ],
+    *,
+    data: Annotated[Path | None, typer.Option(help="File with texts and labels.")] = None,
+    text: Annotated[str, typer.Option(help="Column of texts.")] = "text",
+    pair: Annotated[str | None, typer.Option(help="Column of second texts.")] = None,
+    label: Annotated[str, typer.Option(help="Column of labels.")] = "label",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of what is found. Default: found, in a run.")
+    ] = None,
+    models: Annotated[
+        int | None, typer.Option(help="Number of models on halves. Default: 30.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of halves, order and initial heads.")] = 1,
+    constants: Constants,
+    as_json: AsJson = False,
+) -> None:
+    """Find labels that are likely wrong, where nobody marked them.
+
+    Models are trained on random halves of the data; a label that those that did not see it would
+    not give is suspected. Leaves a table, a page with the examples to look at first, and
+    suspects.csv to correct by hand. Give that to `memloc train` or `memloc adopt` with
+    `--original corrected`, or with `--flag wrong` to leave suspects out of the reference.
+
+    Example: `memloc find tiny-opt --data train.csv --label label --out found`
+    """
+    from memloc import paths
+    from memloc.data.own import Columns as Named
+    from memloc.data.tables import read_columns
+
+    check_device(constants.device)
+    if not (Path(model) / paths.RUN).is_file():
+        check_model(model)
+        if data is None:
+            raise SettingsError("Give the file with texts and labels: --data FILE.")
+        read_columns(data, Named(text, label, pair).all)
+        out = out or Path("found")
+    changes = constants.changes | ({} if models is None else {"generalisation.models": models})
+
+    from memloc.progress import bars
+    from memloc.suspects import find as look
+
+    with bars():
+        found = look(
+            model,
+            out,
+            data=data,
+            text=text,
+            label=label,
+            pair=pair,
+            seed=seed,
+            preset=constants.preset,
+            settings=changes,
+            device=constants.device,
+            announce=_announce_halves,
+        )
+    console.show_suspects(found, as_json)
+
+
+def _announce_halves(pool: "Pool", loaded: "Classifier", models: int) -> None:
+    """What models on halves will cost, measured on this machine."""
+    from memloc.study.calibrate import expected_halves
+
+    console.show_expected([expected_halves(pool, loaded, models)])
+
+
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run made by train or adopt.")
 ]
@@ -293,3 +363,33 @@ def analyse(
     with bars():
         found = look(run, analyses or (), settings=changes_of(change), force=force, device=device)
     console.show_found(found, "analyses", as_json)
+
+
+def repair(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="Folder of the repaired checkpoint.")],
+    way: Annotated[
+        str, typer.Option(help="layers (put in the reference's) or retrain (on clean examples).")
+    ] = "layers",
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of repair, e.g. epochs=5.")
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Take memorised labels out of a model, and test whether they are gone or only hidden.
+
+    The smallest set of layers that holds them is found by exact shares and replaced. The repaired
+    model is compared with repairs of other layers, of the head, and with fine-tuning again: are the
+    labels still predicted, and are they learnt again sooner than by a model that never saw them?
+
+    Example: `memloc repair runs/tiny-topic/tiny-opt/seed-1 --out repaired`
+    """
+    check_device(device)
+
+    from memloc.progress import bars
+    from memloc.repairs import repair as mend
+
+    with bars():
+        found = mend(run, out, settings={"way": way, **changes_of(change)}, device=device)
+    console.show_repaired(found, as_json)

@@ -63,15 +63,16 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
 
     Without a `held_out` file (which has the same columns) a random 20 % is held out. Where labels
     are partly wrong, say by one of these which: `original`, a column of the labels before noise,
-    or `flag`, one that is true (1, yes) where the label is wrong; flags do for two classes only,
-    where the original label is the other one. The task has the original labels, and held-out data
-    are judged by them. Without either, labels are taken as they are: `memloc.add_noise` flips some.
+    or `flag`, one that is true (1, yes) where the label is wrong. With two classes the original
+    label is then the other one; with more it is not known, so that these examples are left out of
+    the reference's training and of held-out data. The task has the original labels, and held-out
+    data are judged by them. Without either, labels are taken as they are: `memloc.add_noise` flips
+    some.
     """
     path, columns = Path(path), Columns(text, label, pair, original, flag)
     if columns.marked:
         columns.require_noise(path)
     rows = read_rows(path, columns)
-    _require_originals(path, columns, rows.names)
     name = name or path.name.split(".")[0]
     rng = generator(seed, "split", name)
     kept: IntArray = np.arange(len(rows.parts))
@@ -83,6 +84,7 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     else:
         unseen = read_rows(Path(held_out), columns, rows.names, knower="training file")
         held = Examples(unseen.parts, unseen.original)
+    held = held.take(np.flatnonzero(held.labels >= 0))
     validation, test = halve(held, rng)
     train = Examples(rows.parts, rows.original).take(kept)
     task = Task(name, OWN, rows.names, train, validation, test, f"file: {path}")
@@ -211,16 +213,6 @@ def _own_classes(path: Path, columns: Columns, found: set[str]) -> tuple[str, ..
             " but two are needed: choose another column or add examples of other classes."
         )
     return names
-
-
-def _require_originals(path: Path, columns: Columns, names: Sequence[str]) -> None:
-    """Flags alone say what is right where there are two classes: the other one."""
-    if columns.flag is not None and len(names) != 2:
-        raise DataError(
-            f"Column {columns.flag!r} of {path} flags wrong labels, but which of {len(names)}"
-            " classes is right has to be known to train on: give a column of the labels before"
-            " noise with --original COLUMN (original=)."
-        )
 
 
 def _index(

@@ -183,17 +183,22 @@ def train_halves(
     return found
 
 
-def fit(
+def fit(  # noqa: PLR0913
     trained: "Sequence[Classifier]",
     encoded: "Encoded",
     rows: IntArray,
     labels: IntArray,
     how: tuple[FineTuneSettings, Sequence[int]],
     advance: Advance = lambda _steps: None,
+    *,
+    layers: Sequence[int] | None = None,
+    is_done: Callable[[int], bool] = lambda _epoch: False,
 ) -> None:
-    """Fine-tune all layers of models as one, each on the texts at its `rows` (models, texts).
+    """Fine-tune models as one, each on the texts at its `rows` (models, texts).
 
-    `labels` are those of all texts; `how`: the settings, and a seed for each model.
+    `labels` are those of all texts; `how`: the settings, and a seed for each model. Some `layers`
+    (from 0) learn, with what follows the blocks, or all of them. After each epoch `is_done` may
+    end it.
     """
     import torch
 
@@ -202,9 +207,12 @@ def fit(
 
     settings, seeds = how
     stack = together([one.stack for one in trained])
+    groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
+    if layers is not None:
+        groups = [groups[0], *(groups[1 + layer] for layer in layers)]
     with one_objective(
         stack,
-        learning_groups(stack, embeddings=not settings.freeze_embeddings),
+        groups,
         name="generalisation",
         logits=logits_of(stack, encoded),
         labels=torch.from_numpy(labels).to(stack.device).expand(len(trained), -1),
@@ -214,6 +222,8 @@ def fit(
     ) as objective:
         for epoch in range(1, settings.epochs + 1):
             train_epoch([objective], seeds, epoch, advance)
+            if is_done(epoch):
+                return
 
 
 def _write(pool: Pool, model: int, stack: Sequence[int], half: Half) -> None:

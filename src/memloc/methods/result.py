@@ -237,7 +237,9 @@ class LayerScores(Result):
 
     def _evidence(self) -> Evidence | None:
         """What is known of each example, where layers were changed: exactly, or by windows."""
-        if {"example_shares", "labels"} <= set(self.tables):
+        if "example_shares" in self.tables:
+            if "labels" not in self.tables:
+                raise ScoreError("the result is of an earlier version: run the method again")
             labels, table = self["labels"], self["example_shares"]
             n_noisy, lost = int(labels["is_noisy"].sum()), labels["lost"].to_numpy(np.float64)
             sizes = (table["last"] - table["first"] + 1).to_numpy(np.int64)

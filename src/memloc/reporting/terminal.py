@@ -34,12 +34,14 @@ def sparkline(values: Sequence[float]) -> str:
 
 def memorisation_curve(table: "pd.DataFrame") -> str:
     """How a training on noisy labels went: one line a group of examples, one bar an epoch."""
-    noisy = table[table["training"] == "noisy"].sort_values("epoch").dropna(subset=[*CURVES])
+    noisy = table[table["training"] == "noisy"].sort_values("epoch")
+    known = [column for column in CURVES if noisy[column].notna().any()]
+    noisy = noisy.dropna(subset=known)
     label_width = max(map(len, CURVES.values()))
     first, last = noisy["epoch"].iloc[0], noisy["epoch"].iloc[-1]
     lines = [f"{f'predicted correctly, epoch {first} to {last}':{label_width}}"]
-    for column, label in CURVES.items():
-        values = noisy[column].tolist()
+    for column in known:
+        label, values = CURVES[column], noisy[column].tolist()
         lines.append(f"{label:{label_width}} |{sparkline(values)}| {values[-1]:.0%}")
     return "\n".join(lines)
 

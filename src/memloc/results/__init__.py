@@ -244,11 +244,16 @@ def _read(runs: Sequence[Run], folder: Path) -> list[_Read]:
     return sorted(found.values(), key=lambda of: [str(of.key[name]) for name in names])
 
 
+COMPARING = {"verdict", "agreement", "summary"}
+"""Settings by which the results of several runs are put together."""
+
+
 def _protocol(folder: Path, records: Sequence[RunRecord]) -> Protocol:
     if (folder / paths.STUDY).is_file():
         return read_study(folder).study.protocol
     used = list(dict.fromkeys(record.settings.preset for record in records)) or ["paper"]
-    if len(used) > 1:
+    rules = [preset(name).model_dump(include=COMPARING) for name in used]
+    if any(rule != rules[0] for rule in rules):
         warnings.warn(
             f"The runs in {folder} were made with the presets {' and '.join(used)}, and no study's "
             f"file says how to compare them: {used[0]} does. `memloc report` one folder for each.",

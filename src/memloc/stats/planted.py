@@ -52,6 +52,8 @@ def plant_scores(
     real = layers[~layers["null"].astype(bool)]
     for key, weights in _by_plant(real):
         planted = planted_layers(key["planted"])
+        if len(planted) == len(weights):
+            continue  # where all layers are planted, there is none to tell them from
         shared = {
             **key,
             **{name: measure(weights, planted) for name, measure in MEASURES.items()},

@@ -18,12 +18,13 @@ import transformers
 
 from memloc.data.encode import Encoded
 from memloc.errors import MemlocError
+from memloc.methods.halves import Pool
 from memloc.methods.probing import Probing
 from memloc.models.device import NARROW, pick_device, suitable_threads
 from memloc.models.load import Classifier
 from memloc.models.stack import Stack
-from memloc.progress import hidden
-from memloc.protocol import FineTuneSettings, Protocol
+from memloc.progress import duration, hidden
+from memloc.protocol import FineTuneSettings
 from memloc.records import NoisyTask, Task
 from memloc.run import WEIGHTS
 from memloc.seeds import generator, torch_seeded
@@ -57,7 +58,9 @@ def calibrate(plan: Plan, threads: int) -> dict[str, Any]:
     protocol, device = plan.file.study.protocol, pick_device(plan.file.study.device)
     length = usual_length(float(np.mean(list(tokens.values()) or [USUAL_TOKENS])))
     shapes = {run.shape.name: run.shape for run in runs}
-    speeds = {name: speed(shape, length, protocol, device) for name, shape in shapes.items()}
+    speeds = {
+        name: speed(shape, length, protocol.finetune, device) for name, shape in shapes.items()
+    }
     return {"tokens": tokens, "length": length, "speeds": speeds}
 
 
@@ -75,7 +78,7 @@ def expected_of(
     if shape.name not in measured.speeds:
         with suitable_threads(shape.width), hidden():
             device = pick_device(recipe.device)
-            found = speed(shape, usual_length(tokens), recipe.protocol, device)
+            found = speed(shape, usual_length(tokens), recipe.settings, device)
         measured = keep(folder, {"speeds": {shape.name: found}})
     seconds = Costs(shape, recipe.protocol, examples, tokens, measured).training(left)
     updates = sum(left.values()) * -(-examples // settings.batch_size)
@@ -84,6 +87,22 @@ def expected_of(
         training_sentence(left, updates, seconds, UNSURE),
         *disk_sentences(weights * shape.bytes, folder),
     ]
+
+
+def expected_halves(pool: Pool, model: Classifier, models: int) -> str:
+    """The updates and time of models on halves that are not there yet, in a sentence."""
+    left = [number for number in range(1, models + 1) if not pool.path(number).is_file()]
+    updates = sum(map(pool.updates, left))
+    shape = Shape(model.stack.depth, model.stack.width, 0)
+    words = [len(" ".join(parts).split()) for parts in pool.examples.parts[:500]]
+    length = usual_length(float(np.mean(words)) * 4 / 3)
+    with suitable_threads(shape.width), hidden():
+        found = speed(shape, length, pool.training, pick_device(pool.device))
+    seconds = updates * found["update"] + len(left) * len(pool.examples) * found["predict"]
+    return (
+        f"{len(left)} of {models} models on halves are left, {updates:,} updates in all: about "
+        f"{duration(seconds)} (from a calibration alone)."
+    )
 
 
 def usual_length(tokens: float) -> int:
@@ -108,11 +127,13 @@ def tokens_of(task: Task) -> float:
     return float(np.mean(words)) * (1.0 if task.name.startswith("tiny-") else 4 / 3)
 
 
-def speed(shape: Shape, length: int, protocol: Protocol, device: torch.device) -> dict[str, float]:
+def speed(
+    shape: Shape, length: int, training: FineTuneSettings, device: torch.device
+) -> dict[str, float]:
     """Seconds of an update, of an example's prediction and of a probe epoch of an example."""
     is_narrow = shape.width < NARROW
     depth = shape.depth if is_narrow else FOR_DEPTH
-    settings = protocol.finetune.replace({"epochs": 1 + UPDATES})
+    settings = training.replace({"epochs": 1 + UPDATES})
     stack = _stand_in(shape.width, depth, device)
     texts = _texts(settings.batch_size, length)
     scale = shape.depth / depth

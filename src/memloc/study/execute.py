@@ -170,6 +170,7 @@ class Execution:
             waiting = self._waiting(progress)
             for sentence in noise_sentences(self.plan, waiting):
                 tell(sentence)
+            watch(progress, None)
             try:
                 if waiting:
                     self.executor.start()
@@ -190,7 +191,6 @@ class Execution:
 
     def _loop(self, waiting: list[str], progress: Progress, watch: Watcher, lock: Lock) -> None:
         running: dict[str, Order] = {}
-        watch(progress, None)
         while waiting or running:
             for name in list(waiting):
                 self._begin(self.plan.steps[name], waiting, running, progress)

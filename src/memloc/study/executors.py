@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -164,7 +165,10 @@ class LocalExecutor:
 def started_copied(folder: Path, order: Order) -> Child:
     """A copy of this process for a step; it has loaded what the step needs."""
     read, write = os.pipe()
-    parent, pid = os.getpid(), os.fork()
+    parent = os.getpid()
+    with warnings.catch_warnings():  # from Python 3.12 on, of libraries' threads, which are idle
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid:
         os.close(write)
         return Child(

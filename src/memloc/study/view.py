@@ -138,7 +138,9 @@ def live_table(progress: Progress) -> "Table":
     """One row per kind of step, below it the steps that run or failed; above it the time left."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, title=_head(progress), title_justify="left")
+    table = Table(
+        box=None, pad_edge=False, expand=True, title=_head(progress), title_justify="left"
+    )
     table.add_column("steps", overflow="ellipsis", no_wrap=True, ratio=1)
     table.add_column("state", overflow="ellipsis", no_wrap=True)
     table.add_column("time", no_wrap=True)

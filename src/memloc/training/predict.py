@@ -13,7 +13,7 @@ from memloc.data.encode import Encoded, encode, sorted_batches
 from memloc.models.hidden import LastLayer, Vectors, readout_vectors
 from memloc.models.load import Classifier
 from memloc.models.stack import Batch, Stack, undropped
-from memloc.records import Examples, IntArray, NoisyLabels
+from memloc.records import BoolArray, Examples, IntArray, NoisyLabels
 
 TOKENS_PER_BATCH = 2048
 """Enough to keep a device busy, little enough for any machine."""
@@ -72,15 +72,24 @@ def predict(stack: Stack, encoded: Encoded) -> NDArray[np.float32]:
 
 
 def accuracies(predicted: IntArray, trained_on: IntArray, noisy: NoisyLabels) -> dict[str, float]:
-    """How often predictions hit the labels that were trained on, noisy and clean examples apart."""
-    hit = predicted == trained_on
+    """How often predictions hit the labels that were trained on, noisy and clean examples apart.
+
+    Labels below 0 are not known and do not count; NaN where none is left.
+    """
+    learnt, known = trained_on >= 0, noisy.original >= 0
+    hit, as_original = predicted == trained_on, predicted == noisy.original
+    scored = trained_on[learnt], predicted[learnt]
     return {
-        "accuracy": float(hit.mean()),
-        "macro_f1": float(f1_score(trained_on, predicted, average="macro", zero_division=0)),
-        "noisy_accuracy": float(hit[noisy.is_noisy].mean()),
-        "clean_accuracy": float(hit[~noisy.is_noisy].mean()),
-        "noisy_as_original": float((predicted == noisy.original)[noisy.is_noisy].mean()),
+        "accuracy": _share(hit[learnt]),
+        "macro_f1": float(f1_score(*scored, average="macro", zero_division=0)),
+        "noisy_accuracy": _share(hit[learnt & noisy.is_noisy]),
+        "clean_accuracy": _share(hit[learnt & ~noisy.is_noisy]),
+        "noisy_as_original": _share(as_original[known & noisy.is_noisy]),
     }
+
+
+def _share(hits: BoolArray) -> float:
+    return float(hits.mean()) if len(hits) else float("nan")
 
 
 def vectors_of(

@@ -61,6 +61,8 @@ from memloc.training.predict import (
 
 AUXILIARY = "auxiliary"
 """The name of the objective that trains beside a planted one."""
+LEFT_OUT = -100
+"""The label of an example from which nothing is learnt; cross-entropy ignores it."""
 NULL_SEED = 1000
 """Added to the seed for the order in which a null learns."""
 
@@ -238,7 +240,10 @@ class _Training:
             with torch_seeded(recipe.seed, "adapter"):
                 self.trained = add_adapter(self.trained, recipe.settings)
         self.trained.model.to(pick_device(recipe.device))
-        self.labels = recipe.noisy.original if name == "original" else recipe.noisy.assigned
+        self.labels = recipe.noisy.assigned
+        if name == "original":  # without the examples whose original label nobody knows
+            known = recipe.noisy.original >= 0
+            self.labels = np.where(known, recipe.noisy.original, LEFT_OUT)
         self.texts = {
             "train": self._encode(recipe.task.train),
             "validation": self._encode(recipe.task.validation),

@@ -1,0 +1,166 @@
+"""Repairs: what is put in, what is written, and that nothing hidden is called removed."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from memloc.errors import SettingsError, StoreError
+from memloc.identity import hash_weights
+from memloc.methods.apply import localise
+from memloc.models.parts import find_parts
+from memloc.repairs import (
+    BEFORE,
+    HEAD,
+    LAYERS,
+    REFERENCE,
+    RETRAINED,
+    Repaired,
+    RepairSettings,
+    _smallest,
+    _Workshop,
+    relearnt_at,
+    repair,
+)
+
+QUICK = {"epochs": 1, "relearn_epochs": 6, "orders": 2}
+
+
+@pytest.fixture
+def workshop(memorised_run):
+    return _Workshop(memorised_run, RepairSettings(**QUICK), (1,))
+
+
+def states(model):
+    return {name: values.clone() for name, values in model.model.state_dict().items()}
+
+
+def test_the_smallest_set_is_that_of_exact_shares(memorised_run):
+    scores = localise(memorised_run, ["shares"])["shares"]
+    sets = scores["sets"]
+    found = _smallest(scores)
+    assert ", ".join(str(layer + 1) for layer in found) in set(sets["layers"])
+    with pytest.raises(SettingsError, match="No set of layers"):
+        _smallest({"sets": sets.head(0)})
+
+
+def test_only_the_chosen_layers_come_from_the_reference(workshop):
+    made, final, reference = (
+        states(workshop._with_reference((1,))),
+        states(workshop.run.load("final")),
+        states(workshop.run.load("reference")),
+    )
+    for name, values in made.items():
+        source = reference if ".layers.1." in name else final
+        assert torch.equal(values, source[name]), name
+
+
+def test_the_head_alone_leaves_the_blocks(workshop):
+    made = workshop._with_head()
+    final, reference = (
+        workshop.run.load("final"),
+        dict(workshop.run.load("reference").model.named_parameters()),
+    )
+    after = find_parts(made.stack).after
+    for (name, values), (_, own) in zip(
+        made.model.named_parameters(), final.model.named_parameters(), strict=True
+    ):
+        assert torch.equal(values, reference[name] if name in after else own), name
+
+
+def test_retraining_starts_from_pretrained_layers_and_changes_no_other_block(workshop):
+    made, final = states(workshop._retrained((1,))), states(workshop.run.load("final"))
+    start = states(workshop.run.load("pretrained"))
+    changed = {name for name in made if not torch.equal(made[name], final[name])}
+    assert any(".layers.1." in name for name in changed)
+    assert not [name for name in changed if ".layers.0." in name or ".layers.2." in name]
+    assert not all(torch.equal(made[n], start[n]) for n in made if ".layers.1." in n)
+
+
+def test_learning_again_leaves_the_model_as_it_was(workshop):
+    model = workshop.run.load("reference")
+    before = hash_weights(model.model.named_parameters())
+    curve = workshop._relearnt("x", model)
+    assert hash_weights(model.model.named_parameters()) == before
+    assert set(curve["order"]) == {1, 2}
+    assert curve["update"].iloc[0] == 0
+    assert curve.groupby("order")["predicted"].last().min() > 0.4
+
+
+def test_updates_until_a_share_is_predicted_by_hand():
+    curves = pd.DataFrame(
+        {
+            "order": [1, 1, 1, 2, 2, 3, 3],
+            "update": [0, 4, 8, 0, 4, 0, 4],
+            "predicted": [0.0, 0.4, 0.8, 0.6, 0.9, 0.0, 0.2],
+        }
+    )
+    np.testing.assert_allclose(relearnt_at(curves, 0.5), [5.0, 0.0, 4.0])
+
+
+def made_up(**relearning):
+    """Repairs with these (noisy labels predicted, relative updates)."""
+    rows = [
+        {"way": way, "layers": "layers 1", "noisy_predicted": predicted, "relearning": updates}
+        for way, (predicted, updates) in relearning.items()
+    ]
+    curve = {"way": REFERENCE, "update": [0, 10, 0, 20], "predicted": [0.0, 1.0, 0.0, 1.0]}
+    table = pd.DataFrame(rows).assign(clean_accuracy=1.0, test_accuracy=np.nan)
+    curves = pd.DataFrame({**curve, "order": [1, 1, 2, 2]})
+    return Repaired(None, table, curves, LAYERS, RepairSettings())
+
+
+@pytest.mark.parametrize(
+    ("scores", "verdict"),
+    [
+        ((0.1, 0.9), "removed"),
+        ((0.1, 0.6), "hidden"),
+        ((0.1, 0.0), "hidden"),
+        ((0.5, 1.0), "still there"),
+    ],
+)
+def test_nothing_is_called_removed_that_is_only_hidden(scores, verdict):
+    found = made_up(**{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: scores})
+    assert found.band == pytest.approx((2 / 3, 4 / 3))
+    assert found.verdict == verdict
+    said = " ".join(found.sentences())
+    assert ("are removed" in said) == (verdict == "removed")
+    assert len(found.sentences()) == 2
+
+
+@pytest.mark.parametrize("way", ["layers", "retrain"])
+def test_a_run_is_repaired_into_an_ordinary_checkpoint(memorised_run, tmp_path, way):
+    found = repair(memorised_run, tmp_path / "repaired", settings={**QUICK, "way": way})
+    table = found.table.set_index("way")
+    assert found.chosen == {"layers": LAYERS, "retrain": RETRAINED}[way]
+    assert table.loc[BEFORE, "noisy_predicted"] >= 0.95
+    assert table.loc[LAYERS, "noisy_predicted"] < table.loc[BEFORE, "noisy_predicted"]
+    assert table.loc[REFERENCE, "relearning"] == 1
+    assert table.loc[BEFORE, "relearnt_updates"] == 0
+    assert found.judge(HEAD) != "removed" or table.loc[HEAD, "relearning"] >= found.band[0]
+    assert (table.loc[[LAYERS, HEAD], "block_passes"] == 0).all()
+    assert table.loc[RETRAINED, "block_passes"] > 0
+    folder = tmp_path / "repaired"
+    record = json.loads((folder / "repair.json").read_text())
+    assert record["verdict"] == found.verdict
+    assert (folder / "relearning.svg").read_text().startswith("<svg")
+    loaded = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True)
+    if way == "layers":
+        layers = found.row(LAYERS)["layers"].removeprefix("layers ")
+        expected = _Workshop(memorised_run, found.settings, ())._with_reference(
+            [int(layer) - 1 for layer in layers.split(", ")]
+        )
+        assert hash_weights(loaded.named_parameters()) == hash_weights(
+            expected.model.named_parameters()
+        )
+
+
+def test_a_folder_of_something_else_is_not_replaced(memorised_run, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("all of it")
+    with pytest.raises(StoreError, match="not written by memloc repair"):
+        repair(memorised_run, tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter.tex").is_file()
