@@ -60,11 +60,10 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
     protocol = protocol_of_run(preset, settings or {})
     loaded = _load(places, pretrained)
-    columns = Columns(text, label, pair, original, flag)
-    task, noisy = _read(Path(data), columns, held_out, loaded["final"].label_names)
+    named = Columns(text, label, pair, original, flag)
+    task, noisy = _read(Path(data), named, held_out, loaded["final"].label_names)
     record = RunRecord(
-        **_facts(loaded["final"], pretrained or final),
-        seed=seed,
+        **_facts(loaded["final"], pretrained or final, seed),
         task=TaskRecord.of(task, noisy),
         settings=protocol.for_run(),
         adopted=_checkpoints(places, pretrained, loaded),
@@ -103,8 +102,8 @@ def _read(
     return Task(name, "own", tuple(names), train, unseen, unseen, f"file: {data}"), noisy
 
 
-def _facts(final: "Classifier", model: str | Path) -> dict[str, Any]:
-    facts = {"made_by": "adopt", "model": str(model), "depth": final.stack.depth}
+def _facts(final: "Classifier", model: str | Path, seed: int) -> dict[str, Any]:
+    facts = {"made_by": "adopt", "model": str(model), "depth": final.stack.depth, "seed": seed}
     hashed = hash_weights(final.model.named_parameters())
     return {**facts, "width": final.stack.width, "weights_hash": hashed}
 
