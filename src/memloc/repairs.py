@@ -286,7 +286,8 @@ class _Workshop:
             unseen = predict(model.stack, texts).argmax(1) if len(test) else np.zeros(0)
         right = said == run.noisy.assigned
         named = {None: "head", (): "none", tuple(range(run.depth)): "all layers"}
-        some = "layers " + ", ".join(str(layer + 1) for layer in layers or ())
+        some = "layer" + "s" * (len(layers or ()) > 1)
+        some += " " + ", ".join(str(layer + 1) for layer in layers or ())
         return {
             "way": way,
             "layers": named.get(layers, some),

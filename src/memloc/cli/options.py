@@ -77,6 +77,16 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Labelled:
+    """A file in which nothing says which labels are wrong."""
+
+    data: Annotated[Path | None, typer.Option(help="File with texts and labels.")] = None
+    text: Annotated[str, typer.Option(help="Column of texts.")] = "text"
+    pair: Annotated[str | None, typer.Option(help="Column of second texts.")] = None
+    label: Annotated[str, typer.Option(help="Column of labels.")] = "label"
+
+
+@dataclass(frozen=True)
 class Loading:
     """How a model is loaded."""
 

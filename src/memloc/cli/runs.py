@@ -18,6 +18,7 @@ from memloc.cli.options import (
     Device,
     Fewer,
     Force,
+    Labelled,
     Loading,
     ModelName,
     changes_of,
@@ -227,10 +228,7 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
         str, typer.Argument(metavar="MODEL", help="Pre-trained model, or the folder of a run.")
     ],
     *,
-    data: Annotated[Path | None, typer.Option(help="File with texts and labels.")] = None,
-    text: Annotated[str, typer.Option(help="Column of texts.")] = "text",
-    pair: Annotated[str | None, typer.Option(help="Column of second texts.")] = None,
-    label: Annotated[str, typer.Option(help="Column of labels.")] = "label",
+    file: Labelled,
     out: Annotated[
         Path | None, typer.Option(help="Folder of what is found. Default: found, in a run.")
     ] = None,
@@ -251,15 +249,11 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
     Example: `memloc find tiny-opt --data train.csv --label label --out found`
     """
     from memloc import paths
-    from memloc.data.own import Columns as Named
-    from memloc.data.tables import read_columns
 
     check_device(constants.device)
     if not (Path(model) / paths.RUN).is_file():
         check_model(model)
-        if data is None:
-            raise SettingsError("Give the file with texts and labels: --data FILE.")
-        read_columns(data, Named(text, label, pair).all)
+        _check_labelled(file)
         out = out or Path("found")
     changes = constants.changes | ({} if models is None else {"generalisation.models": models})
 
@@ -270,10 +264,7 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
         found = look(
             model,
             out,
-            data=data,
-            text=text,
-            label=label,
-            pair=pair,
+            **asdict(file),
             seed=seed,
             preset=constants.preset,
             settings=changes,
@@ -281,6 +272,15 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
             announce=_announce_halves,
         )
     console.show_suspects(found, as_json)
+
+
+def _check_labelled(file: Labelled) -> None:
+    from memloc.data.own import Columns as Named
+    from memloc.data.tables import read_columns
+
+    if file.data is None:
+        raise SettingsError("Give the file with texts and labels: --data FILE.")
+    read_columns(file.data, Named(file.text, file.label, file.pair).all)
 
 
 def _announce_halves(pool: "Pool", loaded: "Classifier", models: int) -> None:
