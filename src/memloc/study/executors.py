@@ -120,10 +120,10 @@ class LocalExecutor:
     and each step is a copy of it. Where that is not safe, each step is a fresh process.
     """
 
-    # The standard library's forkserver was tried in its place. It starts steps as quickly and
-    # survives the kill test, too. But its steps do not hold the study's lock, so that a study
-    # could be taken over while steps of a killed one still run; it imports the caller's main
-    # module again for every step; it needs two more processes; and it is not shorter.
+    # The standard library's forkserver was tried in its place. It survives the kill test, too. But
+    # its steps do not hold the study's lock, so that a study could be taken over while steps of a
+    # killed one still run; it imports the caller's main module again for every step; and it needs
+    # two more processes.
 
     def __init__(self, folder: Path, jobs: int, cores: int, types: Iterable[str] = ()) -> None:
         self.folder, self.jobs, self.cores, self.types = folder, jobs, cores, tuple(types)
