@@ -71,7 +71,8 @@
       const labels = labelRoom(copy.spec, rows, width);
       const each = copy.resolve?.scale?.y === "independent" ? labels + 20 : 24; // beside a panel
       const least = Math.max(150, usual * 0.75) + each;
-      const side = Math.max(1, Math.min(copy.columns, panels, Math.floor((width - labels) / least)));
+      const most = panels === 3 ? 3 : copy.columns; // no panel alone in a row, where there is room
+      const side = Math.max(1, Math.min(most, panels, Math.floor((width - labels) / least)));
       copy.columns = side;
       copy.spec.width = Math.max(120, Math.min(usual * 2.2, (width - labels - 20) / side - each));
     } else if (copy.height?.step) { // Vega does not fit charts whose height depends on their rows
