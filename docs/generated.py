@@ -36,7 +36,8 @@ def _skip(*about: Any) -> bool | None:
 
 API = {
     "Data": ("load_task", "load_csv", "add_noise"),
-    "Runs": ("train", "adopt", "Run"),
+    "Runs": ("train", "adopt", "Run", "RunCallback"),
+    "Models": ("register_stack",),
     "Looking at a run": ("localise", "analyse", "LayerScores", "Method"),
     "Results": ("load_results", "report"),
     "Errors": ("MemlocError",),

@@ -126,6 +126,8 @@ def make_scores(
     """Random scores; layers that were planted weigh more."""
     if method in {"swapping", "retraining"}:
         return _from_windows(method, noisy, depth, rng, planted)
+    if method == "shares":
+        return _shares(noisy, depth, rng, planted)
     raw = rng.uniform(0.1, 1, depth)
     raw[list(planted)] += 2
     weights = raw / raw.sum()
@@ -142,6 +144,28 @@ def make_scores(
         means = {"f1": f1.mean(1), "low": f1.min(1), "high": f1.max(1), "chance": chance.mean(1)}
         tables = {"noise_probes": pd.DataFrame({"layer": np.arange(depth + 1), **means})}
     return _scores(method, weights, tables)
+
+
+def _shares(
+    noisy: NoisyLabels, depth: int, rng: np.random.Generator, planted: range
+) -> LayerScores:
+    rows = np.flatnonzero(noisy.is_noisy)
+    raw = rng.uniform(0.1, 1, (len(rows), depth))
+    raw[:, list(planted)] += 5
+    shares = raw / raw.sum(1, keepdims=True)
+    mean, layer = shares.mean(0), np.arange(depth) + 1
+    place = {"first": layer, "last": layer}
+    ends = {"share": mean, "low": mean - 0.05, "high": mean + 0.05}
+    kinds = [(d, v) for d in ("necessary", "sufficient") for v in ("labels", "margin")]
+    parts = [pd.DataFrame({"direction": d, "value": v, **place, **ends}) for d, v in kinds]
+    by_example = pd.DataFrame(
+        {
+            "example": np.repeat(rows, depth),
+            **{name: np.tile(layer, len(rows)) for name in place},
+            "share": 3 * shares.ravel(),
+        }
+    )
+    return _scores("shares", mean, {"shares": pd.concat(parts), "example_shares": by_example})
 
 
 def _from_windows(

@@ -42,10 +42,14 @@ TOKENIZERS: dict[str, tuple[dict[str, str], str | None]] = {
     "gpt_neox": (GPT_LIKE, None),
     "gpt2": (GPT_LIKE, None),
     "llama": (LLAMA_LIKE, "<s> $A"),
+    "eurobert": (LLAMA_LIKE, "<s> $A"),
+    "convbert": (BERT_LIKE, "[CLS] $A [SEP]"),
 }
 """Special tokens, in the order of their ids, and what surrounds a text."""
 
-FAMILIES = tuple(TOKENIZERS)
+SPECIAL = ("eurobert", "convbert")
+"""A head that reads all tokens, and a model that changes its answer with padding."""
+FAMILIES = tuple(family for family in TOKENIZERS if family not in SPECIAL)
 PAPER_FAMILIES = ("bert", "opt", "gpt_neo", "gpt_neox")
 
 
@@ -159,6 +163,11 @@ def make_config(family: str, depth: int, dropout: float, tokenizer: Any) -> Any:
             hf.LlamaConfig,
             usual | wide | {"num_key_value_heads": 1, "attention_dropout": dropout},
         ),
+        "eurobert": (
+            hf.EuroBertConfig,
+            usual | wide | {"num_key_value_heads": 1, "mask_token_id": 0},
+        ),
+        "convbert": (hf.ConvBertConfig, usual | wide | drop | {"embedding_size": WIDTH}),
     }
     kind, values = kinds[family]
     roles = ("pad_token_id", "bos_token_id", "eos_token_id")

@@ -94,7 +94,7 @@ def test_only_some_weights_do_for_some_methods(source, data, tmp_path):
         flag="flag",
     )
     found = localise(run, device="cpu")
-    assert list(found.results) == ["swapping"]
+    assert list(found.results) == ["swapping", "shares"]
     assert found.skipped == {
         "retraining": "needs pretrained weights",
         "gradients": "needs memorised and frozen weights",
@@ -332,12 +332,12 @@ def test_nan_weights_are_refused(source, given, tmp_path):
         adopt(tmp_path / "mine", **{**given, "final": tmp_path / "broken"})
 
 
-def test_an_adapter_is_refused_as_it_is_in_training(given, tmp_path):
+def test_a_damaged_adapter_is_refused(given, tmp_path):
     folder = tmp_path / "adapter"
     folder.mkdir()
     (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"holds an adapter \(PEFT\), .*: merge it"):
-        adopt(tmp_path / "mine", **{**given, "final": folder})
+    with pytest.raises(ModelError, match=r"adapter_config\.json is damaged"):
+        adopt(tmp_path / "mine", **{**given, "final": folder, "pretrained": None})
 
 
 def test_a_folder_that_is_no_checkpoint_is_named(given, tmp_path):

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from memloc.methods.retraining import Retraining as Retraining
     from memloc.methods.shares import Shares as Shares
     from memloc.methods.swapping import Swapping as Swapping
+    from memloc.models.stack import register_stack as register_stack
     from memloc.repairs import repair as repair
     from memloc.reporting.page import report as report
     from memloc.results import load_results as load_results
     from memloc.run import Run as Run
     from memloc.suspects import find as find
+    from memloc.training.callback import RunCallback as RunCallback
     from memloc.training.recipe import train as train
 
 _HOMES = {
@@ -40,11 +42,13 @@ _HOMES = {
     "Retraining": "memloc.methods.retraining",
     "Shares": "memloc.methods.shares",
     "Swapping": "memloc.methods.swapping",
+    "Run": "memloc.run",
+    "RunCallback": "memloc.training.callback",
+    "find": "memloc.suspects",
+    "load_results": "memloc.results",
+    "register_stack": "memloc.models.stack",
     "repair": "memloc.repairs",
     "report": "memloc.reporting.page",
-    "load_results": "memloc.results",
-    "Run": "memloc.run",
-    "find": "memloc.suspects",
     "train": "memloc.training.recipe",
 }
 """The public names, and the modules that they come from."""

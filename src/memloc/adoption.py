@@ -1,18 +1,29 @@
 """Makes a run of checkpoints and a data file that somebody already has."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memloc import paths
 from memloc.data.own import Columns, read_rows
 from memloc.errors import SettingsError
-from memloc.identity import hash_checkpoint, hash_loaded, hash_weights
+from memloc.identity import hash_checkpoint, hash_loaded
 from memloc.lock import RUN, Lock
-from memloc.progress import request
+from memloc.models.known import adapter_base, is_adapter
+from memloc.progress import request, tell
 from memloc.protocol import Protocol, protocol_of_run
-from memloc.records import Examples, IntArray, NoisyLabels, Task
+from memloc.records import (
+    Examples,
+    IntArray,
+    NoisyLabels,
+    Task,
+    as_stored,
+    read_json,
+    whole_file,
+)
 from memloc.run import Accuracies, Checkpoint, Run, RunRecord, TaskRecord, begin
 
 if TYPE_CHECKING:
@@ -25,7 +36,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     folder: str | Path,
     *,
     final: str | Path,
-    data: str | Path,
+    data: str | Path | None = None,
     text: str = "text",
     pair: str | None = None,
     label: str = "label",
@@ -50,28 +61,76 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     needed by some methods only: `reference` (fine-tuned on the original labels), `pretrained`,
     `memorised` (at near-ceiling accuracy), `frozen` (only the head trained). `train_missing` makes
     reference and frozen weights from `pretrained`, by the settings of `preset` with `settings`.
+    A checkpoint may be an adapter (PEFT); `pretrained` is its base model then, by default the one
+    that it names. Without `data`, `final` is the output folder of a Hugging Face Trainer that had a
+    `memloc.RunCallback`, which says all that is needed.
 
     Checkpoints stay where they are and are known by their contents; the data are copied.
     `announce` is told before training: the recipe, the model, and the epochs of each training.
     """
-    given = {"final": final, "reference": reference, "memorised": memorised, "frozen": frozen}
-    places = {name: Path(place) for name, place in given.items() if place is not None}
-    if train_missing and pretrained is None:
-        raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
+    if data is None:
+        given: dict[str, Any] = {"reference": reference, "frozen": frozen, "held_out": held_out}
+        given |= {"preset": preset, "train_missing": train_missing, "device": device}
+        return adopt(folder, **_of_trainer(Path(final), settings), **given, announce=announce)
+    places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
+    pretrained = _start(places["final"], pretrained, needed=train_missing)
     protocol = protocol_of_run(preset, settings or {})
     loaded = _load(places, pretrained)
-    named = Columns(text, label, pair, original, flag)
-    task, noisy = _read(Path(data), named, held_out, loaded["final"].label_names)
-    record = RunRecord(
-        **_facts(loaded["final"], pretrained or final, seed),
-        task=TaskRecord.of(task, noisy),
-        settings=protocol.for_run(),
-        adopted=_checkpoints(places, pretrained, loaded),
-        command=request(),
-    )
+    columns, names = Columns(text, label, pair, original, flag), loaded["final"].label_names
+    task, noisy = _read(Path(data), columns, held_out, names)
+    facts = _facts(loaded["final"], pretrained or final) | {"seed": seed, "command": request()}
+    facts |= {"task": TaskRecord.of(task, noisy), "settings": protocol.for_run()}
+    record = RunRecord(**facts, adopted=_checkpoints(places, pretrained, loaded))
     with Lock(Path(folder), RUN):
         run = _noted(begin(Path(folder), task, noisy, record), record, device)
+        _keep_curves(run, Path(data).parent)
         return _with_missing(run, protocol, device, announce) if train_missing else run
+
+
+def _of_trainer(output: Path, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What `RunCallback` left in a Trainer's output folder, as arguments of `adopt`."""
+    kept = output / paths.TRAINER
+    if not (kept / paths.TRAINER_RECORD).is_file():
+        raise SettingsError(
+            f"Give the file that {output} was trained on (--data), or the output folder of a "
+            "finished Trainer that had a memloc.RunCallback."
+        )
+    record = read_json(kept / paths.TRAINER_RECORD)
+    with as_stored(kept / paths.TRAINER_RECORD):
+        for name, files in record["files"].items():
+            if hash_checkpoint(kept / name) != files:
+                raise ValueError(f"the {name} weights beside it have changed since")
+        return {
+            **{name: kept / name for name in record["files"]},
+            **{"data": kept / record["data"], "original": "original"},
+            "pair": "pair" if record["parts"] == 2 else None,
+            "pretrained": record["pretrained"] or None,
+            "seed": record["seed"],
+            "settings": {"text.max_tokens": record["max_tokens"], **(settings or {})},
+        }
+
+
+def _keep_curves(run: Run, kept: Path) -> None:
+    """The training curve that `RunCallback` wrote becomes the run's."""
+    if (kept / paths.TRAINER_RECORD).is_file() and not (run.folder / paths.TRAINING).is_file():
+        with whole_file(run.folder / paths.TRAINING) as draft:
+            shutil.copy(kept / paths.TRAINING, draft)
+
+
+def _places(**given: str | Path | None) -> dict[str, Path]:
+    """Where weights are; of a Trainer's output folder, the last ones that `RunCallback` kept."""
+    places = {name: Path(place) for name, place in given.items() if place is not None}
+    kept = {name: place / paths.TRAINER / "final" for name, place in places.items()}
+    return {name: kept[name] if kept[name].is_dir() else places[name] for name in places}
+
+
+def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str | Path | None:
+    """The pre-trained weights that were given; of an adapter, else those that it was made for."""
+    if pretrained is None and is_adapter(final):
+        return adapter_base(final)
+    if needed and pretrained is None:
+        raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
+    return pretrained
 
 
 def _noted(run: Run, record: RunRecord, device: str) -> Run:
@@ -102,10 +161,9 @@ def _read(
     return Task(name, "own", tuple(names), train, unseen, unseen, f"file: {data}"), noisy
 
 
-def _facts(final: "Classifier", model: str | Path, seed: int) -> dict[str, Any]:
-    facts = {"made_by": "adopt", "model": str(model), "depth": final.stack.depth, "seed": seed}
-    hashed = hash_weights(final.model.named_parameters())
-    return {**facts, "width": final.stack.width, "weights_hash": hashed}
+def _facts(final: "Classifier", model: str | Path) -> dict[str, Any]:
+    facts = {"made_by": "adopt", "model": str(model), "depth": final.stack.depth}
+    return {**facts, "width": final.stack.width, "weights_hash": final.weights_hash}
 
 
 def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[str, Classifier]":
@@ -113,11 +171,12 @@ def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[st
     from memloc.models.check import check_pair, require_agreement
     from memloc.models.load import LoadOptions, load_checkpoint, load_model
 
-    loaded = {"final": load_checkpoint(places["final"])}
+    options = LoadOptions(base=None if pretrained is None else str(pretrained))
+    loaded = {"final": load_checkpoint(places["final"], options)}
     require_agreement(loaded["final"])
     for name, place in places.items():
         if name != "final":
-            loaded[name] = load_checkpoint(place)
+            loaded[name] = load_checkpoint(place, options)
     if pretrained is not None:
         depth = loaded["final"].stack.depth
         loaded["pretrained"] = load_model(
@@ -126,6 +185,9 @@ def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[st
     for name, other in loaded.items():
         if name != "final":
             check_pair(loaded["final"], other, name)
+        if other.unchanged_layers and name != "frozen":
+            layers = ", ".join(map(str, other.unchanged_layers))
+            tell(f"The adapter of the {name} weights does nothing in layers {layers}.")
     return loaded
 
 
@@ -136,7 +198,7 @@ def _checkpoints(
         name: Checkpoint(
             path=str(place.resolve()),
             files=hash_checkpoint(place),
-            hash=hash_weights(loaded[name].model.named_parameters()),
+            hash=loaded[name].weights_hash,
         )
         for name, place in places.items()
     }

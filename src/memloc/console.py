@@ -362,6 +362,8 @@ def show_report(report: "Report", as_json: bool) -> None:
     if as_json:
         facts = {"page": str(report.path), "found": summary.found, "open": summary.open}
         return _show_json({**facts, "missing": report.commands})
+    for line in filter(None, (summary.answer, summary.trust, summary.learnt)):
+        typer.echo(f"{line}\n")
     for line in summary.found:
         typer.echo(f"- {line}")
     for line in summary.open:

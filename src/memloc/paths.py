@@ -11,6 +11,8 @@ STEPS, LOGS, CALIBRATION = "steps", "logs", "calibration.json"
 CONTROL = "control"
 """The folder of a study with its planted runs."""
 REPORT = "report"
+TRAINER, TRAINER_RECORD = "memloc", "trainer.json"
+"""In the output folder of a Hugging Face Trainer: what `RunCallback` kept, and its record."""
 
 
 def run_folder(out: Path, task: str, model: str, seed: int, depth: int | None = None) -> Path:

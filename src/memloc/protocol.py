@@ -66,6 +66,17 @@ class FineTuneSettings(Settings):
     """Whether a batch takes examples of similar length (less padding, another order)."""
     autocast: Literal["none", "bf16"] = ours("none")
     """Lower precision for the forward pass of training."""
+    adapter: Literal["none", "lora"] = ours("none")
+    """Whether all weights learn, or low-rank adapters in the blocks and the head alone; then the
+    embeddings and the base weights stay as they were, and the disk holds adapters only."""
+    adapter_rank: int = ours(8, ge=1)
+    """Rank of the adapters."""
+    adapter_alpha: float = ours(16, gt=0)
+    """What the adapters count: alpha divided by rank."""
+    adapter_targets: tuple[str, ...] | None = ours(None)
+    """The linear layers that get one, by the last part of their names; default: all of a block."""
+    adapter_dropout: float = ours(0.0, ge=0, lt=1)
+    """Dropout before the adapters."""
     measure_every: int = ours(1, ge=1)
     """Measure accuracies after every so many epochs, and after the last. θ_M1 is one of these."""
     near_ceiling: float = paper(0.993, "appendix D", gt=0, lt=1)
@@ -192,6 +203,8 @@ class RunSettings(Settings):
     def deciding(self, *, memorised: bool) -> dict[str, Any]:
         """The settings that decide the weights, those of the `memorised` ones if asked for."""
         without = NOT_DECIDING if memorised else (*NOT_DECIDING, *MEMORISED_ONLY)
+        if self.finetune.adapter == "none":
+            without = (*without, *(n for n in self.flat() if n.startswith("finetune.adapter")))
         return {name: value for name, value in self.flat().items() if name not in without}
 
     def changes(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from memloc import paths
 from memloc.errors import StoreError, TrainingError, lookup
-from memloc.identity import hash_checkpoint, hash_loaded, hash_task, hash_weights
+from memloc.identity import hash_checkpoint, hash_loaded, hash_task
 from memloc.protocol import RunSettings
 from memloc.records import (
     Examples,
@@ -321,10 +321,12 @@ class Run:
         if weights == "pretrained":
             loaded = self.load_pretrained(self.seed)
         else:
-            options = LoadOptions(remote_code=self.record.remote_code)
+            given = self.record.adopted.get("pretrained")
+            base = given.path if given else self.record.model
+            options = LoadOptions(remote_code=self.record.remote_code, base=base)
             loaded = load_checkpoint(self.path(weights), options)
             known = self.record.adopted.get(weights)
-            if known and known.hash != hash_weights(loaded.model.named_parameters()):
+            if known and known.hash != loaded.weights_hash:
                 raise self._changed(weights, known)
         loaded.model.to(pick_device(self.device)).eval()
         return loaded

@@ -168,7 +168,7 @@ def test_a_place_that_cannot_be_written_to_is_refused(bad, model, mine):
     [
         ("truncated", "it may be damaged"),
         ("other tokenizer", "do not belong together"),
-        ("adapter", "merge it into its base model"),
+        ("adapter", "adapter_config.json is damaged"),
         ("no weights", "no file named model.safetensors"),
     ],
 )

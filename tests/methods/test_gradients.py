@@ -11,7 +11,7 @@ from memloc.methods.gradients import Gradients, jackknife, norms_from, post_proc
 from memloc.methods.result import Result
 from memloc.records import Examples, NoisyLabels
 from run_support import DEPTH, make_classifier, make_data, one_at_a_time, random_run
-from support import FAMILIES
+from support import FAMILIES, SPECIAL
 
 
 def norms_by_hand(noisy, clean, subtract, order):
@@ -35,7 +35,7 @@ def weights_by_hand(run, method):
     return weights / weights.sum()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *SPECIAL])
 def test_batches_give_what_single_examples_give(tmp_path, family):
     run = random_run(tmp_path, family)
     scores = Gradients().run(run)

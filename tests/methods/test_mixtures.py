@@ -24,7 +24,7 @@ from mixing_support import (
     randomised,
 )
 from run_support import make_classifier, make_data
-from support import FAMILIES, PAPER_FAMILIES
+from support import FAMILIES, PAPER_FAMILIES, SPECIAL
 
 TINY = 1
 """Bytes, so that only what one example needs is held."""
@@ -52,7 +52,7 @@ def assert_same(found, expected):
     assert torch.equal(found.argmax(-1), expected.argmax(-1))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=[*FAMILIES, *SPECIAL])
 def by_hand(request):
     """Two models of a family, texts, and the logits of every mixed model."""
     final, reference = make_pair(request.param)
@@ -182,7 +182,7 @@ def really_swapped(final, reference, layers):
     return stack
 
 
-@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize("family", [*PAPER_FAMILIES, *SPECIAL])
 def test_mixtures_are_those_of_really_swapped_weights(family):
     final, reference = (make_classifier(family, seed, depth=DEPTH) for seed in (1, 2))
     examples, _ = make_data(n=12)

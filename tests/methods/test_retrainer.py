@@ -21,11 +21,11 @@ from retraining_support import (
     weights_of,
 )
 from run_support import DEPTH, make_classifier, make_data, plainly_retrained
-from support import FAMILIES, PAPER_FAMILIES
+from support import FAMILIES, PAPER_FAMILIES, SPECIAL
 
 
 @pytest.mark.parametrize("over", ["trained", "all"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *SPECIAL])
 def test_a_window_learns_as_by_the_plain_loop(tmp_path, family, over):
     changes = {"finetune.clip_over": over, "finetune.clip": 1e-6}
     run, window, rows = retrainable(tmp_path, family, changes=changes), range(1, 2), np.arange(24)

@@ -32,12 +32,19 @@ def test_the_report_follows_the_options(tiny_model):
 
 def test_shared_weights_are_named(tiny_model):
     loaded = load_model(str(tiny_model("bert")), ["no", "yes"])
+    layer = loaded.model.bert.encoder.layer[1]
+    layer.attention.self.key.weight = layer.attention.self.query.weight
+    (shared,) = examine(loaded).shared_weights
+    inside = "bert.encoder.layer.1.attention.self"
+    assert shared == f"{inside}.query.weight = {inside}.key.weight"
+
+
+def test_weights_that_two_layers_share_are_refused(tiny_model):
+    loaded = load_model(str(tiny_model("bert")), ["no", "yes"])
     one, two, _ = loaded.model.bert.encoder.layer
     two.output.dense.weight = one.output.dense.weight
-    (shared,) = examine(loaded).shared_weights
-    assert shared == (
-        "bert.encoder.layer.0.output.dense.weight = bert.encoder.layer.1.output.dense.weight"
-    )
+    with pytest.raises(ModelError, match=r"layers 1 and 2 share the weights output.dense.weight"):
+        examine(loaded)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +52,7 @@ def test_shared_weights_are_named(tiny_model):
 )
 def test_a_difference_from_the_plain_forward_is_refused(tiny_model, monkeypatch, method, what):
     plain = getattr(check.Stack, method)
-    monkeypatch.setattr(check.Stack, method, lambda self, given: plain(self, given) * 1.01)
+    monkeypatch.setattr(check.Stack, method, lambda self, *given: plain(self, *given) * 1.01)
     with pytest.raises(ModelError, match=f"not supported: {what}, its logits differ"):
         check_model(str(tiny_model("opt")))
 

@@ -100,8 +100,22 @@ def test_looking_leaves_no_hook_behind(stack):
     assert all(p.grad is None and not p.is_inference() for p in stack.model.parameters())
 
 
+def test_where_all_tokens_are_read_the_vector_is_their_mean(tiny_model):
+    stack = load_model(str(tiny_model("eurobert")), ["no", "yes"]).stack
+    texts = sample_texts(stack)
+    found = readout_vectors(stack, batches(stack, texts, [[4, 0, 6, 2], [1, 5, 3]]), len(texts))
+    seen = {}
+    for row, text in enumerate(texts):
+        with torch.no_grad(), stack.watched(seen.__setitem__):
+            last = stack.model.base_model(torch.tensor([text])).last_hidden_state
+        near(found[row, 1:], np.stack([seen[i][0].mean(0) for i in range(DEPTH)]))
+        given = batches(stack, texts, [[row]])
+        after = readout_vectors(stack, given, len(texts), last_layer="final norm")[row, -1]
+        near(after, last[0].mean(0).numpy())
+
+
 def test_a_model_that_does_not_tell_what_its_head_is_given_is_refused(tiny_model):
     stack = load_model(str(tiny_model("opt")), ["no", "yes"]).stack
     stack.model.base_model_prefix = ""  # it is its own base then, and answers with logits
     with pytest.raises(ModelError, match="block output"):
-        head_input(stack, torch.zeros(2, WIDTH))
+        head_input(stack, torch.zeros(2, WIDTH), stack.prepare(stack.sample(2)))

@@ -40,12 +40,15 @@ class Given:
     def __init__(self, model, make):
         self.model, self.make = model, make
 
+    def sample(self, n):
+        return n
+
     def prepare(self, batch):
+        self.n = batch
         return self
 
     @property
     def calls(self):
-        self.n = getattr(self, "n", 1) + 1  # 2, then 3
         return (BlockCall((self.make(self.n),), {"inner": (None, (self.make(self.n), "x"))}),)
 
 

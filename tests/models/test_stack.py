@@ -1,5 +1,8 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
+from transformers import BertConfig, PreTrainedModel
 
 from memloc.errors import ModelError
 from memloc.models.load import load_model
@@ -48,7 +51,7 @@ def by_blocks(stack, batch):
     state = prepared.state
     for index, call in enumerate(prepared.calls):
         state = stack.run(index, state, call)
-    return stack.finish(at_positions(state, prepared.positions))
+    return stack.finish(stack.read(state, prepared), prepared.batch)
 
 
 def assert_same(found, expected):
@@ -212,7 +215,7 @@ def test_layers_with_shared_weights_are_refused_in_one_sentence():
             intermediate_size=16,
         )
     )
-    with pytest.raises(ModelError, match=r"AlbertForSeq.*0 lists of 3 blocks.*shared weights"):
+    with pytest.raises(ModelError, match=r"AlbertForSeq.*its 3 layers share their weights"):
         Stack(model)
 
 
@@ -255,12 +258,103 @@ def test_a_list_inside_a_block_does_not_count(tiny_model):
     assert find_blocks(model) is model.bert.encoder.layer
 
 
-def test_a_head_that_reads_every_position_is_refused(tiny_model):
-    model = load_model(str(tiny_model("opt")), ["no", "yes"]).model
-    norm = model.model.decoder.final_layer_norm
-    norm.register_forward_hook(lambda _m, _i, out: out + out.mean(1, keepdim=True))
-    with pytest.raises(ModelError, match="its head reads the positions"):
+@torch.no_grad()
+@pytest.mark.parametrize("pool", ["mean", "max"])
+def test_a_head_that_reads_every_position_is_given_the_whole_state(tiny_model, pool):
+    """What sentence encoders do: the states of all attended positions become one vector."""
+    model = load_model(str(tiny_model("bert")), ["no", "yes"]).model
+    pooled_by(model, pool)
+    stack = Stack(model)
+    texts = sample_texts(stack)
+    batch = padded(texts, model.config.pad_token_id)
+    expected = torch.cat([model(**alone(text)).logits for text in texts])
+    assert stack.readout == "all"
+    assert stack.pads
+    assert_same(stack.logits(batch), expected)
+    assert_same(by_blocks(stack, batch), expected)
+    prepared = stack.prepare(batch)
+    read = stack.read(stack.run_all(prepared), prepared)
+    twice = stack.finish(torch.cat([read, read]), batch)
+    assert_same(twice, torch.cat([expected, expected]))
+
+
+def pooled_by(model, pool):
+    """Replaces the pooler, which looks at the first token only."""
+
+    def note(_module, args, kwargs):
+        model.mask = kwargs["attention_mask"]
+
+    def pooler(states):
+        mask = model.mask.unsqueeze(-1)
+        if pool == "mean":
+            return (states * mask).sum(1) / mask.sum(1)
+        return states.masked_fill(mask == 0, -torch.inf).max(1).values
+
+    model.register_forward_pre_hook(note, with_kwargs=True)
+    model.bert.pooler.forward = pooler
+
+
+def test_a_head_that_reads_nothing_of_the_last_block_is_refused(tiny_model):
+    model = load_model(str(tiny_model("bert")), ["no", "yes"]).model
+    model.bert.pooler.register_forward_hook(lambda _m, _i, out: torch.zeros_like(out))
+    with pytest.raises(ModelError, match="do not depend on what the last block returns"):
         Stack(model)
+
+
+class Box(torch.nn.Module):
+    """A block that returns its state in a collection."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.form, self.mix = form, torch.nn.Linear(8, 8)
+
+    def forward(self, hidden_states):
+        state = hidden_states + self.mix(hidden_states).tanh()
+        return {"state": state, "more": None} if self.form is dict else self.form([state, None])
+
+
+class Boxed(PreTrainedModel):
+    config_class = BertConfig
+
+    def __init__(self, config, form):
+        super().__init__(config)
+        self.words = torch.nn.Embedding(config.vocab_size, 8)
+        self.layers = torch.nn.ModuleList(Box(form) for _ in range(config.num_hidden_layers))
+        self.head = torch.nn.Linear(8, config.num_labels)
+
+    def forward(self, input_ids, attention_mask=None):
+        state = self.words(input_ids)
+        for layer in self.layers:
+            state = hidden_of(layer(hidden_states=state))
+        return SimpleNamespace(logits=self.head(state[:, 0]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", [tuple, list, dict])
+def test_blocks_may_return_collections_that_start_with_the_state(form):
+    model = Boxed(BertConfig(vocab_size=30, num_hidden_layers=3, pad_token_id=0), form).eval()
+    stack = Stack(model)
+    texts = sample_texts(stack)
+    expected = torch.cat([model(text).logits for text in texts])
+    assert_same(by_blocks(stack, padded(texts, 0)), expected)
+
+
+def test_blocks_that_hand_on_more_than_a_state_are_refused(tiny_model):
+    from transformers import T5Config, T5EncoderModel
+
+    config = T5Config(
+        vocab_size=30, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, pad_token_id=0
+    )
+    body = T5EncoderModel(config)
+    encode = body.forward
+
+    def classify(**batch):
+        return SimpleNamespace(logits=encode(**batch).last_hidden_state.mean(1)[:, :2])
+
+    body.forward = classify
+    body.config.is_encoder_decoder = False
+    with pytest.raises(ModelError, match="hand on more than a state"):
+        Stack(body)
 
 
 def test_a_model_is_looked_at_in_inference_mode_as_well(tiny_model):
@@ -296,5 +390,5 @@ def test_whatever_a_model_raises_is_a_sentence_with_its_type_and_kept(tiny_model
 
 
 def test_a_block_that_returns_something_else_is_refused():
-    with pytest.raises(ModelError, match="returned dict"):
+    with pytest.raises(ModelError, match="returned int"):
         hidden_of({"hidden_states": 1})

@@ -4,14 +4,16 @@ import pytest
 
 from memloc.reporting.findings import Findings
 from memloc.results import load_results
-from study_support import Study
+from study_support import METHODS, Study
 
 TASKS = ("tiny-topic", "tiny-acceptability", "tiny-entailment", "tiny-topic-binary")
 
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory):
-    return Study(tasks=TASKS).write(tmp_path_factory.mktemp("studies") / "small")
+    return Study(tasks=TASKS, methods=(*METHODS, "shares")).write(
+        tmp_path_factory.mktemp("studies") / "small"
+    )
 
 
 @pytest.fixture(scope="session")

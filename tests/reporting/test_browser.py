@@ -153,7 +153,10 @@ def test_examples_can_be_searched_and_show_every_window(watched):
     watched.page.locator("#search").fill("</STYLE>")
     assert rows.count() == 1
     assert "1 of 7 noisy examples" in watched.page.locator("#found").inner_text()
-    rows.first.click()
+    button = rows.first.locator("button")
+    button.focus()
+    watched.page.keyboard.press("Enter")
+    assert button.get_attribute("aria-expanded") == "true"
     grid = table.locator(".grid i.window")
     assert grid.count() == 10
     assert table.locator(".grid i.reverts").count() >= 1
@@ -183,7 +186,7 @@ def test_nothing_is_wider_than_the_window(browser, path, tmp_path, scheme, width
 def test_an_empty_study_opens_too(browser, tmp_path):
     (tmp_path / "empty").mkdir()
     found = Watched(browser, write_report(tmp_path / "empty").path)
-    assert "There is no run yet" in found.page.locator("#summary").inner_text()
+    assert "There is no run yet" in found.page.locator("#answer").inner_text()
     assert found.said == []
     found.context.close()
 
@@ -193,6 +196,60 @@ def test_a_half_finished_study_opens_too(browser, tmp_path):
     study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
     found = Watched(browser, write_report(tmp_path).path)
     found.figure("training")
-    assert found.page.locator("#figure-layers .missing").is_visible()
+    assert found.page.locator("#figure-layers").count() == 0
+    assert "memloc localise" in found.page.locator("#absent").inner_text()
     assert found.said == []
+    found.context.close()
+
+
+def test_the_first_screen_has_the_answer_and_its_picture(watched):
+    answer = watched.page.locator(".answer").bounding_box()
+    picture = watched.page.locator("#figure-strip svg")
+    picture.wait_for()
+    assert answer["y"] < picture.bounding_box()["y"] < 500
+    trust = watched.page.get_by_text("How far to trust it").bounding_box()
+    assert trust["y"] < 900
+
+
+def test_numbers_of_a_figure_are_a_table_for_those_who_do_not_hover(watched, findings):
+    figure = watched.figure("strip")
+    figure.locator("summary").focus()
+    watched.page.keyboard.press("Enter")
+    cells = figure.locator(".numbers td")
+    cells.first.wait_for()
+    assert figure.locator(".numbers th").first.inner_text() == "task"
+    assert cells.count() == 9 * len(findings.strip)
+
+
+CONTRAST = """() => {
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = (c) => {
+    const [r, g, b] = c.slice(0, 3).map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const parts = (text) => text.match(/[0-9.]+/g).map(Number);
+  const behind = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = parts(getComputedStyle(e).backgroundColor);
+      if (c.length === 3 || c[3] === 1) return c;
+    }
+    return parts(getComputedStyle(document.body).backgroundColor);
+  };
+  const low = new Set();
+  for (const e of document.querySelectorAll("body *")) {
+    if (e.closest("svg, script, .strip, .grid") || !e.checkVisibility()) continue;
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
+    const both = [light(parts(getComputedStyle(e).color)), light(behind(e))];
+    const [less, more] = both.sort((x, y) => x - y);
+    if ((more + 0.05) / (less + 0.05) < 4.5) low.add(`${e.tagName}: ${e.textContent.slice(0, 40)}`);
+  }
+  return [...low];
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_what_is_behind_it(browser, path, scheme):
+    found = Watched(browser, path, color_scheme=scheme)
+    found.figure("strip")
+    assert found.page.evaluate(CONTRAST) == []
     found.context.close()

@@ -56,6 +56,7 @@ def test_missing_methods_and_analyses_have_a_command_each(tmp_path):
         f"memloc localise {named} retraining",
         f"memloc localise {named} gradients",
         f"memloc localise {named} probing",
+        f"memloc localise {named} shares",
         f"memloc analyse {named} label_probes",
         f"memloc analyse {named} generalisation",
     )
@@ -66,7 +67,7 @@ def test_weights_that_could_not_be_made_leave_their_methods_out(tmp_path):
     without = {"memorised": "near-ceiling accuracy was never reached."}
     study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1, without=without)
     lines = coverage(load_results(tmp_path)).commands
-    assert [line.split()[-1] for line in lines] == ["retraining", "probing"]
+    assert [line.split()[-1] for line in lines] == ["retraining", "probing", "shares"]
 
 
 def test_a_model_is_named_as_it_is_loaded(tmp_path):
@@ -81,7 +82,7 @@ def test_a_model_is_named_as_it_is_loaded(tmp_path):
 def test_own_data_are_trained_on_by_no_name(tmp_path, part):
     line = command(part, make_own(tmp_path, finished=True))
     assert "mine --" not in line
-    works = {"probing", "centroids", "label_probes", "generalisation", "post_processing"}
+    works = {"probing", "shares", "centroids", "label_probes", "generalisation", "post_processing"}
     assert bool(line) == (part in works)
 
 
@@ -104,10 +105,14 @@ def test_nothing_is_looked_for_in_runs_that_did_not_memorise(tmp_path):
 def test_an_adopted_run_gets_the_methods_that_its_weights_allow(tmp_path):
     results = load_results(write_adopted(tmp_path / "mine").folder.parent)
     place = shlex.quote(str(tmp_path / "mine"))
-    assert coverage(results).commands == (f"memloc analyse {place} label_probes",)
-    assert {part for part in COMMANDS if command(part, results)} == {"label_probes"}
+    assert coverage(results).commands == (
+        f"memloc localise {place} shares",
+        f"memloc analyse {place} label_probes",
+    )
+    made = {part for part in COMMANDS if command(part, results)}
+    assert made == {"localise", "shares", "label_probes"}
     (lines,) = commands_of(results).values()
-    assert set(lines) == {"swapping", "centroids", "label_probes"}
+    assert set(lines) == {"swapping", "shares", "centroids", "label_probes"}
 
 
 def test_what_is_there_is_not_made_again(findings):
@@ -118,7 +123,7 @@ def test_what_is_there_is_not_made_again(findings):
 
 def test_analyses_need_labels_before_noise(tmp_path):
     results = load_results(write_adopted(tmp_path / "mine", known=False).folder.parent)
-    assert coverage(results).commands == ()
+    assert [line.split()[-1] for line in coverage(results).commands] == ["shares"]
     assert command("label_probes", results) == ""
 
 

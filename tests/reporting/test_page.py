@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from markupsafe import escape
 
 from memloc.errors import StoreError
 from memloc.records import FORMAT, read_json, write_json
@@ -100,8 +101,11 @@ def test_an_empty_study_gives_a_page_that_says_so(tmp_path):
     html = report.path.read_text(encoding="utf-8")
     assert report.path == tmp_path / "report" / "index.html"
     assert "There is no run yet" in html
-    assert html.count('class="missing"') >= len(FIGURES) + len(TABLES)
-    assert "memloc control --model" in html
+    assert "No results yet" not in html
+    absent = re.search(r'<p id="absent">(.*?)</p>', html, re.S).group(1)
+    titles = [escape(each.title) for each in (*FIGURES, *TABLES)]
+    assert all(title in absent for title in titles)
+    assert "memloc control --model" in absent
     assert record(html)["figures"] == []
     assert read_report(tmp_path) == report
 
@@ -137,7 +141,9 @@ def test_a_half_finished_study_shows_what_is_missing_with_the_command(tmp_path):
     assert report.path == tmp_path / "elsewhere.html"
     assert f"memloc analyse {tmp_path / 'run'} label_probes" in html
     assert {f["name"] for f in record(html)["figures"]} >= {"training", "layers", "windows"}
-    assert len(report.commands) == 6
+    assert len(report.commands) == 7
+    assert 'id="figure-centroids"' not in html
+    assert "No results yet" not in html
 
 
 def test_a_newer_result_file_is_refused_and_no_page_is_written(tmp_path):

@@ -13,7 +13,6 @@ from memloc.reporting.figures.rows import (
     binarised,
     centroid_trajectories,
     event_pairs,
-    example_layers,
     noise_probes,
     training_curves,
     window_matrices,
@@ -217,7 +216,7 @@ def test_the_last_gradient_step_is_what_the_method_weighs_layers_by(findings):
     one = where(table, **chosen, first=1, null=False)
     wide = one.pivot(index="layer", columns="kind", values="value")
     ratio = wide["difference"] / wide["frozen difference"]
-    drawn = rows("gradient-steps", findings, **chosen, planted="layers 1 to 2")
+    drawn = rows("gradient-steps", findings, **chosen, planted="layers 1-2")
     last = drawn[drawn["step"].str.startswith("g")].set_index("layer")["value"]
     assert last.tolist() == pytest.approx((ratio / ratio.sum()).tolist())
     first = drawn[drawn["step"].str.startswith("a")].set_index("layer")["value"]
@@ -274,7 +273,7 @@ def test_examples_average_to_the_layers_weight_before_it_is_normalised(findings)
 def test_agreement_is_symmetric_and_starred_where_it_is_significant(findings):
     drawn = rows("agreement", findings, between="methods", what="M-CoG")
     pairs = drawn.set_index(["one", "other"])["rho"]
-    assert len(pairs) == 12
+    assert len(pairs) == 20
     assert all(pairs[a, b] == pairs[b, a] for a, b in pairs.index)
     assert not drawn["label"].str.endswith("*").any()
     (first,) = ROWS["agreement"](findings.agreement.head(1).assign(significant=True))["label"][:1]
@@ -472,12 +471,62 @@ def test_of_many_examples_evenly_spaced_ones_are_drawn():
     assert (drawn[0], drawn[-1]) == (0, n - 1)
 
 
-def test_examples_with_the_same_text_have_rows_of_their_own():
-    key = {"task": "t", "model": "m", "method": "swapping", "seed": 1}
-    texts = {"text": "same", "original": "a", "assigned": "b"}
-    rows = [
-        {**key, **texts, "example": e, "first": a, "last": b, "wrong": True}
-        for e in (3, 8)
-        for a, b in ENDS
-    ]
-    assert set(example_layers(pd.DataFrame(rows))["row"]) == {"same  #3", "same  #8"}
+def test_examples_with_the_same_text_have_rows_of_their_own(findings):
+    drawn = rows("examples", findings, task="tiny-topic", model="tiny-opt", method="swapping")
+    assert drawn["row"].nunique() == drawn["example"].nunique() == 7
+    assert drawn["row"].str.endswith(tuple(f"#{n}" for n in drawn["example"])).all()
+
+
+def test_a_strip_holds_shares_of_the_leading_method_and_frames_what_was_planted(findings):
+    drawn = rows("strip", findings)
+    assert set(drawn["method"]) == {"shares"}
+    held = drawn.groupby("row")["weight"].sum()
+    assert held.to_numpy() == pytest.approx(np.ones(len(held)))
+    framed = drawn[drawn["inside"]]
+    assert set(framed["row"]) == {"planted in 1-2", "planted in 3-4"}
+    assert (framed["weight"] > 0.3).all()
+    mine = where(findings.results.layers, task="tiny-topic", model="tiny-opt", method="shares")
+    own = where(drawn, row="tiny-topic · tiny-opt", layer=2)["weight"].item()
+    assert own == pytest.approx(mine[mine["layer"] == 2]["weight"].mean())
+    assert list(drawn["row"].unique())[-2:] == ["planted in 1-2", "planted in 3-4"]
+
+
+def test_without_shares_a_strip_is_of_the_papers_first_method(findings):
+    results = findings.results
+    tables = {n: getattr(results, n) for n in ("layers", "control_layers")}
+    without = {n: table[table["method"] != "shares"] for n, table in tables.items()}
+    drawn = BY_NAME["strip"].drawn(Findings(replace(results, **without), resamples=5)).rows
+    assert set(drawn["method"]) == {"swapping"}
+    assert drawn.groupby("row")["weight"].sum().to_numpy() == pytest.approx(1)
+
+
+def test_shares_are_means_over_seeds_in_both_directions(findings):
+    table = findings.results.shares
+    chosen = {"task": "tiny-topic", "model": "tiny-opt"}
+    mine = where(table, **chosen, direction="sufficient", value="margin", first=3)["share"]
+    drawn = rows("shares", findings, **chosen, value="margin of the label", layer=3)
+    there = drawn.set_index("direction")["share"]
+    assert there["kept when it alone is swapped in"] == pytest.approx(mine.mean())
+    both = rows("necessity", findings, **chosen, value="margin of the label", layer=3).iloc[0]
+    assert both["share_y"] == pytest.approx(mine.mean())
+    assert both["share_x"] == there["lost when swapped out"]
+
+
+def test_examples_are_shown_by_exact_shares_too(findings):
+    chosen = {"task": "tiny-topic", "model": "tiny-opt"}
+    drawn = rows("examples", findings, **chosen, method="shares")
+    run = findings.results.runs.query("task == 'tiny-topic' and model == 'tiny-opt' and seed == 1")
+    shares = findings.results.example_shares_of(run)
+    assert shares.sum(axis=1).to_numpy() == pytest.approx(1)
+    cell = drawn[(drawn["example"] == 6) & (drawn["layer"] == 2)]["share"].item()
+    assert cell == pytest.approx(shares.loc[6, 2])
+
+
+def test_centres_of_planted_layers_stand_against_those_of_the_weights():
+    key = {"task": "t", "model": "m", "seed": 1, "method": "shares", "null": False}
+    weights = [(1, 0.0), (2, 3.0), (3, 1.0), (4, -1.0)]
+    table = pd.DataFrame(
+        [{**key, "planted": "2+4", "layer": layer, "weight": w} for layer, w in weights]
+    )
+    (row,) = ROWS["centres"](table).to_dict("records")
+    assert (row["planted_centre"], row["centre"]) == (3.0, 2.25)

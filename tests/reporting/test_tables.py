@@ -87,7 +87,7 @@ def test_a_note_names_what_the_coefficients_have():
 def test_table_2_names_the_methods_of_its_mean(findings):
     table = BY_NAME["generalisation"]
     said = table.said_of(table.tidy(findings))
-    assert "M-CoG is the mean over swapping, retraining, gradients and probing" in said
+    assert "M-CoG is the mean over shares, swapping, retraining, gradients and probing" in said
     assert "always predicts the most frequent label" in said
 
 
@@ -104,7 +104,7 @@ def test_scores_stand_beside_that_of_the_most_frequent_label(findings):
 def test_the_order_of_tasks_is_told_by_method(findings):
     table = BY_NAME["orders"]
     laid = table.layout(table.tidy(findings)).set_index("method")
-    assert laid.index.tolist() == ["swapping", "retraining", "gradients", "probing"]
+    assert laid.index.tolist() == ["shares", "swapping", "retraining", "gradients", "probing"]
     mcog = findings.whole("mcog")
     wide = mcog[mcog["method"] == "probing"].pivot_table("mcog", "task", "model")
     assert laid.loc["probing", "mean ρ"] == f"{wide.rank().corr().iloc[0, 1]:.2f}"

@@ -24,7 +24,7 @@ TABLES = [name for name in COLUMNS if name not in LAZY]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return Study().write(tmp_path_factory.mktemp("study"))
+    return Study(methods=(*METHODS, "shares")).write(tmp_path_factory.mktemp("study"))
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from memloc.models.load import load_model
 from memloc.records import NoisyLabels
 from memloc.training import predict as evaluate
 from memloc.training.predict import accuracies, evaluating, predict
-from support import PAPER_FAMILIES
+from support import PAPER_FAMILIES, SPECIAL
 
 
-@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize("family", [*PAPER_FAMILIES, *SPECIAL])
 def test_predictions_depend_neither_on_batches_nor_on_order(tiny_model, task, family, monkeypatch):
     loaded = load_model(str(tiny_model(family, depth=2, dropout=0.1)), task.label_names)
 

@@ -20,7 +20,7 @@ from memloc.run import Accuracies, Run
 from memloc.training import recipe as training
 from memloc.training.predict import predict
 from memloc.training.recipe import Recipe, protocol_noise, train, train_run
-from support import PAPER_FAMILIES
+from support import PAPER_FAMILIES, SPECIAL
 from tasks_support import fast_protocol, make_task
 
 ALL = ["memorised", "final", "reference", "frozen"]
@@ -273,7 +273,7 @@ def test_the_same_recipe_gives_the_same_bits(made, tmp_path):
     )
 
 
-@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize("family", [*PAPER_FAMILIES, *SPECIAL])
 def test_every_family_of_the_paper_trains_and_comes_back(recipe_of, tmp_path, family):
     recipe = recipe_of(family, finetune__epochs=2)
     run = train_run(recipe, tmp_path)

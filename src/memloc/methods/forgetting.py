@@ -15,12 +15,12 @@ from torch.nn.functional import cross_entropy
 
 from memloc.data.encode import Encoded
 from memloc.methods.gradients import Gradients, Group, Norms, kind_of
-from memloc.models.stack import Stack, at_positions
+from memloc.models.stack import Stack
 from memloc.progress import Advance
 from memloc.records import FloatArray, IntArray
 from memloc.training.gathering import Parameters, clear_gradients
 from memloc.training.loop import gradients_for
-from memloc.training.predict import to_batch
+from memloc.training.predict import to_batch, without_harm
 
 TOKENS_PER_BATCH = 768
 """At most, with padding. Measured: 512 are slower for narrow models, no faster for wide ones."""
@@ -38,7 +38,8 @@ class Data:
         """The sum over these examples of the negative loss, or of the label's raw logit."""
         with torch.no_grad():
             prepared = stack.prepare(to_batch(self.encoded, rows, stack.device))
-        logits = stack.finish(at_positions(stack.run_all(prepared), prepared.positions)).float()
+        read = stack.read(stack.run_all(prepared), prepared)
+        logits = stack.finish(read, prepared.batch).float()
         labels = self.labels[rows].to(logits.device)
         if self.settings.objective == "logit":
             return logits.gather(1, labels[:, None]).sum()
@@ -112,7 +113,8 @@ def _sums(
 
 def _batches(stack: Stack, lengths: IntArray) -> list[IntArray]:
     # Measured: a batch of any size costs as much as 157 tokens at width 64, as 43 at width 384.
-    return cheapest_batches(lengths, 20 + 9000 // stack.width, TOKENS_PER_BATCH)
+    batches = cheapest_batches(lengths, 20 + 9000 // stack.width, TOKENS_PER_BATCH)
+    return without_harm(stack, batches, lengths)
 
 
 def _gradient(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from memloc.data.encode import Encoded
 from memloc.models.packing import Repeater
-from memloc.models.stack import Prepared, Stack, at_positions
+from memloc.models.stack import Prepared, Stack
 from memloc.records import IntArray
 from memloc.stats.subsets import beginnings
 from memloc.training.predict import evaluating, to_batch
@@ -120,9 +120,8 @@ class _Walk:
         return torch.cat(parts)
 
     def _finish(self, states: Tensor, subsets: list[int]) -> None:
-        positions = self.prepared.positions.repeat(len(states))
-        vectors = at_positions(states.flatten(0, 1), positions)
+        read = self.mixtures.stacks[0].read(states, self.prepared).flatten(0, 1)
         places = [self.mixtures.places[subset] for subset in subsets]
         for kept, stack in zip(self.found, self.heads, strict=True):
-            logits = stack.finish(vectors).view(*states.shape[:2], -1)
+            logits = stack.finish(read, self.prepared.batch).view(*states.shape[:2], -1)
             kept[:, places] = logits.transpose(0, 1).float()

@@ -86,6 +86,8 @@ class Prefix:
             # What was packed is one long text: it is the same for all without being repeated.
             repeated = call if inputs.is_packed else self._repeater.repeated(index, call, times)
             state = stack.run(index, state, repeated)
+        if stack.readout == "all":
+            return stack.finish(state, inputs.batch)
         return stack.finish(state.flatten(0, 1)[readout])
 
     def close(self) -> None:
@@ -144,7 +146,8 @@ class Prefix:
             places, readout = places[is_token][None], prepared.positions
             is_token = torch.ones_like(places, dtype=torch.bool)
         here = self.states.device
-        inputs = _Inputs(places.to(here), is_token.to(here), prepared.calls, readout, is_packed)
+        given = places.to(here), is_token.to(here), prepared.calls, readout
+        inputs = _Inputs(*given, is_packed=is_packed, batch=batch)
         return inputs, prepared.state
 
     def _allocate(self, memory: int) -> Tensor:
@@ -177,10 +180,11 @@ class _Inputs:
     readout: Tensor
     """Of each text: the place of its readout position among all positions."""
     is_packed: bool
+    batch: Batch
 
     def size(self) -> int:
         """Bytes."""
-        given = [self.places, self.is_token, self.readout]
+        given = [self.places, self.is_token, self.readout, *self.batch.values()]
         given += [x for call in self.calls for v in _values(call) for x in _tensors(v)]
         return sum({id(t): t.untyped_storage().nbytes() for t in given}.values())
 

@@ -91,7 +91,7 @@ def prepared(run: Run, settings: Retraining, memory: int = MEMORY) -> Iterator[S
     training, parts = _training(run, settings), find_parts(stack)
     still = () if settings.trains_pooler else parts.pooler
     forward: Prefix | Plain
-    if settings.frozen_dropout or training.clip_over == "all":
+    if settings.frozen_dropout or training.clip_over == "all" or not stack.pads:
         forward = Plain(encoded, dropout=settings.frozen_dropout)
     else:
         forward = Prefix(stack, encoded, folder, memory)

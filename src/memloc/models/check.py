@@ -3,18 +3,26 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from memloc.errors import ModelError
-from memloc.models.load import Classifier, LoadOptions, load_model
-from memloc.models.refuse import explained, setting
-from memloc.models.stack import Batch, Stack, at_positions, forward
+from memloc.models.known import is_adapter
+from memloc.models.load import Classifier, LoadOptions, load_checkpoint, load_model
+from memloc.models.stack import (
+    TOLERANCE,
+    Batch,
+    Stack,
+    explained,
+    forward,
+    optional_setting,
+    setting,
+)
 from memloc.seeds import generator
 
-TOLERANCE = 1e-4
-"""Largest difference of logits, relative to the largest logit, that counts as float noise."""
+READOUTS = {"first": "first token", "last": "last attended token", "all": "all tokens"}
 THOROUGH, QUICK = (24, 3, 12, 23), (9, 3)
 """Tokens of the texts that a model is tried on."""
 
@@ -43,7 +51,11 @@ class CheckReport:
 
 def check_model(name: str, options: LoadOptions | None = None) -> CheckReport:
     """Load a model with a head for two classes, compare, and raise where memloc would be wrong."""
-    report = examine(load_model(name, ["no", "yes"], options=options))
+    folder = Path(name).expanduser()
+    if is_adapter(folder):
+        report = examine(load_checkpoint(folder, options))
+    else:
+        report = examine(load_model(name, ["no", "yes"], options=options))
     _refuse(name, report.parity, report.batch_invariance)
     return report
 
@@ -64,7 +76,7 @@ def examine(loaded: Classifier) -> CheckReport:
         width=stack.width,
         parameters=sum(p.numel() for p in model.parameters()),
         block=type(stack.blocks[0]).__name__,
-        readout={"first": "first token", "last": "last attended token"}[stack.readout],
+        readout=READOUTS[stack.readout],
         separator=loaded.separator,
         padding=str(loaded.tokenizer.pad_token),
         max_tokens=loaded.max_tokens,
@@ -102,13 +114,13 @@ def _differences(loaded: Classifier, lengths: Sequence[int]) -> tuple[float, flo
 
 def _by_block(stack: Stack, batch: Batch) -> Tensor:
     prepared = stack.prepare(batch)
-    return stack.finish(at_positions(stack.run_all(prepared), prepared.positions))
+    return stack.finish(stack.read(stack.run_all(prepared), prepared), prepared.batch)
 
 
 def _sample_texts(stack: Stack, lengths: Sequence[int]) -> list[Tensor]:
     rng = generator(0, "check")
     config = stack.model.config
-    longest = getattr(config, "max_position_embeddings", None) or max(lengths) + 2
+    longest = optional_setting(config, "max_position_embeddings") or max(lengths) + 2
     tokens = [
         i for i in range(min(setting(config, "vocab_size"), 5000)) if i != config.pad_token_id
     ]

@@ -1,4 +1,7 @@
-"""One vector per example and layer, at the position that the head reads, in one pass."""
+"""One vector per example and layer, at the position that the head reads, in one pass.
+
+Where the head reads several positions, the vector is the mean of all that are attended.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
@@ -9,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from memloc.errors import ModelError
-from memloc.models.stack import Batch, Stack, at_positions
+from memloc.models.stack import Batch, Prepared, Stack
 from memloc.records import IntArray
 
 Vectors: TypeAlias = NDArray[np.float32]
@@ -35,15 +38,20 @@ def readout_vectors(
     depth = stack.depth if up_to is None else up_to
     vectors = np.zeros((n, depth + 1, stack.width), dtype=np.float32)
     for rows, batch in batches:
-        found = torch.stack(_layers(stack, batch, depth), dim=1)
+        prepared = stack.prepare(batch)
+        state = prepared.state
+        found = [stack.vectors(state, prepared)]
+        for index in range(depth):
+            state = stack.run(index, state, prepared.calls[index])
+            found.append(stack.vectors(state, prepared))
         if last_layer == "final norm" and depth == stack.depth:
-            found[:, -1] = head_input(stack, found[:, -1])
-        vectors[rows] = found.float().cpu().numpy()
+            found[-1] = head_input(stack, stack.read(state, prepared), prepared)
+        vectors[rows] = torch.stack(found, dim=1).float().cpu().numpy()
     return vectors
 
 
-def head_input(stack: Stack, vectors: Tensor) -> Tensor:
-    """What the model makes of the last block's outputs (n, width) before its head sees them.
+def head_input(stack: Stack, read: Tensor, prepared: Prepared) -> Tensor:
+    """What the model makes of the last block's outputs before its head sees them, (n, width).
 
     That is the base model's last hidden state: after a decoder's final norm, and the block's
     output itself where nothing follows the blocks.
@@ -55,23 +63,14 @@ def head_input(stack: Stack, vectors: Tensor) -> Tensor:
 
     handle = stack.model.base_model.register_forward_hook(keep)
     try:
-        stack.finish(vectors)
+        stack.finish(read, prepared.batch)
     finally:
         handle.remove()
     states = seen[0] if seen else None
-    if not isinstance(states, Tensor) or states.shape != (len(vectors), 1, stack.width):
+    states_needed = read.shape if stack.readout == "all" else (len(read), 1, stack.width)
+    if not isinstance(states, Tensor) or states.shape != states_needed:
         raise ModelError(
             f"{type(stack.model).__name__} does not say what its head is given as a vector of "
             f"{stack.width} numbers: set probes.last_layer to 'block output'."
         )
-    return states[:, 0]
-
-
-def _layers(stack: Stack, batch: Batch, depth: int) -> list[Tensor]:
-    prepared = stack.prepare(batch)
-    state = prepared.state
-    found = [at_positions(state, prepared.positions)]
-    for index in range(depth):
-        state = stack.run(index, state, prepared.calls[index])
-        found.append(at_positions(state, prepared.positions))
-    return found
+    return stack.vectors(states, prepared) if stack.readout == "all" else states[:, 0]

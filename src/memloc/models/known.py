@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from memloc.errors import ModelError
+from memloc.errors import ModelError, in_words
 from memloc.models import tiny
 
 PAPER_MODELS = (
@@ -16,6 +16,9 @@ PAPER_MODELS = (
     ("facebook/opt-1.3b", 24, 2048),
 )
 """Name, layers and width; the last one is of appendix B."""
+
+ADAPTER = "adapter_config.json"
+"""The file that makes a folder an adapter."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +68,35 @@ def source_of(name: str) -> str:
 
 
 def checkpoint_folder(folder: Path) -> None:
-    """Refuse what is no folder with a model."""
+    """Refuse what is no folder with a model or an adapter."""
     if not folder.is_dir():
         raise ModelError(f"There is no folder {folder}; give one that `save_pretrained` wrote.")
-    _refuse_folder(str(folder), folder)
+    if not is_adapter(folder):
+        _refuse_folder(str(folder), folder)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter rather than a model."""
+    return (folder / ADAPTER).is_file()
+
+
+def adapter_base(folder: Path) -> str:
+    """The model that an adapter says it was made for."""
+    try:
+        name = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder / ADAPTER} is damaged: {in_words(error)}.") from error
+    if not isinstance(name, str) or not name:
+        raise ModelError(f"{folder / ADAPTER} does not name its base model: give --pretrained.")
+    return name
 
 
 def _refuse_folder(name: str, folder: Path) -> None:
-    if (folder / "adapter_config.json").is_file():
+    if is_adapter(folder):
         raise ModelError(
-            f"{name} holds an adapter (PEFT), which memloc does not read: merge it into its base "
-            "model and save that (`model.merge_and_unload().save_pretrained(...)`)."
+            f"{name} holds an adapter (PEFT) where a model is needed: give its base model "
+            f"({adapter_base(folder)}), or merge the two and save the result "
+            "(`model.merge_and_unload().save_pretrained(...)`)."
         )
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name} is not a model folder: it has no config.json.")

@@ -13,10 +13,10 @@ import transformers
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from memloc.errors import MemlocError, ModelError, in_words
+from memloc.identity import hash_weights
 from memloc.models import tiny
-from memloc.models.known import checkpoint_folder, no_such_model, source_of
-from memloc.models.refuse import refuse_no_numbers, setting
-from memloc.models.stack import Stack
+from memloc.models.known import checkpoint_folder, is_adapter, no_such_model, source_of
+from memloc.models.stack import Stack, optional_setting, setting
 from memloc.seeds import torch_seeded
 
 
@@ -30,6 +30,8 @@ class LoadOptions:
     """Whether weights may be in a format that can carry code (pickle) rather than safetensors."""
     depth: int | None = None
     """Keep only the first blocks, this many; default: all."""
+    base: str | None = None
+    """The base model of an adapter; default: the one that it names."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ class Classifier:
     """What was in the file and has no place here: another head."""
     resized_weights: tuple[str, ...] = ()
     """Those of the new ones that were in the file with another size."""
+    adapter_hash: str = ""
+    """Of an adapter and its base, before they were merged."""
+    unchanged_layers: tuple[int, ...] = ()
+    """Of an adapter: the layers, from 1, in which it is zero or not there."""
+    adapted: Any = None
+    """While an adapter is trained: the PEFT model around `model`, for saving."""
 
     @cached_property
     def stack(self) -> Stack:
@@ -56,12 +64,17 @@ class Classifier:
     @property
     def label_names(self) -> list[str]:
         """The classes, in the order of the logits."""
-        return _label_names(self.model.config)
+        return label_names_of(self.model.config)
+
+    @property
+    def weights_hash(self) -> str:
+        """Of all weights; merging an adapter may differ by float noise between machines."""
+        return self.adapter_hash or hash_weights(self.model.named_parameters())
 
     @property
     def max_tokens(self) -> int:
         """The longest text that the model can read."""
-        positions = getattr(self.model.config, "max_position_embeddings", None)
+        positions = optional_setting(self.model.config, "max_position_embeddings")
         if positions is None:
             return int(self.tokenizer.model_max_length)
         return int(min(self.tokenizer.model_max_length, positions - _first_position(self.model)))
@@ -90,9 +103,9 @@ def load_model(
             output_loading_info=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=options.remote_code)
-        _settle_padding(name, model, tokenizer)
+        settle_padding(name, model, tokenizer)
         missing, resized = _new_weights(name, model, info)
-        refuse_no_numbers(name, model)
+        _refuse_no_numbers(name, model)
         return Classifier(
             name,
             model.eval(),
@@ -108,10 +121,14 @@ def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classif
     """A classifier that was trained and saved: every weight must be there, and no other."""
     options = options or LoadOptions()
     checkpoint_folder(folder)
+    if is_adapter(folder):
+        from memloc.models.adapters import load_adapter
+
+        return load_adapter(folder, options)
     with quiet(), _as_model_error(str(folder)):
         # Said outright: left open, transformers asks on the terminal whether to run code.
         config = AutoConfig.from_pretrained(folder, trust_remote_code=options.remote_code)
-    loaded = load_model(str(folder), _label_names(config), options=options)
+    loaded = load_model(str(folder), label_names_of(config), options=options)
     _refuse_other_weights(loaded)
     return loaded
 
@@ -128,7 +145,8 @@ def separator_of(tokenizer: Any) -> str:
     return str(tokenizer.eos_token) if wraps and tokenizer.eos_token else "|"
 
 
-def _label_names(config: Any) -> list[str]:
+def label_names_of(config: Any) -> list[str]:
+    """The classes that a configuration names, in the order of the logits."""
     return [str(config.id2label[i]) for i in sorted(config.id2label)]
 
 
@@ -192,13 +210,14 @@ def _is_per_layer(value: Any, depth: int) -> bool:
 
 def _first_position(model: Any) -> int:
     """The number of the first position: families that number the padding, too, start behind it."""
-    wanted = model.config.max_position_embeddings
+    wanted = setting(model.config, "max_position_embeddings")
     tables = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]
     starts = [t.padding_idx + 1 for t in tables if t.num_embeddings == wanted and t.padding_idx]
     return max(starts, default=0)
 
 
-def _settle_padding(name: str, model: Any, tokenizer: Any) -> None:
+def settle_padding(name: str, model: Any, tokenizer: Any) -> None:
+    """A token to pad with, on the right, which tokenizer and model agree on."""
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
         # Where a folder lacks the files, transformers makes a tokenizer that knows no words.
         raise ModelError(
@@ -222,7 +241,8 @@ def _settle_padding(name: str, model: Any, tokenizer: Any) -> None:
             "not belong together."
         )
     tokenizer.padding_side = "right"
-    model.config.pad_token_id = tokenizer.pad_token_id
+    for config in (model.config, model.config.get_text_config()):
+        config.pad_token_id = tokenizer.pad_token_id
 
 
 def _new_weights(name: str, model: Any, info: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -236,6 +256,12 @@ def _new_weights(name: str, model: Any, info: Any) -> tuple[tuple[str, ...], tup
             f"{name} is damaged or of another model: {_some(lacking)} missing or of another size."
         )
     return tuple(sorted(missing)), tuple(sorted(resized))
+
+
+def _refuse_no_numbers(name: str, model: Any) -> None:
+    for weight, values in model.named_parameters():
+        if not torch.isfinite(values).all():
+            raise ModelError(f"{name} cannot be used: {weight} holds NaN or infinite numbers.")
 
 
 @contextmanager

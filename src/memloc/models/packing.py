@@ -58,6 +58,8 @@ def worth_packing(stack: Stack, *, once: bool) -> Callable[[Tensor], bool] | Non
 
 def can_pack(stack: Stack) -> bool:
     """Whether packing gives this model's own logits, tried on a small batch."""
+    if stack.readout == "all" or not stack.pads:
+        return False
     batch = sample_batch(stack.model)
     training = stack.model.training
     stack.model.eval()
@@ -123,7 +125,8 @@ class Layout:
             BlockCall(tuple(map(once, call.args)), {k: once(v) for k, v in call.kwargs.items()})
             for call in prepared.calls
         )
-        return Prepared(self.pack(prepared.state), calls, self.starts + prepared.positions)
+        rows = self.starts + prepared.positions
+        return Prepared(self.pack(prepared.state), calls, rows, prepared.batch)
 
     def once(self) -> Callable[[Any], Any]:
         """`pack` that does each object once: blocks are often called with the very same."""
@@ -168,9 +171,8 @@ class Repeater:
 
     def __init__(self, stack: Stack) -> None:
         self.name = type(stack.model).__name__
-        two = sample_batch(stack.model)
         with torch.no_grad():
-            small, large = stack.prepare(two).calls, stack.prepare(_one_more(two)).calls
+            small, large = (stack.prepare(stack.sample(n)).calls for n in (2, 3))
         self._by_example = [
             self._compare(_values(a), _values(b)) for a, b in zip(small, large, strict=True)
         ]
@@ -208,8 +210,3 @@ class Repeater:
 
 def _values(call: BlockCall) -> tuple[Any, ...]:
     return (*call.args, *call.kwargs.values())
-
-
-def _one_more(batch: Batch) -> Batch:
-    """The batch with its padded example twice."""
-    return {name: values[[0, 1, 1]] for name, values in batch.items()}

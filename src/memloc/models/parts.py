@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memloc.models.stack import Prepared, Stack, sample_batch
+from memloc.models.stack import Prepared, Stack
 from memloc.models.stacked import Stacked
 
 
@@ -49,7 +49,7 @@ def _used_before(stack: Stack, outside: dict[str, nn.Parameter]) -> set[str]:
         for parameter in outside.values():
             parameter.requires_grad_(True)
         with torch.inference_mode(False), torch.enable_grad():
-            given = _differentiable(stack.prepare(sample_batch(stack.model)))
+            given = _differentiable(stack.prepare(stack.sample(2)))
             total = torch.stack([tensor.double().sum() for tensor in given]).sum()
             found = torch.autograd.grad(total, list(outside.values()), allow_unused=True)
     finally:

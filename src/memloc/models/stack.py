@@ -5,8 +5,10 @@ its own forward pass with the blocks taken out computes what comes before and af
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,13 +16,46 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from memloc.errors import ModelError
-from memloc.models.refuse import explained, setting
+from memloc.errors import MemlocError, ModelError, in_words
 
 Batch = Mapping[str, Tensor]
 """`input_ids` and `attention_mask`, both (examples, tokens), padded on the right."""
-Readout = Literal["first", "last"]
-"""Which position the head reads: the first token, or the last attended one."""
+Readout = Literal["first", "last", "all"]
+"""What the head reads: the first token, the last attended one, or more than one."""
+TOLERANCE = 1e-4
+"""Largest difference of logits, relative to the largest logit, that counts as float noise."""
+
+
+def setting(config: Any, name: str) -> Any:
+    """What a model's configuration says under this name; where it says nothing, a sentence."""
+    if (value := optional_setting(config, name)) is not None:
+        return value
+    raise ModelError(
+        f"Models of type {config.model_type} are not supported: their configuration has no "
+        f"{name}; memloc needs one stack of blocks that reads the tokens of a text."
+    )
+
+
+def optional_setting(config: Any, name: str) -> Any:
+    """The same, or None: of a model that also reads images, what its text part says."""
+    for part in (config, config.get_text_config()):
+        if (value := getattr(part, name, None)) is not None:
+            return value
+    return None
+
+
+@contextmanager
+def explained(model: Any) -> Iterator[None]:
+    """While active, whatever a model does that memloc did not expect becomes a sentence."""
+    try:
+        yield
+    except MemlocError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{type(model).__name__} cannot be used: tried on a few tokens, it ended with an "
+            f"error: {in_words(error)}."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -38,7 +73,8 @@ class Prepared:
     state: Tensor
     calls: tuple[BlockCall, ...]
     positions: Tensor
-    """Readout position of each example."""
+    """Readout position of each example; where the head reads them all, that of the last token."""
+    batch: Batch
 
 
 class Stack:
@@ -48,7 +84,11 @@ class Stack:
         self.model = model
         with explained(model):
             self.blocks = find_blocks(model)
-            self._answers, self.readout = _observe(model, self.blocks)
+            seen = _observe(model, self.blocks)
+            self._answers, self.readout, self.width = seen
+            self.pads = True
+            """Whether padding changes nothing; if not, only texts of one length go together."""
+            self.pads = self._is_padding_harmless()
 
     def copied(self) -> "Stack":
         """The same for a copy of the model, which has weights of its own."""
@@ -63,15 +103,15 @@ class Stack:
         return len(self.blocks)
 
     @property
-    def width(self) -> int:
-        """Size of the state at one position."""
-        return int(setting(self.model.config, "hidden_size"))
-
-    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         device: torch.device = next(self.model.parameters()).device
         return device
+
+    def sample(self, n: int) -> Batch:
+        """A few short texts, padded where that is harmless."""
+        rows = [0, *[int(self.pads)] * (n - 1)]
+        return {name: values[rows] for name, values in sample_batch(self.model).items()}
 
     def positions(self, attention_mask: Tensor) -> Tensor:
         """The readout position of each example, by its mask and nothing else."""
@@ -81,21 +121,45 @@ class Stack:
 
     def logits(self, batch: Batch) -> Tensor:
         """The model's own forward pass, read out by attention mask whatever the padding is."""
-        if self.readout == "first":
+        return self._of_equal_length(self._logits, batch)
+
+    def undropped_logits(self, batch: Batch) -> Tensor:
+        """The same with no dropout before the first block; each block is in its own mode."""
+        return self._of_equal_length(self._undropped_logits, batch)
+
+    def _logits(self, batch: Batch) -> Tensor:
+        if self.readout != "last":
             return forward(self.model, batch)
         positions = self.positions(batch["attention_mask"])
         # The head finds the state of the readout position wherever it looks.
         with self._replaced_output(lambda out: _spread(at_positions(out, positions), out)):
             return forward(self.model, batch)
 
-    def undropped_logits(self, batch: Batch) -> Tensor:
-        """The same with no dropout before the first block; each block is in its own mode."""
+    def _undropped_logits(self, batch: Batch) -> Tensor:
         with undropped(self.model):
             prepared = self.prepare(batch)
-        return self.finish(at_positions(self.run_all(prepared), prepared.positions))
+        return self.finish(self.read(self.run_all(prepared), prepared), prepared.batch)
+
+    def _of_equal_length(self, compute: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+        """Logits of a batch, of texts of each length apart where padding would change them."""
+        if self.pads:
+            return compute(batch)
+        lengths = batch["attention_mask"].sum(1)
+        rows = [(lengths == n).nonzero().flatten() for n in sorted(set(lengths.tolist()))]
+        parts = [{k: v[r, : int(lengths[r[0]])] for k, v in batch.items()} for r in rows]
+        return torch.cat([compute(part) for part in parts])[torch.cat(rows).argsort()]
+
+    @torch.no_grad()
+    def _is_padding_harmless(self) -> bool:
+        batch = sample_batch(self.model)
+        short = {name: values[1:, :3] for name, values in batch.items()}
+        with undropped(self.model):
+            padded, alone = self.logits(batch)[1], forward(self.model, short)[0]
+        return bool((padded - alone).abs().max() <= TOLERANCE * alone.abs().max())
 
     def prepare(self, batch: Batch) -> Prepared:
         """Run the embeddings and note how each block would be called; the blocks do not run."""
+        assert self.pads or batch["attention_mask"].all(), "padding would change the states"
         states: list[Tensor] = []
         calls: list[BlockCall] = []
 
@@ -106,7 +170,7 @@ class Stack:
 
         with self._replaced_blocks([note] * self.depth):
             forward(self.model, batch)
-        return Prepared(states[0], tuple(calls), self.positions(batch["attention_mask"]))
+        return Prepared(states[0], tuple(calls), self.positions(batch["attention_mask"]), batch)
 
     def run(self, index: int, state: Tensor, call: BlockCall) -> Tensor:
         """The output of block `index` (from 0) for a state."""
@@ -119,16 +183,35 @@ class Stack:
             current = self.run(index, current, prepared.calls[index])
         return current
 
-    def finish(self, vectors: Tensor) -> Tensor:
-        """Logits for the last block's outputs at the readout position, (examples, width).
+    def read(self, state: Tensor, prepared: Prepared) -> Tensor:
+        """What the head reads of the last block's output: one vector an example, or all of it."""
+        return state if self.readout == "all" else at_positions(state, prepared.positions)
+
+    def vectors(self, state: Tensor, prepared: Prepared) -> Tensor:
+        """One vector an example: at the readout position, or the mean where all are read."""
+        if self.readout != "all":
+            return at_positions(state, prepared.positions)
+        mask = prepared.batch["attention_mask"].unsqueeze(-1).to(state.dtype)
+        return (state * mask).sum(1) / mask.sum(1)
+
+    def finish(self, read: Tensor, batch: Batch | None = None) -> Tensor:
+        """Logits for what the head reads of the last block's outputs, (examples, width).
 
         What follows the blocks works position by position, so one position is enough: the model
         runs on texts of one token, with its blocks taken out and the vectors put in at the end.
+        A head that reads several positions is given all of them, (examples, tokens, width), and
+        the batch that they are of; it may be there several times, one after the other.
         """
-        ids = torch.zeros(len(vectors), 1, dtype=torch.long, device=vectors.device)
+        if self.readout == "all":
+            assert batch is not None, "a head that reads all positions needs their mask"
+            times = len(read) // len(batch["input_ids"])
+            batch = {name: values.repeat(times, 1) for name, values in batch.items()}
+        else:
+            ids = torch.zeros(len(read), 1, dtype=torch.long, device=read.device)
+            batch, read = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, read[:, None]
         passing: list[_BlockStandIn] = [lambda state, _args, _kwargs: state] * (self.depth - 1)
-        with self._replaced_blocks([*passing, lambda *_: vectors.unsqueeze(1)]):
-            return forward(self.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        with self._replaced_blocks([*passing, lambda *_: read]):
+            return forward(self.model, batch)
 
     @contextmanager
     def watched(self, see: Callable[[int, Tensor], None]) -> Iterator[None]:
@@ -183,24 +266,97 @@ def undropped(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+FindBlocks = Callable[[Any], Sequence[nn.Module]]
+_REGISTERED: dict[str, FindBlocks] = {}
+
+
+def register_stack(model_type: str, blocks: FindBlocks) -> None:
+    """Say where the blocks of a kind of model are, if memloc does not find them by itself.
+
+    `model_type` is the one in its config.json. `blocks` is given the classifier and returns its
+    blocks in the order in which a text passes them; each has to be a module that is called once and
+    returns one vector per token. What comes before them counts as embeddings, what comes after them
+    as the head. `memloc check` tells whether it is right.
+    """
+    _REGISTERED[model_type] = blocks
+
+
 def find_blocks(model: PreTrainedModel) -> nn.ModuleList:
     """The transformer blocks: the one list of modules that is as long as the model is deep."""
+    if model.config.model_type in _REGISTERED:
+        found_blocks = nn.ModuleList(_REGISTERED[model.config.model_type](model))
+        _refuse_shared(model, found_blocks)
+        return found_blocks
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{type(model).__name__} is not supported: it has an encoder and a decoder, and memloc "
+            "needs one stack of blocks that the text passes once."
+        )
     depth = setting(model.config, "num_hidden_layers")
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
     # Lists inside a block (experts, say) may be as long by chance: the outermost one counts.
     inner = {id(m) for found in lists for child in found for m in child.modules()}
     found = [m for m in lists if id(m) not in inner]
+    if len(found) > 1:
+        # A text does not pass the blocks that read images, say.
+        called = calls_of(model)
+        found = [m for m in found if all(called[id(block)] == 1 for block in m)]
     if len(found) != 1:
-        raise ModelError(
-            f"{type(model).__name__} is not supported: it has {len(found)} lists of {depth} blocks "
-            f"where exactly one is needed (layers with shared weights are not in a list)."
-        )
+        raise ModelError(_no_blocks(model, len(found), depth))
+    _refuse_shared(model, found[0])
     return found[0]
 
 
+def _refuse_shared(model: PreTrainedModel, blocks: nn.ModuleList) -> None:
+    seen: dict[int, int] = {}
+    for number, block in enumerate(blocks, 1):
+        for name, parameter in block.named_parameters():
+            if seen.setdefault(id(parameter), number) != number:
+                raise ModelError(
+                    f"{type(model).__name__} is not supported: its layers {seen[id(parameter)]} "
+                    f"and {number} share the weights {name}, so neither can be changed alone."
+                )
+
+
+def calls_of(model: PreTrainedModel) -> Counter[int]:
+    """How often each module, by its id, is called for a short text."""
+    called: Counter[int] = Counter()
+    hooks = [
+        module.register_forward_hook(lambda m, _inputs, _output: called.update([id(m)]))
+        for module in model.modules()
+    ]
+    try:
+        with torch.no_grad(), undropped(model):
+            forward(model, sample_batch(model))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return called
+
+
+def _no_blocks(model: PreTrainedModel, lists: int, depth: int) -> str:
+    called = calls_of(model) if depth > 1 else Counter()
+    shared = [m for m in model.modules() if called[id(m)] == depth and [*m.parameters()]]
+    if shared and not lists:
+        return (
+            f"{type(model).__name__} is not supported: its {depth} layers share their weights "
+            f"({type(shared[0]).__name__} is called {depth} times), so none of them can be changed "
+            "alone."
+        )
+    return (
+        f"{type(model).__name__} is not supported: it has {lists} lists of {depth} blocks that a "
+        "text passes once each, where exactly one is needed. If you know where its blocks are, "
+        "say so with `memloc.register_stack`."
+    )
+
+
 def hidden_of(output: Any) -> Tensor:
-    """The state in a block's output, which is a tensor or a tuple that starts with it."""
-    state = output[0] if isinstance(output, tuple) else output
+    """The state in a block's output, which is a tensor or a collection that starts with it."""
+    state = output
+    if isinstance(output, tuple | list):
+        state = output[0]
+    elif isinstance(output, Mapping):
+        state = next(iter(output.values()))
     if not isinstance(state, Tensor):
         raise ModelError(
             f"The model is not supported: a block returned {type(state).__name__} where a state "
@@ -210,75 +366,112 @@ def hidden_of(output: Any) -> Tensor:
 
 
 def at_positions(states: Tensor, positions: Tensor) -> Tensor:
-    """One vector an example: `states` (n, tokens, width) at `positions` (n,)."""
-    return states[torch.arange(len(states), device=states.device), positions]
+    """One vector an example: `states` (..., n, tokens, width) at `positions` (n,)."""
+    return states[..., torch.arange(len(positions), device=states.device), positions, :]
 
 
 def forward(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The model's own logits for a batch."""
-    logits = model(**batch, **_no_cache(model)).logits
+    # A cache would keep states between direct calls of a block; encoders know no such argument.
+    named = "use_cache" in inspect.signature(model.forward).parameters
+    with nullcontext() if named else _uncached(model):
+        logits = model(**batch, **({"use_cache": False} if named else {})).logits
     assert isinstance(logits, Tensor)
     return logits
 
 
-def _no_cache(model: PreTrainedModel) -> dict[str, bool]:
-    # A cache would keep states between direct calls of a block; encoders know no such argument.
-    return {"use_cache": False} if hasattr(model.config, "use_cache") else {}
+@contextmanager
+def _uncached(model: PreTrainedModel) -> Iterator[None]:
+    parts = [model.config, model.config.get_text_config()]
+    kept = [(part, part.use_cache) for part in parts if hasattr(part, "use_cache")]
+    try:
+        for part, _ in kept:
+            part.use_cache = False
+        yield
+    finally:
+        for part, value in reversed(kept):
+            part.use_cache = value
 
 
 def _like(output: Any, state: Tensor) -> Any:
-    return (state, *output[1:]) if isinstance(output, tuple) else state
+    """A block's output with another state in it."""
+    if isinstance(output, tuple | list):
+        return _collected(output, [state, *output[1:]])
+    if isinstance(output, Mapping):
+        return {**output, next(iter(output)): state}
+    return state
+
+
+def _emptied(output: Any) -> Any:
+    """The form of a block's output, without the tensors."""
+    if isinstance(output, tuple | list):
+        return _collected(output, [None] * len(output))
+    return dict.fromkeys(output) if isinstance(output, Mapping) else None
+
+
+def _collected(like: Any, values: list[Any]) -> Any:
+    return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
 
 
 def _spread(vectors: Tensor, states: Tensor) -> Tensor:
     return vectors.unsqueeze(1).expand_as(states)
 
 
-def _wrapped(stand_in: _BlockStandIn, answer: int) -> Callable[..., Any]:
+def _wrapped(stand_in: _BlockStandIn, answer: Any) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         if args:
             state, args = args[0], args[1:]
         else:
             state = kwargs.pop("hidden_states")
-        out = stand_in(state, args, kwargs)
-        return (out, *[None] * (answer - 1)) if answer else out
+        return _like(answer, stand_in(state, args, kwargs))
 
     return forward
 
 
-def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[int], Readout]:
-    """How the blocks answer and which position the head reads, seen on one small padded batch.
-
-    The first: for each block, the length of the tuple it returns, 0 for a bare tensor.
-    """
+def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[Any], Readout, int]:
+    """The form of each block's answer, what the head reads, and the size of the state at one
+    position, seen on one small padded batch."""
     outputs: list[Any] = []
     last: list[Tensor] = []
 
-    def keep(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+    def keep(_module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        before = [id(t) for out in outputs[-1:] for t in tensors_in(out)[1:]]
+        if any(id(tensor) in before for tensor in tensors_in([args, kwargs])):
+            raise ModelError(
+                f"{type(model).__name__} is not supported: its blocks hand on more than a state "
+                "to the next one, and memloc can continue and exchange states only."
+            )
         outputs.append(output)
         if len(outputs) < len(blocks):
             return None
         last.append(hidden_of(output).detach().requires_grad_())
         return _like(output, last[0])
 
-    handles = [block.register_forward_hook(keep) for block in blocks]
-    training = model.training
-    model.eval()
+    handles = [block.register_forward_hook(keep, with_kwargs=True) for block in blocks]
     try:
         # Gradients are needed here, whatever mode the caller is in.
-        with torch.inference_mode(False), torch.enable_grad():
+        with undropped(model), torch.inference_mode(False), torch.enable_grad():
             batch = sample_batch(model)
             logits = forward(model, batch)
             _check_outputs(model, outputs, blocks, batch)
             # Unequal weights: a head may be so made that its plain sum does not move.
             weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)
-            (gradient,) = torch.autograd.grad((logits * weights).sum(), last[0])
+            total = (logits * weights).sum()
+            (gradient,) = torch.autograd.grad(total, last[0], materialize_grads=True)
     finally:
-        model.train(training)
         for handle in handles:
             handle.remove()
-    answers = [len(output) if isinstance(output, tuple) else 0 for output in outputs]
-    return answers, _readout(model, gradient.abs().sum(-1) > 0)
+    readout = _readout(model, gradient.abs().sum(-1) > 0)
+    return [_emptied(output) for output in outputs], readout, gradient.shape[-1]
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in what a block is given or returns, however deep they lie."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, tuple | list):
+        return [tensor for inner in value for tensor in tensors_in(inner)]
+    return [value] if isinstance(value, Tensor) else []
 
 
 def _check_outputs(
@@ -300,7 +493,7 @@ def _check_outputs(
 
 def sample_batch(model: PreTrainedModel) -> Batch:
     """A text of five tokens and one of three, padded."""
-    pad = model.config.pad_token_id
+    pad = optional_setting(model.config, "pad_token_id")
     if pad is None:
         raise ModelError(
             f"{type(model).__name__} has no padding token: set `model.config.pad_token_id`, or "
@@ -315,12 +508,12 @@ def sample_batch(model: PreTrainedModel) -> Batch:
 
 def _readout(model: PreTrainedModel, is_read: Tensor) -> Readout:
     positions = [row.nonzero().flatten().tolist() for row in is_read]
+    if not any(positions):
+        raise ModelError(
+            f"{type(model).__name__} is not supported: for a short text, its logits do not depend "
+            "on what the last block returns."
+        )
     if positions == [[0], [0]]:
         return "first"
-    if positions in ([[4], [2]], [[4], [4]]):  # the second: a head that is misled by padding
-        return "last"
-    raise ModelError(
-        f"{type(model).__name__} is not supported: its head reads the positions {positions[0]} of "
-        f"a text of 5 tokens and {positions[1]} of one of 3, where memloc needs the first or the "
-        "last of both."
-    )
+    # The second: a head that is misled by padding.
+    return "last" if positions in ([[4], [2]], [[4], [4]]) else "all"

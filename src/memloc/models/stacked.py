@@ -74,6 +74,7 @@ class Stacked(Stack):
         self.model = copy.deepcopy(first.model, dict(wholes))
         self.blocks = find_blocks(self.model)
         self._answers, self.readout = first._answers, first.readout
+        self.width, self.pads = first.width, first.pads
         self._can_pack = can_pack(first)
         self.dropping: Sequence[Sequence[int]] | None = None
         """For each block the members that drop states there; default: all, everywhere."""
@@ -102,10 +103,10 @@ class Stacked(Stack):
                 mode.dropping = self.dropping[index]
             return super().run(index, state, call)
 
-    def finish(self, vectors: Tensor) -> Tensor:
+    def finish(self, read: Tensor, batch: Batch | None = None) -> Tensor:
         """Logits of all members."""
-        with self._together(vectors[:, :1]):
-            return super().finish(vectors)
+        with self._together(read[:, :1]):
+            return super().finish(read, batch)
 
     def _packed_blocks(
         self, layout: Layout, positions: Tensor, mode: "_Together"
@@ -517,6 +518,8 @@ def _shared_tables(stack: Stack) -> list[int]:
 
 def can_stack(stack: Stack) -> bool:
     """Whether this model's numbers are the same in a stack, tried on two changed copies of it."""
+    if stack.readout == "all" or not stack.pads:
+        return False
     kind = (type(stack.model), stack.model.config.to_json_string())
     if kind not in _KNOWN:
         leaves_out = any(getattr(module, "layerdrop", 0) for module in stack.model.modules())

@@ -91,6 +91,19 @@ def _bits(
                 "bits": base64.b64encode(np.packbits(kept.wrong).tobytes()).decode(),
             }
         )
+    shares = findings.shares_of(run)
+    if shares is not None:
+        kept_shares = shares[shares.index.isin(mine.index)]
+        places = mine.loc[kept_shares.index.tolist()].tolist()
+        found.append(
+            {
+                "model": str(run["model"].iloc[0]),
+                "seed": int(run["seed"].iloc[0]),
+                "method": "shares",
+                "rows": None if places == list(range(len(shown))) else places,
+                "shares": (100 * kept_shares.fillna(0)).round().astype(int).to_numpy().tolist(),
+            }
+        )
     return found
 
 

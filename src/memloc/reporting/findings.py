@@ -9,13 +9,14 @@ import pandas as pd
 from memloc.methods.base import by_reference
 from memloc.protocol import Protocol
 from memloc.records import BoolArray, FloatArray, IntArray
-from memloc.reporting.means import usual_depth
+from memloc.reporting.figures.style import method_order
+from memloc.reporting.means import over_seeds, usual_depth
 from memloc.results import Results, Reverted
 from memloc.stats import claims
 from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import wilson
 from memloc.stats.verdicts import rates
-from memloc.stats.windows import layer_weights, window_matrix
+from memloc.stats.windows import layer_weights, planted_layers, window_matrix
 
 RUN = ["task", "model", "seed"]
 POINT = ["task", "model"]
@@ -245,21 +246,63 @@ class Findings:
         found = claims.same_seeds(self.memorised(name), self.binary, by)
         return self._weighed(found) if name == "mcog" else found
 
+    @cached_property
+    def leading(self) -> str:
+        """The method that the answer is by: exact shares if there are some, else the paper's."""
+        localised = method_order(self.memorised("layers")["method"])
+        return [*localised, *method_order(self.results.control_layers["method"]), ""][0]
+
+    @cached_property
+    def strip(self) -> pd.DataFrame:
+        """What each layer of a task and model holds by the leading method.
+
+        Planted runs follow, as means over those with the same layers. Weights are shares of their
+        (positive) sum, so that methods can be compared.
+        """
+        runs = self.memorised("layers").assign(planted="", inside=False, first=0)
+        plants = self.results.control_layers
+        plants = plants[~plants["null"].astype(bool)]
+        places = zip(plants["layer"] - 1, plants["planted"], strict=True)
+        inside = [layer in planted_layers(str(plant)) for layer, plant in places]
+        planted = plants.assign(inside=inside, task="", model="")
+        both = pd.concat([runs, planted], ignore_index=True)
+        both = both[both["method"] == self.leading]
+        keys = [*POINT, "planted", "inside", "first", "layer"]
+        found = over_seeds(both, keys, "weight").sort_values("layer", kind="stable")
+        whole = found.groupby([*POINT, "planted"])["weight"].transform(lambda w: w.clip(0).sum())
+        ends = {name: found[name] / whole for name in ("weight", "low", "high")}
+        return found.assign(**ends, method=self.leading).reset_index(drop=True)
+
     @property
     def paired_mcog(self) -> pd.DataFrame:
         """Centres of gravity of tasks with all their classes and with two, usual models only."""
         return self.usual(self.paired("mcog", "method"))
 
     @cached_property
-    def reverted_texts(self) -> pd.DataFrame:
-        """What windows revert, with the texts; of one seed and the examples that are drawn."""
+    def example_layers(self) -> pd.DataFrame:
+        """Noisy examples by layer, with their texts; of one seed, by methods that change layers.
+
+        By windows, a cell is the example's own layer weight: over window widths, the mean share of
+        the windows with that layer that revert the example. By shares, it is the layer's part of
+        the label's margin. Examples are ordered by where they are held; of many, evenly spaced ones
+        are drawn.
+        """
         parts = []
         for run in self.first_runs():
             texts = self.results.examples_of(run, noisy_only=True).drop(columns="is_noisy")
             for outcomes in self.outcomes_of(run):
-                drawn = outcomes.take(spread(example_weights(outcomes.wrong, outcomes.windows)))
-                parts.append(drawn.table().merge(texts, on="example"))
+                weights = example_weights(outcomes.wrong, outcomes.windows)
+                parts.append(_example_rows(outcomes.method, outcomes.examples, weights, texts))
+            shares = self.shares_of(run)
+            if shares is not None:
+                parts.append(_example_rows("shares", shares.index, shares.to_numpy(), texts))
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+    def shares_of(self, run: pd.DataFrame) -> pd.DataFrame | None:
+        """What each layer holds of each noisy example of one run, if its reference learnt."""
+        if not run[RUN].merge(self.unlearnt[RUN]).empty:
+            return None
+        return self.results.example_shares_of(run)
 
     @cached_property
     def single_layers(self) -> pd.DataFrame:
@@ -277,10 +320,23 @@ def example_weights(wrong: BoolArray, ends: IntArray) -> FloatArray:
 
 def spread(weights: FloatArray) -> IntArray:
     """Rows of examples from those reverted in low layers to high ones; of many, evenly spaced."""
-    order = np.argsort(centres_of_gravity(weights), kind="stable")  # never reverted: NaN, last
+    held = np.nan_to_num(weights).clip(0)
+    order = np.argsort(centres_of_gravity(held), kind="stable")  # never reverted: NaN, last
     if len(order) > MOST_EXAMPLES:
         order = order[np.linspace(0, len(order) - 1, MOST_EXAMPLES).round().astype(int)]
     return order
+
+
+def _example_rows(
+    method: str, examples: "pd.Index | IntArray", weights: FloatArray, texts: pd.DataFrame
+) -> pd.DataFrame:
+    order = spread(weights)
+    place, layer = np.indices((len(order), weights.shape[1]))
+    named = texts.set_index("example").loc[np.asarray(examples)[order]].reset_index()
+    rows: pd.DataFrame = named.take(place.ravel()).reset_index(drop=True)
+    short = rows["text"].str.slice(0, 60) + "  #" + rows["example"].astype(str)
+    share = weights[order].ravel()
+    return rows.assign(method=method, layer=layer.ravel() + 1, share=share, row=short)
 
 
 def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from memloc import paths
 from memloc.data.perturb import OWN
-from memloc.methods.base import find_method, method_names
+from memloc.methods.base import find_method, method_names, methods
 from memloc.results import Results
 from memloc.run import Run
 
@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "memloc train {model} {task} --seed {seed} --out {study}",
     "localise": "memloc localise {run} {method}",
     "probing": "memloc localise {run} probing",
+    "shares": "memloc localise {run} shares",
     "centroids": "memloc analyse {run} centroids",
     "label_probes": "memloc analyse {run} label_probes",
     "generalisation": "memloc analyse {run} generalisation",
@@ -127,7 +128,7 @@ class _Study:
 
     def command(self, part: str, row: Mapping[Any, Any], run: Run) -> str:
         """The command that makes a part of one run; empty where none does."""
-        if part in (*method_names("localiser"), *method_names("analysis")):
+        if part in methods():
             can = bool(row["memorised"]) and _can_run(part, run)
         else:
             can = run.record.made_by == "train" and self._can_train(part, row, run)

@@ -19,11 +19,11 @@ from memloc.errors import counted
 from memloc.records import as_stored, read_json, whole_file, write_json
 from memloc.reporting.blocks import columns_of, example_block, packed
 from memloc.reporting.figures.figure import DATA, FIGURES, Drawn, Figure
-from memloc.reporting.figures.style import method_order, task_order
+from memloc.reporting.figures.style import TITLES, method_order, task_order
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import command, commands_of, coverage
 from memloc.reporting.sentences import Line, Summary, summarise
-from memloc.reporting.tables import TABLES, as_text, cell
+from memloc.reporting.tables import TABLES, Table, as_text, cell
 from memloc.results import Results, load_results
 
 SECTIONS: dict[str, tuple[str, str, str]] = {
@@ -86,8 +86,8 @@ def write_report(study: str | Path, out: str | Path | None = None) -> Report:
     with whole_file(path) as draft:
         draft.write_text(html, encoding="utf-8")
     report = Report(path, summary, coverage(findings.results).commands)
-    said = [asdict(line) for line in summary.lines]
-    write_json(path.with_suffix(".json"), {"lines": said, "missing": list(report.commands)})
+    said = {**asdict(summary), "missing": list(report.commands)}
+    write_json(path.with_suffix(".json"), said)
     return report
 
 
@@ -98,7 +98,8 @@ def read_report(study: str | Path) -> Report | None:
         return None
     said = read_json(path.with_suffix(".json"))
     with as_stored(path.with_suffix(".json")):
-        summary = Summary(tuple(Line(**line) for line in said["lines"]))
+        first = {name: str(said[name]) for name in ("answer", "trust", "learnt")}
+        summary = Summary(**first, lines=tuple(Line(**line) for line in said["lines"]))
         return Report(path, summary, tuple(said["missing"]))
 
 
@@ -116,6 +117,7 @@ def render(findings: Findings, summary: Summary) -> str:
         "commands": commands_of(results),
         "figures": [_figure_record(f, d) for f, d in drawn.items() if d is not None],
         "examples": {task: f"examples-{i}" for i, task in enumerate(texts)},
+        "shares": any(r["method"] == "shares" for b in texts.values() for r in b["runs"]),
     }
     return (
         _environment()
@@ -123,13 +125,13 @@ def render(findings: Findings, summary: Summary) -> str:
         .render(
             name=results.folder.resolve().name,
             folder=str(results.folder),
-            sections=_sections(),
+            sections=list(_sections(findings, summary, drawn, bool(texts))),
+            first=[_heading(f, d) for f, d in drawn.items() if d and f.section == "answer"],
+            absent=_absent(findings, drawn),
             summary=summary,
             choices=choices,
             start=page["start"],
-            has_examples=bool(texts),
-            figures=[_heading(figure, d, results) for figure, d in drawn.items()],
-            tables=list(_tables(findings)),
+            has_shares=page["shares"],
             coverage=_coverage(results),
             study=study_file(results),
             commands=commands(results),
@@ -145,9 +147,32 @@ def render(findings: Findings, summary: Summary) -> str:
     )
 
 
-def _sections() -> list[dict[str, str]]:
-    names = ("name", "short", "title", "words")
-    return [dict(zip(names, (name, *words), strict=True)) for name, words in SECTIONS.items()]
+def _sections(
+    findings: Findings, summary: Summary, drawn: dict[Figure, Drawn | None], has_examples: bool
+) -> Iterator[dict[str, Any]]:
+    """Sections that have something to show, with their sentences, figures and tables."""
+    tables = list(_tables(findings))
+    for name, (short, title, words) in SECTIONS.items():
+        parts = {
+            "found": [s.text for s in summary.lines if s.section == name and not s.is_open],
+            "open": [s.text for s in summary.lines if s.section == name and s.is_open],
+            "figures": [_heading(f, d) for f, d in drawn.items() if d and f.section == name],
+            "tables": [table for table in tables if table["section"] == name],
+        }
+        if name == "made" or any(parts.values()) or (name == "examples" and has_examples):
+            yield {"name": name, "short": short, "title": title, "words": words, **parts}
+
+
+def _absent(findings: Findings, drawn: dict[Figure, Drawn | None]) -> dict[str, list[str]]:
+    """What this study has no results for, by the command that makes it."""
+    parts: list[Figure | Table] = [figure for figure, found in drawn.items() if found is None]
+    parts += [table for table in TABLES if table.tidy(findings).empty]
+    found: dict[str, list[str]] = {}
+    for each in parts:
+        titles = found.setdefault(command(each.part, findings.results), [])
+        if each.title not in titles:
+            titles.append(each.title)
+    return dict(sorted(found.items(), reverse=True))  # last what no command makes
 
 
 def _figure_blocks(drawn: dict[Figure, Drawn | None]) -> Iterator[tuple[str, str]]:
@@ -163,23 +188,24 @@ def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:
         "choose": list(figure.choose),
         "values": values,
         "part": figure.part,
+        "columns": {name: TITLES.get(name, name.replace("_", " ")) for name in figure.look.hover},
         "spec": drawn.spec,
     }
 
 
-def _heading(figure: Figure, drawn: Drawn | None, results: Results) -> dict[str, Any]:
-    number = figure.number
+def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
+    caption, number = figure.caption, figure.number
+    if "{method}" in caption:
+        caption = caption.replace("{method}", str(drawn.rows["method"].iloc[0]))
     if number and not number.startswith("Table"):
         number = f"Figure{'s' if ' and ' in number else ''} {number}"
     return {
         "name": figure.name,
-        "section": figure.section,
         "title": figure.title,
-        "caption": f"{figure.caption} {drawn.remarks({}) if drawn else ''}".rstrip(),
+        "caption": f"{caption} {drawn.remarks({})}".rstrip(),
         "more": figure.more,
+        "wide": figure.look.panel is not None,
         "number": f"paper: {number}" if number else "",
-        "missing": drawn is None,
-        "command": command(figure.part, results) if drawn is None else "",
     }
 
 
@@ -224,17 +250,17 @@ def _example_blocks(findings: Findings) -> Iterator[tuple[str, dict[str, Any]]]:
 def _tables(findings: Findings) -> Iterator[dict[str, Any]]:
     for table in TABLES:
         tidy = table.tidy(findings)
-        text = None if tidy.empty else as_text(table, tidy)
+        if tidy.empty:
+            continue
+        text = as_text(table, tidy)
         yield {
             "section": table.section,
             "title": table.title,
             "number": f"paper: Table {table.number}" if table.number else "",
-            "columns": [] if text is None else list(text.columns),
-            "rows": [] if text is None else text.to_numpy().tolist(),
-            "missing": text is None,
-            "command": command(table.part, findings.results) if text is None else "",
-            "note": "" if text is None else table.said_of(tidy),
-            "open": text is None or len(text) <= SHORT,
+            "columns": list(text.columns),
+            "rows": text.to_numpy().tolist(),
+            "note": table.said_of(tidy),
+            "open": len(text) <= SHORT,
         }
 
 

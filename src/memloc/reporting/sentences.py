@@ -1,7 +1,8 @@
 """What results say, in sentences that are computed from the numbers: of one result, of a study."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import factorial
 from typing import Any
@@ -12,7 +13,7 @@ import pandas as pd
 from memloc.errors import counted
 from memloc.methods.result import LayerScores, Result
 from memloc.reporting.figures.style import method_order
-from memloc.reporting.findings import Findings
+from memloc.reporting.findings import POINT, Findings
 from memloc.reporting.means import UNDONE, layers_to_undo, over_seeds
 from memloc.reporting.missing import command
 from memloc.stats.agreement import FEWEST_GROUPS
@@ -139,7 +140,14 @@ class Line:
 class Summary:
     """A study in sentences."""
 
+    answer: str
+    """One sentence: which layers hold what was memorised."""
+    trust: str
+    """How far to trust it."""
+    learnt: str
+    """What the models learnt."""
     lines: tuple[Line, ...]
+    """Everything else, section by section."""
 
     @property
     def found(self) -> tuple[str, ...]:
@@ -157,9 +165,166 @@ def summarise(findings: Findings) -> Summary:
     if findings.results.runs.empty:
         none = f"There is no run yet: `{command('train', findings.results)}`."
         planted = tuple(_trust(findings))  # a study may do nothing but plant
-        return Summary(planted or (Line("where", none, is_open=True),))
+        lines = planted or (Line("where", none, is_open=True),)
+        return Summary(lines[0].text, "", "", lines[1:])
     told = (_memorised, _trust, _depth, _single, _events, _left_out, _generalisation, _agreement)
-    return Summary(tuple(line for tell in (*told, _few) for line in tell(findings)))
+    lines = tuple(line for tell in (*told, _few) for line in tell(findings))
+    return Summary(_answer(findings), _how_sure(findings), _learnt(findings), lines)
+
+
+def _answer(findings: Findings) -> str:
+    """Which layers hold what was memorised; nothing is concluded from runs that did not."""
+    runs, results = findings.memorised("runs"), findings.results
+    layers, method = findings.whole("layers"), findings.leading
+    layers = layers[layers["method"] == method]
+    if runs.empty:
+        return "No layer can be named: no run has memorised its wrong labels."
+    if layers.empty:
+        why = "the references did not learn their own labels" if len(findings.unlearnt) else ""
+        made = command("shares", results) or command("localise", results)
+        todo = f"nothing was localised yet (`{made}`)" if made else "nothing was localised"
+        return f"No layer can be named: {why or todo}."
+    verdicts = findings.whole("verdicts")
+    judged = verdicts[verdicts["method"] == method]
+    if judged["finding"].any():
+        return _judged(judged)
+    said = _described(findings, layers)
+    if judged.empty:
+        return said
+    unknown = "Whether a few layers hold the memorised labels cannot be told"
+    return f"{unknown}; {said[0].lower()}{said[1:]}"
+
+
+def _described(findings: Findings, layers: pd.DataFrame) -> str:
+    """Where the weights of the leading method are, which is no verdict."""
+    method = findings.leading
+    points = list(layers.groupby(POINT, sort=False))
+    by = " by exact shares" if method == "shares" else f" by {method}, which blurs,"
+    if len(points) > NAMED:
+        centres = over_seeds(findings.whole("mcog").query("method == @method"), POINT, "mcog")
+        first, last = (centres.sort_values("mcog").iloc[i] for i in (0, -1))
+        return (
+            f"Over {len(points)} pairs of task and model, the centre of what was memorised{by} "
+            f"lies between layer {_place(first)} ({_point(first)}) and "
+            f"{_place(last)} ({_point(last)}) of {layers['layer'].max()}."
+        )
+    if len(points) == 1:
+        where, held, top = _held(points[0][1])
+        return f"Most of what was memorised{by} sits in {where}, which hold {held:.0%} of it{top}."
+    names = _names([part.iloc[0] for _, part in points])
+    groups: dict[str, list[str]] = {}
+    for name, (_, part) in zip(names, points, strict=True):
+        where, held, _ = _held(part)
+        groups.setdefault(where, []).append(f"{held:.0%} for {name}")
+    said = "; ".join(f"in {where} ({_listed(each)})" for where, each in groups.items())
+    return f"Most of what was memorised{by} sits {said}."
+
+
+def _held(layers: pd.DataFrame) -> tuple[str, float, str]:
+    """The fewest layers that hold more than half, their share, and the layer that holds most."""
+    means = over_seeds(layers, [*POINT, "layer"], "weight")
+    whole = means["weight"].clip(0).sum()
+    ordered = means.sort_values("weight", ascending=False)
+    held = ordered["weight"].clip(0).cumsum() / whole
+    most = ordered[held.shift(fill_value=0) <= 0.5]
+    top = ordered.iloc[0]
+    share, low, high = (top[name] / whole for name in ("weight", "low", "high"))
+    sure = "" if pd.isna(low) else f" (95 % interval {low:.0%} to {high:.0%})"
+    alone = f"; layer {top['layer']} alone holds {share:.0%}{sure}"
+    return layer_ranges(most["layer"]), float(held[most.index[-1]]), alone
+
+
+def _judged(verdicts: pd.DataFrame) -> str:
+    """What the verdicts of one method say that hold for all runs, by task and model or counted."""
+    if len(verdicts) == 1:
+        return str(verdicts["sentence"].iloc[0])
+    sure = verdicts["finding"].astype(bool)
+    outcomes = verdicts["outcome"].where(sure, "cannot tell")
+    if len(verdicts) > NAMED:
+        counts = Counter(map(str, outcomes))
+        often = Counter(", ".join(verdicts.loc[outcomes == "localised", "layers"]).split(", "))
+        parts = [f"in {n} of them they {OUTCOMES[name]}" for name, n in counts.most_common()]
+        layer = often.most_common(1)[0][0]
+        most = f"; the layer named most often is layer {layer}" if layer else ""
+        return f"Of {len(verdicts)} runs that memorised labels, {_listed(parts)}{most}."
+    groups: dict[str, list[str]] = {}
+    names = _names(verdicts.to_dict("records"))
+    for name, outcome, layers in zip(names, outcomes, verdicts["layers"], strict=True):
+        said = OUTCOMES[str(outcome)]
+        if outcome == "localised":
+            said = f"sit in {layer_ranges(map(int, layers.split(', ')))}"
+        groups.setdefault(said, []).append(name)
+    return f"The memorised labels {'; '.join(f'{s} for {_listed(n)}' for s, n in groups.items())}."
+
+
+def _names(rows: "Sequence[Mapping[Any, Any] | pd.Series]") -> list[str]:
+    """Tasks, with their models and seeds where these differ."""
+    also = [n for n in ("model", "seed") if len({row[n] for row in rows}) > 1]
+    words = {"model": " in {}", "seed": " with seed {}"}
+    return [str(row["task"]) + "".join(words[n].format(row[n]) for n in also) for row in rows]
+
+
+def _listed(names: "Sequence[str]") -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+NAMED = 3
+"""Tasks and models that the answer names; more are counted."""
+OUTCOMES = {
+    "localised": "sit in a few layers",
+    "spread": "are spread over the layers",
+    "cannot tell": "cannot be placed",
+}
+
+
+def layer_ranges(layers: Iterable[int]) -> str:
+    """Layers as people write them: `layers 1 to 3 and 7`."""
+    numbers = sorted(layers)
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in runs]
+    return f"{'layer' if len(numbers) == 1 else 'layers'} {_listed(parts)}"
+
+
+def _point(row: "Mapping[Any, Any] | pd.Series") -> str:
+    return f"{row['task']} in {row['model']}"
+
+
+def _how_sure(findings: Findings) -> str:
+    """What planted layers say of the leading method, and what one seed does not."""
+    control, method = findings.results.control, findings.leading
+    mine = control[control["method"] == method]
+    if mine.empty:
+        made = command("control", findings.results)
+        todo = f" (`{made}`)" if made else ""
+        said = f"Not tested here: no labels were planted in known layers{todo}."
+    else:
+        means = mean_scores(mine, ["method"]).iloc[0]
+        said = (
+            f"Where labels were planted in known layers, {method} ranks a planted layer first in "
+            f"{means['accuracy']:.0%} of {counted(int(means['plants']), 'plant')} (95 % interval "
+            f"{means['low']:.0%} to {means['high']:.0%}; chance {means['chance']:.0%})"
+        )
+        mass = means.get("planted_mass")
+        said += "." if mass is None else f" and puts {mass:.0%} of the weight on planted layers."
+    if findings.results.runs["seed"].nunique() == 1:
+        said += " There is one seed: another training may differ."
+    return said
+
+
+def _learnt(findings: Findings) -> str:
+    """How many runs memorised, and what they know of unseen examples."""
+    line = next(_memorised(findings)).text
+    unseen = findings.memorised("runs")["validation_accuracy"].dropna()
+    if unseen.empty:
+        return line
+    share = _range(unseen.min(), unseen.max(), ".0%")
+    return f"{line[:-1]}; on unseen examples they are right in {share} of the cases."
 
 
 def _memorised(findings: Findings) -> Iterator[Line]:

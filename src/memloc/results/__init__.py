@@ -24,7 +24,7 @@ from memloc.study.config import read_study
 if TYPE_CHECKING:
     import pandas as pd
 
-LOCALISED = ("layers", "mcog", "windows", "gradients", "noise_probes")
+LOCALISED = ("layers", "mcog", "shares", "windows", "gradients", "noise_probes")
 """Tables of localisers, which keep their name and get a column with the method's."""
 ANALYSED = {
     "centroids": {"layers": "centroids", "events": "events"},
@@ -47,6 +47,7 @@ class Results:
     training: "pd.DataFrame"
     layers: "pd.DataFrame"
     mcog: "pd.DataFrame"
+    shares: "pd.DataFrame"
     verdicts: "pd.DataFrame"
     windows: "pd.DataFrame"
     gradients: "pd.DataFrame"
@@ -95,6 +96,28 @@ class Results:
         """The same of one run as matrices, which are smaller; a row of `runs` is given."""
         ((_, opened),) = self._opened(run)
         return _reverted(opened)
+
+    def example_shares_of(self, run: "pd.DataFrame") -> "pd.DataFrame | None":
+        """What each layer holds of each noisy example of one run: (examples, layers from 1).
+
+        Shares of the margin that all layers together hold; None without the method `shares`.
+        """
+        import pandas as pd
+
+        ((_, opened),) = self._opened(run)
+        path = paths.result(opened.folder, "shares") / "example_shares.parquet"
+        if not path.is_file():
+            return None
+        rows = read_columns(path).to_pandas()
+        wide = rows.pivot(index="example", columns=["first", "last"], values="share")
+        layers = {
+            layer: values / (last - first + 1)
+            for (first, last), values in wide.items()
+            for layer in range(first, last + 1)
+        }
+        table = pd.DataFrame(layers)
+        whole = table.sum(axis=1)
+        return table.div(whole.where(whole > 0), axis=0)
 
     @cached_property
     def records(self) -> list[RunRecord]:

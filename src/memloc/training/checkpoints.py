@@ -25,7 +25,12 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any]) -> None:
     """A `save_pretrained` folder with tokenizer and provenance, whole or absent."""
     with whole_folder(folder) as draft, quiet(), _as_os_error():
-        trained.model.save_pretrained(draft)
+        if trained.adapted is not None:
+            # Embeddings never learn beside it; left open, PEFT asks the hub for the base model.
+            trained.adapted.save_pretrained(draft, save_embedding_layers=False)
+            trained.model.config.save_pretrained(draft)  # for the labels
+        else:
+            trained.model.save_pretrained(draft)
         trained.tokenizer.save_pretrained(draft)
         write_json(draft / PROVENANCE, {**about, "versions": versions()})
 

@@ -279,7 +279,8 @@ def learning_groups(stack: Stack, *, embeddings: bool) -> list[Parameters]:
     groups = [parts.after, *parts.blocks]
     if embeddings:
         groups.append(parts.embeddings)
-    return [{name: named[name] for name in group} for group in groups]
+    # Beside an adapter, the weights of the base model never learn.
+    return [{n: named[n] for n in group if named[n].requires_grad} for group in groups]
 
 
 def counted_groups(

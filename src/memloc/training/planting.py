@@ -126,18 +126,18 @@ def shared_groups(
     parts, named = find_parts(planted.stack), dict(planted.model.named_parameters())
     body = f"{planted.model.base_model_prefix}."
     heads = [
-        {n: p for n, p in model.named_parameters() if not n.startswith(body)}
+        {n: p for n, p in model.named_parameters() if not n.startswith(body) and p.requires_grad}
         for model in (planted.model, auxiliary.model)
     ]
     groups = {
         HEAD: heads[0],
         OTHER_HEAD: {f"auxiliary.{n}": p for n, p in heads[1].items()},
-        AFTER: {n: named[n] for n in parts.after if n.startswith(body)},
+        AFTER: {n: named[n] for n in parts.after if n.startswith(body) and named[n].requires_grad},
     }
     for index, block in enumerate(parts.blocks):
-        groups[_block(index)] = {n: named[n] for n in block}
+        groups[_block(index)] = {n: named[n] for n in block if named[n].requires_grad}
     if embeddings:
-        groups[EMBEDDINGS] = {n: named[n] for n in parts.embeddings}
+        groups[EMBEDDINGS] = {n: named[n] for n in parts.embeddings if named[n].requires_grad}
     return groups
 
 

@@ -33,7 +33,16 @@ def length_batches(stack: Stack, lengths: IntArray) -> list[IntArray]:
     tokens = TOKENS_PER_BATCH
     if stack.device.type == "cpu":
         tokens = min(tokens, max(1, NUMBERS_PER_STATE // stack.width))
-    return sorted_batches(lengths, tokens)
+    return without_harm(stack, sorted_batches(lengths, tokens), lengths)
+
+
+def without_harm(stack: Stack, batches: list[IntArray], lengths: IntArray) -> list[IntArray]:
+    """The same batches; where padding would change a model's answer, each has one length."""
+    if stack.pads:
+        return batches
+    return [
+        rows[lengths[rows] == length] for rows in batches for length in np.unique(lengths[rows])
+    ]
 
 
 def to_batch(encoded: Encoded, rows: IntArray, device: torch.device) -> Batch:

@@ -18,6 +18,7 @@ from memloc.data.perturb import OWN, add_noise
 from memloc.errors import DataError, counted, lookup
 from memloc.identity import hash_loaded
 from memloc.lock import RUN, Lock
+from memloc.models.adapters import add_adapter
 from memloc.models.check import require_agreement
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.known import default_preset
@@ -36,6 +37,7 @@ from memloc.records import (
     write_table,
 )
 from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
+from memloc.seeds import torch_seeded
 from memloc.stats.windows import check_plant, read_plant
 from memloc.training.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
 from memloc.training.gathering import Parameters
@@ -234,6 +236,9 @@ class _Training:
         of_frozen = recipe.settings.frozen_seed if name == "frozen" else None
         self.head_seed = recipe.seed if of_frozen is None else of_frozen
         self.trained = _load(recipe, recipe.task, self.head_seed)
+        if recipe.settings.adapter != "none":
+            with torch_seeded(recipe.seed, "adapter"):
+                self.trained = add_adapter(self.trained, recipe.settings)
         self.trained.model.to(pick_device(recipe.device))
         self.labels = recipe.noisy.assigned
         if name == "original":  # without the examples whose original label nobody knows
@@ -323,14 +328,15 @@ class _Training:
         groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
         if self.name != "frozen":
             return logits_of(stack, train), groups
-        # Without dropout, frozen blocks give the same every time: it is computed once.
-        self.vectors = {split: _last_vectors(stack, t) for split, t in self.texts.items()}
-        vectors = self.vectors["train"]
+        if stack.readout != "all":
+            # Without dropout, frozen blocks give the same every time: it is computed once.
+            self.vectors = {split: _last_vectors(stack, t) for split, t in self.texts.items()}
         if settings.frozen_dropout:
             return logits_of(stack, train), groups[:1]
-        if settings.clip_over == "all":  # the frozen blocks' gradients are needed
+        if settings.clip_over == "all" or not self.vectors:  # the blocks have to run
             batch = partial(to_batch, train, device=stack.device)
             return lambda rows: stack.undropped_logits(batch(rows)), groups[:1]
+        vectors = self.vectors["train"]
         return lambda rows: stack.finish(vectors[rows]), groups[:1]
 
     def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:

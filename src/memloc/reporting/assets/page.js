@@ -70,14 +70,15 @@
       const panels = new Set(rows.map((row) => row[copy.facet.field])).size;
       const labels = labelRoom(copy.spec, rows, width);
       const each = copy.resolve?.scale?.y === "independent" ? labels + 20 : 24; // beside a panel
-      const least = Math.max(110, usual * 0.6) + each;
+      const least = Math.max(150, usual * 0.75) + each;
       const side = Math.max(1, Math.min(copy.columns, panels, Math.floor((width - labels) / least)));
       copy.columns = side;
-      copy.spec.width = Math.max(120, Math.min(usual * 1.6, (width - labels - 20) / side - each));
+      copy.spec.width = Math.max(120, Math.min(usual * 2.2, (width - labels - 20) / side - each));
     } else if (copy.height?.step) { // Vega does not fit charts whose height depends on their rows
-      copy.width = Math.max(120, Math.min(width, 760) - labelRoom(copy, rows, width) - 20);
+      copy.width = Math.max(120, Math.min(width, 1100) - labelRoom(copy, rows, width) - 20);
     } else {
-      copy.width = Math.min(width, 640);
+      copy.width = Math.min(width, 860);
+      if (copy.height) copy.height = Math.round(copy.height * Math.min(1.25, Math.max(1, copy.width / 560)));
       copy.autosize = { type: "fit-x", contains: "padding" };
     }
     (function narrower(part) {
@@ -124,6 +125,37 @@
     box.style.minHeight = "";
     drawn.set(figure.name, view);
     box.dataset.drawn = JSON.stringify(choice);
+    numbers(figure, box.closest("figure").querySelector(".numbers"), rows);
+  }
+
+  // The same numbers for those who do not hover: a table, made when it is opened.
+  const MOST = 400;
+  function numbers(figure, details, rows) {
+    const fill = () => {
+      if (!details.open) return;
+      const table = document.createElement("table");
+      const head = table.createTHead().insertRow();
+      for (const title of Object.values(figure.columns)) {
+        const cell = document.createElement("th");
+        cell.scope = "col";
+        cell.textContent = title;
+        head.append(cell);
+      }
+      const body = table.createTBody();
+      for (const row of rows.slice(0, MOST)) {
+        const line = body.insertRow();
+        for (const name of Object.keys(figure.columns)) {
+          const value = row[name];
+          line.insertCell().textContent = value === null ? "–" :
+            typeof value === "number" && !Number.isInteger(value) ? value.toPrecision(3) : String(value);
+        }
+      }
+      if (rows.length > MOST) table.createCaption().textContent =
+        `The first ${MOST} of ${rows.length} rows; memloc tables writes all of them.`;
+      details.querySelector(".scroll").replaceChildren(table);
+    };
+    details.ontoggle = fill;
+    fill();
   }
 
   // One after the other, so that what is looked at first is there first.
@@ -230,6 +262,20 @@
       return box;
     }
 
+    function held(shares) {
+      const box = element("span", undefined, "strip");
+      shares.forEach((share, i) => {
+        const cell = element("i");
+        cell.style.background = `rgba(var(--cell), ${Math.min(1, Math.max(0, share / 60)).toFixed(3)})`;
+        cell.title = `layer ${i + 1}: ${share} %`;
+        box.append(cell);
+      });
+      box.setAttribute("role", "img");
+      const most = shares.indexOf(Math.max(...shares));
+      box.setAttribute("aria-label", `most in layer ${most + 1}, ${shares[most]} %`);
+      return box;
+    }
+
     function smallest(bits, run) {
       let best = Infinity;
       run.windows.forEach(([first, last], w) => { if (bits[w]) best = Math.min(best, last - first); });
@@ -260,25 +306,32 @@
     function line({ row, at }) {
       const { run, bits } = state;
       const tr = element("tr");
-      tr.tabIndex = 0;
+      const button = element("button", row[0]);
+      button.type = "button";
+      button.setAttribute("aria-expanded", "false");
+      button.setAttribute("aria-label", `example ${row[0]}: show every window`);
+      const number = element("td");
       const mine = bits?.get(at);
       const picture = element("td");
       if (mine) picture.append(strip(mine, run));
-      tr.append(element("td", row[0]), element("td", row[1], "text"), element("td", state.labels[row[2]]),
-        element("td", state.labels[row[3]]), picture, element("td", mine ? smallest(mine, run) : "not measured", "windows"));
+      number.append(mine ? button : String(row[0]));
+      const exact = element("td", state.shares?.has(at) ? undefined : "not measured");
+      if (state.shares?.has(at)) exact.append(held(state.shares.get(at)));
+      tr.append(number, element("td", row[1], "text"), element("td", state.labels[row[2]]),
+        element("td", state.labels[row[3]]), ...(page.shares ? [exact] : []), picture, element("td", mine ? smallest(mine, run) : "not measured", "windows"));
       const open = () => {
-        if (tr.nextSibling?.dataset?.detail) return tr.nextSibling.remove();
-        if (!mine) return undefined;
+        const isOpen = tr.nextSibling?.dataset?.detail;
+        button.setAttribute("aria-expanded", String(!isOpen));
+        if (isOpen) return tr.nextSibling.remove();
         const below = element("tr");
         below.dataset.detail = "yes";
         const all = element("td");
-        all.colSpan = 6;
+        all.colSpan = 7;
         all.append(element("div", "Windows by first (rows) and last layer (columns); filled: the assigned label is no longer predicted.", "caption"), every(mine, run));
         below.append(all);
         return tr.after(below);
       };
-      tr.addEventListener("click", open);
-      tr.addEventListener("keydown", (event) => { if (event.key === "Enter") open(); });
+      button.addEventListener("click", open);
       return tr;
     }
 
@@ -297,7 +350,7 @@
       body.replaceChildren();
       const left = state.left ? ` (${state.left} more are in the files)` : "";
       const what = state.run ? `${state.run.model}, ${state.run.method}, seed ${state.run.seed}` :
-        `no windows for ${chosen.model}, ${chosen.method}: choose swapping or retraining`;
+        `windows of ${chosen.model} were not changed`;
       found.textContent = `${state.rows.length} of ${state.all.length} noisy examples${left} · ${chosen.task} · ${what}`;
       next();
     }
@@ -306,10 +359,13 @@
       const id = page.examples[chosen.task];
       if (!id) { body.replaceChildren(); found.textContent = `no examples of ${chosen.task}`; return; }
       const block = await unpack(id);
-      const run = block.runs.find((r) => r.model === chosen.model && r.method === chosen.method);
+      const mine = block.runs.filter((r) => r.model === chosen.model);
+      const run = mine.find((r) => r.windows && r.method === chosen.method) ?? mine.find((r) => r.windows);
+      const exact = mine.find((r) => r.shares);
       const n = run ? (run.rows ? run.rows.length : block.rows.length) : 0;
       state = { all: block.rows.map((row, at) => ({ row, at })), labels: block.labels, left: block.left, run,
-        bits: run && decode(run, n, run.windows.length), rows: [], shown: 0 };
+        bits: run && decode(run, n, run.windows.length), rows: [], shown: 0,
+        shares: exact && new Map(exact.shares.map((row, i) => [exact.rows ? exact.rows[i] : i, row])) };
       filter();
     }
 

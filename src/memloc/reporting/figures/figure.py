@@ -35,7 +35,7 @@ class Figure(BaseModel):
 
     name: str
     """Its files begin with this."""
-    section: Literal["where", "how", "examples", "trust", "paper"]
+    section: Literal["answer", "where", "how", "examples", "trust", "paper"]
     """Where the page shows it."""
     title: str
     caption: str

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from memloc.records import FloatArray
-from memloc.reporting.findings import example_weights, spread
+from memloc.reporting.figures.style import task_order
 from memloc.reporting.means import counted_events, over_groups, over_seeds, usual_depth
 from memloc.reporting.terminal import CURVES, PROBES
 from memloc.seeds import generator
@@ -27,6 +26,11 @@ KINDS = {
 EVENTS = {"centroids": ("initiation", "crossing"), "label probes": ("ninety", "memorisation")}
 """By source: the event of the class, along the bottom, and that of memorisation."""
 ALL = "all models"
+DIRECTIONS = {
+    "necessary": "lost when swapped out",
+    "sufficient": "kept when it alone is swapped in",
+}
+VALUES = {"labels": "labels", "margin": "margin of the label"}
 
 
 def noise_probes(table: pd.DataFrame) -> pd.DataFrame:
@@ -205,8 +209,9 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
     drawn = pd.concat([table, turned], ignore_index=True)
     numbers = drawn["rho"].map("{:.2f}".format) + drawn["significant"].map({True: "*", False: ""})
     ends = drawn["low"].map("{:.2f}".format) + " to " + drawn["high"].map("{:.2f}".format)
-    labels = numbers.where(drawn["rho"].notna(), "–")
-    return drawn.assign(label=labels, ends=ends.where(drawn["low"].notna(), ""))
+    labels = numbers.where(drawn["rho"].notna(), "")
+    ink = np.where(drawn["rho"].abs() > 0.65, "light", "dark")
+    return drawn.assign(label=labels, ends=ends.where(drawn["low"].notna(), ""), ink=ink)
 
 
 def window_matrices(table: pd.DataFrame) -> pd.DataFrame:
@@ -222,17 +227,6 @@ def window_matrices(table: pd.DataFrame) -> pd.DataFrame:
 def single_layers(table: pd.DataFrame) -> pd.DataFrame:
     """The largest memorisation error that changing one layer brings: `Findings.single_layers`."""
     return _with_clean(table, [*RUN, "method"])
-
-
-def example_layers(table: pd.DataFrame) -> pd.DataFrame:
-    """Noisy examples by layer: how much of what reverts an example contains the layer.
-
-    A cell is the example's own layer weight: over window widths, the mean share of the windows with
-    that layer that revert the example. The mean over examples is the layer's weight before it is
-    normalised. Examples are ordered by where they are reverted; of many, evenly spaced ones are
-    drawn. The table is `reverted` with the texts and labels of `examples`.
-    """
-    return _each(_example_cells, table, ["task", "model", "method"])
 
 
 def _each(
@@ -271,23 +265,51 @@ def _cells(part: pd.DataFrame) -> pd.DataFrame:
     return cells.dropna(subset=list(values))
 
 
-def _example_cells(part: pd.DataFrame) -> pd.DataFrame:
-    one = part[part["seed"] == part["seed"].min()]
-    wide = one.pivot(index="example", columns=["first", "last"], values="wrong")
-    weights = example_weights(wide.to_numpy(bool), np.array(wide.columns.to_list()))
-    return example_rows(
-        one.drop_duplicates("example").set_index("example").loc[wide.index], weights
+def strip(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of layers by task and model, planted ones below; numbers are written into the cells."""
+    one_model = table.loc[table["planted"] == "", "model"].nunique() <= 1
+    name = table["task"] if one_model else table["task"] + " · " + table["model"]
+    planted = "planted in " + table["planted"]
+    share = table["weight"].clip(0)
+    rows = table.assign(
+        row=name.where(table["planted"] == "", planted),
+        label=(100 * share).round().astype("Int64").astype(str),
+        ink=np.where(share < 0.55 * share.max(), "light", "dark"),
+    )
+    place = rows["task"].map(task_order(rows["task"]).index)
+    return rows.assign(place=place).sort_values(["first", "place", "model", "layer"])
+
+
+def shares(table: pd.DataFrame) -> pd.DataFrame:
+    """Shares by layer, direction and value, mean over seeds; a group's share is that of each."""
+    keys = [*RUN, "direction", "value", "first", "last"]
+    found = over_seeds(table, keys, "share")
+    return found.assign(
+        layer=found["first"],
+        direction=found["direction"].map(DIRECTIONS),
+        value=found["value"].map(VALUES),
     )
 
 
-def example_rows(texts: pd.DataFrame, weights: FloatArray) -> pd.DataFrame:
-    """One row per example and layer, of examples that are spread; `texts` are by example."""
-    order = spread(weights)
-    place, layer = np.indices((len(order), weights.shape[1]))
-    named = texts.iloc[order].reset_index()[["example", "text", "original", "assigned"]]
-    rows: pd.DataFrame = named.take(place.ravel()).reset_index(drop=True)
-    short = rows["text"].str.slice(0, 60) + "  #" + rows["example"].astype(str)
-    return rows.assign(layer=layer.ravel() + 1, share=weights[order].ravel(), row=short)
+def necessity(table: pd.DataFrame) -> pd.DataFrame:
+    """What is lost when a layer is swapped out, and kept when it alone is swapped in."""
+    found = shares(table)
+    keys = [*RUN, "value", "layer"]
+    both = [found[found["direction"] == name] for name in DIRECTIONS.values()]
+    one, other = (part[[*keys, "share", "low", "high"]] for part in both)
+    return one.merge(other, on=keys, suffixes=("_x", "_y"))
+
+
+def centres(table: pd.DataFrame) -> pd.DataFrame:
+    """The centre of the planted layers and that of the weights on them, by every method."""
+    keys = ["task", "model", "seed", "method", "planted"]
+    real = table[~table["null"].astype(bool)]
+    held = real.assign(held=real["weight"].clip(0), moment=real["weight"].clip(0) * real["layer"])
+    sums = held.groupby(keys, sort=False)[["held", "moment"]].sum().reset_index()
+    planted = [np.mean(planted_layers(str(plant))) + 1 for plant in sums["planted"]]
+    return sums.assign(
+        planted_centre=planted, centre=sums["moment"] / sums["held"].where(sums["held"] > 0)
+    )
 
 
 ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
@@ -312,6 +334,10 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "centroids": centroid_trajectories,
     "label-probes": label_probes,
     "memorisation": memorisation_map,
-    "examples": example_layers,
+    "examples": pd.DataFrame.copy,
+    "strip": strip,
+    "shares": shares,
+    "necessity": necessity,
+    "centres": centres,
 }
 """By the name of the figure."""

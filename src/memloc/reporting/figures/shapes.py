@@ -37,7 +37,8 @@ class Look(BaseModel):
     columns: int = 2
     width: int = 420
     height: int | None = 280
-    """None: as high as there are rows."""
+    """None: as high as there are rows, each of which is a `step` high."""
+    step: int = 18
     intervals: tuple[str, ...] = ("low", "high")
     """Lower and upper ends; of points those along x, then those along y; empty: none."""
     rules: tuple[str, str] | None = None
@@ -53,17 +54,19 @@ class Look(BaseModel):
     """What stands side by side in one row of bars, or is drawn as lines of their own."""
     bars: bool = False
     """Bars instead of points."""
+    label: str | None = None
+    """Written beside points."""
     frame: str | None = None
     """Cells for which this expression is true have a frame."""
     text: str | None = None
-    """Written into cells, and below it in small type `small`."""
+    """Written into cells in the colour that the column `ink` names, `small` below it."""
     small: str | None = None
 
 
 def draw(shape: str, rows: pd.DataFrame, look: Look) -> alt.TopLevelMixin:
     """A chart of this shape; its table stands at the top."""
     chart = SHAPES[shape](rows, look)
-    height = look.height if look.height is not None else alt.Step(18 if shape == "bars" else 14)
+    height = look.height if look.height is not None else alt.Step(look.step)
     chart = chart.properties(width=look.width, height=height)
     if look.panel is None:
         return chart.properties(data=rows)
@@ -120,6 +123,9 @@ def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         ends = {axis_name: f"{low}:Q", f"{axis_name}2": f"{high}:Q"}
         parts.append(rules.encode(**{"x": x, "y": y, **ends}))
     parts.append(_marks(base, rows, look, fade, size=90).encode(x=x, y=y))
+    if look.label is not None:
+        beside = base.mark_text(dx=9, dy=-7, fontSize=10, align="left")
+        parts.append(beside.encode(x=x, y=y, text=f"{look.label}:N", opacity=fade(1)))
     return _layered(*parts)
 
 
@@ -156,7 +162,8 @@ def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     legend = alt.Legend(
         orient="bottom", gradientLength=220, titleLimit=400, **_given("format", look.format)
     )
-    scale = alt.Scale(domain=look.limits, clamp=True, **scheme)
+    limits = {"domainMin": 0} if look.limits is None else {"domain": look.limits, "clamp": True}
+    scale = alt.Scale(**limits, **scheme)
     colour = alt.Color(f"{look.colour}:Q", title=look.colour_title, scale=scale, legend=legend)
     parts: list[Any] = [base.mark_rect().encode(color=colour)]
     if look.frame is not None:
@@ -164,10 +171,9 @@ def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         parts.append(framed.mark_rect(filled=False, stroke=FRAME, strokeWidth=2.5))
     for field, size, dy in ((look.text, 13, 0), (look.small, 10, 15)):
         if field is not None:
-            ink = alt.when(f"datum.{look.colour} == null").then(alt.value(GREY))
-            dark = ink.when(f"abs(datum.{look.colour}) < 0.65").then(alt.value("#111111"))
-            written = base.mark_text(fontSize=size, dy=dy).encode(text=f"{field}:N")
-            parts.append(written.encode(color=dark.otherwise(alt.value("#ffffff"))))
+            ink = alt.condition("datum.ink == 'light'", alt.value("#ffffff"), alt.value("#111111"))
+            written = base.mark_text(fontSize=size, dy=dy).encode(text=f"{field}:N", color=ink)
+            parts.append(written)
     return _layered(*parts)
 
 

@@ -1,0 +1,153 @@
+"""Makes any fine-tuning with the Hugging Face Trainer a run that `memloc.adopt` reads."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import TrainerCallback
+
+from memloc import paths
+from memloc.errors import DataError, SettingsError, counted
+from memloc.identity import hash_checkpoint
+from memloc.models.load import Classifier, quiet, separator_of, settle_padding
+from memloc.protocol import FineTuneSettings
+from memloc.records import (
+    Examples,
+    IntArray,
+    NoisyLabels,
+    versions,
+    whole_folder,
+    write_json,
+    write_table,
+)
+from memloc.training.predict import accuracies, encode_for, predict
+
+Texts = Sequence[str] | Sequence[Sequence[str]]
+
+
+class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no types
+    """Keeps what memloc needs of a training with the Trainer; `memloc.adopt` reads it afterwards.
+
+    `texts` are the training texts in the order of the Trainer's data set (strings, or tuples of
+    the parts of a text), `labels` the labels that are trained on, as numbers, and `original` those
+    before noise. After each epoch, the model's predictions for these texts are kept; so are the
+    weights of the first epoch whose training accuracy is above `near_ceiling`, and the last ones.
+    """
+
+    def __init__(
+        self,
+        texts: Texts,
+        labels: Sequence[int],
+        original: Sequence[int],
+        *,
+        near_ceiling: float = FineTuneSettings().near_ceiling,
+        max_tokens: int = 512,
+    ) -> None:
+        parts = tuple((text,) if isinstance(text, str) else tuple(text) for text in texts)
+        if not len(parts) == len(labels) == len(original):
+            raise DataError(
+                f"RunCallback was given {counted(len(parts), 'text')}, {len(labels)} labels and "
+                f"{len(original)} labels before noise; it needs one of each per example."
+            )
+        if any(len(text) not in {1, 2} for text in parts):
+            raise DataError("RunCallback needs texts of one part, or all of two parts.")
+        assigned, before = (np.asarray(v, dtype=np.int64) for v in (labels, original))
+        self.examples = Examples(parts, assigned)
+        self.noisy = NoisyLabels(before, assigned, before != assigned, "given to RunCallback")
+        if not 0 < self.noisy.is_noisy.sum() < len(parts):
+            raise DataError(
+                f"Of {counted(len(parts), 'example')}, {self.noisy.is_noisy.sum()} have another "
+                "label than before noise; both noisy and clean examples are needed."
+            )
+        self.near_ceiling, self.max_tokens = near_ceiling, max_tokens
+        self.predicted: list[IntArray] = []
+        self.rows: list[dict[str, Any]] = []
+        self.memorised_after: float | None = None
+
+    def on_train_begin(self, args: Any, _state: Any, _control: Any, **given: Any) -> None:
+        """Refuse at once what could not be read afterwards."""
+        self._classifier(given)
+        if args.world_size > 1:
+            raise SettingsError("RunCallback works with one process; train without others.")
+        self.folder = Path(args.output_dir) / paths.TRAINER
+        self.predicted, self.rows, self.memorised_after = [], [], None
+        self.began = time.perf_counter()
+
+    def on_epoch_end(self, _args: Any, state: Any, _control: Any, **given: Any) -> None:
+        """Predict the training texts; keep the weights when they are first near the ceiling."""
+        trained = self._classifier(given)
+        encoded = encode_for(trained, self.examples, self.max_tokens)
+        predicted = predict(trained.stack, encoded).argmax(1)
+        found = accuracies(predicted, self.noisy.assigned, self.noisy)
+        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+        loss = float(losses[-1]) if losses else float("nan")
+        self.predicted.append(predicted)
+        row = {"training": "noisy", "epoch": len(self.rows) + 1, "loss": loss, **found}
+        now = time.perf_counter()
+        times = {"validation_accuracy": float("nan"), "seconds": now - self.began}
+        self.rows.append({**row, **times})
+        self.began = now
+        if self.memorised_after is None and found["accuracy"] > self.near_ceiling:
+            self.memorised_after = float(len(self.rows))
+            self._save("memorised", given)
+
+    def on_train_end(self, args: Any, _state: Any, _control: Any, **given: Any) -> None:
+        """Keep the last weights, the data, the predictions, and what says how they belong."""
+        import pandas as pd
+
+        self._save("final", given)
+        trained = self._classifier(given)
+        columns = [f"epoch {row['epoch']}" for row in self.rows]
+        table = pd.DataFrame(dict(zip(columns, self.predicted, strict=True)))
+        write_table(self.folder / "predictions.parquet", table, {})
+        write_table(self.folder / paths.TRAINING, pd.DataFrame(self.rows), {})
+        data = f"{Path(args.output_dir).resolve().name}.parquet"
+        write_table(self.folder / data, self._data(trained.label_names), {})
+        kept = ["final"] + (["memorised"] if self.memorised_after else [])
+        record = {
+            "pretrained": _pretrained(given["model"]),
+            "seed": int(args.seed),
+            "data": data,
+            "parts": len(self.examples.parts[0]),
+            "max_tokens": self.max_tokens,
+            "files": {name: hash_checkpoint(self.folder / name) for name in kept},
+            "versions": versions(),
+        }
+        write_json(self.folder / paths.TRAINER_RECORD, record)
+
+    def _classifier(self, given: dict[str, Any]) -> Classifier:
+        """The model as it is now, with its tokenizer; an adapter stays in it."""
+        model, tokenizer = given["model"], given.get("processing_class")
+        if tokenizer is None:
+            raise SettingsError(
+                "RunCallback reads texts with the model's tokenizer: give it to the Trainer "
+                "(`Trainer(..., processing_class=tokenizer)`)."
+            )
+        inner = model.get_base_model() if hasattr(model, "peft_config") else model
+        name = str(_pretrained(model))
+        settle_padding(name, inner, tokenizer)
+        return Classifier(name, inner, tokenizer, separator_of(tokenizer), ())
+
+    def _save(self, weights: str, given: dict[str, Any]) -> None:
+        with whole_folder(self.folder / weights) as draft, quiet():
+            given["model"].save_pretrained(draft)
+            if hasattr(given["model"], "peft_config"):
+                given["model"].get_base_model().config.save_pretrained(draft)  # for the labels
+            given["processing_class"].save_pretrained(draft)
+
+    def _data(self, names: Sequence[str]) -> Any:
+        import pandas as pd
+
+        parts = zip(*self.examples.parts, strict=True)
+        columns: dict[str, Any] = dict(zip(("text", "pair"), map(list, parts), strict=False))
+        labels = {"label": self.noisy.assigned, "original": self.noisy.original}
+        return pd.DataFrame(columns | {k: [names[i] for i in v] for k, v in labels.items()})
+
+
+def _pretrained(model: Any) -> str:
+    """What a model was made from, by its own word."""
+    if hasattr(model, "peft_config"):
+        return str(model.peft_config[model.active_adapter].base_model_name_or_path)
+    return str(model.name_or_path)
