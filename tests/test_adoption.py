@@ -94,7 +94,7 @@ def test_only_some_weights_do_for_some_methods(source, data, tmp_path):
         flag="flag",
     )
     found = localise(run, device="cpu")
-    assert list(found.results) == ["swapping"]
+    assert list(found.results) == ["swapping", "shares"]
     assert found.skipped == {
         "retraining": "needs pretrained weights",
         "gradients": "needs memorised and frozen weights",
