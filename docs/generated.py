@@ -39,10 +39,11 @@ API = {
     "Runs": ("train", "adopt", "Run", "RunCallback"),
     "Models": ("register_stack",),
     "Looking at a run": ("localise", "analyse", "LayerScores", "Method"),
+    "Labels that nobody marked": ("find", "repair"),
     "Results": ("load_results", "report"),
     "Errors": ("MemlocError",),
 }
-"""The public names that are not settings of a method; `methods` are all others."""
+"""The public names that are not methods with their settings; those are all others."""
 
 
 def api() -> str:
