@@ -196,6 +196,10 @@ def test_links_lead_somewhere(page):
         assert not place or place[1:] in anchors, f"{page.name} links to {target}{place}"
 
 
+def test_the_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) < 120
+
+
 def test_every_page_is_in_the_contents():
     listed = re.findall(r"^[a-z_/]+$", (DOCS / "index.md").read_text("utf-8"), re.MULTILINE)
     pages = [page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")]

@@ -48,7 +48,7 @@ def test_remarks_are_those_of_the_choice(drawn):
 def test_figures_are_written_one_a_choice(findings, tmp_path):
     names = ["mcog-models", "control-methods"]
     written, missing = write_figures(findings.results, tmp_path, "svg", names)
-    methods = ("gradients", "probing", "retraining", "swapping")
+    methods = ("gradients", "probing", "retraining", "shares", "swapping")
     expected = {"control-methods.svg", *(f"mcog-models-{m}.svg" for m in methods)}
     assert {path.name for path in written} == expected == {p.name for p in tmp_path.iterdir()}
     assert missing == []
