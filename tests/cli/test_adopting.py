@@ -44,7 +44,7 @@ def test_adopted_checkpoints_are_localised_analysed_and_reported(run, given, tmp
         "memloc adopt mine --reference="
     )
     found = json.loads(printed(run("localise", "mine", *FEW, "--device=cpu", "--json")))
-    assert list(found["methods"]) == ["swapping", "retraining", "gradients", "probing"]
+    assert list(found["methods"]) == [*("swapping", "retraining", "gradients", "probing", "shares")]
     assert (found["skipped"], found["reused"]) == ({}, [])
     assert all(len(scores["weights"]) == 3 for scores in found["methods"].values())
     analysed = json.loads(printed(run("analyse", "mine", *FEW, "--device=cpu", "--json")))

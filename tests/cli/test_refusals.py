@@ -52,9 +52,9 @@ def test_a_column_that_is_not_there_suggests_the_nearest(bad, model, mine):
     [
         ([*rows_of(20), ("", "good")], "1 empty text, the first in row 21"),
         ([*rows_of(20), ("a cat", "")], "1 empty label, the first in row 21"),
-        ([(text, "good") for text, _ in rows_of(20)], "the one label 'good'"),
+        ([(text, "good") for text, _ in rows_of(20)], "only the label 'good'"),
         (rows_of(10), "the largest class has 4 training examples"),
-        (rows_of(1), "the one label 'good'"),
+        (rows_of(1), "only the label 'good'"),
         (rows_of(4), "give at least two, or six in all"),
         ([], "no rows"),
     ],

@@ -25,7 +25,7 @@ from memloc.training.recipe import Recipe, train_run
 from support import PAPER_FAMILIES
 from tasks_support import QUICK, fast_protocol, make_task
 
-LOCALISERS = ("swapping", "retraining", "gradients", "probing")
+LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")
 ANALYSES = ("centroids", "label_probes", "generalisation")
 
 
@@ -308,7 +308,7 @@ def test_missing_memorised_weights_say_why(tiny_model, tmp_path):
 
 def test_methods_without_their_weights_are_skipped_and_say_which(run, computed):
     found = localise(run)
-    assert list(found.results) == computed == ["swapping", "retraining"]
+    assert list(found.results) == computed == ["swapping", "retraining", "shares"]
     assert found.skipped == {
         "gradients": "needs memorised and frozen weights",
         "probing": "needs frozen weights",

@@ -6,7 +6,7 @@ import pytest
 
 from memloc.methods import base
 from memloc.protocol import _with_methods, preset
-from memloc.study.estimate import estimate
+from memloc.study.estimate import Calibration, estimate
 from memloc.study.step import do
 from planning_support import RUN, finish_all, not_done, plan_of
 
@@ -86,7 +86,7 @@ def test_only_its_own_settings_make_it_stale(installed, micro):
 def test_its_own_cost_is_its_estimate(installed, micro):
     plan = plan_of(micro(changes=CHANGES))
     speed = {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
-    measured = {"tokens": {}, "length": 20, "start": 0.0, "speeds": {"2x64": speed}}
+    measured = Calibration(machine="here", length=20, start=0.0, speeds={"2x64": speed})
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     assert found.seconds[f"localise/{RUN}/evenly"] == 7.0
 
