@@ -234,6 +234,15 @@ def test_scores_can_be_made_of_weights_alone():
     )
 
 
+@pytest.mark.parametrize("stored", ["", {"outcome": "spread"}, {"answers": [{}]}])
+def test_a_damaged_verdict_is_refused(tmp_path, stored):
+    found = scores()
+    about = {**found.about, "verdict": stored}
+    LayerScores(found.method, found.tables, about).write(tmp_path / "swapping")
+    with pytest.raises(StoreError, match="does not hold what it should"):
+        Result.read(tmp_path / "swapping")
+
+
 @pytest.mark.parametrize(
     ("table", "column"),
     [("layers", "weight"), ("layers", "low"), ("mcog", "mcog"), ("mcog", "dropped")],

@@ -130,7 +130,7 @@ def test_a_damaged_record_says_what_to_delete(tmp_path):
     ("name", "value"),
     [
         *[("state", "x"), ("state", 3), ("identity", None), ("seconds", "x"), ("seconds", -1)],
-        *[("peak_mb", float("nan")), ("settings", []), ("products", 3)],
+        *[("peak_mb", float("nan")), ("peak_mb", "1"), ("settings", []), ("products", 3)],
     ],
 )
 def test_a_damaged_record_of_a_step_is_refused_by_its_name(tmp_path, name, value):

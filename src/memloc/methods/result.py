@@ -76,6 +76,8 @@ class Result:
         found = LayerScores(record["method"], tables, record["about"])
         with as_stored(folder):
             found.check()
+            if (stored := found.about.get("verdict")) is not None:
+                LayerVerdict.of(stored)
         return found
 
 

@@ -166,12 +166,16 @@ def _check_record(record: Mapping[str, Any]) -> None:
     texts = ["identity", *(["reason"] if state == "failed" else [])]
     numbers = ["seconds", "peak_mb"] if state == "done" else []
     wrong = [name for name in texts if not isinstance(record[name], str)]
-    wrong += [name for name in numbers if not 0 <= float(record[name]) < math.inf]
+    wrong += [name for name in numbers if not _is_amount(record[name])]
     groups = ("products", "settings", "allowed")
     wrong += [name for name in groups if not isinstance(record.get(name, {}), dict)]
     if wrong or state not in {"begun", "done", "failed"}:
         name = (wrong or ["state"])[0]
         raise ValueError(f"{name} is {record[name]!r}")
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def study_states(plan: Plan) -> dict[str, State]:
