@@ -36,6 +36,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("--model", "--task", "--window", "--every", "--method", "--nulls", "--out", "--seed"),
         *("--preset", "--set", "--examples", "--data-folder", "--depth", "--device", "--json"),
     ),
+    "find": (
+        *("--data", "--text", "--pair", "--label", "--models", "--seed", "--out", "--preset"),
+        *("--set", "--device", "--json"),
+    ),
+    "repair": ("--out", "--way", "--set", "--device", "--json"),
     "figures": ("--format", "--only", "--out", "--json"),
     "tables": ("--format", "--only", "--out", "--json"),
     "report": ("--out", "--json"),
@@ -106,7 +111,7 @@ WORDS = (
     ),
     *("\U0001f600", "x" * 3000, "$HOME", "report", "..", "con", "a b", "%s", "{}", "{0}", "\\"),
 )
-LONG = {"train", "adopt", "control", "run", "localise", "analyse"}
+LONG = {"train", "adopt", "control", "run", "localise", "analyse", "find", "repair"}
 """Commands whose work takes long; here they only ever get what they must refuse."""
 
 
@@ -171,6 +176,8 @@ REFUSED: dict[str, list[tuple[str, ...]]] = {
     "localise": [("--set", "finetune.epochs=3"), ("--set", "no.such=1"), TPU],
     "analyse": [("--set", "finetune.epochs=3"), ("--set", "centroids.windows=[6-3]"), TPU],
     "control": [("--preset", "dem"), ("--task", "tiny-topics"), ("--nulls", "some")],
+    "find": [("--models", "0"), ("--set", "no.such=1"), TPU],
+    "repair": [("--way", "magic"), ("--set", "no.such=1"), TPU],
     "run": [("--on", "moon"), ("--only", "no such step"), ("--jobs", "99999")],
 }
 command_cases = _words().map(CommandCase)
