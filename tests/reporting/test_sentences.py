@@ -550,8 +550,8 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
     spread = verdict("tiny-entailment", "spread", "")
     unsure = verdict("tiny-acceptability", finding=False)
     assert answer(verdict("tiny-topic"), spread, unsure) == (
-        "The memorised labels sit in layers 1 to 2 and 4 for tiny-topic; are spread over the "
-        "layers for tiny-entailment; cannot be placed for tiny-acceptability."
+        "The memorised labels sit in layers 1 to 2 and 4 for tiny-topic; they are spread over the "
+        "layers for tiny-entailment; they cannot be placed for tiny-acceptability."
     )
     many = [{**verdict("tiny-topic"), "seed": 1} for _ in range(3)]
     assert answer(*many, spread) == (

@@ -269,7 +269,8 @@ def _judged(verdicts: pd.DataFrame) -> str:
         if outcome == "localised":
             said = f"sit in {layer_ranges(map(int, layers.split(', ')))}"
         groups.setdefault(said, []).append(name)
-    return f"The memorised labels {'; '.join(f'{s} for {_listed(n)}' for s, n in groups.items())}."
+    parts = "; they ".join(f"{said} for {_listed(names)}" for said, names in groups.items())
+    return f"The memorised labels {parts}."
 
 
 def _names(rows: "Sequence[Mapping[Any, Any] | pd.Series]") -> list[str]:
