@@ -155,6 +155,13 @@ def test_a_fine_tuned_model_is_refused(tmp_path, mine, memorised_run):
         look(str(memorised_run.path("final")), tmp_path / "found", mine)
 
 
+def test_a_model_for_other_classes_may_have_seen_the_examples_too(tmp_path, mine, memorised_run):
+    settings = {"generalisation.models": 2}
+    with pytest.warns(MemlocWarning) as said:
+        look(str(memorised_run.path("final")), tmp_path / "found", mine, settings=settings)
+    assert any("has a head for other classes" in str(one.message) for one in said)
+
+
 def test_a_file_or_a_run_is_needed(tmp_path, model, mine, memorised_run):
     with pytest.raises(SettingsError, match="Give the file with the examples"):
         find(model, tmp_path)

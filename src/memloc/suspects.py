@@ -19,7 +19,14 @@ from memloc.errors import MemlocWarning, ModelError, SettingsError, counted
 from memloc.identity import hash_loaded
 from memloc.lock import RUN, Lock
 from memloc.methods.generalisation import Generalisation
-from memloc.methods.halves import Half, Pool, examples_table, half_models, mean_where, pool_of
+from memloc.methods.halves import (
+    Half,
+    Pool,
+    examples_table,
+    half_models,
+    held_out_chances,
+    pool_of,
+)
 from memloc.models.known import default_preset
 from memloc.progress import tell
 from memloc.protocol import preset as preset_called
@@ -145,6 +152,14 @@ def _pool(
             f"{model} is fine-tuned already: models that start from it may have seen every label. "
             "Give the pre-trained model that it was made from."
         )
+    if start.resized_weights:
+        warnings.warn(
+            f"{model} has a head for other classes than {data}, which is replaced. If it was "
+            "fine-tuned on these examples, its layers may know every label: give the pre-trained "
+            "model that it was made from.",
+            MemlocWarning,
+            stacklevel=3,
+        )
     method = protocol.method("generalisation")
     own = {"learning_rate": method.learning_rate, "epochs": method.epochs}
     pool = Pool(
@@ -213,8 +228,7 @@ out."""
 def _other_labels(halves: list[Half], labels: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
     """By models that held an example out: the likeliest other label, the likeliest of all, and
     the chance of the former."""
-    held = np.stack([~half.trained for half in halves])
-    chances = mean_where(np.stack([half.chances for half in halves]), held[:, :, None])
+    chances = held_out_chances(halves)
     every = np.arange(len(labels))
     known = np.where(np.isnan(chances[:, :1]), 0, chances)
     without = known.copy()
