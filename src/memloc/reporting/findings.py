@@ -15,7 +15,7 @@ from memloc.results import Results, Reverted
 from memloc.stats import claims
 from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import wilson
-from memloc.stats.verdicts import rates
+from memloc.stats.verdicts import TRUSTED, rates
 from memloc.stats.windows import layer_weights, planted_layers, window_matrix
 
 RUN = ["task", "model", "seed"]
@@ -266,6 +266,8 @@ class Findings:
         inside = [layer in planted_layers(str(plant)) for layer, plant in places]
         planted = plants.assign(inside=inside, task="", model="")
         both = pd.concat([runs, planted], ignore_index=True)
+        if self.leading not in TRUSTED:  # weights of others are not what a layer holds
+            return both.head(0)
         both = both[both["method"] == self.leading]
         keys = [*POINT, "planted", "inside", "first", "layer"]
         found = over_seeds(both, keys, "weight").sort_values("layer", kind="stable")

@@ -69,7 +69,7 @@ def usual_depth(table: pd.DataFrame) -> int:
 
 
 def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
-    """How many layers to change to undo UNDONE of what was memorised; one row per run and method.
+    """How many layers to change for UNDONE of what all layers undo; one row per run and method.
 
     `best` is the width of the narrowest window that does it. `on_average` is the paper's reading of
     Figure 3: the first row of the window matrix, in which all layers are 1, whose mean over layers
@@ -78,7 +78,7 @@ def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
     keys = ["task", "model", "seed", "method"]
     rows = []
     for key, part in windows.groupby(keys, sort=False):
-        enough = part.loc[part["error"] >= UNDONE, "last"] - part["first"] + 1
+        enough = part.loc[part["normalised"] >= UNDONE, "last"] - part["first"] + 1
         ends = part[["first", "last"]].itertuples(index=False)
         known = [range(int(first) - 1, int(last)) for first, last in ends]
         shares = part["normalised"].to_numpy(np.float64)
