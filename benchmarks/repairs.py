@@ -8,16 +8,19 @@ left.
 """
 
 import argparse
+import time
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.findings import put
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task, subsample
+from memloc.methods.halves import fit
 from memloc.records import NoisyTask
 from memloc.repairs import (
     AGAIN,
@@ -33,10 +36,13 @@ from memloc.repairs import (
     TABLE,
     Repaired,
     RepairSettings,
+    _Workshop,
+    relearnt_at,
     repair,
 )
 from memloc.reporting.figures.figure import save_spec
 from memloc.reporting.tables import markdown
+from memloc.run import Run
 from memloc.stats.intervals import wilson
 from memloc.training.recipe import train
 
@@ -54,7 +60,9 @@ PAIRS = (
 SEEDS, EXAMPLES, RATE = (1, 2, 3, 4), 160, 0.15
 ANOTHER = "another reference"
 """A model that never saw the labels, judged as if it were a repair."""
-WAYS = (BEFORE, REFERENCE, ANOTHER, LAYERS, RETRAINED, RANDOM, OTHERS, HEAD, AGAIN)
+SHAM = "head trained"
+"""On the original labels, with all layers as they were."""
+WAYS = (BEFORE, REFERENCE, ANOTHER, LAYERS, RETRAINED, RANDOM, OTHERS, HEAD, SHAM, AGAIN)
 
 
 def main() -> None:
@@ -83,26 +91,51 @@ def noisy_task(name: str) -> NoisyTask:
 
 
 def make(model: str, task: NoisyTask, folder: Path, seed: int) -> None:
-    """A run, and what repairs make of it."""
-    if (folder / "repaired" / RECORD).is_file():
+    """A run, what repairs make of it, and a sham."""
+    home, settings = folder / "repaired", {"finetune.measure_every": 10}
+    if (home / f"sham-{CURVES}").is_file():
         return
-    settings = {"finetune.measure_every": 10}
     run = train(model, task, folder, seed=seed, settings=settings, weights=("final", "reference"))
-    repair(run, folder / "repaired")
+    if not (home / RECORD).is_file():
+        repair(run, home)
+    table, curve = sham(run)
+    table.to_csv(home / f"sham-{TABLE}", index=False)
+    curve.to_csv(home / f"sham-{CURVES}", index=False)
+
+
+def sham(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The final model whose head alone learns the original labels: its layers still hold the noise.
+
+    It hides more than the reference's head, which is for the reference's layers.
+    """
+    workshop, model = _Workshop(run, RepairSettings(), ()), run.load("final")
+    every, how = np.arange(len(run.noisy.original))[None], (run.settings.finetune, [run.seed])
+    began = time.perf_counter()
+    fit([model], run.encode(model), every, run.noisy.original, how, layers=())
+    row = workshop._scores(SHAM, None, model, time.perf_counter() - began)
+    curve = workshop._relearnt(SHAM, model)
+    steps = relearnt_at(curve, workshop.settings.relearnt).mean()
+    return pd.DataFrame([{**row, "relearnt_updates": float(steps)}]), curve
 
 
 def read(folder: Path) -> Repaired:
-    """What was written of a repair."""
+    """What was written of a repair, with the sham."""
     home = folder / "repaired"
-    table, curves = (pd.read_csv(home / name) for name in (TABLE, CURVES))
+    parts = [
+        pd.concat([pd.read_csv(home / f"{kind}{name}") for kind in ("", "sham-")])
+        for name in (TABLE, CURVES)
+    ]
+    table, curves = (part.reset_index(drop=True) for part in parts)
+    updates = table["relearnt_updates"]
+    table["relearning"] = updates / float(updates[table["way"] == REFERENCE].iloc[0])
     return Repaired(home, table, curves, LAYERS, RepairSettings())
 
 
 def every(out: Path) -> Iterator[pd.DataFrame]:
     """Of each run, one row per repair with its verdict, and the other seeds' references."""
     for model, name in PAIRS:
-        folders = sorted((out / name / model).glob("seed-*/repaired"))
-        runs = {folder.parent.name: read(folder.parent) for folder in folders}
+        files = sorted((out / name / model).glob(f"seed-*/repaired/sham-{CURVES}"))
+        runs = {file.parents[1].name: read(file.parents[1]) for file in files}
         for seed, found in runs.items():
             others = {s: other for s, other in runs.items() if s != seed}
             judged = _with_others(found, others)
@@ -128,9 +161,8 @@ def courses(out: Path) -> pd.DataFrame:
     A curve that ended keeps its last value.
     """
     curves = []
-    for place in sorted(out.glob(f"*/*/seed-*/repaired/{CURVES}")):
-        table = pd.read_csv(place)
-        for (way, _), course in table.groupby(["way", "order"]):
+    for place in sorted(out.glob(f"*/*/seed-*/repaired/sham-{CURVES}")):
+        for (way, _), course in read(place.parents[1]).curves.groupby(["way", "order"]):
             curves.append(course.set_index("update")["predicted"].rename(str(way)))
     filled = pd.concat(curves, axis=1).sort_index().ffill()
     rows = []
@@ -160,6 +192,7 @@ def errors(found: pd.DataFrame) -> pd.DataFrame:
     cases = {
         "never saw the labels (another seed's reference), called hidden": (ANOTHER, "hidden"),
         "only the head replaced, called removed": (HEAD, "removed"),
+        "only the head trained on original labels, called removed": (SHAM, "removed"),
         "nothing done, called removed": (BEFORE, "removed"),
     }
     rows = []
