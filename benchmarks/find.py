@@ -20,7 +20,7 @@ from scipy.stats import rankdata
 from benchmarks.crowd import KINDS, Crowd, embedded, missing, parser_of, sample
 from benchmarks.findings import put
 from memloc.identity import hash_loaded
-from memloc.methods.halves import Half, Pool, examples_table, fit, half_models, held_out_chances
+from memloc.methods.halves import Half, Pool, fit, half_models, held_out_chances
 from memloc.models.load import load_model
 from memloc.protocol import preset
 from memloc.records import BoolArray, FloatArray, IntArray, whole_file
@@ -109,8 +109,8 @@ def measured(setting: Setting, crowd: Crowd, kind: str, out: Path) -> dict[str, 
     epochs = watched(pool)
     is_wrong = labels != crowd.original
     held_out = out_of_sample(halves)
-    scores = {**ours(halves, labels), **of_one_run(epochs, labels), **cleanlab(held_out, labels)}
     found = suspects_table(halves, pool.examples, crowd.names).sort_values("row")
+    scores = {**ours(found), **of_one_run(epochs, labels), **cleanlab(held_out, labels)}
     sets = {"memloc, likely wrong": (found["group"] == WRONG).to_numpy()}
     sets["cleanlab, find_label_issues"] = issues(held_out, labels)
     return {
@@ -158,17 +158,13 @@ def out_of_sample(halves: Sequence[Half]) -> FloatArray:
     return np.where(np.isnan(means), 1 / means.shape[1], means)
 
 
-def ours(halves: Sequence[Half], labels: IntArray) -> dict[str, FloatArray]:
-    """What models on halves say; the higher, the more suspect."""
-    table, chances = examples_table(halves, labels), out_of_sample(halves)
-    every = np.arange(len(labels))
-    given = chances[every, labels]
-    others = chances.copy()
-    others[every, labels] = -1
+def ours(found: pd.DataFrame) -> dict[str, FloatArray]:
+    """What models on halves say, by `memloc find`; the higher, the more suspect."""
+    columns = found.sort_values("row").fillna({"doubt": 0.0, "held_out": 0.5, "counterfactual": 0})
     return {
-        OURS: others.max(1) - given,
-        "held-out probability": -given,
-        "counterfactual memorisation": table["counterfactual"].fillna(0).to_numpy(),
+        OURS: columns["doubt"].to_numpy(),
+        "held-out probability": -columns["held_out"].to_numpy(),
+        "counterfactual memorisation": columns["counterfactual"].to_numpy(),
     }
 
 
