@@ -7,7 +7,6 @@ documentation. Models are kept in the folder `--out`, so that it goes on where i
 """
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -102,7 +101,6 @@ def main() -> None:
 def measured(setting: Setting, crowd: Crowd, kind: str, out: Path) -> dict[str, Any]:
     """All scores of one model and one kind of labels."""
     labels = crowd.labels(kind) if kind in KINDS else crowd.given
-    began = time.process_time()
     folder = out / f"{setting.name} · {kind}".replace(" ", "-")
     pool = setting.pool(crowd, labels, folder)
     halves = half_models(pool, setting.models)
@@ -120,7 +118,6 @@ def measured(setting: Setting, crowd: Crowd, kind: str, out: Path) -> dict[str, 
         "texts": len(labels),
         "wrong": int(is_wrong.sum()),
         "held_out_accuracy": round(float((held_out.argmax(1) == crowd.original).mean()), 3),
-        "seconds": round(time.process_time() - began),
         "scores": rates(scores, is_wrong),
         "sets": [{"set": name, **set_rates(chosen, is_wrong)} for name, chosen in sets.items()],
     }
@@ -253,7 +250,7 @@ def keep(found: Mapping[str, Any]) -> None:
     same = (found["model"], found["labels"])
     rows = [row for row in kept() if (row["model"], row["labels"]) != same]
     HERE.write_text(json.dumps([*rows, found], indent=1) + "\n", encoding="utf-8")
-    print(same, found["seconds"], "s", flush=True)
+    print(*same, flush=True)
 
 
 def kept() -> list[dict[str, Any]]:
@@ -284,14 +281,18 @@ def samples() -> str:
     return markdown(pd.DataFrame(rows))
 
 
-def by_kind(cell: Callable[[dict[str, Any]], str]) -> str:
-    """One row per score, one column per model and kind of labels."""
-    rows: dict[str, dict[str, str]] = {}
-    for part in kept():
-        for row in part["scores"]:
-            cells = rows.setdefault(row["score"], {"score": row["score"]})
-            cells[f"{part['model']}: {part['labels']}"] = cell(row)
-    return markdown(pd.DataFrame(list(rows.values())).fillna("–"))
+def areas() -> str:
+    """For each model one row per score: the area and the precision for each kind of labels."""
+    tables = []
+    for model in dict.fromkeys(part["model"] for part in kept()):
+        rows: dict[str, dict[str, str]] = {}
+        for part in (part for part in kept() if part["model"] == model):
+            for row in part["scores"]:
+                cells = rows.setdefault(row["score"], {"score": row["score"]})
+                cells[f"area, {part['labels']}"] = _area(row)
+                cells[f"precision, {part['labels']}"] = f"{row['at_all']:.2f}"
+        tables.append(f"\n**{model}**\n\n{markdown(pd.DataFrame(list(rows.values())))}")
+    return "".join(tables)
 
 
 def _area(row: Mapping[str, Any]) -> str:
@@ -324,8 +325,7 @@ def _or_dash(value: float | None) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "samples": samples,
-    "areas": lambda: by_kind(_area),
-    "precision": lambda: by_kind(lambda row: f"{row['at_all']:.2f}"),
+    "areas": areas,
     "sets": sets_table,
 }
 """The tables of the documentation by the names of their marks."""

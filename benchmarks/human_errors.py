@@ -8,7 +8,7 @@ models are kept in --out, so that it goes on where it was left.
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +152,7 @@ def main() -> None:
 
 def part(crowd: Crowd, n: int) -> Crowd:
     """The last `n` texts: each seed has its own."""
-    labels = {"original": crowd.original[-n:], "given": crowd.given[-n:]}
-    return replace(crowd, texts=crowd.texts[-n:], **labels)
+    return Crowd(crowd.names, crowd.texts[-n:], crowd.original[-n:], crowd.given[-n:])
 
 
 def asked(learner: Learner) -> list[dict[str, Any]]:
@@ -162,7 +161,7 @@ def asked(learner: Learner) -> list[dict[str, Any]]:
     lost = {kind: by_example(scores) for kind, scores in found.items()}
     rows = []
     for kind, scores in found.items():
-        run, more = learner.run(kind), (np.nan,) * 3
+        run, more = learner.run(kind), (np.nan, np.nan, np.nan)
         assert run.record.final is not None
         if kind == FLIPS:
             more = difference(lost[HUMAN], lost[FLIPS])
@@ -207,7 +206,7 @@ def by_example(scores: LayerScores) -> FloatArray:
     return evidence.shares
 
 
-def difference(human: FloatArray, flips: FloatArray) -> tuple[float, ...]:
+def difference(human: FloatArray, flips: FloatArray) -> tuple[float, float, float]:
     """By how much the flips' centre is later than the human errors', with a 95 % interval.
 
     Texts are resampled, each with both of its wrong labels.
@@ -270,11 +269,11 @@ def figure(table: pd.DataFrame) -> dict[str, Any]:
             ends = {end: row[f"{end}_{layer}"] for end in ("share", "low", "high")}
             rows.append({"seed": f"seed {row['seed']}", "labels": row["labels"], **ends})
             rows[-1]["layer"] = layer
-    layer = {"field": "layer", "type": "quantitative", "axis": {"tickMinStep": 1}}
+    x = {"field": "layer", "type": "quantitative", "axis": {"tickMinStep": 1}}
     share = {"type": "quantitative", "title": "share of the wrong labels"}
     color = {"field": "labels", "title": None}
-    band = {"x": layer, "y": {**share, "field": "low"}, "y2": {"field": "high"}, "color": color}
-    line = {"x": layer, "y": {**share, "field": "share"}, "color": color}
+    band = {"x": x, "y": {**share, "field": "low"}, "y2": {"field": "high"}, "color": color}
+    line = {"x": x, "y": {**share, "field": "share"}, "color": color}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "data": {"values": rows},

@@ -49,12 +49,12 @@ def main() -> None:
         found.append(json.loads(done.stdout.splitlines()[-1]))
         print(found[-1], flush=True)
     HERE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    put("rows", markdown(table(found)), PAGE)
+    put("rows", table(), PAGE)
 
 
 def measured(rows: int) -> dict[str, Any]:
     """Peak memory when the estimate is made, and at the end; seconds of the processor."""
-    began, seen = time.process_time(), {}
+    began, seen = time.process_time(), dict[str, float]()
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "rows.csv"
         write(data, rows)
@@ -90,19 +90,19 @@ def peak_mb() -> int:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
 
 
-def table(found: list[dict[str, Any]]) -> pd.DataFrame:
-    """For people."""
+def table() -> str:
+    """What was measured, for people."""
     titles = {
         "rows": "rows",
         "file_mb": "file (MB)",
         "before_mb": "memory before (MB)",
-        "planned_mb": "until the estimate (MB)",
+        "planned_mb": "at the estimate (MB)",
         "peak_mb": "at most (MB)",
-        "planned_s": "seconds until the estimate",
-        "seconds": "seconds in all",
+        "planned_s": "estimate after (s)",
+        "seconds": "in all (s)",
     }
-    numbers = pd.DataFrame(found).rename(columns=titles)[list(titles.values())]
-    return numbers.map(lambda value: f"{value:,}")
+    found = pd.DataFrame(json.loads(HERE.read_text(encoding="utf-8")))
+    return markdown(found.rename(columns=titles)[[*titles.values()]].map(lambda v: f"{v:,}"))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks import find, human_errors, repairs
+from benchmarks import find, human_errors, many_rows, repairs
 from benchmarks.crowd import KINDS, Crowd, missing
 
 from memloc.repairs import REFERENCE, Repaired, RepairSettings
@@ -68,8 +68,7 @@ def test_a_model_that_never_saw_the_labels_is_judged_like_a_repair():
     ("name", "text", "page"),
     [
         *((name, make, find.PAGE) for name, make in find.TABLES.items()),
-        *((name, make, repairs.PAGE) for name, make in repairs.TABLES.items()),
-        ("human errors", human_errors.tables, human_errors.PAGE),
+        ("rows", many_rows.table, many_rows.PAGE),
     ],
 )
 def test_pages_show_what_was_kept(name, text, page):
