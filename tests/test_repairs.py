@@ -1,6 +1,7 @@
 """Repairs: what is put in, what is written, and that nothing hidden is called removed."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -131,6 +132,41 @@ def test_nothing_is_called_removed_that_is_only_hidden(scores, verdict):
     assert len(found.sentences()) == 2
 
 
+@pytest.mark.parametrize("predicted", [[0.0, 0.3, 0.0, 0.4], [0.6, 1.0, 0.0, 1.0]])
+def test_what_the_reference_does_not_learn_in_time_cannot_be_called_removed(predicted):
+    found = made_up(**{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: (0.1, 1.0)})
+    found = replace(found, curves=found.curves.assign(predicted=predicted))
+    assert found.verdict == "cannot tell"
+    assert "whether they are removed cannot be told: a model that never saw" in found.sentences()[0]
+
+
+def test_an_interrupted_repair_goes_on(workshop, monkeypatch):
+    first, curves = workshop.compare()
+    monkeypatch.setattr(_Workshop, "_compared", None)
+    again = _Workshop(workshop.run, workshop.settings, workshop.layers)
+    rows, same = again.compare()
+    assert rows == first
+    pd.testing.assert_frame_equal(same, curves)
+    made, kept = again.chosen.model.named_parameters(), workshop.chosen.model.named_parameters()
+    assert hash_weights(made) == hash_weights(kept)
+    other = _Workshop(workshop.run, workshop.settings, (0,))
+    assert other._kept(BEFORE) is None
+
+
+def test_a_deep_model_is_repaired_by_groups_of_layers(memorised_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("memloc.repairs.MOST_EXACT", 1)
+    asked = {}
+
+    def look(run, methods, settings, device):
+        asked.update(settings)
+        raise SettingsError("that is enough")
+
+    monkeypatch.setattr("memloc.repairs.localise", look)
+    with pytest.raises(SettingsError, match="enough"):
+        repair(memorised_run, tmp_path / "repaired")
+    assert asked == {"shares.subsets": "groups"}
+
+
 @pytest.mark.parametrize("way", ["layers", "retrain"])
 def test_a_run_is_repaired_into_an_ordinary_checkpoint(memorised_run, tmp_path, way):
     found = repair(memorised_run, tmp_path / "repaired", settings={**QUICK, "way": way})
@@ -156,6 +192,15 @@ def test_a_run_is_repaired_into_an_ordinary_checkpoint(memorised_run, tmp_path, 
         assert hash_weights(loaded.named_parameters()) == hash_weights(
             expected.model.named_parameters()
         )
+
+
+def test_what_cannot_be_repaired_is_refused_at_once(memorised_run, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreError, match="is a file: name a folder"):
+        repair(memorised_run, tmp_path / "file")
+    settings = memorised_run.settings.replace({"finetune.adapter": "lora"})
+    with pytest.raises(SettingsError, match="was trained with an adapter"):
+        repair(memorised_run.note(settings=settings), tmp_path / "out")
 
 
 def test_a_folder_of_something_else_is_not_replaced(memorised_run, tmp_path):

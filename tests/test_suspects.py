@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import memloc
-from memloc.errors import DataError, MemlocWarning, ModelError, SettingsError
+from memloc.errors import DataError, MemlocWarning, ModelError, SettingsError, StoreError
 from memloc.methods.halves import Half
 from memloc.progress import telling
 from memloc.records import Examples, read_table
@@ -125,6 +125,23 @@ def test_what_was_corrected_is_read_back(tmp_path, model, mine):
     assert noisy.labels.is_noisy.sum() == 1
     (row,) = np.flatnonzero(noisy.labels.is_noisy)
     assert noisy.task.train.parts[row] == (table.set_index("row").loc[2, "text"],)
+
+
+def test_corrections_by_hand_are_not_overwritten(tmp_path, model, mine):
+    with pytest.warns(MemlocWarning):
+        look(model, tmp_path / "found", mine)
+    file = tmp_path / "found/suspects.csv"
+    corrected = file.read_text(encoding="utf-8") + "\n"
+    file.write_text(corrected, encoding="utf-8")
+    with pytest.raises(StoreError, match=r"suspects.csv was changed since memloc wrote it"):
+        look(model, tmp_path / "found", mine)
+    assert file.read_text(encoding="utf-8") == corrected
+
+
+@pytest.mark.parametrize("given", [{"seed": 7}, {"settings": {"finetune.batch_size": 7}}])
+def test_what_a_run_has_already_cannot_be_chosen(memorised_run, given):
+    with pytest.raises(SettingsError, match=r"cannot be chosen for .*, which has its own"):
+        find(memorised_run, **given)
 
 
 def test_markup_in_a_text_is_shown_as_text(tmp_path, model, mine):

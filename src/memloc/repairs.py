@@ -6,6 +6,7 @@ updates than by a model that never saw it. So every repaired model is taught the
 beside the reference, and beside repairs of other layers.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from memloc.errors import DataError, SettingsError, StoreError, counted
+from memloc.identity import hashed
 from memloc.methods.apply import localise
 from memloc.methods.halves import fit
+from memloc.methods.shares import MOST_EXACT
 from memloc.progress import track
-from memloc.records import FloatArray, IntArray, whole_file, write_json
+from memloc.records import FloatArray, IntArray, as_stored, read_json, whole_file, write_json
 from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import Settings, checked, ours
@@ -38,6 +41,9 @@ LAYERS, RETRAINED, AGAIN = "reference's layers", "retrained layers", "fine-tuned
 RANDOM, OTHERS, HEAD = "random layers", "other layers", "head alone"
 WAYS = {"layers": LAYERS, "retrain": RETRAINED}
 """What repairs, by the name that is asked for."""
+Judgement = Literal["removed", "hidden", "still there", "cannot tell"]
+PROVENANCE = "memloc.json"
+"""What a checkpoint of memloc says of itself: a repair that was interrupted left no more."""
 BACKWARD = 3
 """Passes of a block in an update: forwards, and about two backwards."""
 
@@ -76,16 +82,25 @@ class Repaired:
         return dict(self.table.set_index("way").loc[way])
 
     @cached_property
-    def verdict(self) -> Literal["removed", "hidden", "still there"]:
+    def verdict(self) -> Judgement:
         """Removed only if labels are neither predicted nor learnt again sooner than new ones."""
         return self.judge(self.chosen)
 
-    def judge(self, way: str) -> Literal["removed", "hidden", "still there"]:
+    def judge(self, way: str) -> Judgement:
         """The same of any repair."""
         row, reference = self.row(way), self.row(REFERENCE)
         if row["noisy_predicted"] > reference["noisy_predicted"] + self.settings.gone:
             return "still there"
+        if not self.can_tell:
+            return "cannot tell"
         return "removed" if row["relearning"] >= self.band[0] else "hidden"
+
+    @cached_property
+    def can_tell(self) -> bool:
+        """Whether the reference learns the labels in time, and did not know them before."""
+        curves = self.curves[self.curves["way"] == REFERENCE].groupby("order")["predicted"]
+        share = self.settings.relearnt
+        return bool((curves.max() >= share).all() and (curves.first() < share).all())
 
     @cached_property
     def band(self) -> tuple[float, float]:
@@ -100,15 +115,24 @@ class Repaired:
             "removed": "the labels are removed: they are learnt again no sooner than new ones",
             "hidden": "the labels are hidden, not removed: they are learnt again sooner",
             "still there": "the labels are still there",
+            "cannot tell": "whether they are removed cannot be told: a model that never saw them "
+            f"does not learn {self.settings.relearnt:.0%} of them in {self.settings.relearn_epochs}"
+            " epochs, or knows as many from the start",
         }
         others = {way: self.judge(way) for way in self.table["way"] if way not in NOT_REPAIRS}
         removed = [f"{way} ({row['layers']})" for way, how in others.items() if how == "removed"]
         first = (
             f"{self.chosen[0].upper()}{self.chosen[1:]} ({row['layers']}): "
             f"{row['noisy_predicted']:.0%} of the noisy labels are predicted "
-            f"({before['noisy_predicted']:.0%} before), and {said[self.verdict]} "
-            f"({row['relearning']:.2f} times the updates of a model that never saw them; the "
-            f"reference itself varies from {self.band[0]:.2f} to {self.band[1]:.2f})."
+            f"({before['noisy_predicted']:.0%} before), and {said[self.verdict]}"
+        )
+        first += (
+            "."
+            if not self.can_tell
+            else (
+                f" ({row['relearning']:.2f} times the updates of a model that never saw them; the "
+                f"reference itself varies from {self.band[0]:.2f} to {self.band[1]:.2f})."
+            )
         )
         second = (
             f"Accuracy on clean training examples went from {before['clean_accuracy']:.1%} to "
@@ -143,7 +167,9 @@ def repair(
     chosen = checked(RepairSettings, settings or {})
     home = Path(folder)
     _refuse(opened, home)
-    scores = localise(opened, ["shares"], device=device)["shares"]
+    # Smallest sets need all subsets, and a deeper model has too many of single layers.
+    subsets = {"shares.subsets": "groups"} if opened.depth > MOST_EXACT else {}
+    scores = localise(opened, ["shares"], settings=subsets, device=device)["shares"]
     opened = opened if device is None else Run(opened.folder, opened.record, device)
     workshop = _Workshop(opened, chosen, _smallest(scores))
     rows, curves = workshop.compare()
@@ -159,11 +185,23 @@ def _refuse(run: Run, folder: Path) -> None:
         run.require(weights)
     if not len(run.clean_rows):
         raise DataError(f"{run.name} has no clean examples to keep.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / RECORD).is_file():
+    if run.settings.finetune.adapter != "none":
+        raise SettingsError(
+            f"{run.name} was trained with an adapter, and repair trains all weights: merge the "
+            "adapters into checkpoints, and repair a run that adopts those."
+        )
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is a file: name a folder with --out.")
+    known = {RECORD, PROVENANCE}
+    if folder.is_dir() and any(folder.iterdir()) and not known & {*map(_name, folder.iterdir())}:
         raise StoreError(
             f"{folder} is there already and was not written by memloc repair: choose another "
             "folder with --out."
         )
+
+
+def _name(path: Path) -> str:
+    return path.name
 
 
 def _smallest(scores: Any) -> tuple[int, ...]:
@@ -193,20 +231,56 @@ class _Workshop:
         rows, curves = [], []
         with track(f"{self.run.name} · repair", len(self.ways)) as advance:
             for way, (layers, make) in self.ways.items():
-                began = time.perf_counter()
-                model = make()
-                row = self._scores(way, layers, model, time.perf_counter() - began)
-                curve = self._relearnt(way, model)
+                row, curve = self._kept(way) or self._compared(way, layers, make)
                 steps = relearnt_at(curve, self.settings.relearnt)
                 rows.append({**row, "relearnt_updates": float(steps.mean())})
                 curves.append(curve)
-                if way == WAYS[self.settings.way]:
-                    self.made.append(model)
                 advance(1)
         never_seen = next(r["relearnt_updates"] for r in rows if r["way"] == REFERENCE)
         for row in rows:
-            row["relearning"] = row["relearnt_updates"] / never_seen
+            row["relearning"] = row["relearnt_updates"] / never_seen if never_seen else np.nan
         return rows, pd.concat(curves, ignore_index=True)
+
+    @property
+    def chosen(self) -> "Classifier":
+        """The repaired model; made again if it was compared before an interruption."""
+        return self.made[0] if self.made else self.ways[WAYS[self.settings.way]][1]()
+
+    def _compared(
+        self, way: str, layers: tuple[int, ...] | None, make: "Callable[[], Classifier]"
+    ) -> "tuple[dict[str, Any], pd.DataFrame]":
+        """What becomes of a model that is made in a way; kept, so that a repair can go on."""
+        began = time.perf_counter()
+        model = make()
+        row = self._scores(way, layers, model, time.perf_counter() - began)
+        curve = self._relearnt(way, model)
+        kept = {"identity": self.identity, "row": row, "curve": curve.to_dict("list")}
+        write_json(self._file(way), kept)
+        if way == WAYS[self.settings.way]:
+            self.made.append(model)
+        return row, curve
+
+    def _kept(self, way: str) -> "tuple[dict[str, Any], pd.DataFrame] | None":
+        """What was found of the same before."""
+        import pandas as pd
+
+        path = self._file(way)
+        record = read_json(path) if path.is_file() else {}
+        if record.get("identity") != self.identity:
+            return None
+        with as_stored(path):
+            return {**record["row"]}, pd.DataFrame(record["curve"])
+
+    def _file(self, way: str) -> Path:
+        return self.run.work("repair") / f"{[*self.ways].index(way)}.json"
+
+    @cached_property
+    def identity(self) -> str:
+        """Of all that decides what is compared."""
+        weights = ("final", "reference", "pretrained")
+        settings = self.settings.model_dump(mode="json", exclude={"way", "relearnt", "gone"})
+        facts = {"run": self.run.identity(weights), "files": self.run.files(weights)}
+        return hashed({**facts, "settings": settings, "layers": self.layers})
 
     @property
     def ways(self) -> "dict[str, tuple[tuple[int, ...] | None, Callable[[], Classifier]]]":
@@ -367,7 +441,7 @@ def _write(found: Repaired, workshop: _Workshop) -> None:
     facts = {"repaired": run.name, "way": found.chosen, "layers": found.row(found.chosen)["layers"]}
     about = {**facts, "settings": found.settings.model_dump(mode="json")}
     save_checkpoint(
-        found.folder, workshop.made[0], {**about, "run": run.record.model_dump(mode="json")}
+        found.folder, workshop.chosen, {**about, "run": run.record.model_dump(mode="json")}
     )
     for name, table in ((TABLE, found.table), (CURVES, found.curves)):
         with whole_file(found.folder / name) as draft:
@@ -375,6 +449,7 @@ def _write(found: Repaired, workshop: _Workshop) -> None:
     save_spec(figure(found), found.folder / FIGURE)
     said = {"verdict": found.verdict, "sentences": found.sentences()}
     write_json(found.folder / RECORD, {**about, **said})
+    shutil.rmtree(run.work("repair"), ignore_errors=True)
 
 
 def figure(found: Repaired) -> dict[str, Any]:

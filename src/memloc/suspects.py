@@ -7,7 +7,7 @@ is compared with its label, and with what those say that did see it.
 import html
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from memloc import paths
 from memloc.data.own import Columns, read_rows
-from memloc.errors import MemlocWarning, ModelError, SettingsError, counted
-from memloc.identity import hash_loaded
+from memloc.errors import MemlocWarning, ModelError, SettingsError, StoreError, counted
+from memloc.identity import hash_files, hash_loaded
 from memloc.lock import RUN, Lock
 from memloc.methods.generalisation import Generalisation
 from memloc.methods.halves import (
@@ -30,7 +30,15 @@ from memloc.methods.halves import (
 from memloc.models.known import default_preset
 from memloc.progress import tell
 from memloc.protocol import preset as preset_called
-from memloc.records import BoolArray, Examples, FloatArray, IntArray, whole_file, write_table
+from memloc.records import (
+    BoolArray,
+    Examples,
+    FloatArray,
+    IntArray,
+    read_table,
+    whole_file,
+    write_table,
+)
 from memloc.run import Run
 from memloc.stats.intervals import wilson
 
@@ -43,7 +51,7 @@ SHOWN = 100
 FEW = 10
 """A class with fewer examples is named in a warning: a half may hold none of them."""
 ENOUGH = 8
-"""With fewer models no example can be called wrong: half of them hold it out."""
+"""With fewer models hardly any example can be called wrong: half of them hold it out."""
 WRONG, UNCLEAR, FITS = "likely wrong", "unclear", "fits"
 NUMBERS = ("held_out", "trained", "counterfactual", "low", "high")
 
@@ -87,7 +95,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
     text: str = "text",
     label: str = "label",
     pair: str | None = None,
-    seed: int = 1,
+    seed: int | None = None,
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
@@ -104,6 +112,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
     """
     run = _run_of(model, data)
     if run is not None:
+        run = _as_asked(run, seed, settings or {}, device)
         protocol = preset_called(preset or run.settings.preset).replace(settings or {})
         method: Any = protocol.method("generalisation")
         pool = pool_of(run, method.training(run), method.share)
@@ -118,7 +127,9 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         chosen = preset or default_preset(str(model))
         protocol = preset_called(chosen).replace(settings or {})
         method = protocol.method("generalisation")
-        pool, names, start = _pool(str(model), Path(data), columns, (home, protocol, seed, device))
+        how = home, protocol, 1 if seed is None else seed, device
+        pool, names, start = _pool(str(model), Path(data), columns, how)
+    _refuse_corrected(home)
     with Lock(lock, RUN):
         remarks = _remarks(pool, names, method.models)
         if not all(pool.path(number).is_file() for number in range(1, method.models + 1)):
@@ -127,6 +138,31 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         found = Suspects(home, suspects_table(halves, pool.examples, names), method.models, remarks)
         _write(found, pool.name)
     return found
+
+
+def _as_asked(run: Run, seed: int | None, settings: Mapping[str, Any], device: str) -> Run:
+    """A run on this device; its seed and how it was trained stay as they are."""
+    others = [name for name in settings if name.split(".")[0] != "generalisation"]
+    if others or seed not in {None, run.seed}:
+        what = others[0] if others else f"seed {seed}"
+        raise SettingsError(
+            f"{what} cannot be chosen for {run.name}, which has its own (seed {run.seed}): "
+            "settings of generalisation can, such as generalisation.models."
+        )
+    return run if device == "auto" else replace(run, device=device)
+
+
+def _refuse_corrected(folder: Path) -> None:
+    """Nobody's corrections are overwritten."""
+    table, file = folder / TABLE, folder / TO_CORRECT
+    if not (table.is_file() and file.is_file()):
+        return
+    _, about = read_table(table)
+    if about.get("to_correct") != hash_files([file]):
+        raise StoreError(
+            f"{file} was changed since memloc wrote it: rename it, or choose another folder with "
+            "--out."
+        )
 
 
 def _run_of(model: str | Run, data: str | Path | None) -> Run | None:
@@ -296,8 +332,8 @@ def _remarks(pool: Pool, names: tuple[str, ...], models: int) -> tuple[str, ...]
         )
     if models < ENOUGH:
         remarks.append(
-            f"With {models} models, no label can be called wrong: {ENOUGH} are the fewest, and "
-            "30 decide more (--models 30)."
+            f"With {models} models, hardly any label can be called wrong: {ENOUGH} are the fewest "
+            "that decide something, and 30 decide more (--models 30)."
         )
     for remark in remarks:
         tell(remark)
@@ -306,14 +342,15 @@ def _remarks(pool: Pool, names: tuple[str, ...], models: int) -> tuple[str, ...]
 
 def _write(found: Suspects, name: str) -> None:
     """The table, the file to correct, and the page."""
-    about = {"models": found.models, "remarks": list(found.remarks)}
-    write_table(found.folder / TABLE, found.examples, about)
     for_people = found.examples.copy()
     for column in (*NUMBERS, "doubt"):
         for_people[column] = for_people[column].round(3)
     for_people["wrong"] = np.where(for_people["wrong"], "yes", "no")
     with whole_file(found.folder / TO_CORRECT) as draft:
         for_people.to_csv(draft, index=False)
+    about = {"models": found.models, "remarks": list(found.remarks)}
+    about |= {"to_correct": hash_files([found.folder / TO_CORRECT])}
+    write_table(found.folder / TABLE, found.examples, about)
     with whole_file(found.folder / PAGE) as draft:
         draft.write_text(_page(found, for_people.head(SHOWN), name), encoding="utf-8")
 

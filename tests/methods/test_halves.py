@@ -99,3 +99,11 @@ def test_means_are_over_the_models_that_held_an_example_out():
     found = held_out_chances(says)
     np.testing.assert_allclose(found[0], [1 - chance.mean(), chance.mean()])
     assert np.isnan(found[1]).all()
+
+
+def test_a_model_learns_with_an_adapter_if_the_run_did(pool):
+    pytest.importorskip("peft")
+    assert pool.start(1).adapted is None
+    training = pool.training.replace({"adapter": "lora", "adapter_rank": 2})
+    learns = list(replace(pool, training=training).start(1).model.parameters())
+    assert 0 < sum(p.requires_grad for p in learns) < len(learns)

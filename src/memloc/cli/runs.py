@@ -235,7 +235,9 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
     models: Annotated[
         int | None, typer.Option(help="Number of models on halves. Default: 30.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of halves, order and initial heads.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Of halves, order and initial heads. Default: 1.")
+    ] = None,
     constants: Constants,
     as_json: AsJson = False,
 ) -> None:

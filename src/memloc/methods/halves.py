@@ -92,6 +92,17 @@ class Pool:
         n_texts = int(self.groups.max()) + 1
         return np.flatnonzero(np.isin(self.groups, half_of(n_texts, self.share, self.seed, model)))
 
+    def start(self, seed: int) -> "Classifier":
+        """The weights that a model starts from, with an adapter if it learns with one."""
+        from memloc.models.adapters import add_adapter
+        from memloc.seeds import torch_seeded
+
+        loaded = self.load(seed)
+        if self.training.adapter == "none":
+            return loaded
+        with torch_seeded(seed, "adapter"):
+            return add_adapter(loaded, self.training)
+
     def updates(self, model: int) -> int:
         """How many updates a model needs."""
         return self.training.epochs * -(-len(self.rows(model)) // self.training.batch_size)
@@ -157,7 +168,7 @@ def stacks_of(pool: Pool, models: Sequence[int]) -> list[Sequence[int]]:
     from memloc.models.device import pick_device
     from memloc.training.loop import in_stacks, members_at_once
 
-    start = pool.load(pool.seed)
+    start = pool.start(pool.seed)
     start.model.to(pick_device(pool.device))
     most = members_at_once(start.stack, pool.training)
     alike: dict[int, list[int]] = {}
@@ -174,7 +185,7 @@ def train_halves(
     from memloc.training.predict import encode_for, predict
 
     seeds = [number(pool.seed, "generalisation", model) for model in models]
-    started = [pool.load(seed) for seed in seeds]
+    started = [pool.start(seed) for seed in seeds]
     for one in started:
         one.model.to(pick_device(pool.device))
     encoded = encode_for(started[0], pool.examples, pool.max_tokens)

@@ -269,8 +269,8 @@ def _judged(verdicts: pd.DataFrame) -> str:
         if outcome == "localised":
             said = f"sit in {layer_ranges(map(int, layers.split(', ')))}"
         groups.setdefault(said, []).append(name)
-    parts = "; they ".join(f"{said} for {_listed(names)}" for said, names in groups.items())
-    return f"The memorised labels {parts}."
+    said = "; they ".join(f"{what} for {_listed(who)}" for what, who in groups.items())
+    return f"The memorised labels {said}."
 
 
 def _names(rows: "Sequence[Mapping[Any, Any] | pd.Series]") -> list[str]:
