@@ -185,7 +185,7 @@ def _type(annotation: Any) -> str:
 
 def results() -> str:
     """The columns of every table of results."""
-    from memloc.results.tables import COLUMNS
+    from memloc.results import COLUMNS
 
     rows = [(f"`{name}`", ", ".join(columns)) for name, columns in COLUMNS.items()]
     return table(("table", "columns"), rows)
