@@ -211,7 +211,7 @@ def read_hub(spec: TaskSpec, cache_dir: Path | None = None) -> tuple[Examples, E
         _require(spec, f"split {name!r}", name in splits, splits)
     if spec.hub.rows == "single topic":
         _check_topics(spec, splits["train"])
-    train, *held_out = (_examples(spec, splits[name]) for name in names)
+    train, *held_out = (_hub_examples(spec, splits[name]) for name in names)
     return train, held_out[0] if held_out else None
 
 
@@ -249,7 +249,7 @@ def describe(hub: HubSource) -> str:
     return f"hub: {_where(hub)}"
 
 
-def _examples(spec: TaskSpec, split: Any) -> Examples:
+def _hub_examples(spec: TaskSpec, split: Any) -> Examples:
     hub = spec.hub
     for column in (*hub.parts, hub.label):
         _require(spec, f"column {column!r}", column in split.column_names, split.column_names)
