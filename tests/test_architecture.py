@@ -172,7 +172,7 @@ import importlib, pkgutil, sys
 
 for name in sys.argv[1:]:
     package = importlib.import_module(name)
-    for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+    for module in pkgutil.walk_packages(getattr(package, "__path__", []), f"{name}."):
         importlib.import_module(module.name)
 print(*sorted({name.split(".")[0] for name in sys.modules}))
 """
