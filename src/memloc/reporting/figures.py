@@ -7,7 +7,6 @@ colours and orders are style's.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, Literal
@@ -161,8 +160,8 @@ def _chosen(rows: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
 
 def read_figures() -> tuple[Figure, ...]:
     """Every figure, in the order of the page."""
-    text = (files("memloc.reporting") / "assets/figures.yaml").read_text(encoding="utf-8")
-    return tuple(Figure(name=name, **words) for name, words in yaml.safe_load(text).items())
+    described = yaml.safe_load(style.asset("figures.yaml"))
+    return tuple(Figure(name=name, **words) for name, words in described.items())
 
 
 FIGURES = read_figures()

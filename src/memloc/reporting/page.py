@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import jinja2
 import numpy as np
 import pandas as pd
+import yaml
 from markupsafe import Markup, escape
 
 from memloc import paths
@@ -25,39 +25,12 @@ from memloc.reporting.figures import DATA, FIGURES, Drawn, Figure
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import command, commands_of, coverage
 from memloc.reporting.sentences import Line, Summary, summarise
-from memloc.reporting.style import TITLES, method_order, task_order
+from memloc.reporting.style import TITLES, asset, method_order, task_order
 from memloc.reporting.tables import TABLES, Table, as_text, cell
 from memloc.results import Results, load_results
 
-SECTIONS: dict[str, tuple[str, str, str]] = {
-    "where": (
-        "Where",
-        "Where: which layers matter",
-        "All tasks of one model side by side, by the method that is chosen above.",
-    ),
-    "how": (
-        "How",
-        "How: what happens on the way through the model",
-        "How the wrong labels were learnt, and at which layer they win over the right ones.",
-    ),
-    "examples": (
-        "Examples",
-        "Which examples",
-        "Which wrong labels were memorised, and which layers have to be changed to undo each.",
-    ),
-    "trust": (
-        "Trust",
-        "Can I trust it?",
-        "Labels were planted in layers that are known, and every method had to find them.",
-    ),
-    "paper": (
-        "Paper",
-        "Does it fit the paper?",
-        "How deep memorisation is, whether depth goes with generalisation, and who agrees.",
-    ),
-    "made": ("How it was made", "How it was made", ""),
-}
-"""In the list at the top, as a heading, and what is said below it."""
+SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(asset("page.yaml"))
+"""By name: what each is called in the list at the top and as a heading; the words below it."""
 SHORT = 16
 """Rows of a table that is not folded away."""
 MOST_EXAMPLES = 2500
@@ -147,8 +120,8 @@ def render(findings: Findings, summary: Summary) -> str:
         version=version("memloc"),
         page=_script_json(page),
         blocks={name: Markup(text) for name, text in blocks.items()},
-        css=Markup(_asset("page.css")),
-        js=Markup(_script(_asset("page.js"))),
+        css=Markup(asset("page.css")),
+        js=Markup(_script(asset("page.js"))),
         vega=Markup(_vega()),
     )
 
@@ -158,7 +131,7 @@ def _sections(
 ) -> Iterator[dict[str, Any]]:
     """Sections that have something to show, with their sentences, figures and tables."""
     tables = list(_tables(findings))
-    for name, (short, title, words) in SECTIONS.items():
+    for name, called in SECTIONS.items():
         parts = {
             "found": [s.text for s in summary.lines if s.section == name and not s.is_open],
             "open": [s.text for s in summary.lines if s.section == name and s.is_open],
@@ -166,7 +139,7 @@ def _sections(
             "tables": [table for table in tables if table["section"] == name],
         }
         if name == "made" or any(parts.values()) or (name == "examples" and has_examples):
-            yield {"name": name, "short": short, "title": title, "words": words, **parts}
+            yield {"name": name, **called, **parts}
 
 
 def _absent(findings: Findings, drawn: dict[Figure, Drawn | None]) -> dict[str, list[str]]:
@@ -352,10 +325,6 @@ def _vega() -> str:
     import vl_convert
 
     return _script(str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")))
-
-
-def _asset(name: str) -> str:
-    return (files("memloc.reporting") / "assets" / name).read_text(encoding="utf-8")
 
 
 def packed(value: Any) -> str:

@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ from memloc.reporting.findings import (
     over_seeds,
 )
 from memloc.reporting.sentences import averaged, remarks_on
-from memloc.reporting.style import method_order, task_order
+from memloc.reporting.style import asset, method_order, task_order
 from memloc.results import Results
 from memloc.seeds import generator
 from memloc.settings import Settings
@@ -76,8 +75,8 @@ class Table(Settings):
 
 def read_tables() -> tuple[Table, ...]:
     """Every table, in the order of the page."""
-    text = (files("memloc.reporting") / "assets/tables.yaml").read_text(encoding="utf-8")
-    return tuple(Table(name=name, **words) for name, words in yaml.safe_load(text).items())
+    described = yaml.safe_load(asset("tables.yaml"))
+    return tuple(Table(name=name, **words) for name, words in described.items())
 
 
 TABLES = read_tables()
@@ -257,8 +256,7 @@ def pretraining(model: str) -> Mapping[str, Any]:
 
 @cache
 def _known() -> dict[str, dict[str, Any]]:
-    text = (files("memloc.reporting") / "assets/pretraining.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    found: dict[str, dict[str, Any]] = yaml.safe_load(asset("pretraining.yaml"))
     return found
 
 
