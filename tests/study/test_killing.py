@@ -12,6 +12,7 @@ from forked import ended, forked
 from memloc import paths
 from memloc.results import load_results
 from memloc.study.execute import Options, run_study
+from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan
 from memloc.study.records import study_states
 from same_results import assert_same_results
@@ -61,6 +62,7 @@ def killed(folder, rng, *, at_work):
 @pytest.mark.slow
 def test_killed_at_random_moments_it_ends_with_the_same_results(finished, tmp_path):
     folder, rng, found = copy_of(finished, tmp_path / "killed"), random.Random(7), []
+    LocalExecutor(folder, 1, 1, ["opt"]).start()  # loads once what every copy needs
     while len(found) < KILLS:
         # Every second time in the midst of a step, however slow the machine is.
         was_at_work = killed(folder, rng, at_work=len(found) % 2 == 1)

@@ -22,6 +22,7 @@ from memloc.lock import STUDY, who_runs
 from memloc.methods.result import Result
 from memloc.run import Run
 from memloc.study.execute import Options, run_study
+from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan
 from memloc.study.records import Store, study_states
 from memloc.study.view import study_status
@@ -184,6 +185,7 @@ def long(fresh):
 @pytest.fixture
 def runner(fresh):
     """A process that runs the study, in a group of its own; its first step has begun."""
+    LocalExecutor(fresh, 1, 1, ["opt"]).start()  # loads here what a copy needs
     process = forked(lambda: main(["run", str(fresh), "--jobs", "1"]))
     wait_for(lambda: Store(fresh).record(f"train/{RUN}"))
     yield process
