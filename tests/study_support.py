@@ -191,9 +191,9 @@ def _from_windows(
         width = np.array([float(bool(set(w) & set(planted))) for w in known])
     wrong = rng.uniform(size=(len(rows), 1)) < width * rng.uniform(0.6, 1, len(known))
     wrong[:, -1] = True
-    outcomes = Outcomes(
-        tuple(known), rows, wrong, clean, rng.uniform(size=(len(clean), len(known))) < 0.02
-    )
+    clean_wrong = rng.uniform(size=(len(clean), len(known))) < 0.02
+    missed = np.zeros(len(rows) + len(clean), dtype=bool)
+    outcomes = Outcomes(tuple(known), rows, wrong, clean, clean_wrong, missed)
     return from_outcomes(method, outcomes, depth, normalise=True, about={})
 
 

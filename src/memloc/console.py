@@ -357,20 +357,17 @@ def show_files(
 
 
 def show_report(report: "Report", as_json: bool) -> None:
-    """The summary in sentences, what is missing, and where the page is."""
+    """The answer, how far to trust it, what is missing, and where the page with the rest is."""
     summary = report.summary
+    first = {"answer": summary.answer, "trust": summary.trust, "learnt": summary.learnt}
     if as_json:
-        facts = {"page": str(report.path), "found": summary.found, "open": summary.open}
-        return _show_json({**facts, "missing": report.commands})
-    for line in filter(None, (summary.answer, summary.trust, summary.learnt)):
+        said = {**first, "found": summary.found, "open": summary.open}
+        return _show_json({"page": str(report.path), **said, "missing": report.commands})
+    for line in filter(None, first.values()):
         typer.echo(f"{line}\n")
-    for line in summary.found:
-        typer.echo(f"- {line}")
-    for line in summary.open:
-        typer.echo(f"? {line}")
     if report.commands:
         typer.echo(f"Parts are missing; the page lists {counted(len(report.commands), 'command')}.")
-    typer.echo(f"\nOpen in a browser: {report.path}")
+    typer.echo(f"Open in a browser, with all that was found: {report.path}")
     return None
 
 

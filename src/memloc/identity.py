@@ -15,8 +15,8 @@ from memloc.records import Examples, NoisyLabels, Task
 if TYPE_CHECKING:
     from torch import Tensor
 
-SAMPLES, SAMPLE = 256, 2**14
-"""Pieces of a large file, and bytes of each, that its hash looks at; small ones are read whole."""
+AT_ONCE = 2**20
+"""Bytes of a file that are read at once."""
 
 
 def hashed(value: Any) -> str:
@@ -67,17 +67,19 @@ def hash_files(files: Iterable[Path]) -> str:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}".encode())
         with path.open("rb") as file:
-            # Evenly spread: every layer of a checkpoint has some.
-            for place in range(0, size, max(SAMPLE, size // SAMPLES)):
-                file.seek(place)
-                digest.update(file.read(SAMPLE))
+            while part := file.read(AT_ONCE):
+                digest.update(part)
     return digest.hexdigest()[:16]
 
 
-MODEL_FILES = {".safetensors", ".json", ".bin", ".txt", ".model"}
-"""Endings of the files of a model that decide what it does."""
+MODEL_FILES = (
+    *("*.safetensors*", "pytorch_model*", "adapter_*", "config.json"),
+    *("*token*", "*vocab*", "merges.txt", "*.model"),
+)
+"""The files of a model's folder that decide what it does; logs and results may lie beside them."""
 
 
 def hash_checkpoint(folder: Path) -> str:
     """Of the files of a model's folder."""
-    return hash_files(p for p in sorted(folder.iterdir()) if p.suffix in MODEL_FILES)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return hash_files(p for p in files if any(map(p.match, MODEL_FILES)))

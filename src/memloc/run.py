@@ -358,6 +358,10 @@ class Run:
             if hash_checkpoint(Path(known.path)) != known.files:
                 raise self._changed(name, known)
 
+    def files(self, weights: Iterable[str]) -> dict[str, str]:
+        """Hashes of the files of these weights, of those that are in folders of their own."""
+        return {w: hash_checkpoint(p) for w in weights if (p := self.path(w)).is_dir()}
+
     def _changed(self, weights: str, known: Checkpoint) -> StoreError:
         return StoreError(
             f"The {weights} weights at {known.path} have changed since {self.folder} was made from "

@@ -251,6 +251,16 @@ def test_when_memorised_weights_are_kept_decides_for_those_who_look_at_them(
     assert computed == again
 
 
+def test_weights_that_were_replaced_are_looked_at_again(memorised_run, computed):
+    localise(memorised_run, ["swapping"])
+    path = memorised_run.path("final") / "model.safetensors"
+    whole = bytearray(path.read_bytes())
+    whole[-2] ^= 1  # one bit of the last weight
+    path.write_bytes(whole)
+    localise(memorised_run, ["swapping"])
+    assert computed == ["swapping"] * 2
+
+
 def test_nothing_stored_is_none(memorised_run):
     assert stored(memorised_run, Swapping()) is None
     made = localise(memorised_run, ["swapping"])
@@ -394,7 +404,7 @@ def test_adopted_weights_that_are_gone_are_missing_weights(adopted, computed):
 
 def test_a_method_that_was_corrected_is_run_again(memorised_run, computed, monkeypatch):
     localise(memorised_run, ["swapping"], device="cpu")
-    monkeypatch.setattr(Swapping, "version", 2)
+    monkeypatch.setattr(Swapping, "version", Swapping.version + 1)
     localise(memorised_run, ["swapping"], device="cpu")
     assert computed == ["swapping", "swapping"]
 

@@ -22,7 +22,7 @@ from memloc.stats.intervals import Interval
 from memloc.stats.verdicts import LayerVerdict
 from memloc.stats.windows import windows
 
-PARTS = ("noisy_rows", "noisy_wrong", "clean_rows", "clean_wrong")
+PARTS = ("noisy_rows", "noisy_wrong", "clean_rows", "clean_wrong", "missed")
 
 
 def outcomes(depth: int = 3) -> Outcomes:
@@ -35,6 +35,7 @@ def outcomes(depth: int = 3) -> Outcomes:
         np.tile(share, (4, 1)) > np.array([[0.2], [0.4], [0.7], [0.9]]),
         np.array([0, 2]),
         rng.random((2, len(known))) < 0.3,
+        np.array([False, False, True, False, False, True]),
     )
 
 
@@ -176,7 +177,8 @@ def test_outcomes_come_back_from_their_table(depth):
 
 
 def test_without_clean_examples_there_is_no_clean_error():
-    none = replace(outcomes(), clean_rows=np.zeros(0, int), clean_wrong=np.zeros((0, 6), bool))
+    clean = {"clean_rows": np.zeros(0, int), "clean_wrong": np.zeros((0, 6), bool)}
+    none = replace(outcomes(), **clean, missed=np.zeros(4, bool))
     assert np.isnan(none.clean_errors).all()
     back = from_outcomes("swapping", none, 3, normalise=True, about={}).outcomes
     assert back.clean_wrong.shape == (0, 6)
@@ -186,7 +188,8 @@ def test_without_clean_examples_there_is_no_clean_error():
 def test_partial_windows_keep_their_names(tmp_path):
     known = (range(0, 1), range(1, 2), range(2, 3), range(0, 3))
     wrong = np.array([[1, 0, 0, 1], [0, 0, 1, 1]], dtype=bool)
-    some = Outcomes(known, np.arange(2), wrong, np.arange(1), np.zeros((1, 4), bool))
+    clean = np.zeros((1, 4), bool)
+    some = Outcomes(known, np.arange(2), wrong, np.arange(1), clean, np.zeros(3, bool))
     found = from_outcomes("retraining", some, 3, normalise=True, about={})
     found.write(tmp_path / "x")
     assert Result.read(tmp_path / "x").outcomes.windows == known
@@ -260,8 +263,21 @@ def planted(layer: int = 2, n: int = 30, depth: int = 8) -> LayerScores:
     known = tuple(windows(depth))
     lost = np.tile([layer - 1 in window for window in known], (n, 1))
     kept = np.zeros((20, len(known)), dtype=bool)
-    found = Outcomes(known, np.arange(n), lost, np.arange(n, n + 20), kept)
+    missed = np.zeros(n + 20, dtype=bool)
+    found = Outcomes(known, np.arange(n), lost, np.arange(n, n + 20), kept, missed)
     return from_outcomes("swapping", found, depth, normalise=True, about={})
+
+
+def test_labels_that_were_never_learnt_are_not_lost():
+    """They are wrong under every window, which looks like shares in the first and last layer."""
+    known, clean = tuple(windows(8)), np.arange(600, 4000)
+    wrong = np.zeros((600, len(known)), dtype=bool)
+    wrong[:28] = True
+    right = np.zeros((len(clean), len(known)), dtype=bool)
+    missed = np.arange(4000) < 28
+    found = Outcomes(known, np.arange(600), wrong, clean, right, missed)
+    verdict = from_outcomes("swapping", found, 8, normalise=True, about={}).verdict
+    assert (verdict.outcome, verdict.layers) == ("cannot tell", ())
 
 
 def test_a_verdict_comes_from_windows():

@@ -17,7 +17,7 @@ from memloc.methods.base import Sizes, find_method, method_names
 from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.protocol import preset
-from memloc.stats.subsets import shapley_values
+from memloc.stats.subsets import interactions, shapley_values
 from memloc.training.recipe import Recipe, train_run
 from run_support import DEPTH, make_classifier, make_run, random_run
 from support import PAPER_FAMILIES
@@ -209,7 +209,11 @@ def test_both_directions_have_clean_errors_and_all_smallest_sets(tmp_path):
     least = sizes[reached.index].min()
     named = sets[sets["direction"] == "necessary"]
     assert len(named) == (sizes[reached.index] == least).sum()
-    assert set(found["interactions"]["direction"]) == {"necessary", "sufficient"}
+    pairs = found["interactions"].set_index(["direction", "one", "other"])["value"]
+    kept = interactions(1 - table["lost_with_only_these"].to_numpy())
+    assert pairs["sufficient", 1, 2] == pytest.approx(kept[0, 1])
+    lost = interactions(table["lost"].to_numpy())
+    assert pairs["necessary", 1, 2] == pytest.approx(lost[0, 1])
 
 
 def walk(folder, most):

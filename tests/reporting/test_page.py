@@ -178,9 +178,13 @@ def test_the_commands_print_where_things_are(study, tmp_path):
     page = tmp_path / "page.html"
     run_folder = study / "tiny-topic" / "tiny-opt" / "seed-1"
     shown = run("report", run_folder, "--out", page)
-    assert shown.rstrip().endswith(f"Open in a browser: {page}")
-    assert "? There is one seed" in shown
-    assert json.loads(run("report", run_folder, "--out", page, "--json"))["page"] == str(page)
+    said = json.loads(run("report", run_folder, "--out", page, "--json"))
+    assert said["page"] == str(page)
+    assert list(filter(None, shown.splitlines())) == [
+        *(said[name] for name in ("answer", "trust", "learnt")),
+        f"Open in a browser, with all that was found: {page}",
+    ]
+    assert any(line.startswith("There is one seed") for line in said["open"])
     shown = run("tables", run_folder, "--format", "markdown", "--only", "mcog", "--out", tmp_path)
     assert shown == f"{tmp_path}: 1 file\n"
     shown = run("figures", run_folder, "--only", "control-methods", "--out", tmp_path)

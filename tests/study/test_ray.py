@@ -1,4 +1,4 @@
-"""A study on a real Ray cluster of two nodes, one of which is killed while both are at work."""
+"""A study on a real Ray cluster of two nodes, one of which is killed in the middle of a step."""
 
 import importlib.util
 import os
@@ -19,27 +19,44 @@ from same_results import assert_same_results
 
 RAY = """
 import sys
+import threading
+import time
 from pathlib import Path
-import ray
+
+import psutil
 from ray.cluster_utils import Cluster
-from memloc.study.records import Store
+
+from memloc.errors import StoreError
 from memloc.study.execute import Options, run_study
+from memloc.study.plan import open_plan
+from memloc.study.records import Store
 
 folder = Path(sys.argv[1])
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 second = cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
+of_second = {process.pid for _, process in second.live_processes()}
+steps = [*open_plan(folder).steps]
 killed = []
 
-def watch(progress, outcome):
-    # With one processor a node, two steps that have begun are on both nodes.
-    records = [Store(folder).record(name) or {} for name in progress.running]
-    at_work = [record for record in records if record.get("state") == "begun"]
-    if len(at_work) == 2 and not killed:
-        cluster.remove_node(second, allow_graceful=False)
-        killed.append(at_work)
+def is_at_work_there(name):
+    try:
+        record = Store(folder).record(name) or {}
+        if record.get("state") != "begun":
+            return False
+        return any(parent.pid in of_second for parent in psutil.Process(record["pid"]).parents())
+    except (StoreError, psutil.Error):  # it has just ended
+        return False
 
-progress = run_study(folder, Options(on="ray", address=cluster.address), watch)
+def kill_the_second_node_at_work():
+    # A step is short beside the start of its process: looked for often, so that one is found.
+    while not killed:
+        killed.extend([name for name in steps if is_at_work_there(name)][:1])
+        time.sleep(0.01)
+    cluster.remove_node(second, allow_graceful=False)
+
+threading.Thread(target=kill_the_second_node_at_work, daemon=True).start()
+progress = run_study(folder, Options(on="ray", address=cluster.address), lambda *_: None)
 print("killed beside", len(killed), "failed", progress.count("failed"), flush=True)
 for name in progress.chosen:
     if progress.states[name].name == "failed":

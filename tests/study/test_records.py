@@ -1,6 +1,7 @@
 """Records of steps: what is removed when settings change, and that nothing is lost half-way."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_a_step_is_missing_then_begun_then_done(tmp_path):
     assert store.state(step, step.identity([])).name == "done"
 
 
-@pytest.mark.parametrize("name", ["products", "settings", "allowed"])
+@pytest.mark.parametrize("name", ["products", "settings", "allowed", "results"])
 def test_a_record_that_holds_something_else_is_refused(tmp_path, name):
     step = make_step()
     store = finished(tmp_path, step)
@@ -69,6 +70,18 @@ def test_a_done_step_whose_files_are_gone_is_missing(tmp_path):
     (tmp_path / "run" / "json").unlink()
     state = store.state(step, step.identity([]))
     assert (state.name, state.why) == ("missing", "run/json is not there")
+
+
+def test_a_result_that_another_command_made_anew_is_stale(tmp_path):
+    step = replace(make_step(), outputs=("run/about.json",))
+    (tmp_path / "run").mkdir()
+    about = tmp_path / "run" / "about.json"
+    about.write_text("norm: L1")
+    store = finished(tmp_path, step)
+    assert store.state(step, step.identity([])).name == "done"
+    about.write_text("norm: L2")
+    state = store.state(step, step.identity([]))
+    assert (state.name, state.why) == ("stale", "run/about.json was made anew by another command")
 
 
 def test_a_failure_keeps_its_reason_until_settings_change(tmp_path):

@@ -1,6 +1,7 @@
 """A real Trainer on an embedded model, and what memloc makes of its output folder."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -99,6 +100,17 @@ def test_a_folder_without_data_and_without_callback_is_refused(tmp_path):
 def test_a_trainer_without_tokenizer_is_told_before_training(noisy, tmp_path):
     with pytest.raises(MemlocError, match="processing_class=tokenizer"):
         train(noisy, tmp_path / "out", tokenizer=False)
+
+
+@pytest.mark.parametrize(
+    ("step", "best", "said"),
+    [(30, False, "goes on after update 30: train from the start"), (0, True, "the last weights")],
+)
+def test_a_training_of_which_it_sees_a_part_is_refused(step, best, said):
+    arguments = SimpleNamespace(world_size=1, load_best_model_at_end=best)
+    callback = RunCallback(["a", "b"], [0, 1], [0, 0])
+    with pytest.raises(SettingsError, match=said):
+        callback.on_train_begin(arguments, SimpleNamespace(global_step=step), None)
 
 
 def test_data_that_do_not_go_together_are_refused():

@@ -108,6 +108,7 @@ def apply(
     for method in chosen:
         for weights in method.needs:
             run.require(weights)
+        run.check_unchanged(_used(run, method))
         method.check(run)
     tell(run.noisy.summary())
     _tell_weak_reference(run, chosen, verdict.noisy_at_least)
@@ -160,7 +161,7 @@ def runnable(run: Run, names: Sequence[str]) -> tuple[list[str], dict[str, str]]
 
 def result_identity(run: Run, method: Method) -> str:
     """A hash of what decides a result: weights, data, and the method's own settings."""
-    used = [*method.needs, *(w for w in method.uses if run.has(w))]
+    used = _used(run, method)
     settings = method.model_dump(mode="json")
     return hashed(
         {
@@ -173,14 +174,18 @@ def result_identity(run: Run, method: Method) -> str:
     )
 
 
+def _used(run: Run, method: Method) -> list[str]:
+    return [*method.needs, *(w for w in method.uses if run.has(w))]
+
+
 def stored(run: Run, method: Method) -> Result | None:
-    """The result in the run's folder, if it was made of the same."""
+    """The result in the run's folder, if it was made of the same, the weights' files included."""
     folder = paths.result(run.folder, method.name)
     if not (folder / paths.ABOUT).is_file():
         return None
-    run.check_unchanged([*method.needs, *method.uses])
-    kept = Result.read(folder)
-    return kept if kept.about.get("identity") == result_identity(run, method) else None
+    about = (kept := Result.read(folder)).about
+    same = about.get("identity") == result_identity(run, method)
+    return kept if same and about.get("files") == run.files(_used(run, method)) else None
 
 
 def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
@@ -195,6 +200,7 @@ def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
         "run": run.name,
         "command": request(),
         "settings": method.model_dump(mode="json"),
+        "files": run.files(_used(run, method)),
         "inputs": run.identity([*method.needs, *method.uses]),
         **judged,
     }

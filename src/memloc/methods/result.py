@@ -120,6 +120,14 @@ class Outcomes:
     clean_rows: IntArray
     clean_wrong: BoolArray
     """(clean examples, windows)."""
+    missed: BoolArray
+    """(noisy and clean examples): the unchanged model does not predict it either."""
+
+    @property
+    def lost(self) -> tuple[BoolArray, BoolArray]:
+        """What windows lose of noisy and of clean examples: a label never learnt cannot be lost."""
+        noisy, clean = np.split(~self.missed[:, np.newaxis], [len(self.noisy_rows)])
+        return self.noisy_wrong & noisy, self.clean_wrong & clean
 
     @property
     def errors(self) -> FloatArray:
@@ -251,9 +259,10 @@ class LayerScores(Result):
         outcomes = self.outcomes
         if outcomes is None:
             return None
-        shares = line_shares(outcomes.noisy_wrong, self.depth, outcomes.windows)
+        noisy, clean = outcomes.lost
+        shares = line_shares(noisy, self.depth, outcomes.windows)
         full = full_window(self.depth, outcomes.windows)
-        return Evidence(shares, outcomes.clean_wrong[:, full].astype(np.float64))
+        return Evidence(shares, clean[:, full].astype(np.float64))
 
     def matrix(self) -> FloatArray | None:
         """The window matrix (width, layer) of memorisation errors, normalised like the weights."""
@@ -329,6 +338,7 @@ def _outcomes_table(outcomes: Outcomes) -> "pd.DataFrame":
             "first": first,
             "last": last,
             "wrong": wrong.ravel(),
+            "missed": np.repeat(outcomes.missed, n_windows),
         }
     )
 
@@ -342,4 +352,5 @@ def outcomes_from(table: "pd.DataFrame") -> Outcomes:
         rows = table[table["is_noisy"] == kind]
         example = rows["example"].to_numpy(np.int64).reshape(-1, len(known))[:, 0]
         parts += [example, rows["wrong"].to_numpy(bool).reshape(-1, len(known))]
+    parts.append(table["missed"].to_numpy(bool).reshape(-1, len(known))[:, 0])
     return Outcomes(known, *parts)

@@ -203,6 +203,12 @@ def retrain_windows(
     return {window: WindowOutcome(*lost) for window, lost in zip(windows, wrong, strict=True)}
 
 
+def missed(setup: Setup) -> BoolArray:
+    """Whether the final model does not predict an example's label, noisy and held-out ones."""
+    setup.forward.reach(0)
+    return _wrong(setup, setup.stack, np.concatenate([setup.noisy, setup.held_out]))
+
+
 def _reset(setup: Setup, window: range) -> Stack:
     """A copy of the final model with pre-trained weights in the window."""
     reset = setup.stack.copied()

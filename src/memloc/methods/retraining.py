@@ -19,6 +19,7 @@ class Retraining(Method):
 
     name = "retraining"
     needs = ("final", "pretrained")
+    version = 2
 
     learning_rate: float = published(3e-5, gt=0)
     """Peak of the schedule, which has the shape of that of fine-tuning."""
@@ -39,9 +40,10 @@ class Retraining(Method):
 
     def run(self, run: "Run") -> LayerScores:
         """Which noisy (and held-out clean) labels are lost after retraining each window."""
-        from memloc.methods.retrainer import outcomes_of, prepared, stacks_of
+        from memloc.methods.retrainer import missed, outcomes_of, prepared, stacks_of
 
         with prepared(run, self) as setup:
+            before = missed(setup)
             every = self.windows(run.depth)
             updates = setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size)
             with track(f"{run.name} · retraining", len(every) * updates) as advance:
@@ -54,6 +56,7 @@ class Retraining(Method):
             np.stack([found[window].noisy_wrong for window in every], axis=1),
             setup.held_out,
             np.stack([found[window].clean_wrong for window in every], axis=1),
+            before,
         )
         about = {"trained_on": len(setup.train)}
         normalise = self.normalise and not run.is_null

@@ -408,7 +408,8 @@ def _subset_tables(found: Found) -> "dict[str, pd.DataFrame]":
     pairs, sets = [], []
     for direction, values, error in zip(DIRECTIONS, lost, clean, strict=True):
         place = {"direction": direction, "one": first[one], "other": first[other]}
-        pairs.append(pd.DataFrame({**place, "value": interactions(values)[one, other]}))
+        sign = 1 if direction == "necessary" else -1  # what is kept there, not what is lost
+        pairs.append(pd.DataFrame({**place, "value": interactions(sign * values)[one, other]}))
         for subset in smallest_sets(values, KEPT):
             layers = [layer + 1 for u in units_of(int(subset)) for layer in units[u]]
             named = {"direction": direction, "layers": ", ".join(map(str, layers))}

@@ -21,6 +21,7 @@ class Swapping(Method):
 
     name = "swapping"
     needs = ("final", "reference")
+    version = 2
 
     normalise: bool = paper(True, "§3.1")
     """Whether the error of the full window counts as 1.0."""
@@ -33,9 +34,9 @@ class Swapping(Method):
         rows, n_noisy = np.concatenate([run.noisy_rows, clean]), len(run.noisy_rows)
         wrong = _wrong(run, rows)
         unchanged, wrong = wrong[:, -1], wrong[:, :-1]
-        outcomes = Outcomes(
-            tuple(windows(run.depth)), run.noisy_rows, wrong[:n_noisy], clean, wrong[n_noisy:]
-        )
+        noisy_wrong, clean_wrong = np.split(wrong, [n_noisy])
+        every = tuple(windows(run.depth))
+        outcomes = Outcomes(every, run.noisy_rows, noisy_wrong, clean, clean_wrong, unchanged)
         about = {
             "final_clean_accuracy": 1 - float(unchanged[n_noisy:].mean()),
             "clean_examples": len(clean),

@@ -50,7 +50,7 @@ def _used_before(stack: Stack, outside: dict[str, nn.Parameter]) -> set[str]:
             parameter.requires_grad_(True)
         with torch.inference_mode(False), torch.enable_grad():
             given = _differentiable(stack.prepare(stack.sample(2)))
-            total = torch.stack([tensor.double().sum() for tensor in given]).sum()
+            total = torch.stack([tensor.float().sum() for tensor in given]).sum()
             found = torch.autograd.grad(total, list(outside.values()), allow_unused=True)
     finally:
         for parameter, want in zip(outside.values(), wanted, strict=True):

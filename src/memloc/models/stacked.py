@@ -157,11 +157,14 @@ def most_members(stack: Stack) -> int:
         return 1
     if not can_stack(stack):
         return 1
-    if stack.device.type != "cuda":
+    if stack.device.type == "cpu":
         return MOST
     # Weights, gradients and two moments; as much again for states, in a quarter of the memory.
     each = 2 * 16 * sum(p.numel() for p in stack.model.parameters())
-    memory = torch.cuda.get_device_properties(stack.device).total_memory
+    if stack.device.type == "mps":
+        memory = torch.mps.recommended_max_memory()
+    else:
+        memory = torch.cuda.get_device_properties(stack.device).total_memory
     return int(min(MOST, max(1, memory // 4 // each)))
 
 
@@ -311,8 +314,13 @@ class _Together(TorchFunctionMode):
     def rand(self, *args: Any, **kwargs: Any) -> Any:
         """One number for all, as a model asks for that may leave out layers and does not."""
         streams = _STREAMS.get().get(shared=self.alike)
-        drawn = [torch.rand(*args, **kwargs, generator=stream) for stream in streams]
-        return drawn[0]
+        # A stream draws on its own device only, and a model may ask for a number on the CPU.
+        wanted = kwargs.pop("device", None) or "cpu"
+        drawn = [
+            torch.rand(*args, **kwargs, generator=stream, device=stream.device)
+            for stream in streams
+        ]
+        return drawn[0].to(wanted)
 
     def _noise(self, x: Tensor, keep: float) -> Tensor:
         """(members, texts, ...) or, if it is the same for all, (1, texts, ...).

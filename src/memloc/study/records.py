@@ -13,6 +13,7 @@ from typing import Any
 
 from memloc import paths
 from memloc.errors import StoreError
+from memloc.identity import hash_files
 from memloc.lock import RUN, Lock, who_runs
 from memloc.records import as_stored, cannot_write, read_json, versions, write_json
 from memloc.study.plan import Plan, Step
@@ -64,7 +65,8 @@ class Store:
 
     def finish(self, step: Step, identity: str, facts: Mapping[str, Any]) -> None:
         """Note that a step is done."""
-        self._write(step, identity, {"state": "done", "versions": versions(), **facts})
+        made = {"results": self._results(step), "versions": versions()}
+        self._write(step, identity, {"state": "done", **made, **facts})
 
     def fail(self, step: Step, identity: str, reason: str) -> None:
         """Note that a step failed, and why."""
@@ -102,9 +104,21 @@ class Store:
             return State("failed", record["reason"], identity)
         if record["state"] == "begun":
             return State("missing", "begun", identity)
-        lacking = self.lacking(step)
-        gone = f"{lacking[0]} is not there" if lacking else ""
-        return State("missing" if lacking else "done", gone, identity)
+        return self._done(step, identity, record)
+
+    def _done(self, step: Step, identity: str, record: Mapping[str, Any]) -> State:
+        """Of a step that was done: whether what it left is still there, and as it was."""
+        if lacking := self.lacking(step):
+            return State("missing", f"{lacking[0]} is not there", identity)
+        known, now = record.get("results", {}), self._results(step)
+        if other := [path for path in now if now[path] != known.get(path)]:
+            return State("stale", f"{other[0]} was made anew by another command", identity)
+        return State("done", "", identity)
+
+    def _results(self, step: Step) -> dict[str, str]:
+        """What a step's results are, by contents: another command may write into their folders."""
+        about = [path for path in step.outputs if Path(path).name == paths.ABOUT]
+        return {path: hash_files([self.folder / path]) for path in about}
 
     def states(self, plan: Plan) -> dict[str, State]:
         """How every step stands; one that makes do with some of its inputs counts those there."""
@@ -167,7 +181,7 @@ def _check_record(record: Mapping[str, Any]) -> None:
     numbers = ["seconds", "peak_mb"] if state == "done" else []
     wrong = [name for name in texts if not isinstance(record[name], str)]
     wrong += [name for name in numbers if not _is_amount(record[name])]
-    groups = ("products", "settings", "allowed")
+    groups = ("products", "settings", "allowed", "results")
     wrong += [name for name in groups if not isinstance(record.get(name, {}), dict)]
     if wrong or state not in {"begun", "done", "failed"}:
         name = (wrong or ["state"])[0]

@@ -66,11 +66,22 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         self.rows: list[dict[str, Any]] = []
         self.memorised_after: float | None = None
 
-    def on_train_begin(self, args: Any, _state: Any, _control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
         """Refuse at once what could not be read afterwards."""
-        self._classifier(given)
         if args.world_size > 1:
             raise SettingsError("RunCallback works with one process; train without others.")
+        if state.global_step > 0:
+            raise SettingsError(
+                f"RunCallback has to see every epoch, and this training goes on after update "
+                f"{state.global_step}: train from the start, or adopt your checkpoints by name "
+                "(`memloc adopt --final … --data …`)."
+            )
+        if args.load_best_model_at_end:
+            raise SettingsError(
+                "RunCallback keeps the last weights, and load_best_model_at_end puts others in "
+                "their place: train without it."
+            )
+        self._classifier(given)
         self.folder = Path(args.output_dir) / paths.TRAINER
         self.predicted, self.rows, self.memorised_after = [], [], None
         self.began = time.perf_counter()
