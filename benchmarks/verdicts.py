@@ -213,10 +213,10 @@ def _found(run: Run, method: Method) -> LayerScores:
     The first question is about all layers at once, so its answer is the same.
     """
     if isinstance(method, Shares) and run.is_null:
-        halves = _scores(Shares(clean_examples=CLEAN, groups=2).run(run))
+        halves = _scores(Shares(clean_examples=CLEAN, groups=2).found(run))
         if not halves.judged().answers[0].holds:
             return halves
-    return _scores(method.run(run))
+    return _scores(method.found(run))
 
 
 def _scores(found: Result) -> LayerScores:

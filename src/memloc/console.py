@@ -213,7 +213,7 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
         typer.echo(f"{name}: {verdict.sentence}\n")
     for name, result in found.results.items():
         is_scores = isinstance(result, LayerScores)
-        typer.echo(layer_bars(result) if is_scores else f"{name}\n{picture(result)}")
+        typer.echo(layer_bars(result) if is_scores else f"{name}\n{picture(result)}".rstrip())
         typer.echo(sentence(result))
         if result.remarks and not is_scores:
             typer.echo(f"Remarks: {len(result.remarks)}, such as: {result.remarks[0]}")

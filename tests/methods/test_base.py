@@ -88,7 +88,6 @@ def test_an_unknown_method_suggests_the_nearest():
 GOOD = '''
 import numpy as np
 from memloc import LayerScores, Method
-from memloc.methods.result import Result
 from memloc.stats.intervals import Interval
 from memloc.settings import ours
 
@@ -124,7 +123,7 @@ class Counts(Method):
         import pandas as pd
 
         rows = [{"noisy": len(run.noisy_rows), "clean": len(run.clean_rows)}]
-        return Result(self.name, {"examples": pd.DataFrame(rows)})
+        return {"examples": pd.DataFrame(rows)}
 '''
 BROKEN = """
 from memloc import Method

@@ -422,7 +422,8 @@ def test_how_it_was_made_names_settings_and_versions(findings):
 def test_both_readings_of_how_many_layers_undo_are_told(findings):
     part = findings.whole("windows")
     widths = layers_to_undo(part[part["method"] == "swapping"])
-    (line,) = [s for s in summarise(findings).found if "90% of them, swapping needs" in s]
+    wanted = "90% of what all layers undo, swapping needs"
+    (line,) = [s for s in summarise(findings).found if wanted in s]
     low, high = int(widths["best"].min()), int(widths["best"].max())
     assert f"{low} to {high} layers in the best window" in line
     assert "on average over windows, which is how the paper counts" in line
@@ -486,11 +487,30 @@ def test_the_answer_names_the_layers_that_hold_most(tmp_path):
     assert found.learnt.startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong")
 
 
+def test_weights_of_a_method_that_changes_no_layer_do_not_answer(tmp_path):
+    study = Study(tasks=("tiny-topic",), models=("tiny-opt",), methods=(), analyses=(), control=0)
+    run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
+    scores = make_scores("probing", run.noisy, 4, generator(1, "answer"), planted=range(1, 3))
+    scores.write(paths.result(run.folder, "probing"))
+    found = Findings(load_results(tmp_path), resamples=5)
+    assert summarise(found).answer.startswith(
+        "Whether a few layers hold the memorised labels cannot be told by probing alone: try "
+        "`memloc localise"
+    )
+    assert found.strip.empty
+
+
+def test_an_analysis_of_somebody_else_is_named_by_its_tables():
+    found = Result("mine", {"words": pd.DataFrame({"n": [1, 2]}), "all": pd.DataFrame({"n": [3]})})
+    assert sentence(found) == "mine made words (2 rows) and all (1 row)."
+    assert picture(found) == ""
+
+
 def test_several_tasks_share_a_sentence(findings):
     answer = summarise(findings).answer
     assert answer.startswith(
         "Whether a few layers hold the memorised labels cannot be told; over 6 pairs of task and "
-        "model, the centre of what was memorised by exact shares lies between layer "
+        "model, the centre of what was memorised by layer shares lies between layer "
     )
     one = Findings(findings.results.only(model="tiny-opt", seed=1), resamples=5)
     for task in ("tiny-topic", "tiny-acceptability", "tiny-entailment"):
@@ -522,7 +542,10 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
         ).answer
 
     assert answer(verdict("tiny-topic")) == "About tiny-topic."
-    assert answer(verdict("tiny-topic", finding=False)).startswith("Whether a few layers hold")
+    assert answer(verdict("tiny-topic", finding=False)).startswith(
+        "Whether a few layers hold the memorised labels cannot be told for sure (taken alone a "
+        "verdict does, but not after correction for all that are shown); "
+    )
     spread = verdict("tiny-entailment", "spread", "")
     unsure = verdict("tiny-acceptability", finding=False)
     assert answer(verdict("tiny-topic"), spread, unsure) == (

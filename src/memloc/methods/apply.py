@@ -192,7 +192,7 @@ def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
     from memloc.models.device import suitable_threads
 
     with suitable_threads(run.record.width):
-        found = method.run(run)
+        found = method.found(run)
     if isinstance(found, LayerScores):
         found = found.with_verdict(n_classes=len(run.task.label_names))
     facts = {

@@ -19,6 +19,10 @@ from memloc.seeds import generator
 from memloc.settings import Settings, checked
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
     from memloc.run import Run
 
 ENTRY_POINTS = "memloc.methods"
@@ -60,8 +64,13 @@ class Method(Settings, ABC):
     """Weights that it also uses if they are there."""
 
     @abstractmethod
-    def run(self, run: "Run") -> Result:
-        """Look at a run; nothing is written."""
+    def run(self, run: "Run") -> "Result | Mapping[str, pd.DataFrame]":
+        """Look at a run, and give what was found, or just its tables; nothing is written."""
+
+    def found(self, run: "Run") -> Result:
+        """What `run` gives, as a result."""
+        made = self.run(run)
+        return made if isinstance(made, Result) else Result(self.name, made)
 
     def check(self, run: "Run") -> None:
         """Refuse settings that do not fit a run, before any weights are loaded."""

@@ -16,7 +16,7 @@ from memloc.seeds import generator
 from memloc.stats import claims
 from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import bootstrap_counts, wilson
-from memloc.stats.verdicts import rates
+from memloc.stats.verdicts import TRUSTED, rates
 from memloc.stats.windows import layer_weights, planted_layers, window_matrix
 
 RUN = ["task", "model", "seed"]
@@ -270,6 +270,8 @@ class Findings:
         inside = [layer in planted_layers(str(plant)) for layer, plant in places]
         planted = plants.assign(inside=inside, task="", model="")
         both = pd.concat([runs, planted], ignore_index=True)
+        if self.leading not in TRUSTED:  # weights of others are not what a layer holds
+            return both.head(0)
         both = both[both["method"] == self.leading]
         keys = [*POINT, "planted", "inside", "first", "layer"]
         found = over_seeds(both, keys, "weight").sort_values("layer", kind="stable")
@@ -476,7 +478,7 @@ def usual_depth(table: pd.DataFrame) -> int:
 
 
 def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
-    """How many layers to change to undo UNDONE of what was memorised; one row per run and method.
+    """How many layers to change for UNDONE of what all layers undo; one row per run and method.
 
     `best` is the width of the narrowest window that does it. `on_average` is the paper's reading of
     Figure 3: the first row of the window matrix, in which all layers are 1, whose mean over layers
@@ -485,7 +487,7 @@ def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
     keys = ["task", "model", "seed", "method"]
     rows = []
     for key, part in windows.groupby(keys, sort=False):
-        enough = part.loc[part["error"] >= UNDONE, "last"] - part["first"] + 1
+        enough = part.loc[part["normalised"] >= UNDONE, "last"] - part["first"] + 1
         ends = part[["first", "last"]].itertuples(index=False)
         known = [range(int(first) - 1, int(last)) for first, last in ends]
         shares = part["normalised"].to_numpy(np.float64)

@@ -18,6 +18,7 @@ from memloc.reporting.style import method_order
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.claims import ALL
 from memloc.stats.planted import mean_scores
+from memloc.stats.verdicts import TRUSTED
 
 EVENTS = {
     "crossing": "noisy examples cross from their original class to the assigned one",
@@ -32,8 +33,13 @@ def sentence(found: Result) -> str:
     """What a method says about a model, with how sure it is."""
     if isinstance(found, LayerScores):
         text = " ".join([_layers_matter(found), *found.remarks])
-    else:
-        text = _generalised(found) if found.method == "generalisation" else _happenings(found)
+    elif found.method == "generalisation":
+        text = _generalised(found)
+    elif "events" in found.tables:
+        text = _happenings(found)
+    else:  # an analysis of somebody else
+        tables = [f"{name} ({counted(len(t), 'row')})" for name, t in found.tables.items()]
+        text = f"{found.method} made {_listed(tables)}."
     if found.about.get("forced"):
         share = found.about.get("final_noisy_accuracy", math.nan)
         return f"FORCED (only {share:.0%} of the noisy labels are predicted): {text}"
@@ -183,6 +189,11 @@ def _answer(findings: Findings) -> str:
         made = command("shares", results) or command("localise", results)
         todo = f"nothing was localised yet (`{made}`)" if made else "nothing was localised"
         return f"No layer can be named: {why or todo}."
+    unknown = "Whether a few layers hold the memorised labels cannot be told"
+    if method not in TRUSTED:
+        made = command("shares", results)
+        todo = f": try `{made}`" if made else ""
+        return f"{unknown} by {method} alone{todo}."
     verdicts = findings.whole("verdicts")
     judged = verdicts[verdicts["method"] == method]
     if judged["finding"].any():
@@ -190,7 +201,10 @@ def _answer(findings: Findings) -> str:
     said = _described(findings, layers)
     if judged.empty:
         return said
-    unknown = "Whether a few layers hold the memorised labels cannot be told"
+    alone = judged[judged["outcome"] != "cannot tell"]
+    if len(alone):  # the verdict of a run is printed where it is made: say why this differs
+        one = "a verdict does" if len(alone) == 1 else f"{len(alone)} verdicts do"
+        unknown += f" for sure (taken alone {one}, but not after correction for all that are shown)"
     return f"{unknown}; {said[0].lower()}{said[1:]}"
 
 
@@ -198,7 +212,7 @@ def _described(findings: Findings, layers: pd.DataFrame) -> str:
     """Where the weights of the leading method are, which is no verdict."""
     method = findings.leading
     points = list(layers.groupby(POINT, sort=False))
-    by = " by exact shares" if method == "shares" else f" by {method}, which blurs,"
+    by = " by layer shares" if method == "shares" else f" by {method}, which blurs,"
     if len(points) > NAMED:
         centres = over_seeds(findings.whole("mcog").query("method == @method"), POINT, "mcog")
         first, last = (centres.sort_values("mcog").iloc[i] for i in (0, -1))
@@ -209,7 +223,8 @@ def _described(findings: Findings, layers: pd.DataFrame) -> str:
         )
     if len(points) == 1:
         where, held, top = _held(points[0][1])
-        return f"Most of what was memorised{by} sits in {where}, which hold {held:.0%} of it{top}."
+        hold = f", which hold {held:.0%} of it" if "layers" in where else ""
+        return f"Most of what was memorised{by} sits in {where}{hold}{top}."
     names = _names([part.iloc[0] for _, part in points])
     groups: dict[str, list[str]] = {}
     for name, (_, part) in zip(names, points, strict=True):
@@ -412,9 +427,9 @@ def _single(findings: Findings) -> Iterator[Line]:
         widths = layers_to_undo(part)
         yield Line(
             "where",
-            f"To undo {UNDONE:.0%} of them, {method} needs {_widths(widths['best'])} in the best "
-            f"window, and {_widths(widths['on_average'])} on average over windows, which is how "
-            "the paper counts (7 to 10 of 12).",
+            f"To undo {UNDONE:.0%} of what all layers undo, {method} needs "
+            f"{_widths(widths['best'])} in the best window, and {_widths(widths['on_average'])} on "
+            "average over windows, which is how the paper counts (7 to 10 of 12).",
         )
 
 

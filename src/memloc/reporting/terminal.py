@@ -71,7 +71,8 @@ SHORT = ("layers", "events", "summary", "models")
 def picture(found: Result) -> str:
     """A picture of an analysis: one line per curve, one bar per layer."""
     pictures = {"centroids": _drift, "label_probes": _probes, "generalisation": _memory}
-    return pictures[found.method](found)
+    draw = pictures.get(found.method)
+    return draw(found) if draw else ""
 
 
 def _drift(found: Result) -> str:

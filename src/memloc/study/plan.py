@@ -153,7 +153,7 @@ class Plan:
         for text in only:
             fits = {name for name in self.steps if _fits(name, text.split())}
             if not fits:
-                command = f"`memloc plan {self.file.folder}`"
+                command = f"`memloc plan {self.file.folder} --steps`"
                 raise SettingsError(f"No step matches --only {text!r}: {command} lists the steps.")
             found |= fits
         for step in reversed([*self.steps.values()]):  # what a step needs stands before it
