@@ -93,7 +93,7 @@ def _copied(folder: Path, repeats: int) -> float:
 def _fresh(folder: Path) -> None:
     """With what a step's work loads: the refusal comes before that."""
     code = "import memloc.study.step; from memloc.study.step import main; main"
-    command = [sys.executable, "-c", code, str(folder), NOTHINGas_sent()]
+    command = [sys.executable, "-c", code, str(folder), as_sent(NOTHING)]
     subprocess.run(command, check=True, capture_output=True)
 
 
