@@ -101,11 +101,11 @@ def main() -> None:
             put(name, text)
 
 
-def put(name: str, text: str) -> None:
+def put(name: str, text: str, page: Path = PAGE) -> None:
     """Replace what is between the marks of this name."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    before, rest = PAGE.read_text(encoding="utf-8").split(begin)
-    PAGE.write_text(f"{before}{begin}\n{text}{end}{rest.split(end)[1]}", encoding="utf-8")
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    page.write_text(f"{before}{begin}\n{text}{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def blocks(found: Findings) -> Iterator[str]:

@@ -41,10 +41,21 @@ def test_a_label_that_the_others_would_not_give_is_likely_wrong():
     found = suspects_table(halves(*[says] * 6), examples(0, 1, 0, 0), NAMES)
     by_row = found.set_index("row")
     assert by_row["group"].to_dict() == {1: WRONG, 2: FITS, 3: UNCLEAR, 4: UNCLEAR}
-    assert found["row"].tolist() == [1, 3, 2, 4]
+    assert found["row"].tolist() == [1, 2, 3, 4]
     assert by_row.loc[1, ["label", "suggested", "corrected"]].tolist() == ["no", "yes", "yes"]
     assert by_row.loc[4, ["suggested", "corrected"]].tolist() == ["no", "no"]
     assert np.isnan(by_row.loc[4, "held_out"])
+
+
+def test_a_class_that_models_are_less_sure_of_is_not_suspected_as_a_whole():
+    """Of `yes` they are sure, of `no` never: .6 is much for a `no`, and .9 little for a `yes`."""
+    says = "0.6 0.6 0.2 0.99 0.99 0.9"
+    found = suspects_table(halves(*[says] * 6), examples(0, 0, 0, 1, 1, 1), NAMES)
+    usual = {"no": (0.4 + 0.4 + 0.8) / 3, "yes": (0.99 + 0.99 + 0.9) / 3}
+    doubt = found.set_index("row")["doubt"]
+    assert doubt[1] == pytest.approx((0.6 - usual["yes"]) - (0.4 - usual["no"]), abs=1e-6)
+    assert doubt[6] == pytest.approx((0.1 - usual["no"]) - (0.9 - usual["yes"]), abs=1e-6)
+    assert found.set_index("row").loc[1, "suggested"] == "no"
 
 
 @pytest.mark.parametrize(("models", "group"), [(2, UNCLEAR), (3, UNCLEAR), (4, WRONG)])
@@ -153,6 +164,13 @@ def test_a_fine_tuned_model_is_refused(tmp_path, mine, memorised_run):
     table.to_csv(mine, index=False)
     with pytest.raises(ModelError, match=r"is fine-tuned already: .* may have seen every label"):
         look(str(memorised_run.path("final")), tmp_path / "found", mine)
+
+
+def test_a_model_for_other_classes_may_have_seen_the_examples_too(tmp_path, mine, memorised_run):
+    settings = {"generalisation.models": 2}
+    with pytest.warns(MemlocWarning) as said:
+        look(str(memorised_run.path("final")), tmp_path / "found", mine, settings=settings)
+    assert any("has a head for other classes" in str(one.message) for one in said)
 
 
 def test_a_file_or_a_run_is_needed(tmp_path, model, mine, memorised_run):

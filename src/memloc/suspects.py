@@ -19,7 +19,14 @@ from memloc.errors import MemlocWarning, ModelError, SettingsError, counted
 from memloc.identity import hash_loaded
 from memloc.lock import RUN, Lock
 from memloc.methods.generalisation import Generalisation
-from memloc.methods.halves import Half, Pool, examples_table, half_models, mean_where, pool_of
+from memloc.methods.halves import (
+    Half,
+    Pool,
+    examples_table,
+    half_models,
+    held_out_chances,
+    pool_of,
+)
 from memloc.models.known import default_preset
 from memloc.progress import tell
 from memloc.protocol import preset as preset_called
@@ -145,6 +152,14 @@ def _pool(
             f"{model} is fine-tuned already: models that start from it may have seen every label. "
             "Give the pre-trained model that it was made from."
         )
+    if start.resized_weights:
+        warnings.warn(
+            f"{model} has a head for other classes than {data}, which is replaced. If it was "
+            "fine-tuned on these examples, its layers may know every label: give the pre-trained "
+            "model that it was made from.",
+            MemlocWarning,
+            stacklevel=3,
+        )
     method = protocol.method("generalisation")
     own = {"learning_rate": method.learning_rate, "epochs": method.epochs}
     pool = Pool(
@@ -180,9 +195,9 @@ def suspects_table(
     """
     labels, names_of = examples.labels, np.array(names)
     table = examples_table(halves, labels)
-    others, suggested, other_chance = _other_labels(halves, labels)
+    other = _other_labels(halves, labels)
     low, high = _difference(table)
-    group = _groups(table, other_chance)
+    group = _groups(table, other["chance"])
     wrong, given = group == WRONG, names_of[labels]
     parts = [list(part) for part in zip(*examples.parts, strict=True)]
     texts = dict(zip(PARTS[: len(parts)], parts, strict=True))
@@ -190,11 +205,11 @@ def suspects_table(
         **texts,
         row=table["example"] + 1,
         label=given,
-        suggested=names_of[suggested],
-        corrected=np.where(wrong, names_of[others], given),
+        suggested=names_of[other["suggested"]],
+        corrected=np.where(wrong, names_of[other["others"]], given),
         wrong=wrong,
         group=group,
-        doubt=other_chance - table["held_out"],
+        doubt=other["doubt"],
         low=low,
         high=high,
     ).sort_values(["doubt", "row"], ascending=[False, True], ignore_index=True)
@@ -208,22 +223,36 @@ COLUMNS = (
     *(*NUMBERS, "n_held_out", "n_trained"),
 )
 """After the texts. `doubt`: by how much the likeliest other label is above the given one, held
-out."""
+out, each relative to what is usual for its class."""
 
 
-def _other_labels(halves: list[Half], labels: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """By models that held an example out: the likeliest other label, the likeliest of all, and
-    the chance of the former."""
-    held = np.stack([~half.trained for half in halves])
-    chances = mean_where(np.stack([half.chances for half in halves]), held[:, :, None])
-    every = np.arange(len(labels))
-    known = np.where(np.isnan(chances[:, :1]), 0, chances)
-    without = known.copy()
-    without[every, labels] = -1
-    others = without.argmax(1)
+def _other_labels(halves: list[Half], labels: IntArray) -> "dict[str, Any]":
+    """By models that held an example out: the likeliest other label and its chance, the likeliest
+    of all, and how far the former is above the given label.
+
+    Chances count relative to what is usual for their class, the mean chance of the label among
+    examples that have it: models are surer of some classes than of others.
+    """
+    chances, every = held_out_chances(halves), np.arange(len(labels))
     unseen = np.isnan(chances[:, 0])
-    suggested = np.where(unseen, labels, known.argmax(1))
-    return others, suggested, np.where(unseen, np.nan, chances[every, others])
+    above = chances - _usual(chances[~unseen], labels[~unseen])
+    above[unseen] = 0
+    without = above.copy()
+    without[every, labels] = -np.inf
+    others = without.argmax(1)
+    doubt = above[every, others] - above[every, labels]
+    return {
+        "others": others,
+        "suggested": np.where(unseen, labels, above.argmax(1)),
+        "chance": chances[every, others],
+        "doubt": np.where(unseen, np.nan, doubt),
+    }
+
+
+def _usual(chances: FloatArray, labels: IntArray) -> FloatArray:
+    """(classes,): the mean chance of a class among the examples that have it; 0 without any."""
+    of_class = labels[:, None] == np.arange(chances.shape[1])
+    return np.asarray((chances * of_class).sum(0) / np.maximum(1, of_class.sum(0)))
 
 
 def _difference(table: "pd.DataFrame") -> tuple[FloatArray, FloatArray]:
@@ -312,5 +341,5 @@ LEGEND = (
     "the example in training, and by those that did. <b>counterfactual</b> is the difference, "
     "<b>low</b> to <b>high</b> its 95 % interval for this number of models: for a single example "
     "it is wide, so look at groups. <b>doubt</b> orders the table: how far the likeliest other "
-    "label is above the given one, held out."
+    "label is above the given one, held out, each compared with what is usual for its class."
 )

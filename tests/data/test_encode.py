@@ -209,3 +209,21 @@ def test_sorted_batches_are_as_large_as_the_budget_allows():
 def test_sizes_below_one_are_refused(call, name):
     with pytest.raises(SettingsError, match=f"{name} is 0; it must be at least 1"):
         call()
+
+
+def test_many_texts_are_tokenised_some_at_a_time(monkeypatch):
+    """What a tokenizer keeps of a text is a hundred times its ids."""
+    parts = [("a",), ("a b c d a b",), ("",), ("c", "d"), ("b",)]
+    whole, sizes = encode(parts, DECODER, "|", max_tokens=4), []
+    real = DECODER.__class__.__call__
+    monkeypatch.setattr("memloc.data.encode.AT_ONCE", 2)
+    monkeypatch.setattr(
+        DECODER.__class__,
+        "__call__",
+        lambda self, texts, **k: sizes.append(len(texts)) or real(self, texts, **k),
+    )
+    pieces = encode(parts, DECODER, "|", max_tokens=4)
+    assert max(sizes) == 2
+    np.testing.assert_array_equal(pieces.tokens, whole.tokens)
+    np.testing.assert_array_equal(pieces.offsets, whole.offsets)
+    assert pieces.n_truncated == whole.n_truncated == 1

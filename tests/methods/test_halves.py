@@ -7,7 +7,14 @@ import pytest
 
 from memloc.methods import halves
 from memloc.methods.generalisation import Generalisation
-from memloc.methods.halves import half_models, pool_of, stacks_of, train_halves
+from memloc.methods.halves import (
+    Half,
+    half_models,
+    held_out_chances,
+    pool_of,
+    stacks_of,
+    train_halves,
+)
 from memloc.records import Examples
 
 METHOD = Generalisation(models=2, epochs=1, learning_rate=1e-2)
@@ -75,3 +82,20 @@ def test_a_stack_that_was_interrupted_while_it_was_written_is_made_again(pool, m
     assert made == [[1, 2, 3]]
     for one, other in zip(whole, again, strict=True):
         np.testing.assert_array_equal(one.logits, other.logits)
+
+
+def test_texts_are_hashed_once_for_all_models(pool, monkeypatch):
+    asked = []
+    monkeypatch.setattr(halves, "hash_examples", lambda _: asked.append(1) or "hash")
+    assert len({pool.identity(model) for model in range(1, 31)}) == 30
+    assert asked == [1]
+
+
+def test_means_are_over_the_models_that_held_an_example_out():
+    says = [
+        Half(np.array([i == 0, True]), np.array([[0, i], [0, i]], np.float32)) for i in (0, 1, 2)
+    ]
+    chance = 1 / (1 + np.exp([-1.0, -2.0]))
+    found = held_out_chances(says)
+    np.testing.assert_allclose(found[0], [1 - chance.mean(), chance.mean()])
+    assert np.isnan(found[1]).all()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -55,16 +56,20 @@ def encode(
     """
     _at_least_one("max_tokens", max_tokens)
     pad_id, filler = _special_ids(tokenizer)
-    texts = [join_parts(parts, separator) for parts in examples_parts]
-    ids = _tokenise(tokenizer, texts)
-    too_long = [i for i, tokens in enumerate(ids) if len(tokens) > max_tokens]
-    # Cut by the tokenizer, which keeps its closing special token.
-    shortened = _tokenise(
-        tokenizer, [texts[i] for i in too_long], truncation=True, max_length=max_tokens
-    )
-    for i, tokens in zip(too_long, shortened, strict=True):
-        ids[i] = tokens
-    return _packed([tokens or [filler] for tokens in ids], pad_id, len(too_long))
+    n_truncated, lengths, flat = 0, [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
+    for start in range(0, len(examples_parts), AT_ONCE):
+        some = examples_parts[start : start + AT_ONCE]
+        ids, too_long = _shortened(tokenizer, [join_parts(p, separator) for p in some], max_tokens)
+        ids = [tokens or [filler] for tokens in ids]
+        n_truncated += too_long
+        lengths.append(np.array([len(tokens) for tokens in ids], np.int64))
+        flat.append(np.fromiter(chain.from_iterable(ids), np.int32))
+    return Encoded(np.concatenate(flat), np.cumsum(np.concatenate(lengths)), pad_id, n_truncated)
+
+
+AT_ONCE = 1000
+"""Texts that are tokenised at once: what a tokenizer keeps of them takes far more memory than the
+ids do."""
 
 
 def random_batches(n: int, batch_size: int, rng: Generator) -> list[IntArray]:
@@ -114,6 +119,17 @@ def _tokenise(tokenizer: Any, texts: list[str], **options: Any) -> list[list[int
     )
 
 
+def _shortened(tokenizer: Any, texts: list[str], most: int) -> tuple[list[list[int]], int]:
+    """The ids of texts of at most `most` tokens, and how many were longer."""
+    ids = _tokenise(tokenizer, texts)
+    too_long = [i for i, tokens in enumerate(ids) if len(tokens) > most]
+    # Cut by the tokenizer, which keeps its closing special token.
+    cut = _tokenise(tokenizer, [texts[i] for i in too_long], truncation=True, max_length=most)
+    for i, tokens in zip(too_long, cut, strict=True):
+        ids[i] = tokens
+    return ids, len(too_long)
+
+
 def _special_ids(tokenizer: Any) -> tuple[int, int]:
     """The id to pad with, and the id that stands for a text without tokens."""
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
@@ -124,13 +140,6 @@ def _special_ids(tokenizer: Any) -> tuple[int, int]:
             " set its pad_token."
         )
     return known[0], known[-1]
-
-
-def _packed(ids: list[list[int]], pad_id: int, n_truncated: int) -> Encoded:
-    offsets = np.zeros(len(ids) + 1, dtype=np.int64)
-    np.cumsum([len(tokens) for tokens in ids], out=offsets[1:])
-    flat = np.fromiter((token for tokens in ids for token in tokens), dtype=np.int32)
-    return Encoded(flat, offsets, pad_id, n_truncated)
 
 
 def _at_least_one(name: str, value: int) -> None:

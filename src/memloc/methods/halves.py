@@ -77,6 +77,11 @@ class Pool:
     device: str = "auto"
 
     @cached_property
+    def examples_hash(self) -> str:
+        """Of texts and labels: asked for each model, and of 100,000 texts it takes a while."""
+        return hash_examples(self.examples)
+
+    @cached_property
     def groups(self) -> IntArray:
         """The number of each example's text, from 0: copies of a text have the same."""
         first: dict[tuple[str, ...], int] = {}
@@ -97,7 +102,7 @@ class Pool:
             "model": model,
             "share": self.share,
             "finetune": self.training.model_dump(mode="json", exclude=_NOT_DECIDING),
-            "examples": hash_examples(self.examples),
+            "examples": self.examples_hash,
             "start": [self.weights_hash, self.n_classes, self.seed, self.max_tokens],
         }
         return hashed(facts)
@@ -155,9 +160,10 @@ def stacks_of(pool: Pool, models: Sequence[int]) -> list[Sequence[int]]:
     start = pool.load(pool.seed)
     start.model.to(pick_device(pool.device))
     most = members_at_once(start.stack, pool.training)
-    sizes = sorted({len(pool.rows(model)) for model in models})
-    same = [[model for model in models if len(pool.rows(model)) == size] for size in sizes]
-    return [stack for alike in same for stack in in_stacks(alike, most)]
+    alike: dict[int, list[int]] = {}
+    for model in models:
+        alike.setdefault(len(pool.rows(model)), []).append(model)
+    return [stack for _, some in sorted(alike.items()) for stack in in_stacks(some, most)]
 
 
 def train_halves(
@@ -284,6 +290,19 @@ def examples_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
             "n_held_out": (~trained).sum(0),
         }
     )
+
+
+def held_out_chances(halves: Sequence[Half]) -> FloatArray:
+    """(examples, classes): mean probabilities by models that held it out; NaN where none did.
+
+    One model after the other, as all of them at once take memory.
+    """
+    total, count = np.zeros(halves[0].logits.shape), np.zeros((len(halves[0].trained), 1))
+    for half in halves:
+        held = ~half.trained[:, None]
+        total += np.where(held, half.chances, 0)
+        count += held
+    return np.asarray(total / np.where(count > 0, count, np.nan))
 
 
 def mean_where(values: FloatArray, chosen: BoolArray) -> FloatArray:

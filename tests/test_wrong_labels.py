@@ -1,0 +1,76 @@
+"""Benchmarks on wrong labels: what they compare is what they say, and pages show what was kept."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from benchmarks import find, human_errors, many_rows, repairs
+from benchmarks.crowd import KINDS, Crowd, missing
+
+from memloc.repairs import REFERENCE, Repaired, RepairSettings
+
+
+@pytest.fixture
+def crowd():
+    original = np.arange(60) % 4
+    given = np.where(np.arange(60) < 12, (original + 1) % 4, original)
+    return Crowd(("a", "b", "c", "d"), tuple(f"text {i}" for i in range(60)), original, given)
+
+
+def test_all_kinds_of_labels_have_as_many_wrong_ones(crowd):
+    wrong = {kind: np.flatnonzero(crowd.labels(kind) != crowd.original) for kind in KINDS}
+    assert {len(rows) for rows in wrong.values()} == {12}
+    human, same, random = wrong.values()
+    assert human.tolist() == same.tolist() == list(range(12))
+    assert random.tolist() != same.tolist()
+    assert (crowd.labels(KINDS[1]) != crowd.given).any()
+    assert (crowd.labels(KINDS[1], 2) != crowd.labels(KINDS[1], 1)).any()
+
+
+def test_without_the_texts_a_sentence_says_so(tmp_path):
+    assert missing(tmp_path).startswith("Nothing was measured: noisyagnews/crowd.parquet is not in")
+    assert "--data or MEMLOC_DATA" in missing(None)
+
+
+def test_areas_and_precision_by_hand():
+    is_wrong = np.array([True, True, False, False, False])
+    scores = {find.OURS: np.array([5.0, 1, 2, 3, 0]), "perfect": np.array([9.0, 8, 1, 1, 1])}
+    ours, perfect = find.rates(scores, is_wrong)
+    assert (ours["auroc"], perfect["auroc"]) == (0.667, 1)
+    assert (ours["above_ours"], perfect["above_ours"]) == (0, 0.333)
+    assert (ours["at_half"], ours["at_all"], perfect["at_all"]) == (1, 0.5, 1)
+    chosen = np.array([True, False, True, False, False])
+    assert find.set_rates(chosen, is_wrong) == {"called": 2, "precision": 0.5, "recall": 0.5}
+    assert find.set_rates(~chosen & chosen, is_wrong)["precision"] is None
+
+
+def test_where_flips_are_later_it_is_seen_and_where_not_it_is_not():
+    rng = np.random.default_rng(0)
+    early, late = (rng.dirichlet(np.roll([9.0] * 3 + [1.0] * 9, k), 40) for k in (1, 6))
+    later, low, high = human_errors.difference(early, late)
+    assert 0 < low < later < high
+    _, low, high = human_errors.difference(early, early[::-1])
+    assert low < 0 < high
+
+
+def test_a_model_that_never_saw_the_labels_is_judged_like_a_repair():
+    def found(updates):
+        row = {"way": REFERENCE, "noisy_predicted": 0.1, "relearnt_updates": updates}
+        curve = {"way": REFERENCE, "update": [0, 9, 0, 11], "predicted": [0.0, 1.0, 0.0, 1.0]}
+        curves = pd.DataFrame({**curve, "order": [1, 1, 2, 2]})
+        return Repaired(None, pd.DataFrame([row]), curves, REFERENCE, RepairSettings())
+
+    judged = repairs._with_others(found(10.0), {"seed-2": found(9.5), "seed-3": found(6.0)})
+    assert judged.judge("another reference seed-2") == "removed"
+    assert judged.judge("another reference seed-3") == "hidden"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "page"),
+    [
+        *((name, make, find.PAGE) for name, make in find.TABLES.items()),
+        ("rows", many_rows.table, many_rows.PAGE),
+    ],
+)
+def test_pages_show_what_was_kept(name, text, page):
+    shown = page.read_text(encoding="utf-8").split(f"<!-- {name}: begin -->")[1]
+    assert shown.split(f"<!-- {name}: end -->")[0] == f"\n{text()}"
