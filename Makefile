@@ -15,7 +15,7 @@ demo: $(READY)   ## The demo study: one tiny model, three tasks, every method, p
 	$(BIN)/memloc run demo
 
 test: $(DEV_READY)  ## All tests.
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(DEV_READY)  ## Format, lint, types, wheel, documentation, tests: what CI runs.
 	$(BIN)/ruff format --check .

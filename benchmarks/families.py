@@ -209,7 +209,7 @@ def swapped_difference(final: Any, reference: Any) -> float:
 
 
 def write_classifier(family: str, folder: Path, seed: int) -> None:
-    """A tiny random one, with weights that are large enough for differences to show."""
+    """A tiny random one."""
     import torch
     from transformers import AutoModelForSequenceClassification
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -219,7 +219,13 @@ def write_classifier(family: str, folder: Path, seed: int) -> None:
     # Some tokenizers add a token of their own.
     config = kind(**tiny_values(kind, len(tokenizer) + 8) | EXCEPTIONS.get(family, {}))
     torch.manual_seed(seed)
-    model = AutoModelForSequenceClassification.from_config(config)
+    save_enlarged(AutoModelForSequenceClassification.from_config(config), tokenizer, folder)
+
+
+def save_enlarged(model: Any, tokenizer: Any, folder: Path) -> None:
+    """With larger weights than usual: differences between models must not drown in float noise."""
+    import torch
+
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

@@ -14,8 +14,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.crossings import RULES, crossings
-from memloc.reporting.findings import Findings
-from memloc.reporting.means import layers_to_undo
+from memloc.reporting.findings import Findings, layers_to_undo
 from memloc.reporting.tables import cell, markdown
 from memloc.results import load_results
 from memloc.stats import claims

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from memloc import paths
-from memloc.models import tiny
+from memloc.models.known import tiny_folder
 from memloc.study.execute import Options, estimate_study, run_study
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
@@ -88,7 +88,7 @@ def make_model(folder: Path, depth: int) -> None:
         return
     from transformers import AutoConfig, AutoModel
 
-    start = tiny.folder("tiny-opt")
+    start = tiny_folder("tiny-opt")
     config = AutoConfig.from_pretrained(start)
     config.num_hidden_layers = depth
     AutoModel.from_config(config).save_pretrained(folder)

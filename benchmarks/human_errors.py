@@ -26,7 +26,7 @@ from memloc.methods.shares import Shares
 from memloc.models.load import load_checkpoint, load_model
 from memloc.protocol import Protocol, preset
 from memloc.records import Examples, FloatArray, IntArray, Task
-from memloc.reporting.figures.figure import save_spec
+from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
 from memloc.run import Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator

@@ -40,7 +40,7 @@ from memloc.repairs import (
     relearnt_at,
     repair,
 )
-from memloc.reporting.figures.figure import save_spec
+from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
 from memloc.run import Run
 from memloc.stats.intervals import wilson

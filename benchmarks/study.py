@@ -12,7 +12,7 @@ from benchmarks.harness import Measured
 from memloc import paths
 from memloc.study.config import init_study
 from memloc.study.execute import Options, run_study
-from memloc.study.executors import LocalExecutor, Needs, Order
+from memloc.study.executors import LocalExecutor, Needs, Order, as_sent
 from memloc.study.plan import open_plan
 from memloc.study.records import Store, study_states
 
@@ -93,7 +93,7 @@ def _copied(folder: Path, repeats: int) -> float:
 def _fresh(folder: Path) -> None:
     """With what a step's work loads: the refusal comes before that."""
     code = "import memloc.study.step; from memloc.study.step import main; main"
-    command = [sys.executable, "-c", code, str(folder), NOTHING.text()]
+    command = [sys.executable, "-c", code, str(folder), as_sent(NOTHING)]
     subprocess.run(command, check=True, capture_output=True)
 
 

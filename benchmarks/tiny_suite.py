@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memloc.data.tiny import SUITE
-from memloc.models.tiny import NAMES
+from memloc.models.known import TINY
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "tiny.md"
 MARKS = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/tiny-suite"))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--models", nargs="*", default=NAMES, help="left out: all four")
+    parser.add_argument("--models", nargs="*", default=TINY, help="left out: all four")
     options = parser.parse_args()
     pairs = [(model, task, options.out) for task in SUITE for model in options.models]
     context = get_context("spawn")
@@ -35,7 +35,7 @@ def main() -> None:
             rows.append(row)
     table = as_table(rows)
     print(table)
-    if len(options.models) < len(NAMES):
+    if len(options.models) < len(TINY):
         return
     before, rest = PAGE.read_text(encoding="utf-8").split(MARKS[0])
     after = rest.split(MARKS[1])[1]

@@ -27,7 +27,7 @@ from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
 from memloc.records import read_json, write_json
-from memloc.reporting.figures.figure import save_figure
+from memloc.reporting.figures import save_figure
 from memloc.run import Run
 from memloc.stats.intervals import wilson
 from memloc.stats.verdicts import RATES, by_profile, trust

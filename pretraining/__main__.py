@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from memloc.data.tiny import vocabulary
-from memloc.models.tiny import NAMES
+from memloc.models.known import TINY
 from pretraining.batches import Batch, Batches
 from pretraining.documents import corpus
 from pretraining.families import FAMILIES, Family, make_config, make_tokenizer
@@ -50,13 +51,13 @@ class Recipe:
 def main(arguments: list[str] | None = None) -> None:
     """Pre-trains the models named on the command line, or all four."""
     parser = argparse.ArgumentParser(prog="python -m pretraining")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(TINY)}")
     parser.add_argument("--out", type=Path, default=Path("pretrained"))
     parser.add_argument("--steps", type=int, help="instead of the family's own number")
     options = parser.parse_args(arguments)
 
     torch.set_num_threads(1)
-    for name in options.names or NAMES:
+    for name in options.names or TINY:
         family = FAMILIES[name]
         recipe = Recipe(options.steps or family.steps, family.learning_rate)
         tokenizer = make_tokenizer(family, vocabulary())
@@ -118,7 +119,7 @@ def train(model: PreTrainedModel, recipe: Recipe, source: Iterator[Batch]) -> li
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, cosine(recipe))
     losses: list[float] = []
-    for step, batch in zip(range(recipe.steps), source, strict=False):
+    for step, batch in enumerate(islice(source, recipe.steps)):
         loss = batch_loss(model, words, gist, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(parameters, 1.0)

@@ -1,6 +1,7 @@
 """What every test may use; nothing here reaches the network."""
 
 import csv
+import fcntl
 import os
 import shutil
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Several processes test at once, and threads of tiny models would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
@@ -18,6 +21,29 @@ from memloc.records import Task
 from support import DEPTH, write_model
 
 MakeModel = Callable[..., Path]
+Once = Callable[[str, Callable[[Path], Any]], Path]
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """`once("name", make)`: the folder that `make` was given to fill, not to be changed.
+
+    Of several processes that run tests at once, one makes it, and the others wait.
+    """
+    own = tmp_path_factory.getbasetemp()
+    home = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "once"
+    home.mkdir(exist_ok=True)
+
+    def get(name: str, make: Callable[[Path], Any]) -> Path:
+        folder, done = home / name, home / f"{name}.done"
+        with (home / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                make(folder)
+                done.touch()
+        return folder
+
+    return get
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +102,7 @@ def recipe_of(tiny_model):
 
 
 @pytest.fixture(scope="session")
-def memorised_folder(tmp_path_factory: pytest.TempPathFactory, tiny_model: MakeModel) -> Path:
+def memorised_folder(once: Once, tiny_model: MakeModel) -> Path:
     """The folder of a run that memorised, with all weights; not to be changed."""
     from memloc.training.recipe import Recipe, train_run
     from tasks_support import fast_protocol, make_task
@@ -84,9 +110,7 @@ def memorised_folder(tmp_path_factory: pytest.TempPathFactory, tiny_model: MakeM
     model = str(tiny_model("opt", depth=3, dropout=0.1))
     protocol = fast_protocol(finetune__near_ceiling=0.9)
     recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
-    run = train_run(recipe, tmp_path_factory.mktemp("runs") / "run")
-    assert run.verdict(0.95).memorised
-    return run.folder
+    return once("memorised", lambda folder: train_run(recipe, folder))
 
 
 @pytest.fixture

@@ -23,6 +23,19 @@ NASTY = "<script>alert(1)</script></style><b>bold</b> & \"quoted\" </script> 'it
 """A text that would break a page that does not escape it."""
 WORDS = ("red", "dog", "house", "very", "good", "bad", "rain", "moon", "river", "small", "old")
 
+CURVE = pd.DataFrame(
+    {
+        "training": ["noisy", "noisy", "original"],
+        "epoch": [1, 2, 1],
+        "accuracy": [0.5, 0.9, 0.1],
+        "clean_accuracy": [0.5, 1.0, 0.11],
+        "noisy_accuracy": [0.2, 0.7, 0.12],
+        "noisy_as_original": [0.8, 0.3, 0.13],
+        "validation_accuracy": [0.6, 0.65, 0.14],
+    }
+)
+"""The training of a run, as `run.training()` gives it."""
+
 
 @dataclass(frozen=True)
 class Study:

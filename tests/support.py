@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from benchmarks.families import save_enlarged
+
 WIDTH, HEADS, POSITIONS, DEPTH = 16, 2, 64, 3
 WORDS = (
     *("a", "and", "apple", "bad", "bird", "blue", "book", "boy", "cat", "cloud", "cold", "dark"),
@@ -62,14 +64,7 @@ def write_model(folder: Path, family: str, depth: int, dropout: float, seed: int
     config = make_config(family, depth, dropout, tokenizer)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = AutoModel.from_config(config)
-        with torch.no_grad():
-            # Larger than usual: differences between models must not drown in float noise.
-            for parameter in model.parameters():
-                if parameter.dim() > 1:
-                    parameter.normal_(std=0.2)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+        save_enlarged(AutoModel.from_config(config), tokenizer, folder)
     return folder
 
 

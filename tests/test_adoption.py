@@ -24,12 +24,9 @@ WEIGHTS = ("final", "reference", "memorised", "frozen")
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory, tiny_model):
+def source(memorised_folder):
     """A run that memorised; what is adopted are its checkpoints and its data."""
-    model = str(tiny_model("opt", depth=3, dropout=0.1))
-    protocol = fast_protocol(finetune__near_ceiling=0.9)
-    recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
-    return train_run(recipe, tmp_path_factory.mktemp("runs") / "run")
+    return Run.open(memorised_folder, "cpu")
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ import importlib, pkgutil, sys
 
 for name in sys.argv[1:]:
     package = importlib.import_module(name)
-    for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+    for module in pkgutil.walk_packages(getattr(package, "__path__", []), f"{name}."):
         importlib.import_module(module.name)
 print(*sorted({name.split(".")[0] for name in sys.modules}))
 """
@@ -214,11 +214,11 @@ def test_no_pickle_anywhere():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_weights_are_never_loaded_in_part_or_as_pickle(path):
+def test_nothing_is_loaded_or_paired_in_part_and_nothing_as_pickle(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
         assert called not in {"torch.load", "torch.save"}, f"{path}:{node.lineno}"
         loose = any(k.arg == "strict" and ast.unparse(k.value) == "False" for k in node.keywords)
-        assert not loose or called == "zip", f"{path}:{node.lineno}: strict=False in {called}"
+        assert not loose, f"{path}:{node.lineno}: strict=False in {called}"

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -19,7 +20,8 @@ from pathlib import Path
 from memloc import lock
 with lock.Lock(Path(sys.argv[1]), getattr(lock, sys.argv[2])):
     if "child" in sys.argv and not os.fork():
-        time.sleep(1.5)  # a step that is still there when its runner is gone
+        while not Path(sys.argv[1], "go").exists():  # a step that is there without its runner
+            time.sleep(0.01)
         os._exit(0)
     print("held", flush=True)
     time.sleep(float(sys.argv[3]))
@@ -101,9 +103,11 @@ def test_a_study_is_taken_over_when_its_last_step_is_gone(tmp_path, holder):
     process = holder(STUDY, "child")
     process.kill()
     process.wait()
-    began = time.monotonic()
-    with Lock(tmp_path, STUDY):
-        assert time.monotonic() - began > 0.5
+    end_it = threading.Timer(0.3, (tmp_path / "go").touch)
+    end_it.start()
+    with patient(60), Lock(tmp_path, STUDY):
+        assert (tmp_path / "go").exists()
+    end_it.join()
 
 
 @both

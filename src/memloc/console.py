@@ -161,7 +161,7 @@ def show_run(run: "Run", needed: float, as_json: bool) -> None:
 def _show_curve(run: "Run", needed: float) -> None:
     """How training went, where memloc trained; a weak reference is named."""
     from memloc import paths
-    from memloc.reporting.figures.figure import save_figure
+    from memloc.reporting.figures import save_figure
     from memloc.reporting.terminal import memorisation_curve
 
     table, reference = run.training(), run.reference_accuracy

@@ -434,7 +434,7 @@ def relearnt_at(curves: "pd.DataFrame", share: float) -> FloatArray:
 
 def _write(found: Repaired, workshop: _Workshop) -> None:
     """The checkpoint, what was compared, and the figure."""
-    from memloc.reporting.figures.figure import save_spec
+    from memloc.reporting.figures import save_spec
     from memloc.training.checkpoints import save_checkpoint
 
     run = workshop.run

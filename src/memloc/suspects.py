@@ -235,7 +235,8 @@ def suspects_table(
     low, high = _difference(table)
     group = _groups(table, other["chance"])
     wrong, given = group == WRONG, names_of[labels]
-    texts = dict(zip(PARTS, map(list, zip(*examples.parts, strict=True)), strict=False))
+    parts = [list(part) for part in zip(*examples.parts, strict=True)]
+    texts = dict(zip(PARTS[: len(parts)], parts, strict=True))
     table = table.assign(
         **texts,
         row=table["example"] + 1,

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from bad_input.machine import measured_at_once
 from memloc.cli import app
 
-SECONDS = 20
+SECONDS = 120
 """Longest that a case may take; the slowest good ones take less than one on an idle machine."""
 LONGEST = 2000
 """Characters of a message that can still be called a sentence."""

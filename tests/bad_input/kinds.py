@@ -23,13 +23,13 @@ class Kind:
 
 
 KINDS = {
-    "study files": Kind(study_cases, 100, 4000),
-    "data files": Kind(data_cases, 60, 1200),
-    "command lines": Kind(command_cases, 100, 3000),
-    "result files": Kind(cases_of("results"), 40, 800),
-    "run folders": Kind(cases_of("run"), 25, 600),
-    "adopted runs": Kind(cases_of("adopted"), 20, 500),
-    "half-done trainings": Kind(cases_of("training"), 10, 200),
-    "checkpoints": Kind(cases_of("checkpoint"), 40, 600),
-    "half-done studies": Kind(cases_of("study"), 50, 1000),
+    "study files": Kind(study_cases, 50, 4000),
+    "data files": Kind(data_cases, 30, 1200),
+    "command lines": Kind(command_cases, 50, 3000),
+    "result files": Kind(cases_of("results"), 20, 800),
+    "run folders": Kind(cases_of("run"), 15, 600),
+    "adopted runs": Kind(cases_of("adopted"), 10, 500),
+    "half-done trainings": Kind(cases_of("training"), 6, 200),
+    "checkpoints": Kind(cases_of("checkpoint"), 20, 600),
+    "half-done studies": Kind(cases_of("study"), 25, 1000),
 }

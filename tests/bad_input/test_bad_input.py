@@ -1,4 +1,4 @@
-"""Some hundred generated cases; `python -m benchmarks.bad_input` tries over ten thousand."""
+"""Two hundred generated cases; `python -m benchmarks.bad_input` tries over ten thousand."""
 
 import tempfile
 from pathlib import Path
@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from bad_input.kinds import KINDS
-from bad_input.material import make_material
+from bad_input.material import Material, make_material
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory):
-    return make_material(tmp_path_factory.mktemp("bad-input") / "material")
+def material(once):
+    return Material(once("bad-input", make_material))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,19 +7,16 @@ import pytest
 
 from command_support import printed, refused
 from memloc.records import read_json
-from memloc.training.recipe import Recipe, train_run
-from tasks_support import QUICK, fast_protocol, make_task
+from memloc.run import Run
+from tasks_support import QUICK
 
 FEW = [f"--set={name}={list(v) if isinstance(v, tuple) else v}" for name, v in QUICK.items()]
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory, tiny_model):
+def source(memorised_folder):
     """A run that memorised; what is adopted are its checkpoints and its data."""
-    model = str(tiny_model("opt", depth=3, dropout=0.1))
-    protocol = fast_protocol(finetune__near_ceiling=0.9)
-    recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
-    return train_run(recipe, tmp_path_factory.mktemp("runs") / "run")
+    return Run.open(memorised_folder, "cpu")
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def answers(tmp_path_factory):
         cwd=desk,
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return dict(zip((command for command, _ in WRONG), lines, strict=False))
+    return dict(zip((command for command, _ in WRONG), lines, strict=True))
 
 
 @pytest.mark.parametrize(("command", "said"), WRONG, ids=lambda value: " ".join(value)[:60])

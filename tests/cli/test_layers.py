@@ -1,24 +1,21 @@
 """`memloc localise` and `memloc analyse` on a run."""
 
 import json
+import shutil
 
 import pytest
 
 from command_support import printed, refused
 from memloc.records import read_json
-from memloc.training.recipe import Recipe, train_run
-from tasks_support import QUICK, fast_protocol, make_task
+from tasks_support import QUICK
 
 FEW = [f"--set={name}={list(v) if isinstance(v, tuple) else v}" for name, v in QUICK.items()]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, tiny_model):
-    """A run that memorised, with all weights."""
-    model = str(tiny_model("opt", depth=3, dropout=0.1))
-    protocol = fast_protocol(finetune__near_ceiling=0.9)
-    recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
-    return train_run(recipe, tmp_path_factory.mktemp("runs") / "run").folder
+def folder(memorised_folder, tmp_path_factory):
+    """A run that memorised, with all weights; what is found stays there for the next test."""
+    return shutil.copytree(memorised_folder, tmp_path_factory.mktemp("runs") / "run")
 
 
 def test_localise_prints_a_verdict_a_bar_a_layer_where_the_files_are_and_nothing_else(run, folder):

@@ -1,7 +1,7 @@
 import json
 
 from command_support import printed, refused
-from memloc.models import tiny
+from memloc.models.known import TINY
 from memloc.protocol import PRESETS
 
 
@@ -25,7 +25,7 @@ def test_an_unknown_category_is_refused(run):
 def test_models_lists_the_embedded_and_the_paper_s(run):
     rows = json.loads(printed(run("models", "--json")))
     names = [row["name"] for row in rows]
-    assert names[:4] == list(tiny.NAMES)
+    assert names[:4] == list(TINY)
     assert "EleutherAI/pythia-160m-deduped" in names
     assert {row["layers"] for row in rows} == {"12", "24"}
     assert "facebook/opt-1.3b" in printed(run("models"))

@@ -1,7 +1,6 @@
 import html
 import json
 import re
-import time
 
 import torch
 
@@ -30,14 +29,12 @@ def test_train_makes_everything_from_a_file_with_string_labels(run, model, mine,
     config = json.loads((folder / "checkpoints" / "final" / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "good"}
 
-    before = {p: p.read_bytes() for p in (folder / "checkpoints").rglob("*") if p.is_file()}
-    began = time.perf_counter()
+    before = {p: p.stat().st_mtime_ns for p in (folder / "checkpoints").rglob("*") if p.is_file()}
     again = json.loads(printed(run(*command, "--json")))
-    assert time.perf_counter() - began < 10
     assert again["weights"] == ["final", "reference", "frozen"]
     assert again["verdict"]["memorised"] is False
     assert "memorised" in again["without"]
-    assert {p: p.read_bytes() for p in before} == before
+    assert {p: p.stat().st_mtime_ns for p in before} == before  # nothing is made again
 
 
 def test_train_makes_only_the_weights_asked_for(run, model, mine):

@@ -10,7 +10,7 @@ from pretraining.documents import corpus
 from memloc.data import tiny
 from memloc.data.tiny import LEXICON, held_out_words, past, plural
 from memloc.errors import UnknownName
-from memloc.models.tiny import NAMES, folder
+from memloc.models.known import TINY, tiny_folder
 
 MEGABYTE = 1_000_000
 TASKS = list(tiny.SUITE)
@@ -113,7 +113,7 @@ def test_verbs_have_a_past(verb, expected):
 
 def test_generating_needs_no_torch():
     code = (
-        "import sys, memloc.data.tiny, memloc.models.tiny;"
+        "import sys, memloc.data.tiny, memloc.models.known;"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -121,28 +121,28 @@ def test_generating_needs_no_torch():
 
 def test_an_unknown_model_is_refused_by_name():
     with pytest.raises(UnknownName, match="tiny-bert"):
-        folder("tiny-llama")
+        tiny_folder("tiny-llama")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TINY)
 def test_a_model_folder_is_small(name):
-    assert sum(file.stat().st_size for file in folder(name).iterdir()) <= 3 * MEGABYTE
+    assert sum(file.stat().st_size for file in tiny_folder(name).iterdir()) <= 3 * MEGABYTE
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TINY)
 def test_a_model_loads_as_a_classifier_of_twelve_layers(name):
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
-        folder(name), num_labels=6, local_files_only=True
+        tiny_folder(name), num_labels=6, local_files_only=True
     )
     assert model.config.num_hidden_layers == 12
     assert model.config.num_labels == 6
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TINY)
 def test_a_tokenizer_gives_back_every_text_without_unknown_words(name):
     transformers = pytest.importorskip("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder(name), local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_folder(name), local_files_only=True)
     for task in TASKS:
         for parts in tiny.generate(task)["validation"][0][:50]:
             text = f" {SEPARATORS[name]} ".join(parts)
@@ -162,6 +162,6 @@ def test_a_tokenizer_gives_back_every_text_without_unknown_words(name):
 )
 def test_a_tokenizer_follows_its_family(name, expected):
     transformers = pytest.importorskip("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder(name), local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_folder(name), local_files_only=True)
     assert tokenizer.convert_ids_to_tokens(tokenizer("The soup").input_ids) == expected
     assert (tokenizer.pad_token is None) == name.startswith("tiny-gpt")

@@ -10,21 +10,17 @@ from tasks_support import fast_protocol, make_task
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory, tiny_model):
+def trained(once, tiny_model):
     """`trained("bert", depth=24, epochs=1)`: the folder of a run, made once; not to be changed."""
-    made = {}
 
-    def make(family="opt", depth=4, epochs=20):
-        key = (family, depth, epochs)
-        if key not in made:
-            model = str(tiny_model(family, depth=depth, dropout=0.1))
-            protocol = fast_protocol(finetune__learning_rate=5e-3, finetune__epochs=epochs)
-            recipe = Recipe(model, make_task(60, n_classes=3), 1, protocol, device="cpu")
-            folder = tmp_path_factory.mktemp("runs") / f"{family}-{depth}-{epochs}"
-            made[key] = train_run(recipe, folder, ["final", "reference"]).folder
-        return made[key]
+    def get(family="opt", depth=4, epochs=20):
+        model = str(tiny_model(family, depth=depth, dropout=0.1))
+        protocol = fast_protocol(finetune__learning_rate=5e-3, finetune__epochs=epochs)
+        recipe = Recipe(model, make_task(60, n_classes=3), 1, protocol, device="cpu")
+        needed = ["final", "reference"]
+        return once(f"{family}-{depth}-{epochs}", lambda folder: train_run(recipe, folder, needed))
 
-    return make
+    return get
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from memloc.methods.forgetting import Data, measure
 from memloc.methods.gradients import Gradients
 from memloc.methods.mixtures import Mixtures
 from memloc.methods.swapping import window_subsets
-from memloc.models import tiny
+from memloc.models.known import TINY
 from memloc.models.load import load_model
 from memloc.models.stack import Stack
 from memloc.stats.windows import windows
@@ -24,7 +24,7 @@ ROWS = np.arange(6)
 WINDOWS = [range(1), range(5, 7), range(3, 10), range(11, 12), range(12)]
 
 
-@pytest.fixture(scope="module", params=tiny.NAMES)
+@pytest.fixture(scope="module", params=TINY)
 def pair(request):
     """An embedded model, one whose every weight is a little different, and texts of two parts."""
     task = load_task("tiny-entailment")

@@ -1,17 +1,18 @@
 """Shares add up, are those of really swapped models, and are refused where there is nothing."""
 
+import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from forked import ended, forked
 from memloc.errors import ScoreError, SettingsError
 from memloc.methods import mixtures, shares
+from memloc.methods.apply import localise
 from memloc.methods.base import Sizes, find_method, method_names
 from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
@@ -215,24 +216,22 @@ def test_both_directions_have_clean_errors_and_all_smallest_sets(tmp_path):
     assert pairs["necessary", 1, 2] == pytest.approx(lost[0, 1])
 
 
-KILLED = """
-import os, signal, sys
-from memloc.methods import mixtures, shares
-from memloc.methods.apply import localise
+def walk(folder, most):
+    """Look for shares; after so many batches this process is killed. Its batches, and what came."""
+    plain, count = mixtures.Mixtures.logits, 0
 
-count, go = [0], mixtures.Mixtures.logits
+    def counted(self, *given):
+        nonlocal count
+        count += 1
+        if count > most:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(self, *given)
 
-def counted(self, *given):
-    count[0] += 1
-    if count[0] > int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return go(self, *given)
-
-mixtures.Mixtures.logits = counted
-mixtures.BATCH_TOKENS = 1
-found = localise(sys.argv[1], ["shares"], force=True)["shares"]
-print(count[0], found.weights.tolist())
-"""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixtures.Mixtures, "logits", counted)
+        patch.setattr(mixtures, "BATCH_TOKENS", 1)
+        found = localise(folder, ["shares"], force=True)["shares"]
+    return count, found.weights.tolist()
 
 
 def test_a_killed_walk_continues_with_the_same_result(tmp_path, tiny_model):
@@ -241,19 +240,9 @@ def test_a_killed_walk_continues_with_the_same_result(tmp_path, tiny_model):
     recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
     train_run(recipe, tmp_path / "whole", ["final", "reference"])
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")
-
-    def start(name, n):
-        command = [sys.executable, "-c", KILLED, str(tmp_path / name), str(n)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    whole = start("whole", 10**6)
-    assert whole.returncode == 0, whole.stderr
-    n, weights = whole.stdout.split(maxsplit=1)
-    killed = start("killed", 3)
-    assert killed.returncode == -signal.SIGKILL
-    again = start("killed", 10**6)
-    left, same = again.stdout.split(maxsplit=1)
-    assert (int(left), same) == (int(n) - 3, weights)
+    n, weights = walk(tmp_path / "whole", 10**6)
+    assert ended(forked(lambda: walk(tmp_path / "killed", 3))) == -signal.SIGKILL
+    assert walk(tmp_path / "killed", 10**6) == (n - 3, weights)
 
 
 def test_weights_that_are_no_numbers_are_refused(tmp_path):

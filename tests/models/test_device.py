@@ -18,7 +18,11 @@ def test_a_device_that_is_not_there_is_refused(name):
 
 def test_threads_are_put_back():
     before = torch.get_num_threads()
-    with suitable_threads(64) as n:
-        assert n == 1
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
+    torch.set_num_threads(3)
+    try:
+        with suitable_threads(64) as n:
+            assert n == 1
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

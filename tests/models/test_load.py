@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from memloc.errors import ModelError, UnknownName
-from memloc.models import tiny
+from memloc.models.known import TINY
 from memloc.models.load import LoadOptions, load_checkpoint, load_model
 from support import FAMILIES, PAPER_FAMILIES, POSITIONS, make_tokenizer
 
@@ -89,7 +89,7 @@ def test_padding_is_settled_on_the_right(tiny_model, family):
         assert loaded.tokenizer.pad_token == loaded.tokenizer.eos_token
 
 
-@pytest.mark.parametrize("name", tiny.NAMES)
+@pytest.mark.parametrize("name", TINY)
 def test_the_embedded_models_load_by_name(name):
     loaded = load_model(name, LABELS)
     assert loaded.stack.depth == 12

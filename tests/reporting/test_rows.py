@@ -7,8 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc.reporting.figures.figure import FIGURES
-from memloc.reporting.figures.rows import (
+from memloc.reporting.figures import FIGURES
+from memloc.reporting.findings import MOST_EXAMPLES, Findings, example_weights, spread
+from memloc.reporting.missing import COMMANDS
+from memloc.reporting.rows import (
     ROWS,
     binarised,
     centroid_trajectories,
@@ -17,12 +19,11 @@ from memloc.reporting.figures.rows import (
     training_curves,
     window_matrices,
 )
-from memloc.reporting.findings import MOST_EXAMPLES, Findings, example_weights, spread
-from memloc.reporting.missing import COMMANDS
 from memloc.reporting.terminal import CURVES
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.windows import layer_weights, window_matrix, windows
+from study_support import CURVE
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
 EACH = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
@@ -342,19 +343,6 @@ def test_runs_that_did_not_memorise_are_drawn_in_training_only(tmp_path):
     assert BY_NAME["training"].drawn(findings) is not None
     assert BY_NAME["layers"].drawn(findings) is None
     assert BY_NAME["examples"].drawn(findings) is None
-
-
-CURVE = pd.DataFrame(
-    {
-        "training": ["noisy", "noisy", "original"],
-        "epoch": [1, 2, 1],
-        "accuracy": [0.5, 0.9, 0.1],
-        "clean_accuracy": [0.5, 1.0, 0.11],
-        "noisy_accuracy": [0.2, 0.7, 0.12],
-        "noisy_as_original": [0.8, 0.3, 0.13],
-        "validation_accuracy": [0.6, 0.65, 0.14],
-    }
-)
 
 
 def test_training_curves_are_those_of_the_noisy_training():

@@ -11,9 +11,8 @@ from memloc import paths
 from memloc.console import show_control
 from memloc.methods.probing import UNLEARNT
 from memloc.methods.result import Result
-from memloc.reporting.figures.figure import FIGURES, _titled
-from memloc.reporting.findings import Findings
-from memloc.reporting.means import layers_to_undo
+from memloc.reporting.figures import FIGURES, _titled
+from memloc.reporting.findings import Findings, layers_to_undo
 from memloc.reporting.missing import coverage
 from memloc.reporting.page import render, settings, versions
 from memloc.reporting.sentences import (

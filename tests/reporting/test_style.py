@@ -2,7 +2,7 @@ import pytest
 
 from memloc.data.tasks import PAPER_TASKS
 from memloc.data.tiny import SUITE
-from memloc.reporting.figures.style import COLOURS, TASKS, order, task_order, task_style
+from memloc.reporting.style import COLOURS, TASKS, order, task_order, task_style
 
 PAPER, DARK = "#ffffff", "#14181d"
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -62,11 +61,13 @@ def memloc(*words, **options):
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory):
+def finished(once):
     """A micro study that was carried out by the command, without interruption."""
-    folder = tmp_path_factory.mktemp("finished") / "study"
-    folder.mkdir()
-    Path(folder / "study.yaml").write_text(MICRO, encoding="utf-8")
-    done = memloc("run", folder, "--jobs", 1)
-    assert done.returncode == 0, done.stderr
-    return folder
+
+    def make(folder):
+        folder.mkdir()
+        (folder / "study.yaml").write_text(MICRO, encoding="utf-8")
+        done = memloc("run", folder, "--jobs", 1)
+        assert done.returncode == 0, done.stderr
+
+    return once("finished", make)

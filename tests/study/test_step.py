@@ -9,7 +9,7 @@ import pytest
 
 from memloc.errors import SettingsError
 from memloc.study import step as module
-from memloc.study.executors import Order, Outcome, read_outcome
+from memloc.study.executors import Order, Outcome, as_sent, read_outcome
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
 from memloc.study.step import do_step
@@ -69,7 +69,7 @@ def test_a_step_of_another_study_refuses(ordered):
 
 def test_how_a_process_ended_is_its_outcome():
     said = Outcome("x", "no", 1.0, 2.0)
-    assert read_outcome("x", said.text(), 0) == said
+    assert read_outcome("x", as_sent(said), 0) == said
     assert "by SIGKILL (perhaps out of memory)" in read_outcome("x", "", -signal.SIGKILL).reason
     assert read_outcome("x", "", -signal.SIGTERM).reason == "its process was ended by SIGTERM"
     assert "ended with status 3 and said nothing" in read_outcome("x", "", 3).reason
@@ -78,7 +78,7 @@ def test_how_a_process_ended_is_its_outcome():
 def test_a_fresh_process_tells_its_outcome_on_standard_output(micro):
     order = Order("no such step", "", "token")
     done = subprocess.run(
-        [sys.executable, "-m", "memloc.study.step", str(micro()), order.text()],
+        [sys.executable, "-m", "memloc.study.step", str(micro()), as_sent(order)],
         capture_output=True,
         text=True,
         check=True,

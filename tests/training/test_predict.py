@@ -22,7 +22,7 @@ def test_predictions_depend_neither_on_batches_nor_on_order(tiny_model, task, fa
     plain = logits_of(parts)
     assert plain.shape == (28, 2)
     with torch.no_grad():
-        for (text,), expected in zip(parts[:5], plain, strict=False):
+        for (text,), expected in zip(parts[:5], plain[:5], strict=True):
             alone = loaded.model(**loaded.tokenizer(text, return_tensors="pt")).logits[0]
             np.testing.assert_allclose(expected, alone.numpy(), rtol=1e-4, atol=1e-6)
     for tokens in (1, 17, 100_000):

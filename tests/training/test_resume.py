@@ -1,8 +1,9 @@
 """A run that was interrupted goes on to the very same weights."""
 
 import os
-import subprocess
-import sys
+import random
+import signal
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from forked import ended, forked
 from memloc.errors import StoreError
 from memloc.run import Run
 from memloc.training import checkpoints
@@ -19,27 +21,6 @@ from tasks_support import fast_protocol, make_task
 
 EPOCHS = 8
 ALL = ["memorised", "final", "reference", "frozen"]
-
-
-KILLING = """
-import os, random, signal, sys, time
-sys.path[:0] = sys.argv[3:]
-import torch, test_resume
-from pathlib import Path
-from memloc.training.recipe import train_run
-
-torch.set_num_threads(1)
-recipe = test_resume.make_recipe(sys.argv[1])
-for wait in (0.05, 0.2, 0.3, 0.4, 0.5):
-    child = os.fork()
-    if child == 0:
-        train_run(recipe, Path(sys.argv[2]))
-        os._exit(0)
-    time.sleep(wait + random.random() / 10)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-"""
-"""A process that starts others and kills them: importing torch once is enough."""
 
 
 class Killed(BaseException):
@@ -137,10 +118,11 @@ def test_epochs_that_are_done_are_not_done_again(recipe, tmp_path, monkeypatch):
 
 def test_killed_at_any_moment_it_goes_on_to_the_same_bits(recipe, uninterrupted, tmp_path):
     """A real process, really killed; each new one gets a little further."""
-    here = Path(__file__)
-    paths = [str(here.parents[1]), str(here.parent)]
-    command = [sys.executable, "-c", KILLING, recipe.model, str(tmp_path / "run"), *paths]
-    subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    for wait in (0.05, 0.2, 0.3, 0.4, 0.5):
+        child = forked(lambda: train_run(recipe, tmp_path / "run"))
+        time.sleep(wait + random.random() / 10)
+        os.kill(child, signal.SIGKILL)
+        ended(child)
     assert_same_run(train_run(recipe, tmp_path / "run"), uninterrupted)
 
 

@@ -192,7 +192,7 @@ def figures(
     Example: `memloc figures runs --format svg --only layers`
     """
     from memloc.progress import bars
-    from memloc.reporting.figures.figure import write_figures
+    from memloc.reporting.figures import write_figures
     from memloc.results import load_results
 
     folder = study / "report" / "figures" if out is None else out

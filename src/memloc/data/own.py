@@ -76,7 +76,6 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     name = name or path.name.split(".")[0]
     rng = generator(seed, "split", name)
     kept: IntArray = np.arange(len(rows.parts))
-    held = None
     if held_out is None:
         # Rows in place of labels: one cut for the labels before and after noise.
         train, rest = split_off(Examples(rows.parts, kept), rng)
@@ -84,8 +83,7 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     else:
         unseen = read_rows(Path(held_out), columns, rows.names, knower="training file")
         held = Examples(unseen.parts, unseen.original)
-    held = held.take(np.flatnonzero(held.labels >= 0))
-    validation, test = halve(held, rng)
+    validation, test = halve(held.take(np.flatnonzero(held.labels >= 0)), rng)
     train = Examples(rows.parts, rows.original).take(kept)
     task = Task(name, OWN, rows.names, train, validation, test, f"file: {path}")
     if not columns.marked:

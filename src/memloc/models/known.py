@@ -5,9 +5,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from memloc.errors import ModelError, in_words
-from memloc.models import tiny
+from memloc.errors import ModelError, in_words, lookup
 
+TINY: tuple[str, ...] = ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox")
+"""The embedded models: four families, twelve layers, small enough to come with the package."""
 PAPER_MODELS = (
     ("google-bert/bert-base-cased", 12, 768),
     ("facebook/opt-125m", 12, 768),
@@ -33,16 +34,22 @@ class ModelRow:
 
 def known_models() -> list[ModelRow]:
     """The embedded models, then the paper's."""
-    return [*map(_embedded, tiny.NAMES), *_paper()]
+    return [*map(_embedded, TINY), *_paper()]
+
+
+def tiny_folder(name: str) -> Path:
+    """The folder of an embedded model, in the format of `save_pretrained`."""
+    home = Path(__file__).parent / "tiny"
+    return lookup("embedded model", name, {known: home / known for known in TINY})
 
 
 def default_preset(model: str) -> str:
     """The preset that suits a model."""
-    return "demo" if model in tiny.NAMES else "paper"
+    return "demo" if model in TINY else "paper"
 
 
 def _embedded(name: str) -> ModelRow:
-    config = json.loads((tiny.folder(name) / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((tiny_folder(name) / "config.json").read_text(encoding="utf-8"))
     layers = config.get("num_hidden_layers", config.get("num_layers"))
     return ModelRow(name, str(layers), str(config["hidden_size"]), "embedded")
 
@@ -54,7 +61,7 @@ def _paper() -> list[ModelRow]:
 def source_of(name: str) -> str:
     """What a model is loaded from: a folder that holds one, or else its name on the hub."""
     if name.startswith("tiny-") and not Path(name).is_dir():
-        return str(tiny.folder(name))
+        return str(tiny_folder(name))
     looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
     path = Path(name).expanduser()
     if path.is_dir():

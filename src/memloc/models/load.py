@@ -14,8 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from memloc.errors import MemlocError, ModelError, in_words
 from memloc.identity import hash_weights
-from memloc.models import tiny
-from memloc.models.known import checkpoint_folder, is_adapter, no_such_model, source_of
+from memloc.models.known import TINY, checkpoint_folder, is_adapter, no_such_model, source_of
 from memloc.models.stack import Stack, optional_setting, setting
 from memloc.seeds import torch_seeded
 
@@ -296,7 +295,7 @@ def _why_not(name: str, error: Exception) -> str:
     reason = in_words(error)
     if "model.safetensors" in reason:
         reason += " (weights in other formats, which can carry code, are read with --any-format)"
-    is_here = Path(name).expanduser().is_dir() or name in tiny.NAMES
+    is_here = Path(name).expanduser().is_dir() or name in TINY
     if is_here or not isinstance(error, OSError):
         return (
             f"{name} cannot be loaded as a classifier, it may be damaged or of a kind that has no "

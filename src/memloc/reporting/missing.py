@@ -6,35 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from memloc import paths
 from memloc.data.perturb import OWN
 from memloc.methods.base import find_method, method_names, methods
+from memloc.reporting.style import asset
 from memloc.results import Results
 from memloc.run import Run
 
-COMMANDS = {
-    "train": "memloc train {model} {task} --seed {seed} --out {study}",
-    "localise": "memloc localise {run} {method}",
-    "probing": "memloc localise {run} probing",
-    "shares": "memloc localise {run} shares",
-    "centroids": "memloc analyse {run} centroids",
-    "label_probes": "memloc analyse {run} label_probes",
-    "generalisation": "memloc analyse {run} generalisation",
-    "control": "memloc control --model {model} --task {task} --out {study}",
-    "post_processing": "memloc control --model {model} --task {validation} --out {study}",
-    "sizes": "memloc train {large} {task} --seed {seed} --out {study}",
-    "binarised": "memloc train {model} {many}-binary --seed {seed} --out {study}",
-}
-"""Which command makes a part of a study."""
-IN_STUDIES = {
-    "train": "memloc run {study}",
-    "control": "memloc run {study}  # with control: in its study.yaml",
-    "post_processing": "memloc run {study}  # with {validation} in control: tasks: of study.yaml",
-    "sizes": "memloc run {study}  # with {large} in models: of study.yaml",
-    "binarised": "memloc run {study}  # with {many}-binary in tasks: of study.yaml",
-}
-"""The same where the folder has a study's file, which says what is trained and planted there."""
+_FILE: dict[str, dict[str, str]] = yaml.safe_load(asset("commands.yaml"))
+COMMANDS, IN_STUDIES = _FILE["commands"], _FILE["in_studies"]
+"""Which command makes a part of a study; the same where the folder has a study's file."""
 LARGE = "facebook/opt-1.3b"
 """The model of appendix B."""
 BY_ORIGINAL = ("centroids", "label_probes")

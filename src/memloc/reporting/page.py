@@ -1,62 +1,44 @@
 """One HTML file with everything: opens by double click, needs no network."""
 
+import base64
+import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
+import pandas as pd
+import yaml
 from markupsafe import Markup, escape
 
 from memloc import paths
 from memloc.errors import counted
-from memloc.records import as_stored, read_json, whole_file, write_json
-from memloc.reporting.blocks import columns_of, example_block, packed
-from memloc.reporting.figures.figure import DATA, FIGURES, Drawn, Figure
-from memloc.reporting.figures.style import TITLES, method_order, task_order
+from memloc.records import FloatArray, as_stored, read_json, whole_file, write_json
+from memloc.reporting.figures import DATA, FIGURES, Drawn, Figure
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import command, commands_of, coverage
 from memloc.reporting.sentences import Line, Summary, summarise
+from memloc.reporting.style import TITLES, asset, method_order, task_order
 from memloc.reporting.tables import TABLES, Table, as_text, cell
 from memloc.results import Results, load_results
 
-SECTIONS: dict[str, tuple[str, str, str]] = {
-    "where": (
-        "Where",
-        "Where: which layers matter",
-        "All tasks of one model side by side, by the method that is chosen above.",
-    ),
-    "how": (
-        "How",
-        "How: what happens on the way through the model",
-        "How the wrong labels were learnt, and at which layer they win over the right ones.",
-    ),
-    "examples": (
-        "Examples",
-        "Which examples",
-        "Which wrong labels were memorised, and which layers have to be changed to undo each.",
-    ),
-    "trust": (
-        "Trust",
-        "Can I trust it?",
-        "Labels were planted in layers that are known, and every method had to find them.",
-    ),
-    "paper": (
-        "Paper",
-        "Does it fit the paper?",
-        "How deep memorisation is, whether depth goes with generalisation, and who agrees.",
-    ),
-    "made": ("How it was made", "How it was made", ""),
-}
-"""In the list at the top, as a heading, and what is said below it."""
+SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(asset("page.yaml"))
+"""By name: what each is called in the list at the top and as a heading; the words below it."""
 SHORT = 16
 """Rows of a table that is not folded away."""
+MOST_EXAMPLES = 2500
+"""Noisy examples of one task on the page; the others are in the files."""
+LONGEST = 600
+"""Characters of a text on the page."""
+DIGITS = 5
+"""Of numbers on the page, which are for looking."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +120,8 @@ def render(findings: Findings, summary: Summary) -> str:
         version=version("memloc"),
         page=_script_json(page),
         blocks={name: Markup(text) for name, text in blocks.items()},
-        css=Markup(_asset("page.css")),
-        js=Markup(_script(_asset("page.js"))),
+        css=Markup(asset("page.css")),
+        js=Markup(_script(asset("page.js"))),
         vega=Markup(_vega()),
     )
 
@@ -149,7 +131,7 @@ def _sections(
 ) -> Iterator[dict[str, Any]]:
     """Sections that have something to show, with their sentences, figures and tables."""
     tables = list(_tables(findings))
-    for name, (short, title, words) in SECTIONS.items():
+    for name, called in SECTIONS.items():
         parts = {
             "found": [s.text for s in summary.lines if s.section == name and not s.is_open],
             "open": [s.text for s in summary.lines if s.section == name and s.is_open],
@@ -157,7 +139,7 @@ def _sections(
             "tables": [table for table in tables if table["section"] == name],
         }
         if name == "made" or any(parts.values()) or (name == "examples" and has_examples):
-            yield {"name": name, "short": short, "title": title, "words": words, **parts}
+            yield {"name": name, **called, **parts}
 
 
 def _absent(findings: Findings, drawn: dict[Figure, Drawn | None]) -> dict[str, list[str]]:
@@ -345,5 +327,93 @@ def _vega() -> str:
     return _script(str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")))
 
 
-def _asset(name: str) -> str:
-    return (files("memloc.reporting") / "assets" / name).read_text(encoding="utf-8")
+def packed(value: Any) -> str:
+    """JSON, compressed, as base64; the same value is always the same text."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def columns_of(rows: pd.DataFrame) -> dict[str, Any]:
+    """A table by columns; texts as places in a list of the different ones."""
+    return {"n": len(rows), "columns": {str(n): _column(rows[n]) for n in rows.columns}}
+
+
+def _column(values: "pd.Series") -> dict[str, Any]:
+    if pd.api.types.is_bool_dtype(values):
+        return {"values": [bool(v) for v in values]}
+    if pd.api.types.is_numeric_dtype(values):
+        return {"values": _numbers(values.to_numpy(np.float64, na_value=np.nan))}
+    codes, levels = pd.factorize(values.astype(str))
+    return {"levels": list(levels), "values": codes.tolist()}
+
+
+def _numbers(values: FloatArray) -> list[Any]:
+    known = np.isfinite(values)
+    if (values[known] % 1 == 0).all():
+        return [int(v) if there else None for v, there in zip(values, known, strict=True)]
+    short = np.char.mod(f"%.{DIGITS}g", values)  # a text each, in one go
+    return [float(v) if there else None for v, there in zip(short, known, strict=True)]
+
+
+def example_block(findings: Findings, runs: "list[pd.DataFrame]") -> dict[str, Any] | None:
+    """Noisy examples of one task's runs (one row of `runs` each), and what windows do to them.
+
+    A bit for each example and window of each run. None where there are no noisy examples.
+    """
+    texts = [findings.results.examples_of(run, noisy_only=True) for run in runs]
+    keys = ["example", "text", "original", "assigned"]
+    noisy = pd.concat([t[keys] for t in texts]).drop_duplicates()
+    if noisy.empty:
+        return None
+    shown = noisy.head(MOST_EXAMPLES)
+    labels = sorted({*shown["original"], *shown["assigned"]})
+    place = {label: i for i, label in enumerate(labels)}
+    rows = [[int(e), _cut(t), place[o], place[a]] for e, t, o, a in shown.itertuples(index=False)]
+    found = [_bits(findings, run, t[keys], shown) for run, t in zip(runs, texts, strict=True)]
+    return {
+        "labels": labels,
+        "rows": rows,
+        "left": len(noisy) - len(shown),
+        "runs": [each for one in found for each in one],
+    }
+
+
+def _bits(
+    findings: Findings, run: pd.DataFrame, texts: pd.DataFrame, shown: pd.DataFrame
+) -> list[dict[str, Any]]:
+    """Of every method that changes windows: which of the examples shown each window reverts."""
+    numbered = shown.assign(place=np.arange(len(shown)))
+    mine = texts.merge(numbered, on=list(shown.columns)).set_index("example")["place"]
+    found = []
+    for outcomes in findings.outcomes_of(run):
+        kept = outcomes.take(np.flatnonzero(np.isin(outcomes.examples, mine.index)))
+        places = mine.loc[kept.examples.tolist()].tolist()
+        found.append(
+            {
+                "model": str(run["model"].iloc[0]),
+                "seed": int(run["seed"].iloc[0]),
+                "method": outcomes.method,
+                "depth": int(outcomes.windows.max()),
+                "windows": outcomes.windows.tolist(),
+                "rows": None if places == list(range(len(shown))) else places,
+                "bits": base64.b64encode(np.packbits(kept.wrong).tobytes()).decode(),
+            }
+        )
+    shares = findings.shares_of(run)
+    if shares is not None:
+        kept_shares = shares[shares.index.isin(mine.index)]
+        places = mine.loc[kept_shares.index.tolist()].tolist()
+        found.append(
+            {
+                "model": str(run["model"].iloc[0]),
+                "seed": int(run["seed"].iloc[0]),
+                "method": "shares",
+                "rows": None if places == list(range(len(shown))) else places,
+                "shares": (100 * kept_shares.fillna(0)).round().astype(int).to_numpy().tolist(),
+            }
+        )
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text)} characters)"

@@ -12,10 +12,9 @@ import pandas as pd
 
 from memloc.errors import counted
 from memloc.methods.result import LayerScores, Result
-from memloc.reporting.figures.style import method_order
-from memloc.reporting.findings import POINT, Findings
-from memloc.reporting.means import UNDONE, layers_to_undo, over_seeds
+from memloc.reporting.findings import POINT, UNDONE, Findings, layers_to_undo, over_seeds
 from memloc.reporting.missing import command
+from memloc.reporting.style import method_order
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.claims import ALL
 from memloc.stats.planted import mean_scores

@@ -1,30 +1,46 @@
 """Tables of the paper and others: tidy numbers for machines, the paper's layout for people."""
 
-from collections.abc import Sequence
-from importlib.resources import files
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import yaml
-from pydantic import BaseModel, ConfigDict
 
 from memloc.errors import lookup
-from memloc.records import whole_file, write_table
-from memloc.reporting.findings import Findings
-from memloc.reporting.layouts import DAGGER, LAYOUTS, TIDY, in_columns
+from memloc.models.known import TINY, tiny_folder
+from memloc.records import FloatArray, whole_file, write_table
+from memloc.reporting.findings import (
+    BINARY,
+    POINT,
+    RESAMPLES,
+    Findings,
+    bootstrap_ends,
+    counted_events,
+    over_seeds,
+)
 from memloc.reporting.sentences import averaged, remarks_on
+from memloc.reporting.style import asset, method_order, task_order
 from memloc.results import Results
+from memloc.seeds import generator
+from memloc.settings import Settings
 from memloc.stats.agreement import FEWEST_GROUPS
+from memloc.stats.intervals import bootstrap_counts, wilson
+from memloc.stats.planted import MEASURES, distances, mean_scores
+from memloc.stats.verdicts import over_plants, over_runs
 
+DAGGER = "†"
 FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}
 """Names of the formats, and the endings of their files."""
 
 
-class Table(BaseModel):
+class Table(Settings):
     """A table of the report and of `memloc tables`, as `tables.yaml` describes it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     section: Literal["where", "how", "trust", "paper", "made"]
@@ -59,8 +75,8 @@ class Table(BaseModel):
 
 def read_tables() -> tuple[Table, ...]:
     """Every table, in the order of the page."""
-    text = (files("memloc.reporting") / "assets/tables.yaml").read_text(encoding="utf-8")
-    return tuple(Table(name=name, **words) for name, words in yaml.safe_load(text).items())
+    described = yaml.safe_load(asset("tables.yaml"))
+    return tuple(Table(name=name, **words) for name, words in described.items())
 
 
 TABLES = read_tables()
@@ -179,3 +195,310 @@ TEX = str.maketrans(
 
 def _tex(text: object) -> str:
     return str(text).translate(TEX)
+
+
+ENDS = ("low", "high")
+BLOCK = re.compile(r"(^|\.)\d+\.")
+"""In the name of a parameter: blocks stand in a list, so theirs are numbered."""
+
+
+def tasks(findings: Findings) -> pd.DataFrame:
+    """One row a task: the paper's Table 1 for the tasks that are here."""
+    from memloc.data.tasks import PAPER_TASKS, known_tasks
+
+    known, runs = known_tasks(), findings.results.runs
+    first = {row["task"]: row for row in runs.drop_duplicates("task").to_dict("records")}
+    rows = []
+    for task in task_order(runs["task"]):
+        paper = PAPER_TASKS.get(task.removesuffix(BINARY))
+        about = known[task].description if task in known else "own data"
+        row = first[task]
+        rows.append(
+            {
+                "category": row["category"],
+                "dataset": task,
+                "task": paper.description if paper and paper.name == task else about,
+                "domain": paper.domain if paper else "–",
+                "size": row["train"],
+                "noisy": row["noisy"],
+                "labels": row["n_classes"],
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def models(findings: Findings) -> pd.DataFrame:
+    """One row a model: the paper's Table 3 for the models that are here."""
+    results = findings.results
+    rows = {}
+    for record, run in zip(results.records, results.runs.to_dict("records"), strict=True):
+        name = record.model
+        rows[run["model"]] = {
+            "model": run["model"],
+            **{key: pretraining(name).get(key) for key in ("corpus", "tokens", "steps")},
+            "parameters": layer_parameters(name, results.folder / run["folder"]),
+            "layers": record.depth,
+            "width": record.width,
+            "loaded from": name,
+            "weights": record.weights_hash,
+        }
+    return pd.DataFrame(list(rows.values()))
+
+
+def pretraining(model: str) -> Mapping[str, Any]:
+    """Corpus, tokens and steps of an embedded model or one of the paper's; others are not known."""
+    if model not in TINY:
+        return _known().get(model, {})
+    note = json.loads((tiny_folder(model) / "pretraining.json").read_text(encoding="utf-8"))
+    tokens = note["rows"] * note["length"] * note["steps"]
+    return {"corpus": "embedded texts", "tokens": tokens, "steps": note["steps"]}
+
+
+@cache
+def _known() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = yaml.safe_load(asset("pretraining.yaml"))
+    return found
+
+
+def layer_parameters(model: str, run: Path) -> int | None:
+    """Parameters of all blocks, by the weights of the run or the embedded ones; None without."""
+    places = [
+        *(run / "checkpoints").glob("*"),
+        *([tiny_folder(model)] if model in TINY else []),
+    ]
+    for folder in places:
+        files = sorted(folder.glob("*.safetensors"))
+        if files:
+            return sum(map(_in_blocks, files))
+    return None
+
+
+def _in_blocks(file: Path) -> int:
+    """The head of a safetensors file says the shape of everything in it."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        shapes = json.loads(opened.read(length))
+    return sum(math.prod(v["shape"]) for name, v in shapes.items() if BLOCK.search(name))
+
+
+def runs(findings: Findings) -> pd.DataFrame:
+    """One row per run, with the interval of its accuracy on unseen data."""
+    found = findings.results.runs
+    share, n = (found[name].to_numpy(np.float64) for name in ("validation_accuracy", "validation"))
+    sure = wilson(share, n)
+    return found.assign(validation_low=sure.low, validation_high=sure.high)
+
+
+def control(findings: Findings) -> pd.DataFrame:
+    """Accuracy and the other measures of every method and k, each with its ends."""
+    scores = findings.results.control
+    if scores.empty:
+        return scores
+    found = mean_scores(scores, ["method"])
+    tested = scores if scores["validation"].all() else scores[~scores["validation"].astype(bool)]
+    every = [
+        tested[(tested["method"] == method) & (tested["k"] == k)]
+        for method, k in found[["method", "k"]].itertuples(index=False)
+    ]
+    for name in MEASURES:
+        ends = [bootstrap_ends(plants[name].to_numpy(np.float64)) for plants in every]
+        found[[f"{name}_low", f"{name}_high"]] = ends
+    return found
+
+
+def nulls(findings: Findings) -> pd.DataFrame:
+    """What the control set-up says of nulls, with the ends of what it leaves without."""
+    found = findings.results.nulls
+    if found.empty:
+        return found
+    plants = distances(findings.results.control_layers)
+    rows = []
+    for method in found["method"]:
+        part = plants[plants["method"] == method]
+        null = part["null"].astype(bool)
+        ends = {"apart": _apart_ends(part.loc[~null, "distance"], part.loc[null, "distance"])}
+        for name, kind in (("undone_planted", ~null), ("undone_null", null)):
+            ends[name] = bootstrap_ends(part.loc[kind, "undone"].to_numpy(np.float64))
+        rows.append({f"{n}_{e}": ends[n][i] for n in ends for i, e in enumerate(ENDS)})
+    return pd.concat([found, pd.DataFrame(rows, index=found.index)], axis=1)
+
+
+def _apart_ends(real: "pd.Series", null: "pd.Series") -> tuple[float, float]:
+    """Ends of how often a number of `real` is above one of `null`, both of which are resampled."""
+    if min(len(real), len(null)) < 2:
+        return np.nan, np.nan
+    one, other = real.to_numpy(np.float64)[:, None], null.to_numpy(np.float64)
+    wins = (one > other) + (one == other) / 2
+    rng = generator(0, "bootstrap", "nulls")
+    drawn = [bootstrap_counts(n, RESAMPLES, rng) / n for n in wins.shape]
+    low, high = np.quantile(((drawn[0] @ wins) * drawn[1]).sum(1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def binarised(findings: Findings) -> pd.DataFrame:
+    """Tasks with all their classes beside those with two; differences with their ends."""
+    found, depths = findings.binarisation, findings.binary_depths
+    if found.empty:
+        return found
+    whole = {two: many for many, two in findings.binary.items()}
+    two = depths[depths["task"].isin(whole)].assign(task=depths["task"].map(whole))
+    both = depths.merge(two, on=[*POINT, "measure"], suffixes=("", "_two"))
+    both["difference"] = both["depth_two"] - both["depth"]
+    rows = []
+    for measure in found["measure"]:
+        part = both[both["measure"] == measure]
+        plain = part["difference"].to_numpy(np.float64)
+        ends = bootstrap_ends(plain, part["task"]), bootstrap_ends(np.abs(plain), part["task"])
+        rows.append([*ends[0], *ends[1]])
+    names = [f"{n}_{end}" for n in ("mean_difference", "mean_absolute") for end in ENDS]
+    return pd.concat([found, pd.DataFrame(rows, columns=names, index=found.index)], axis=1)
+
+
+def orders(findings: Findings) -> pd.DataFrame:
+    """Whether models order the tasks alike, with the range over pairs of models in words."""
+    found = findings.order_agreement
+    if found.empty:
+        return found
+    ends = found["least"].map("{:.2f}".format) + " to " + found["largest"].map("{:.2f}".format)
+    return found.assign(**{"single pairs": ends})
+
+
+TIDY: dict[str, Callable[[Findings], pd.DataFrame]] = {
+    "localised": lambda findings: over_runs(findings.memorised("verdicts")),
+    "control-verdicts": lambda findings: over_plants(findings.results.control_verdicts),
+    "tasks": tasks,
+    "models": models,
+    "runs": runs,
+    "control": control,
+    "nulls": nulls,
+    "orders": orders,
+    "binarised": binarised,
+}
+"""Tables that are no attribute of findings or results, by name."""
+
+
+def table_2(tidy: pd.DataFrame) -> pd.DataFrame:
+    """One column per model, one row per score and measure."""
+    rows = ["score", "measure"]
+    named = tidy.assign(measure=tidy["measure"].replace("memorisation", "mem. » gen."))
+    wide = _pivoted(named.assign(text=coefficients(tidy)), rows, "model")
+    return wide[[*rows, *dict.fromkeys(tidy["model"])]]
+
+
+def table_3(tidy: pd.DataFrame) -> pd.DataFrame:
+    """Large numbers the way papers have them."""
+    return tidy.assign(**{n: tidy[n].map(rounded) for n in ("tokens", "steps", "parameters")})
+
+
+def rounded(number: float | None) -> str:
+    """1,234,000 as 1.2M, the way papers have it."""
+    if number is None or math.isnan(number):
+        return "–"
+    for size, sign in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            digits = ".0f" if number >= 100 * size else ".2g"
+            return f"{number / size:{digits}}{sign}"
+    return f"{number:.0f}"
+
+
+def table_4(tidy: pd.DataFrame) -> pd.DataFrame:
+    """One column per model and norm, one row per choice of steps."""
+    steps = ["subtract_clean", "divide_frozen"]
+    found = wilson(*(tidy[n].to_numpy(np.float64) for n in ("accuracy", "plants")))
+    named = tidy.assign(column=tidy["model"] + " " + tidy["norm"])
+    named["text"] = estimates(tidy["accuracy"], found.low, found.high)
+    wide = named.pivot(index=steps, columns="column", values="text").reset_index()
+    wide[steps] = wide[steps].map(lambda on: "yes" if on else "no")
+    names = {"subtract_clean": "subtracting clean", "divide_frozen": "normalising frozen"}
+    return wide.rename(columns=names).rename_axis(columns=None)
+
+
+def mcog(tidy: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds with the seeds' least and greatest end: one row per task and model."""
+    found = over_seeds(tidy, [*POINT, "method"], "mcog")
+    found["text"] = estimates(found["mcog"], found["low"], found["high"])
+    wide = _pivoted(found, POINT, "method")
+    return wide[[*POINT, *method_order(wide.columns.drop(POINT))]]
+
+
+def events(tidy: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds, one row per task and model; never counts as the layer after the last.
+
+    What never happens in some seeds, or where classes cannot be told apart, is said.
+    """
+    counted, keys = counted_events(tidy), [*POINT, "event"]
+    found = over_seeds(counted, keys, "layer")
+    sums = counted.groupby(keys, sort=False)[["never", "unclear"]].sum()
+    texts = estimates(found["layer"], found["low"], found["high"])
+    said = [
+        "".join(f"; {n} {word}" for n, word in ((a, "never"), (b, "not separable")) if n)
+        for a, b in sums[["never", "unclear"]].itertuples(index=False)
+    ]
+    whole = [a + b for a, b in zip(texts, said, strict=True)]
+    return _pivoted(found.assign(text=whole), POINT, "event")
+
+
+LAYOUTS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "generalisation": table_2,
+    "models": table_3,
+    "post-processing": table_4,
+    "mcog": mcog,
+    "events": events,
+}
+"""Tables that people read in another layout than one row per observation."""
+
+
+def in_columns(tidy: pd.DataFrame, columns: Mapping[str, str | None]) -> pd.DataFrame:
+    """Columns by their titles, numbers with their intervals; methods in their usual order."""
+    found: dict[str, Any] = {}
+    for title, named in columns.items():
+        value, *ends = named.split() if named else [title]
+        if value in tidy:
+            marks = _marks(tidy) if value == "rho" and "significant" in tidy else None
+            found[title] = tidy[value]
+            if ends:
+                low, high = (tidy[end] for end in ends)
+                found[title] = estimates(tidy[value], low, high, marks)
+    shown = pd.DataFrame(found)
+    if "method" not in shown:
+        return shown
+    order = method_order(shown["method"])
+    return shown.sort_values("method", key=lambda names: names.map(order.index), kind="stable")
+
+
+def coefficients(tidy: pd.DataFrame) -> list[str]:
+    """ρ with its interval; a star where it is significant, a dagger where points are unsure."""
+    return estimates(tidy["rho"], tidy["low"], tidy["high"], _marks(tidy))
+
+
+def _marks(tidy: pd.DataFrame) -> list[str]:
+    unclear = tidy["n_inseparable"] > 0 if "n_inseparable" in tidy else [False] * len(tidy)
+    return [
+        ("*" if sure else "") + (DAGGER if unsure else "")
+        for sure, unsure in zip(tidy["significant"], unclear, strict=True)
+    ]
+
+
+def estimates(
+    values: "pd.Series",
+    low: "pd.Series | FloatArray",
+    high: "pd.Series | FloatArray",
+    marks: list[str] | None = None,
+) -> list[str]:
+    """Numbers with their intervals as texts."""
+    every = zip(values, marks or [""] * len(values), low, high, strict=True)
+    return [_estimate(*each) for each in every]
+
+
+def _estimate(value: float, mark: str, low: float, high: float) -> str:
+    if np.isnan(value):
+        return "–"
+    ends = "" if np.isnan(low) or np.isnan(high) else f" [{low:.2f}, {high:.2f}]"
+    return f"{value:.2f}{mark}{ends}"
+
+
+def _pivoted(found: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
+    """The column `text` as a wide table; rows stay in their order."""
+    wide = found.pivot(index=index, columns=columns, values="text")
+    wide = wide.loc[list(map(tuple, found[index].drop_duplicates().to_numpy()))]
+    return wide.reset_index().rename_axis(columns=None)

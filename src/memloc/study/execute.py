@@ -120,7 +120,7 @@ def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:
     return list(found.values())
 
 
-def _executor(plan: Plan, options: Options, jobs: int) -> LocalExecutor | RayExecutor:
+def _executor(plan: Plan, options: Options, jobs: int) -> Executor:
     lookup("place to run", options.on, {"local": 1, "ray": 1})
     if options.on == "ray":
         return RayExecutor(plan.file.folder, options.address)

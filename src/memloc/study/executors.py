@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from memloc.data.sources import DATA_VARIABLE
 from memloc.errors import SettingsError
@@ -36,10 +36,6 @@ class Order:
     """Names this attempt: a process whose step has another token by now ends itself."""
     threads: int = 1
 
-    def text(self) -> str:
-        """As it is sent to another process."""
-        return json.dumps(asdict(self))
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -50,9 +46,10 @@ class Outcome:
     seconds: float = 0.0
     peak_mb: float = 0.0
 
-    def text(self) -> str:
-        """As it is sent to another process."""
-        return json.dumps(asdict(self))
+
+def as_sent(message: Order | Outcome) -> str:
+    """The text that is sent to another process."""
+    return json.dumps(asdict(message))
 
 
 @dataclass(frozen=True)
@@ -63,25 +60,6 @@ class Needs:
     memory: int = 0
     """Bytes."""
     gpus: float = 0.0
-
-
-class Executor(Protocol):
-    """Where steps run."""
-
-    def start(self) -> None:
-        """Get ready; nothing has been submitted yet."""
-
-    def has_room(self, needs: Needs, running: Mapping[str, Needs]) -> bool:
-        """Whether a step can be submitted now."""
-
-    def submit(self, order: Order, needs: Needs) -> None:
-        """Have a step done."""
-
-    def wait(self, seconds: float) -> list[Outcome]:
-        """The steps that ended, after at most so long."""
-
-    def stop(self) -> None:
-        """End whatever still runs."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +164,7 @@ def started_copied(folder: Path, order: Order) -> Child:
                 os.dup2(log.fileno(), stream)
         from memloc.study.step import do_step
 
-        os.write(write, do_step(folder, order).text().encode())
+        os.write(write, as_sent(do_step(folder, order)).encode())
         status = 0
     finally:
         sys.stdout.flush()
@@ -200,7 +178,7 @@ def started_fresh(folder: Path, order: Order) -> Child:
     threads = {"OMP_NUM_THREADS": str(order.threads)}
     with _log(folder, order) as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "memloc.study.step", str(folder), order.text()],
+            [sys.executable, "-m", "memloc.study.step", str(folder), as_sent(order)],
             stdin=subprocess.DEVNULL,
             stdout=write,
             stderr=log,
@@ -290,7 +268,7 @@ class RayExecutor:
         folder = os.environ.get(DATA_VARIABLE)
         if folder is not None:  # a study reads the same data everywhere
             options["runtime_env"] = {"env_vars": {DATA_VARIABLE: folder}}
-        reference = self._remote.options(**options).remote(str(self.folder), order.text())
+        reference = self._remote.options(**options).remote(str(self.folder), as_sent(order))
         self._running[reference] = order.step
 
     def wait(self, seconds: float) -> list[Outcome]:
@@ -317,6 +295,10 @@ class RayExecutor:
         self._running.clear()
         if self._began_here:
             self._ray.shutdown()
+
+
+Executor = LocalExecutor | RayExecutor
+"""Where steps run: both can start, say whether they have room, submit, wait and stop."""
 
 
 def best_machine(nodes: Sequence[Mapping[str, Any]], needs: Needs) -> dict[str, float]:

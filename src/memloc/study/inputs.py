@@ -19,8 +19,7 @@ from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import MemlocError, ModelError, SettingsError, lookup
 from memloc.identity import hash_checkpoint, hash_files, hashed
 from memloc.methods.base import find_method
-from memloc.models import tiny
-from memloc.models.known import known_models, no_such_model, source_of
+from memloc.models.known import TINY, known_models, no_such_model, source_of
 from memloc.protocol import Protocol
 from memloc.records import NoisyTask, Task
 from memloc.run import Run
@@ -208,7 +207,7 @@ def _shape_in(name: str, path: Path) -> Shape:
 def model_fingerprint(name: str) -> str:
     """What identifies a model: its name, or what is in its folder wherever that is."""
     local = Path(name).expanduser()
-    if name in tiny.NAMES or not local.is_dir():
+    if name in TINY or not local.is_dir():
         return name
     return f"{local.name} {hash_checkpoint(local)}"
 

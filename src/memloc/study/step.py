@@ -30,7 +30,7 @@ from memloc.protocol import Protocol
 from memloc.records import NoisyLabels, Task, as_stored, read_json, write_json
 from memloc.run import Attempt, Run
 from memloc.study.config import read_study
-from memloc.study.executors import Order, Outcome, die_with
+from memloc.study.executors import Order, Outcome, as_sent, die_with
 from memloc.study.inputs import at_most, data_folder, load_noisy_task
 from memloc.study.plan import Plan, Step, make_plan
 from memloc.study.records import Store
@@ -281,7 +281,7 @@ def main() -> None:
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     outcome = do_step(folder, order)
-    print(outcome.text(), file=told, flush=True)
+    print(as_sent(outcome), file=told, flush=True)
 
 
 if __name__ == "__main__":

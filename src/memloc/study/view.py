@@ -23,8 +23,6 @@ from memloc.study.records import State, Store, study_states
 if TYPE_CHECKING:
     from rich.table import Table
 
-SILENCE = 60.0
-"""Seconds after which a log is told how far it is even if no step has ended."""
 STATES = ("done", "missing", "stale", "failed")
 
 
@@ -101,11 +99,14 @@ def step_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> li
 
 
 class View:
-    """Shows on stderr how far a study is: one live table in a terminal, else one line per step."""
+    """Shows on stderr how far a study is: one live table in a terminal.
+
+    In a log: a first line with what there is to do, then one line per step that ended.
+    """
 
     def __init__(self) -> None:
         self._live: Any = None
-        self._said = float("-inf")
+        self._has_said = False
 
     def __enter__(self) -> "View":
         return self
@@ -116,13 +117,12 @@ class View:
 
     def __call__(self, progress: Progress, ended: Outcome | None) -> None:
         """Told how far it is."""
-        now = time.monotonic()
         if sys.stderr.isatty():
             self._draw(progress)
-        elif ended is not None or (progress.running and now - self._said >= SILENCE):
+        elif ended is not None or (progress.running and not self._has_said):
             line = _head(progress) if ended is None else _line(progress, ended)
             print(line, file=sys.stderr, flush=True)
-            self._said = now
+            self._has_said = True
 
     def _draw(self, progress: Progress) -> None:
         from rich.console import Console

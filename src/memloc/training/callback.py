@@ -151,8 +151,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
     def _data(self, names: Sequence[str]) -> Any:
         import pandas as pd
 
-        parts = zip(*self.examples.parts, strict=True)
-        columns: dict[str, Any] = dict(zip(("text", "pair"), map(list, parts), strict=False))
+        parts = [list(part) for part in zip(*self.examples.parts, strict=True)]
+        columns: dict[str, Any] = dict(zip(("text", "pair")[: len(parts)], parts, strict=True))
         labels = {"label": self.noisy.assigned, "original": self.noisy.original}
         return pd.DataFrame(columns | {k: [names[i] for i in v] for k, v in labels.items()})
 

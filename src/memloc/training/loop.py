@@ -235,11 +235,11 @@ def one_objective(  # noqa: PLR0913 - all that an objective is made of
     with learning(stack.model, [*groups, *counted]) as tensors:
         every = range(len(labels.view(-1, labels.shape[-1])))
         who = [every] * len(groups) if learners is None else learners
-        learns = [t.of(members) for t, members in zip(tensors, who, strict=False)]
-        rest: list[Parameters] = [*tensors[len(groups) :]]
+        own, rest = tensors[: len(groups)], list[Parameters](tensors[len(groups) :])
+        learns = [t.of(members) for t, members in zip(own, who, strict=True)]
         if settings.clip_over == "all":
             others = [set(every).difference(members) for members in who]
-            rest += [t.of(members) for t, members in zip(tensors, others, strict=False)]
+            rest += [t.of(members) for t, members in zip(own, others, strict=True)]
         yield Objective(
             name=name,
             logits=logits,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from memloc.reporting.figures.style import task_order
-from memloc.reporting.means import counted_events, over_groups, over_seeds, usual_depth
+from memloc.reporting.findings import counted_events, over_groups, over_seeds, usual_depth
+from memloc.reporting.style import task_order
 from memloc.reporting.terminal import CURVES, PROBES
 from memloc.seeds import generator
 from memloc.stats.intervals import wilson

@@ -8,7 +8,7 @@ import memloc
 from memloc import paths
 from memloc.methods.gradients import norms_from, variants
 from memloc.methods.result import Result
-from memloc.results.tables import COLUMNS, control_verdicts, verdicts
+from memloc.results import COLUMNS, control_verdicts, verdicts
 from memloc.run import Accuracies, Attempt, Run
 from memloc.seeds import generator
 from memloc.stats.agreement import accuracy_at_k, auroc, reciprocal_rank

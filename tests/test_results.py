@@ -14,7 +14,7 @@ from memloc.methods.gradients import norms_from
 from memloc.methods.result import Result
 from memloc.protocol import preset
 from memloc.records import read_json, read_table, write_json, write_table
-from memloc.results.tables import COLUMNS, KEY
+from memloc.results import COLUMNS, KEY
 from memloc.run import Run, begin
 from study_support import METHODS, Study, make_data, record
 

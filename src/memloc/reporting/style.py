@@ -9,7 +9,13 @@ import altair as alt
 import pandas as pd
 import yaml
 
-_FILE = yaml.safe_load((files("memloc.reporting") / "assets/style.yaml").read_text("utf-8"))
+
+def asset(name: str) -> str:
+    """The text of a file of the report's."""
+    return (files("memloc.reporting") / "assets" / name).read_text(encoding="utf-8")
+
+
+_FILE = yaml.safe_load(asset("style.yaml"))
 TASKS: dict[str, tuple[str, str]] = {name: tuple(look) for name, look in _FILE["tasks"].items()}
 """Colours and markers of tasks."""
 TITLES: dict[str, str] = _FILE["titles"]
