@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from memloc.errors import MemlocError, MemlocWarning, counted
 from memloc.progress import requested
@@ -34,8 +34,27 @@ WORDS = "memloc.words"
 """Under this key a command's context has the words that were typed."""
 
 
+class Command(TyperCommand):
+    """A command; its help shows no type beside options that take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Arguments and options."""
+        return _flags_without_type(super().get_params(ctx))
+
+
+def _flags_without_type(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
 class Commands(TyperGroup):
     """The commands; an error that a user can put right becomes one line and exit code 1."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Options of memloc itself."""
+        return _flags_without_type(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep what was typed: it is recorded with what it makes."""

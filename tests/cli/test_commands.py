@@ -29,6 +29,16 @@ def test_help_lists_the_commands(run):
     shown = printed(run("--help"))
     assert {"tasks", "models", "check", "protocol", "train"} <= set(COMMANDS)
     assert all(command in shown for command in COMMANDS)
+    assert shown.count("Example: memloc init demo") == 1
+
+
+@pytest.mark.parametrize("command", [(), ("localise",)])
+def test_help_shows_no_type_beside_options_that_take_no_value(run, command):
+    lines = printed(run(*command, "--help")).splitlines()
+    found = [line for line in lines if "--help" in line]
+    assert len(found) == 1
+    assert "<" not in found[0]
+    assert "BOOL" not in found[0].upper()
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])

@@ -19,22 +19,26 @@ from memloc.cli.studies import (
     tables,
 )
 
-COMMANDS: tuple[Callable[..., None], ...] = (
-    *(tasks, models, check, protocol),
-    *(train, adopt, find, localise, analyse, repair, control),
-    *(figures, tables, report),
-    *(init, plan, run, status, logs),
-)
-"""In the order in which `memloc --help` lists them."""
+COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "A model": (adopt, train, localise, analyse, find, repair),
+    "Many models, tasks and seeds": (init, plan, run, status, logs, control),
+    "Results": (report, figures, tables),
+    "What there is": (tasks, models, check, protocol),
+}
+"""In the groups and the order in which `memloc --help` lists them."""
 
 app = typer.Typer(
     cls=console.Commands,
-    help="Which layers of a fine-tuned transformer hold the labels it memorised?",
+    help="""Which layers of a fine-tuned transformer hold the labels it memorised?
+
+    Example: `memloc init demo`, then `memloc run demo`; its report is demo/report/index.html.
+    """,
     epilog="`memloc --install-completion` makes your shell complete commands and options.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for command in COMMANDS:
-    app.command()(command)
+for group, commands in COMMANDS.items():
+    for command in commands:
+        app.command(cls=console.Command, rich_help_panel=group)(command)
 main = app
