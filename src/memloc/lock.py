@@ -152,6 +152,17 @@ def refuse_if_busy(folder: Path, kind: Kind) -> None:
             pass
 
 
+def is_free(folder: Path, kind: Kind) -> bool:
+    """Whether the lock can be had: a process that was killed may still be listed as alive."""
+    if who_runs(folder, kind) is None:
+        return True
+    try:
+        with Lock(folder, kind):
+            return True
+    except StoreError:
+        return False
+
+
 def who_runs(folder: Path, kind: Kind) -> dict[str, Any] | None:
     """What the process that has a folder's lock says of itself, if it is alive."""
     try:

@@ -13,6 +13,8 @@ _spec = importlib.util.spec_from_file_location("measure", Path(__file__).with_na
 golden = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(golden)
 RECORDED = json.loads(golden.RECORD.read_text(encoding="utf-8"))
+COUNTED = ("swapping", "retraining", "probing", "probes", "generalisation")
+"""Made of labels that are predicted or not: of some ten of them, noise can turn one over."""
 
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
@@ -35,6 +37,7 @@ def assert_same(found, recorded, where, exact):
         for i, (here, there) in enumerate(zip(found, recorded, strict=True)):
             assert_same(here, there, f"{where}[{i}]", exact)
     elif isinstance(recorded, float) and not exact:
-        np.testing.assert_allclose(found, recorded, rtol=2e-2, atol=2e-2, err_msg=where)
+        near = 0.15 if any(name in where for name in COUNTED) else 0.02
+        np.testing.assert_allclose(found, recorded, rtol=near, atol=near, err_msg=where)
     else:
         assert found == recorded, where

@@ -1,4 +1,4 @@
-"""A study on a real Ray cluster of two nodes, one of which is killed in the middle of a step."""
+"""A study on a real Ray cluster, one of whose nodes is killed in the middle of a step."""
 
 import importlib.util
 import os
@@ -32,30 +32,30 @@ from memloc.study.plan import open_plan
 from memloc.study.records import Store
 
 folder = Path(sys.argv[1])
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-second = cluster.add_node(num_cpus=1)
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]  # all steps are at work on one of these
 cluster.wait_for_nodes()
-of_second = {process.pid for _, process in second.live_processes()}
 steps = [*open_plan(folder).steps]
 killed = []
 
-def is_at_work_there(name):
+def at_work(name):  # the node, or None
     try:
         record = Store(folder).record(name) or {}
         if record.get("state") != "begun":
-            return False
-        return any(parent.pid in of_second for parent in psutil.Process(record["pid"]).parents())
+            return None
+        parents = {parent.pid for parent in psutil.Process(record["pid"]).parents()}
     except (StoreError, psutil.Error):  # it has just ended
-        return False
+        return None
+    return next((n for n in nodes if parents & {p.pid for _, p in n.live_processes()}), None)
 
-def kill_the_second_node_at_work():
+def kill_a_node_at_work():
     # A step is short beside the start of its process: looked for often, so that one is found.
     while not killed:
-        killed.extend([name for name in steps if is_at_work_there(name)][:1])
+        killed.extend([node for node in map(at_work, steps) if node is not None][:1])
         time.sleep(0.01)
-    cluster.remove_node(second, allow_graceful=False)
+    cluster.remove_node(killed[0], allow_graceful=False)
 
-threading.Thread(target=kill_the_second_node_at_work, daemon=True).start()
+threading.Thread(target=kill_a_node_at_work, daemon=True).start()
 progress = run_study(folder, Options(on="ray", address=cluster.address), lambda *_: None)
 print("killed beside", len(killed), "failed", progress.count("failed"), flush=True)
 for name in progress.chosen:

@@ -1,11 +1,15 @@
 """Records of steps: what is removed when settings change, and that nothing is lost half-way."""
 
+import os
+import signal
 import time
 from dataclasses import replace
 
 import pytest
 
+from forked import ended, forked
 from memloc.errors import StoreError
+from memloc.lock import RUN, Lock, who_runs
 from memloc.records import read_json, write_json
 from memloc.study import records as store_module
 from memloc.study.plan import Product, Step
@@ -181,3 +185,19 @@ def test_drafts_of_a_run_that_another_process_is_training_stay(tmp_path):
         draft.write_text("half")
     store.sweep()
     assert [draft.is_file() for draft in drafts] == [True, False]
+
+
+def test_drafts_of_a_killed_process_go_even_before_its_parent_has_noticed(tmp_path):
+    store, draft = finished(tmp_path, make_step()), tmp_path / "run" / "final.13.part"
+
+    def work():
+        with Lock(tmp_path / "run", RUN):
+            draft.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = forked(work)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it is still listed
+    assert who_runs(tmp_path / "run", RUN) is not None
+    store.sweep()
+    assert not draft.exists()
+    ended(child)

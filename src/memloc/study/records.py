@@ -14,7 +14,7 @@ from typing import Any
 from memloc import paths
 from memloc.errors import StoreError
 from memloc.identity import hash_files
-from memloc.lock import RUN, Lock, who_runs
+from memloc.lock import RUN, Lock, is_free, who_runs
 from memloc.records import as_stored, cannot_write, read_json, versions, write_json
 from memloc.study.plan import Plan, Step
 
@@ -77,7 +77,7 @@ class Store:
         """Remove the drafts of files that processes which were killed left behind."""
         for draft in [*self.folder.rglob("*.part")]:
             run = self._run_of(draft)
-            if run is None or who_runs(run, RUN) is None:  # a run may be trained by itself
+            if run is None or is_free(run, RUN):  # a run may be trained by itself
                 _remove(draft)
 
     def owner(self, name: str) -> str | None:
