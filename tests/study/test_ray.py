@@ -64,6 +64,12 @@ for name in progress.chosen:
 cluster.shutdown()
 """
 
+ALONE = {
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # otherwise it waits for whatever else a machine does
+}
+
 
 def test_a_step_asks_for_what_one_machine_has():
     nodes = [
@@ -94,7 +100,7 @@ def test_a_node_dies_and_the_study_ends_with_the_same_results(finished, tmp_path
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0"},
+        env={**os.environ, **ALONE},
     )
     assert "killed beside 1 failed 0" in done.stdout, done.stdout + done.stderr
     assert {state.name for state in study_states(open_plan(folder)).values()} == {"done"}
