@@ -107,7 +107,7 @@ def _train(
         stack,
         learning_groups(stack, embeddings=False),
         name="bench",
-        logits=logits_of(stack, encoded),
+        logits=logits_of(stack, encoded, settings),
         labels=torch.from_numpy(labels).expand(len(models), -1),
         lengths=encoded.lengths,
         settings=settings,

@@ -135,7 +135,7 @@ def fit(
     texts = encode_for(model, task.train, model.max_tokens)
     every = learning_groups(model.stack, embeddings=False)
     groups = [every[layer + 1] for layer in layers]
-    compute, targets = logits_of(model.stack, texts), torch.from_numpy(labels)
+    compute, targets = logits_of(model.stack, texts, settings), torch.from_numpy(labels)
     right = np.zeros(len(labels), dtype=bool)
     with learning(model.model, groups) as tensors:
         learns = merged(tensors), merged(groups), settings

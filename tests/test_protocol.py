@@ -41,6 +41,7 @@ PAPER = {
     "finetune.frozen_seed": None,
     "finetune.length_grouped": False,
     "finetune.autocast": "none",
+    "finetune.gradient_checkpointing": False,
     "finetune.adapter": "none",
     "finetune.adapter_rank": 8,
     "finetune.adapter_alpha": 16,
@@ -107,6 +108,8 @@ PAPER = {
     "generalisation.share": 0.5,
     "generalisation.epochs": 10,
     "generalisation.learning_rate": 3e-5,
+    "adapter_off.normalise": True,
+    "adapter_off.clean_examples": None,
 }
 PUBLISHED_CODE = {
     "gradients.objective": "logit",

@@ -153,6 +153,7 @@ def test_one_other_label_is_refused(recipe_of, there, task):
         ("control__seed", 4),
         ("verdict__noisy_at_least", 0.5),
         ("finetune__accumulate", 2),
+        ("finetune__gradient_checkpointing", True),
     ],
 )
 def test_settings_that_do_not_matter_for_training_may_differ(recipe_of, there, setting, value):

@@ -23,7 +23,7 @@ SIZES = Sizes(examples=100, noisy=15, depth=12, update=1e-2, predict=1e-3, probe
 
 
 def test_memloc_s_own_methods_are_registered():
-    assert tuple(methods())[:8] == (*LOCALISERS, *ANALYSES)
+    assert tuple(methods())[:9] == (*LOCALISERS, *ANALYSES, "adapter_off")
     assert method_names("localiser") == LOCALISERS
     assert method_names("analysis") == ANALYSES
 
@@ -210,7 +210,7 @@ def installed(forgotten, tmp_path, monkeypatch):
 
 
 def test_an_installed_method_is_found_by_its_name(installed):
-    assert tuple(methods()) == (*LOCALISERS, *ANALYSES, "distance", "counts")
+    assert tuple(methods()) == (*LOCALISERS, *ANALYSES, "adapter_off", "distance", "counts")
     assert find_method("distance").kind == "localiser"
     assert find_method("counts", "analysis").needs == ("final",)
     # Where none is named, memloc's own run.

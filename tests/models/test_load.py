@@ -380,3 +380,22 @@ def test_the_longest_text_that_is_promised_can_be_read(tiny_model, family):
     with torch.no_grad():
         logits = loaded.stack.logits({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     assert logits.shape == (1, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_of_half_precision_are_computed_with_in_full(checkpoint, tmp_path, dtype):
+    loaded = load_checkpoint(checkpoint)
+    loaded.model.to(dtype).save_pretrained(tmp_path / "half")
+    loaded.tokenizer.save_pretrained(tmp_path / "half")
+    assert {v.dtype for v in load_file(tmp_path / "half" / "model.safetensors").values()} == {dtype}
+    again = dict(load_checkpoint(tmp_path / "half").model.named_parameters())
+    for name, value in loaded.model.named_parameters():
+        assert torch.equal(again[name], value.float()), name
+
+
+def test_a_checkpoint_may_be_in_several_files(checkpoint, tmp_path):
+    loaded = load_checkpoint(checkpoint)
+    loaded.model.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    loaded.tokenizer.save_pretrained(tmp_path / "parts")
+    assert len(list((tmp_path / "parts").glob("*.safetensors"))) > 1
+    assert load_checkpoint(tmp_path / "parts").weights_hash == loaded.weights_hash

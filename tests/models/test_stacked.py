@@ -90,7 +90,7 @@ def learnt(stacks, encoded, seeds, settings=SETTINGS, epochs=2):
         stack,
         groups,
         name="one",
-        logits=logits_of(stack, encoded),
+        logits=logits_of(stack, encoded, settings),
         labels=labels,
         lengths=encoded.lengths,
         settings=settings,

@@ -8,6 +8,7 @@ import torch
 
 import memloc
 from memloc.adoption import adopt
+from memloc.errors import DataError
 from memloc.methods.apply import localise
 from memloc.models.load import load_model
 from memloc.run import Run
@@ -73,6 +74,34 @@ def test_every_method_works_on_adapters(trained):
     found = localise(run, ["swapping", "retraining", "gradients", "shares"], force=True)
     for name in ("swapping", "retraining", "gradients", "shares"):
         assert np.isfinite(found[name].weights).all()
+
+
+def test_switched_off_in_all_layers_an_adapter_leaves_the_base_model(trained):
+    recipe, run = trained
+    found = localise(run, ["adapter_off"], force=True)["adapter_off"]
+    assert found.method == "adapter_off"
+    base, final = load_model(recipe.model, recipe.task.label_names), run.load("final")
+    with torch.no_grad():
+        base.model.score.weight.copy_(final.model.score.weight)
+    outcomes, noisy = found.outcomes, run.noisy_rows
+    assert outcomes.windows[-1] == range(run.depth)
+    for one, switched in ((range(run.depth), range(run.depth)), (range(1), range(1))):
+        mixed = run.load("final")
+        for layer in switched:
+            mixed.stack.blocks[layer].load_state_dict(base.stack.blocks[layer].state_dict())
+        wrong = logits(mixed, run.task.train).argmax(1) != run.noisy.assigned
+        place = outcomes.windows.index(one)
+        np.testing.assert_array_equal(outcomes.noisy_wrong[:, place], wrong[noisy])
+    said = logits(base, run.task.train).argmax(1) != run.noisy.assigned
+    np.testing.assert_array_equal(outcomes.noisy_wrong[:, -1], said[noisy])
+
+
+def test_without_an_adapter_nothing_can_be_switched_off(tiny_model, tmp_path):
+    protocol = fast_protocol(finetune__epochs=1)
+    recipe = Recipe(str(tiny_model("opt", depth=2)), make_task(), 1, protocol, device="cpu")
+    run = train_run(recipe, tmp_path / "run", ["final"])
+    with pytest.raises(DataError, match="not an adapter, so there is nothing to switch off"):
+        localise(run, ["adapter_off"], force=True)
 
 
 def test_an_interrupted_training_continues_to_the_same_adapter(trained, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from memloc.training.loop import (
     epoch_order,
     learning,
     learning_groups,
+    logits_of,
     out_of_memory_explained,
     schedule,
     train_epoch,
@@ -74,7 +75,7 @@ def objective_of(loaded, texts, task, tensors, groups, settings=SETTINGS, name="
     stack, n = loaded.stack, len(groups)
     return Objective(
         name=name,
-        logits=lambda rows: stack.logits(to_batch(texts, rows, stack.device)),
+        logits=logits_of(stack, texts, settings),
         labels=torch.from_numpy(task.train.labels),
         lengths=texts.lengths,
         tensors=merged(tensors[:n]),
@@ -165,6 +166,23 @@ def test_a_batch_in_pieces_gives_the_same_update(load, task, family):
         torch.testing.assert_close(pieces[2], whole[2], rtol=0, atol=1e-6)
         for name, gradient in pieces[1].items():
             torch.testing.assert_close(gradient, whole[1][name], rtol=0, atol=1e-6)
+
+
+def test_checkpointed_blocks_run_twice_and_give_the_same_update(load, task, family):
+    after, calls = [], []
+    for wanted in (False, True):
+        settings = SETTINGS.replace({"gradient_checkpointing": wanted})
+        with one_objective(load, task, family, settings, dropout=0.1) as (loaded, objective):
+            counted = []
+            inside = next(m for m in loaded.stack.blocks[1].modules() if not [*m.children()])
+            inside.register_forward_hook(lambda *_, counted=counted: counted.append(1))
+            train_epoch([objective], 1, 1, lambda _: None)
+            after.append(weights(loaded))
+            calls.append(len(counted))
+            assert all("forward" not in vars(block) for block in loaded.stack.blocks)
+    assert calls[1] == 2 * calls[0] > 0
+    for name, value in after[0].items():
+        assert torch.equal(after[1][name], value), name
 
 
 def test_more_pieces_than_examples_are_fine(load, task):

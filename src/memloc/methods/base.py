@@ -90,7 +90,11 @@ def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "cl
 @cache
 def methods() -> dict[str, type[Method]]:
     """Every method by name: memloc's own, then those that other packages bring and that load."""
-    return {**_ours(), **{name: kind for name, kind in _theirs().items() if _is_method(kind)}}
+    return {
+        **_ours(),
+        **_where_named(),
+        **{name: kind for name, kind in _theirs().items() if _is_method(kind)},
+    }
 
 
 def method_names(kind: Kind) -> tuple[str, ...]:
@@ -135,6 +139,13 @@ def _ours() -> dict[str, type[Method]]:
     return {kind.name: kind for kind in kinds}
 
 
+def _where_named() -> dict[str, type[Method]]:
+    """memloc's own that never run unless they are named."""
+    from memloc.methods.adapter_off import AdapterOff
+
+    return {AdapterOff.name: AdapterOff}
+
+
 @cache
 def _theirs() -> dict[str, Any]:
     return {point.name: _loaded(point) for point in entry_points(group=ENTRY_POINTS)}
@@ -155,7 +166,7 @@ def _check(point: EntryPoint, found: Any) -> None:
 
     if not _is_method(found) or getattr(found, "name", None) != point.name:
         raise SettingsError(f"{point.value} is not a memloc.Method called {point.name!r}")
-    if point.name in _ours() or hasattr(Protocol(), point.name):
+    if point.name in {**_ours(), **_where_named()} or hasattr(Protocol(), point.name):
         raise SettingsError(f"memloc has something else called {point.name!r}")
     if not hasattr(found, "needs"):
         raise SettingsError(f"{point.value} does not say which weights it `needs`")

@@ -231,7 +231,7 @@ def fit(  # noqa: PLR0913
         stack,
         groups,
         name="generalisation",
-        logits=logits_of(stack, encoded),
+        logits=logits_of(stack, encoded, settings),
         labels=torch.from_numpy(labels).to(stack.device).expand(len(trained), -1),
         lengths=encoded.lengths,
         settings=settings,

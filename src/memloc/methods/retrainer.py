@@ -260,7 +260,7 @@ def _training(run: Run, own: Retraining) -> FineTuneSettings:
 def _fingerprint(run: Run, own: Retraining, weights: Sequence[nn.Module]) -> str:
     facts = {
         "settings": own.model_dump(mode="json", exclude={"normalise", "widths"}),
-        "training": _training(run, own).model_dump(mode="json"),
+        "training": _training(run, own).model_dump(mode="json", exclude={"gradient_checkpointing"}),
         "text": run.settings.text.model_dump(),
         "data": run.record.task.hash,
         "weights": [hash_weights(module.named_parameters()) for module in weights],

@@ -32,7 +32,7 @@ class Swapping(Method):
         """Which noisy (and clean) labels are lost under every window, and what layers weigh."""
         clean = drawn(run.clean_rows, self.clean_examples, run.seed, self.name)
         rows, n_noisy = np.concatenate([run.noisy_rows, clean]), len(run.noisy_rows)
-        wrong = _wrong(run, rows)
+        wrong = self._wrong(run, rows)
         unchanged, wrong = wrong[:, -1], wrong[:, :-1]
         noisy_wrong, clean_wrong = np.split(wrong, [n_noisy])
         every = tuple(windows(run.depth))
@@ -49,27 +49,26 @@ class Swapping(Method):
         layers = count_layers([1] * sizes.depth, window_subsets(sizes.depth))
         return layers / sizes.depth * sizes.examples * sizes.predict
 
+    def _wrong(self, run: "Run", rows: IntArray) -> BoolArray:
+        """Whether a label is not predicted under each window, and by the unchanged model."""
+        from memloc.methods.mixtures import Mixtures
+        from memloc.models.check import check_pair
+
+        final, other = (run.load(weights) for weights in self.needs)
+        check_pair(final, other, self.needs[1])
+        encoded, labels = run.encode(final), run.noisy.assigned[rows]
+        mixtures = Mixtures(final.stack, other.stack, window_subsets(run.depth))
+        wrong = np.zeros((len(rows), len(mixtures.subsets)), dtype=np.bool_)
+        lengths = encoded.lengths[rows]
+        with track(f"{run.name} · {self.name}", int(lengths.sum())) as advance:
+            for places in mixtures.batches(encoded, rows):
+                (logits,) = mixtures.logits(encoded, rows[places], heads=1)
+                predicted = logits.argmax(-1).cpu().numpy()
+                wrong[places] = predicted != labels[places, np.newaxis]
+                advance(int(lengths[places].sum()))
+        return wrong
+
 
 def window_subsets(depth: int) -> list[int]:
     """Every window as a number whose bits are its layers, and none."""
     return [sum(1 << layer for layer in window) for window in windows(depth)] + [0]
-
-
-def _wrong(run: "Run", rows: IntArray) -> BoolArray:
-    """Whether an example's label is not predicted under each window, and by the unchanged model."""
-    from memloc.methods.mixtures import Mixtures
-    from memloc.models.check import check_pair
-
-    final, reference = run.load("final"), run.load("reference")
-    check_pair(final, reference, "reference")
-    encoded, labels = run.encode(final), run.noisy.assigned[rows]
-    mixtures = Mixtures(final.stack, reference.stack, window_subsets(run.depth))
-    wrong = np.zeros((len(rows), len(mixtures.subsets)), dtype=np.bool_)
-    lengths = encoded.lengths[rows]
-    with track(f"{run.name} · swapping", int(lengths.sum())) as advance:
-        for places in mixtures.batches(encoded, rows):
-            (logits,) = mixtures.logits(encoded, rows[places], heads=1)
-            predicted = logits.argmax(-1).cpu().numpy()
-            wrong[places] = predicted != labels[places, np.newaxis]
-            advance(int(lengths[places].sum()))
-    return wrong

@@ -177,7 +177,7 @@ def _update_seconds(stack: Stack, texts: Encoded, settings: FineTuneSettings) ->
         stack,
         learning_groups(stack, embeddings=False),
         name="calibration",
-        logits=logits_of(stack, texts),
+        logits=logits_of(stack, texts, settings),
         labels=torch.zeros(len(texts), dtype=torch.int64, device=stack.device),
         lengths=texts.lengths,
         settings=settings,

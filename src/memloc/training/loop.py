@@ -3,18 +3,20 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 from memloc.data.encode import Encoded, length_grouped_batches, random_batches
 from memloc.errors import TrainingError, counted
 from memloc.models.packing import training_logits
 from memloc.models.parts import find_parts
-from memloc.models.stack import Stack
+from memloc.models.stack import Batch, Stack
 from memloc.models.stacked import FEWEST, Stacked, dropout_seeded, most_members
 from memloc.protocol import FineTuneSettings
 from memloc.records import FloatArray, IntArray
@@ -92,10 +94,26 @@ class Objective:
         return [rows[batch] for batch in found]
 
 
-def logits_of(stack: Stack, texts: Encoded) -> Callable[[IntArray], Tensor]:
-    """From rows of the texts to logits, in the fastest exact way for this model."""
+def logits_of(
+    stack: Stack, texts: Encoded, settings: FineTuneSettings
+) -> Callable[[IntArray], Tensor]:
+    """From rows of the texts to logits, in the fastest exact way for this model and memory."""
+    if settings.gradient_checkpointing and not isinstance(stack, Stacked):
+        return lambda rows: _checkpointed(stack, to_batch(texts, rows, stack.device))
     logits = stack.logits if isinstance(stack, Stacked) else training_logits(stack)
     return lambda rows: logits(to_batch(texts, rows, stack.device))
+
+
+def _checkpointed(stack: Stack, batch: Batch) -> Tensor:
+    """Logits whose blocks keep what they were given and nothing else; backwards, they run again."""
+    blocks = list(stack.blocks)
+    try:
+        for block in blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        return stack.logits(batch)
+    finally:
+        for block in blocks:
+            del block.forward
 
 
 def schedule(update: int, total: int, warmup: float) -> float:
@@ -196,7 +214,7 @@ T = TypeVar("T")
 def members_at_once(stack: Stack, settings: FineTuneSettings) -> int:
     """How many models like this learn as one with these settings, each from its own seed."""
     # Batches of similar length differ from seed to seed in where the smaller one is.
-    if settings.autocast != "none" or settings.length_grouped:
+    if settings.autocast != "none" or settings.length_grouped or settings.gradient_checkpointing:
         return 1
     return most_members(stack)
 

@@ -78,7 +78,7 @@ class Learner:
         self, tensors: Parameters, parameters: Parameters, counted: Parameters
     ) -> Objective:
         """The objective that may change these."""
-        rows, compute = self.rows, logits_of(self.model.stack, self.texts)
+        rows, compute = self.rows, logits_of(self.model.stack, self.texts, self.settings)
         learns = tensors, parameters, self.settings, counted
         return Objective(
             self.name,

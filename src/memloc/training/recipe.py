@@ -327,12 +327,12 @@ class _Training:
         settings, train = self.recipe.settings, self.texts["train"]
         groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
         if self.name != "frozen":
-            return logits_of(stack, train), groups
+            return logits_of(stack, train, settings), groups
         if stack.readout != "all":
             # Without dropout, frozen blocks give the same every time: it is computed once.
             self.vectors = {split: _last_vectors(stack, t) for split, t in self.texts.items()}
         if settings.frozen_dropout:
-            return logits_of(stack, train), groups[:1]
+            return logits_of(stack, train, settings), groups[:1]
         if settings.clip_over == "all" or not self.vectors:  # the blocks have to run
             batch = partial(to_batch, train, device=stack.device)
             return lambda rows: stack.undropped_logits(batch(rows)), groups[:1]
