@@ -1,19 +1,25 @@
-"""What our studies show beside what the paper found: `python -m benchmarks.findings SMALL REAL`.
+"""What our studies show beside what the paper found: `python -m benchmarks.findings`.
 
-Reads the results of two finished studies and puts their tables into docs/explanation/findings.md.
-Numbers of the paper are those of its text, or read off its figures.
+Puts tables and figures into docs/explanation/findings.md: those of the real encoder from what is
+kept in benchmarks/twelve (`python -m benchmarks.stored STUDY benchmarks/twelve` keeps more), with
+`--small STUDY` those of the embedded suite from its finished study. Numbers of the paper are those
+of its text, or read off its figures.
 """
 
 import argparse
-import sys
+import shutil
 from collections.abc import Hashable, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 
+from benchmarks.answers import answers
 from benchmarks.crossings import RULES, crossings
+from benchmarks.stored import kept
+from memloc.reporting.figures import write_figures
 from memloc.reporting.findings import Findings, layers_to_undo
 from memloc.reporting.tables import cell, markdown
 from memloc.results import load_results
@@ -22,6 +28,13 @@ from memloc.stats import claims
 LINE = 120
 """Characters of a line of the page."""
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "findings.md"
+KEPT = Path(__file__).with_name("twelve")
+PICTURES = {
+    "twelve-shares.svg": ("strip", {}),
+    "twelve-events.svg": ("events", {"source": "centroids", "models": "all-models"}),
+    "twelve-depth.svg": ("generalisation", {"measure": "crossing", "against": "validation"}),
+}
+"""Figures of the report, each with what is chosen in it."""
 RUN, POINT = ["task", "model", "seed"], ["task", "model"]
 WIDTHS = "7 to 10"
 """Layers that undo memorisation, read off the means over windows in Figure 3."""
@@ -34,7 +47,11 @@ TABLE_2 = {
     ("validation", "M-CoG"): ".54 (.52–.80)",
 }
 """All models together, and the range over single ones."""
-CENTRES = {"trec": 6.05, "sst2": 6.0, "stormfront": 5.95, "cola": 5.8}
+CENTRES = {
+    **{"wic": 5.45, "rte": 5.2, "mrpc": 5.55, "cola": 5.8, "boolq": 5.55, "sst2": 6.0},
+    **{"sst5": 5.85, "emotion": 6.4, "implicithate": 6.2, "stormfront": 5.95},
+    **{"reuters": 6.3, "trec": 6.05},
+}
 """M-CoG over models and methods, read off Figure 7."""
 CONTROL = {
     ("swapping", 1): 0.97,
@@ -89,16 +106,35 @@ ORDERS = {"retraining": 0.85}
 
 
 def main() -> None:
-    """Put the tables of both studies into the page."""
+    """Put tables and figures into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("small", type=Path, help="folder of the embedded suite's study")
-    parser.add_argument("real", type=Path, nargs="?", help="folder of the real encoder's studies")
+    parser.add_argument("--small", type=Path, help="folder of the embedded suite's study")
     options = parser.parse_args()
-    for name, folder in (("small", options.small), ("real", options.real)):
-        if folder is not None:
-            text = "\n".join(blocks(Findings(load_results(folder))))
-            sys.stdout.write(text)
-            put(name, text)
+    for name, text in from_kept().items():
+        put(name, text)
+    if options.small is not None:
+        put("small", tables(Findings(load_results(options.small)), withhold=True))
+    for file, (name, choice) in PICTURES.items():
+        draw(Findings(kept(KEPT)), name, choice, PAGE.parents[1] / "images" / file)
+
+
+def from_kept(folder: Path = KEPT) -> dict[str, str]:
+    """What stands on the page of the real encoder, by the names of its marks."""
+    found = Findings(kept(folder))
+    return {"answers": f"\n{markdown(answers(found))}\n", "real": tables(found)}
+
+
+def tables(found: Findings, *, withhold: bool = False) -> str:
+    """Every table of a study with its heading."""
+    return "\n".join(blocks(found, withhold=withhold))
+
+
+def draw(found: Findings, name: str, choice: Mapping[str, str], path: Path) -> None:
+    """One figure of the report as a file."""
+    with TemporaryDirectory() as folder:
+        written, _ = write_figures(found.results, Path(folder), "svg", [name])
+        (file,) = [f for f in written if all(word in f.stem for word in choice.values())]
+        shutil.copyfile(file, path)
 
 
 def put(name: str, text: str, page: Path = PAGE) -> None:
@@ -108,9 +144,10 @@ def put(name: str, text: str, page: Path = PAGE) -> None:
     page.write_text(f"{before}{begin}\n{text}{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
-def blocks(found: Findings) -> Iterator[str]:
+def blocks(found: Findings, *, withhold: bool = False) -> Iterator[str]:
     """Every table with its heading."""
     makers = {
+        "Where the study stands": standing,
         "What was learnt": learnt,
         "Left out of swapping: θ_O did not learn its own labels": left_out,
         "How much a change of layers undoes": undone,
@@ -128,7 +165,8 @@ def blocks(found: Findings) -> Iterator[str]:
     for title, make in makers.items():
         table = make(found)
         if len(table):
-            yield from written(title, withheld(title, table.map(cell).astype(str)))
+            texts = table.map(cell).astype(str)
+            yield from written(title, withheld(title, texts) if withhold else texts)
 
 
 def written(title: str, table: pd.DataFrame) -> Iterator[str]:
@@ -190,6 +228,20 @@ def planted(found: Findings) -> pd.DataFrame:
         own = part["accuracy"].mean()
         row = {"method": method, "k": k, "plants": len(part), "accuracy@k": own}
         rows.append({**row, "chance": part["chance"].mean(), "paper": paper})
+    return pd.DataFrame(rows)
+
+
+def standing(found: Findings) -> pd.DataFrame:
+    """How many runs of which task are finished, and which methods and analyses looked at them."""
+    results, rows = found.results, []
+    for task, runs in results.runs.dropna(subset="noisy_accuracy").groupby("task", sort=False):
+        methods = results.mcog[results.mcog["task"] == task].groupby("method")["seed"].nunique()
+        sources = results.events[results.events["task"] == task].groupby("source")["seed"].nunique()
+        looked = pd.concat([methods, sources])
+        names = [n if k == len(runs) else f"{n} ({k})" for n, k in looked.items()]
+        sizes = {"examples": runs["train"].max(), "noisy": runs["noisy"].max()}
+        row = {"task": task, "seeds": len(runs), **sizes, "classes": runs["n_classes"].max()}
+        rows.append({**row, "looked at by": ", ".join(map(str, names))})
     return pd.DataFrame(rows)
 
 
@@ -395,6 +447,8 @@ def spread(values: "pd.Series[float]", form: str = ".2f") -> str:
     if values.empty:
         return "–"
     low, mean, high = values.min(), values.mean(), values.max()
+    if len(values) == 1:
+        return f"{mean:{form}}"
     return f"{mean:{form}} ({low:{form}}–{high:{form}})"
 
 

@@ -91,7 +91,7 @@ class Results:
     @cached_property
     def protocol(self) -> Protocol:
         """The settings of the study; of runs without one, the first run's preset."""
-        return _protocol(self.folder, self.records)
+        return _of_study(self.folder) or _of_presets(self.folder, self.records)
 
     @cached_property
     def examples(self) -> "pd.DataFrame":
@@ -207,7 +207,7 @@ def load_results(path: str | Path) -> Results:
 
 def _load(folder: Path) -> Results:
     every = _find_runs(folder)
-    protocol = _protocol(folder, [run.record for run in every])
+    protocol = _of_study(folder) or _of_presets(folder, [run.record for run in every])
     needed = protocol.verdict.noisy_at_least
     runs = _read([run for run in every if run.record.plant is None], folder)
     planted = _read([run for run in every if run.record.plant is not None], folder)
@@ -290,9 +290,11 @@ COMPARING = {"verdict", "agreement", "summary"}
 """Settings by which the results of several runs are put together."""
 
 
-def _protocol(folder: Path, records: Sequence[RunRecord]) -> Protocol:
-    if (folder / paths.STUDY).is_file():
-        return read_study(folder).study.protocol
+def _of_study(folder: Path) -> Protocol | None:
+    return read_study(folder).study.protocol if (folder / paths.STUDY).is_file() else None
+
+
+def _of_presets(folder: Path, records: Sequence[RunRecord]) -> Protocol:
     used = list(dict.fromkeys(record.settings.preset for record in records)) or ["paper"]
     rules = [preset(name).model_dump(include=COMPARING) for name in used]
     if any(rule != rules[0] for rule in rules):

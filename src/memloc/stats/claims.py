@@ -36,6 +36,8 @@ POINT = ["task", "model"]
 NUMBERS = ("rho", "p", "n", "low", "high", "why")
 """Of a coefficient; `why` says why it is NaN, where it is."""
 MARKS = ("n_never", "n_inseparable")
+NOT_IN_MEAN = ("shares",)
+"""Not a method of the paper's, and sharper than those are: its centre stands for itself."""
 USUAL = 0.5
 """A method that more than this share of the tasks and models has is part of their mean M-CoG."""
 SETTINGS = AgreementSettings()
@@ -309,7 +311,7 @@ def _mcog_depths(mcog: pd.DataFrame) -> pd.DataFrame:
     wide = _wide(mcog, "mcog", by="method", point=[*POINT, "seed"])
     over_seeds = wide.groupby(level=POINT).transform("mean")
     shares = over_seeds.groupby(level=POINT).first().notna().mean()
-    usual = [str(method) for method in shares.index[shares > USUAL]]
+    usual = [str(m) for m in shares.index[shares > USUAL] if m not in NOT_IN_MEAN]
     named = wide.rename(columns=lambda method: f"M-CoG {method}")
     if usual:
         # A seed that a method was not tried on counts as that method's mean over the others; a

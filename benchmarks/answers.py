@@ -1,0 +1,130 @@
+"""The paper's findings beside ours, one row each: what opens docs/explanation/findings.md.
+
+A mean is over tasks, each of which is a mean over its seeds; its interval is a bootstrap interval
+over tasks. With fewer than five tasks there is none, and nothing is concluded.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from memloc.reporting.findings import Findings, bootstrap_ends, layers_to_undo
+from memloc.stats import claims
+from memloc.stats.intervals import Interval
+
+FEWEST = 5
+"""Tasks from which on a mean, or a coefficient, has an interval."""
+HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot tell"
+SHARES = "M-CoG shares"
+COLUMNS = ["the paper's finding", "paper", "here", "verdict", "by exact shares", "their verdict"]
+Cells = tuple[str, str]
+"""A number with its interval, and the verdict on it."""
+NOTHING: Cells = ("–", "–")
+
+
+def answers(found: Findings) -> pd.DataFrame:
+    """Every finding with the paper's number, ours with its interval, and whether it holds."""
+    rows = [*_amounts(found), *_depths(found), *_agreements(found), *_events(found)]
+    return pd.DataFrame([(*row[:2], *row[2], *row[3]) for row in rows], columns=COLUMNS)
+
+
+Row = tuple[str, str, Cells, Cells]
+
+
+def _amounts(found: Findings) -> Iterator[Row]:
+    windows = found.memorised("windows")
+    windows = windows[windows["method"] == "swapping"]
+    single = windows[windows["first"] == windows["last"]]
+    shares = found.memorised("layers")
+    shares = shares[shares["method"] == "shares"]
+    runs = ["task", "seed"]
+    yield (
+        "Changing a single layer undoes little",
+        "mostly below .15",
+        mean(single.groupby(runs)["error"].max(), 0, 0.15),
+        mean(shares.groupby(runs)["weight"].max(), 0, 0.15),
+    )
+    wide = layers_to_undo(windows).set_index(runs)["on_average"]
+    yield "Layers that undo 90 %, on average", "7 to 10", mean(wide, 7, 10, ".1f"), NOTHING
+    clean = windows.groupby(runs)["clean_error"].mean()
+    yield "Swapping leaves clean examples alone", ".003", mean(clean, 0, 0.01, ".4f"), NOTHING
+
+
+def _depths(found: Findings) -> Iterator[Row]:
+    depth = found.main_depths
+    middle = (float(depth["layers"].max()) + 1) / 2 if len(depth) else np.nan
+    of = {name: part.set_index("task")["depth"] for name, part in depth.groupby("measure")}
+    none = pd.Series(dtype=float)
+    yield (
+        f"Early layers matter more: the centre is before {middle:.1f}",
+        "5.2 to 6.4",
+        mean(of.get("M-CoG", none), 0, middle),
+        mean(of.get(SHARES, none), 0, middle),
+    )
+    if depth.empty:
+        return
+    scores = claims.task_scores(found.memorised("runs"), found.memorised("generalisation"))
+    table = claims.depth_and_generalisation(depth, scores, (*claims.TABLE_2, SHARES))
+    table = table[table["model"] == claims.ALL].set_index(["score", "measure"])
+    names = {"crossing": ".75 / .70", "memorisation": ".63 / .61", "M-CoG": ".56 / .54"}
+    words = {"crossing": "crossing", "memorisation": "label probes", "M-CoG": "M-CoG"}
+    for measure, paper in names.items():
+        for score, number in zip(("generalisation", "validation"), paper.split(" / "), strict=True):
+            exact = rho(table.loc[(score, SHARES)]) if measure == "M-CoG" else NOTHING
+            title = f"Tasks that generalise better ({score}) are deeper: {words[measure]}"
+            yield title, f"ρ {number}", rho(table.loc[(score, measure)]), exact
+
+
+def _agreements(found: Findings) -> Iterator[Row]:
+    table = found.agreement
+    if table.empty:
+        return
+    table = table[(table["between"] == "methods") & (table["what"] == "layer weights")]
+    of = {frozenset((r["one"], r["other"])): r for _, r in table.iterrows()}
+    for one, other, number in (
+        ("swapping", "gradients", ".68"),
+        ("swapping", "probing", ".32"),
+        ("swapping", "retraining", ".91"),
+    ):
+        exact = of.get(frozenset(("shares", other)))
+        if (row := of.get(frozenset((one, other)))) is not None:
+            cells = NOTHING if exact is None else rho(exact)
+            yield f"Layer weights of {one} and {other} agree", f"ρ {number}", rho(row), cells
+
+
+def _events(found: Findings) -> Iterator[Row]:
+    table = found.event_agreement
+    if table.empty:
+        return
+    for row, number in zip(table[table["model"] == claims.ALL].iloc, (".84", ".73"), strict=True):
+        title = f"Centroids and label probes agree: {row['centroids']} and {row['label_probes']}"
+        yield title, f"ρ {number}", rho(row), NOTHING
+
+
+def mean(values: "pd.Series[float]", low: float, high: float, form: str = ".2f") -> Cells:
+    """The mean over tasks, and whether its interval is within the bounds, outside, or neither."""
+    tasks = values.dropna().groupby(level="task").mean() if len(values) else values
+    if tasks.empty:
+        return NOTHING
+    if len(tasks) < FEWEST:
+        return f"{tasks.mean():{form}}", f"{UNKNOWN}: {len(tasks)} tasks"
+    ends = bootstrap_ends(tasks.to_numpy(float))
+    found = Interval(float(tasks.mean()), *ends, level=0.95)
+    text = f"{found.estimate:{form}} [{found.low:{form}}, {found.high:{form}}]"
+    if low <= found.low and found.high <= high:
+        return text, HOLDS
+    return text, FAILS if found.high < low or found.low > high else UNKNOWN
+
+
+def rho(row: "pd.Series[float]") -> Cells:
+    """A coefficient over tasks, and whether it is significant."""
+    if pd.isna(row["rho"]):
+        return "–", "not measured" if row["n"] == 0 else f"{UNKNOWN}: {row['why']}"
+    text = f"{row['rho']:.2f}"
+    if pd.isna(row["low"]):
+        return text, UNKNOWN
+    text += f" [{row['low']:.2f}, {row['high']:.2f}]"
+    if not row["significant"]:
+        return text, "not shown"
+    return text, HOLDS if row["rho"] > 0 else FAILS

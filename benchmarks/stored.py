@@ -1,0 +1,65 @@
+"""A study's tables as small Parquet files: `python -m benchmarks.stored STUDY FOLDER`.
+
+They are kept in the repository, so that every number and figure that is made of them can be made
+again without training. Runs that are kept already stay, unless the study has the same run: a long
+study can be done in pieces, on several machines.
+"""
+
+import argparse
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+import pandas as pd
+
+from memloc import paths
+from memloc.records import whole_file
+from memloc.results import COLUMNS, KEY, TABLES, Results, load_results
+
+KEPT = ("runs", "training", "verdicts", *(name for name in TABLES if name != "memorisation"))
+"""Tables of runs; `memorisation` has a row per example, and no table or figure is made of it."""
+
+ALL = {field.name for field in fields(Results)}
+
+
+def main() -> None:
+    """Keep the tables of a study's finished runs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study", type=Path, help="folder of a study")
+    parser.add_argument("folder", type=Path, help="where its tables are kept")
+    options = parser.parse_args()
+    keep(load_results(options.study), options.folder)
+
+
+def keep(results: Results, folder: Path) -> None:
+    """Put the tables of finished runs beside those that are kept; the same runs are replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (results.folder / paths.STUDY).is_file():
+        shutil.copyfile(results.folder / paths.STUDY, folder / paths.STUDY)
+    before = kept(folder)
+    finished = results.runs.dropna(subset="noisy_accuracy")[[*KEY]]
+    for name in KEPT:
+        old, new = getattr(before, name), getattr(results, name).merge(finished, on=[*KEY])
+        same = pd.MultiIndex.from_frame(old[[*KEY]]).isin(pd.MultiIndex.from_frame(finished))
+        table = pd.concat([part for part in (old[~same], new) if len(part)] or [new])
+        if len(table):
+            with whole_file(_file(folder, name)) as draft:
+                table.to_parquet(draft, index=False, compression="zstd")
+
+
+def kept(folder: Path) -> Results:
+    """The tables that are kept in a folder; texts and weights of the runs are not."""
+    found = {
+        name: pd.read_parquet(path) if path.is_file() else pd.DataFrame(columns=columns)
+        for name, columns, path in ((n, c, _file(folder, n)) for n, c in COLUMNS.items())
+        if name in ALL
+    }
+    return Results(folder=folder, **found)
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.parquet"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The page of findings is made of tables that are kept, without training anything."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from benchmarks.answers import FAILS, HOLDS, UNKNOWN, answers, mean, rho
+from benchmarks.findings import KEPT, PAGE, PICTURES, draw, from_kept
+from benchmarks.stored import keep, kept
+
+from memloc.reporting.findings import Findings
+
+
+@pytest.mark.parametrize("part", ["answers", "real"])
+def test_what_stands_on_the_page_is_made_of_the_kept_tables(part):
+    page = PAGE.read_text(encoding="utf-8")
+    written = page.split(f"<!-- {part}: begin -->\n")[1].split(f"<!-- {part}: end -->")[0]
+    assert from_kept()[part] == written
+
+
+def test_the_figures_of_the_page_are_made_of_the_kept_tables(tmp_path):
+    found = Findings(kept(KEPT))
+    for name, (figure, choice) in PICTURES.items():
+        assert (PAGE.parents[1] / "images" / name).is_file()
+        draw(found, figure, choice, tmp_path / name)
+        assert "</svg>" in (tmp_path / name).read_text(encoding="utf-8")
+
+
+def test_pieces_of_a_study_are_put_together_and_a_run_is_kept_once(tmp_path):
+    whole = kept(KEPT)
+    tasks = whole.runs["task"].unique()
+    for task in [*tasks, tasks[0]]:
+        keep(whole.only(task=task), tmp_path / "kept")
+    found, key = kept(tmp_path / "kept"), ["task", "model", "seed"]
+    for name in ("runs", "layers", "windows", "events"):
+        one, other = (
+            getattr(results, name).sort_values(key, kind="stable").reset_index(drop=True)
+            for results in (whole, found)
+        )
+        pd.testing.assert_frame_equal(one, other)
+    assert answers(Findings(found)).equals(answers(Findings(whole)))
+
+
+def of_tasks(*values: float) -> "pd.Series[float]":
+    tasks = pd.Index([f"task-{i}" for i in range(len(values))], name="task")
+    return pd.Series(values, index=tasks)
+
+
+def test_a_mean_holds_if_its_interval_is_within_the_bounds():
+    assert mean(of_tasks(0.1, 0.1, 0.1, 0.1, 0.1), 0, 0.15) == ("0.10 [0.10, 0.10]", HOLDS)
+    assert mean(of_tasks(0.2, 0.2, 0.2, 0.2, 0.2), 0, 0.15)[1] == FAILS
+    assert mean(of_tasks(0.0, 0.3, 0.0, 0.3, 0.0), 0, 0.15)[1] == UNKNOWN
+
+
+def test_seeds_of_a_task_count_once():
+    values = pd.concat([of_tasks(0.1, 0.1, 0.1, 0.1, 0.2), of_tasks(*[0.1] * 4)])
+    assert mean(values, 0, 1)[0].startswith("0.12 ")
+
+
+def test_few_tasks_tell_nothing():
+    assert mean(of_tasks(0.1, 0.1), 0, 0.15) == ("0.10", f"{UNKNOWN}: 2 tasks")
+
+
+@pytest.mark.parametrize(
+    ("number", "significant", "verdict"),
+    [(0.8, True, HOLDS), (-0.8, True, FAILS), (0.8, False, "not shown")],
+)
+def test_a_coefficient_holds_if_it_is_significant(number, significant, verdict):
+    row = {"rho": number, "low": 0.1, "high": 0.9, "significant": significant, "n": 6, "why": ""}
+    assert rho(pd.Series(row))[1] == verdict
+
+
+def test_the_study_is_the_one_that_is_shipped():
+    shipped = Path(__file__).parents[1] / "studies" / "twelve.yaml"
+    assert (KEPT / "study.yaml").read_text("utf-8") == shipped.read_text("utf-8")
