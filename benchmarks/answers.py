@@ -4,7 +4,8 @@ A mean is over tasks, each of which is a mean over its seeds; its interval is a 
 over tasks. With fewer than five tasks there is none, and nothing is concluded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,16 +18,20 @@ FEWEST = 5
 """Tasks from which on a mean, or a coefficient, has an interval."""
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot tell"
 SHARES = "M-CoG shares"
-COLUMNS = ["the paper's finding", "paper", "here", "verdict", "by exact shares", "their verdict"]
+COLUMNS = ["the paper's finding", "paper", "here", "verdict"]
 Cells = tuple[str, str]
 """A number with its interval, and the verdict on it."""
 NOTHING: Cells = ("–", "–")
 
 
-def answers(found: Findings) -> pd.DataFrame:
+def answers(found: Findings) -> dict[str, pd.DataFrame]:
     """Every finding with the paper's number, ours with its interval, and whether it holds."""
     rows = [*_amounts(found), *_depths(found), *_agreements(found), *_events(found)]
-    return pd.DataFrame([(*row[:2], *row[2], *row[3]) for row in rows], columns=COLUMNS)
+    ways = {"By the paper's measures": 2, "By exact shares": 3}
+    return {
+        title: pd.DataFrame([(*r[:2], *r[at]) for r in rows if r[at] != NOTHING], columns=COLUMNS)
+        for title, at in ways.items()
+    }
 
 
 Row = tuple[str, str, Cells, Cells]
@@ -66,14 +71,15 @@ def _depths(found: Findings) -> Iterator[Row]:
         return
     scores = claims.task_scores(found.memorised("runs"), found.memorised("generalisation"))
     table = claims.depth_and_generalisation(depth, scores, (*claims.TABLE_2, SHARES))
-    table = table[table["model"] == claims.ALL].set_index(["score", "measure"])
+    of_all = table[table["model"] == claims.ALL].to_dict("records")
+    found_of = {(row["score"], row["measure"]): rho(row) for row in of_all}
     names = {"crossing": ".75 / .70", "memorisation": ".63 / .61", "M-CoG": ".56 / .54"}
     words = {"crossing": "crossing", "memorisation": "label probes", "M-CoG": "M-CoG"}
     for measure, paper in names.items():
         for score, number in zip(("generalisation", "validation"), paper.split(" / "), strict=True):
-            exact = rho(table.loc[(score, SHARES)]) if measure == "M-CoG" else NOTHING
-            title = f"Tasks that generalise better ({score}) are deeper: {words[measure]}"
-            yield title, f"ρ {number}", rho(table.loc[(score, measure)]), exact
+            exact = found_of[score, SHARES] if measure == "M-CoG" else NOTHING
+            title = f"Tasks with a better {score} score are deeper: {words[measure]}"
+            yield title, f"ρ {number}", found_of[score, measure], exact
 
 
 def _agreements(found: Findings) -> Iterator[Row]:
@@ -81,23 +87,21 @@ def _agreements(found: Findings) -> Iterator[Row]:
     if table.empty:
         return
     table = table[(table["between"] == "methods") & (table["what"] == "layer weights")]
-    of = {frozenset((r["one"], r["other"])): r for _, r in table.iterrows()}
-    for one, other, number in (
-        ("swapping", "gradients", ".68"),
-        ("swapping", "probing", ".32"),
-        ("swapping", "retraining", ".91"),
-    ):
-        exact = of.get(frozenset(("shares", other)))
-        if (row := of.get(frozenset((one, other)))) is not None:
-            cells = NOTHING if exact is None else rho(exact)
-            yield f"Layer weights of {one} and {other} agree", f"ρ {number}", rho(row), cells
+    of = {frozenset((str(r["one"]), str(r["other"]))): rho(r) for r in table.to_dict("records")}
+    for other, number in (("gradients", ".68"), ("probing", ".32"), ("retraining", ".91")):
+        for one in ("swapping", "shares"):
+            cells = of.get(frozenset((one, other)), NOTHING)
+            both = (NOTHING, cells) if one == "shares" else (cells, NOTHING)
+            paper = f"ρ {number}" if one == "swapping" else f"ρ {number} (swapping)"
+            yield f"Layer weights of {one} and {other} agree", paper, *both
 
 
 def _events(found: Findings) -> Iterator[Row]:
     table = found.event_agreement
     if table.empty:
         return
-    for row, number in zip(table[table["model"] == claims.ALL].iloc, (".84", ".73"), strict=True):
+    rows = table[table["model"] == claims.ALL].to_dict("records")
+    for row, number in zip(rows, (".84", ".73"), strict=True):
         title = f"Centroids and label probes agree: {row['centroids']} and {row['label_probes']}"
         yield title, f"ρ {number}", rho(row), NOTHING
 
@@ -108,8 +112,8 @@ def mean(values: "pd.Series[float]", low: float, high: float, form: str = ".2f")
     if tasks.empty:
         return NOTHING
     if len(tasks) < FEWEST:
-        return f"{tasks.mean():{form}}", f"{UNKNOWN}: {len(tasks)} tasks"
-    ends = bootstrap_ends(tasks.to_numpy(float))
+        return f"{tasks.mean():{form}}", UNKNOWN
+    ends = bootstrap_ends(np.asarray(tasks, dtype=np.float64))
     found = Interval(float(tasks.mean()), *ends, level=0.95)
     text = f"{found.estimate:{form}} [{found.low:{form}}, {found.high:{form}}]"
     if low <= found.low and found.high <= high:
@@ -117,10 +121,10 @@ def mean(values: "pd.Series[float]", low: float, high: float, form: str = ".2f")
     return text, FAILS if found.high < low or found.low > high else UNKNOWN
 
 
-def rho(row: "pd.Series[float]") -> Cells:
+def rho(row: Mapping[Hashable, Any]) -> Cells:
     """A coefficient over tasks, and whether it is significant."""
     if pd.isna(row["rho"]):
-        return "–", "not measured" if row["n"] == 0 else f"{UNKNOWN}: {row['why']}"
+        return "–", "not measured" if row["n"] == 0 else UNKNOWN
     text = f"{row['rho']:.2f}"
     if pd.isna(row["low"]):
         return text, UNKNOWN

@@ -9,7 +9,7 @@ of its text, or read off its figures.
 import argparse
 import shutil
 from collections.abc import Hashable, Iterator, Mapping
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -121,7 +121,8 @@ def main() -> None:
 def from_kept(folder: Path = KEPT) -> dict[str, str]:
     """What stands on the page of the real encoder, by the names of its marks."""
     found = Findings(kept(folder))
-    return {"answers": f"\n{markdown(answers(found))}\n", "real": tables(found)}
+    opening = (written(title, table) for title, table in answers(found).items())
+    return {"answers": "\n".join(chain.from_iterable(opening)), "real": tables(found)}
 
 
 def tables(found: Findings, *, withhold: bool = False) -> str:

@@ -9,6 +9,7 @@ import argparse
 import shutil
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -49,7 +50,7 @@ def keep(results: Results, folder: Path) -> None:
 
 def kept(folder: Path) -> Results:
     """The tables that are kept in a folder; texts and weights of the runs are not."""
-    found = {
+    found: dict[str, Any] = {
         name: pd.read_parquet(path) if path.is_file() else pd.DataFrame(columns=columns)
         for name, columns, path in ((n, c, _file(folder, n)) for n, c in COLUMNS.items())
         if name in ALL
