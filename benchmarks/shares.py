@@ -90,6 +90,18 @@ def methods_table(study: Path) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def windows_table(study: Path) -> pd.DataFrame:
+    """Mean planted mass by method and window; in brackets, how many plants."""
+    control = load_results(study).control
+    control = control[(control["k"] == 2) & ~control["planted"].str.contains("[+/]")]
+    parts = control.groupby(["method", "planted"], sort=False)["planted_mass"]
+    shown = parts.agg(lambda mass: f"{mass.mean():.2f} ({len(mass)})")
+    names = {planted: f"layers {planted}" for planted in control["planted"].unique()}
+    ordered = sorted(names, key=lambda planted: planted_layers(planted)[0])
+    table = shown.unstack("planted").fillna("–")[ordered].rename(columns=names)
+    return table.rename_axis(columns=None).reset_index()
+
+
 def _kind(planted: str) -> str:
     if "/" in planted:
         return "two groups of examples"
@@ -183,7 +195,7 @@ def _runs(study: Path) -> Iterator[Run]:
 def main() -> None:
     """Print all tables."""
     study = Path(sys.argv[1])
-    for make in (methods_table, centres_table, groups_table, sampling_table):
+    for make in (methods_table, windows_table, centres_table, groups_table, sampling_table):
         table = make(study)
         if len(table):
             print(markdown(table.astype(str)))

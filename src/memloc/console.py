@@ -201,12 +201,21 @@ def show_layers(found: "Found") -> None:
     """What each localiser says, the layers of the one to trust most, where the files are."""
     from memloc.reporting.terminal import layer_bars
 
-    for name, verdict in found.verdicts.items():
-        typer.echo(f"{name}: {verdict.sentence}")
-    typer.echo(f"\n{layer_bars(found[next(iter(found.verdicts))])}\n")
+    _show_verdicts(found)
+    typer.echo(f"{layer_bars(found[next(iter(found.verdicts))])}\n")
     _show_places(found)
     if len(found.results) > 1:
         typer.echo("`--details` prints the layers of every method.")
+
+
+def _show_verdicts(found: "Found") -> None:
+    """One sentence per method, and each thing to bear in mind once."""
+    for name, verdict in found.verdicts.items():
+        typer.echo(f"{name}: {verdict.sentence}")
+    for note in dict.fromkeys(note for each in found.verdicts.values() for note in each.notes):
+        typer.echo(f"Note: {note}")
+    if found.verdicts:
+        typer.echo("")
 
 
 def _show_places(found: "Found") -> None:
@@ -228,8 +237,7 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
         facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
         records = {name: _as_record(result) for name, result in found.results.items()}
         return _show_json({**facts, kind: records})
-    for name, verdict in found.verdicts.items():
-        typer.echo(f"{name}: {verdict.sentence}\n")
+    _show_verdicts(found)
     for name, result in found.results.items():
         is_scores = isinstance(result, LayerScores)
         typer.echo(layer_bars(result) if is_scores else f"{name}\n{picture(result)}".rstrip())

@@ -301,6 +301,14 @@ def test_what_another_reference_undoes_does_not_count():
     assert planted().judged(null=null).outcome == "cannot tell"
 
 
+def test_a_null_of_other_examples_or_without_labels_is_refused():
+    moved = planted()["outcomes"].assign(example=lambda table: table["example"] + 1)
+    others = replace(planted(), tables={**planted().tables, "outcomes": moved})
+    for null in (planted(n=31), others, LayerScores.of("gradients", np.ones(8))):
+        with pytest.raises(ScoreError, match=f"null is of {null.method} and of other noisy"):
+            planted().judged(null=null)
+
+
 def test_few_examples_some_windows_or_weights_alone_give_no_verdict():
     assert "only 4 noisy examples" in scores().verdict.sentence
     some = outcomes()

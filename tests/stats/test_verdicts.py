@@ -21,6 +21,7 @@ from memloc.stats.verdicts import (
     judge,
     judge_weights,
     line_shares,
+    other_sets,
     over_plants,
     over_runs,
     overlap,
@@ -173,6 +174,46 @@ def test_both_sides_of_the_margin_exclude_each_other():
         few, many = how_many_layers(shares_in(list(layers), noise=0.1))
         assert few.p + many.p == pytest.approx(1)
         assert few.low <= few.value <= few.high
+
+
+@pytest.mark.parametrize("n_layers", [2, 4, 6, 10, 12, 14, 24])
+def test_shares_exactly_at_the_margin_are_a_tie_and_no_finding(n_layers):
+    shares = np.zeros((25, n_layers))
+    shares[:, : n_layers // 2] = 2 / n_layers
+    assert [answer.p for answer in how_many_layers(shares)] == [0.5, 0.5]
+    assert judge(evidence(shares)).outcome == "cannot tell"
+
+
+@pytest.mark.parametrize("layers", [6, 12])
+def test_at_the_margin_neither_is_called_in_more_than_one_run_of_twenty(layers):
+    """Of 12 layers, six hold all evenly, or one stands out so that it is effectively six."""
+    rng, runs = np.random.default_rng(6), 200
+    peak = (1 + np.sqrt(11)) / LAYERS
+    profile = np.full(6, 1 / 6) if layers == 6 else np.r_[peak, np.full(11, (1 - peak) / 11)]
+    shares = np.zeros((runs, 30, LAYERS))
+    shares[..., :layers] = rng.dirichlet(60 * profile, size=(runs, 30))
+    ps = np.array([[answer.p for answer in how_many_layers(each)] for each in shares])
+    assert (np.mean(ps <= 0.05, axis=0) <= 0.05 + 2.33 * np.sqrt(0.05 * 0.95 / runs)).all()
+
+
+def test_named_layers_are_compared_with_all_other_sets_of_as_many():
+    # Of four layers, the second and third are needed together, and the first and fourth as well.
+    inside = [{layer for layer in range(4) if s >> layer & 1} for s in range(16)]
+    lost = np.array([0.1 + 0.9 * ({1, 2} <= s or {0, 3} <= s) for s in inside])
+    assert other_sets(lost, (2, 3)) == (
+        "Swapping layers 2, 3 alone undoes 100% of what all layers undo; of the 5 other sets of "
+        "as many layers, 1 undoes as much."
+    )
+    assert "3 other sets of as many layers, 3 undo as much" in other_sets(lost, (1,))
+    lost[[9, 11, 13]] = 0.1
+    assert "none undoes as much" in other_sets(lost, (2, 3))
+
+
+def test_a_localised_memory_says_what_other_sets_undo():
+    lost = (np.arange(2**LAYERS) & 1).astype(float)  # whatever contains the first layer
+    found = judge(evidence(shares_in([0]), sets=lost))
+    assert found.notes[0].startswith("Swapping layer 1 alone undoes 100% of what all layers undo")
+    assert not any("alone" in note for note in judge(evidence(shares_in([0]))).notes)
 
 
 def test_even_layers_are_called_by_name_in_at_most_one_run_of_twenty():

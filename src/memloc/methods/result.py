@@ -231,9 +231,25 @@ class LayerScores(Result):
             return cannot_tell(str(error))
         if found is None:
             return judge_weights(self.method, self.weights)
-        other = None if null is None else null._evidence()
-        elsewhere = None if other is None else other.shares.sum(1)
+        elsewhere = None if null is None else self._undone_elsewhere(null)
         return judge(replace(found, n_classes=n_classes, elsewhere=elsewhere))
+
+    def _undone_elsewhere(self, null: "LayerScores") -> FloatArray:
+        """Of the same noisy examples: what another reference undoes in the reference."""
+        mine, found = self._noisy_examples(), null._evidence()
+        if found is None or not np.array_equal(mine, null._noisy_examples()):
+            raise ScoreError(
+                f"The null is of {null.method} and of other noisy examples: swap the other "
+                f"reference into the reference of the same run, with {self.method}."
+            )
+        return np.asarray(found.shares.sum(1))
+
+    def _noisy_examples(self) -> IntArray:
+        """Whose labels swapping may undo."""
+        table = self.tables.get("labels", self.tables.get("outcomes"))
+        if table is None:
+            return np.zeros(0, dtype=np.int64)
+        return np.asarray(table.loc[table["is_noisy"], "example"].unique(), dtype=np.int64)
 
     def with_verdict(self, **more: Any) -> "LayerScores":
         """The same with its verdict, as it is stored: in `about`, and its answers as a table."""
@@ -255,7 +271,8 @@ class LayerScores(Result):
             sizes = (table["last"] - table["first"] + 1).to_numpy(np.int64)
             shares = np.repeat(table["lost"].to_numpy(np.float64) / sizes, sizes)
             margins = labels["margin"].to_numpy(np.float64)
-            return Evidence(shares.reshape(n_noisy, -1), lost[n_noisy:], margins)
+            sets = self["subsets"]["lost"].to_numpy(np.float64) if self.about.get("exact") else None
+            return Evidence(shares.reshape(n_noisy, -1), lost[n_noisy:], margins, sets=sets)
         outcomes = self.outcomes
         if outcomes is None:
             return None

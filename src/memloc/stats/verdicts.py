@@ -31,6 +31,7 @@ from memloc.errors import ScoreError, counted
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.stats.intervals import wilson
+from memloc.stats.subsets import subset_sizes
 from memloc.stats.windows import windows
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ FEWEST_UNDONE = 10
 RESAMPLES = 9999
 AT_ONCE = 1_000_000
 """Signs drawn at once, 8 MB of them."""
+NEAR = 1e-9
+"""Numbers that differ by less are ties."""
 STRATA, IN_STRATUM = 4, 5
 """Strata of loss at most, and how many noisy and how many clean examples each needs."""
 TRUSTED = ("shares", "swapping", "retraining")
@@ -124,6 +127,8 @@ class Evidence:
     elsewhere: FloatArray | None = None
     """(noisy examples,): whether swapping another reference into the reference loses the label."""
     n_classes: int | None = None
+    sets: FloatArray | None = None
+    """(2^L,): share of noisy labels that swapping each set of layers loses, where all are known."""
 
     def __post_init__(self) -> None:
         shares, clean = self.shares, self.clean_lost
@@ -153,7 +158,7 @@ def judge(evidence: Evidence) -> LayerVerdict:
         found = cannot_tell(few, (undone,))
     else:
         found = _located(shares, undone)
-    return replace(found, notes=_notes(evidence))
+    return replace(found, notes=_notes(evidence, found.layers))
 
 
 def _located(shares: FloatArray, undone: Answer) -> LayerVerdict:
@@ -213,6 +218,8 @@ def how_many_layers(shares: FloatArray) -> tuple[Answer, Answer]:
     without = _overlaps_without(shares)
     error = math.sqrt((n - 1) / n * float(((without - without.mean()) ** 2).sum()))
     above = value - 1 / margin
+    if abs(above) < NEAR:  # a tie, so neither side is sure however small the error is
+        above, error = 0.0, max(error, NEAR)
     score = above / error if error > 0 else math.copysign(math.inf, above)
     half = float(t.ppf(1 - ALPHA, n - 1)) * error
     number, low, high = (_effective(c, n_layers) for c in (value, value + half, value - half))
@@ -446,8 +453,22 @@ def _strata(evidence: Evidence) -> IntArray:
     return none
 
 
-def _notes(evidence: Evidence) -> tuple[str, ...]:
-    notes = []
+def other_sets(lost: FloatArray, layers: Sequence[int]) -> str:
+    """What these layers (from 1) undo alone, beside all other sets of as many; `lost` is (2^L,)."""
+    sizes = subset_sizes(len(lost).bit_length() - 1)
+    undone = lost - lost[0]
+    own = undone[sum(1 << layer - 1 for layer in layers)]
+    others = int(np.count_nonzero(sizes == len(layers))) - 1
+    as_much = int(np.count_nonzero(undone[sizes == len(layers)] >= own - NEAR)) - 1
+    return (
+        f"Swapping {_layers(layers)} alone undoes {own / undone[-1]:.0%} of what all layers undo; "
+        f"of the {others:,} other sets of as many layers, {as_much or 'none'} "
+        f"undo{'es' if as_much < 2 else ''} as much."
+    )
+
+
+def _notes(evidence: Evidence, layers: Sequence[int]) -> tuple[str, ...]:
+    notes = [other_sets(evidence.sets, layers)] if layers and evidence.sets is not None else []
     if evidence.elsewhere is None:
         notes.append(
             "There is one reference, so clean examples are the only comparison: what another "
@@ -467,7 +488,7 @@ def _effective(overlap: float, n_layers: int) -> float:
 
 def _at_least(drawn: FloatArray, observed: float) -> float:
     """P of a permutation test; ties count against the finding, and what was observed is one."""
-    near = 1e-9 * max(1.0, abs(observed))
+    near = NEAR * max(1.0, abs(observed))
     return float((1 + np.count_nonzero(drawn >= observed - near)) / (1 + len(drawn)))
 
 
