@@ -62,7 +62,7 @@ STAGES = {
 def main() -> None:
     """Run the stages that were named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stages", nargs="*", help=f"of {', '.join(STAGES)}; left out: all")
+    parser.add_argument("stages", nargs="*", help=f"Some of {', '.join(STAGES)}; default: all.")
     parser.add_argument("--clock", choices=[*CLOCKS], default="wall", help="default: wall")
     asked = parser.parse_args()
     use_clock(asked.clock)

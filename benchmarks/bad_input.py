@@ -57,7 +57,7 @@ def main() -> None:
     os.environ.pop("MEMLOC_DATA", None)
     kinds = importlib.import_module("bad_input.kinds").KINDS
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kinds", nargs="*", help=f"of {', '.join(kinds)}; left out: all")
+    parser.add_argument("kinds", nargs="*", help=f"Some of {', '.join(kinds)}; default: all.")
     parser.add_argument("--share", type=float, default=1.0, help="of the cases")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     parser.add_argument("--batch", nargs=3, help="of the kind: seed, cases and the material")

@@ -7,11 +7,10 @@ from benchmarks.hidden import one_by_one
 from benchmarks.samples import DEPTH, bert, questions
 from memloc.methods.positions import Positions, positions
 from memloc.models.device import suitable_threads
-from memloc.models.hidden import Vectors
 from memloc.models.stack import Stack
 from memloc.records import FloatArray, IntArray, NoisyLabels
 from memloc.seeds import generator
-from memloc.training.predict import vectors_of
+from memloc.training.predict import Vectors, vectors_of
 
 CLASSES = 6
 PASSES = 2 * DEPTH * (CLASSES - 1)

@@ -9,9 +9,8 @@ from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
 from memloc.data.encode import Encoded
 from memloc.models.device import suitable_threads
-from memloc.models.hidden import Vectors
 from memloc.models.stack import Stack
-from memloc.training.predict import vectors_of
+from memloc.training.predict import Vectors, vectors_of
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:

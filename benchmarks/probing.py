@@ -9,10 +9,10 @@ from torch import nn
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from memloc.methods.probing import Probing
 from memloc.models.device import suitable_threads
-from memloc.models.hidden import Vectors
 from memloc.protocol import ProbeSettings
 from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
+from memloc.training.predict import Vectors
 from memloc.training.probes import (
     Target,
     epoch_dropout,

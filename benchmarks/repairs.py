@@ -21,19 +21,17 @@ from benchmarks.findings import put
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task, subsample
 from memloc.methods.halves import fit
+from memloc.paths import RELEARNING, REPAIR, REPAIRS
 from memloc.records import NoisyTask
 from memloc.repairs import (
     AGAIN,
     BEFORE,
-    CURVES,
     HEAD,
     LAYERS,
     OTHERS,
     RANDOM,
-    RECORD,
     REFERENCE,
     RETRAINED,
-    TABLE,
     Repaired,
     RepairSettings,
     _Workshop,
@@ -93,14 +91,14 @@ def noisy_task(name: str) -> NoisyTask:
 def make(model: str, task: NoisyTask, folder: Path, seed: int) -> None:
     """A run, what repairs make of it, and a sham."""
     home, settings = folder / "repaired", {"finetune.measure_every": 10}
-    if (home / f"sham-{CURVES}").is_file():
+    if (home / f"sham-{RELEARNING}").is_file():
         return
     run = train(model, task, folder, seed=seed, settings=settings, weights=("final", "reference"))
-    if not (home / RECORD).is_file():
+    if not (home / REPAIR).is_file():
         repair(run, home)
     table, curve = sham(run)
-    table.to_csv(home / f"sham-{TABLE}", index=False)
-    curve.to_csv(home / f"sham-{CURVES}", index=False)
+    table.to_csv(home / f"sham-{REPAIRS}", index=False)
+    curve.to_csv(home / f"sham-{RELEARNING}", index=False)
 
 
 def sham(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -123,7 +121,7 @@ def read(folder: Path) -> Repaired:
     home = folder / "repaired"
     parts = [
         pd.concat([pd.read_csv(home / f"{kind}{name}") for kind in ("", "sham-")])
-        for name in (TABLE, CURVES)
+        for name in (REPAIRS, RELEARNING)
     ]
     table, curves = (part.reset_index(drop=True) for part in parts)
     updates = table["relearnt_updates"]
@@ -134,7 +132,7 @@ def read(folder: Path) -> Repaired:
 def every(out: Path) -> Iterator[pd.DataFrame]:
     """Of each run, one row per repair with its verdict, and the other seeds' references."""
     for model, name in PAIRS:
-        files = sorted((out / name / model).glob(f"seed-*/repaired/sham-{CURVES}"))
+        files = sorted((out / name / model).glob(f"seed-*/repaired/sham-{RELEARNING}"))
         runs = {file.parents[1].name: read(file.parents[1]) for file in files}
         for seed, found in runs.items():
             others = {s: other for s, other in runs.items() if s != seed}
@@ -161,7 +159,7 @@ def courses(out: Path) -> pd.DataFrame:
     A curve that ended keeps its last value.
     """
     curves = []
-    for place in sorted(out.glob(f"*/*/seed-*/repaired/sham-{CURVES}")):
+    for place in sorted(out.glob(f"*/*/seed-*/repaired/sham-{RELEARNING}")):
         for (way, _), course in read(place.parents[1]).curves.groupby(["way", "order"]):
             curves.append(course.set_index("update")["predicted"].rename(str(way)))
     filled = pd.concat(curves, axis=1).sort_index().ffill()

@@ -35,7 +35,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--widths", type=int, nargs="+", help="of windows; left out: all")
+    parser.add_argument(
+        "--widths", type=int, nargs="+", help="Retrain windows of these widths only; default: all."
+    )
     asked = parser.parse_args()
     torch.set_num_threads(1)
     retraining = Retraining(widths=tuple(asked.widths) if asked.widths else None)

@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/tiny-suite"))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--models", nargs="*", default=TINY, help="left out: all four")
+    parser.add_argument("--models", nargs="*", default=TINY, help="Default: all four.")
     options = parser.parse_args()
     pairs = [(model, task, options.out) for task in SUITE for model in options.models]
     context = get_context("spawn")

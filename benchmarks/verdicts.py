@@ -20,7 +20,7 @@ import pandas as pd
 
 from benchmarks.verdict_runs import Known, every_run
 from memloc import paths
-from memloc.methods.base import Method
+from memloc.methods import Method
 from memloc.methods.gradients import Gradients
 from memloc.methods.probing import Probing
 from memloc.methods.result import LayerScores, Result

@@ -1,9 +1,12 @@
 """Tiny random models of every family, as folders that `save_pretrained` wrote."""
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.families import save_enlarged
+
+from memloc.models.stack import hidden_of
 
 WIDTH, HEADS, POSITIONS, DEPTH = 16, 2, 64, 3
 WORDS = (
@@ -169,3 +172,19 @@ def make_config(family: str, depth: int, dropout: float, tokenizer: Any) -> Any:
     return kind(
         vocab_size=len(tokenizer), **{role: getattr(tokenizer, role) for role in roles}, **values
     )
+
+
+@contextmanager
+def watched(stack, see):
+    """While active, `see(index, output)` is called with every block's output."""
+    handles = [
+        block.register_forward_hook(
+            lambda _module, _inputs, out, index=index: see(index, hidden_of(out))
+        )
+        for index, block in enumerate(stack.blocks)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,5 +1,6 @@
 """Where things are kept."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,19 @@ def test_no_two_things_share_a_place():
         paths.work(run, "x"),
     ]
     assert len(set(places)) == len(places)
+
+
+READ_ONLY = {"config.json", "adapter_config.json", "meta.json", "pretraining.json", "page.html"}
+"""Files that others write, or that come with memloc."""
+
+
+def test_files_that_memloc_writes_are_spelled_in_one_module():
+    kinds = (".json", ".parquet", ".csv", ".html", ".svg", ".png")
+    spelled = {
+        f"{path.name}: {node.value}"
+        for path in Path(paths.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and str(node.value).endswith(kinds)
+        if path.name != "paths.py" and Path(str(node.value)).stem and node.value not in READ_ONLY
+    }
+    assert not {each for each in spelled if "*" not in each}

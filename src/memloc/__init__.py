@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from memloc.data.perturb import add_noise as add_noise
     from memloc.data.sources import load_task as load_task
     from memloc.errors import MemlocError as MemlocError
+    from memloc.methods import Method as Method
     from memloc.methods.apply import analyse as analyse
     from memloc.methods.apply import localise as localise
-    from memloc.methods.base import Method as Method
     from memloc.methods.gradients import Gradients as Gradients
     from memloc.methods.probing import Probing as Probing
     from memloc.methods.result import LayerScores as LayerScores
@@ -35,7 +35,7 @@ _HOMES = {
     "MemlocError": "memloc.errors",
     "analyse": "memloc.methods.apply",
     "localise": "memloc.methods.apply",
-    "Method": "memloc.methods.base",
+    "Method": "memloc.methods",
     "Gradients": "memloc.methods.gradients",
     "Probing": "memloc.methods.probing",
     "LayerScores": "memloc.methods.result",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from memloc import paths
 from memloc.errors import MemlocError, MemlocWarning, counted
 from memloc.progress import requested
 
@@ -179,7 +180,6 @@ def show_run(run: "Run", needed: float, as_json: bool) -> None:
 
 def _show_curve(run: "Run", needed: float) -> None:
     """How training went, where memloc trained; a weak reference is named."""
-    from memloc import paths
     from memloc.reporting.figures import save_figure
     from memloc.reporting.terminal import memorisation_curve
 
@@ -280,7 +280,7 @@ def show_suspects(found: "Suspects", as_json: bool) -> None:
     for sentence in found.sentences():
         typer.echo(sentence)
     return typer.echo(
-        f"Look at {found.folder / 'index.html'}, and correct {found.folder / 'suspects.csv'}."
+        f"Look at {found.folder / paths.PAGE}, and correct {found.folder / paths.TO_CORRECT}."
     )
 
 
@@ -293,7 +293,8 @@ def show_repaired(found: "Repaired", as_json: bool) -> None:
     show_rows([{str(k): v for k, v in row.items()} for row in rows], as_json=False)
     for sentence in found.sentences():
         typer.echo(sentence)
-    return typer.echo(f"{found.folder}: a checkpoint, repair.csv, relearning.csv, relearning.svg")
+    files = paths.REPAIRS, paths.RELEARNING, paths.RELEARNING_FIGURE
+    return typer.echo(f"{found.folder}: a checkpoint, {', '.join(files)}")
 
 
 def show_control(found: "Results", as_json: bool) -> None:

@@ -5,14 +5,22 @@ from pathlib import Path
 STUDY = "study.yaml"
 RUN, LABELS, TRAINING, CURVE = "run.json", "labels.parquet", "training.parquet", "training.png"
 CHECKPOINTS, RESULTS, WORK = "checkpoints", "results", "work"
-ABOUT = "about.json"
-"""Beside a result's tables: how they came to be."""
+ABOUT, PROVENANCE = "about.json", "memloc.json"
+"""Beside a result's tables, and beside weights: how they came to be."""
+TRIES = "tries.json"
+"""In a planted run's folder: which rates fell short."""
 STEPS, LOGS, CALIBRATION = "steps", "logs", "calibration.json"
 CONTROL = "control"
 """The folder of a study with its planted runs."""
 REPORT = "report"
-TRAINER, TRAINER_RECORD = "memloc", "trainer.json"
+TRAINER, TRAINER_RECORD, PREDICTIONS = "memloc", "trainer.json", "predictions.parquet"
 """In the output folder of a Hugging Face Trainer: what `RunCallback` kept, and its record."""
+FOUND, SUSPECTS, TO_CORRECT = "found", "suspects.parquet", "suspects.csv"
+"""What `find` leaves: its folder in a run, the table, and the file to correct by hand."""
+REPAIR, REPAIRS = "repair.json", "repair.csv"
+RELEARNING, RELEARNING_FIGURE = "relearning.csv", "relearning.svg"
+"""Beside a repaired checkpoint: how it was made, how repairs compare, and how they relearn."""
+PAGE = "index.html"
 
 
 def run_folder(out: Path, task: str, model: str, seed: int, depth: int | None = None) -> Path:
@@ -49,4 +57,4 @@ def work(run: Path, method: str) -> Path:
 
 def page(study: Path) -> Path:
     """The report."""
-    return study / REPORT / "index.html"
+    return study / REPORT / PAGE

@@ -15,7 +15,7 @@ from memloc.errors import SettingsError, lookup
 from memloc.settings import Settings, ours, packaged, paper, published
 
 if TYPE_CHECKING:
-    from memloc.methods.base import Method
+    from memloc.methods import Method
 
 
 class NoiseSettings(Settings):
@@ -229,7 +229,7 @@ class Protocol(RunSettings):
 
     def method(self, name: str) -> "Method":
         """The method called `name` with its settings."""
-        from memloc.methods.base import find_method
+        from memloc.methods import find_method
 
         find_method(name)
         found: Method = getattr(self, name)
@@ -273,7 +273,7 @@ def protocol_of_run(name: str, changes: Mapping[str, Any]) -> Protocol:
 @cache
 def _with_methods() -> type[Protocol]:
     """The protocol's type, with a group of settings for each method that is installed."""
-    from memloc.methods.base import methods
+    from memloc.methods import methods
 
     groups: dict[str, Any] = {name: (kind, kind()) for name, kind in methods().items()}
     return create_model("Protocol", __base__=Protocol, __doc__=Protocol.__doc__, **groups)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from memloc import paths
 from memloc.errors import DataError, SettingsError, StoreError, counted
 from memloc.identity import hashed
 from memloc.methods.apply import localise
@@ -35,15 +36,12 @@ if TYPE_CHECKING:
 
     from memloc.models.load import Classifier
 
-RECORD, TABLE, CURVES, FIGURE = "repair.json", "repair.csv", "relearning.csv", "relearning.svg"
 BEFORE, REFERENCE = "before", "reference"
 LAYERS, RETRAINED, AGAIN = "reference's layers", "retrained layers", "fine-tuned again"
 RANDOM, OTHERS, HEAD = "random layers", "other layers", "head alone"
 WAYS = {"layers": LAYERS, "retrain": RETRAINED}
 """What repairs, by the name that is asked for."""
 Judgement = Literal["removed", "hidden", "still there", "cannot tell"]
-PROVENANCE = "memloc.json"
-"""What a checkpoint of memloc says of itself: a repair that was interrupted left no more."""
 BACKWARD = 3
 """Passes of a block in an update: forwards, and about two backwards."""
 
@@ -192,7 +190,7 @@ def _refuse(run: Run, folder: Path) -> None:
         )
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: name a folder with --out.")
-    known = {RECORD, PROVENANCE}
+    known = {paths.REPAIR, paths.PROVENANCE}  # a repair that was interrupted left no more
     if folder.is_dir() and any(folder.iterdir()) and not known & {*map(_name, folder.iterdir())}:
         raise StoreError(
             f"{folder} is there already and was not written by memloc repair: choose another "
@@ -443,12 +441,12 @@ def _write(found: Repaired, workshop: _Workshop) -> None:
     save_checkpoint(
         found.folder, workshop.chosen, {**about, "run": run.record.model_dump(mode="json")}
     )
-    for name, table in ((TABLE, found.table), (CURVES, found.curves)):
+    for name, table in ((paths.REPAIRS, found.table), (paths.RELEARNING, found.curves)):
         with whole_file(found.folder / name) as draft:
             table.to_csv(draft, index=False)
-    save_spec(figure(found), found.folder / FIGURE)
+    save_spec(figure(found), found.folder / paths.RELEARNING_FIGURE)
     said = {"verdict": found.verdict, "sentences": found.sentences()}
-    write_json(found.folder / RECORD, {**about, **said})
+    write_json(found.folder / paths.REPAIR, {**about, **said})
     shutil.rmtree(run.work("repair"), ignore_errors=True)
 
 

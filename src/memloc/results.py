@@ -14,7 +14,7 @@ import yaml
 
 from memloc import paths
 from memloc.errors import MemlocWarning, StoreError
-from memloc.methods.base import by_reference
+from memloc.methods import by_reference
 from memloc.methods.gradients import norms_from, variants
 from memloc.methods.result import check_origin, read_about
 from memloc.protocol import ControlSettings, Protocol, preset

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from memloc.data.encode import Encoded
-    from memloc.models.hidden import LastLayer, Vectors
     from memloc.models.load import Classifier
+    from memloc.training.predict import LastLayer, Vectors
 
 TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
 """The trainings of a run, in order, and the weights that each ends with."""

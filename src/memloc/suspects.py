@@ -18,8 +18,8 @@ from memloc.data.own import Columns, read_rows
 from memloc.errors import MemlocWarning, ModelError, SettingsError, StoreError, counted
 from memloc.identity import hash_files, hash_loaded
 from memloc.lock import RUN, Lock
-from memloc.methods.generalisation import Generalisation
 from memloc.methods.halves import (
+    Generalisation,
     Half,
     Pool,
     examples_table,
@@ -45,7 +45,6 @@ from memloc.stats.intervals import wilson
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLE, TO_CORRECT, PAGE = "suspects.parquet", "suspects.csv", "index.html"
 SHOWN = 100
 """So many examples are on the page."""
 FEW = 10
@@ -116,19 +115,16 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         protocol = preset_called(preset or run.settings.preset).replace(settings or {})
         method: Any = protocol.method("generalisation")
         pool = pool_of(run, method.training(run), method.share)
-        names, home = run.task.label_names, Path(folder or run.folder / "found")
-        start = run.load_pretrained(run.seed)
-        lock = run.folder
+        home, lock = Path(folder or run.folder / paths.FOUND), run.folder
+        names, start = run.task.label_names, run.load_pretrained(run.seed)
     else:
         if data is None or folder is None:
             raise SettingsError("Give the file with the examples (data) and a folder for results.")
         home = lock = Path(folder)
-        columns = Columns(text, label, pair)
-        chosen = preset or default_preset(str(model))
-        protocol = preset_called(chosen).replace(settings or {})
+        protocol = preset_called(preset or default_preset(str(model))).replace(settings or {})
         method = protocol.method("generalisation")
         how = home, protocol, 1 if seed is None else seed, device
-        pool, names, start = _pool(str(model), Path(data), columns, how)
+        pool, names, start = _pool(str(model), Path(data), Columns(text, label, pair), how)
     _refuse_corrected(home)
     with Lock(lock, RUN):
         remarks = _remarks(pool, names, method.models)
@@ -154,7 +150,7 @@ def _as_asked(run: Run, seed: int | None, settings: Mapping[str, Any], device: s
 
 def _refuse_corrected(folder: Path) -> None:
     """Nobody's corrections are overwritten."""
-    table, file = folder / TABLE, folder / TO_CORRECT
+    table, file = folder / paths.SUSPECTS, folder / paths.TO_CORRECT
     if not (table.is_file() and file.is_file()):
         return
     _, about = read_table(table)
@@ -347,12 +343,12 @@ def _write(found: Suspects, name: str) -> None:
     for column in (*NUMBERS, "doubt"):
         for_people[column] = for_people[column].round(3)
     for_people["wrong"] = np.where(for_people["wrong"], "yes", "no")
-    with whole_file(found.folder / TO_CORRECT) as draft:
+    with whole_file(found.folder / paths.TO_CORRECT) as draft:
         for_people.to_csv(draft, index=False)
     about = {"models": found.models, "remarks": list(found.remarks)}
-    about |= {"to_correct": hash_files([found.folder / TO_CORRECT])}
-    write_table(found.folder / TABLE, found.examples, about)
-    with whole_file(found.folder / PAGE) as draft:
+    about |= {"to_correct": hash_files([found.folder / paths.TO_CORRECT])}
+    write_table(found.folder / paths.SUSPECTS, found.examples, about)
+    with whole_file(found.folder / paths.PAGE) as draft:
         draft.write_text(_page(found, for_people.head(SHOWN), name), encoding="utf-8")
 
 

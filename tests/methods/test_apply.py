@@ -10,8 +10,8 @@ import pytest
 from memloc import paths
 from memloc.adoption import adopt
 from memloc.errors import SettingsError, StoreError, TrainingError, UnknownName
+from memloc.methods import method_names
 from memloc.methods.apply import analyse, apply, localise, result_identity, runnable, stored
-from memloc.methods.base import method_names
 from memloc.methods.centroids import Centroids
 from memloc.methods.gradients import Gradients
 from memloc.methods.result import LayerScores, Result
@@ -66,8 +66,8 @@ def test_a_run_keeps_its_device_unless_another_is_given(memorised_run):
 
     looking = {"swapping": Looking}
     with pytest.MonkeyPatch.context() as patch:
+        from memloc import methods as base
         from memloc import protocol
-        from memloc.methods import base
 
         patch.setattr(base, "_ours", lambda: looking)
         for kept in (base.methods, protocol.preset, protocol._with_methods):

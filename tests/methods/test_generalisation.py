@@ -9,10 +9,17 @@ import torch
 from scipy.special import softmax
 
 from memloc.errors import StoreError
-from memloc.methods import halves
-from memloc.methods.base import Sizes
-from memloc.methods.generalisation import Generalisation, generalised, summary, validation_score
-from memloc.methods.halves import Half, examples_table, half_of, pool_of
+from memloc.methods import Sizes, halves
+from memloc.methods.halves import (
+    Generalisation,
+    Half,
+    examples_table,
+    generalised,
+    half_of,
+    pool_of,
+    summary,
+    validation_score,
+)
 from memloc.run import Run, at_the_end
 
 METHOD = Generalisation(models=3, epochs=1, learning_rate=1e-2)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from memloc.methods import halves
-from memloc.methods.generalisation import Generalisation
 from memloc.methods.halves import (
+    Generalisation,
     Half,
     half_models,
     held_out_chances,

@@ -7,8 +7,7 @@ import pytest
 from sklearn.metrics import f1_score
 
 from memloc.errors import DataError, ModelError, StoreError
-from memloc.methods import probing
-from memloc.methods.base import Sizes
+from memloc.methods import Sizes, probing
 from memloc.methods.probing import Probing, resampled_f1, rises, summarise
 from memloc.methods.result import Result
 from memloc.models.load import load_model

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from memloc.errors import ModelError, ScoreError, StoreError
-from memloc.methods import retrainer
-from memloc.methods.base import Sizes
+from memloc.methods import Sizes, retrainer
 from memloc.methods.result import Result
 from memloc.methods.retraining import Retraining
 from memloc.stats.windows import windows

@@ -11,9 +11,8 @@ import torch
 
 from forked import ended, forked
 from memloc.errors import ScoreError, SettingsError
-from memloc.methods import mixtures, shares
+from memloc.methods import Sizes, find_method, method_names, mixtures, shares
 from memloc.methods.apply import localise
-from memloc.methods.base import Sizes, find_method, method_names
 from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.protocol import preset

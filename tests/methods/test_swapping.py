@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from memloc.errors import ModelError, StoreError
-from memloc.methods.base import Sizes
+from memloc.methods import Sizes
 from memloc.methods.result import Result
 from memloc.methods.swapping import Swapping
 from memloc.models.load import Classifier

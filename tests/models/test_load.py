@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from memloc.errors import ModelError, UnknownName
 from memloc.models.known import TINY
 from memloc.models.load import LoadOptions, load_checkpoint, load_model
-from support import FAMILIES, PAPER_FAMILIES, POSITIONS, make_tokenizer
+from support import FAMILIES, PAPER_FAMILIES, POSITIONS, make_tokenizer, watched
 
 LABELS = ["no", "maybe", "yes"]
 SEPARATORS = {
@@ -257,7 +257,7 @@ def test_a_model_can_be_cut_to_its_first_layers(tiny_model, family):
     for loaded in (whole, cut):
         with (
             torch.no_grad(),
-            loaded.stack.watched(states.setdefault(loaded.stack.depth, {}).__setitem__),
+            watched(loaded.stack, states.setdefault(loaded.stack.depth, {}).__setitem__),
         ):
             loaded.stack.logits({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     assert torch.equal(states[2][1], states[3][1])  # also the kind of attention of each layer

@@ -8,7 +8,7 @@ from memloc.errors import ModelError
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack, at_positions, find_blocks, hidden_of
-from support import DEPTH, FAMILIES, WIDTH
+from support import DEPTH, FAMILIES, WIDTH, watched
 
 FIRST = {"bert", "distilbert", "electra", "roberta", "mpnet"}
 LENGTHS = (9, 4, 6, 1)
@@ -123,7 +123,7 @@ def test_any_block_runs_on_any_state(stack):
     (text,) = sample_texts(stack, (5,))
     prepared = stack.prepare(alone(text))
     seen = {}
-    with stack.watched(seen.__setitem__):
+    with watched(stack, seen.__setitem__):
         plain = stack.logits(alone(text))
     assert sorted(seen) == list(range(DEPTH))
     state = seen[0]
@@ -143,7 +143,7 @@ def test_work_leaves_no_trace_on_the_model(loaded, training):
     with torch.no_grad():
         by_blocks(stack, batch)
         stack.logits(batch)
-        with stack.watched(lambda _index, _state: None):
+        with watched(stack, lambda _index, _state: None):
             stack.logits(batch)
     assert traces(model) == before
 
@@ -156,7 +156,7 @@ def test_an_error_inside_leaves_no_trace_either(loaded):
     def fail(*_):
         raise RuntimeError("inside")
 
-    with pytest.raises(RuntimeError, match="inside"), stack.watched(fail):
+    with pytest.raises(RuntimeError, match="inside"), watched(stack, fail):
         stack.logits(alone(text))
     with pytest.raises((IndexError, RuntimeError)):
         stack.prepare(alone(text + 10_000))

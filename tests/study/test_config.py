@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from memloc.errors import SettingsError, StoreError
-from memloc.methods.base import method_names
+from memloc.methods import method_names
 from memloc.study.config import EXAMPLES, init_study, parse_study, read_study
 
 LEAST = "models: [tiny-opt]\ntasks: [tiny-topic]\n"

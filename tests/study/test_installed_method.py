@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-from memloc.methods import base
+from memloc import methods as base
 from memloc.protocol import _with_methods, preset
 from memloc.study.estimate import Calibration, estimate
 from memloc.study.step import do

@@ -7,7 +7,7 @@ import pytest
 from command_support import rows_of, write_csv
 from memloc.adoption import adopt
 from memloc.errors import SettingsError
-from memloc.methods.base import find_method, method_names
+from memloc.methods import find_method, method_names
 from memloc.protocol import preset
 from memloc.run import Run
 from memloc.study.config import init_study, parse_study, read_study

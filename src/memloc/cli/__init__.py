@@ -1,11 +1,13 @@
 """Commands: parse, call one library function, print. Results go to stdout, progress to stderr."""
 
 from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
 from memloc import console
-from memloc.cli.names import check, models, protocol, tasks
+from memloc.cli.options import AnyFormat, AsJson, Depth, ModelName, RemoteCode, check_model
 from memloc.cli.runs import adopt, analyse, find, localise, repair, train
 from memloc.cli.studies import (
     control,
@@ -18,6 +20,73 @@ from memloc.cli.studies import (
     status,
     tables,
 )
+
+
+def tasks(
+    category: Annotated[str | None, typer.Option(help="Only tasks of this category.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the tasks: the embedded suite and the paper's twelve.
+
+    Example: `memloc tasks --category nlu`
+    """
+    from memloc.data.tasks import known_tasks
+    from memloc.errors import lookup
+
+    rows = [asdict(row) for row in known_tasks().values()]
+    if category is not None:
+        lookup("category", category, dict.fromkeys(row["category"] for row in rows))
+        rows = [row for row in rows if row["category"] == category]
+    console.show_rows(rows, as_json)
+
+
+def models(as_json: AsJson = False) -> None:
+    """List the embedded models and those of the paper; most other classifiers work, too.
+
+    Example: `memloc models`
+    """
+    from memloc.models.known import known_models
+
+    console.show_rows([asdict(row) for row in known_models()], as_json)
+
+
+def check(
+    model: ModelName,
+    depth: Depth = None,
+    remote_code: RemoteCode = False,
+    any_format: AnyFormat = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether memloc can work with a model, and show what it found.
+
+    Example: `memloc check tiny-opt`
+    """
+    check_model(model, depth)
+
+    from memloc.models import check as checking
+    from memloc.models.load import LoadOptions
+
+    report = checking.check_model(model, LoadOptions(remote_code, any_format, depth))
+    console.show_record(asdict(report), as_json)
+
+
+def protocol(
+    preset: Annotated[str, typer.Argument(help="paper, reference or demo.")] = "paper",
+    diff: Annotated[
+        str | None, typer.Option(help="Show only what differs from this preset.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print every constant of the method and where it comes from.
+
+    Example: `memloc protocol paper --diff reference`
+    """
+    from memloc.protocol import compare, describe
+    from memloc.protocol import preset as named
+
+    rows = describe(named(preset)) if diff is None else compare(named(preset), named(diff))
+    console.show_rows(rows, as_json)
+
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "A model": (adopt, train, localise, analyse, find, repair),

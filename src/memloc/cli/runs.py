@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memloc import console
+from memloc import console, paths
 from memloc.cli.options import (
     AsJson,
     Checkpoints,
@@ -76,7 +76,6 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     makes 15 % of the labels wrong. If some are wrong already, say which with `--original COLUMN`
     (the labels before noise) or `--flag COLUMN` (true where the label is wrong).
     """
-    from memloc import paths
     from memloc.models.known import default_preset
     from memloc.protocol import protocol_of_run
 
@@ -229,29 +228,21 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
     ],
     *,
     file: Labelled,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of what is found. Default: found, in a run.")
-    ] = None,
-    models: Annotated[
-        int | None, typer.Option(help="Number of models on halves. Default: 30.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Of halves, order and initial heads. Default: 1.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for results. Default: found.")] = None,
+    models: Annotated[int | None, typer.Option(help="How many models. Default: 30.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of halves and heads. Default: 1.")] = None,
     constants: Constants,
     as_json: AsJson = False,
 ) -> None:
     """Find labels that are likely wrong, where nobody marked them.
 
-    Models are trained on random halves of the data; a label that those that did not see it would
-    not give is suspected. Leaves a table, a page with the examples to look at first, and
-    suspects.csv to correct by hand. Give that to `memloc train` or `memloc adopt` with
+    Models are trained on random halves of the data. A label is suspected if models that did not
+    see the example would give it another one. You get a table, a page with the examples to look at
+    first, and suspects.csv to correct by hand. Give that to `memloc train` or `memloc adopt` with
     `--original corrected`, or with `--flag wrong` to leave suspects out of the reference.
 
     Example: `memloc find tiny-opt --data train.csv --label label --out found`
     """
-    from memloc import paths
-
     check_device(constants.device)
     if not (Path(model) / paths.RUN).is_file():
         check_model(model)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from memloc import console
+from memloc import console, paths
 from memloc.cli.options import (
     AsJson,
     Constants,
@@ -195,7 +195,7 @@ def figures(
     from memloc.reporting.figures import write_figures
     from memloc.results import load_results
 
-    folder = study / "report" / "figures" if out is None else out
+    folder = study / paths.REPORT / "figures" if out is None else out
     with bars():
         written, missing = write_figures(load_results(study), folder, kind, only or ())
     console.show_files(folder, written, [figure.name for figure in missing], as_json)
@@ -215,7 +215,7 @@ def tables(
     from memloc.reporting.tables import write_tables
     from memloc.results import load_results
 
-    folder = study / "report" / "tables" if out is None else out
+    folder = study / paths.REPORT / "tables" if out is None else out
     written, missing = write_tables(load_results(study), folder, kind, only or ())
     console.show_files(folder, written, [table.name for table in missing], as_json)
 

@@ -155,15 +155,10 @@ def vocabulary() -> list[str]:
     words = LEXICON
     others = {*words.opposites.values(), *words.synonyms.values(), *words.prepositions.all}
     others |= {*words.function_words.split(), *map(past, words.verb_synonyms.values())}
-    return sorted(others | _forms(lambda group: group.all))
+    return sorted(others | forms(lambda group: group.all))
 
 
-def held_out_words() -> set[str]:
-    """Every form of every word that never appears in a training split."""
-    return _forms(lambda group: group.held)
-
-
-def _forms(choose: Callable[[Words], tuple[str, ...]]) -> set[str]:
+def forms(choose: Callable[[Words], tuple[str, ...]]) -> set[str]:
     """Every form of the chosen words of every group that inflects or has held-out words."""
     words = LEXICON
     adjectives = (words.positive, words.negative, words.of_people, words.of_things)

@@ -1,1 +1,177 @@
-"""Anything that looks at a run and leaves tables."""
+"""The contract of a method, and how others register theirs.
+
+A method is a group of settings with a name, the weights that it needs, what it costs, and one
+verb. Planner, estimates, command line and report read these facts from it and from nowhere else.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from memloc.errors import MemlocError, ModelError, SettingsError, UnknownName, in_words, lookup
+from memloc.methods.result import Result
+from memloc.records import IntArray
+from memloc.seeds import generator
+from memloc.settings import Settings, checked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+    from memloc.run import Run
+
+ENTRY_POINTS = "memloc.methods"
+"""Other packages register a method under this group."""
+Kind = Literal["localiser", "analysis"]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What decides how long a method takes: the data, the model and the machine."""
+
+    examples: float
+    noisy: float
+    depth: int
+    update: float
+    """Seconds of an update, per example."""
+    predict: float
+    """Seconds of a prediction."""
+    probe: float
+    """Seconds of an epoch of probes on all layers, per example."""
+    all_gradients: bool = False
+    """Whether an update computes the gradients of all layers, trained or not."""
+
+
+class Method(Settings, ABC):
+    """Anything that looks at a run and leaves tables; its settings are its fields."""
+
+    name: ClassVar[str]
+    """What it is called by, in commands, study files and tables."""
+    kind: ClassVar[Kind] = "localiser"
+    """A localiser weighs layers (`LayerScores`); an analysis leaves other tables (`Result`)."""
+    needs: ClassVar[tuple[str, ...]]
+    """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
+    version: ClassVar[int] = 1
+    """Raised when the same settings give other results, so that stored results are made again."""
+    scratch: ClassVar[bool] = False
+    """Whether its unfinished work is large and can be deleted once the result is there."""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Weights that it also uses if they are there."""
+
+    @abstractmethod
+    def run(self, run: "Run") -> "Result | Mapping[str, pd.DataFrame]":
+        """Look at a run, and give what was found, or just its tables; nothing is written."""
+
+    def found(self, run: "Run") -> Result:
+        """What `run` gives, as a result."""
+        made = self.run(run)
+        return made if isinstance(made, Result) else Result(self.name, made)
+
+    def check(self, run: "Run") -> None:
+        """Refuse settings that do not fit a run, before any weights are loaded."""
+
+    def cost(self, sizes: Sizes) -> float:
+        """About how many seconds it takes."""
+        return sizes.depth * sizes.examples * sizes.predict
+
+
+def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "clean") -> IntArray:
+    """At most `n` of the rows, drawn at random for a method; without `n`, all."""
+    if n is None or n >= len(rows):
+        return rows
+    return np.sort(generator(seed, method, kind).choice(rows, n, replace=False))
+
+
+@cache
+def methods() -> dict[str, type[Method]]:
+    """Every method by name: memloc's own, then those that other packages bring and that load."""
+    return {
+        **_ours(),
+        **_where_named(),
+        **{name: kind for name, kind in _theirs().items() if _is_method(kind)},
+    }
+
+
+def method_names(kind: Kind) -> tuple[str, ...]:
+    """memloc's own methods of a kind: those that run where none is named."""
+    return tuple(name for name, method in _ours().items() if method.kind == kind)
+
+
+def by_reference() -> set[str]:
+    """Localisers that put the reference's weights in: they count where it learnt its labels."""
+    return {name for name, method in methods().items() if "reference" in method.needs}
+
+
+def find_method(name: str, kind: Kind | None = None) -> type[Method]:
+    """The method called `name`; one that could not be loaded says why."""
+    known = {n: m for n, m in methods().items() if kind in {None, m.kind}}
+    broken = _theirs().get(name)
+    if isinstance(broken, Exception) and name not in methods():
+        said = str(broken) if isinstance(broken, MemlocError) else in_words(broken)
+        why = said.rstrip(".")
+        raise ModelError(f"Method {name!r} could not be loaded: {why}.") from broken
+    if name in methods() and name not in known:
+        other = {"localiser": "a localiser: use `memloc analyse`"}
+        other["analysis"] = "an analysis: use `memloc localise`"
+        raise UnknownName(f"{name} is not {other[str(kind)]}.")
+    return lookup("method" if kind != "analysis" else "analysis", name, known)
+
+
+def _ours() -> dict[str, type[Method]]:
+    from memloc.methods.centroids import Centroids
+    from memloc.methods.gradients import Gradients
+    from memloc.methods.halves import Generalisation
+    from memloc.methods.label_probes import LabelProbes
+    from memloc.methods.probing import Probing
+    from memloc.methods.retraining import Retraining
+    from memloc.methods.shares import Shares
+    from memloc.methods.swapping import Swapping
+
+    kinds: tuple[type[Method], ...] = (
+        *(Swapping, Retraining, Gradients, Probing, Shares),
+        *(Centroids, LabelProbes, Generalisation),
+    )
+    return {kind.name: kind for kind in kinds}
+
+
+def _where_named() -> dict[str, type[Method]]:
+    """memloc's own that never run unless they are named."""
+    from memloc.methods.adapter_off import AdapterOff
+
+    return {AdapterOff.name: AdapterOff}
+
+
+@cache
+def _theirs() -> dict[str, Any]:
+    return {point.name: _loaded(point) for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _loaded(point: EntryPoint) -> Any:
+    """A method's class, or what went wrong: one that does not load must not stop the others."""
+    try:
+        found = point.load()
+        _check(point, found)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs
+        return error
+    return found
+
+
+def _check(point: EntryPoint, found: Any) -> None:
+    from memloc.protocol import Protocol
+
+    if not _is_method(found) or getattr(found, "name", None) != point.name:
+        raise SettingsError(f"{point.value} is not a memloc.Method called {point.name!r}")
+    if point.name in {**_ours(), **_where_named()} or hasattr(Protocol(), point.name):
+        raise SettingsError(f"memloc has something else called {point.name!r}")
+    if not hasattr(found, "needs"):
+        raise SettingsError(f"{point.value} does not say which weights it `needs`")
+    checked(found, {})  # every setting has a default, as presets hold all methods
+
+
+def _is_method(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, Method)

@@ -9,7 +9,7 @@ from typing import Any
 from memloc import paths
 from memloc.errors import DataError, SettingsError, StoreError
 from memloc.identity import hashed
-from memloc.methods.base import Kind, Method, find_method, method_names, methods
+from memloc.methods import Kind, Method, find_method, method_names, methods
 from memloc.methods.result import LayerScores, Result
 from memloc.progress import request, tell
 from memloc.protocol import VerdictSettings, preset

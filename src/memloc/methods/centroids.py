@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from memloc.methods.base import Method, Sizes
+from memloc.methods import Method, Sizes
 from memloc.methods.drift import LEVEL, RESAMPLES, SHUFFLES, drift, pooled_separability
 from memloc.methods.positions import KINDS, Positions, check_labels, positions
 from memloc.methods.result import Result
@@ -20,8 +20,8 @@ from memloc.stats.windows import check_inside, read_window, window_name
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memloc.models.hidden import Vectors
     from memloc.run import Run
+    from memloc.training.predict import Vectors
 
 PLAIN = "plain"
 TABLES = ("layers", "events", "positions", "pairs")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from memloc.methods.centroids import Centroids
-    from memloc.models.hidden import Vectors
+    from memloc.training.predict import Vectors
 
 RULES: dict[str, tuple[Rule, Rule]] = {
     "first": (first_layer, first_layer),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from memloc.errors import ScoreError
-from memloc.methods.base import Method, Sizes
+from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores
 from memloc.progress import track
 from memloc.records import FloatArray, IntArray

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from memloc.errors import counted
-from memloc.methods.base import Method, Sizes
+from memloc.methods import Method, Sizes
 from memloc.methods.drift import LEVEL, RESAMPLES, event_row
 from memloc.methods.positions import check_labels
 from memloc.methods.result import Result

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.random import Generator
 
 from memloc.errors import DataError
-from memloc.methods.base import Method, Sizes
+from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores
 from memloc.protocol import ProbeSettings
 from memloc.records import FloatArray, IntArray
@@ -18,8 +18,8 @@ from memloc.stats.intervals import CHUNK, Interval, bootstrap_counts
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memloc.models.hidden import Vectors
     from memloc.run import Run
+    from memloc.training.predict import Vectors
     from memloc.training.probes import Probes, Target
 
 NOISY = 1

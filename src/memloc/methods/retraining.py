@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memloc.methods.base import Method, Sizes
+from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores, Outcomes, from_outcomes
 from memloc.progress import track
 from memloc.settings import ours, paper, published

@@ -16,7 +16,7 @@ import numpy as np
 
 from memloc.errors import ScoreError, SettingsError
 from memloc.identity import hashed
-from memloc.methods.base import Method, Sizes, drawn
+from memloc.methods import Method, Sizes, drawn
 from memloc.methods.result import LayerScores
 from memloc.progress import tell, track
 from memloc.records import FloatArray, IntArray, whole_file

@@ -214,21 +214,6 @@ class Stack:
             return forward(self.model, batch)
 
     @contextmanager
-    def watched(self, see: Callable[[int, Tensor], None]) -> Iterator[None]:
-        """While active, `see(index, output)` is called with every block's output."""
-        handles = [
-            block.register_forward_hook(
-                lambda _module, _inputs, out, index=index: see(index, hidden_of(out))
-            )
-            for index, block in enumerate(self.blocks)
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    @contextmanager
     def _replaced_output(self, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> Any:
             return _like(output, change(hidden_of(output)))

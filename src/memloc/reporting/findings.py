@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from memloc.methods.base import by_reference
+from memloc.methods import by_reference
 from memloc.protocol import Protocol
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.reporting.style import method_order

@@ -10,7 +10,7 @@ import yaml
 
 from memloc import paths
 from memloc.data.perturb import OWN
-from memloc.methods.base import find_method, method_names, methods
+from memloc.methods import find_method, method_names, methods
 from memloc.reporting.style import asset
 from memloc.results import Results
 from memloc.run import Run

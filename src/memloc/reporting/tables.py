@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from memloc import paths
 from memloc.errors import lookup
 from memloc.models.known import TINY, tiny_folder
 from memloc.records import FloatArray, whole_file, write_table
@@ -263,7 +264,7 @@ def _known() -> dict[str, dict[str, Any]]:
 def layer_parameters(model: str, run: Path) -> int | None:
     """Parameters of all blocks, by the weights of the run or the embedded ones; None without."""
     places = [
-        *(run / "checkpoints").glob("*"),
+        *(run / paths.CHECKPOINTS).glob("*"),
         *([tiny_folder(model)] if model in TINY else []),
     ]
     for folder in places:

@@ -61,7 +61,7 @@ class Block(Settings):
 
 
 def _installed(kind: Literal["localiser", "analysis"]) -> Names:
-    from memloc.methods.base import method_names
+    from memloc.methods import method_names
 
     return method_names(kind)
 

@@ -19,7 +19,7 @@ from pydantic import Field, NonNegativeFloat, ValidationError
 
 from memloc import paths
 from memloc.errors import StoreError
-from memloc.methods.base import Sizes
+from memloc.methods import Sizes
 from memloc.models.device import NARROW
 from memloc.protocol import Protocol
 from memloc.records import read_json, write_json

@@ -18,7 +18,7 @@ from memloc.data.sources import DATA_VARIABLE, load_task, subsample
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import MemlocError, ModelError, SettingsError, lookup
 from memloc.identity import hash_checkpoint, hash_files, hashed
-from memloc.methods.base import find_method
+from memloc.methods import find_method
 from memloc.models.known import TINY, known_models, no_such_model, source_of
 from memloc.protocol import Protocol
 from memloc.records import NoisyTask, Task

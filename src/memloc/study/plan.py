@@ -12,7 +12,7 @@ from typing import Any
 from memloc import paths
 from memloc.errors import SettingsError, StoreError
 from memloc.identity import hashed
-from memloc.methods.base import find_method
+from memloc.methods import find_method
 from memloc.models.known import default_preset
 from memloc.protocol import MEMORISED_ONLY, Protocol
 from memloc.records import whole_file

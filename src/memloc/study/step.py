@@ -40,8 +40,6 @@ from memloc.training.recipe import Recipe, train_run
 
 WATCH = 1.0
 """Seconds between two looks at whether this process is still wanted."""
-TRIES = "tries.json"
-"""The file in a planted run's folder that says which rates fell short."""
 RATE = "finetune.learning_rate"
 
 
@@ -201,7 +199,7 @@ def _make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, 
         if enough or len(tries) + 1 >= settings.tries:
             break
         tries.append(_attempt(run))
-        write_json(folder / TRIES, {"tries": [attempt.model_dump() for attempt in tries]})
+        write_json(folder / paths.TRIES, {"tries": [attempt.model_dump() for attempt in tries]})
     run = run.note(attempts=(*tries, _attempt(run)))
     if enough:
         run = train_run(current, folder, weights)
@@ -254,7 +252,7 @@ def _attempt(run: Run) -> Attempt:
 
 
 def _tries(folder: Path) -> list[Attempt]:
-    path = folder / TRIES
+    path = folder / paths.TRIES
     with as_stored(path):
         return [Attempt(**each) for each in read_json(path)["tries"]] if path.is_file() else []
 

@@ -112,7 +112,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         trained = self._classifier(given)
         columns = [f"epoch {row['epoch']}" for row in self.rows]
         table = pd.DataFrame(dict(zip(columns, self.predicted, strict=True)))
-        write_table(self.folder / "predictions.parquet", table, {})
+        write_table(self.folder / paths.PREDICTIONS, table, {})
         write_table(self.folder / paths.TRAINING, pd.DataFrame(self.rows), {})
         data = f"{Path(args.output_dir).resolve().name}.parquet"
         write_table(self.folder / data, self._data(trained.label_names), {})

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from memloc import paths
 from memloc.errors import StoreError
 from memloc.models.load import Classifier, quiet
 from memloc.records import versions, whole_file, whole_folder, write_json
@@ -17,8 +18,6 @@ from memloc.training.loop import Objective
 
 UNREADABLE = (SafetensorError, OSError, KeyError, ValueError, TypeError)
 """What reading a damaged state may end in."""
-PROVENANCE = "memloc.json"
-"""The file beside the weights that says how they came to be."""
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -32,7 +31,7 @@ def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any])
         else:
             trained.model.save_pretrained(draft)
         trained.tokenizer.save_pretrained(draft)
-        write_json(draft / PROVENANCE, {**about, "versions": versions()})
+        write_json(draft / paths.PROVENANCE, {**about, "versions": versions()})
 
 
 def save_state(path: Path, objectives: Sequence[Objective], about: Mapping[str, Any]) -> None:

@@ -1,20 +1,25 @@
-"""Predictions for many texts: sorted by length, in batches of a size that memory allows."""
+"""Predictions and vectors of many texts, by length, in batches of a size that memory allows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
-from torch import nn
+from torch import Tensor, nn
 
 from memloc.data.encode import Encoded, encode, sorted_batches
-from memloc.models.hidden import LastLayer, Vectors, readout_vectors
+from memloc.errors import ModelError
 from memloc.models.load import Classifier
-from memloc.models.stack import Batch, Stack, undropped
+from memloc.models.stack import Batch, Prepared, Stack, undropped
 from memloc.records import BoolArray, Examples, IntArray, NoisyLabels
 
+Vectors: TypeAlias = NDArray[np.float32]
+"""(examples, layers 0..L, width); layer 0 is what the first block is given."""
+LastLayer: TypeAlias = Literal["block output", "final norm"]
+"""The vector of the last layer: what its block returns, or what the head is given."""
 TOKENS_PER_BATCH = 2048
 """Enough to keep a device busy, little enough for any machine."""
 NUMBERS_PER_STATE = 100_000
@@ -92,6 +97,7 @@ def _share(hits: BoolArray) -> float:
     return float(hits.mean()) if len(hits) else float("nan")
 
 
+@torch.inference_mode()
 def vectors_of(
     stack: Stack,
     encoded: Encoded,
@@ -99,10 +105,48 @@ def vectors_of(
     last_layer: LastLayer = "block output",
     up_to: int | None = None,
 ) -> Vectors:
-    """One vector per text and layer 0..L (or 0..`up_to`), in the order of the texts."""
-    batches = (
-        (rows, to_batch(encoded, rows, stack.device))
-        for rows in length_batches(stack, encoded.lengths)
-    )
+    """One vector per text and layer, at the position that the head reads, in one pass.
+
+    Where the head reads several positions, the vector is the mean of all that are attended.
+    `up_to`: the last layer that is wanted; the blocks above it do not run.
+    """
+    depth = stack.depth if up_to is None else up_to
+    vectors = np.zeros((len(encoded), depth + 1, stack.width), dtype=np.float32)
     with evaluating(stack.model):
-        return readout_vectors(stack, batches, len(encoded), last_layer=last_layer, up_to=up_to)
+        for rows in length_batches(stack, encoded.lengths):
+            prepared = stack.prepare(to_batch(encoded, rows, stack.device))
+            state = prepared.state
+            found = [stack.vectors(state, prepared)]
+            for index in range(depth):
+                state = stack.run(index, state, prepared.calls[index])
+                found.append(stack.vectors(state, prepared))
+            if last_layer == "final norm" and depth == stack.depth:
+                found[-1] = head_input(stack, stack.read(state, prepared), prepared)
+            vectors[rows] = torch.stack(found, dim=1).float().cpu().numpy()
+    return vectors
+
+
+def head_input(stack: Stack, read: Tensor, prepared: Prepared) -> Tensor:
+    """What the model makes of the last block's outputs before its head sees them, (n, width).
+
+    That is the base model's last hidden state: after a decoder's final norm, and the block's
+    output itself where nothing follows the blocks.
+    """
+    seen: list[Any] = []
+
+    def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        seen.append(getattr(output, "last_hidden_state", None))
+
+    handle = stack.model.base_model.register_forward_hook(keep)
+    try:
+        stack.finish(read, prepared.batch)
+    finally:
+        handle.remove()
+    states = seen[0] if seen else None
+    states_needed = read.shape if stack.readout == "all" else (len(read), 1, stack.width)
+    if not isinstance(states, Tensor) or states.shape != states_needed:
+        raise ModelError(
+            f"{type(stack.model).__name__} does not say what its head is given as a vector of "
+            f"{stack.width} numbers: set last_layer of the method to 'block output'."
+        )
+    return stack.vectors(states, prepared) if stack.readout == "all" else states[:, 0]

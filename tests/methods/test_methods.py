@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import memloc
+from memloc import methods as base
 from memloc import protocol
 from memloc.errors import ModelError, SettingsError, UnknownName
-from memloc.methods import base
+from memloc.methods import Method, Sizes, find_method, method_names, methods
 from memloc.methods.apply import analyse, localise
-from memloc.methods.base import Method, Sizes, find_method, method_names, methods
 from memloc.methods.result import Result
 from memloc.protocol import compare, describe, preset
 from memloc.run import WEIGHTS
@@ -292,7 +292,7 @@ def test_an_installed_method_looks_at_a_run(installed, memorised_run):
 def test_the_registry_loads_no_torch():
     code = (
         "import sys\n"
-        "from memloc.methods.base import methods\n"
+        "from memloc.methods import methods\n"
         "from memloc.protocol import preset\n"
         "methods(), preset('demo')\n"
         "assert not {'torch', 'transformers', 'pandas', 'scipy'} & set(sys.modules)"
