@@ -14,7 +14,7 @@ from memloc.methods.positions import KINDS, Positions, shuffled_separability
 from memloc.records import BoolArray, FloatArray, IntArray, NoisyLabels
 from memloc.seeds import generator
 from memloc.stats.depth import Event, Rule, event, first_layer, last_crossing, last_uninterrupted
-from memloc.stats.intervals import CHUNK, bootstrap_counts
+from memloc.stats.intervals import CHUNK, bootstrap_counts, percentiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,10 +195,7 @@ def _layers_table(
 
 def _ends(resampled: FloatArray) -> FloatArray:
     """Interval (2, K) of resamples (R, K); those without a number are left out."""
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    columns = [column[~np.isnan(column)] for column in resampled.T]
-    found = [np.quantile(c, tails) if len(c) else np.full(2, np.nan) for c in columns]
-    return np.stack(found, axis=1)
+    return np.array([percentiles(c[~np.isnan(c)], LEVEL) for c in resampled.T]).T
 
 
 def _events_table(

@@ -21,7 +21,7 @@ from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.settings import ours, paper
 from memloc.stats.depth import Event, event, first_layer
-from memloc.stats.intervals import CHUNK, bootstrap_counts
+from memloc.stats.intervals import CHUNK, bootstrap_counts, percentiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -204,10 +204,7 @@ def _layers_table(key: tuple[str, str], own: Curve, others: Curve) -> "pd.DataFr
     import pandas as pd
 
     drawn = _over_seeds(others.f1)
-    kept = drawn[~np.isnan(drawn).any(1)]
-    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    nowhere = np.full((2, drawn.shape[1]), np.nan)
-    low, high = np.quantile(kept, tails, axis=0) if len(kept) else nowhere
+    low, high = percentiles(drawn[~np.isnan(drawn).any(1)], LEVEL)
     return pd.DataFrame(
         {
             "layer": np.arange(len(low)),

@@ -13,7 +13,7 @@ from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.settings import published
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.intervals import CHUNK, Interval, bootstrap_counts
+from memloc.stats.intervals import CHUNK, Interval, bootstrap_counts, percentiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,15 +94,13 @@ def summarise(
 ) -> LayerScores:
     """Scores from probes of layers 0..L and, after them, of the frozen layer 1."""
     weights, others = rises(noise.f1), rises(resampled)
-    tails = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.quantile(others, tails, axis=0)
     f1, by_chance = noise.f1[:-1], chance.f1[:-1]
     tables = {"noise_probes": _means_table(f1, by_chance), "probe_seeds": _seeds_table(noise, f1)}
     return LayerScores.of(
         "probing",
         weights,
-        (np.asarray(low), np.asarray(high)),
-        _centre(weights, others, tails),
+        percentiles(others, level),
+        _centre(weights, others, level),
         tables=tables,
         about={"resamples": len(resampled), "remarks": _remarks(noise, weights)},
     )
@@ -148,15 +146,12 @@ def resampled_f1(probes: "Probes", n: int, n_resamples: int, rng: Generator) -> 
     return np.nan_to_num(found)
 
 
-def _centre(weights: FloatArray, resampled: FloatArray, tails: list[float]) -> Interval:
+def _centre(weights: FloatArray, resampled: FloatArray, level: float) -> Interval:
     """M-CoG; NaN where nothing rises, resamples without one being left out."""
     estimate, found = float(centres_of_gravity(weights)), centres_of_gravity(resampled)
     kept = found[~np.isnan(found)]
-    low, high = (np.nan, np.nan)
-    if not np.isnan(estimate) and len(kept):
-        low, high = np.quantile(kept, tails)
-    n_dropped = len(found) - len(kept)
-    return Interval(estimate, float(low), float(high), tails[1] - tails[0], n_dropped)
+    low, high = percentiles(kept[:0] if np.isnan(estimate) else kept, level)
+    return Interval(estimate, float(low), float(high), level, len(found) - len(kept))
 
 
 def _remarks(noise: "Probes", weights: FloatArray) -> list[str]:

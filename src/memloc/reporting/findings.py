@@ -15,7 +15,7 @@ from memloc.results import Results, Reverted
 from memloc.seeds import generator
 from memloc.stats import claims
 from memloc.stats.depth import centres_of_gravity, event_depth
-from memloc.stats.intervals import bootstrap_counts, wilson
+from memloc.stats.intervals import bootstrap_counts, percentiles, wilson
 from memloc.stats.verdicts import TRUSTED, rates
 from memloc.stats.windows import layer_weights, planted_layers, window_matrix
 
@@ -514,5 +514,5 @@ def bootstrap_ends(
         return np.nan, np.nan
     rng = generator(0, "bootstrap", "means")
     counts = bootstrap_counts(n_groups, RESAMPLES, rng)[:, place]
-    low, high = np.quantile((counts @ values) / counts.sum(1), [0.025, 0.975])
+    low, high = percentiles((counts @ values) / counts.sum(1))
     return float(low), float(high)

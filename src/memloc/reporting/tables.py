@@ -31,7 +31,7 @@ from memloc.results import Results
 from memloc.seeds import generator
 from memloc.settings import Settings
 from memloc.stats.agreement import FEWEST_GROUPS
-from memloc.stats.intervals import bootstrap_counts, wilson
+from memloc.stats.intervals import bootstrap_counts, percentiles, wilson
 from memloc.stats.planted import MEASURES, distances, mean_scores
 from memloc.stats.verdicts import over_plants, over_runs
 
@@ -332,7 +332,7 @@ def _apart_ends(real: "pd.Series", null: "pd.Series") -> tuple[float, float]:
     wins = (one > other) + (one == other) / 2
     rng = generator(0, "bootstrap", "nulls")
     drawn = [bootstrap_counts(n, RESAMPLES, rng) / n for n in wins.shape]
-    low, high = np.quantile(((drawn[0] @ wins) * drawn[1]).sum(1), [0.025, 0.975])
+    low, high = percentiles(((drawn[0] @ wins) * drawn[1]).sum(1))
     return float(low), float(high)
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 from memloc.errors import ScoreError, counted, lookup
 from memloc.records import BoolArray, FloatArray
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.intervals import Interval, bootstrap_counts
+from memloc.stats.intervals import Interval, bootstrap_counts, percentiles
 
 Kind: TypeAlias = Literal["spearman", "pearson"]
 
@@ -195,10 +195,8 @@ def _resampled(x: FloatArray, y: FloatArray, counts: FloatArray, kind: Kind) -> 
 def _percentiles(estimate: float, found: FloatArray, level: float) -> Interval:
     """The interval of the resamples that have a coefficient."""
     kept = found[np.isfinite(found)]
-    if not len(kept):
-        return Interval(estimate, np.nan, np.nan, level)
-    low, high = np.quantile(kept, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(estimate, float(low), float(high), level, len(found) - len(kept))
+    low, high = map(float, percentiles(kept, level))
+    return Interval(estimate, low, high, level, len(found) - len(kept))
 
 
 def grouped_p(

@@ -131,6 +131,15 @@ def wilson(shares: FloatArray | float, n: FloatArray | float, *, level: float = 
     return Band(share, np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1), level)
 
 
+def percentiles(resampled: FloatArray, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+    """Both ends (...) of an interval with `level` of `resampled` (R, ...); NaN without any."""
+    if not len(resampled):
+        nowhere = np.full(resampled.shape[1:], np.nan)
+        return nowhere, nowhere
+    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return np.asarray(low), np.asarray(high)
+
+
 def bootstrap_counts(n: int, n_resamples: int, rng: Generator) -> IntArray:
     """How often each of `n` examples is drawn (n_resamples, n); every row sums to n."""
     return rng.multinomial(n, np.full(n, 1 / n), size=n_resamples)
@@ -166,11 +175,7 @@ def _band(stack: FloatArray, level: float, n_dropped: int = 0) -> Band:
     lost = np.isnan(resampled) & ~np.isnan(estimate)
     kept = resampled[~lost.any(axis=tuple(range(1, lost.ndim)))]
     n_dropped += len(resampled) - len(kept)
-    if len(kept) == 0:
-        nowhere = np.full(estimate.shape, np.nan)
-        return Band(np.asarray(estimate), nowhere, nowhere, level, n_dropped)
-    low, high = np.quantile(kept, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return Band(np.asarray(estimate), np.asarray(low), np.asarray(high), level, n_dropped)
+    return Band(np.asarray(estimate), *percentiles(kept, level), level, n_dropped)
 
 
 def _check_wrong(wrong: BoolArray, n_windows: int) -> None:
