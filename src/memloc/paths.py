@@ -50,6 +50,11 @@ def result(run: Path, method: str) -> Path:
     return run / RESULTS / method
 
 
+def table(folder: Path, name: str) -> Path:
+    """One table of a result."""
+    return folder / f"{name}.parquet"
+
+
 def work(run: Path, method: str) -> Path:
     """What a method keeps of half-done work."""
     return run / WORK / method

@@ -124,7 +124,7 @@ class Results:
         import pandas as pd
 
         ((_, opened),) = self._opened(run)
-        path = paths.result(opened.folder, "shares") / "example_shares.parquet"
+        path = paths.table(paths.result(opened.folder, "shares"), "example_shares")
         if not path.is_file():
             return None
         rows = read_columns(path).to_pandas()
@@ -327,7 +327,7 @@ def _collected(runs: Sequence[_Read], reference_at_least: float = 0.0) -> dict[s
             if "verdict" in about["about"]:
                 found["verdicts"].append(({**of.key, **more}, about["about"]["verdict"]))
             for table in set(names) & set(about["tables"]):
-                rows = read_columns(about["folder"] / f"{table}.parquet")
+                rows = read_columns(paths.table(about["folder"], table))
                 note = json.loads(rows.schema.metadata[b"memloc"])
                 check_origin(about["folder"], about, table, note)
                 found[names[table]].append(({**of.key, **more}, rows))

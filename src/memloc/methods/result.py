@@ -59,7 +59,7 @@ class Result:
         """One file per table and one about all of them; the folder is whole or absent."""
         with whole_folder(folder) as draft:
             for name, table in self.tables.items():
-                write_table(draft / f"{name}.parquet", table, origin(self.method, name, self.about))
+                write_table(paths.table(draft, name), table, origin(self.method, name, self.about))
             about = {"method": self.method, "tables": list(self.tables), "about": self.about}
             write_json(draft / paths.ABOUT, about)
 
@@ -69,7 +69,7 @@ class Result:
         record = read_about(folder)
         tables = {}
         for name in record["tables"]:
-            tables[name], note = read_table(folder / f"{name}.parquet")
+            tables[name], note = read_table(paths.table(folder, name))
             check_origin(folder, record, name, note)
         if not {"layers", "mcog"} <= set(tables):
             return Result(record["method"], tables, record["about"])
