@@ -141,7 +141,7 @@ def _ours() -> dict[str, type[Method]]:
 
 def _where_named() -> dict[str, type[Method]]:
     """memloc's own that never run unless they are named."""
-    from memloc.methods.adapter_off import AdapterOff
+    from memloc.methods.swapping import AdapterOff
 
     return {AdapterOff.name: AdapterOff}
 

@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memloc.errors import DataError
 from memloc.methods import Method, Sizes, drawn
 from memloc.methods.result import LayerScores, Outcomes, from_outcomes
+from memloc.models.known import is_adapter
 from memloc.progress import track
 from memloc.records import BoolArray, IntArray
 from memloc.settings import ours, paper
@@ -67,6 +69,26 @@ class Swapping(Method):
                 wrong[places] = predicted != labels[places, np.newaxis]
                 advance(int(lengths[places].sum()))
         return wrong
+
+
+class AdapterOff(Swapping):
+    """Puts windows of the base model's layers into the final one; runs where it is named.
+
+    The base model never learnt the task, so clean labels are lost as well: what counts is how many
+    more noisy ones are.
+    """
+
+    name = "adapter_off"
+    needs = ("final", "pretrained")
+    version = 1
+
+    def check(self, run: "Run") -> None:
+        """Without an adapter there is nothing to switch off."""
+        if not is_adapter(run.path("final")):
+            raise DataError(
+                f"The final weights of {run.name} are not an adapter, so there is nothing to "
+                "switch off: use swapping or shares with a reference."
+            )
 
 
 def window_subsets(depth: int) -> list[int]:
