@@ -196,6 +196,13 @@ def test_links_lead_somewhere(page):
         assert not place or place[1:] in anchors, f"{page.name} links to {target}{place}"
 
 
+def test_the_guide_names_every_figure_that_can_be_drawn():
+    from memloc.reporting.figures import FIGURES
+
+    guide = (DOCS / "guides" / "report.md").read_text(encoding="utf-8")
+    assert not [figure.name for figure in FIGURES if f"`{figure.name}`" not in guide]
+
+
 def test_the_readme_is_short():
     assert len(README.read_text(encoding="utf-8").splitlines()) < 120
 

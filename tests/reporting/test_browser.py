@@ -76,7 +76,8 @@ def test_every_figure_is_drawn_without_a_word_or_a_request(watched, path):
     )
     assert len(names) > 15
     for name in names:
-        watched.figure(name)
+        spoken = watched.figure(name).locator(".chart").get_attribute("aria-label")
+        assert spoken == watched.page.locator(f"#title-{name}").text_content()
     assert watched.said == []
     assert [url for url in watched.asked if not url.startswith(("data:", "blob:"))] == [
         path.as_uri()

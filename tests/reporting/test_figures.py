@@ -187,6 +187,30 @@ def test_correlations_have_a_scale_around_0():
     assert words["mark"]["type"] == "text"
 
 
+def test_intervals_of_bars_have_the_ink_of_the_page():
+    look = {"x": "y", "y": "task", "bars": True, "chance": "chance", "hover": {}}
+    layers = draw("bars", pd.DataFrame(PAIR), Look(**look)).to_dict()["layer"]
+    assert [layer["mark"]["type"] for layer in layers] == ["bar", "rule", "tick"]
+    assert ["color" in layer["encoding"] for layer in layers] == [True, False, True]
+
+
+@pytest.mark.parametrize(("rows", "step"), [(1, 24), (20, 18), (26, 14), (90, 14)])
+def test_many_rows_share_the_first_screen(rows, step):
+    table = pd.DataFrame({"row": [f"task {i}" for i in range(rows)], "layer": 1, "weight": 0.5})
+    look = Look(x="layer", y="row", colour="weight", hover={}, height=None, step=24, tallest=360)
+    assert draw("cells", table, look).to_dict()["height"] == {"step": step}
+
+
+def test_many_bands_do_not_hide_the_lines():
+    def shade(n):
+        rows = pd.DataFrame([{**PAIR[0], "task": f"task {i}"} for i in range(n)])
+        look = Look(x="x", y="y", hover={"task": None})
+        band = draw("curves", rows, look).to_dict()["layer"][0]
+        return band["encoding"]["opacity"]["condition"]["value"]
+
+    assert shade(12) < shade(3)
+
+
 def test_a_look_with_a_word_that_nobody_knows_is_refused():
     with pytest.raises(ValueError, match="colur"):
         Look(x="x", y="y", hover={}, colur="task")

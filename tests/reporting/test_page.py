@@ -51,6 +51,19 @@ def test_the_page_is_the_same_each_time(findings, html):
     assert render(findings, summarise(findings)) == html
 
 
+def test_the_first_table_of_a_section_is_unfolded_at_most(html):
+    for section in html.split("<section ")[1:]:
+        folds = re.findall(r"<details( open)?>\s*<summary><b>", section)
+        assert not any(folds[1:])
+    assert "<details open>" in html
+
+
+def test_only_what_is_missing_stands_out_in_a_table(html):
+    trust = html.split('<section id="trust"')[1].split("<section ")[0]
+    assert "<td>no</td>" in trust  # of the column that says what is a null
+    assert 'class="no"' not in trust
+
+
 def test_every_figure_has_its_place_and_its_rows(findings, html):
     shown = {figure["name"]: figure for figure in record(html)["figures"]}
     assert set(shown) == {figure.name for figure in FIGURES}

@@ -512,6 +512,7 @@ def test_several_tasks_share_a_sentence(findings):
         "Whether a few layers hold the memorised labels cannot be told; over 6 pairs of task and "
         "model, the centre of what was memorised by layer shares lies between layer "
     )
+    assert ") (" not in answer
     one = Findings(findings.results.only(model="tiny-opt", seed=1), resamples=5)
     for task in ("tiny-topic", "tiny-acceptability", "tiny-entailment"):
         assert f"% for {task}" in summarise(one).answer

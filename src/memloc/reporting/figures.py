@@ -4,6 +4,7 @@
 colours and orders are style's.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ class Look(Settings):
     height: int | None = 280
     """None: as high as there are rows, each of which is a `step` high."""
     step: int = 18
+    tallest: int | None = None
+    """Where rows would take more than this together, they are less high."""
     intervals: tuple[str, ...] = ("low", "high")
     """Lower and upper ends; of points those along x, then those along y; empty: none."""
     rules: tuple[str, str] | None = None
@@ -235,7 +238,7 @@ def _words(name: str, choice: Mapping[str, Any]) -> Iterator[str]:
 def draw(shape: str, rows: pd.DataFrame, look: Look) -> alt.TopLevelMixin:
     """A chart of this shape; its table stands at the top."""
     chart = SHAPES[shape](rows, look)
-    height = look.height if look.height is not None else alt.Step(look.step)
+    height = look.height if look.height is not None else alt.Step(_step(rows, look))
     chart = chart.properties(width=look.width, height=height)
     if look.panel is None:
         return chart.properties(data=rows)
@@ -243,6 +246,12 @@ def draw(shape: str, rows: pd.DataFrame, look: Look) -> alt.TopLevelMixin:
     panels = alt.Facet(f"{look.panel}:N", title=None, sort=order)
     faceted = chart.facet(panels, columns=look.columns, data=rows).resolve_axis(x="independent")
     return faceted.resolve_scale(y="independent") if look.apart == "seed" else faceted
+
+
+def _step(rows: pd.DataFrame, look: Look) -> int:
+    """How high a row is: many share the room that there is, but can still be read."""
+    room = look.tallest or math.inf
+    return int(max(LOWEST, min(look.step, room / rows[look.y].nunique())))
 
 
 def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
@@ -260,7 +269,8 @@ def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     if look.intervals:
         low, high = look.intervals
         band = base.mark_area(strokeOpacity=0, clip=True)
-        parts.append(band.encode(y=f"{low}:Q", y2=f"{high}:Q", opacity=fade(0.15)))
+        shade = 0.15 if rows[look.colour].nunique() <= FEW_BANDS else 0.05
+        parts.append(band.encode(y=f"{low}:Q", y2=f"{high}:Q", opacity=fade(shade)))
     if look.chance is not None:
         dashed = base.mark_line(strokeDash=[4, 4], strokeWidth=1)
         parts.append(dashed.encode(y=f"{look.chance}:Q", opacity=fade(0.7)))
@@ -314,9 +324,9 @@ def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     ends = base.mark_rule(strokeWidth=2).encode(x=f"{low}:Q", x2=f"{high}:Q", opacity=fade(1))
     if not look.bars:
         return _layered(ends, _marks(base, rows, look, fade, size=80).encode(x=x))
-    ends = ends.encode(color=alt.value(GREY))
-    chance = base.mark_tick(thickness=3, color=GREY).encode(x=f"{look.chance}:Q")
-    return _layered(base.mark_bar().encode(x=x), ends, chance.encode(color=alt.value(GREY)))
+    ends.encoding.color = alt.Undefined  # the page's own ink, which is light or dark
+    chance = base.mark_tick(thickness=3).encode(x=f"{look.chance}:Q", color=alt.value(FRAME))
+    return _layered(base.mark_bar(opacity=0.6).encode(x=x), ends, chance)
 
 
 def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
@@ -352,6 +362,10 @@ SHAPES: dict[str, Callable[[pd.DataFrame, Look], alt.LayerChart]] = {
     "bars": bars,
     "cells": cells,
 }
+LOWEST = 14
+"""Pixels of a row in which a number can be read."""
+FEW_BANDS = 5
+"""More than these, one over the other, would hide the lines."""
 DASHED = {"strokeDash": [5, 4], "color": GREY}
 FRAME = "#ff6f3c"
 
@@ -425,7 +439,8 @@ def _hover(rows: pd.DataFrame, look: Look) -> list[alt.Tooltip]:
 
 
 def _discrete(rows: pd.DataFrame, name: str, title: str | None, channel: Any) -> Any:
-    axis = alt.Axis(labelAngle=0) if pd.api.types.is_numeric_dtype(rows[name]) else alt.Axis()
+    slant = 0 if pd.api.types.is_numeric_dtype(rows[name]) or channel is alt.Y else -30
+    axis = alt.Axis(labelAngle=slant)
     sort = style.order(name, rows[name])
     kind = "O" if pd.api.types.is_numeric_dtype(rows[name]) else "N"
     return channel(f"{name}:{kind}", title=title, sort=sort, axis=axis)

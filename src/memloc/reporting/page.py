@@ -136,10 +136,15 @@ def _sections(
             "found": [s.text for s in summary.lines if s.section == name and not s.is_open],
             "open": [s.text for s in summary.lines if s.section == name and s.is_open],
             "figures": [_heading(f, d) for f, d in drawn.items() if d and f.section == name],
-            "tables": [table for table in tables if table["section"] == name],
+            "tables": _first_open([table for table in tables if table["section"] == name]),
         }
         if name == "made" or any(parts.values()) or (name == "examples" and has_examples):
             yield {"name": name, **called, **parts}
+
+
+def _first_open(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Only the first table of a section is unfolded, if it is short."""
+    return [table | {"open": table["open"] and i == 0} for i, table in enumerate(tables)]
 
 
 def _absent(findings: Findings, drawn: dict[Figure, Drawn | None]) -> dict[str, list[str]]:

@@ -218,8 +218,8 @@ def _described(findings: Findings, layers: pd.DataFrame) -> str:
         first, last = (centres.sort_values("mcog").iloc[i] for i in (0, -1))
         return (
             f"Over {len(points)} pairs of task and model, the centre of what was memorised{by} "
-            f"lies between layer {_place(first)} ({_point(first)}) and "
-            f"{_place(last)} ({_point(last)}) of {layers['layer'].max()}."
+            f"lies between layer {first['mcog']:.1f} ({_point(first)}{_ends(first)}) and layer "
+            f"{last['mcog']:.1f} ({_point(last)}{_ends(last)}) of {layers['layer'].max()}."
         )
     if len(points) == 1:
         where, held, top = _held(points[0][1])
@@ -606,6 +606,10 @@ def _place(row: "pd.Series") -> str:
     if pd.isna(row["low"]):
         return f"{row['mcog']:.1f}"
     return f"{row['mcog']:.1f} ({row['low']:.1f} to {row['high']:.1f})"
+
+
+def _ends(row: "pd.Series") -> str:
+    return "" if pd.isna(row["low"]) else f"; 95 % interval {row['low']:.1f} to {row['high']:.1f}"
 
 
 def _range(low: float, high: float, form: str) -> str:

@@ -38,7 +38,7 @@
   function theme(width) {
     const css = getComputedStyle(document.documentElement);
     const [ink, muted, line] = ["--ink", "--muted", "--line"].map((name) => css.getPropertyValue(name).trim());
-    const text = { labelColor: ink, titleColor: muted, titleFontWeight: "normal", labelFontSize: 11, titleFontSize: 12 };
+    const text = { labelColor: ink, titleColor: muted, titleFontWeight: "normal", labelFontSize: 12, titleFontSize: 13 };
     return {
       background: "transparent",
       font: "system-ui, sans-serif",
@@ -47,7 +47,7 @@
       axisY: { labelLimit: labelLimit(width) },
       legend: text,
       rule: { color: ink },
-      header: { labelColor: ink, labelFontWeight: 600, labelFontSize: 12 },
+      header: { labelColor: ink, labelFontWeight: 600, labelFontSize: 13 },
     };
   }
 
@@ -58,13 +58,13 @@
     const names = layersOf(spec).map(({ y }) => y).find((y) => y?.type === "nominal");
     if (!names) return 60;
     const longest = Math.max(...rows.map((row) => String(row[names.field]).length));
-    return Math.min(labelLimit(width), 6.5 * longest) + (names.title ? 40 : 25);
+    return Math.min(labelLimit(width), 7 * longest) + (names.title ? 40 : 25);
   }
 
   // Charts are drawn as wide as there is room; panels go below each other where there is little.
   function fitted(spec, rows, width) {
     const copy = structuredClone(spec);
-    delete copy.title;
+    delete copy.title; // the page has it
     if (copy.facet) {
       const usual = copy.spec.width;
       const panels = new Set(rows.map((row) => row[copy.facet.field])).size;
@@ -74,7 +74,7 @@
       const most = panels === 3 ? 3 : copy.columns; // no panel alone in a row, where there is room
       const side = Math.max(1, Math.min(most, panels, Math.floor((width - labels) / least)));
       copy.columns = side;
-      copy.spec.width = Math.max(120, Math.min(usual * 2.2, (width - labels - 20) / side - each));
+      copy.spec.width = Math.max(120, Math.min(Math.max(usual * 2.2, 660), (width - labels - 20) / side - each));
     } else if (copy.height?.step) { // Vega does not fit charts whose height depends on their rows
       copy.width = Math.max(120, Math.min(width, 1100) - labelRoom(copy, rows, width) - 20);
     } else {
@@ -116,7 +116,8 @@
     drawn.get(figure.name)?.finalize?.();
     if (!rows.length) { drawn.set(figure.name, {}); return missing(box, figure, choice); }
     const width = box.clientWidth;
-    const spec = { ...fitted(figure.spec, rows, width), datasets: { [page.data]: rows } };
+    const description = box.closest("figure").querySelector("h2, h3").textContent; // for screen readers
+    const spec = { ...fitted(figure.spec, rows, width), description, datasets: { [page.data]: rows } };
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const config = { ...spec.config, ...theme(width) };
     delete spec.config;
