@@ -9,6 +9,9 @@ import altair as alt
 import pandas as pd
 import yaml
 
+from memloc.methods import method_names
+from memloc.stats.verdicts import trust
+
 
 def asset(name: str) -> str:
     """The text of a file of the report's."""
@@ -20,7 +23,8 @@ TASKS: dict[str, tuple[str, str]] = {name: tuple(look) for name, look in _FILE["
 """Colours and markers of tasks."""
 TITLES: dict[str, str] = _FILE["titles"]
 """What columns are called, where that is not their name."""
-METHODS = ("shares", "swapping", "retraining", "gradients", "probing")
+METHODS = tuple(sorted(method_names("localiser"), key=trust))
+"""memloc's own localisers, the one to trust most first."""
 CATEGORIES = ("nlu", "sentiment", "hate", "topic")
 """From what needs understanding to what words give away."""
 COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#009E73", "#B8860B")
