@@ -229,8 +229,8 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
     *,
     file: Labelled,
     out: Annotated[Path | None, typer.Option(help="Folder for results. Default: found.")] = None,
-    models: Annotated[int | None, typer.Option(help="How many models. Default: 30.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of halves and heads. Default: 1.")] = None,
+    models: Annotated[int | None, typer.Option(help="Number of models. Default: 30.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the halves. Default: 1.")] = None,
     constants: Constants,
     as_json: AsJson = False,
 ) -> None:
