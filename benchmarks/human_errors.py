@@ -1,22 +1,24 @@
 """Are human errors memorised in other layers than flips? `python -m benchmarks.human_errors`.
 
-An encoder learns news texts with the labels of the crowd, and the same texts with flipped labels
+A model learns news texts with the labels of the crowd, and the same texts with flipped labels
 where the crowd was wrong; a reference learns the true labels. All have the same head, order and
-dropout. Exact shares then say which layers hold the wrong labels. Takes --data and --encoder as
-benchmarks.find does. Writes human_errors.csv, a figure and a table of the documentation; trained
-models are kept in --out, so that it goes on where it was left.
+dropout. Shares of pairs of layers then say which of them hold the wrong labels. Takes --data and
+--encoder as benchmarks.find does; without an encoder, an embedded model learns. Writes
+human_errors.csv, a figure and a table of the documentation; trained models are kept in --out, so
+that it goes on where it was left.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from benchmarks.crowd import KINDS, Crowd, missing, parser_of, sample
-from benchmarks.findings import PAGE, put
+from benchmarks.find import PAGE
+from benchmarks.findings import put
 from memloc import paths
 from memloc.data.perturb import OWN, given_noise
 from memloc.identity import hash_loaded
@@ -42,8 +44,21 @@ RESAMPLES = 1000
 NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 
 
-TEXTS, TOKENS, EPOCHS, RATE = 160, 32, 24, 2e-4
-"""The texts of a seed, the most tokens of each, and how they are learnt."""
+EMBEDDED = "tiny-gpt-neox"
+TOKENS = 32
+"""The most of each text."""
+
+
+class How(NamedTuple):
+    """The texts of a seed, and how they are learnt."""
+
+    texts: int
+    epochs: int
+    rate: float
+
+
+LEARNT = {True: How(80, 30, 1e-3), False: How(160, 24, 2e-4)}
+"""By whether the model is embedded."""
 GROUPS = 6
 """Pairs of neighbouring layers that are swapped together."""
 
@@ -63,6 +78,11 @@ class Learner:
         return Path(self.model).name
 
     @property
+    def how(self) -> How:
+        """How it learns."""
+        return LEARNT[self.model == EMBEDDED]
+
+    @property
     def folder(self) -> Path:
         """Where its weights are."""
         return self.home / self.name / f"seed-{self.seed}"
@@ -74,19 +94,21 @@ class Learner:
     @property
     def protocol(self) -> Protocol:
         """The demo's with other constants."""
-        own = {"finetune.epochs": EPOCHS, "finetune.learning_rate": RATE}
+        own = {"finetune.epochs": self.how.epochs, "finetune.learning_rate": self.how.rate}
         return preset("demo").replace({**own, "text.max_tokens": TOKENS})
 
-    def train(self, kind: str) -> None:
-        """Make the weights that learn these labels, if they are missing."""
-        if self.weights(kind).is_dir():
+    def train(self, kinds: Sequence[str]) -> None:
+        """Make the weights that learn these labels, as one, if they are missing."""
+        if all(self.weights(kind).is_dir() for kind in kinds):
             return
-        model, labels = load_model(self.model, self.crowd.names, seed=self.seed), self.labels(kind)
-        texts = encode_for(model, self.crowd.examples(labels), TOKENS)
-        how = self.protocol.finetune, [self.seed]
-        fit([model], texts, np.arange(len(texts))[None], labels, how)
-        known = predict(model.stack, texts).argmax(1) == labels
-        save_checkpoint(self.weights(kind), model, {"accuracy": float(known.mean())})
+        n, several = len(self.crowd.texts), len(kinds)
+        models = [load_model(self.model, self.crowd.names, seed=self.seed) for _ in kinds]
+        labels = np.concatenate([self.labels(kind) for kind in kinds])
+        copies = Examples(tuple((text,) for text in self.crowd.texts * several), labels)
+        rows, how = np.arange(n * several), (self.protocol.finetune, [self.seed] * several)
+        fit(models, encode_for(models[0], copies, TOKENS), rows.reshape(several, n), labels, how)
+        for model, kind in zip(models, kinds, strict=True):
+            save_checkpoint(self.weights(kind), model, {"labels": kind})
 
     def weights(self, kind: str) -> Path:
         """Of the model that learnt these labels."""
@@ -138,14 +160,15 @@ def main() -> None:
     if why := missing(options.data):
         print(why)
         return
-    if options.encoder is None:
-        parser.error("give the folder of a pre-trained encoder with --encoder")
     torch.set_num_threads(1)
+    model = str(options.encoder or EMBEDDED)
+    kinds = ("reference", HUMAN, FLIPS)
+    stacks = [kinds] if model == EMBEDDED else [(kind,) for kind in kinds]
+    n = LEARNT[model == EMBEDDED].texts
     for seed in options.seeds:
-        crowd = part(sample(options.data, seed * TEXTS), TEXTS)
-        learner = Learner(str(options.encoder), seed, crowd, options.out)
-        for kind in ("reference", HUMAN, FLIPS):
-            learner.train(kind)
+        learner = Learner(model, seed, part(sample(options.data, seed * n), n), options.out)
+        for together in stacks:
+            learner.train(together)
         keep(asked(learner))
     show()
 
@@ -241,17 +264,19 @@ def keep(rows: list[dict[str, Any]]) -> None:
 def show() -> None:
     """The figure, and the table of the page."""
     save_spec(figure(pd.read_csv(HERE)), PICTURE)
-    put("human errors", tables())
+    for name, make in TABLES.items():
+        put(name, make(), PAGE)
 
 
 def tables() -> str:
     """One row per seed and kind of labels."""
     rows = []
     for row in pd.read_csv(HERE).to_dict("records"):
-        cells = {"seed": row["seed"], "labels": row["labels"], "wrong labels": row["noisy"]}
+        cells = {"model": row["model"], "seed": row["seed"], "labels": row["labels"]}
+        cells |= {"wrong labels": row["noisy"], "reference": f"{row['reference_known']:.2f}"}
         cells |= {"learnt": f"{row['known']:.2f}", "undone": f"{row['undone']:.2f}"}
-        cells |= {"verdict": row["outcome"], "centre": _interval(row, "centre")}
-        rows.append({**cells, "later than human errors": _interval(row, "later")})
+        cells |= {"centre": _interval(row, "centre")}
+        rows.append({**cells, "later by": _interval(row, "later")})
     return markdown(pd.DataFrame(rows))
 
 
@@ -267,7 +292,8 @@ def figure(table: pd.DataFrame) -> dict[str, Any]:
     for row in table.to_dict("records"):
         for layer in range(1, sum(str(name).startswith("share_") for name in row) + 1):
             ends = {end: row[f"{end}_{layer}"] for end in ("share", "low", "high")}
-            rows.append({"seed": f"seed {row['seed']}", "labels": row["labels"], **ends})
+            seed = f"{row['model']}, seed {row['seed']}"
+            rows.append({"seed": seed, "labels": row["labels"], **ends})
             rows[-1]["layer"] = layer
     x = {"field": "layer", "type": "quantitative", "axis": {"tickMinStep": 1}}
     share = {"type": "quantitative", "title": "share of the wrong labels"}
@@ -277,16 +303,21 @@ def figure(table: pd.DataFrame) -> dict[str, Any]:
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "data": {"values": rows},
-        "facet": {"column": {"field": "seed", "title": None}},
+        "facet": {"field": "seed", "title": None},
+        "columns": 2,
         "spec": {
             "width": 300,
-            "height": 220,
+            "height": 180,
             "layer": [
                 {"mark": {"type": "area", "opacity": 0.2}, "encoding": band},
                 {"mark": "line", "encoding": line},
             ],
         },
     }
+
+
+TABLES: dict[str, Callable[[], str]] = {"human errors": tables}
+"""The tables of the page by the names of their marks."""
 
 
 if __name__ == "__main__":

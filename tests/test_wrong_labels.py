@@ -68,6 +68,7 @@ def test_a_model_that_never_saw_the_labels_is_judged_like_a_repair():
     ("name", "text", "page"),
     [
         *((name, make, find.PAGE) for name, make in find.TABLES.items()),
+        *((name, make, human_errors.PAGE) for name, make in human_errors.TABLES.items()),
         ("rows", many_rows.table, many_rows.PAGE),
     ],
 )

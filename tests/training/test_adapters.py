@@ -1,16 +1,19 @@
 """Runs whose weights are adapters: what learns, what is on disk, and what methods see."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import memloc
 from memloc.adoption import adopt
 from memloc.errors import DataError
 from memloc.methods.apply import localise
 from memloc.models.load import load_model
+from memloc.progress import telling
 from memloc.run import Run
 from memloc.training.planting import Plant
 from memloc.training.predict import encode_for, predict
@@ -171,3 +174,17 @@ def test_adapters_are_adopted_with_their_base_model(trained, tmp_path, write_dat
     ours, theirs = (localise(r, ["swapping"], force=True)["swapping"].weights for r in (run, mine))
     np.testing.assert_allclose(theirs, ours)
     assert Run.open(mine.folder).record.adopted["final"].path == str(run.path("final").resolve())
+
+
+def test_layers_in_which_an_adopted_adapter_is_zero_are_named(trained, tmp_path, write_data):
+    _, run = trained
+    folder = shutil.copytree(run.path("final"), tmp_path / "final")
+    weights = load_file(folder / "adapter_model.safetensors")
+    for name in weights:
+        if ".layers.0." in name and "lora_B" in name:
+            weights[name].zero_()
+    save_file(weights, folder / "adapter_model.safetensors")
+    data, said = write_data(run), []
+    with telling(said.append):
+        adopt(tmp_path / "mine", final=folder, data=data, original="original", device="cpu")
+    assert "The adapter of the final weights does nothing in layers 1." in said
