@@ -395,7 +395,7 @@ def _number_axis(look: Look, name: str) -> alt.Axis:
     if look.whole:
         return style.whole_numbers()
     step = {"tickMinStep": alt.expr("domain('y')[1] - domain('y')[0] > 2 ? 1 : 0")}
-    return alt.Axis(format=look.format or "~r", **(step if name == "y" else {}))
+    return alt.Axis(format=look.format or "~r", **(step if name == "y" else {"tickCount": 10}))
 
 
 def _marks(
