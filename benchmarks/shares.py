@@ -6,6 +6,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,6 +33,7 @@ from memloc.stats.subsets import (
     sampled_values,
     shapley_values,
 )
+from memloc.stats.verdicts import trust
 from memloc.stats.windows import planted_layers, read_plant
 
 PAIRS = (4, 8, 16, 32, 64)
@@ -83,10 +85,11 @@ def methods_table(study: Path) -> pd.DataFrame:
     control = load_results(study).control
     control = control[control["k"] == 2].assign(kind=control["planted"].map(_kind))
     names = {"accuracy": "accuracy@2", **{name: name.replace("_", " ") for name in MEASURES}}
-    found = []
+    found: list[dict[str, Any]] = []
     for (kind, method), part in control.groupby(["kind", "method"]):
         means = {shown: f"{part[name].mean():.2f}" for name, shown in names.items()}
         found.append({"planted": kind, "method": method, "plants": len(part), **means})
+    found.sort(key=lambda row: (row["planted"], trust(row["method"])))
     return pd.DataFrame(found)
 
 
@@ -99,7 +102,9 @@ def windows_table(study: Path) -> pd.DataFrame:
     names = {planted: f"layers {planted}" for planted in control["planted"].unique()}
     ordered = sorted(names, key=lambda planted: planted_layers(planted)[0])
     table = shown.unstack("planted").fillna("–")[ordered].rename(columns=names)
-    return table.rename_axis(columns=None).reset_index()
+    return (
+        table.rename_axis(columns=None).sort_index(key=lambda names: names.map(trust)).reset_index()
+    )
 
 
 def _kind(planted: str) -> str:
