@@ -68,7 +68,7 @@ class FineTuneSettings(Settings):
     """Lower precision for the forward pass of training."""
     gradient_checkpointing: bool = ours(False)
     """Whether fine-tuning keeps each block's input only and runs the block again on the way back:
-    less memory, about a third more time, the same update."""
+    less memory, more time, the same update."""
     adapter: Literal["none", "lora"] = ours("none")
     """Whether all weights learn, or low-rank adapters in the blocks and the head alone; then the
     embeddings and the base weights stay as they were, and the disk holds adapters only."""
