@@ -25,14 +25,14 @@ STAGES = {
         finetuning.measure(hidden=64, examples=480, epochs=2, repeats=5),
         finetuning.measure(hidden=384, examples=160, epochs=2, repeats=3),
     ],
-    "stacked": lambda: [stacked.measure(members=8, updates=12, repeats=3)],
+    "stacked": lambda: [stacked.measure(members=8, updates=6, repeats=3)],
     "swapping": lambda: [
         swapping.measure(hidden=64, examples=96, repeats=3),
         swapping.measure(hidden=384, examples=48, repeats=2),
     ],
     "shares": lambda: [
-        shares.measure(hidden=64, examples=16, repeats=3),
-        shares.measure(hidden=384, examples=3, repeats=2),
+        shares.measure(hidden=64, examples=8, repeats=2),
+        shares.measure(hidden=384, examples=2, repeats=1),
     ],
     "retraining": lambda: [
         retraining.measure(hidden=64, examples=64, epochs=3, repeats=1),

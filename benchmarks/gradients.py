@@ -48,7 +48,7 @@ def measure(hidden: int, examples: int, repeats: int) -> Measured:
             "noisy_examples": examples,
             "clean_examples": examples,
             "intervals": "none: interval_groups is 0, as the published way has no intervals",
-            "tokens_per_batch": forgetting.TOKENS_PER_BATCH,
+            "tokens_per_batch": forgetting.tokens_per_batch(hidden),
             "block_forwards": 2 * DEPTH,
             "baseline_block_forwards": 2 * DEPTH,
             "share_of_matmul_peak": work / seconds / peak,

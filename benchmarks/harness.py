@@ -51,7 +51,7 @@ def side_by_side(
 def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
     """Seconds, peak of the process's memory above its start in megabytes, and the result."""
     with _PeakMemory() as memory:
-        now = CLOCKS[_clock[-1]]
+        now = CLOCKS[clock()]
         start = now()
         result = work()
         seconds = now() - start
@@ -61,6 +61,11 @@ def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
 def use_clock(name: str) -> None:
     """Measure by this clock from now on."""
     _clock.append(name)
+
+
+def clock() -> str:
+    """The name of the clock that is measured by."""
+    return _clock[-1]
 
 
 def middle(values: list[float]) -> float:

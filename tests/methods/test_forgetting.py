@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memloc.methods import forgetting
-from memloc.methods.forgetting import Data, Sums, cheapest_batches, measure
+from memloc.methods.forgetting import Data, Sums, cheapest_batches, end_to_end, measure
 from memloc.methods.gradients import Gradients
 from run_support import DEPTH, make_classifier, one_at_a_time, random_run
 from support import PAPER_FAMILIES
@@ -29,7 +29,7 @@ def measured(run, weights="memorised", loaded=None, **settings):
 def test_the_size_of_batches_does_not_matter(tmp_path, monkeypatch, family, cap):
     run = random_run(tmp_path, family)
     expected, left_out = measured(run)
-    monkeypatch.setattr(forgetting, "TOKENS_PER_BATCH", cap)
+    monkeypatch.setattr(forgetting, "tokens_per_batch", lambda _width: cap)
     found, without = measured(run)
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, rtol=1e-5)
@@ -134,3 +134,52 @@ def test_where_batches_cost_nothing_no_text_is_padded():
 
 def test_of_nothing_there_are_no_batches():
     assert cheapest_batches(np.array([], dtype=np.int64), 1, 1) == []
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_texts_end_to_end_give_what_padded_ones_give(tmp_path, monkeypatch, family):
+    run = random_run(tmp_path, family)
+    found, without = measured(run, interval_groups=2)
+    loaded, cut = run.load("memorised"), []
+    lengths = run.encode(loaded).lengths
+    for rows in (run.noisy_rows, run.clean_rows):
+        cut += forgetting._batches(loaded.stack, lengths, True, rows)
+    assert any(len(rows) > 1 for batch in cut for rows in batch)
+    monkeypatch.setattr(forgetting, "can_pack", lambda _stack: False)
+    expected, left_out = measured(run, interval_groups=2)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5)
+    np.testing.assert_allclose(without, left_out, rtol=1e-5)
+
+
+def test_texts_of_one_length_are_not_mixed_up(tmp_path):
+    run = random_run(tmp_path)
+    loaded = run.load("memorised")
+    encoded, method = run.encode(loaded), Gradients()
+    data = Data(encoded, torch.from_numpy(run.noisy.assigned), method)
+    length = np.bincount(encoded.lengths).argmax()
+    same = np.flatnonzero(encoded.lengths == length)[:3]
+    with torch.no_grad():
+        long, alone = (data.value(loaded.stack, b) for b in ([same], [same[[i]] for i in range(3)]))
+    assert len(same) == 3
+    assert float(long) == pytest.approx(float(alone), rel=1e-5)
+
+
+@given(st.lists(st.integers(1, 30), max_size=40), st.integers(1, 40))
+def test_every_text_is_in_one_group_that_is_not_too_long(lengths, most):
+    lengths = np.array(lengths, dtype=np.int64)
+    groups = end_to_end(lengths, most)
+    assert sorted(np.concatenate([[], *groups])) == list(range(len(lengths)))
+    assert all(len(rows) == 1 or lengths[rows].sum() <= most for rows in groups)
+    # No two groups would fit into one.
+    totals = sorted(int(lengths[rows].sum()) for rows in groups)
+    assert len(totals) < 2 or totals[0] + totals[1] > most
+
+
+def test_masks_of_texts_of_very_different_lengths_stay_small(tmp_path):
+    stack = random_run(tmp_path).load("memorised").stack
+    lengths = np.array([2000, *[2] * 500])
+    rows = np.arange(len(lengths))
+    for batch in forgetting._batches(stack, lengths, True, rows):
+        own = lengths[np.concatenate(batch)]
+        assert len(own) * own.max() ** 2 <= forgetting.PAIRS

@@ -1,12 +1,14 @@
 """Sums of gradients over noisy and over clean examples, and the norms of their means.
 
-A mean of gradients is the gradient of a mean, so examples go through in batches. Only the blocks'
-parameters get gradients; what the first block is given is computed without a graph.
+A mean of gradients is the gradient of a mean, so examples go through in batches, and short texts
+end to end instead of padded. Only the blocks' parameters get gradients; what the first block is
+given is computed without a graph.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 import torch
@@ -15,6 +17,8 @@ from torch.nn.functional import cross_entropy
 
 from memloc.data.encode import Encoded
 from memloc.methods.gradients import Gradients, Group, Norms, kind_of
+from memloc.models.device import NARROW
+from memloc.models.packing import Layout, can_pack
 from memloc.models.stack import Stack
 from memloc.progress import Advance
 from memloc.records import FloatArray, IntArray
@@ -22,8 +26,15 @@ from memloc.training.gathering import Parameters, clear_gradients
 from memloc.training.loop import gradients_for
 from memloc.training.predict import to_batch, without_harm
 
-TOKENS_PER_BATCH = 768
-"""At most, with padding. Measured: 512 are slower for narrow models, no faster for wide ones."""
+Batch = list[IntArray]
+"""Rows of texts; those of one array go end to end, as one long text."""
+PAIRS = 2**22
+"""At most in the masks of a batch: where lengths differ much, its padded masks take memory."""
+
+
+def tokens_per_batch(width: int) -> int:
+    """At most, with padding. Measured: narrow models gain by more; of wide ones it takes memory."""
+    return 2048 if width < NARROW else 768
 
 
 @dataclass(frozen=True)
@@ -34,11 +45,20 @@ class Data:
     labels: Tensor
     settings: Gradients
 
-    def value(self, stack: Stack, rows: IntArray) -> Tensor:
+    def value(self, stack: Stack, batch: Batch) -> Tensor:
         """The sum over these examples of the negative loss, or of the label's raw logit."""
+        rows = np.concatenate(batch)
         with torch.no_grad():
             prepared = stack.prepare(to_batch(self.encoded, rows, stack.device))
-        read = stack.read(stack.run_all(prepared), prepared)
+            mask = prepared.batch["attention_mask"]
+            # Where nothing is padded, blocks may be given no mask that could keep texts apart.
+            is_packed = len(batch) < len(rows) and not bool(mask.all())
+            if is_packed:
+                where = np.repeat(np.arange(len(batch)), [len(some) for some in batch])
+                layout = Layout.placed(mask, torch.from_numpy(where).to(mask.device))
+                prepared = layout.packed(prepared)
+        state = stack.run_all(prepared)
+        read = state.flatten(0, 1)[prepared.positions] if is_packed else stack.read(state, prepared)
         logits = stack.finish(read, prepared.batch).float()
         labels = self.labels[rows].to(logits.device)
         if self.settings.objective == "logit":
@@ -85,8 +105,10 @@ def measure(
     """
     blocks = [dict(block.named_parameters()) for block in stack.blocks]
     sizes = [sum(p.numel() for p in block.values()) for block in blocks]
+    value = partial(data.value, stack)
+    cut = partial(_batches, stack, data.encoded.lengths, can_pack(stack))
     with gradients_for(stack.model, blocks) as tensors:
-        every = [_sums(stack, data, group, tensors, advance) for group in groups]
+        every = [_sums(value, cut, group, tensors, advance) for group in groups]
     total = reduce(Sums.plus, every)
     kinds = ("noisy", "clean", "difference")
     norms = {f"{n} {kind}": v for kind in kinds for n, v in _norms(total, sizes, kind).items()}
@@ -97,24 +119,73 @@ def measure(
 
 
 def _sums(
-    stack: Stack, data: Data, group: Group, tensors: Sequence[Parameters], advance: Advance
+    value: Callable[[Batch], Tensor],
+    cut: Callable[[IntArray], list[Batch]],
+    group: Group,
+    tensors: Sequence[Parameters],
+    advance: Advance,
 ) -> Sums:
     vectors = []
     for rows in group:
         for block in tensors:
             clear_gradients(block)
-        for picked in _batches(stack, data.encoded.lengths[rows]):
+        for batch in cut(rows):
             with torch.enable_grad():
-                data.value(stack, rows[picked]).backward()  # type: ignore[no-untyped-call]
-            advance(len(picked))
+                value(batch).backward()  # type: ignore[no-untyped-call]
+            advance(sum(map(len, batch)))
         vectors.append(torch.cat([_gradient(t) for block in tensors for t in block.values()]))
     return Sums(vectors[0], vectors[1], len(group[0]), len(group[1]))
 
 
-def _batches(stack: Stack, lengths: IntArray) -> list[IntArray]:
+def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> list[Batch]:
+    """These rows in batches: single texts or, if the model packs and it costs less, long ones."""
     # Measured: a batch of any size costs as much as 157 tokens at width 64, as 43 at width 384.
-    batches = cheapest_batches(lengths, 20 + 9000 // stack.width, TOKENS_PER_BATCH)
-    return without_harm(stack, batches, lengths)
+    per_batch, at_most = 20 + 9000 // stack.width, tokens_per_batch(stack.width)
+    own = lengths[rows]
+    alone = without_harm(stack, cheapest_batches(own, per_batch, at_most), own)
+    ways = [[[rows[[i]] for i in some] for some in alone]]
+    if packs and len(rows) and own.min() > 0:
+        for most in _sizes(int(own.max())):
+            long = [rows[some] for some in end_to_end(own, most)]
+            totals = np.array([lengths[some].sum() for some in long])
+            cut = cheapest_batches(totals, per_batch, at_most)
+            way = [[long[i] for i in some] for some in cut]
+            if max(_pairs(lengths[np.concatenate(batch)]) for batch in way) <= PAIRS:
+                ways.append(way)
+
+    def cost(batch: Batch) -> float:
+        longest = max(int(lengths[some].sum()) for some in batch)
+        # In a block, 12 width² products a token in matrices, 2 width a pair of tokens in attention.
+        return per_batch + len(batch) * longest * (1 + longest / (6 * stack.width))
+
+    return min(ways, key=lambda way: sum(map(cost, way)))
+
+
+def _pairs(lengths: IntArray) -> int:
+    """Pairs of positions in the masks that a model makes of these texts, padded."""
+    return len(lengths) * int(lengths.max()) ** 2
+
+
+def _sizes(longest: int) -> list[int]:
+    """How many tokens may go end to end: powers of two below the longest text, and its own."""
+    return [2**power for power in range(4, longest.bit_length()) if 2**power < longest] + [longest]
+
+
+def end_to_end(lengths: IntArray, most: int) -> list[IntArray]:
+    """Texts in groups of at most `most` tokens, or of one: each goes where least is left over."""
+    groups: list[list[int]] = []
+    left: list[tuple[int, int]] = []
+    """What still fits, and the group's number; sorted."""
+    for row in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[row])
+        place = bisect_left(left, (length, 0))
+        if place == len(left):
+            left.append((most, len(groups)))
+            groups.append([])
+        room, group = left.pop(place)
+        groups[group].append(row)
+        insort(left, (room - length, group))
+    return [np.array(rows) for rows in groups]
 
 
 def _gradient(tensor: Tensor) -> Tensor:

@@ -88,8 +88,7 @@ def pack(prepared: Prepared, mask: Tensor) -> Prepared:
 class Layout:
     """Where each attended position of a padded batch is in a long text, or in several.
 
-    Each of the long texts holds as many of the batch's texts; shorter ones are filled up with
-    positions to which nothing attends.
+    Long texts that are shorter than others are filled up with positions to which nothing attends.
     """
 
     shape: tuple[int, int]
@@ -104,19 +103,27 @@ class Layout:
 
     @classmethod
     def of(cls, mask: Tensor, texts: int = 1) -> "Layout":
-        """The layout of a batch by its attention mask, in so many long texts."""
+        """The layout of a batch by its attention mask, in so many long texts of equal numbers."""
+        every = torch.arange(len(mask), device=mask.device)
+        return cls.placed(mask, every * texts // len(mask))
+
+    @classmethod
+    def placed(cls, mask: Tensor, where: Tensor) -> "Layout":
+        """The same; `where` says in which long text each of the batch's texts is."""
+        lengths = mask.sum(1)
+        same = where.unsqueeze(1) == where
+        before = (same.tril(-1) * lengths).sum(1)
+        texts, longest = int(where.max()) + 1, int((before + lengths).max())
+        starts = longest * where + before
         example, token = mask.nonzero(as_tuple=True)
-        lengths = mask.sum(1).view(texts, -1)
-        longest = int(lengths.sum(1).max())
-        is_token = torch.arange(longest, device=mask.device) < lengths.sum(1, keepdim=True)
-        examples, tokens = (torch.zeros_like(is_token, dtype=torch.long) for _ in range(2))
-        examples[is_token], tokens[is_token] = example, token
+        places = starts[example] + token
+        kept = torch.zeros(3, texts * longest, dtype=torch.long, device=mask.device)
+        kept[:, places] = torch.stack([example, token, torch.ones_like(token)])
+        examples, tokens, used = kept.view(3, texts, longest)
         # What fills up is some token of the same long text.
-        examples = torch.where(is_token, examples, examples[:, :1])
-        starts = lengths.cumsum(1) - lengths
-        starts += longest * torch.arange(texts, device=mask.device).unsqueeze(1)
+        examples = torch.where(used.bool(), examples, examples[:, :1])
         shape = (mask.shape[0], mask.shape[1])
-        return cls(shape, examples, tokens, is_token, starts.view(-1))
+        return cls(shape, examples, tokens, used.bool(), starts)
 
     def packed(self, prepared: Prepared) -> Prepared:
         """What the blocks are given for the long texts."""
