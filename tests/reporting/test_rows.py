@@ -306,7 +306,7 @@ def test_the_ends_of_a_mean_over_methods_are_the_means_of_theirs(findings):
         **{"measure": "M-CoG", "against": "validation", "task": "tiny-topic", "model": "tiny-opt"},
     ).to_dict("records")
     mcog = where(findings.results.mcog, task="tiny-topic", model="tiny-opt")
-    lows = mcog.groupby("method")["low"].min()
+    lows = mcog[mcog["method"] != "shares"].groupby("method")["low"].min()
     assert row["depth_low"] == pytest.approx(lows.mean())
 
 

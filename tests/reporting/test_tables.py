@@ -101,7 +101,7 @@ def test_a_note_names_what_the_coefficients_have():
 def test_table_2_names_the_methods_of_its_mean(findings):
     table = BY_NAME["generalisation"]
     said = table.said_of(table.tidy(findings))
-    assert "M-CoG is the mean over shares, swapping, retraining, gradients and probing" in said
+    assert "M-CoG is the mean over swapping, retraining, gradients and probing" in said
     assert "always predicts the most frequent label" in said
 
 
