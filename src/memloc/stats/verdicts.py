@@ -229,7 +229,7 @@ def how_many_layers(shares: FloatArray) -> tuple[Answer, Answer]:
         p = float(tail(score, n - 1))
         null = f"{margin:g} layers or {other}, half of all"
         said = (
-            f"Effectively {number:.1f} of {n_layers} layers hold what swapping undoes (90 % "
+            f"Effectively {number:.1f} of {n_layers} layers hold what a change undoes (90 % "
             f"interval {low:.1f} to {high:.1f}; {margin:g} or {other}: {_p(p)})."
         )
         answers.append(
