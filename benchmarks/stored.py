@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def keep(results: Results, folder: Path) -> None:
-    """Put the tables of runs with results beside those that are kept; the same runs are replaced."""
+    """Put the tables of runs with results beside those that are kept; the same are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     if (results.folder / paths.STUDY).is_file():
         shutil.copyfile(results.folder / paths.STUDY, folder / paths.STUDY)
