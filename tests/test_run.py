@@ -404,6 +404,25 @@ def test_adopted_weights_that_changed_are_not_loaded(there, tiny_model):
             look()
 
 
+@pytest.mark.parametrize("file", ["tokenizer.json", "config.json", "model.safetensors"])
+def test_weights_that_were_changed_after_training_are_not_loaded(there, file):
+    there.load("frozen")
+    there.check_unchanged(["frozen", "pretrained", "final"])
+    place = there.path("frozen") / file
+    whole = place.read_bytes()
+    # One entry of the vocabulary, say, that now belongs to another word.
+    place.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    for look in (lambda: there.load("frozen"), lambda: there.check_unchanged(["frozen"])):
+        with pytest.raises(StoreError, match="frozen are not those that memloc wrote there"):
+            look()
+
+
+def test_weights_whose_origin_nobody_noted_are_taken_as_they_are(there):
+    (there.path("frozen") / paths.PROVENANCE).unlink()
+    (there.path("frozen") / "tokenizer_config.json").write_text("{}", "utf-8")
+    there.check_unchanged(["frozen"])
+
+
 def test_weights_are_made_by_trainings():
     assert WEIGHTS == {
         "memorised": "noisy",

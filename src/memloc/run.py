@@ -318,6 +318,7 @@ class Run:
         from memloc.models.load import LoadOptions, load_checkpoint
 
         self.require(weights)
+        self.check_unchanged([weights])
         if weights == "pretrained":
             loaded = self.load_pretrained(self.seed)
         else:
@@ -327,7 +328,7 @@ class Run:
             loaded = load_checkpoint(self.path(weights), options)
             known = self.record.adopted.get(weights)
             if known and known.hash != loaded.weights_hash:
-                raise self._changed(weights, known)
+                raise self._changed(weights)
         loaded.model.to(pick_device(self.device)).eval()
         return loaded
 
@@ -350,22 +351,36 @@ class Run:
         return loaded
 
     def check_unchanged(self, weights: Iterable[str]) -> None:
-        """Refuse adopted weights whose files are not those that were adopted."""
+        """Refuse weights whose files, the tokenizer's too, are not those that were kept."""
         for name in weights:
-            known = self.record.adopted.get(name)
-            if known is None or not Path(known.path).is_dir():  # gone, or a name on the hub
-                continue
-            if hash_checkpoint(Path(known.path)) != known.files:
-                raise self._changed(name, known)
+            folder, known = self.path(name), self._known_files(name)
+            if known and folder.is_dir() and hash_checkpoint(folder) != known:
+                raise self._changed(name)
+
+    def _known_files(self, weights: str) -> str:
+        """The hash of their files when they were adopted or trained; empty if nobody noted it."""
+        if weights in self.record.adopted:
+            return self.record.adopted[weights].files
+        about = self.path(weights) / paths.PROVENANCE
+        if not about.is_file():
+            return ""
+        return str(read_json(about).get("files", ""))
 
     def files(self, weights: Iterable[str]) -> dict[str, str]:
         """Hashes of the files of these weights, of those that are in folders of their own."""
         return {w: hash_checkpoint(p) for w in weights if (p := self.path(w)).is_dir()}
 
-    def _changed(self, weights: str, known: Checkpoint) -> StoreError:
+    def _changed(self, weights: str) -> StoreError:
+        folder = self.path(weights)
+        if weights in self.record.adopted:
+            return StoreError(
+                f"The {weights} weights at {folder} have changed since {self.folder} was made from "
+                "them: adopt them into another folder."
+            )
         return StoreError(
-            f"The {weights} weights at {known.path} have changed since {self.folder} was made from "
-            "them: adopt them into another folder."
+            f"The files in {folder} are not those that memloc wrote there: delete that folder and "
+            "make the weights again with the command that made the run, or look at the changed "
+            "ones with `memloc adopt`, as a run of their own."
         )
 
     def encode(self, model: "Classifier") -> "Encoded":

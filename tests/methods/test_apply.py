@@ -257,6 +257,9 @@ def test_weights_that_were_replaced_are_looked_at_again(memorised_run, computed)
     whole = bytearray(path.read_bytes())
     whole[-2] ^= 1  # one bit of the last weight
     path.write_bytes(whole)
+    with pytest.raises(StoreError, match="final are not those that memloc wrote there"):
+        localise(memorised_run, ["swapping"])
+    (path.parent / paths.PROVENANCE).unlink()  # as if another training had left them
     localise(memorised_run, ["swapping"])
     assert computed == ["swapping"] * 2
 

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from memloc import paths
 from memloc.errors import StoreError
+from memloc.identity import hash_checkpoint
 from memloc.models.load import Classifier, quiet
 from memloc.records import versions, whole_file, whole_folder, write_json
 from memloc.training.loop import Objective
@@ -31,7 +32,8 @@ def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any])
         else:
             trained.model.save_pretrained(draft)
         trained.tokenizer.save_pretrained(draft)
-        write_json(draft / paths.PROVENANCE, {**about, "versions": versions()})
+        facts = {**about, "files": hash_checkpoint(draft), "versions": versions()}
+        write_json(draft / paths.PROVENANCE, facts)
 
 
 def save_state(path: Path, objectives: Sequence[Objective], about: Mapping[str, Any]) -> None:
