@@ -186,8 +186,14 @@ def test_another_setting_of_the_method_makes_it_anew_and_replaces_it(memorised_r
     assert other["swapping"].about["settings"]["clean_examples"] == 3
     kept = Result.read(paths.result(memorised_run.folder, "swapping"))
     assert len(kept.outcomes.clean_rows) == 3
-    localise(memorised_run, ["swapping"])
+    told = []
+    with telling(told.append):
+        localise(memorised_run, ["swapping"])
     assert computed == ["swapping"] * 3
+    assert told[1] == (
+        f"{memorised_run.name}: swapping is computed again. The stored result was made with "
+        "swapping.clean_examples=3 and not None."
+    )
 
 
 @pytest.mark.parametrize(

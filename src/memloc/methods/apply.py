@@ -12,7 +12,7 @@ from memloc.identity import hashed
 from memloc.methods import Kind, Method, find_method, method_names, methods
 from memloc.methods.result import LayerScores, Result
 from memloc.progress import request, tell
-from memloc.protocol import VerdictSettings, preset
+from memloc.protocol import VerdictSettings, preset, readable
 from memloc.run import Run
 from memloc.stats.verdicts import LayerVerdict, trust
 
@@ -119,6 +119,8 @@ def apply(
         if kept is not None:
             tell(f"{run.name}: {method.name} was stored before and is used again.")
             reused.append(method.name)
+        else:
+            _tell_why_again(run, method)
         found = kept or _made(run, method, judged)
         results[method.name] = replace(found, about={**found.about, **judged})
     return Found(results, run.folder / paths.RESULTS, {}, tuple(reused))
@@ -186,6 +188,21 @@ def stored(run: Run, method: Method) -> Result | None:
     about = (kept := Result.read(folder)).about
     same = about.get("identity") == result_identity(run, method)
     return kept if same and about.get("files") == run.files(_used(run, method)) else None
+
+
+def _tell_why_again(run: Run, method: Method) -> None:
+    """What differs from the result that is there, as it will be replaced."""
+    folder = paths.result(run.folder, method.name)
+    if not (folder / paths.ABOUT).is_file():
+        return
+    old, new = Result.read(folder).about.get("settings", {}), method.model_dump(mode="json")
+    changed = [
+        f"{method.name}.{name}={readable(old[name])} and not {readable(value)}"
+        for name, value in new.items()
+        if name in old and old[name] != value
+    ]
+    why = ", ".join(changed) or "other weights or data, or by another version of the method"
+    tell(f"{run.name}: {method.name} is computed again. The stored result was made with {why}.")
 
 
 def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
