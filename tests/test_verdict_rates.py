@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from benchmarks.verdict_sizes import DRAWS, ONE
 from benchmarks.verdicts import HERE, MARKS, PAGE, Judged, as_tables, kept, rates_of
 
-from memloc.stats.verdicts import RATES, judge_weights, rates
+from memloc.seeds import generator
+from memloc.stats.verdicts import ALPHA, RATES, how_many_layers, judge_weights, rates
 
 MEASURED = json.loads(HERE.read_text(encoding="utf-8"))
 
@@ -69,3 +71,10 @@ def test_methods_without_a_verdict_quote_their_rates():
         if row["method"] in {"gradients", "probing"}:
             said = judge_weights(row["method"], [1.0] * 12).sentence
             assert f"in {row['false_localised']:.0%} of {row['nulls']} runs with nothing" in said
+
+
+@pytest.mark.parametrize("examples", DRAWS)
+def test_a_memory_at_the_margin_is_rarely_called_spread_though_one_layer_stands_out(examples):
+    rng = generator(0, "margin", examples)
+    runs = [how_many_layers(DRAWS[examples](rng, ONE)) for _ in range(400)]
+    assert sum(spread.p <= ALPHA for _, spread in runs) < 0.08 * len(runs)

@@ -87,7 +87,8 @@ def test_train_keeps_the_noise_that_a_file_brings(run, model, tmp_path):
         in shown.stderr.splitlines()
     )
     assert json.loads(shown.stdout)["noise"] in shown.stderr
-    assert "--examples" in refused(run("train", model, *words, "--examples=20"))
+    fewer = run("train", model, *words, "--examples=20", "--out", tmp_path / "fewer")
+    assert "2 noisy of 20 examples, column 'true' read as original labels." in fewer.stderr
 
 
 def test_train_reads_flags_beside_integer_labels_as_flags(run, model, tmp_path):

@@ -11,7 +11,7 @@ from memloc.data import tiny
 from memloc.data.sources import halve, load_task, split_off, subsample
 from memloc.data.tasks import PAPER_TASKS
 from memloc.errors import DataError, SettingsError, UnknownName
-from memloc.records import Examples, Task
+from memloc.records import Examples, NoisyLabels, NoisyTask, Task
 from memloc.seeds import generator
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -244,8 +244,8 @@ def test_a_subsample_depends_on_its_seed_and_leaves_small_held_out_data_alone():
     one, again, other = (subsample(task, 20, seed=seed) for seed in (1, 1, 2))
     assert same(one.train, again.train)
     assert not same(one.train, other.train)
-    assert one.validation is task.validation
-    assert one.test is task.test
+    assert same(one.validation, task.validation)
+    assert same(one.test, task.test)
     assert one.source == "a test, 20 of 100 training examples"
 
 
@@ -257,6 +257,25 @@ def test_a_subsample_has_no_more_held_out_examples_than_training_examples():
     again, other = (subsample(task, 20, seed=seed) for seed in (1, 2))
     assert same(part.validation, again.validation)
     assert not same(part.validation, other.validation)
+
+
+@given(wrong=st.lists(st.booleans(), min_size=8, max_size=60), data=st.data())
+def test_a_subsample_keeps_the_noise_that_a_file_has(wrong, data):
+    assigned = np.arange(len(wrong)) % 3
+    # In a file with flags, the original label of a wrong one is not known.
+    original = np.where(wrong, -1, assigned)
+    task = task_of(original.tolist(), 3)
+    noisy = NoisyTask(task, NoisyLabels(original, assigned, np.array(wrong), "flagged"))
+    size = data.draw(st.integers(1, len(wrong)))
+    part = subsample(noisy, size, seed=1)
+    rows = [task.train.parts.index(parts) for parts in part.task.train.parts]
+    assert len(rows) == size
+    assert part.labels.origin == "flagged"
+    assert part.labels.is_noisy.tolist() == noisy.labels.is_noisy[rows].tolist()
+    assert part.labels.assigned.tolist() == assigned[rows].tolist()
+    assert part.labels.original.tolist() == part.task.train.labels.tolist()
+    # Six kinds of examples at most, each rounded.
+    assert abs(part.labels.is_noisy.sum() - np.mean(wrong) * size) <= 3
 
 
 @pytest.mark.parametrize("size", [0, 101])

@@ -79,7 +79,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.models.known import default_preset
     from memloc.protocol import protocol_of_run
 
-    _check_source(task, data, columns, flip, examples)
+    _check_source(task, data, columns, flip)
     changes = constants.changes | _rate(flip, constants.changes)
     protocol = protocol_of_run(constants.preset or default_preset(model), changes)
     check_device(constants.device)
@@ -112,7 +112,6 @@ def _check_source(
     data: Path | None,
     columns: Columns,
     flip: float | None,
-    examples: int | None,
 ) -> None:
     """One source of texts; for a file of one's own, one way to say which labels are wrong."""
     noise = {"flip": flip, "original": columns.original, "flag": columns.flag}
@@ -130,8 +129,6 @@ def _check_source(
             "of them wrong, --original COLUMN names the labels before noise, --flag COLUMN a "
             "column that is true or 1 where the label is wrong."
         )
-    if examples is not None and given and given[0] != "--flip":
-        raise SettingsError(f"--examples cannot be used with {given[0]}: shorten the file instead.")
 
 
 def _rate(flip: float | None, changes: Mapping[str, Any]) -> dict[str, float]:
@@ -156,18 +153,18 @@ def _read_task(
     from memloc.data.own import load_csv
     from memloc.data.perturb import add_noise
     from memloc.data.sources import load_task, subsample
-    from memloc.records import NoisyTask
+    from memloc.records import NoisyTask, Task
 
     name, data, folder = where
+    found: Task | NoisyTask
     if data is None:
         found = load_task(str(name), folder=folder, seed=noise.seed)
     else:
-        read = load_csv(data, seed=noise.seed, **asdict(columns))
-        if isinstance(read, NoisyTask):
-            return read
-        found = read
+        found = load_csv(data, seed=noise.seed, **asdict(columns))
     if examples is not None:
         found = subsample(found, examples, noise.seed)
+    if isinstance(found, NoisyTask):
+        return found
     return add_noise(found, noise.rate, noise.seed, noise.kind)
 
 

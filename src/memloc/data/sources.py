@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.random import Generator
@@ -17,7 +17,7 @@ from memloc.data import tiny
 from memloc.data.perturb import binarise
 from memloc.data.tasks import PAPER_TASKS, HubSource, TaskSpec, binary_name, known_tasks
 from memloc.errors import DataError, SettingsError, counted, lookup
-from memloc.records import Examples, IntArray, Task
+from memloc.records import Examples, IntArray, NoisyLabels, NoisyTask, Task
 from memloc.seeds import generator
 
 DATA_VARIABLE = "MEMLOC_DATA"
@@ -157,12 +157,29 @@ def halve(examples: Examples, rng: Generator) -> tuple[Examples, Examples]:
     return _cut(examples, len(examples) // 2, rng)
 
 
-def subsample(task: Task, n_train: int, seed: int) -> Task:
+AnyTask = TypeVar("AnyTask", bound=Task | NoisyTask)
+
+
+def subsample(whole: AnyTask, n_train: int, seed: int) -> AnyTask:
     """The task with a random `n_train` of its training examples, classes in the same shares.
 
-    Shares are rounded by largest remainder; a very rare class may lose its last example. Held-out
-    splits keep at most as many, since every epoch is measured on them.
+    Noisy and clean examples keep their shares, too, where the task has noise of its own. Shares are
+    rounded by largest remainder; a very rare class may lose its last example. Held-out splits keep
+    at most as many, since every epoch is measured on them.
     """
+    if isinstance(whole, Task):
+        return replace(whole, **_some_of(whole, n_train, seed, whole.train.labels)[0])
+    noisy = whole.labels
+    some, rows = _some_of(whole.task, n_train, seed, 2 * noisy.assigned + noisy.is_noisy)
+    parts = (noisy.original[rows], noisy.assigned[rows], noisy.is_noisy[rows])
+    labels = NoisyLabels(*parts, noisy.origin)
+    return replace(whole, task=replace(whole.task, **some), labels=labels)
+
+
+def _some_of(
+    task: Task, n_train: int, seed: int, kinds: IntArray
+) -> tuple[dict[str, Any], IntArray]:
+    """What a smaller task has in place of the whole one's; which training examples are in it."""
     there = len(task.train)
     if not 1 <= n_train <= there:
         raise SettingsError(
@@ -170,17 +187,17 @@ def subsample(task: Task, n_train: int, seed: int) -> Task:
             f" choose a number from 1 to {there:,}."
         )
 
-    def some(part: Examples, *name: str) -> Examples:
+    def some(kinds: IntArray, *name: str) -> IntArray:
         rng = generator(seed, "subsample", task.name, *name)
-        return part if len(part) < n_train else _some(part, n_train, rng)
+        return np.arange(len(kinds)) if len(kinds) < n_train else _some(kinds, n_train, rng)
 
-    return replace(
-        task,
-        train=some(task.train),
-        validation=some(task.validation, "validation"),
-        test=some(task.test, "test"),
-        source=f"{task.source}, {n_train} of {there} training examples",
-    )
+    rows = some(kinds)
+    held_out = {name: task.splits[name] for name in ("validation", "test")}
+    return {
+        "train": task.train.take(rows),
+        **{name: part.take(some(part.labels, name)) for name, part in held_out.items()},
+        "source": f"{task.source}, {n_train} of {there} training examples",
+    }, rows
 
 
 def _cut(examples: Examples, size: int, rng: Generator) -> tuple[Examples, Examples]:
@@ -188,19 +205,18 @@ def _cut(examples: Examples, size: int, rng: Generator) -> tuple[Examples, Examp
     return examples.take(np.sort(order[:size])), examples.take(np.sort(order[size:]))
 
 
-def _some(examples: Examples, size: int, rng: Generator) -> Examples:
-    """So many at random, classes in the same shares."""
-    labels = examples.labels
-    counts = np.bincount(labels)
+def _some(kinds: IntArray, size: int, rng: Generator) -> IntArray:
+    """Rows of so many at random, kinds in the same shares."""
+    counts = np.bincount(kinds)
     # Integers throughout: a share of count * size / total is exact as quotient and remainder.
-    quota, remainder = np.divmod(counts * size, len(labels))
+    quota, remainder = np.divmod(counts * size, len(kinds))
     largest_first = np.argsort(-remainder, kind="stable")
     quota[largest_first[: size - quota.sum()]] += 1
     chosen = [
-        rng.choice(np.flatnonzero(labels == label), size=n, replace=False)
-        for label, n in enumerate(quota)
+        rng.choice(np.flatnonzero(kinds == kind), size=n, replace=False)
+        for kind, n in enumerate(quota)
     ]
-    return examples.take(np.sort(np.concatenate(chosen)))
+    return np.sort(np.concatenate(chosen))
 
 
 def read_hub(spec: TaskSpec, cache_dir: Path | None = None) -> tuple[Examples, Examples | None]:

@@ -209,7 +209,9 @@ def how_many_layers(shares: FloatArray) -> tuple[Answer, Answer]:
     """Whether it is concentrated, and whether it is spread: the two sides of the margin.
 
     The effective number of layers is one over the overlap of examples. Its interval and the two
-    tests are a jackknife's, with Student's t: examples are left out in turn.
+    tests are a jackknife's, with Student's t: examples are left out in turn. The error grows with
+    the overlap, so a small overlap would look surer than it is: below the margin, the error is
+    taken as large as it would be at the margin.
     """
     from scipy.stats import t
 
@@ -220,6 +222,7 @@ def how_many_layers(shares: FloatArray) -> tuple[Answer, Answer]:
     above = value - 1 / margin
     if abs(above) < NEAR:  # a tie, so neither side is sure however small the error is
         above, error = 0.0, max(error, NEAR)
+    error *= max(1.0, 1 / margin / max(value, 1 / n_layers))
     score = above / error if error > 0 else math.copysign(math.inf, above)
     half = float(t.ppf(1 - ALPHA, n - 1)) * error
     number, low, high = (_effective(c, n_layers) for c in (value, value + half, value - half))

@@ -14,7 +14,7 @@ from typing import Any
 from memloc import paths
 from memloc.data.own import load_csv
 from memloc.data.perturb import add_noise
-from memloc.data.sources import DATA_VARIABLE, load_task, subsample
+from memloc.data.sources import DATA_VARIABLE, AnyTask, load_task, subsample
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import MemlocError, ModelError, SettingsError, lookup
 from memloc.identity import hash_checkpoint, hash_files, hashed
@@ -74,10 +74,6 @@ def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
         path = getattr(own, key)
         if path is not None and not file.file_of(path).is_file():
             raise file.problem("data", name, key, what=f"there is no file {file.file_of(path)}.")
-    if file.study.examples is not None and given != ["flip"]:
-        raise file.problem(
-            "examples", what=f"{name} has noise of its own: shorten the file instead."
-        )
 
 
 def _check_runs(file: StudyFile) -> None:
@@ -240,12 +236,13 @@ def load_study_task(file: StudyFile, name: str, seed: int) -> Task | NoisyTask:
         unseen = None if own.held_out is None else file.file_of(own.held_out)
         columns: dict[str, Any] = own.model_dump(exclude={"file", "held_out", "flip"})
         task = load_csv(file.file_of(own.file), **columns, held_out=unseen, seed=seed, name=name)
-    return task if isinstance(task, NoisyTask) else at_most(task, few, seed)
+    return at_most(task, few, seed)
 
 
-def at_most(task: Task, few: int | None, seed: int) -> Task:
+def at_most(task: AnyTask, few: int | None, seed: int) -> AnyTask:
     """A random sample of a task's training examples, or all of them where there are no more."""
-    return task if few is None or few >= len(task.train) else subsample(task, few, seed)
+    there = len((task.task if isinstance(task, NoisyTask) else task).train)
+    return task if few is None or few >= there else subsample(task, few, seed)
 
 
 def check_files(file: StudyFile) -> None:
