@@ -39,7 +39,7 @@ API = {
     "Data": ("load_task", "load_csv", "add_noise"),
     "Runs": ("train", "adopt", "Run", "RunCallback"),
     "Models": ("register_stack",),
-    "Looking at a run": ("localise", "analyse", "LayerScores", "Method"),
+    "Looking at a run": ("localise", "analyse", "Method"),
     "Labels that nobody marked": ("find", "repair"),
     "Results": ("load_results", "report"),
     "Errors": ("MemlocError",),
@@ -65,7 +65,8 @@ def _returned() -> str:
 
     functions = (memloc.load_task, memloc.add_noise, memloc.localise, memloc.load_results)
     kinds = [function.__annotations__["return"] for function in functions]
-    kinds.append(inspect.get_annotations(_getter(memloc.LayerScores, "verdict"))["return"])
+    scores = inspect.get_annotations(memloc.Swapping.run)["return"]
+    kinds += [scores, inspect.get_annotations(_getter(scores, "verdict"))["return"]]
     return "\n\n".join(
         f"```{{eval-rst}}\n.. autoclass:: {kind.__module__}.{kind.__name__}()\n   :members:\n```"
         for kind in kinds

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from memloc.methods.apply import analyse as analyse
     from memloc.methods.apply import localise as localise
     from memloc.methods.gradients import Gradients as Gradients
-    from memloc.methods.probing import Probing as Probing
-    from memloc.methods.result import LayerScores as LayerScores
     from memloc.methods.retraining import Retraining as Retraining
     from memloc.methods.shares import Shares as Shares
     from memloc.methods.swapping import Swapping as Swapping
@@ -37,8 +35,6 @@ _HOMES = {
     "localise": "memloc.methods.apply",
     "Method": "memloc.methods",
     "Gradients": "memloc.methods.gradients",
-    "Probing": "memloc.methods.probing",
-    "LayerScores": "memloc.methods.result",
     "Retraining": "memloc.methods.retraining",
     "Shares": "memloc.methods.shares",
     "Swapping": "memloc.methods.swapping",

@@ -36,17 +36,32 @@ WORDS = "memloc.words"
 
 
 class Command(TyperCommand):
-    """A command; its help shows no type beside options that take no value."""
+    """A command; its help is in plain words."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Arguments and options."""
-        return _flags_without_type(super().get_params(ctx))
+        return _in_plain_words(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of its usage line: what is needed stands there without brackets."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
 
-def _flags_without_type(params: list[Any]) -> list[Any]:
+VALUES = {"int": "NUMBER", "float": "NUMBER", "Path": "PATH"}
+"""What help calls the value of an option, by its type in Python; any other value is TEXT."""
+
+
+def _in_plain_words(params: list[Any]) -> list[Any]:
+    """No types of Python beside arguments and options, and none at all beside switches."""
     for param in params:
-        if getattr(param, "is_flag", False):
+        if param.param_type_name == "argument":
+            param.metavar = param.metavar or param.name.upper()
+            param.display_type = lambda _: ""
+        elif param.is_flag:
             param.metavar = ""
+        elif param.metavar is None and hasattr(param, "bare_type"):  # older typers say TEXT
+            kind = param.bare_type().removeprefix("list[").removesuffix("]")
+            param.metavar = VALUES.get(kind, "TEXT")
     return params
 
 
@@ -55,7 +70,7 @@ class Commands(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Options of memloc itself."""
-        return _flags_without_type(super().get_params(ctx))
+        return _in_plain_words(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep what was typed: it is recorded with what it makes."""
@@ -198,14 +213,12 @@ def _show_curve(run: "Run", needed: float) -> None:
 
 
 def show_layers(found: "Found") -> None:
-    """What each localiser says, the layers of the one to trust most, where the files are."""
+    """The verdict to trust most, a bar for each of its layers, and where the files are."""
     from memloc.reporting.terminal import layer_bars
 
-    _show_verdicts(found)
-    typer.echo(f"{layer_bars(found[next(iter(found.verdicts))])}\n")
-    _show_places(found)
-    if len(found.results) > 1:
-        typer.echo("`--details` prints the layers of every method.")
+    method, verdict = next(iter(found.verdicts.items()))
+    typer.echo(f"{verdict.sentence}\n\n{layer_bars(found[method])}\n")
+    _show_folder(found)
 
 
 def _show_verdicts(found: "Found") -> None:
@@ -221,6 +234,10 @@ def _show_verdicts(found: "Found") -> None:
 def _show_places(found: "Found") -> None:
     for name, why in found.skipped.items():
         typer.echo(f"{name} did not run: it {why}.")
+    _show_folder(found)
+
+
+def _show_folder(found: "Found") -> None:
     typer.echo(f"{found.folder}: {', '.join(found.results)}")
 
 

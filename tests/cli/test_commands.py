@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -32,13 +33,21 @@ def test_help_lists_the_commands(run):
     assert shown.count("Example: memloc init demo") == 1
 
 
-@pytest.mark.parametrize("command", [(), ("localise",)])
-def test_help_shows_no_type_beside_options_that_take_no_value(run, command):
-    lines = printed(run(*command, "--help")).splitlines()
-    found = [line for line in lines if "--help" in line]
-    assert len(found) == 1
-    assert "<" not in found[0]
-    assert "BOOL" not in found[0].upper()
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
+def test_help_is_in_plain_words(run, command):
+    """What is needed stands in the usage as it is; values are TEXT, NUMBER or PATH."""
+    shown = printed(run(*command, "--help"))
+    assert not re.findall(r"[<{\[](?:str|int|float|path|file|list|bool|[A-Za-z]+}).*", shown)
+    (line,) = [line for line in shown.splitlines() if "--help" in line]
+    assert line.split()[1:3] == ["--help", "Show"]  # a switch takes no value
+
+
+def test_help_names_what_options_take(run):
+    usage = printed(run("localise", "--help"))
+    assert "localise [OPTIONS] RUN [METHOD]..." in usage
+    shown = printed(run("train", "--help"))
+    for option, value in {"seed": "NUMBER", "set": "TEXT", "flip": "NUMBER", "out": "PATH"}.items():
+        assert re.search(rf"--{option} +{value} ", shown)
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])

@@ -19,33 +19,22 @@ def folder(memorised_folder, tmp_path_factory):
 
 
 def test_localise_prints_a_verdict_a_bar_a_layer_where_the_files_are_and_nothing_else(run, folder):
-    every = printed(run("localise", folder, "swapping", "--device=cpu")).splitlines()
-    assert every[0].startswith("swapping: ")
-    assert every[1].startswith("Note: There is one reference")
-    lines = [line for line in every if not line.startswith("Note: ")]
-    assert lines[1:3] == ["", "swapping, weight of each layer"]
+    words = ("localise", folder, "gradients", "shares", "swapping", "--device=cpu")
+    lines = printed(run(*words)).splitlines()
+    trusted = json.loads(printed(run(*words, "--json")))["methods"]["shares"]
+    assert lines[0] == trusted["verdict"]["sentence"]
+    assert trusted["verdict"]["notes"]  # which are for the asking
+    assert lines[1:3] == ["", "shares, weight of each layer"]
     assert [line.split()[0] for line in lines[3:6]] == ["1", "2", "3"]
-    assert all("[" in line for line in lines[3:6])  # its interval
-    assert lines[6:] == ["", f"{folder}/results: swapping"]
+    for line, weight in zip(lines[3:6], trusted["weights"], strict=True):
+        assert f" {weight:.3f}  [" in line  # and its interval
+    assert lines[6:] == ["", f"{folder}/results: gradients, shares, swapping"]
 
 
-def test_of_several_methods_the_most_trusted_one_has_bars_and_details_are_for_the_asking(
-    run, folder
-):
-    words = ("localise", folder, "gradients", "shares", "--device=cpu")
-    lines = printed(run(*words)).splitlines()
-    assert [line.split(":")[0] for line in lines[:2]] == ["shares", "gradients"]
-    assert "shares, weight of each layer" in lines
-    assert len([line for line in lines if "weight of each layer" in line]) == 1
-    assert lines[-1] == "`--details` prints the layers of every method."
-    details = printed(run(*words, "--details"))
-    assert details.count("weight of each layer") == 2
-    assert "gradients: the centre of gravity is layer" in details
-
-
-def test_localise_begins_with_verdicts_the_most_trusted_one_first(run, folder):
+def test_details_begin_with_every_verdict_the_most_trusted_one_first(run, folder):
     words = ("localise", folder, "gradients", "swapping", "shares", "--device=cpu")
-    lines = printed(run(*words)).splitlines()
+    shown = printed(run(*words, "--details"))
+    lines = shown.splitlines()
     verdicts = [line for line in lines if "Cannot tell:" in line]
     assert lines[:3] == verdicts
     assert [line.split(":")[0] for line in verdicts] == ["shares", "swapping", "gradients"]
@@ -57,6 +46,8 @@ def test_localise_begins_with_verdicts_the_most_trusted_one_first(run, folder):
     assert found["swapping"]["verdict"]["answers"][0]["question"] == "Is anything undone?"
     notes = [line for line in lines if line.startswith("Note: ")]
     assert notes == [f"Note: {note}" for note in found["shares"]["verdict"]["notes"]]  # each once
+    assert shown.count("weight of each layer") == 3
+    assert "gradients: the centre of gravity is layer" in shown
 
 
 def test_analyse_prints_a_sentence_for_each_analysis_and_where_the_files_are(run, folder):

@@ -3,8 +3,10 @@
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import memloc
@@ -16,6 +18,7 @@ from memloc.methods.apply import analyse, localise
 from memloc.methods.result import Result
 from memloc.protocol import compare, describe, preset
 from memloc.run import WEIGHTS
+from run_support import make_run
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")
 ANALYSES = ("centroids", "label_probes", "generalisation")
@@ -38,8 +41,10 @@ def test_every_method_says_all_about_itself(name):
     assert not set(kind.needs) & set(kind.uses)
     assert isinstance(kind().cost(SIZES), float)
     assert kind().cost(SIZES) > 0
-    # Localisers are public; for analyses, `memloc.analyse(run, [name])` has to do.
-    assert (getattr(memloc, kind.__name__, None) is kind) == (name in LOCALISERS)
+    # Localisers that change weights or their labels are public; those that only read what layers
+    # show run by name: `memloc.localise(run, ["probing"])`, `memloc.analyse(run, ["centroids"])`.
+    public = name in LOCALISERS and name != "probing"
+    assert (getattr(memloc, kind.__name__, None) is kind) == public
 
 
 def test_the_weights_that_methods_need():
@@ -72,7 +77,7 @@ def test_a_method_s_settings_are_checked_and_not_edited():
     with pytest.raises(ValueError, match="L1"):
         memloc.Gradients(norm="L3")
     with pytest.raises(SettingsError, match="epochs is 0"):
-        memloc.Probing().replace({"epochs": 0})
+        memloc.Retraining().replace({"epochs": 0})
     assert memloc.Gradients().replace({"norm": "L2"}) == memloc.Gradients(norm="L2")
 
 
@@ -87,8 +92,7 @@ def test_an_unknown_method_suggests_the_nearest():
 
 GOOD = '''
 import numpy as np
-from memloc import LayerScores, Method
-from memloc.stats.intervals import Interval
+from memloc import Method
 from memloc.settings import ours
 
 
@@ -103,9 +107,7 @@ class Distance(Method):
 
     def run(self, run):
         pairs = zip(*(run.load(w).stack.blocks for w in self.needs), strict=True)
-        weights = np.array([self.distance(a, b) for a, b in pairs])
-        unknown = np.full(len(weights), np.nan)
-        return LayerScores.of(self.name, weights, (unknown, unknown), Interval(2, 1, 3, 0.95))
+        return np.array([self.distance(a, b) for a, b in pairs])
 
     def distance(self, a, b):
         both = zip(a.parameters(), b.parameters(), strict=True)
@@ -298,6 +300,35 @@ def test_the_registry_loads_no_torch():
         "assert not {'torch', 'transformers', 'pandas', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+class Given(Method):
+    """A localiser that says what it is told."""
+
+    name = "given"
+    needs = ("final",)
+    says: Any = None
+
+    def run(self, run):
+        return self.says
+
+
+def test_a_localiser_gives_weights_or_tables_with_the_weights_among_them(tmp_path):
+    run = make_run(tmp_path)  # of three layers
+    plain = Given(says=[1, 2, 1]).found(run)
+    assert plain.weights.tolist() == [1, 2, 1]
+    assert np.isnan([plain.low, plain.high]).all()
+    assert plain.mcog.estimate == 2
+    layers = pd.DataFrame({"weight": [0, 1, 1], "low": [0, 0.5, 0.6], "high": [1, 2, 3]})
+    more = pd.DataFrame({"example": [1]})
+    found = Given(says={"layers": layers, "examples": more}).found(run)
+    assert found.low.tolist() == [0, 0.5, 0.6]
+    assert found.high.tolist() == [1, 2, 3]
+    assert list(found.tables) == ["layers", "mcog", "examples"]
+    assert found["examples"] is more
+    for wrong, count in (([1, 2], "2 weights"), ({"examples": more}, "0 weights")):
+        with pytest.raises(ModelError, match=f"given gave {count} for 3 layers"):
+            Given(says=wrong).found(run)
 
 
 def test_a_method_without_its_verb_is_none():

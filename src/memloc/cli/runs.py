@@ -284,7 +284,7 @@ RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run made by train or adopt.")
 ]
 Details = Annotated[
-    bool, typer.Option("--details", help="Print the layers of every method, and what it found.")
+    bool, typer.Option("--details", help="Print what every method found, and what to bear in mind.")
 ]
 Change = Annotated[
     list[str] | None, typer.Option("--set", help="A method's setting, e.g. gradients.norm=L2.")

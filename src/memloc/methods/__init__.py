@@ -5,6 +5,7 @@ verb. Planner, estimates, command line and report read these facts from it and f
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -12,18 +13,27 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from memloc.errors import MemlocError, ModelError, SettingsError, UnknownName, in_words, lookup
-from memloc.methods.result import Result
-from memloc.records import IntArray
+from memloc.errors import (
+    MemlocError,
+    ModelError,
+    SettingsError,
+    UnknownName,
+    counted,
+    in_words,
+    lookup,
+)
+from memloc.methods.result import LayerScores, Result
+from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.settings import Settings, checked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
 
     from memloc.run import Run
+
+    Tables = Mapping[str, pd.DataFrame]
+    Weights = Sequence[float] | FloatArray
 
 ENTRY_POINTS = "memloc.methods"
 """Other packages register a method under this group."""
@@ -53,7 +63,7 @@ class Method(Settings, ABC):
     name: ClassVar[str]
     """What it is called by, in commands, study files and tables."""
     kind: ClassVar[Kind] = "localiser"
-    """A localiser weighs layers (`LayerScores`); an analysis leaves other tables (`Result`)."""
+    """A localiser weighs layers; an analysis leaves other tables."""
     needs: ClassVar[tuple[str, ...]]
     """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
     version: ClassVar[int] = 1
@@ -64,13 +74,22 @@ class Method(Settings, ABC):
     """Weights that it also uses if they are there."""
 
     @abstractmethod
-    def run(self, run: "Run") -> "Result | Mapping[str, pd.DataFrame]":
-        """Look at a run, and give what was found, or just its tables; nothing is written."""
+    def run(self, run: "Run") -> "Result | Tables | Weights":
+        """Look at a run, and give what was found; nothing is written.
+
+        A localiser gives the weight of each layer, or its tables by name: `layers` has a row per
+        layer with its `weight` and, if known, the ends `low` and `high` of its interval. An
+        analysis gives its tables by name.
+        """
 
     def found(self, run: "Run") -> Result:
         """What `run` gives, as a result."""
         made = self.run(run)
-        return made if isinstance(made, Result) else Result(self.name, made)
+        if isinstance(made, Result):
+            return made
+        if isinstance(made, Mapping) and self.kind == "analysis":
+            return Result(self.name, made)
+        return _scores(self.name, made, run.depth)
 
     def check(self, run: "Run") -> None:
         """Refuse settings that do not fit a run, before any weights are loaded."""
@@ -78,6 +97,21 @@ class Method(Settings, ABC):
     def cost(self, sizes: Sizes) -> float:
         """About how many seconds it takes."""
         return sizes.depth * sizes.examples * sizes.predict
+
+
+def _scores(method: str, made: "Tables | Weights", depth: int) -> LayerScores:
+    """What a localiser gave, as a result."""
+    import pandas as pd
+
+    tables = made if isinstance(made, Mapping) else {"layers": pd.DataFrame({"weight": made})}
+    layers = tables.get("layers", pd.DataFrame({"weight": []}))
+    if len(layers) != depth:
+        said = f"{counted(len(layers), 'weight')} for {counted(depth, 'layer')}"
+        raise ModelError(f"{method} gave {said}: one for each is needed.")
+    filled = layers.reindex(columns=["weight", "low", "high"]).to_numpy(dtype=float)
+    weights, low, high = filled.T
+    others = {name: table for name, table in tables.items() if name != "layers"}
+    return LayerScores.of(method, weights, (low, high), tables=others)
 
 
 def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "clean") -> IntArray:
