@@ -508,9 +508,10 @@ def test_an_analysis_of_somebody_else_is_named_by_its_tables():
 
 def test_several_tasks_share_a_sentence(findings):
     answer = summarise(findings).answer
-    assert answer.startswith(
-        "Whether a few layers hold the memorised labels cannot be told; over 6 pairs of task and "
-        "model, the centre of what was memorised by layer shares lies between layer "
+    assert answer.startswith("Whether a few layers hold the memorised labels cannot be told: ")
+    assert (
+        ". Over 6 pairs of task and model, the centre of what was memorised by layer shares lies "
+        "between layer " in answer
     )
     assert ") (" not in answer
     one = Findings(findings.results.only(model="tiny-opt", seed=1), resamples=5)
@@ -545,18 +546,30 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
     assert answer(verdict("tiny-topic")) == "About tiny-topic."
     assert answer(verdict("tiny-topic", finding=False)).startswith(
         "Whether a few layers hold the memorised labels cannot be told for sure (taken alone a "
-        "verdict does, but not after correction for all that are shown); "
+        "verdict does, but not after correction for all that are shown). Most of "
     )
     spread = verdict("tiny-entailment", "spread", "")
     unsure = verdict("tiny-acceptability", finding=False)
     assert answer(verdict("tiny-topic"), spread, unsure) == (
         "The memorised labels sit in layers 1 to 2 and 4 for tiny-topic; they are spread over the "
-        "layers for tiny-entailment; they cannot be placed for tiny-acceptability."
+        "layers for tiny-entailment; they cannot be placed for tiny-acceptability, where noisy "
+        "examples are too few to tell a few layers from many (more of them would help)."
+    )
+    lost = {**unsure, "sentence": "Cannot tell: nothing is undone; about tiny-acceptability."}
+    assert answer(verdict("tiny-topic"), lost).endswith(
+        "; they cannot be placed for tiny-acceptability, where changing layers undoes nothing."
+    )
+    why = {"outcome": "cannot tell", "sentence": "Cannot tell: they are too few."}
+    assert answer({**verdict("tiny-topic", finding=False), **why}).startswith(
+        "Whether a few layers hold the memorised labels cannot be told: they are too few. Most of "
     )
     many = [{**verdict("tiny-topic"), "seed": 1} for _ in range(3)]
     assert answer(*many, spread) == (
         "Of 4 runs that memorised labels, in 3 of them they sit in a few layers and in 1 of them "
         "they are spread over the layers; the layer named most often is layer 1."
+    )
+    assert answer(*many, lost).endswith(
+        "; where they cannot be placed, changing layers undoes nothing."
     )
 
 

@@ -8,11 +8,11 @@ from memloc.study.step import do
 def test_swapping_and_retraining_find_the_planted_window(tmp_path):
     study = {
         "preset": "demo",
-        "overrides": {"control.epochs": 50},
+        "overrides": {"control.epochs": 40},
         "models": ["tiny-opt"],
         "tasks": ["tiny-topic"],
-        "examples": 100,
-        "depth": 6,
+        "examples": 60,
+        "depth": 4,
         "device": "cpu",
     }
     block = {"windows": ["1-2"], "methods": ["swapping", "retraining"], "nulls": "none"}

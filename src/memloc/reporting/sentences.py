@@ -18,7 +18,7 @@ from memloc.reporting.style import method_order
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.claims import ALL
 from memloc.stats.planted import mean_scores
-from memloc.stats.verdicts import TRUSTED
+from memloc.stats.verdicts import NOTHING, TRUSTED
 
 EVENTS = {
     "crossing": "noisy examples cross from their original class to the assigned one",
@@ -199,13 +199,18 @@ def _answer(findings: Findings) -> str:
     if judged["finding"].any():
         return _judged(judged)
     said = _described(findings, layers)
-    if judged.empty:
-        return said
+    return f"{unknown}{_why_unsure(judged)} {said}" if len(judged) else said
+
+
+def _why_unsure(judged: pd.DataFrame) -> str:
+    """Why no verdict is sure."""
     alone = judged[judged["outcome"] != "cannot tell"]
     if len(alone):  # the verdict of a run is printed where it is made: say why this differs
         one = "a verdict does" if len(alone) == 1 else f"{len(alone)} verdicts do"
-        unknown += f" for sure (taken alone {one}, but not after correction for all that are shown)"
-    return f"{unknown}; {said[0].lower()}{said[1:]}"
+        return f" for sure (taken alone {one}, but not after correction for all that are shown)."
+    if len(judged) == 1:
+        return f": {str(judged['sentence'].iloc[0]).removeprefix('Cannot tell: ')}"
+    return f": {' or '.join(sorted({_unsure(str(said)) for said in judged['sentence']}))}."
 
 
 def _described(findings: Findings, layers: pd.DataFrame) -> str:
@@ -260,16 +265,30 @@ def _judged(verdicts: pd.DataFrame) -> str:
         parts = [f"in {n} of them they {OUTCOMES[name]}" for name, n in counts.most_common()]
         layer = often.most_common(1)[0][0]
         most = f"; the layer named most often is layer {layer}" if layer else ""
-        return f"Of {len(verdicts)} runs that memorised labels, {_listed(parts)}{most}."
-    groups: dict[str, list[str]] = {}
+        unsure = {_unsure(str(said)) for said in verdicts.loc[~sure, "sentence"]}
+        why = f"; where they cannot be placed, {' or '.join(sorted(unsure))}" if unsure else ""
+        return f"Of {len(verdicts)} runs that memorised labels, {_listed(parts)}{most}{why}."
+    groups: dict[tuple[str, str], list[str]] = {}
     names = _names(verdicts.to_dict("records"))
-    for name, outcome, layers in zip(names, outcomes, verdicts["layers"], strict=True):
-        said = OUTCOMES[str(outcome)]
+    for name, outcome, row in zip(names, outcomes, verdicts.itertuples(), strict=True):
+        said, why = OUTCOMES[str(outcome)], ""
         if outcome == "localised":
-            said = f"sit in {layer_ranges(map(int, layers.split(', ')))}"
-        groups.setdefault(said, []).append(name)
-    said = "; they ".join(f"{what} for {_listed(who)}" for what, who in groups.items())
+            said = f"sit in {layer_ranges(map(int, str(row.layers).split(', ')))}"
+        elif outcome == "cannot tell":
+            why = f", where {_unsure(str(row.sentence))}"
+        groups.setdefault((said, why), []).append(name)
+    ordered = sorted(
+        groups.items(), key=lambda group: group[0][1] != ""
+    )  # what is sure comes first
+    said = "; they ".join(f"{what} for {_listed(who)}{why}" for (what, why), who in ordered)
     return f"The memorised labels {said}."
+
+
+def _unsure(verdict: str) -> str:
+    """Why labels cannot be placed, by the sentence of their verdict, and what would help."""
+    if NOTHING in verdict:
+        return "changing layers undoes nothing"
+    return "noisy examples are too few to tell a few layers from many (more of them would help)"
 
 
 def _names(rows: "Sequence[Mapping[Any, Any] | pd.Series]") -> list[str]:

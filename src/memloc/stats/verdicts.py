@@ -58,6 +58,8 @@ RATES = Path(__file__).with_name("verdicts.json")
 """How often verdicts are right, as `python -m benchmarks.verdicts` measured."""
 
 Outcome = Literal["localised", "spread", "cannot tell"]
+NOTHING = "nothing is undone"
+"""Why a verdict cannot be told where changing layers changes no label for sure."""
 KINDS = tuple(kind.replace(" ", "_") for kind in get_args(Outcome))
 
 
@@ -152,7 +154,7 @@ def judge(evidence: Evidence) -> LayerVerdict:
             (undone,),
         )
     elif not undone.holds:
-        found = cannot_tell(f"nothing is undone; {undone.sentence}", (undone,))
+        found = cannot_tell(f"{NOTHING}; {undone.sentence}", (undone,))
     elif (n_undone := int((shares.sum(1) > 0.5).sum())) < FEWEST_UNDONE:
         few = f"only {counted(n_undone, 'label')} undone, too few to see by which layers"
         found = cannot_tell(few, (undone,))
@@ -173,8 +175,18 @@ def _located(shares: FloatArray, undone: Answer) -> LayerVerdict:
         p = max(undone.p, spread.p)
         sentence = f"Spread over the layers. {spread.sentence}"
         return LayerVerdict("spread", sentence, (), p, (undone, spread))
-    failed = where if concentrated.holds else concentrated
-    return cannot_tell(failed.sentence, (undone, concentrated, where))
+    why = where.sentence if concentrated.holds else _in_between(concentrated, shares)
+    return cannot_tell(why, (undone, concentrated, where))
+
+
+def _in_between(number: Answer, shares: FloatArray) -> str:
+    """Why it is neither concentrated nor spread, and what would help."""
+    n, n_layers = shares.shape
+    return (
+        f"effectively {number.value:.1f} of {n_layers} layers hold what a change undoes, and half "
+        f"of the layers, {MARGIN * n_layers:g}, is within the 90 % interval of {number.low:.1f} to "
+        f"{number.high:.1f}; more than these {n} noisy examples would narrow it"
+    )
 
 
 def cannot_tell(why: str, answers: tuple[Answer, ...] = ()) -> LayerVerdict:
