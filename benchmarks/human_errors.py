@@ -8,7 +8,7 @@ human_errors.csv, a figure and a table of the documentation; trained models are 
 that it goes on where it was left.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,15 @@ import pandas as pd
 from benchmarks.crowd import KINDS, Crowd, missing, parser_of, sample
 from benchmarks.find import PAGE
 from benchmarks.findings import put
+from benchmarks.layer_shares import (
+    NO_DIFFERENCE,
+    by_example,
+    cells,
+    difference,
+    figure,
+    interval,
+    keep,
+)
 from memloc import paths
 from memloc.data.perturb import OWN, given_noise
 from memloc.identity import hash_loaded
@@ -27,12 +36,10 @@ from memloc.methods.result import LayerScores
 from memloc.methods.shares import Shares
 from memloc.models.load import load_checkpoint, load_model
 from memloc.protocol import Protocol, preset
-from memloc.records import Examples, FloatArray, IntArray, Task
+from memloc.records import Examples, IntArray, Task
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
 from memloc.run import Accuracies, Run, RunRecord, TaskRecord, begin
-from memloc.seeds import generator
-from memloc.stats.depth import centres_of_gravity
 from memloc.training.checkpoints import save_checkpoint
 from memloc.training.predict import encode_for, predict
 
@@ -40,7 +47,6 @@ HERE = Path(__file__).with_suffix(".csv")
 PICTURE = PAGE.parents[1] / "images" / "human_errors.svg"
 SEEDS = (1, 2)
 HUMAN, FLIPS = KINDS[:2]
-RESAMPLES = 1000
 NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 
 
@@ -55,9 +61,10 @@ class How(NamedTuple):
     texts: int
     epochs: int
     rate: float
+    batch: int
 
 
-LEARNT = {True: How(80, 30, 1e-3), False: How(160, 24, 2e-4)}
+LEARNT = {True: How(80, 30, 1e-3, 16), False: How(80, 18, 2e-4, 8)}
 """By whether the model is embedded."""
 GROUPS = 6
 """Pairs of neighbouring layers that are swapped together."""
@@ -94,8 +101,10 @@ class Learner:
     @property
     def protocol(self) -> Protocol:
         """The demo's with other constants."""
-        own = {"finetune.epochs": self.how.epochs, "finetune.learning_rate": self.how.rate}
-        return preset("demo").replace({**own, "text.max_tokens": TOKENS})
+        how, group = self.how, "finetune"
+        own = {f"{group}.epochs": how.epochs, f"{group}.learning_rate": how.rate}
+        own |= {f"{group}.batch_size": how.batch, "text.max_tokens": TOKENS}
+        return preset("demo").replace(own)
 
     def train(self, kinds: Sequence[str]) -> None:
         """Make the weights that learn these labels, as one, if they are missing."""
@@ -169,7 +178,7 @@ def main() -> None:
         learner = Learner(model, seed, part(sample(options.data, seed * n), n), options.out)
         for together in stacks:
             learner.train(together)
-        keep(asked(learner))
+        keep(HERE, asked(learner), ("model", "seed", "labels"))
     show()
 
 
@@ -184,10 +193,10 @@ def asked(learner: Learner) -> list[dict[str, Any]]:
     lost = {kind: by_example(scores) for kind, scores in found.items()}
     rows = []
     for kind, scores in found.items():
-        run, more = learner.run(kind), (np.nan, np.nan, np.nan)
+        run, later = learner.run(kind), NO_DIFFERENCE
         assert run.record.final is not None
         if kind == FLIPS:
-            more = difference(lost[HUMAN], lost[FLIPS])
+            later = difference(lost[HUMAN], lost[FLIPS])
         rows.append(
             {
                 "model": learner.name,
@@ -198,13 +207,7 @@ def asked(learner: Learner) -> list[dict[str, Any]]:
                 "known": round(run.record.final.noisy, 3),
                 "reference_known": round(run.record.reference or np.nan, 3),
                 "undone": round(float(lost[kind].sum(1).mean()), 3),
-                "outcome": scores.verdict.outcome,
-                "layers": " ".join(map(str, scores.verdict.layers)),
-                **_ends("centre", scores.mcog.estimate, scores.mcog.low, scores.mcog.high),
-                **_ends("later", *more),
-                **{f"share_{i}": round(float(s), 4) for i, s in enumerate(scores.weights, 1)},
-                **{f"low_{i}": round(float(s), 4) for i, s in enumerate(scores.low, 1)},
-                **{f"high_{i}": round(float(s), 4) for i, s in enumerate(scores.high, 1)},
+                **cells(scores, later),
             }
         )
     return rows
@@ -222,48 +225,9 @@ def _shares(run: Run) -> LayerScores:
     return found
 
 
-def by_example(scores: LayerScores) -> FloatArray:
-    """(wrong labels, layers): what each layer holds of each; a group's is spread evenly."""
-    evidence = scores._evidence()
-    assert evidence is not None
-    return evidence.shares
-
-
-def difference(human: FloatArray, flips: FloatArray) -> tuple[float, float, float]:
-    """By how much the flips' centre is later than the human errors', with a 95 % interval.
-
-    Texts are resampled, each with both of its wrong labels.
-    """
-    rng, later = generator(0, "bootstrap", "human errors"), []
-    for _ in range(RESAMPLES):
-        rows = rng.integers(len(human), size=len(human))
-        later.append(_centre(flips[rows]) - _centre(human[rows]))
-    low, high = np.nanquantile(later, [0.025, 0.975])
-    return float(_centre(flips) - _centre(human)), float(low), float(high)
-
-
-def _centre(lost: FloatArray) -> FloatArray:
-    return centres_of_gravity(np.maximum(0, lost.mean(0)))
-
-
-def _ends(name: str, value: float, low: float, high: float) -> dict[str, float]:
-    return {name: round(value, 3), f"{name}_low": round(low, 3), f"{name}_high": round(high, 3)}
-
-
-def keep(rows: list[dict[str, Any]]) -> None:
-    """Put them into the table, in place of the same model and seed."""
-    table = pd.DataFrame(rows)
-    if HERE.is_file():
-        old = pd.read_csv(HERE)
-        same = (old["model"] == rows[0]["model"]) & (old["seed"] == rows[0]["seed"])
-        table = pd.concat([old[~same], table], ignore_index=True)
-    table.to_csv(HERE, index=False)
-    print(rows[0]["model"], rows[0]["seed"], [row["centre"] for row in rows], flush=True)
-
-
 def show() -> None:
     """The figure, and the table of the page."""
-    save_spec(figure(pd.read_csv(HERE)), PICTURE)
+    save_spec(figure(pd.read_csv(HERE), "labels"), PICTURE)
     for name, make in TABLES.items():
         put(name, make(), PAGE)
 
@@ -272,48 +236,12 @@ def tables() -> str:
     """One row per seed and kind of labels."""
     rows = []
     for row in pd.read_csv(HERE).to_dict("records"):
-        cells = {"model": row["model"], "seed": row["seed"], "labels": row["labels"]}
-        cells |= {"wrong labels": row["noisy"], "reference": f"{row['reference_known']:.2f}"}
-        cells |= {"learnt": f"{row['known']:.2f}", "undone": f"{row['undone']:.2f}"}
-        cells |= {"centre": _interval(row, "centre")}
-        rows.append({**cells, "later by": _interval(row, "later")})
+        said = {"model": row["model"], "seed": row["seed"], "labels": row["labels"]}
+        said |= {"wrong labels": row["noisy"], "reference": f"{row['reference_known']:.2f}"}
+        said |= {"learnt": f"{row['known']:.2f}", "undone": f"{row['undone']:.2f}"}
+        said |= {"centre": interval(row, "centre")}
+        rows.append({**said, "later by": interval(row, "later")})
     return markdown(pd.DataFrame(rows))
-
-
-def _interval(row: Mapping[Hashable, Any], name: str) -> str:
-    if pd.isna(row[name]):
-        return "–"
-    return f"{row[name]:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
-
-
-def figure(table: pd.DataFrame) -> dict[str, Any]:
-    """Shares of layers by kind of labels and seed, with intervals over texts."""
-    rows = []
-    for row in table.to_dict("records"):
-        for layer in range(1, sum(str(name).startswith("share_") for name in row) + 1):
-            ends = {end: row[f"{end}_{layer}"] for end in ("share", "low", "high")}
-            seed = f"{row['model']}, seed {row['seed']}"
-            rows.append({"seed": seed, "labels": row["labels"], **ends})
-            rows[-1]["layer"] = layer
-    x = {"field": "layer", "type": "quantitative", "axis": {"tickMinStep": 1}}
-    share = {"type": "quantitative", "title": "share of the wrong labels"}
-    color = {"field": "labels", "title": None}
-    band = {"x": x, "y": {**share, "field": "low"}, "y2": {"field": "high"}, "color": color}
-    line = {"x": x, "y": {**share, "field": "share"}, "color": color}
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "data": {"values": rows},
-        "facet": {"field": "seed", "title": None},
-        "columns": 2,
-        "spec": {
-            "width": 300,
-            "height": 180,
-            "layer": [
-                {"mark": {"type": "area", "opacity": 0.2}, "encoding": band},
-                {"mark": "line", "encoding": line},
-            ],
-        },
-    }
 
 
 TABLES: dict[str, Callable[[], str]] = {"human errors": tables}

@@ -1,10 +1,11 @@
-"""Benchmarks on wrong labels: what they compare is what they say, and pages show what was kept."""
+"""Benchmarks of learning: what they compare is what they say, and pages show what was kept."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks import find, human_errors, many_rows, repairs
+from benchmarks import find, human_errors, lora, many_rows, repairs
 from benchmarks.crowd import KINDS, Crowd, missing
+from benchmarks.layer_shares import difference, keep
 
 from memloc.repairs import REFERENCE, Repaired, RepairSettings
 
@@ -46,9 +47,9 @@ def test_areas_and_precision_by_hand():
 def test_where_flips_are_later_it_is_seen_and_where_not_it_is_not():
     rng = np.random.default_rng(0)
     early, late = (rng.dirichlet(np.roll([9.0] * 3 + [1.0] * 9, k), 40) for k in (1, 6))
-    later, low, high = human_errors.difference(early, late)
+    later, low, high = difference(early, late)
     assert 0 < low < later < high
-    _, low, high = human_errors.difference(early, early[::-1])
+    _, low, high = difference(early, early[::-1])
     assert low < 0 < high
 
 
@@ -64,11 +65,24 @@ def test_a_model_that_never_saw_the_labels_is_judged_like_a_repair():
     assert judged.judge("another reference seed-3") == "hidden"
 
 
+def test_of_the_adapters_that_memorise_the_slowest_and_smallest_are_compared():
+    found = {"rank": [2, 8, 32, 2], "rate": [1e-3, 1e-3, 1e-3, 9e-3], "noisy": [0.5, 0.95, 1, 1]}
+    assert lora.chosen(pd.DataFrame(found)) == (8, 1e-3)
+
+
+def test_a_row_of_a_stored_table_replaces_the_one_with_the_same_facts(tmp_path):
+    place = tmp_path / "kept.csv"
+    for seed, centre in ((1, 5.0), (2, 6.0), (1, 7.0)):
+        keep(place, [{"model": "m", "seed": seed, "centre": centre}], ("model", "seed"))
+    assert pd.read_csv(place)[["seed", "centre"]].to_numpy().tolist() == [[2, 6], [1, 7]]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "page"),
     [
         *((name, make, find.PAGE) for name, make in find.TABLES.items()),
         *((name, make, human_errors.PAGE) for name, make in human_errors.TABLES.items()),
+        *((name, make, lora.PAGE) for name, make in lora.TABLES.items()),
         ("rows", many_rows.table, many_rows.PAGE),
     ],
 )
