@@ -1,9 +1,10 @@
 """A study that takes seconds: an embedded model cut to two layers, few examples, every step."""
 
-import subprocess
-import sys
-
 import pytest
+
+from forked import ended, forked
+from memloc.cli import main
+from memloc.study.executors import LocalExecutor
 
 MICRO = """\
 preset: demo
@@ -54,12 +55,6 @@ def micro(tmp_path):
     return write
 
 
-def memloc(*words, **options):
-    """The command line in a process of its own."""
-    command = [sys.executable, "-c", "from memloc.cli import main; main()", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
-
-
 @pytest.fixture(scope="session")
 def finished(once):
     """A micro study that was carried out by the command, without interruption."""
@@ -67,7 +62,9 @@ def finished(once):
     def make(folder):
         folder.mkdir()
         (folder / "study.yaml").write_text(MICRO, encoding="utf-8")
-        done = memloc("run", folder, "--jobs", 1)
-        assert done.returncode == 0, done.stderr
+        LocalExecutor(folder, 1, 1, ["opt"]).start()  # loads here what a copy needs
+        said = folder.with_suffix(".txt")
+        running = forked(lambda: main(["run", str(folder), "--jobs", "1"]), said)
+        assert ended(running) == 0, said.read_text(encoding="utf-8")
 
     return once("finished", make)

@@ -28,14 +28,31 @@ def model(tiny_model):
     return str(tiny_model("opt", depth=3))
 
 
-@pytest.fixture
+PLANT = Plant("2-2", OTHER)
+
+
+@pytest.fixture(scope="module")
 def recipe(model):
     return Recipe(model, make_task(96), 1, fast_protocol(**CHANGES), device="cpu")
 
 
-@pytest.fixture
-def plant():
-    return Plant("2-2", OTHER)
+@pytest.fixture(scope="module")
+def planted(recipe, tmp_path_factory):
+    """A plant with all weights, not to be changed."""
+    return make_plant(recipe, PLANT, tmp_path_factory.mktemp("planted"), ALL)
+
+
+@pytest.fixture(scope="module")
+def slow(recipe):
+    """With a rate that memorises nothing, and a second one that does."""
+    changes = {"finetune.learning_rate": 1e-6, "control.rate_factor": 1e4, "control.tries": 3}
+    return replace(recipe, protocol=recipe.protocol.replace(changes))
+
+
+@pytest.fixture(scope="module")
+def tried_again(slow, tmp_path_factory):
+    """A plant that needed the second rate, not to be changed."""
+    return make_plant(slow, PLANT, tmp_path_factory.mktemp("again"), ("final",))
 
 
 def weights_of(run, name):
@@ -46,38 +63,30 @@ def rates(made):
     return [attempt.learning_rate for attempt in made.run.record.attempts]
 
 
-def test_a_plant_has_all_weights(recipe, plant, tmp_path):
-    made = make_plant(recipe, plant, tmp_path, ALL)
-    assert made.enough
-    assert set(made.run.weights()) == set(ALL)
-    assert rates(made) == [1e-2]
+def test_a_plant_has_all_weights(planted):
+    assert planted.enough
+    assert set(planted.run.weights()) == set(ALL)
+    assert rates(planted) == [1e-2]
     # The reference is planted, too: outside the window only the auxiliary task changed it.
-    planted = made.run.record.plant
-    assert (planted.first, planted.last, planted.null) == (2, 2, False)
+    plant = planted.run.record.plant
+    assert (plant.first, plant.last, plant.null) == (2, 2, False)
 
 
-def test_a_plant_that_did_not_memorise_is_tried_again_with_a_higher_rate(recipe, plant, tmp_path):
-    changes = {
-        "finetune.learning_rate": 1e-6,
-        "control.rate_factor": 1e4,
-        "control.tries": 3,
-    }
-    slow = replace(recipe, protocol=recipe.protocol.replace(changes))
-    made = make_plant(slow, plant, tmp_path, ("final",))
-    assert made.enough
-    assert rates(made) == pytest.approx([1e-6, 1e-2])
-    assert made.run.record.attempts[0].training_accuracy <= 0.9
-    assert made.run.settings.finetune.learning_rate == pytest.approx(1e-2)
+def test_a_plant_that_did_not_memorise_is_tried_again_with_a_higher_rate(planted, tried_again):
+    run = tried_again.run
+    assert tried_again.enough
+    assert rates(tried_again) == pytest.approx([1e-6, 1e-2])
+    assert run.record.attempts[0].training_accuracy <= 0.9
+    assert run.settings.finetune.learning_rate == pytest.approx(1e-2)
     # The same as if the right rate had been there from the start.
-    plain = make_plant(recipe, plant, tmp_path / "plain", ("final",))
-    for a, b in zip(weights_of(made.run, "final"), weights_of(plain.run, "final"), strict=True):
+    for a, b in zip(weights_of(run, "final"), weights_of(planted.run, "final"), strict=True):
         assert torch.equal(a, b)
 
 
-def test_tries_end(recipe, plant, tmp_path):
+def test_tries_end(recipe, tmp_path):
     changes = {"finetune.learning_rate": 1e-7, "control.tries": 2, "finetune.epochs": 1}
     made = make_plant(
-        replace(recipe, protocol=recipe.protocol.replace(changes)), plant, tmp_path, ALL
+        replace(recipe, protocol=recipe.protocol.replace(changes)), PLANT, tmp_path, ALL
     )
     assert not made.enough
     assert len(rates(made)) == 2
@@ -85,11 +94,8 @@ def test_tries_end(recipe, plant, tmp_path):
 
 
 @pytest.mark.parametrize("moment", ["noted", "forgotten"])
-def test_a_try_that_is_killed_goes_on(recipe, plant, tmp_path, monkeypatch, moment):
+def test_a_try_that_is_killed_goes_on(slow, tried_again, tmp_path, monkeypatch, moment):
     """Stopped right after a try was noted, or right after its files were removed."""
-    changes = {"finetune.learning_rate": 1e-6, "control.rate_factor": 1e4}
-    slow = replace(recipe, protocol=recipe.protocol.replace(changes))
-    whole = make_plant(slow, plant, tmp_path / "whole", ("final",))
 
     def stop(*given):
         real(*given)
@@ -101,16 +107,15 @@ def test_a_try_that_is_killed_goes_on(recipe, plant, tmp_path, monkeypatch, mome
     real = getattr(plants, name)
     monkeypatch.setattr(plants, name, stop)
     with pytest.raises(KeyboardInterrupt):
-        make_plant(slow, plant, tmp_path / "killed", ("final",))
+        make_plant(slow, PLANT, tmp_path / "killed", ("final",))
     monkeypatch.setattr(plants, name, real)
-    again = make_plant(slow, plant, tmp_path / "killed", ("final",))
-    assert again.run.record.attempts == whole.run.record.attempts
-    for a, b in zip(weights_of(whole.run, "final"), weights_of(again.run, "final"), strict=True):
-        assert torch.equal(a, b)
+    run = make_plant(slow, PLANT, tmp_path / "killed", ("final",)).run
+    assert run.record.attempts == tried_again.run.record.attempts
+    pairs = zip(weights_of(tried_again.run, "final"), weights_of(run, "final"), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_a_null_shares_the_reference_and_learns_original_labels(recipe, plant, tmp_path):
-    planted = make_plant(recipe, plant, tmp_path / "window", ALL)
+def test_a_null_shares_the_reference_and_learns_original_labels(recipe, planted, tmp_path):
     null = make_null(recipe, planted, tmp_path / "null", ALL)
     noisy = null.run.noisy
     assert (noisy.assigned == noisy.original).all()
