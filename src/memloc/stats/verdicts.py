@@ -1,7 +1,7 @@
 """Is it localised at all? Three questions of what each layer undoes of each example's label.
 
 A profile of layers can be drawn for anything, also where there is nothing to find. So a verdict
-asks three questions in this order, and the first one that fails ends it:
+asks three questions in this order; a localised memory is one for which all have the answer yes:
 
 1. *Is anything undone?* Swapping all layers must lose more noisy labels than clean ones. The test
    permutes which examples are noisy, among examples that the model is about equally sure of.
@@ -175,18 +175,16 @@ def _located(shares: FloatArray, undone: Answer) -> LayerVerdict:
         p = max(undone.p, spread.p)
         sentence = f"Spread over the layers. {spread.sentence}"
         return LayerVerdict("spread", sentence, (), p, (undone, spread))
-    why = where.sentence if concentrated.holds else _in_between(concentrated, shares)
+    why = where.sentence if concentrated.holds else _in_between(concentrated, where)
     return cannot_tell(why, (undone, concentrated, where))
 
 
-def _in_between(number: Answer, shares: FloatArray) -> str:
-    """Why it is neither concentrated nor spread, and what would help."""
-    n, n_layers = shares.shape
-    return (
-        f"effectively {number.value:.1f} of {n_layers} layers hold what a change undoes, and half "
-        f"of the layers, {MARGIN * n_layers:g}, is within the 90 % interval of {number.low:.1f} to "
-        f"{number.high:.1f}; more than these {n} noisy examples would narrow it"
-    )
+def _in_between(found: Answer, where: Answer) -> str:
+    """Neither localised nor spread for sure; layers that stand out are named all the same."""
+    number = f"Effectively {found.value:.1f} layers hold what a change undoes"
+    ends = f"90 % interval {found.low:.1f} to {found.high:.1f}"
+    unsure = f"{number} ({ends}), neither clearly fewer than half of all nor clearly more"
+    return f"{unsure}; {where.sentence}" if where.holds else f"{unsure}."
 
 
 def cannot_tell(why: str, answers: tuple[Answer, ...] = ()) -> LayerVerdict:
