@@ -18,6 +18,7 @@ import memloc
 import memloc.protocol
 from memloc.cli import app
 from memloc.study.config import parse_study
+from tasks_support import QUICK
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -39,8 +40,7 @@ def quick():
     kept = {name: dict(values) for name, values in memloc.protocol.PRESETS.items()}
     memloc.protocol.PRESETS["demo"].update({"finetune.epochs": 6, "finetune.near_ceiling": 0.3})
     for values in memloc.protocol.PRESETS.values():
-        values.update({"verdict.noisy_at_least": 0.01, "shares.groups": 4})
-        values.update({"generalisation.epochs": 1, "generalisation.models": 3})
+        values.update({"verdict.noisy_at_least": 0.01, "shares.groups": 4, **QUICK})
     memloc.protocol.preset.cache_clear()
     yield
     for name, values in memloc.protocol.PRESETS.items():

@@ -568,6 +568,9 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
         "Of 4 runs that memorised labels, in 3 of them they sit in a few layers and in 1 of them "
         "they are spread over the layers; the layer named most often is layer 1."
     )
+    assert answer(*[spread] * 4) == (
+        "In all 4 runs that memorised labels, they are spread over the layers."
+    )
     assert answer(*many, lost).endswith(
         "; where they cannot be placed, changing layers undoes nothing."
     )

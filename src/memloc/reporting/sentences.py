@@ -260,14 +260,7 @@ def _judged(verdicts: pd.DataFrame) -> str:
     sure = verdicts["finding"].astype(bool)
     outcomes = verdicts["outcome"].where(sure, "cannot tell")
     if len(verdicts) > NAMED:
-        counts = Counter(map(str, outcomes))
-        often = Counter(", ".join(verdicts.loc[outcomes == "localised", "layers"]).split(", "))
-        parts = [f"in {n} of them they {OUTCOMES[name]}" for name, n in counts.most_common()]
-        layer = often.most_common(1)[0][0]
-        most = f"; the layer named most often is layer {layer}" if layer else ""
-        unsure = {_unsure(str(said)) for said in verdicts.loc[~sure, "sentence"]}
-        why = f"; where they cannot be placed, {' or '.join(sorted(unsure))}" if unsure else ""
-        return f"Of {len(verdicts)} runs that memorised labels, {_listed(parts)}{most}{why}."
+        return _in_numbers(verdicts, outcomes)
     groups: dict[tuple[str, str], list[str]] = {}
     names = _names(verdicts.to_dict("records"))
     for name, outcome, row in zip(names, outcomes, verdicts.itertuples(), strict=True):
@@ -277,11 +270,25 @@ def _judged(verdicts: pd.DataFrame) -> str:
         elif outcome == "cannot tell":
             why = f", where {_unsure(str(row.sentence))}"
         groups.setdefault((said, why), []).append(name)
-    ordered = sorted(
-        groups.items(), key=lambda group: group[0][1] != ""
-    )  # what is sure comes first
+    ordered = sorted(groups.items(), key=lambda group: group[0][1] != "")  # what is sure first
     said = "; they ".join(f"{what} for {_listed(who)}{why}" for (what, why), who in ordered)
     return f"The memorised labels {said}."
+
+
+def _in_numbers(verdicts: pd.DataFrame, outcomes: "pd.Series[str]") -> str:
+    """In how many runs the labels are where, and why some cannot be placed."""
+    counts = Counter(map(str, outcomes))
+    parts = [f"in {n} of them they {OUTCOMES[name]}" for name, n in counts.most_common()]
+    whole = f"Of {len(verdicts)} runs that memorised labels, {_listed(parts)}"
+    if len(counts) == 1:
+        whole = f"In all {len(verdicts)} runs that memorised labels, they {OUTCOMES[max(counts)]}"
+    often = Counter(", ".join(verdicts.loc[outcomes == "localised", "layers"]).split(", "))
+    layer = often.most_common(1)[0][0]
+    most = f"; the layer named most often is layer {layer}" if layer else ""
+    said = verdicts.loc[outcomes == "cannot tell", "sentence"]
+    unsure = sorted({_unsure(str(sentence)) for sentence in said})
+    why = f"; where they cannot be placed, {' or '.join(unsure)}" if unsure else ""
+    return f"{whole}{most}{why}."
 
 
 def _unsure(verdict: str) -> str:
