@@ -63,7 +63,12 @@ def test_verdicts_are_as_good_as_they_were_meant_to_be(method):
     assert row["false_localised"] <= 0.05
     assert row["false_localised_high"] < 0.08
     assert row["power"] >= 0.9
-    assert row["spread"] >= 0.8
+
+
+def test_spread_is_told_by_shares_and_less_often_by_swapping_as_the_page_says():
+    assert rates()["shares"]["spread"] >= 0.8
+    assert rates()["swapping"]["spread"] < 0.8
+    assert "Swapping misses the 80 % of spread plants" in PAGE.read_text(encoding="utf-8")
 
 
 def test_methods_without_a_verdict_quote_their_rates():
