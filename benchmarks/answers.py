@@ -62,7 +62,7 @@ def _depths(found: Findings) -> Iterator[Row]:
     of = {name: part.set_index("task")["depth"] for name, part in depth.groupby("measure")}
     none = pd.Series(dtype=float)
     yield (
-        f"Early layers matter more: the centre is before {middle:.1f}",
+        f"Early layers matter more: centre before {middle:.1f}",
         "5.2 to 6.4",
         mean(of.get("M-CoG", none), 0, middle),
         mean(of.get(SHARES, none), 0, middle),
@@ -78,7 +78,7 @@ def _depths(found: Findings) -> Iterator[Row]:
     for measure, paper in names.items():
         for score, number in zip(("generalisation", "validation"), paper.split(" / "), strict=True):
             exact = found_of[score, SHARES] if measure == "M-CoG" else NOTHING
-            title = f"Tasks with a better {score} score are deeper: {words[measure]}"
+            title = f"Deeper if {score} is better: {words[measure]}"
             yield title, f"ρ {number}", found_of[score, measure], exact
 
 
@@ -102,7 +102,7 @@ def _events(found: Findings) -> Iterator[Row]:
         return
     rows = table[table["model"] == claims.ALL].to_dict("records")
     for row, number in zip(rows, (".84", ".73"), strict=True):
-        title = f"Centroids and label probes agree: {row['centroids']} and {row['label_probes']}"
+        title = f"Centroids and probes agree: {row['centroids']}, {row['label_probes']}"
         yield title, f"ρ {number}", rho(row), NOTHING
 
 
