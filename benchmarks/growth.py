@@ -82,8 +82,8 @@ def measure(place: Path, jobs: int, seeds: int, depth: int) -> dict[str, float]:
     }
 
 
-def make_model(folder: Path, depth: int) -> None:
-    """A random model like tiny-opt with so many layers."""
+def make_model(folder: Path, depth: int, width: int = 64) -> None:
+    """A random model like tiny-opt with so many layers of this width."""
     if folder.is_dir():
         return
     from transformers import AutoConfig, AutoModel
@@ -91,6 +91,8 @@ def make_model(folder: Path, depth: int) -> None:
     start = tiny_folder("tiny-opt")
     config = AutoConfig.from_pretrained(start)
     config.num_hidden_layers = depth
+    config.hidden_size = config.word_embed_proj_dim = width
+    config.ffn_dim = 4 * width
     AutoModel.from_config(config).save_pretrained(folder)
     for path in start.glob("tokenizer*"):
         shutil.copy(path, folder)

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks import find, human_errors, lora, many_rows, repairs
+from benchmarks import find, human_errors, lora, many_rows, memory, repairs
 from benchmarks.crowd import KINDS, Crowd, missing
 from benchmarks.layer_shares import difference, keep
 
@@ -83,7 +83,9 @@ def test_a_row_of_a_stored_table_replaces_the_one_with_the_same_facts(tmp_path):
         *((name, make, find.PAGE) for name, make in find.TABLES.items()),
         *((name, make, human_errors.PAGE) for name, make in human_errors.TABLES.items()),
         *((name, make, lora.PAGE) for name, make in lora.TABLES.items()),
+        *((name, make, repairs.PAGE) for name, make in repairs.TABLES.items()),
         ("rows", many_rows.table, many_rows.PAGE),
+        ("memory", memory.table, memory.PAGE),
     ],
 )
 def test_pages_show_what_was_kept(name, text, page):

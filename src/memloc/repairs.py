@@ -278,7 +278,8 @@ class _Workshop:
         weights = ("final", "reference", "pretrained")
         settings = self.settings.model_dump(mode="json", exclude={"way", "relearnt", "gone"})
         facts = {"run": self.run.identity(weights), "files": self.run.files(weights)}
-        return hashed({**facts, "settings": settings, "layers": self.layers})
+        chosen = {"settings": settings, "layers": self.layers, "updates": UPDATES}
+        return hashed({**facts, **chosen})
 
     @property
     def ways(self) -> "dict[str, tuple[tuple[int, ...] | None, Callable[[], Classifier]]]":
@@ -392,8 +393,9 @@ class _Workshop:
 
         from memloc.training.predict import encode_for, predict
 
-        run, settings = self.run, self._training(self.settings.relearn_epochs)
-        labels = run.noisy.assigned[run.noisy_rows]
+        run, labels = self.run, self.run.noisy.assigned[self.run.noisy_rows]
+        batch = min(run.settings.finetune.batch_size, -(-len(labels) // UPDATES))
+        settings = self._training(self.settings.relearn_epochs).replace({"batch_size": batch})
         noisy = run.task.train.take(run.noisy_rows)
         texts = encode_for(model, noisy, run.settings.text.max_tokens)
         shares: list[float] = []
@@ -412,6 +414,8 @@ class _Workshop:
 
 ENOUGH = 0.95
 """Share of the noisy labels at which learning them again ends."""
+UPDATES = 4
+"""Updates per epoch at which batches of noisy examples aim: with one, all orders are the same."""
 
 
 def relearnt_at(curves: "pd.DataFrame", share: float) -> FloatArray:
