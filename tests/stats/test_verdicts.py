@@ -76,7 +76,8 @@ def test_a_memory_at_the_margin_cannot_be_told():
     assert "effectively 6.6 layers hold" in found.sentence
     assert "), neither clearly fewer than half of all nor clearly more; " in found.sentence
     assert found.sentence.endswith(
-        "24% of what is undone is in layer 1 (p = 0.003 over all layers)."
+        "24% of what is undone is in layer 1 (p = 0.003 over all layers). More noisy examples "
+        "would help."
     )
 
 

@@ -180,11 +180,12 @@ def _located(shares: FloatArray, undone: Answer) -> LayerVerdict:
 
 
 def _in_between(found: Answer, where: Answer) -> str:
-    """Neither localised nor spread for sure; layers that stand out are named all the same."""
+    """Neither is sure, and what would help; layers that stand out are named all the same."""
     number = f"Effectively {found.value:.1f} layers hold what a change undoes"
     ends = f"90 % interval {found.low:.1f} to {found.high:.1f}"
     unsure = f"{number} ({ends}), neither clearly fewer than half of all nor clearly more"
-    return f"{unsure}; {where.sentence}" if where.holds else f"{unsure}."
+    named = f"{unsure}; {where.sentence}" if where.holds else f"{unsure}."
+    return f"{named} More noisy examples would help."
 
 
 def cannot_tell(why: str, answers: tuple[Answer, ...] = ()) -> LayerVerdict:
