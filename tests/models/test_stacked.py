@@ -124,13 +124,17 @@ def test_logits_and_gradients_are_those_of_the_separate_models(members, family):
             torch.testing.assert_close(parameter.grad[k], wanted, rtol=1e-3, atol=noise, msg=name)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize(("worth", "packs"), [(-9, True), (1, False)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_members_learn_as_if_each_were_alone(members, family, dropout):
+def test_members_learn_as_if_each_were_alone(members, monkeypatch, family, worth, packs):
     """With clipping, decay, a schedule and dropout that are each one's own, embeddings as well."""
+    monkeypatch.setattr(module, "WORTH", worth)
     settings = SETTINGS.replace({"freeze_embeddings": False})
-    found, encoded = members(family, dropout)
-    one_by_one, _ = members(family, dropout)
+    found, encoded = members(family, 0.2)
+    one_by_one, _ = members(family, 0.2)
+    stack = Stacked([one.stack.copied() for one in found])
+    mask = batch_of(encoded, np.arange(6))["attention_mask"]
+    assert stack._is_worth_packing(mask) == (packs and stack._can_pack)
     losses = learnt([one.stack for one in found], encoded, [1, 2, 3], settings)
     alone = [
         learnt([one.stack], encoded, [seed], settings)
@@ -199,6 +203,31 @@ def test_a_model_that_leaves_out_layers_at_random_is_not_stacked(tiny_model):
         assert not can_stack(stack)
     finally:
         module._KNOWN.clear()
+
+
+class OtherDropout(torch.nn.Module):
+    def forward(self, x):
+        return torch.dropout(x, 0.5, self.training)
+
+
+def test_a_model_that_draws_numbers_in_a_way_of_its_own_is_not_stacked(tiny_model):
+    """They would not be those that each member draws alone."""
+    stack = load_model(str(tiny_model("bert", depth=2)), ["a", "b"]).stack.copied()
+    stack.model.dropout = OtherDropout()
+    module._KNOWN.clear()
+    try:
+        assert not can_stack(stack)
+    finally:
+        module._KNOWN.clear()
+
+
+def test_torch_is_as_before_after_a_forward_pass(members):
+    found, encoded = members("opt", 0.3)
+    before = torch.nn.functional.dropout, torch.rand
+    stack = Stacked([one.stack for one in found])
+    with pytest.raises(IndexError):
+        stack.logits({k: v + 10**6 for k, v in batch_of(encoded, np.arange(6)).items()})
+    assert (torch.nn.functional.dropout, torch.rand) == before
 
 
 def test_an_unknown_use_of_weights_is_refused(members):

@@ -44,16 +44,20 @@ def worth_packing(stack: Stack, *, once: bool) -> Callable[[Tensor], bool] | Non
     most = getattr(stack.model.config, "max_position_embeddings", 0)
     share = 1 - WORTH if once else 1
 
-    def work(tokens: int, longest: int) -> int:
-        # In a block, 12 width² products a token in matrices, 2 width a pair of tokens in attention.
-        return tokens * (6 * stack.width + longest)
-
     def worth(mask: Tensor) -> bool:
         tokens = int(mask.sum())
-        padded = work(mask.numel(), mask.shape[1])
-        return tokens <= most and work(tokens, tokens) < share * padded
+        padded = work(stack.width, mask.numel(), mask.shape[1])
+        return tokens <= most and work(stack.width, tokens, tokens) < share * padded
 
     return worth
+
+
+def work(width: int, tokens: int, longest: int) -> int:
+    """What a block costs for so many tokens, of which each attends to `longest`.
+
+    It is 12 width² products a token in matrices, and 2 width a pair of tokens in attention.
+    """
+    return tokens * (6 * width + longest)
 
 
 def can_pack(stack: Stack) -> bool:

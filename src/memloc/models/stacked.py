@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from memloc.errors import ModelError
 from memloc.models.device import NARROW
-from memloc.models.packing import Layout, can_pack
+from memloc.models.packing import WORTH, Layout, can_pack, work
 from memloc.models.stack import (
     Batch,
     BlockCall,
@@ -51,6 +51,17 @@ class Members(nn.Parameter):
     """Each member's, a view of it."""
     by_text = True
     """Of a table: whether it is looked up for each text, and not once for all texts."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Whatever is done with it, in a forward pass member by member."""
+        active = _ACTIVE.get()
+        with torch._C.DisableTorchFunctionSubclass():
+            if active is None:
+                return func(*args, **(kwargs or {}))
+            return active.call(func, args, kwargs or {})
 
     def share(self) -> None:
         """Make the members' own views of this one, wherever its numbers are by now."""
@@ -85,7 +96,7 @@ class Stacked(Stack):
         """(members * examples, classes), for the texts of one member after another's."""
         mask = batch["attention_mask"]
         with self._together(mask) as mode:
-            if not self._can_pack or bool(mask.all()):
+            if not self._is_worth_packing(mask):
                 return super().logits(batch)
             layout = Layout.of(mask, len(self.members))
             with self._replaced_blocks(self._packed_blocks(layout, self.positions(mask), mode)):
@@ -107,6 +118,14 @@ class Stacked(Stack):
         """Logits of all members."""
         with self._together(read[:, :1]):
             return super().finish(read, batch)
+
+    def _is_worth_packing(self, mask: Tensor) -> bool:
+        """Whether blocks that run without padding gain more than packing the states costs."""
+        if not self._can_pack:
+            return False
+        tokens = int(mask.sum())
+        packed = work(self.width, tokens, tokens // len(self.members))
+        return packed < (1 - WORTH) * work(self.width, mask.numel(), mask.shape[1])
 
     def _packed_blocks(
         self, layout: Layout, positions: Tensor, mode: "_Together"
@@ -200,14 +219,30 @@ def dropout_seeded(seeds: Sequence[int], device: torch.device, *names: str | int
         _STREAMS.reset(token)
 
 
-class _Together(TorchFunctionMode):
-    """While active, functions that meet stacked parameters, or draw, work member by member."""
+class _Together:
+    """While active, functions that meet stacked parameters, or draw, work member by member.
+
+    What meets a parameter comes here through its type. What draws is replaced where models look it
+    up: to be asked about every function of torch (a `TorchFunctionMode`) took a third of the time
+    of a forward pass. `can_stack` sees to it that a model draws in no other way.
+    """
 
     def __init__(self, rows: int, tokens: int, lengths: Sequence[int], *, alike: bool) -> None:
-        super().__init__()
         self.rows, self.tokens, self.lengths, self.alike = rows, tokens, lengths, alike
         self.layout: Layout | None = None
         self.dropping: Sequence[int] = range(len(lengths))
+
+    def __enter__(self) -> "_Together":
+        self._token = _ACTIVE.set(self)
+        self._before = [(place, name, getattr(place, name)) for place, name in _DRAWING]
+        for (place, name), own in _DRAWING.items():
+            setattr(place, name, own)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for place, name, before in self._before:
+            setattr(place, name, before)
+        _ACTIVE.reset(self._token)
 
     @contextmanager
     def packed(self, layout: Layout) -> Iterator[None]:
@@ -219,19 +254,15 @@ class _Together(TorchFunctionMode):
         finally:
             (self.rows, self.tokens), self.layout = before, None
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function of torch that was given stacked parameters."""
         rule = _RULES.get(func)
         if rule is not None:
             found = rule(self, *args, **kwargs)
             if found is not NotImplemented:
                 return found
         elif func not in _HARMLESS:
-            for value in (*args, *kwargs.values()):
-                if type(value) is Members:
-                    raise CannotStack(f"no rule for {func} with the weights of several models")
+            raise CannotStack(f"no rule for {func} with the weights of several models")
         return func(*args, **kwargs)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
@@ -243,9 +274,11 @@ class _Together(TorchFunctionMode):
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, turned: bool) -> Any:
         if type(weight) is not Members:
             return NotImplemented
-        product: Any = _Product.apply
-        out = product(self._by_member(x, len(weight)), weight, bias, turned)
-        return out.view(*x.shape[:-1], -1)
+        states = self._by_member(x, len(weight))
+        factor = weight.transpose(1, 2) if turned else weight
+        if bias is None:
+            return torch.bmm(states, factor).view(*x.shape[:-1], -1)
+        return torch.baddbmm(bias.unsqueeze(1), states, factor).view(*x.shape[:-1], -1)
 
     def _by_member(self, x: Tensor, members: int) -> Tensor:
         """(members, all that is of one, width)."""
@@ -264,10 +297,10 @@ class _Together(TorchFunctionMode):
         if type(weight) is not Members:
             return NotImplemented
         plain = self._by_member(functional.layer_norm(x, shape, None, None, eps), len(weight))
-        factor = _gradient_kept(weight).unsqueeze(1)
+        factor = weight.unsqueeze(1)
         if bias is None:
             return (plain * factor).view_as(x)
-        return torch.addcmul(_gradient_kept(bias).unsqueeze(1), plain, factor).view_as(x)
+        return torch.addcmul(bias.unsqueeze(1), plain, factor).view_as(x)
 
     def rms_norm(
         self, x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None
@@ -283,8 +316,7 @@ class _Together(TorchFunctionMode):
             return NotImplemented
         if weight.ndim != 2 or x.shape[-1] != weight.shape[-1]:
             raise CannotStack("no rule for this product with the weights of several models")
-        factor = _gradient_kept(weight).unsqueeze(1)
-        return (self._by_member(x, len(weight)) * factor).view_as(x)
+        return (self._by_member(x, len(weight)) * weight.unsqueeze(1)).view_as(x)
 
     def embedding(
         self, ids: Tensor, weight: Tensor, padding_idx: int | None = None, **others: Any
@@ -293,18 +325,23 @@ class _Together(TorchFunctionMode):
             return NotImplemented
         if any(others.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse")):
             raise CannotStack("no rule for a table that changes when it is looked up")
-        table = _gradient_kept(weight)
         if not weight.by_text:
-            each = [functional.embedding(ids, own, padding_idx) for own in table]
+            each = [functional.embedding(ids, own, padding_idx) for own in weight.unbind()]
             return _PerMember(each, self.rows)
         first = torch.arange(len(weight), device=ids.device) * weight.shape[1]
         own = self._by_member(ids.unsqueeze(-1), len(weight)) + first[:, None, None]
-        found = functional.embedding(own, table.flatten(0, 1)).view(*ids.shape, -1)
+        found = functional.embedding(own, weight.flatten(0, 1)).view(*ids.shape, -1)
         if padding_idx is not None and weight.requires_grad:
             found = torch.where((ids == padding_idx).unsqueeze(-1), found.detach(), found)
         return found
 
-    def dropout(self, x: Tensor, p: float = 0.5, training: bool = True, **_inplace: bool) -> Any:
+    def dropout(
+        self,
+        x: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,  # noqa: ARG002 - never
+    ) -> Any:
         """What each member would drop if it were alone."""
         if not training or p == 0:
             return x
@@ -316,10 +353,7 @@ class _Together(TorchFunctionMode):
         streams = _STREAMS.get().get(shared=self.alike)
         # A stream draws on its own device only, and a model may ask for a number on the CPU.
         wanted = kwargs.pop("device", None) or "cpu"
-        drawn = [
-            torch.rand(*args, **kwargs, generator=stream, device=stream.device)
-            for stream in streams
-        ]
+        drawn = [_rand(*args, **kwargs, generator=s, device=s.device) for s in streams]
         return drawn[0].to(wanted)
 
     def _noise(self, x: Tensor, keep: float) -> Tensor:
@@ -368,7 +402,8 @@ class _Together(TorchFunctionMode):
     ) -> Any:
         """Attention with dropout, spelled out; without any it is torch's own."""
         if dropout_p == 0:
-            return NotImplemented
+            own = query, key, value, attn_mask, dropout_p, is_causal
+            return _attention(*own, scale=scale, enable_gqa=enable_gqa)
         if enable_gqa:
             times = query.shape[1] // key.shape[1]
             key, value = (x.repeat_interleave(times, 1) for x in (key, value))
@@ -385,65 +420,6 @@ class _Together(TorchFunctionMode):
 
 _TOKEN_AXES = {3: (1,), 4: (2, 3)}
 """Of states (texts, tokens, width), and of scores (texts, heads, tokens, tokens)."""
-
-
-class _Product(torch.autograd.Function):
-    """States (members, rows, width) times weights, which may be stored the other way round.
-
-    Where a weight has a gradient already, its new one is added there at once.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, turned: bool) -> Tensor:
-        ctx.save_for_backward(x, weight, bias)
-        ctx.turned = turned
-        factor = weight.transpose(1, 2) if turned else weight
-        if bias is None:
-            return torch.bmm(x, factor)
-        return torch.baddbmm(bias.unsqueeze(1), x, factor)
-
-    @staticmethod
-    def backward(ctx: Any, error: Tensor) -> Any:
-        x, weight, bias = ctx.saved_tensors
-        entering = of_weight = of_bias = None
-        if ctx.needs_input_grad[0]:
-            entering = torch.bmm(error, weight if ctx.turned else weight.transpose(1, 2))
-        if ctx.needs_input_grad[1]:
-            left, right = (error, x) if ctx.turned else (x, error)
-            if weight.grad is None:
-                of_weight = torch.bmm(left.transpose(1, 2), right)
-            else:
-                weight.grad.baddbmm_(left.transpose(1, 2), right)
-        if ctx.needs_input_grad[2]:
-            of_bias = _kept(bias, error.sum(1))
-        return entering, of_weight, of_bias, None
-
-
-class _Keep(torch.autograd.Function):
-    """A weight as it is; its gradient is added to the one that is there."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor) -> Tensor:
-        ctx.weight = weight
-        return weight.view_as(weight)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return _kept(ctx.weight, gradient)
-
-
-def _gradient_kept(weight: Tensor) -> Tensor:
-    keep: Any = _Keep.apply
-    kept: Tensor = keep(weight) if weight.requires_grad else weight
-    return kept
-
-
-def _kept(weight: Tensor, gradient: Tensor) -> Tensor | None:
-    """The gradient, unless the weight has one to which it can be added."""
-    if weight.grad is None:
-        return gradient
-    weight.grad.add_(gradient)
-    return None
 
 
 class _PerMember:
@@ -491,10 +467,26 @@ _RULES: dict[Any, Callable[..., Any]] = {
     functional.layer_norm: _Together.layer_norm,
     functional.rms_norm: _Together.rms_norm,
     functional.embedding: _Together.embedding,
-    functional.dropout: _Together.dropout,
-    torch.rand: _Together.rand,
-    functional.scaled_dot_product_attention: _Together.attention,
     **dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _Together.mul),
+}
+_ACTIVE: ContextVar[_Together | None] = ContextVar("active", default=None)
+
+
+def _by_member(rule: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of torch that follows a rule in the forward pass of a stack."""
+
+    def own(*args: Any, **kwargs: Any) -> Any:
+        active = _ACTIVE.get()  # of this thread: another one may do something else
+        return plain(*args, **kwargs) if active is None else rule(active, *args, **kwargs)
+
+    return own
+
+
+_rand, _attention = torch.rand, functional.scaled_dot_product_attention
+_DRAWING: dict[tuple[Any, str], Callable[..., Any]] = {
+    (functional, "dropout"): _by_member(_Together.dropout, functional.dropout),
+    (functional, "scaled_dot_product_attention"): _by_member(_Together.attention, _attention),
+    (torch, "rand"): _by_member(_Together.rand, _rand),
 }
 _HARMLESS = {
     getattr(Tensor, name).__get__
@@ -548,6 +540,8 @@ def _tried(stack: Stack) -> bool:
             together = Stacked(copies)
             logits = together.logits({name: torch.cat([x, x]) for name, x in batch.items()})
             found = _gradients(together.model, logits)
+            if _draws_otherwise(together, batch):
+                return False
         except (CannotStack, RuntimeError, TypeError, AttributeError, IndexError):
             return False  # something is done with its weights that stacking does not know
     own = [torch.stack(same) for same in zip(*wanted, strict=True)]
@@ -555,6 +549,21 @@ def _tried(stack: Stack) -> bool:
     noise = 1e-5 * max(float(gradient.abs().max()) for gradient in own)
     pairs = [(logits.detach(), torch.cat(alone).detach()), *zip(found, own, strict=True)]
     return all(torch.allclose(one, other, rtol=1e-3, atol=noise) for one, other in pairs)
+
+
+def _draws_otherwise(stack: Stacked, batch: Batch) -> bool:
+    """Whether a forward pass in training draws numbers that are not each member's own."""
+    stack.model.train()
+    with torch.no_grad(), dropout_seeded([0, 1], stack.device, "tried"):
+        before = _generator_states(stack.device)
+        stack.logits({name: torch.cat([x, x]) for name, x in batch.items()})
+    after = _generator_states(stack.device)
+    return not all(map(torch.equal, before, after))
+
+
+def _generator_states(device: torch.device) -> list[Tensor]:
+    places = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
+    return [place.get_rng_state() for place in places]
 
 
 def _changed(stack: Stack) -> Stack:

@@ -6,6 +6,7 @@ are their gradients; large parameters stay as they are. Where a parameter is tha
 members, the tensor has one row for each, and what learns may be some of the rows.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -61,7 +62,10 @@ def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Gath
                 elif name not in small:
                     tensors[name] = parameter
             found.append(Gathered(tensors))
-        yield found
+        with warnings.catch_warnings():
+            # Of several members, gradients are as far apart as weights, and added in place.
+            warnings.filterwarnings("ignore", message="grad and param do not obey the gradient")
+            yield found
     finally:
         for parameter in moved:
             _put(parameter, parameter.data.contiguous().clone())
