@@ -282,15 +282,14 @@ def samples() -> str:
 
 
 def areas() -> str:
-    """For each model one row per score: the area and the precision for each kind of labels."""
+    """For each model one row per score: area and precision for each kind of labels."""
     tables = []
     for model in dict.fromkeys(part["model"] for part in kept()):
         rows: dict[str, dict[str, str]] = {}
         for part in (part for part in kept() if part["model"] == model):
             for row in part["scores"]:
                 cells = rows.setdefault(row["score"], {"score": row["score"]})
-                cells[f"area, {part['labels']}"] = _area(row)
-                cells[f"precision, {part['labels']}"] = f"{row['at_all']:.2f}"
+                cells[part["labels"]] = f"{_area(row)}, {row['at_all']:.2f}"
         tables.append(f"\n**{model}**\n\n{markdown(pd.DataFrame(list(rows.values())))}")
     return "".join(tables)
 
