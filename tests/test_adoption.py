@@ -368,8 +368,11 @@ def test_pretrained_weights_that_changed_are_not_used(source, given, tmp_path):
     with torch.no_grad():
         next(other.stack.blocks[0].parameters()).add_(1)
     getattr(other.model, other.model.base_model_prefix).save_pretrained(base)
+    changed = Run.open(run.folder)
+    with pytest.raises(StoreError, match=r"pretrained weights at .*base have changed"):
+        changed.load("pretrained")
     with pytest.raises(StoreError, match=r"pre-trained weights of .*base have changed"):
-        Run.open(run.folder).load("pretrained")
+        changed.load_pretrained(1)
 
 
 def test_another_tokenizer_is_another_checkpoint(source, given, tmp_path):
