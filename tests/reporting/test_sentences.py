@@ -552,8 +552,12 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
     unsure = verdict("tiny-acceptability", finding=False)
     assert answer(verdict("tiny-topic"), spread, unsure) == (
         "The memorised labels sit in layers 1 to 2 and 4 for tiny-topic; they are spread over the "
-        "layers for tiny-entailment; they cannot be placed for tiny-acceptability, where noisy "
-        "examples are too few to tell a few layers from many (more of them would help)."
+        "layers for tiny-entailment; they cannot be placed for tiny-acceptability, where a verdict "
+        "holds taken alone, but not after correction for all that are shown."
+    )
+    between = {**unsure, "outcome": "cannot tell", "sentence": "Cannot tell: effectively 6 layers."}
+    assert answer(verdict("tiny-topic"), between).endswith(
+        "where noisy examples are too few to tell a few layers from many (more of them would help)."
     )
     lost = {**unsure, "sentence": "Cannot tell: nothing is undone; about tiny-acceptability."}
     assert answer(verdict("tiny-topic"), lost).endswith(

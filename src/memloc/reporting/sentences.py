@@ -293,6 +293,8 @@ def _in_numbers(verdicts: pd.DataFrame, outcomes: "pd.Series[str]") -> str:
 
 def _unsure(verdict: str) -> str:
     """Why labels cannot be placed, by the sentence of their verdict, and what would help."""
+    if not verdict.startswith("Cannot tell"):
+        return "a verdict holds taken alone, but not after correction for all that are shown"
     if NOTHING in verdict:
         return "changing layers undoes nothing"
     return "noisy examples are too few to tell a few layers from many (more of them would help)"

@@ -154,7 +154,7 @@ def judge(evidence: Evidence) -> LayerVerdict:
             (undone,),
         )
     elif not undone.holds:
-        found = cannot_tell(f"{NOTHING}; {undone.sentence}", (undone,))
+        found = cannot_tell(f"{NOTHING}. {undone.sentence}", (undone,))
     elif (n_undone := int((shares.sum(1) > 0.5).sum())) < FEWEST_UNDONE:
         few = f"only {counted(n_undone, 'label')} undone, too few to see by which layers"
         found = cannot_tell(few, (undone,))
@@ -204,7 +204,7 @@ def is_anything_undone(evidence: Evidence) -> Answer:
     within = f" within {strata.max() + 1} strata of loss" if strata.any() else ""
     null = f"the same with noisy and clean examples permuted{within}"
     said = (
-        f"Swapping all layers undoes {noisy.mean():.0%} of {len(noisy)} noisy labels and "
+        f"Changing all layers undoes {noisy.mean():.0%} of {len(noisy)} noisy labels and "
         f"{clean.mean():.0%} of {len(clean)} clean ones"
     )
     if evidence.elsewhere is not None:  # of the same examples, so whole pairs are flipped
