@@ -3,12 +3,22 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from benchmarks.verdict_sizes import DRAWS, ONE
 from benchmarks.verdicts import HERE, MARKS, PAGE, Judged, as_tables, kept, rates_of
 
 from memloc.seeds import generator
-from memloc.stats.verdicts import ALPHA, RATES, how_many_layers, judge_weights, rates
+from memloc.stats.verdicts import (
+    ALPHA,
+    RATES,
+    Evidence,
+    how_many_layers,
+    judge,
+    judge_weights,
+    rates,
+    weakness,
+)
 
 MEASURED = json.loads(HERE.read_text(encoding="utf-8"))
 
@@ -69,6 +79,20 @@ def test_spread_is_told_by_shares_and_less_often_by_swapping_as_the_page_says():
     assert rates()["shares"]["spread"] >= 0.8
     assert rates()["swapping"]["spread"] < 0.8
     assert "Swapping misses the 80 % of spread plants" in PAGE.read_text(encoding="utf-8")
+
+
+def test_what_speaks_against_a_method_is_one_sentence_and_shares_need_none():
+    assert weakness("shares") == ""
+    assert f"only {rates()['swapping']['spread']:.0%} of" in weakness("swapping")
+    assert weakness("retraining") == "How often retraining is right has not been measured."
+
+
+def test_where_swapping_cannot_tell_its_verdict_says_that_shares_are_surer():
+    in_half_of_all = np.tile(np.repeat([1 / 6, 0], 6), (30, 1))  # exactly the margin
+    evidence = Evidence(in_half_of_all, np.zeros(60))
+    assert judge(evidence).outcome == judge(evidence, "swapping").outcome == "cannot tell"
+    assert judge(evidence, "swapping").sentence.endswith(weakness("swapping"))
+    assert "calibration" not in judge(evidence).sentence
 
 
 def test_methods_without_a_verdict_quote_their_rates():

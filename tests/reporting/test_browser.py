@@ -6,6 +6,7 @@ import pytest
 
 from memloc.reporting.page import render, write_report
 from memloc.reporting.sentences import summarise
+from memloc.stats.verdicts import weakness
 from study_support import NASTY, Study
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -126,6 +127,7 @@ def test_choosing_a_task_and_a_method_draws_their_rows(watched, findings):
     )
     found = [text for text in labels if "task: tiny-topic" in text and "layer: 2;" in text]
     assert any(f"weight: {mine['weight'].mean():.4f}"[:-2] in text for text in found), found
+    assert watched.page.inner_text("#figure-layers .against") == weakness("probing")
     assert watched.said == []
 
 

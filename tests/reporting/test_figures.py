@@ -65,7 +65,9 @@ def test_figures_are_written_one_a_choice(findings, tmp_path):
     expected = {"control-methods.svg", *(f"mcog-models-{m}.svg" for m in methods)}
     assert {path.name for path in written} == expected == {p.name for p in tmp_path.iterdir()}
     assert missing == []
-    assert "tiny-acceptability" in (tmp_path / "mcog-models-swapping.svg").read_text()
+    drawn = {method: (tmp_path / f"mcog-models-{method}.svg").read_text() for method in methods}
+    assert "tiny-acceptability" in drawn["swapping"]
+    assert [m for m in methods if "calibration" in drawn[m]] == ["gradients", "probing", "swapping"]
 
 
 def test_figures_without_results_are_named(nothing, tmp_path):

@@ -232,7 +232,7 @@ class LayerScores(Result):
         if found is None:
             return judge_weights(self.method, self.weights)
         elsewhere = None if null is None else self._undone_elsewhere(null)
-        return judge(replace(found, n_classes=n_classes, elsewhere=elsewhere))
+        return judge(replace(found, n_classes=n_classes, elsewhere=elsewhere), self.method)
 
     def _undone_elsewhere(self, null: "LayerScores") -> FloatArray:
         """Of the same noisy examples: what another reference undoes in the reference."""

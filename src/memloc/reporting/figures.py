@@ -26,6 +26,7 @@ from memloc.reporting.sentences import marked, remarks_on
 from memloc.reporting.style import GREY
 from memloc.results import Results
 from memloc.settings import Settings
+from memloc.stats.verdicts import weakness
 
 DATA = "drawn"
 """What a chart's table is called in its specification."""
@@ -224,7 +225,9 @@ def save_spec(spec: Mapping[str, Any], path: Path) -> None:
 
 
 def _titled(figure: Figure, drawn: Drawn, choice: Mapping[str, Any]) -> dict[str, Any]:
-    lines = [" · ".join(map(str, choice.values())), *wrap(drawn.remarks(choice), WIDTH)]
+    against = weakness(choice["method"]) if "method" in choice else ""
+    said = f"{against} {drawn.remarks(choice)}".strip()
+    lines = [" · ".join(map(str, choice.values())), *wrap(said, WIDTH)]
     title = {"text": figure.title, "subtitle": lines}
     return {**drawn.with_rows(choice), "title": title}
 

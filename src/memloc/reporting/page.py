@@ -28,6 +28,7 @@ from memloc.reporting.sentences import Line, Summary, summarise
 from memloc.reporting.style import TITLES, asset, method_order, task_order
 from memloc.reporting.tables import TABLES, Table, as_text, cell
 from memloc.results import Results, load_results
+from memloc.stats.verdicts import weakness
 
 SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(asset("page.yaml"))
 """By name: what each is called in the list at the top and as a heading; the words below it."""
@@ -171,6 +172,7 @@ def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:
         "name": figure.name,
         "choose": list(figure.choose),
         "values": values,
+        "against": {name: weakness(name) for name in values.get("method", [])},
         "part": figure.part,
         "columns": {name: TITLES.get(name, name.replace("_", " ")) for name in figure.look.hover},
         "spec": drawn.spec,
@@ -180,7 +182,8 @@ def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:
 def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
     caption, number = figure.caption, figure.number
     if "{method}" in caption:
-        caption = caption.replace("{method}", str(drawn.rows["method"].iloc[0]))
+        method = str(drawn.rows["method"].iloc[0])
+        caption = f"{caption.replace('{method}', method)} {weakness(method)}".rstrip()
     if number and not number.startswith("Table"):
         number = f"Figure{'s' if ' and ' in number else ''} {number}"
     return {
@@ -188,6 +191,7 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
         "title": figure.title,
         "caption": f"{caption} {drawn.remarks({})}".rstrip(),
         "more": figure.more,
+        "by_method": "method" in figure.choose,
         "wide": figure.look.panel is not None,
         "number": f"paper: {number}" if number else "",
     }

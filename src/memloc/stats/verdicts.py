@@ -37,6 +37,8 @@ from memloc.stats.windows import windows
 if TYPE_CHECKING:
     import pandas as pd
 
+GOAL = 0.8
+"""The share of spread memories that a method should call spread."""
 ALPHA = 0.05
 """The error that each question may make."""
 MARGIN = 0.5
@@ -142,7 +144,7 @@ class Evidence:
             raise ScoreError("A layer's share is not a number: run the method again.")
 
 
-def judge(evidence: Evidence) -> LayerVerdict:
+def judge(evidence: Evidence, method: str = "shares") -> LayerVerdict:
     """The verdict on a run, by a method that changes layers."""
     shares, clean = evidence.shares, evidence.clean_lost
     undone = is_anything_undone(evidence)
@@ -159,11 +161,11 @@ def judge(evidence: Evidence) -> LayerVerdict:
         few = f"only {counted(n_undone, 'label')} undone, too few to see by which layers"
         found = cannot_tell(few, (undone,))
     else:
-        found = _located(shares, undone)
+        found = _located(shares, undone, method)
     return replace(found, notes=_notes(evidence, found.layers))
 
 
-def _located(shares: FloatArray, undone: Answer) -> LayerVerdict:
+def _located(shares: FloatArray, undone: Answer, method: str) -> LayerVerdict:
     """Once something is undone: where."""
     concentrated, spread = how_many_layers(shares)
     where, layers = which_layers(shares)
@@ -175,17 +177,17 @@ def _located(shares: FloatArray, undone: Answer) -> LayerVerdict:
         p = max(undone.p, spread.p)
         sentence = f"Spread over the layers. {spread.sentence}"
         return LayerVerdict("spread", sentence, (), p, (undone, spread))
-    why = where.sentence if concentrated.holds else _in_between(concentrated, where)
+    why = where.sentence if concentrated.holds else _in_between(concentrated, where, method)
     return cannot_tell(why, (undone, concentrated, where))
 
 
-def _in_between(found: Answer, where: Answer) -> str:
+def _in_between(found: Answer, where: Answer, method: str) -> str:
     """Neither is sure, and what would help; layers that stand out are named all the same."""
     number = f"Effectively {found.value:.1f} layers hold what a change undoes"
     ends = f"90 % interval {found.low:.1f} to {found.high:.1f}"
     unsure = f"{number} ({ends}), neither clearly fewer than half of all nor clearly more"
     named = f"{unsure}; {where.sentence}" if where.holds else f"{unsure}."
-    return f"{named} More noisy examples would help."
+    return f"{named} More noisy examples would help. {weakness(method)}".rstrip()
 
 
 def cannot_tell(why: str, answers: tuple[Answer, ...] = ()) -> LayerVerdict:
@@ -350,18 +352,30 @@ def judge_weights(method: str, weights: FloatArray) -> LayerVerdict:
     outcome, layers = by_profile(weights)
     looks = {"cannot tell": "say nothing", "spread": "look spread over the layers"}
     said = looks.get(outcome, f"look localised in {_layers(layers)}")
-    found = rates().get(method)
-    known = ", and how often that is wrong has not been measured"
-    if found is not None:
-        known = (
-            f"; weights of {method} look localised in {found['false_localised']:.0%} of "
-            f"{found['nulls']} runs with nothing to find, and in the right layers in "
-            f"{found['power']:.0%} of the planted ones"
-        )
     return cannot_tell(
         f"{method} changes no layer, so it does not see whether anything is undone. Its weights "
-        f"{said}{known}"
+        f"{said}. {weakness(method)}"
     )
+
+
+def weakness(method: str) -> str:
+    """What the calibration says against a method's profiles; to be said wherever one is drawn."""
+    found = rates().get(method)
+    if found is None:
+        return f"How often {method} is right has not been measured."
+    if method not in TRUSTED:
+        return (
+            f"In memloc's calibration, weights of {method} look localised in "
+            f"{found['false_localised']:.0%} of {found['nulls']} runs with nothing to find, and in "
+            f"the right layers in {found['power']:.0%} of the planted ones."
+        )
+    if found["spread"] < GOAL:
+        return (
+            f"In memloc's calibration, {method} called only {found['spread']:.0%} of "
+            f"{found['spread_plants']} memories spread that were spread on purpose; shares are "
+            "surer."
+        )
+    return ""
 
 
 def by_profile(weights: FloatArray) -> tuple[Outcome, tuple[int, ...]]:

@@ -113,6 +113,8 @@
     const table = await unpack(`data-${figure.name}`);
     if (JSON.stringify(choice) !== JSON.stringify(choiceOf(figure))) return; // chosen anew meanwhile
     const rows = rowsOf(table, choice);
+    const against = box.closest("figure").querySelector(".against");
+    if (against) against.textContent = rows.length ? figure.against[choice.method] : "";
     drawn.get(figure.name)?.finalize?.();
     if (!rows.length) { drawn.set(figure.name, {}); return missing(box, figure, choice); }
     const width = box.clientWidth;
