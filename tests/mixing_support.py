@@ -79,9 +79,9 @@ class Counted:
         for model in models:
             for block in find_blocks(model):
                 # Inside the block: its own hooks also see stand-ins that compute nothing.
-                block.attention.register_forward_pre_hook(self._count, with_kwargs=True)
+                block.attention.register_forward_hook(self._count, with_kwargs=True)
 
-    def _count(self, _module, args, kwargs):
+    def _count(self, _module, args, kwargs, _output):
         states = args[0] if args else kwargs["hidden_states"]
         self.rows += len(states)
         self.most_tokens = max(self.most_tokens, states.shape[0] * states.shape[1])

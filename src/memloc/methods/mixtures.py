@@ -3,7 +3,8 @@
 The mixtures that are wanted are a tree: after each unit (a layer, or a group of neighbouring ones)
 a state goes on in one model, in the other, or in both. The tree is walked depth first, some states
 at a time, so that no unit runs twice on the same state and little is held at once. All windows of
-twelve layers need 376 layers a text, all subsets 8,190. Texts of one length go together.
+twelve layers need 376 layers a text, all subsets 8,190. Texts of one length go together, so they
+are read at one position, and the last layer runs there alone where the model allows it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from memloc.data.encode import Encoded
+from memloc.models.last_block import LastBlock
 from memloc.models.packing import Repeater
 from memloc.models.stack import Prepared, Stack
 from memloc.records import IntArray
@@ -49,6 +51,7 @@ class Mixtures:
         self.places = {subset: place for place, subset in enumerate(subsets)}
         self.wanted = beginnings(len(self.units), subsets)
         self.repeater = Repeater(final)
+        self.last = LastBlock(final), LastBlock(reference)
 
     def batches(self, encoded: Encoded, rows: IntArray) -> Iterator[IntArray]:
         """Places in `rows` of texts of one length, longest first."""
@@ -80,6 +83,7 @@ class _Walk:
     def __init__(self, mixtures: Mixtures, prepared: Prepared, heads: int) -> None:
         self.mixtures, self.prepared = mixtures, prepared
         state = prepared.state
+        self.position = int(prepared.positions[0])  # texts of one length are read at one place
         held = mixtures.memory // (2 * len(mixtures.units) * state.nbytes)
         self.held = max(1, min(MOST_HELD, held))
         self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
@@ -90,38 +94,41 @@ class _Walk:
 
     def go(self, states: Tensor, subsets: list[int], unit: int) -> None:
         """Continue states (streams, texts, tokens, width), which are of these subsets so far."""
-        if unit == len(self.mixtures.units):
-            return self._finish(states, subsets)
         grown: list[int] = []
         parts = []
-        for bit, stack in enumerate(self.mixtures.stacks):
+        for bit in range(2):
             longer = [subset | bit << unit for subset in subsets]
             wanted = [i for i, subset in enumerate(longer) if subset in self.mixtures.wanted[unit]]
             if wanted:
                 grown += [longer[i] for i in wanted]
                 chosen = states if len(wanted) == len(longer) else states[wanted]
-                parts.append(self._run(stack, self.mixtures.units[unit], chosen))
+                parts.append(self._run(bit, self.mixtures.units[unit], chosen))
         both = torch.cat(parts)
+        if unit + 1 == len(self.mixtures.units):
+            return self._finish(both, grown)
         for start in range(0, len(both), self.held):
             part = slice(start, start + self.held)
             self.go(both[part], grown[part], unit + 1)
         return None
 
-    def _run(self, stack: Stack, layers: range, states: Tensor) -> Tensor:
-        parts = []
+    def _run(self, bit: int, layers: range, states: Tensor) -> Tensor:
+        """The states after these layers of one of the models, or what the head reads of them."""
+        stack, parts = self.mixtures.stacks[bit], []
         for start in range(0, len(states), self.at_once):
             some = states[start : start + self.at_once]
             flat = some.flatten(0, 1)
             for layer in layers:
                 calls = self.prepared.calls[layer]
                 call = self.mixtures.repeater.repeated(layer, calls, len(some))
-                flat = stack.run(layer, flat, call)
-            parts.append(flat.reshape(some.shape))
+                if layer + 1 < stack.depth:
+                    flat = stack.run(layer, flat, call)
+                else:
+                    flat = self.mixtures.last[bit].read(flat, call, self.position)
+            parts.append(flat.view(*some.shape[:2], *flat.shape[1:]))
         return torch.cat(parts)
 
-    def _finish(self, states: Tensor, subsets: list[int]) -> None:
-        read = self.mixtures.stacks[0].read(states, self.prepared).flatten(0, 1)
+    def _finish(self, read: Tensor, subsets: list[int]) -> None:
         places = [self.mixtures.places[subset] for subset in subsets]
         for kept, stack in zip(self.found, self.heads, strict=True):
-            logits = stack.finish(read, self.prepared.batch).view(*states.shape[:2], -1)
-            kept[:, places] = logits.transpose(0, 1).float()
+            logits = stack.finish(read.flatten(0, 1), self.prepared.batch)
+            kept[:, places] = logits.view(*read.shape[:2], -1).transpose(0, 1).float()
