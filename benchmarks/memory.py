@@ -1,8 +1,8 @@
 """Memory of fine-tuning and of swapping by the number of layers: `python -m benchmarks.memory`.
 
-Each measurement is a process of its own, whose most resident memory the system knows. The models
-are random ones like an embedded model, wider and deeper. Writes memory.json and the table of the
-documentation.
+Each measurement is a process of its own, whose most resident memory the system knows, and how much
+of what it has at the end are pages of files. The models are random ones like an embedded model,
+wider and deeper. Writes memory.json and the table of the documentation.
 """
 
 import argparse
@@ -60,12 +60,21 @@ def main() -> None:
 
 
 def measured(step: str, depth: int, home: Path) -> dict[str, Any]:
-    """The most memory before and after a step."""
-    before = peak_mb()
-    STEPS[step](home, depth)
+    """The most memory before and after a step, and the pages of files that it added."""
+    before, files = peak_mb(), file_mb()
+    kept = STEPS[step](home, depth)
+    files = file_mb() - files
+    del kept
     size = sum(path.stat().st_size for path in (home / "model").glob("*.safetensors")) / 1e6
     facts = {"depth": depth, "step": step, "model_mb": round(size)}
-    return {**facts, "before_mb": before, "peak_mb": peak_mb()}
+    return {**facts, "before_mb": before, "peak_mb": peak_mb(), "files_mb": files}
+
+
+def file_mb() -> int:
+    """Pages of files that this process has in memory, which the system can drop and read again."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    (line,) = (line for line in status if line.startswith("RssFile:"))
+    return round(int(line.split()[1]) / 1e3)
 
 
 def learn(home: Path, depth: int) -> None:
@@ -84,13 +93,23 @@ def texts() -> NoisyTask:
     return add_noise(Task("words", OWN, ("a", "b"), examples, none, none, "made up"), 0.15, 1)
 
 
+def read(home: Path, _depth: int) -> list[Any]:
+    """The two models that swapping works with, and nothing else."""
+    run = Run.open(home / "run")
+    return [run.load(weights).stack for weights in ("final", "reference")]
+
+
 def swap(home: Path, _depth: int) -> None:
     """All windows of layers, for two noisy examples and a clean one."""
     run, few = Run.open(home / "run"), {"swapping.clean_examples": 1}
     localise(run, ["swapping"], settings=few, force=True)
 
 
-STEPS: dict[str, Callable[[Path, int], None]] = {"fine-tuning": learn, "swapping": swap}
+STEPS: dict[str, Callable[[Path, int], Any]] = {
+    "fine-tuning": learn,
+    "reading two models": read,
+    "swapping": swap,
+}
 """In this order; none in the process that starts them, whose memory they would inherit."""
 
 
@@ -103,7 +122,9 @@ def table() -> str:
         more = row["peak_mb"] - row["before_mb"]
         said = {"layers": depth, "model (MB)": row["model_mb"], "step": step}
         said |= {"process before (MB)": row["before_mb"], "at most (MB)": row["peak_mb"]}
-        rows.append({**said, "more, in models": f"{more / row['model_mb']:.1f}"})
+        said |= {"more, in models": f"{more / row['model_mb']:.1f}"}
+        files = f"{row['files_mb'] / row['model_mb']:.1f}" if step == "reading two models" else ""
+        rows.append({**said, "of it files": files})
     return markdown(pd.DataFrame(rows))
 
 

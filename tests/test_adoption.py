@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import memloc
 from memloc.adoption import adopt
 from memloc.errors import DataError, ModelError, SettingsError, StoreError, TrainingError
 from memloc.methods.apply import analyse, localise
+from memloc.models import load
 from memloc.models.load import load_model
 from memloc.progress import requested, telling
 from memloc.records import write_json
@@ -389,3 +391,22 @@ def test_held_out_labels_may_be_numbers(source, given, tmp_path):
     unseen.write_text("text,original\nred dog,0\nblue cat,1\n", encoding="utf-8")
     run = adopt(tmp_path / "mine", **{**given, "held_out": unseen})
     assert run.task.validation.labels.tolist() == [0, 1]
+
+
+def test_no_more_than_two_models_are_held_at_once(given, tmp_path, monkeypatch):
+    """Neither while five are adopted, nor while layers are exchanged."""
+    plain, models, held = load.load_model, [], []
+
+    def watching(*given, **named):
+        found = plain(*given, **named)
+        models.append(weakref.ref(found.model))
+        held.append(sum(model() is not None for model in models))
+        return found
+
+    monkeypatch.setattr(load, "load_model", watching)
+    run = adopt(tmp_path / "mine", **given)
+    adopting, held[:] = [*held], []
+    assert (len(adopting), max(adopting)) == (7, 2)  # five, and two for their accuracies
+    few = {"swapping.clean_examples": 1, "shares.clean_examples": 1}
+    localise(run, ["swapping", "shares"], settings=few)
+    assert (len(held), max(held)) == (4, 2)

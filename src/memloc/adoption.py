@@ -75,12 +75,11 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     protocol = protocol_of_run(preset, settings or {})
-    loaded = _load(places, pretrained)
-    columns, names = Columns(text, label, pair, original, flag), loaded["final"].label_names
-    task, noisy = _read(Path(data), columns, held_out, names)
-    facts = _facts(loaded["final"], pretrained or final) | {"seed": seed, "command": request()}
+    facts, names, adopted = _examined(places, pretrained)
+    task, noisy = _read(Path(data), Columns(text, label, pair, original, flag), held_out, names)
+    facts |= {"model": str(pretrained or final), "seed": seed, "command": request()}
     facts |= {"task": TaskRecord.of(task, noisy), "settings": protocol.for_run()}
-    record = RunRecord(**facts, adopted=_checkpoints(places, pretrained, loaded))
+    record = RunRecord(**facts, made_by="adopt", adopted=adopted)
     with Lock(Path(folder), RUN):
         run = _noted(begin(Path(folder), task, noisy, record), record, device)
         _keep_curves(run, Path(data).parent)
@@ -161,55 +160,42 @@ def _read(
     return Task(name, "own", tuple(names), train, unseen, unseen, f"file: {data}"), noisy
 
 
-def _facts(final: "Classifier", model: str | Path) -> dict[str, Any]:
-    facts = {"made_by": "adopt", "model": str(model), "depth": final.stack.depth}
-    return {**facts, "width": final.stack.width, "weights_hash": final.weights_hash}
-
-
-def _load(places: Mapping[str, Path], pretrained: str | Path | None) -> "dict[str, Classifier]":
-    """Every set of weights, each checked against the final one."""
-    from memloc.models.check import check_pair, require_agreement
+def _examined(
+    places: Mapping[str, Path], pretrained: str | Path | None
+) -> tuple[dict[str, Any], list[str], dict[str, Checkpoint]]:
+    """Facts of the final weights, their labels, and all weights, each checked against the final."""
+    from memloc.models.check import require_agreement
     from memloc.models.load import LoadOptions, load_checkpoint, load_model
 
     options = LoadOptions(base=None if pretrained is None else str(pretrained))
-    loaded = {"final": load_checkpoint(places["final"], options)}
-    require_agreement(loaded["final"])
+    final = load_checkpoint(places["final"], options)
+    require_agreement(final)
+    # Each is let go before the next is read, so that no more than two models are held.
+    found = {"final": _compared(final, final, "final", places["final"])}
     for name, place in places.items():
         if name != "final":
-            loaded[name] = load_checkpoint(place, options)
+            found[name] = _compared(final, load_checkpoint(place, options), name, place)
     if pretrained is not None:
-        depth = loaded["final"].stack.depth
-        loaded["pretrained"] = load_model(
-            str(pretrained), loaded["final"].label_names, options=LoadOptions(depth=depth)
-        )
-    for name, other in loaded.items():
-        if name != "final":
-            check_pair(loaded["final"], other, name)
-        if other.unchanged_layers and name != "frozen":
-            layers = ", ".join(map(str, other.unchanged_layers))
-            tell(f"The adapter of the {name} weights does nothing in layers {layers}.")
-    return loaded
+        cut = LoadOptions(depth=final.stack.depth)
+        start = load_model(str(pretrained), final.label_names, options=cut)
+        found["pretrained"] = _compared(final, start, "pretrained", Path(pretrained))
+    facts = {"depth": final.stack.depth, "width": final.stack.width}
+    return {**facts, "weights_hash": found["final"].hash}, final.label_names, found
 
 
-def _checkpoints(
-    places: Mapping[str, Path], pretrained: str | Path | None, loaded: "Mapping[str, Classifier]"
-) -> dict[str, Checkpoint]:
-    found = {
-        name: Checkpoint(
-            path=str(place.resolve()),
-            files=hash_checkpoint(place),
-            hash=loaded[name].weights_hash,
-        )
-        for name, place in places.items()
-    }
-    if pretrained is not None:
-        place = Path(pretrained)
-        found["pretrained"] = Checkpoint(
-            path=str(place.resolve()) if place.is_dir() else str(pretrained),
-            files=hash_checkpoint(place) if place.is_dir() else "",
-            hash=hash_loaded(loaded["pretrained"]),
-        )
-    return found
+def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) -> Checkpoint:
+    """What is remembered of weights that go with the final ones."""
+    from memloc.models.check import check_pair
+
+    check_pair(final, other, name)
+    if other.unchanged_layers and name != "frozen":
+        layers = ", ".join(map(str, other.unchanged_layers))
+        tell(f"The adapter of the {name} weights does nothing in layers {layers}.")
+    return Checkpoint(
+        path=str(place.resolve() if place.is_dir() else place),
+        files=hash_checkpoint(place) if place.is_dir() else "",
+        hash=hash_loaded(other) if name == "pretrained" else other.weights_hash,
+    )
 
 
 def _accuracies(run: Run, device: str) -> Accuracies:

@@ -50,7 +50,7 @@ def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:
     digest = hashlib.sha256()
     for name, values in named:
         digest.update(name.encode())
-        digest.update(values.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(values.detach().cpu().contiguous().numpy().data)
     return digest.hexdigest()[:16]
 
 

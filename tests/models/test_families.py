@@ -6,11 +6,14 @@ import pytest
 from benchmarks.families import BEGIN, END, PAGE, RESULTS, outcomes, table, try_family
 
 from memloc.models import stack
+from memloc.models.joined import JoinedLayer
 from memloc.models.stack import register_stack
 
 EXACT = {
     "eurobert": ("all tokens", True),
     "gemma3": ("last attended token", True),
+    "flaubert": ("first token", True),
+    "xlm": ("first token", True),
     "openai-gpt": ("last attended token", True),
     "convbert": ("first token", False),
     "fnet": ("first token", False),
@@ -28,7 +31,6 @@ REFUSED = {
     "perceiver": "their configuration has no num_hidden_layers",
     "reformer": "its blocks hand on more than a state to the next one",
     "squeezebert": "calls the 2 blocks of its list 0 times",
-    "xlm": "it has 4 lists of 2 blocks",
     "zamba2": "its layers 1 and 2 share the weights",
 }
 
@@ -48,6 +50,16 @@ def test_another_structure_is_refused_with_its_true_reason(family):
     assert found.outcome == "refused"
     assert REFUSED[family] in found.reason
     assert "\n" not in found.reason
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_layers_that_are_joined_in_another_way_than_the_model_s_are_refused(monkeypatch):
+    """The model's own loop is what counts, as another transformers may have another one."""
+    right = JoinedLayer.forward
+    monkeypatch.setattr(JoinedLayer, "forward", lambda *given: right(*given) * 1.01)
+    found = try_family("xlm")
+    assert found.outcome == "refused"
+    assert "run block by block, its logits differ by" in found.reason
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from memloc.errors import MemlocError, ModelError, in_words
+from memloc.models.joined import joined_layers
 
 Batch = Mapping[str, Tensor]
 """`input_ids` and `attention_mask`, both (examples, tokens), padded on the right."""
@@ -252,7 +253,7 @@ def undropped(model: nn.Module) -> Iterator[None]:
 
 
 FindBlocks = Callable[[Any], Sequence[nn.Module]]
-_REGISTERED: dict[str, FindBlocks] = {}
+_REGISTERED: dict[str, FindBlocks] = {"xlm": joined_layers, "flaubert": joined_layers}
 
 
 def register_stack(model_type: str, blocks: FindBlocks) -> None:

@@ -1,0 +1,58 @@
+"""Layers whose parts stand in parallel lists (XLM, FlauBERT), each as one module.
+
+Such a model's own loop joins the parts. Here a layer is a module that does what one round of that
+loop does with the same parts, and the model runs these in place of its loop. Names of weights and
+files stay as they are. The self-check compares with the loop; no layer is dropped in training.
+"""
+
+import sys
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def joined_layers(model: Any) -> list[nn.Module]:
+    """The layers of a classifier that has its parts in lists; the first call joins them."""
+    body = model.base_model
+    if "joined" not in body.__dict__:
+        # Past nn.Module, which would take them for more parts of the model.
+        body.__dict__["joined"] = [JoinedLayer(body, layer) for layer in range(body.n_layers)]
+        body.__dict__["forward"] = partial(_forward, body)
+    layers: list[nn.Module] = body.joined
+    return layers
+
+
+class JoinedLayer(nn.Module):
+    """One round of the loop."""
+
+    def __init__(self, body: Any, layer: int) -> None:
+        super().__init__()
+        self.attention, self.norm1 = body.attentions[layer], body.layer_norm1[layer]
+        self.ffn, self.norm2 = body.ffns[layer], body.layer_norm2[layer]
+        self.dropout = body.dropout
+
+    def forward(self, state: Tensor, attended: Tensor, mask: Tensor) -> Tensor:
+        """The state after the layer; zero where there is padding."""
+        found = self.attention(state, attended)[0]
+        # The model's modes reach the parts only.
+        found = nn.functional.dropout(found, self.dropout, training=self.attention.training)
+        state = self.norm1(state + found)
+        state = self.norm2(state + self.ffn(state))
+        return state * mask.unsqueeze(-1).to(state.dtype)
+
+
+def _forward(body: Any, input_ids: Tensor, attention_mask: Tensor | None, **named: Any) -> Any:
+    """The model's own forward pass, with these layers in place of its loop."""
+    depth, body.n_layers = body.n_layers, 0
+    try:
+        found = type(body).forward(body, input_ids, attention_mask=attention_mask, **named)
+    finally:
+        body.n_layers = depth
+    state, lengths = found[0], (input_ids != body.pad_index).sum(1)
+    masks = sys.modules[type(body).__module__].get_masks
+    mask, attended = masks(input_ids.shape[1], lengths, body.causal, padding_mask=attention_mask)
+    for layer in body.joined:
+        state = layer(state, attended, mask)
+    found.last_hidden_state = state
+    return found
