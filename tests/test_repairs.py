@@ -1,6 +1,9 @@
 """Repairs: what is put in, what is written, and that nothing hidden is called removed."""
 
 import json
+import os
+import shutil
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from forked import ended, forked
 from memloc.errors import SettingsError, StoreError
 from memloc.identity import hash_weights
 from memloc.methods.apply import localise
@@ -87,7 +91,7 @@ def test_learning_again_leaves_the_model_as_it_was(workshop):
     curve = workshop._relearnt("x", model)
     assert hash_weights(model.model.named_parameters()) == before
     assert set(curve["order"]) == {1, 2}
-    assert curve["update"].tolist()[:2] == [0, 3]  # six noisy examples, two at a time
+    assert curve["update"].tolist()[:4] == [0, 1, 2, 3]  # measured after every update
     assert curve.groupby("order")["predicted"].last().min() > 0.4
 
 
@@ -102,16 +106,19 @@ def test_updates_until_a_share_is_predicted_by_hand():
     np.testing.assert_allclose(relearnt_at(curves, 0.5), [5.0, 0.0, 4.0])
 
 
-def made_up(**relearning):
-    """Repairs with these (noisy labels predicted, relative updates)."""
+def made_up(steps=(19, 20, 21), **relearning):
+    """Repairs with these (noisy labels predicted, relative updates); the reference needs `steps`."""
     rows = [
         {"way": way, "layers": "layers 1", "noisy_predicted": predicted, "relearning": updates}
         for way, (predicted, updates) in relearning.items()
     ]
-    curve = {"way": REFERENCE, "update": [0, 10, 0, 20], "predicted": [0.0, 1.0, 0.0, 1.0]}
+    order = np.repeat(np.arange(len(steps)) + 1, 4)
+    updates = np.ravel([[0, 1, n - 1, n] for n in steps])
+    curves = {"way": REFERENCE, "order": order, "update": updates}
+    curves["predicted"] = np.tile([0.0, 0.0, 0.0, 0.8], len(steps))
     table = pd.DataFrame(rows).assign(clean_accuracy=1.0, test_accuracy=np.nan)
-    curves = pd.DataFrame({**curve, "order": [1, 1, 2, 2]})
-    return Repaired(None, table, curves, LAYERS, RepairSettings())
+    settings = RepairSettings(orders=len(steps))
+    return Repaired(None, table, pd.DataFrame(curves), LAYERS, settings, level=0.8)
 
 
 @pytest.mark.parametrize(
@@ -124,29 +131,84 @@ def made_up(**relearning):
     ],
 )
 def test_nothing_is_called_removed_that_is_only_hidden(scores, verdict):
-    found = made_up(**{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: scores})
-    assert found.band == pytest.approx((2 / 3, 4 / 3))
+    steps = [18, 19, 20, 20, 21, 22]
+    found = made_up(steps, **{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: scores})
+    margin = 2.5706 * np.std(steps, ddof=1) * np.sqrt(2 / 6) / 20
+    assert found.band == pytest.approx((1 - margin, 1 + margin), rel=1e-4)
     assert found.verdict == verdict
     said = " ".join(found.sentences())
     assert ("are removed" in said) == (verdict == "removed")
     assert len(found.sentences()) == 2
 
 
-@pytest.mark.parametrize("predicted", [[0.0, 0.3, 0.0, 0.4], [0.6, 1.0, 0.0, 1.0]])
-def test_what_the_reference_does_not_learn_in_time_cannot_be_called_removed(predicted):
-    found = made_up(**{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: (0.1, 1.0)})
-    found = replace(found, curves=found.curves.assign(predicted=predicted))
+def test_the_band_is_no_narrower_than_from_one_measurement_to_the_next():
+    assert made_up((20, 20, 20), **{REFERENCE: (0.1, 1.0)}).band == pytest.approx((0.95, 1.05))
+
+
+def test_a_model_that_never_saw_the_labels_is_in_the_band_as_often_as_it_says():
+    rng, outside = np.random.default_rng(0), 0
+    for _ in range(250):
+        steps, another = rng.normal(40, 4, (2, 6)).round().astype(int)
+        found = made_up(tuple(steps), **{REFERENCE: (0.0, 1.0)})
+        outside += another.mean() / steps.mean() < found.band[0]
+    assert 2 <= outside <= 14  # 2.5 % on this side
+
+
+def test_updates_that_vary_too_much_decide_nothing():
+    labels = {BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: (0.1, 0.9)}
+    found = made_up((10, 20, 30), **labels)
     assert found.verdict == "cannot tell"
-    assert "whether they are removed cannot be told: a model that never saw" in found.sentences()[0]
+    assert "the updates vary too much; with more orders (--set orders=6)" in found.sentences()[0]
 
 
-def test_an_interrupted_repair_goes_on(workshop, monkeypatch):
-    first, curves = workshop.compare()
-    monkeypatch.setattr(_Workshop, "_compared", None)
+@pytest.mark.parametrize(
+    ("first", "last", "why"),
+    [(0.0, 0.7, "does not learn 80% of them in 30 epochs"), (0.8, 1.0, "80% from the start")],
+)
+def test_what_the_reference_does_not_learn_in_time_cannot_be_called_removed(first, last, why):
+    found = made_up(**{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: (0.1, 1.0)})
+    found = replace(found, curves=found.curves.assign(predicted=[first, first, first, last] * 3))
+    assert found.verdict == "cannot tell"
+    assert "whether they are removed cannot be told: " in found.sentences()[0]
+    assert why in found.sentences()[0]
+
+
+def test_always_saying_the_commonest_label_does_not_count_as_learning_them(workshop):
+    labels = workshop.run.noisy.assigned[workshop.run.noisy_rows]
+    commonest = np.bincount(labels).max() / len(labels)
+    assert workshop.level == pytest.approx((1 + commonest) / 2)
+    found = made_up(**{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: (0.1, 1.0)})
+    found = replace(found, level=1.0)
+    assert found.verdict == "cannot tell"
+    assert "all noisy labels are the same" in found.sentences()[0]
+
+
+def compare(workshop, most):
+    """Compare repairs; after so many of them this process is killed. How many there were, and what
+    came."""
+    plain, count = _Workshop._scores, 0
+
+    def counted(self, *given):
+        nonlocal count
+        count += 1
+        if count > most:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {**plain(self, *given), "seconds": 0.0}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Workshop, "_scores", counted)
+        rows, curves = workshop.compare()
+    return count, rows, curves.to_dict("list")
+
+
+def test_a_killed_repair_goes_on_with_the_same_result(workshop):
+    n, *whole = compare(workshop, 100)
+    assert n == len(workshop.ways)
+    shutil.rmtree(workshop.run.work("repair"))
     again = _Workshop(workshop.run, workshop.settings, workshop.layers)
-    rows, same = again.compare()
-    assert rows == first
-    pd.testing.assert_frame_equal(same, curves)
+    assert ended(forked(lambda: compare(again, 3))) == -signal.SIGKILL
+    assert compare(again, 100) == (n - 3, *whole)
+    assert compare(again, 0) == (0, *whole)
     made, kept = again.chosen.model.named_parameters(), workshop.chosen.model.named_parameters()
     assert hash_weights(made) == hash_weights(kept)
     other = _Workshop(workshop.run, workshop.settings, (0,))
@@ -175,13 +237,14 @@ def test_a_run_is_repaired_into_an_ordinary_checkpoint(memorised_run, tmp_path, 
     assert table.loc[BEFORE, "noisy_predicted"] >= 0.95
     assert table.loc[LAYERS, "noisy_predicted"] < table.loc[BEFORE, "noisy_predicted"]
     assert table.loc[REFERENCE, "relearning"] == 1
+    assert table.loc[found.chosen, "verdict"] == found.verdict
     assert table.loc[BEFORE, "relearnt_updates"] == 0
     assert found.judge(HEAD) != "removed" or table.loc[HEAD, "relearning"] >= found.band[0]
+    assert record_of(found)["level"] == found.level
     assert (table.loc[[LAYERS, HEAD], "block_passes"] == 0).all()
     assert table.loc[RETRAINED, "block_passes"] > 0
     folder = tmp_path / "repaired"
-    record = json.loads((folder / "repair.json").read_text())
-    assert record["verdict"] == found.verdict
+    assert record_of(found)["verdict"] == found.verdict
     assert (folder / "relearning.svg").read_text().startswith("<svg")
     loaded = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True)
     if way == "layers":
@@ -192,6 +255,10 @@ def test_a_run_is_repaired_into_an_ordinary_checkpoint(memorised_run, tmp_path, 
         assert hash_weights(loaded.named_parameters()) == hash_weights(
             expected.model.named_parameters()
         )
+
+
+def record_of(found):
+    return json.loads((found.folder / "repair.json").read_text())
 
 
 def test_what_cannot_be_repaired_is_refused_at_once(memorised_run, tmp_path):

@@ -1,11 +1,16 @@
 """Labels that nobody marked: what is suspected, how sure that is, and what is written."""
 
+import os
+import signal
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import memloc
+from forked import ended, forked
 from memloc.errors import DataError, MemlocWarning, ModelError, SettingsError, StoreError
+from memloc.methods import halves as halves_module
 from memloc.methods.halves import Half
 from memloc.progress import telling
 from memloc.records import Examples, read_table
@@ -155,13 +160,34 @@ def test_markup_in_a_text_is_shown_as_text(tmp_path, model, mine):
     assert "&lt;script&gt;" in page
 
 
-def test_finished_models_are_used_again(tmp_path, model, mine, monkeypatch):
-    with pytest.warns(MemlocWarning):
-        first = look(model, tmp_path / "found", mine)
-    monkeypatch.setattr("memloc.methods.halves.train_halves", None)
-    with pytest.warns(MemlocWarning):
-        again = look(model, tmp_path / "found", mine)
-    pd.testing.assert_frame_equal(first.examples, again.examples)
+def test_killed_in_the_middle_it_goes_on_with_the_same_result(tmp_path, model, mine):
+    n, whole = look_until(100, model, tmp_path / "whole", mine)
+    assert n == 3
+    killed = tmp_path / "killed"
+    assert ended(forked(lambda: look_until(2, model, killed, mine))) == -signal.SIGKILL
+    assert not (killed / "suspects.csv").exists()
+    assert look_until(100, model, killed, mine) == (1, whole)
+    assert look_until(0, model, killed, mine) == (0, whole)
+
+
+def look_until(most, model, folder, data):
+    """Look for suspects with models one by one; before one more this process is killed. How many
+    were trained, and the file to correct."""
+    plain, count = halves_module.train_halves, 0
+
+    def counted(*given):
+        nonlocal count
+        count += 1
+        if count > most:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("memloc.training.loop.members_at_once", lambda *_: 1)
+        patch.setattr(halves_module, "train_halves", counted)
+        with pytest.warns(MemlocWarning):
+            look(model, folder, data)
+    return count, (folder / "suspects.csv").read_text(encoding="utf-8")
 
 
 def test_a_run_s_models_serve_generalisation_too(memorised_run, monkeypatch):

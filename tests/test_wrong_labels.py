@@ -56,9 +56,9 @@ def test_where_flips_are_later_it_is_seen_and_where_not_it_is_not():
 def test_a_model_that_never_saw_the_labels_is_judged_like_a_repair():
     def found(updates):
         row = {"way": REFERENCE, "noisy_predicted": 0.1, "relearnt_updates": updates}
-        curve = {"way": REFERENCE, "update": [0, 9, 0, 11], "predicted": [0.0, 1.0, 0.0, 1.0]}
-        curves = pd.DataFrame({**curve, "order": [1, 1, 2, 2]})
-        return Repaired(None, pd.DataFrame([row]), curves, REFERENCE, RepairSettings())
+        curve = {"way": REFERENCE, "update": [*range(11)] * 6, "predicted": [*[0.0] * 10, 1.0] * 6}
+        curves = pd.DataFrame({**curve, "order": np.repeat(range(6), 11)})
+        return Repaired(None, pd.DataFrame([row]), curves, REFERENCE, RepairSettings(), 1 - 1e-9)
 
     judged = repairs._with_others(found(10.0), {"seed-2": found(9.5), "seed-3": found(6.0)})
     assert judged.judge("another reference seed-2") == "removed"

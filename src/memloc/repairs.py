@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,8 +56,8 @@ class RepairSettings(Settings):
     relearn_epochs: int = ours(30, ge=1)
     """Passes over the noisy examples at most, while their labels are learnt again."""
     relearnt: float = ours(0.5, gt=0, lt=1)
-    """Share of the noisy labels at which updates are counted."""
-    orders: int = ours(3, ge=2)
+    """Updates count until so many noisy labels are known, beyond what always saying one gets."""
+    orders: int = ours(6, ge=2)
     """Orders of the data in which labels are learnt again; the reference's give the band."""
     gone: float = ours(0.1, ge=0, lt=1)
     """Share of noisy labels, above what the reference predicts, that may still be predicted."""
@@ -69,11 +69,13 @@ class Repaired:
 
     folder: Path
     table: "pd.DataFrame"
-    """One row per model: labels still predicted, accuracies, updates to relearn, cost."""
+    """One row per model: labels still predicted, accuracies, updates to relearn, cost, verdict."""
     curves: "pd.DataFrame"
     """Share of noisy labels predicted by model, order and update while they are learnt again."""
     chosen: str
     settings: RepairSettings
+    level: float
+    """Share of the noisy labels at which updates are counted."""
 
     def row(self, way: str) -> Mapping[str, Any]:
         """The row of a model."""
@@ -89,48 +91,70 @@ class Repaired:
         row, reference = self.row(way), self.row(REFERENCE)
         if row["noisy_predicted"] > reference["noisy_predicted"] + self.settings.gone:
             return "still there"
-        if not self.can_tell:
+        if self.untold:
             return "cannot tell"
-        return "removed" if row["relearning"] >= self.band[0] else "hidden"
+        margin, updates = 1 - self.band[0], row["relearning"]
+        if updates + margin < 1:
+            return "hidden"
+        return "removed" if updates - margin > FAR_BELOW else "cannot tell"
 
     @cached_property
-    def can_tell(self) -> bool:
-        """Whether the reference learns the labels in time, and did not know them before."""
-        curves = self.curves[self.curves["way"] == REFERENCE].groupby("order")["predicted"]
-        share = self.settings.relearnt
-        return bool((curves.max() >= share).all() and (curves.first() < share).all())
+    def untold(self) -> str:
+        """Why updates of the reference are no yardstick; empty if they are."""
+        curves = self._reference.groupby("order")["predicted"]
+        if self.level == 1:
+            return "all noisy labels are the same, so that a model learns to say nothing else"
+        if (curves.first() >= self.level).any():
+            return f"a model that never saw them predicts {self.level:.0%} from the start"
+        if (curves.max() < self.level).any():
+            return (
+                f"a model that never saw them does not learn {self.level:.0%} of them in "
+                f"{self.settings.relearn_epochs} epochs (--set relearn_epochs="
+                f"{2 * self.settings.relearn_epochs})"
+            )
+        return ""
 
     @cached_property
     def band(self) -> tuple[float, float]:
-        """Updates that the reference needs in each order, least and most, relative to its mean."""
-        steps = relearnt_at(self.curves[self.curves["way"] == REFERENCE], self.settings.relearnt)
-        return float(steps.min() / steps.mean()), float(steps.max() / steps.mean())
+        """Where the mean updates of another model that never saw the labels are to be expected.
+
+        Relative to the reference's: a 95 % prediction interval, 1 ± t s √(2/n) / mean with s over
+        the reference's n orders, and no narrower than from one measurement to the next.
+        """
+        from scipy.stats import t
+
+        steps, n = relearnt_at(self._reference, self.level), self.settings.orders
+        between = float(t.ppf(0.975, n - 1) * steps.std(ddof=1) * np.sqrt(2 / n))
+        apart = float(self._reference["update"].iloc[1])
+        margin = max(between, apart) / max(1, float(steps.mean()))
+        return 1 - margin, 1 + margin
+
+    @cached_property
+    def _reference(self) -> "pd.DataFrame":
+        return self.curves[self.curves["way"] == REFERENCE]
 
     def sentences(self) -> list[str]:
         """The verdict for people."""
         row, before = self.row(self.chosen), self.row(BEFORE)
+        several = f"with more orders (--set orders={2 * self.settings.orders}) it may be"
         said = {
             "removed": "the labels are removed: they are learnt again no sooner than new ones",
             "hidden": "the labels are hidden, not removed: they are learnt again sooner",
             "still there": "the labels are still there",
-            "cannot tell": "whether they are removed cannot be told: a model that never saw them "
-            f"does not learn {self.settings.relearnt:.0%} of them in {self.settings.relearn_epochs}"
-            " epochs, or knows as many from the start",
+            "cannot tell": "whether they are removed cannot be told: "
+            + (self.untold or f"the updates vary too much; {several}"),
         }
         others = {way: self.judge(way) for way in self.table["way"] if way not in NOT_REPAIRS}
         removed = [f"{way} ({row['layers']})" for way, how in others.items() if how == "removed"]
+        counts = (
+            f" ({row['relearning']:.2f} times the updates of a model that never saw them; for "
+            f"another such model, {self.band[0]:.2f} to {self.band[1]:.2f} are to be expected)"
+        )
         first = (
             f"{self.chosen[0].upper()}{self.chosen[1:]} ({row['layers']}): "
             f"{row['noisy_predicted']:.0%} of the noisy labels are predicted "
             f"({before['noisy_predicted']:.0%} before), and {said[self.verdict]}"
-        )
-        first += (
-            "."
-            if not self.can_tell
-            else (
-                f" ({row['relearning']:.2f} times the updates of a model that never saw them; the "
-                f"reference itself varies from {self.band[0]:.2f} to {self.band[1]:.2f})."
-            )
+            f"{'' if self.untold else counts}."
         )
         second = (
             f"Accuracy on clean training examples went from {before['clean_accuracy']:.1%} to "
@@ -140,6 +164,9 @@ class Repaired:
         return [first, second]
 
 
+FAR_BELOW = 0.5
+"""Labels that may be learnt again in so few updates, relative to the reference's, are not removed:
+where that is within the margin, it cannot be told."""
 NOT_REPAIRS = {BEFORE, REFERENCE}
 
 
@@ -173,7 +200,10 @@ def repair(
     rows, curves = workshop.compare()
     import pandas as pd
 
-    found = Repaired(home, pd.DataFrame(rows), curves, WAYS[chosen.way], chosen)
+    made = WAYS[chosen.way]
+    found = Repaired(home, pd.DataFrame(rows), curves, made, chosen, workshop.level)
+    verdicts = [found.judge(way) for way in found.table["way"]]
+    found = replace(found, table=found.table.assign(verdict=verdicts))
     _write(found, workshop)
     return found
 
@@ -230,7 +260,7 @@ class _Workshop:
         with track(f"{self.run.name} · repair", len(self.ways)) as advance:
             for way, (layers, make) in self.ways.items():
                 row, curve = self._kept(way) or self._compared(way, layers, make)
-                steps = relearnt_at(curve, self.settings.relearnt)
+                steps = relearnt_at(curve, self.level)
                 rows.append({**row, "relearnt_updates": float(steps.mean())})
                 curves.append(curve)
                 advance(1)
@@ -278,8 +308,19 @@ class _Workshop:
         weights = ("final", "reference", "pretrained")
         settings = self.settings.model_dump(mode="json", exclude={"way", "relearnt", "gone"})
         facts = {"run": self.run.identity(weights), "files": self.run.files(weights)}
-        chosen = {"settings": settings, "layers": self.layers, "updates": UPDATES}
+        until = max(ENOUGH, self.level)
+        chosen = {"settings": settings, "layers": self.layers, "updates": UPDATES, "until": until}
         return hashed({**facts, **chosen})
+
+    @cached_property
+    def level(self) -> float:
+        """Share at which updates are counted: half-way from always the commonest label to all.
+
+        A model that learns nothing but wrong labels soon says the commonest of them everywhere.
+        """
+        labels = self.run.noisy.assigned[self.run.noisy_rows]
+        commonest = float(np.bincount(labels).max() / len(labels))
+        return commonest + self.settings.relearnt * (1 - commonest)
 
     @property
     def ways(self) -> "dict[str, tuple[tuple[int, ...] | None, Callable[[], Classifier]]]":
@@ -398,24 +439,28 @@ class _Workshop:
         settings = self._training(self.settings.relearn_epochs).replace({"batch_size": batch})
         noisy = run.task.train.take(run.noisy_rows)
         texts = encode_for(model, noisy, run.settings.text.max_tokens)
-        shares: list[float] = []
+        interval = -(-len(labels) // (batch * UPDATES))
+        updates, shares, until = 0, list[float](), max(ENOUGH, self.level)
 
-        def is_learnt(_epoch: int) -> bool:
-            shares.append(float((predict(model.stack, texts).argmax(1) == labels).mean()))
-            return shares[-1] >= ENOUGH
+        def look(done: int) -> None:
+            nonlocal updates
+            updates += done
+            if updates % interval == 0:
+                shares.append(float((predict(model.stack, texts).argmax(1) == labels).mean()))
 
         with self._threads():
-            is_learnt(0)
+            look(0)
             every: IntArray = np.arange(len(labels))[None]
-            fit([model], texts, every, labels, (settings, [order]), is_done=is_learnt)
-        updates = np.arange(len(shares)) * -(-len(labels) // settings.batch_size)
-        return pd.DataFrame({"update": updates, "predicted": shares})
+            how = settings, [order]
+            fit([model], texts, every, labels, how, look, is_done=lambda _: shares[-1] >= until)
+        return pd.DataFrame({"update": np.arange(len(shares)) * interval, "predicted": shares})
 
 
 ENOUGH = 0.95
 """Share of the noisy labels at which learning them again ends."""
 UPDATES = 4
-"""Updates per epoch at which batches of noisy examples aim: with one, all orders are the same."""
+"""Updates per epoch at which batches of noisy examples aim (with one, all orders are the same),
+and measurements per epoch at most."""
 
 
 def relearnt_at(curves: "pd.DataFrame", share: float) -> FloatArray:
@@ -441,7 +486,7 @@ def _write(found: Repaired, workshop: _Workshop) -> None:
 
     run = workshop.run
     facts = {"repaired": run.name, "way": found.chosen, "layers": found.row(found.chosen)["layers"]}
-    about = {**facts, "settings": found.settings.model_dump(mode="json")}
+    about = {**facts, "settings": found.settings.model_dump(mode="json"), "level": found.level}
     save_checkpoint(
         found.folder, workshop.chosen, {**about, "run": run.record.model_dump(mode="json")}
     )
