@@ -221,7 +221,7 @@ def by_way(found: pd.DataFrame) -> pd.DataFrame:
                 "clean": f"{part['clean_accuracy'].mean():.3f}",
                 "test": f"{part['test_accuracy'].mean():.3f}",
                 "relearning": f"{several.mean():.2f} ({several.min():.2f}–{several.max():.2f})",
-                ", ".join(get_args(Judgement)): ", ".join(verdicts),
+                "verdicts": ", ".join(verdicts),
                 "seconds": f"{part['seconds'].mean():.1f}",
                 "block passes": f"{part['block_passes'].mean():,.0f}",
             }

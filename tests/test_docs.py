@@ -100,7 +100,7 @@ def test_the_page_leads_from_a_file_and_a_checkpoint_to_a_repaired_model(tmp_pat
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "tests" / "files" / "reviews.csv", tmp_path)
     names = ("negative", "positive")
-    whole = load_model("tiny-opt", names, options=LoadOptions(depth=3))
+    whole = load_model("tiny-opt", names, options=LoadOptions(depth=2))
     for saved in (whole.model.base_model, whole.tokenizer):
         saved.save_pretrained("tiny-opt")
     lines = "".join(blocks(OWN_DATA, "sh")).splitlines()
@@ -111,17 +111,17 @@ def test_the_page_leads_from_a_file_and_a_checkpoint_to_a_repaired_model(tmp_pat
             correct_by_hand(Path("found/suspects.csv"))
     found = memloc.Run.open("corrected/suspects/tiny-opt/seed-1")
     assert 0 < found.noisy.is_noisy.sum() <= 12  # some of the twelve are held out
-    assert len(pd.read_parquet(found.folder / "results" / "shares" / "layers.parquet")) == 3
+    assert len(pd.read_parquet(found.folder / "results" / "shares" / "layers.parquet")) == 2
     said = json.loads(Path("repaired/repair.json").read_text())
     assert "of the noisy labels are predicted" in said["sentences"][0]
-    assert len(load_model("repaired", names).stack.blocks) == 3
+    assert len(load_model("repaired", names).stack.blocks) == 2
 
 
 LESS = {
-    "find": "--models 4 --set generalisation.epochs=2",
-    "train": "--set finetune.learning_rate=0.004 --set finetune.epochs=12",
+    "find": "--models 2 --set generalisation.epochs=1",
+    "train": "--set finetune.learning_rate=0.004 --set finetune.epochs=10",
     "localise": "--set verdict.noisy_at_least=0.01",
-    "repair": "--set orders=2 --set relearn_epochs=3 --set epochs=1",
+    "repair": "--set orders=2 --set relearn_epochs=2 --set epochs=1",
 }
 """What is added to each command of the page."""
 

@@ -107,7 +107,7 @@ def test_updates_until_a_share_is_predicted_by_hand():
 
 
 def made_up(steps=(19, 20, 21), **relearning):
-    """Repairs with these (noisy labels predicted, relative updates); the reference needs `steps`."""
+    """Repairs with these (noisy labels predicted, relative updates), and the reference's steps."""
     rows = [
         {"way": way, "layers": "layers 1", "noisy_predicted": predicted, "relearning": updates}
         for way, (predicted, updates) in relearning.items()
