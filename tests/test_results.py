@@ -86,11 +86,15 @@ def test_examples_can_be_the_noisy_ones_only(results):
 
 def test_outcomes_are_what_is_reverted_as_matrices(results):
     run = results.runs.tail(1)
-    tables = [found.table() for found in results.outcomes_of(run)]
-    assert [found.method for found in results.outcomes_of(run)] == ["retraining", "swapping"]
-    columns = ["method", "example", "first", "last", "wrong"]
-    mine = results.reverted.merge(run[["task", "model", "seed"]])[columns]
-    pd.testing.assert_frame_equal(pd.concat(tables, ignore_index=True), mine)
+    found = results.outcomes_of(run)
+    assert list(found) == ["retraining", "swapping"]
+    mine = results.reverted.merge(run[["task", "model", "seed"]])
+    for method, outcomes in found.items():
+        rows = mine[mine["method"] == method]
+        assert outcomes.noisy_wrong.ravel().tolist() == rows["wrong"].tolist()
+        assert outcomes.noisy_rows.tolist() == rows["example"].unique().tolist()
+        ends = rows[["first", "last"]].drop_duplicates().to_numpy().tolist()
+        assert [[w.start + 1, w.stop] for w in outcomes.windows] == ends
 
 
 def test_validation_examples_are_counted(results):

@@ -7,16 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 
 from memloc import paths
 from memloc.errors import MemlocWarning, StoreError
 from memloc.methods import by_reference
 from memloc.methods.gradients import norms_from, variants
-from memloc.methods.result import check_origin, read_about
+from memloc.methods.result import Outcomes, check_origin, outcomes_from, read_about
 from memloc.protocol import ControlSettings, Protocol, preset
 from memloc.records import as_stored, read_columns
 from memloc.run import Run, RunRecord, at_the_end
@@ -25,9 +26,6 @@ from memloc.stats.planted import null_claims, plant_scores
 from memloc.stats.verdicts import ALPHA, corrected
 from memloc.stats.windows import planted_layers
 from memloc.study.config import read_study
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _FILE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 KEY: tuple[str, ...] = tuple(_FILE["run"])
@@ -62,27 +60,27 @@ class Results:
     """
 
     folder: Path
-    runs: "pd.DataFrame"
-    training: "pd.DataFrame"
-    layers: "pd.DataFrame"
-    mcog: "pd.DataFrame"
-    shares: "pd.DataFrame"
-    verdicts: "pd.DataFrame"
-    windows: "pd.DataFrame"
-    gradients: "pd.DataFrame"
-    noise_probes: "pd.DataFrame"
-    centroids: "pd.DataFrame"
-    events: "pd.DataFrame"
-    label_probes: "pd.DataFrame"
-    generalisation: "pd.DataFrame"
-    memorisation: "pd.DataFrame"
-    control: "pd.DataFrame"
-    control_layers: "pd.DataFrame"
-    control_gradients: "pd.DataFrame"
-    control_verdicts: "pd.DataFrame"
-    nulls: "pd.DataFrame"
-    plants: "pd.DataFrame"
-    post_processing: "pd.DataFrame"
+    runs: pd.DataFrame
+    training: pd.DataFrame
+    layers: pd.DataFrame
+    mcog: pd.DataFrame
+    shares: pd.DataFrame
+    verdicts: pd.DataFrame
+    windows: pd.DataFrame
+    gradients: pd.DataFrame
+    noise_probes: pd.DataFrame
+    centroids: pd.DataFrame
+    events: pd.DataFrame
+    label_probes: pd.DataFrame
+    generalisation: pd.DataFrame
+    memorisation: pd.DataFrame
+    control: pd.DataFrame
+    control_layers: pd.DataFrame
+    control_gradients: pd.DataFrame
+    control_verdicts: pd.DataFrame
+    nulls: pd.DataFrame
+    plants: pd.DataFrame
+    post_processing: pd.DataFrame
     commands: tuple[str, ...] = ()
     """What was asked for, in the order to repeat it: runs first, then methods, then plants."""
     method_settings: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -94,35 +92,32 @@ class Results:
         return _of_study(self.folder) or _of_presets(self.folder, self.records)
 
     @cached_property
-    def examples(self) -> "pd.DataFrame":
+    def examples(self) -> pd.DataFrame:
         """The training examples of every run, labels by name."""
         return self.examples_of(self.runs)
 
     @cached_property
-    def reverted(self) -> "pd.DataFrame":
+    def reverted(self) -> pd.DataFrame:
         """For every noisy example and window: is its assigned label no longer predicted?"""
         opened = self._opened(self.runs)
-        return stacked(
-            "reverted", [(key, o.table()) for key, run in opened for o in _reverted(run)]
-        )
+        found = [({**key, "method": m}, t) for key, run in opened for m, t in _reverted(run)]
+        return stacked("reverted", found)
 
-    def examples_of(self, runs: "pd.DataFrame", *, noisy_only: bool = False) -> "pd.DataFrame":
+    def examples_of(self, runs: pd.DataFrame, *, noisy_only: bool = False) -> pd.DataFrame:
         """The part of `examples` that belongs to some rows of `runs`."""
         opened = self._opened(runs)
         return stacked("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
 
-    def outcomes_of(self, run: "pd.DataFrame") -> "list[Reverted]":
-        """The same of one run as matrices, which are smaller; a row of `runs` is given."""
+    def outcomes_of(self, run: pd.DataFrame) -> dict[str, Outcomes]:
+        """The same of one run as matrices by method; a row of `runs` is given."""
         ((_, opened),) = self._opened(run)
-        return _reverted(opened)
+        return {method: outcomes_from(table.to_pandas()) for method, table in _reverted(opened)}
 
-    def example_shares_of(self, run: "pd.DataFrame") -> "pd.DataFrame | None":
+    def example_shares_of(self, run: pd.DataFrame) -> pd.DataFrame | None:
         """What each layer holds of each noisy example of one run: (examples, layers from 1).
 
         Shares of the margin that all layers together hold; None without the method `shares`.
         """
-        import pandas as pd
-
         ((_, opened),) = self._opened(run)
         path = paths.table(paths.result(opened.folder, "shares"), "example_shares")
         if not path.is_file():
@@ -161,39 +156,13 @@ class Results:
             chosen[name] = table.reset_index(drop=True)
         return replace(self, **chosen)
 
-    def _opened(self, runs: "pd.DataFrame") -> Iterator[tuple[dict[str, Any], Run]]:
+    def _opened(self, runs: pd.DataFrame) -> Iterator[tuple[dict[str, Any], Run]]:
         for row in runs.to_dict("records"):
             yield {name: row[name] for name in KEY}, Run.open(self.folder / row["folder"])
 
 
 NOISY = [("is_noisy", "==", True)]
 UNSEEN = [("split", "==", "validation")]
-
-
-@dataclass(frozen=True)
-class Reverted:
-    """Which windows of layers undo which noisy example, by one method."""
-
-    method: str
-    examples: "np.ndarray[Any, Any]"
-    """(n,)."""
-    windows: "np.ndarray[Any, Any]"
-    """(W, 2): first and last layer, from 1."""
-    wrong: "np.ndarray[Any, Any]"
-    """(n, W): the assigned label is no longer predicted."""
-
-    def take(self, rows: "np.ndarray[Any, Any]") -> "Reverted":
-        """Some of the examples, in that order."""
-        return replace(self, examples=self.examples[rows], wrong=self.wrong[rows])
-
-    def table(self) -> "pd.DataFrame":
-        """One row per example and window."""
-        import pandas as pd
-
-        first, last = np.tile(self.windows.astype(np.int16), (len(self.examples), 1)).T
-        example = np.repeat(self.examples.astype(np.int32), len(self.windows))
-        places = {"example": example, "first": first, "last": last}
-        return pd.DataFrame({"method": self.method, **places, "wrong": self.wrong.ravel()})
 
 
 def load_results(path: str | Path) -> Results:
@@ -338,10 +307,8 @@ def _without_null(key: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(value for name, value in key.items() if name != "null")
 
 
-def _run_row(run: Run, folder: Path, curve: "pd.DataFrame", needed: float) -> "pd.DataFrame":
+def _run_row(run: Run, folder: Path, curve: pd.DataFrame, needed: float) -> pd.DataFrame:
     """What the run is of and what became of it; a run that is not finished memorised nothing."""
-    import pandas as pd
-
     task, final, verdict = run.record.task, run.record.final, run.verdict(needed)
     labels = run.folder / paths.LABELS
     chance = 1 / len(task.label_names)
@@ -366,10 +333,8 @@ def _run_row(run: Run, folder: Path, curve: "pd.DataFrame", needed: float) -> "p
     return pd.DataFrame([row])
 
 
-def _examples(run: Run, noisy_only: bool) -> "pd.DataFrame":
+def _examples(run: Run, noisy_only: bool) -> pd.DataFrame:
     """The training examples, labels by name."""
-    import pandas as pd
-
     wanted = [("split", "==", "train"), *(NOISY if noisy_only else [])]
     columns = ["row", "parts", "original", "assigned", "is_noisy"]
     read = read_columns(run.folder / paths.LABELS, columns, wanted)
@@ -387,23 +352,14 @@ def _examples(run: Run, noisy_only: bool) -> "pd.DataFrame":
     )
 
 
-def _reverted(run: Run) -> list[Reverted]:
-    """Of the methods that change windows: which examples each window undoes."""
-    found = []
+def _reverted(run: Run) -> Iterator[tuple[str, Any]]:
+    """Of the methods that change windows: which noisy examples each window undoes."""
     for path in sorted((run.folder / paths.RESULTS).glob("*/outcomes.parquet")):
-        table = read_columns(path, ["example", "first", "last", "wrong"], NOISY)
-        example, first, last, wrong = (table[n].to_numpy() for n in table.column_names)
-        n = len(np.unique(example))  # as they are written: example by example, all windows of each
-        ends = np.column_stack([first, last]).astype(np.int64).reshape(n, -1, 2)[0]
-        rows = example.reshape(n, -1)[:, 0].astype(np.int64)
-        wrong = wrong.astype(bool).reshape(n, -1)
-        found.append(Reverted(path.parent.name, rows, ends, wrong))
-    return found
+        yield path.parent.name, read_columns(path, None, NOISY)
 
 
-def stacked(name: str, parts: Keyed) -> "pd.DataFrame":
+def stacked(name: str, parts: Keyed) -> pd.DataFrame:
     """The table of this name from its parts, which are all of pandas or all of Arrow."""
-    import pandas as pd
     import pyarrow as pa
 
     if not parts:
@@ -431,7 +387,7 @@ def control_tables(
     planted: Sequence[tuple[Mapping[str, Any], Run]],
     found: Mapping[str, Keyed],
     settings: ControlSettings,
-) -> "dict[str, pd.DataFrame]":
+) -> dict[str, pd.DataFrame]:
     """The tables of the control set-up, empty where nothing was planted."""
     undone = {
         _plant(key, "method"): rows["error"].to_numpy().max() for key, rows in found["windows"]
@@ -455,7 +411,7 @@ def control_tables(
     }
 
 
-def verdicts(found: Keyed) -> "pd.DataFrame":
+def verdicts(found: Keyed) -> pd.DataFrame:
     """What each method says of each run, and whether it still holds for all that are shown.
 
     `found` are records of verdicts. `corrected` are Holm's p-values over all runs and methods that
@@ -469,7 +425,7 @@ def verdicts(found: Keyed) -> "pd.DataFrame":
     return table[COLUMNS["verdicts"]]
 
 
-def control_verdicts(found: Keyed) -> "pd.DataFrame":
+def control_verdicts(found: Keyed) -> pd.DataFrame:
     """The same of planted runs; `right`: localised, and in planted layers alone."""
     table = _verdict_rows(found, COLUMNS["control_verdicts"])
     rows = zip(table["outcome"], found, strict=True)
@@ -484,9 +440,7 @@ def _planted_in(key: Mapping[str, Any]) -> Sequence[int]:
     return [] if key["null"] else [layer + 1 for layer in planted_layers(str(key["planted"]))]
 
 
-def _verdict_rows(found: Keyed, columns: Sequence[str]) -> "pd.DataFrame":
-    import pandas as pd
-
+def _verdict_rows(found: Keyed, columns: Sequence[str]) -> pd.DataFrame:
     rows = [
         {**key, **{name: record[name] for name in ("outcome", "p", "sentence")}}
         | {"layers": ", ".join(map(str, record["layers"]))}
@@ -499,10 +453,8 @@ def _plant(key: Mapping[str, Any], *more: str) -> tuple[Any, ...]:
     return tuple(key[name] for name in (*KEY, *PLANT, *more))
 
 
-def _plants(planted: Sequence[tuple[Mapping[str, Any], Run]], mcog: Keyed) -> "pd.DataFrame":
+def _plants(planted: Sequence[tuple[Mapping[str, Any], Run]], mcog: Keyed) -> pd.DataFrame:
     """One row per plant: the rate that was needed, the accuracies, whether it was used."""
-    import pandas as pd
-
     methods: dict[tuple[Any, ...], list[str]] = {}
     for key, _ in mcog:
         methods.setdefault(_plant(key), []).append(key["method"])
@@ -523,10 +475,8 @@ def _plants(planted: Sequence[tuple[Mapping[str, Any], Run]], mcog: Keyed) -> "p
     return pd.DataFrame(rows, columns=COLUMNS["plants"])
 
 
-def _post_processing(norms: "pd.DataFrame", validation_tasks: Sequence[str]) -> "pd.DataFrame":
+def _post_processing(norms: pd.DataFrame, validation_tasks: Sequence[str]) -> pd.DataFrame:
     """Appendix E: accuracy@2 of gradients with each step on and off, on the validation tasks."""
-    import pandas as pd
-
     rows = []
     chosen = norms[norms["task"].isin(validation_tasks) & ~norms["null"].astype(bool)]
     for key, part in chosen.groupby(["model", "planted", "task", "seed"], sort=False):

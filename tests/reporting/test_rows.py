@@ -446,7 +446,7 @@ def test_without_any_error_cells_are_empty_and_not_divided():
 
 def test_an_examples_weight_is_the_share_of_windows_with_a_layer_that_revert_it():
     wrong = np.array([[True, False, True], [False, False, True], [False, False, False]])
-    found = example_weights(wrong, ENDS)
+    found = example_weights(wrong, [range(a - 1, b) for a, b in ENDS])
     # By layer: the mean of its window of one layer and that of both.
     assert found.tolist() == [[1.0, 0.5], [0.5, 0.5], [0.0, 0.0]]
     assert spread(found).tolist() == [0, 1, 2]  # what is never reverted comes last

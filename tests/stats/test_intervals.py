@@ -62,34 +62,34 @@ def test_chunks_change_nothing(monkeypatch, chunk):
 @pytest.mark.parametrize("normalise", [False, True])
 def test_estimates_are_those_of_the_data_themselves(normalise):
     wrong = random_wrong(50, 4)
-    found = window_intervals(wrong, 4, normalise=normalise, rng=generator(1), n_resamples=20)
+    found, mcog = window_intervals(wrong, 4, normalise=normalise, rng=generator(1), n_resamples=20)
     errors = normalised(wrong.mean(axis=0)) if normalise else wrong.mean(axis=0)
-    matrix = window_matrix(errors, 4)
-    np.testing.assert_allclose(found.errors.estimate, errors)
-    np.testing.assert_allclose(found.matrix.estimate, matrix)
-    np.testing.assert_allclose(found.weights.estimate, layer_weights(matrix))
-    assert found.mcog.estimate == pytest.approx(centre_of_gravity(layer_weights(matrix)))
+    weights = layer_weights(window_matrix(errors, 4))
+    np.testing.assert_allclose(found.estimate, weights)
+    assert mcog.estimate == pytest.approx(centre_of_gravity(weights))
 
 
 def test_limits_are_the_percentiles_of_the_scores_of_each_resample():
     wrong = random_wrong(30, 3)
-    found = window_intervals(wrong, 3, normalise=True, rng=generator(4), n_resamples=40, level=0.8)
+    found, mcog = window_intervals(wrong, 3, normalise=True, rng=generator(4), n_resamples=40)
     resamples = normalised(resampled_means(wrong, 40, generator(4)))
     weights = [layer_weights(window_matrix(errors, 3)) for errors in resamples]
     centres = [centre_of_gravity(row) for row in weights]
-    np.testing.assert_allclose(found.errors.low, np.quantile(resamples, 0.1, axis=0))
-    np.testing.assert_allclose(found.weights.high, np.quantile(weights, 0.9, axis=0))
-    assert found.mcog.low == pytest.approx(np.quantile(centres, 0.1))
-    assert found.mcog.high == pytest.approx(np.quantile(centres, 0.9))
-    assert found.mcog.level == found.matrix.level == 0.8
+    np.testing.assert_allclose(found.low, np.quantile(weights, 0.025, axis=0))
+    np.testing.assert_allclose(found.high, np.quantile(weights, 0.975, axis=0))
+    assert mcog.low == pytest.approx(np.quantile(centres, 0.025))
+    assert mcog.high == pytest.approx(np.quantile(centres, 0.975))
+    assert mcog.level == 0.95
 
 
 def test_the_centre_is_the_same_with_and_without_normalising():
     wrong = random_wrong(60, 4)
-    plain = window_intervals(wrong, 4, normalise=False, rng=generator(1), n_resamples=50)
-    scaled = window_intervals(wrong, 4, normalise=True, rng=generator(1), n_resamples=50)
-    assert plain.mcog.low == pytest.approx(scaled.mcog.low)
-    assert plain.mcog.high == pytest.approx(scaled.mcog.high)
+    (_, plain), (_, scaled) = (
+        window_intervals(wrong, 4, normalise=normalise, rng=generator(1), n_resamples=50)
+        for normalise in (False, True)
+    )
+    assert plain.low == pytest.approx(scaled.low)
+    assert plain.high == pytest.approx(scaled.high)
 
 
 @quick
@@ -99,7 +99,7 @@ def test_with_many_examples_intervals_contain_their_estimates(seed, depth, norma
     found = window_intervals(
         wrong, depth, normalise=normalise, rng=generator(seed), n_resamples=200
     )
-    for band in (found.errors, found.matrix, found.weights, found.mcog):
+    for band in found:
         assert (np.asarray(band.low) <= np.asarray(band.estimate) + 1e-12).all()
         assert (np.asarray(band.high) >= np.asarray(band.estimate) - 1e-12).all()
 
@@ -107,7 +107,7 @@ def test_with_many_examples_intervals_contain_their_estimates(seed, depth, norma
 def test_an_interval_is_as_wide_as_theory_says():
     wrong = np.zeros((1000, 1), dtype=bool)
     wrong[:300] = True
-    error = window_intervals(wrong, 1, normalise=False, rng=generator(5)).errors.at(0)
+    error = window_intervals(wrong, 1, normalise=False, rng=generator(5))[0].at(0)
     half = 1.96 * np.sqrt(0.3 * 0.7 / 1000)
     assert error.low == pytest.approx(0.3 - half, abs=0.005)
     assert error.high == pytest.approx(0.3 + half, abs=0.005)
@@ -119,35 +119,35 @@ def test_results_depend_on_the_generator_alone():
         window_intervals(wrong, 4, normalise=True, rng=generator(s), n_resamples=30)
         for s in (1, 1, 2)
     )
-    np.testing.assert_array_equal(numbers(first.matrix), numbers(again.matrix))
-    assert first.mcog == again.mcog
-    assert first.mcog != other.mcog
+    np.testing.assert_array_equal(numbers(first[0]), numbers(again[0]))
+    assert first[1] == again[1]
+    assert first[1] != other[1]
 
 
 def test_resamples_in_which_nothing_was_undone_are_dropped_and_counted():
     wrong = np.zeros((5, 3), dtype=bool)
     wrong[0] = [True, False, True]
-    found = window_intervals(wrong, 2, normalise=True, rng=generator(6), n_resamples=400)
+    found, mcog = window_intervals(wrong, 2, normalise=True, rng=generator(6), n_resamples=400)
     n_dropped = np.count_nonzero(bootstrap_counts(5, 400, generator(6))[:, 0] == 0)
     assert n_dropped > 0
-    assert found.errors.n_dropped == found.weights.n_dropped == found.mcog.n_dropped == n_dropped
-    np.testing.assert_array_equal(found.errors.low, [1, 0, 1])
+    assert found.n_dropped == mcog.n_dropped == n_dropped
+    np.testing.assert_array_equal(found.low, [1, 0.5])
 
 
-def test_plain_errors_keep_all_resamples_and_only_the_centre_drops_some():
+def test_plain_weights_keep_all_resamples_and_only_the_centre_drops_some():
     wrong = np.zeros((5, 3), dtype=bool)
     wrong[0] = [True, False, True]
-    found = window_intervals(wrong, 2, normalise=False, rng=generator(6), n_resamples=400)
-    assert found.errors.n_dropped == found.matrix.n_dropped == 0
-    assert found.mcog.n_dropped > 0
-    np.testing.assert_array_equal(found.errors.low, [0, 0, 0])
+    found, mcog = window_intervals(wrong, 2, normalise=False, rng=generator(6), n_resamples=400)
+    assert found.n_dropped == 0
+    assert mcog.n_dropped > 0
+    np.testing.assert_array_equal(found.low, [0, 0])
 
 
-def test_without_any_error_the_centre_is_nan_and_the_errors_are_zero():
+def test_without_any_error_the_centre_is_nan_and_the_weights_are_zero():
     wrong = np.zeros((8, 3), dtype=bool)
-    found = window_intervals(wrong, 2, normalise=False, rng=generator(1), n_resamples=10)
-    assert np.isnan([found.mcog.estimate, found.mcog.low, found.mcog.high]).all()
-    assert not numbers(found.errors).any()
+    found, mcog = window_intervals(wrong, 2, normalise=False, rng=generator(1), n_resamples=10)
+    assert np.isnan([mcog.estimate, mcog.low, mcog.high]).all()
+    assert not numbers(found).any()
     with pytest.raises(ScoreError, match="undid no memorised label"):
         window_intervals(wrong, 2, normalise=True, rng=generator(1), n_resamples=10)
 
@@ -156,22 +156,19 @@ def test_where_no_resample_is_left_the_limits_are_nan():
     wrong = np.zeros((50, 1), dtype=bool)
     wrong[0] = True
     seed = next(s for s in range(99) if bootstrap_counts(50, 1, generator(s))[0, 0] == 0)
-    found = window_intervals(wrong, 1, normalise=True, rng=generator(seed), n_resamples=1)
-    assert found.mcog.estimate == found.mcog.n_dropped == 1
-    assert np.isnan([found.mcog.low, found.errors.at(0).high]).all()
+    found, mcog = window_intervals(wrong, 1, normalise=True, rng=generator(seed), n_resamples=1)
+    assert mcog.estimate == mcog.n_dropped == 1
+    assert np.isnan([mcog.low, found.at(0).high]).all()
 
 
 def test_some_widths_are_enough():
     known = [window for window in windows(4) if len(window) in (1, 4)]
     wrong = random_wrong(60, 4)[:, [0, 1, 2, 3, 9]]
-    found = window_intervals(
+    found, mcog = window_intervals(
         wrong, 4, normalise=True, rng=generator(1), n_resamples=30, known=known
     )
-    for matrix in (found.matrix.estimate, found.matrix.low, found.matrix.high):
-        assert np.isnan(matrix[1:3]).all()
-        assert np.isfinite(matrix[[0, 3]]).all()
-    assert np.isfinite(numbers(found.weights)).all()
-    assert found.matrix.n_dropped == found.mcog.n_dropped == 0
+    assert np.isfinite(numbers(found)).all()
+    assert found.n_dropped == mcog.n_dropped == 0
     with pytest.raises(ScoreError, match="window of all 4 layers"):
         window_intervals(
             wrong[:, :4], 4, normalise=True, rng=generator(1), n_resamples=3, known=known[:4]
@@ -185,7 +182,6 @@ def test_some_widths_are_enough():
         (np.zeros((4, 2), dtype=bool), {}),
         (np.zeros((4, 3)), {}),
         (np.zeros(3, dtype=bool), {}),
-        (np.ones((4, 3), dtype=bool), {"level": 95}),
         (np.ones((4, 3), dtype=bool), {"n_resamples": 0}),
     ],
 )
@@ -234,15 +230,15 @@ def test_resamples_without_a_value_are_dropped_and_counted():
     assert band.n_dropped == pytest.approx(500, abs=60)
 
 
-@pytest.mark.parametrize(("n", "options"), [(0, {}), (3, {"n_resamples": 0}), (3, {"level": 1.0})])
-def test_a_bootstrap_without_examples_resamples_or_level_is_refused(n, options):
+@pytest.mark.parametrize(("n", "options"), [(0, {}), (3, {"n_resamples": 0})])
+def test_a_bootstrap_without_examples_or_resamples_is_refused(n, options):
     with pytest.raises(ScoreError, match="An interval needs"):
         bootstrap(np.zeros(n), rng=generator(1), **options)
 
 
 def test_one_number_of_a_band_is_an_interval():
-    band = Band(np.array([1.0, 2.0]), np.array([0.5, 1.5]), np.array([1.5, 2.5]), 0.9, 3)
-    assert band.at(1) == Interval(2.0, 1.5, 2.5, 0.9, 3)
+    band = Band(np.array([1.0, 2.0]), np.array([0.5, 1.5]), np.array([1.5, 2.5]), 3)
+    assert band.at(1) == Interval(2.0, 1.5, 2.5, n_dropped=3)
 
 
 def test_scores_load_neither_torch_nor_pandas():

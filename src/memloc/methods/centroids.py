@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from memloc.methods import Method, Sizes
-from memloc.methods.drift import LEVEL, RESAMPLES, SHUFFLES, drift, pooled_separability
+from memloc.methods.drift import SHUFFLES, drift, pooled_separability
 from memloc.methods.positions import KINDS, Positions, check_labels, positions
 from memloc.methods.result import Result
 from memloc.progress import track
 from memloc.settings import ours, paper, published
+from memloc.stats.depth import LEVEL
+from memloc.stats.intervals import RESAMPLES
 from memloc.stats.windows import check_inside, read_window, window_name
 
 if TYPE_CHECKING:

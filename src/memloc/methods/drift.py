@@ -3,7 +3,7 @@
 Positions of all pairs are pooled. Resamples draw examples anew and leave the lines where they are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 from memloc.methods.positions import KINDS, Positions, shuffled_separability
 from memloc.records import BoolArray, FloatArray, IntArray, NoisyLabels
 from memloc.seeds import generator
-from memloc.stats.depth import Event, Rule, event, first_layer, last_crossing, last_uninterrupted
-from memloc.stats.intervals import CHUNK, bootstrap_counts, percentiles
+from memloc.stats.depth import (
+    LEVEL,
+    Event,
+    Rule,
+    event,
+    first_layer,
+    last_crossing,
+    last_uninterrupted,
+)
+from memloc.stats.intervals import RESAMPLES, counts_in_chunks, percentiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +37,6 @@ RULES: dict[str, tuple[Rule, Rule]] = {
 """By the setting `centroids.events`: which layer is the crossing, and which the initiation."""
 SHUFFLES = 200
 """How often labels are dealt out anew to see what separability is reached by chance."""
-RESAMPLES = 1000
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,9 @@ def drift(
     """The tables `layers` and `events` of one set of positions, without their variant."""
     once = np.ones((1, n_examples), dtype=np.int64)
     estimates = _all_kinds(found, once, settings)
-    draws = [_all_kinds(found, counts, settings) for counts in _draws(found, n_examples)]
+    rng = generator(0, "bootstrap", "centroids")
+    chunks = counts_in_chunks(n_examples, RESAMPLES, rng, size=len(found.pair))
+    draws = [_all_kinds(found, counts, settings) for counts in chunks]
     resampled = [_joined(parts) for parts in zip(*draws, strict=True)]
     layers = _layers_table(estimates, resampled, separability)
     return layers, _events_table(estimates, resampled, separability, settings)
@@ -153,14 +161,6 @@ def _all_kinds(found: Positions, counts: IntArray, settings: "Centroids") -> lis
     return [pooled(found, kind, counts, settings.central) for kind in range(len(KINDS))]
 
 
-def _draws(found: Positions, n_examples: int) -> Iterator[IntArray]:
-    """How often each example is drawn, for all resamples, in pieces that fit into memory."""
-    rng = generator(0, "bootstrap", "centroids")
-    step = max(1, CHUNK // len(found.pair))
-    for start in range(0, RESAMPLES, step):
-        yield bootstrap_counts(n_examples, min(step, RESAMPLES - start), rng)
-
-
 def _joined(parts: Sequence[Pooled]) -> Pooled:
     names = ("mean", "low", "high")
     return Pooled(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
@@ -195,7 +195,7 @@ def _layers_table(
 
 def _ends(resampled: FloatArray) -> FloatArray:
     """Interval (2, K) of resamples (R, K); those without a number are left out."""
-    return np.array([percentiles(c[~np.isnan(c)], LEVEL) for c in resampled.T]).T
+    return np.array([percentiles(c[~np.isnan(c)]) for c in resampled.T]).T
 
 
 def _events_table(
@@ -212,8 +212,8 @@ def _events_table(
     noisy = [crossing(mean, settings) for mean in (estimates[0].mean, drawn)]
     classes = [separated(pool[1], pool[2]) for pool in (estimates, resampled)]
     found = {
-        "crossing": event(noisy[0][0], noisy[1], crossing_rule, LEVEL),
-        "initiation": event(classes[0][0], classes[1], initiation_rule, LEVEL),
+        "crossing": event(noisy[0][0], noisy[1], crossing_rule),
+        "initiation": event(classes[0][0], classes[1], initiation_rule),
     }
     return pd.DataFrame(
         [event_row("centroids", name, e, separability.separable) for name, e in found.items()]

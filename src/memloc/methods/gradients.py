@@ -12,7 +12,7 @@ from memloc.progress import track
 from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.settings import ours, paper
-from memloc.stats.depth import centre_of_gravity, centres_of_gravity
+from memloc.stats.depth import LEVEL, centre_of_gravity, centres_of_gravity
 from memloc.stats.intervals import Interval
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from memloc.models.stack import Stack
     from memloc.run import Run
 
-LEVEL = 0.95
 MEMORY = 2**30
 """Bytes for the groups' gradients; where fewer groups fit, intervals are wider."""
 
@@ -105,7 +104,7 @@ class Gradients(Method):
             self.name,
             weights,
             (np.clip(low, 0, None), high),
-            Interval(mcog, first, last, LEVEL),
+            Interval(mcog, first, last),
             tables={"gradients": norms_table(norms)},
             about={"intervals": note},
         )

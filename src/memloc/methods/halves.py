@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from memloc.errors import counted
 from memloc.identity import hash_examples, hashed
 from memloc.methods import Method, Sizes
-from memloc.methods.drift import LEVEL, RESAMPLES
 from memloc.methods.result import Result
 from memloc.progress import Advance, track
 from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
@@ -34,7 +33,8 @@ from memloc.records import (
 from memloc.run import at_the_end
 from memloc.seeds import generator, number
 from memloc.settings import paper, published
-from memloc.stats.intervals import Interval, bootstrap
+from memloc.stats.depth import LEVEL
+from memloc.stats.intervals import RESAMPLES, Interval, bootstrap
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -413,9 +413,9 @@ def generalised(examples: "pd.DataFrame", n_classes: int) -> Interval:
     held_out = examples["held_out"].dropna().to_numpy(np.float64)
     above = (held_out > 1 / n_classes).astype(np.float64)
     if len(above) == 0:
-        return Interval(np.nan, np.nan, np.nan, LEVEL)
+        return Interval(np.nan, np.nan, np.nan)
     rng = generator(0, "bootstrap", "generalisation")
-    return bootstrap(above, rng=rng, n_resamples=RESAMPLES, level=LEVEL).at()
+    return bootstrap(above, rng=rng).at()
 
 
 def validation_score(run: "Run") -> float:

@@ -13,15 +13,15 @@ import numpy as np
 
 from memloc.errors import counted
 from memloc.methods import Method, Sizes
-from memloc.methods.drift import LEVEL, RESAMPLES, event_row
+from memloc.methods.drift import event_row
 from memloc.methods.positions import check_labels
 from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.settings import ours, paper
-from memloc.stats.depth import Event, event, first_layer
-from memloc.stats.intervals import CHUNK, bootstrap_counts, percentiles
+from memloc.stats.depth import LEVEL, Event, event, first_layer
+from memloc.stats.intervals import RESAMPLES, counts_in_chunks, percentiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +171,7 @@ def ninety(found: Mapping[tuple[str, str], Curve], settings: LabelProbes) -> Boo
 
 def _event(own: BoolArray, others: BoolArray, settings: LabelProbes) -> Event:
     """The first of the layers that holds, `own` (layers,) and `others` (resamples, layers)."""
-    found = event(own, others, first_layer, LEVEL)
+    found = event(own, others, first_layer)
     ends = {name: getattr(found, name) for name in ("layer", "low", "high")}
     return replace(found, **{n: layer + settings.first_layer - 1 for n, layer in ends.items()})
 
@@ -179,12 +179,8 @@ def _event(own: BoolArray, others: BoolArray, settings: LabelProbes) -> Event:
 def _resampled(
     probes: Mapping[str, "Probes"], is_noisy: BoolArray, n_classes: int
 ) -> dict[tuple[str, str], Curve]:
-    rng, n = generator(0, "bootstrap", "label probes"), len(is_noisy)
-    step = max(1, CHUNK // n)
-    parts = [
-        curves(probes, is_noisy, bootstrap_counts(n, min(step, RESAMPLES - i), rng), n_classes)
-        for i in range(0, RESAMPLES, step)
-    ]
+    chunks = counts_in_chunks(len(is_noisy), RESAMPLES, generator(0, "bootstrap", "label probes"))
+    parts = [curves(probes, is_noisy, counts, n_classes) for counts in chunks]
     return {
         key: Curve(
             *(np.concatenate([getattr(p[key], name) for p in parts]) for name in ("f1", "chance"))
@@ -204,7 +200,7 @@ def _layers_table(key: tuple[str, str], own: Curve, others: Curve) -> "pd.DataFr
     import pandas as pd
 
     drawn = _over_seeds(others.f1)
-    low, high = percentiles(drawn[~np.isnan(drawn).any(1)], LEVEL)
+    low, high = percentiles(drawn[~np.isnan(drawn).any(1)])
     return pd.DataFrame(
         {
             "layer": np.arange(len(low)),

@@ -13,7 +13,7 @@ from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.settings import published
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.intervals import CHUNK, Interval, bootstrap_counts, percentiles
+from memloc.stats.intervals import RESAMPLES, Interval, counts_in_chunks, percentiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,9 +27,6 @@ NOISY = 1
 UNLEARNT = "The probes did not learn: F1 is 0 in most layers, so their weights say little."
 NO_RISE = "F1 does not rise at any layer, so the layers have no centre of gravity."
 NO_NOISE = "No probe seed has a noisy example to test on, so F1 is 0 everywhere."
-
-
-LEVEL, RESAMPLES = 0.95, 1000
 
 
 class Probing(Method, ProbeSettings):
@@ -54,7 +51,7 @@ class Probing(Method, ProbeSettings):
         found = train_probes(vectors, self.targets(run), self, device)
         rng = generator(0, "bootstrap", self.name)
         resampled = resampled_f1(found["noise"], len(vectors), RESAMPLES, rng)
-        return summarise(found["noise"], found["chance"], resampled, LEVEL)
+        return summarise(found["noise"], found["chance"], resampled)
 
     def _vectors(self, run: "Run") -> "Vectors":
         """(examples, L + 2, width): layers 0..L of the final weights, then layer 1 of θ_F."""
@@ -89,9 +86,7 @@ class Probing(Method, ProbeSettings):
         return probes + 2 * sizes.examples * sizes.predict
 
 
-def summarise(
-    noise: "Probes", chance: "Probes", resampled: FloatArray, level: float
-) -> LayerScores:
+def summarise(noise: "Probes", chance: "Probes", resampled: FloatArray) -> LayerScores:
     """Scores from probes of layers 0..L and, after them, of the frozen layer 1."""
     weights, others = rises(noise.f1), rises(resampled)
     f1, by_chance = noise.f1[:-1], chance.f1[:-1]
@@ -99,8 +94,8 @@ def summarise(
     return LayerScores.of(
         "probing",
         weights,
-        percentiles(others, level),
-        _centre(weights, others, level),
+        percentiles(others),
+        _centre(weights, others),
         tables=tables,
         about={"resamples": len(resampled), "remarks": _remarks(noise, weights)},
     )
@@ -138,20 +133,17 @@ def resampled_f1(probes: "Probes", n: int, n_resamples: int, rng: Generator) -> 
     """
     from memloc.training.probes import drawn_f1
 
-    found = np.empty((n_resamples, *probes.f1.shape))
-    step = max(1, CHUNK // n)
-    for start in range(0, n_resamples, step):
-        counts = bootstrap_counts(n, min(step, n_resamples - start), rng).astype(np.float32)
-        found[start : start + step] = drawn_f1(probes, counts, [NOISY])
-    return np.nan_to_num(found)
+    chunks = counts_in_chunks(n, n_resamples, rng)
+    found = [drawn_f1(probes, counts.astype(np.float32), [NOISY]) for counts in chunks]
+    return np.nan_to_num(np.concatenate(found))
 
 
-def _centre(weights: FloatArray, resampled: FloatArray, level: float) -> Interval:
+def _centre(weights: FloatArray, resampled: FloatArray) -> Interval:
     """M-CoG; NaN where nothing rises, resamples without one being left out."""
     estimate, found = float(centres_of_gravity(weights)), centres_of_gravity(resampled)
     kept = found[~np.isnan(found)]
-    low, high = percentiles(kept[:0] if np.isnan(estimate) else kept, level)
-    return Interval(estimate, float(low), float(high), level, len(found) - len(kept))
+    low, high = percentiles(kept[:0] if np.isnan(estimate) else kept)
+    return Interval(estimate, float(low), float(high), n_dropped=len(found) - len(kept))
 
 
 def _remarks(noise: "Probes", weights: FloatArray) -> list[str]:

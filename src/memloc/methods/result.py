@@ -32,7 +32,7 @@ from memloc.stats.verdicts import (
     judge_weights,
     line_shares,
 )
-from memloc.stats.windows import full_window, normalised, window_matrix
+from memloc.stats.windows import full_window, normalised, window_matrix, windows_between
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,7 +167,7 @@ class LayerScores(Result):
         import pandas as pd
 
         low, high = ends or (np.full(len(weights), np.nan), np.full(len(weights), np.nan))
-        mcog = mcog or Interval(centre_of_gravity(weights), np.nan, np.nan, level=0.95)
+        mcog = mcog or Interval(centre_of_gravity(weights), np.nan, np.nan)
         layers = {"layer": np.arange(1, len(weights) + 1), "weight": weights}
         centre = {"mcog": mcog.estimate, "low": mcog.low, "high": mcog.high}
         more = {"level": mcog.level, "dropped": mcog.n_dropped}
@@ -286,8 +286,7 @@ class LayerScores(Result):
         if "windows" not in self.tables:
             return None
         table = self["windows"]
-        ends = zip(table["first"], table["last"], strict=True)
-        known = [range(int(first) - 1, int(last)) for first, last in ends]
+        known = windows_between(table["first"], table["last"])
         return window_matrix(table["normalised"].to_numpy(np.float64), self.depth, known)
 
     def check(self) -> None:
@@ -302,7 +301,7 @@ def from_outcomes(
     method: str, outcomes: Outcomes, depth: int, *, normalise: bool, about: dict[str, Any]
 ) -> LayerScores:
     """Scores of a method that changes windows: errors, window matrix, weights, intervals."""
-    found = window_intervals(
+    weights, mcog = window_intervals(
         outcomes.noisy_wrong,
         depth,
         normalise=normalise,
@@ -313,10 +312,8 @@ def from_outcomes(
         "windows": _windows_table(outcomes, depth, normalise),
         "outcomes": _outcomes_table(outcomes),
     }
-    ends = found.weights.low, found.weights.high
-    return LayerScores.of(
-        method, found.weights.estimate, ends, found.mcog, tables=tables, about=about
-    )
+    ends = weights.low, weights.high
+    return LayerScores.of(method, weights.estimate, ends, mcog, tables=tables, about=about)
 
 
 def _windows_table(outcomes: Outcomes, depth: int, normalise: bool) -> "pd.DataFrame":
@@ -362,8 +359,8 @@ def _outcomes_table(outcomes: Outcomes) -> "pd.DataFrame":
 
 def outcomes_from(table: "pd.DataFrame") -> Outcomes:
     """The matrices that a table of outcomes was made from."""
-    ends = table[["first", "last"]].drop_duplicates().itertuples(index=False)
-    known = tuple(range(int(first) - 1, int(last)) for first, last in ends)
+    ends = table[["first", "last"]].drop_duplicates()
+    known = tuple(windows_between(ends["first"], ends["last"]))
     parts = []
     for kind in (True, False):
         rows = table[table["is_noisy"] == kind]

@@ -48,7 +48,6 @@ MOST_EXACT = 14
 GROUPS = 12
 MOST_MEMORY = 2**32
 """Bytes that the values of all subsets may take."""
-LEVEL = 0.95
 KEPT = 0.9
 """Smallest sets are those whose swap loses, or which keep, this share of what all layers do."""
 DIRECTIONS = ("necessary", "sufficient")
@@ -316,12 +315,12 @@ def _scores(found: Found, depth: int, remarks: list[str]) -> LayerScores:
     _, errors = plan.shares(found.noisy.mean(2))
     rng = generator(0, "bootstrap", "shares")
     lost = by_example[0, 0]
-    band = bootstrap(lost, rng=rng, level=LEVEL)
+    band = bootstrap(lost, rng=rng)
     sizes = np.array([len(unit) for unit in plan.units])
     where = np.repeat(np.arange(len(plan.units)), sizes)
     """The unit of each layer; a group's share is spread evenly over its layers."""
     spread = [np.asarray(v)[where] / sizes[where] for v in (band.estimate, band.low, band.high)]
-    centre = bootstrap(lost, rng=rng, level=LEVEL, statistic=lambda v: _centre(v, where, sizes))
+    centre = bootstrap(lost, rng=rng, statistic=lambda v: _centre(v, where, sizes))
     tables = {
         "shares": _shares_table(by_example, errors, plan.units, rng),
         "example_shares": _examples_table(by_example, found.rows[: found.n_noisy], plan.units),
@@ -358,7 +357,7 @@ def _shares_table(
         for v, value in enumerate(("labels", "margin")):
             # Necessary layers lose labels and margins, sufficient ones bring them back.
             sign = 1 if (direction == "necessary") == (value == "labels") else -1
-            band = bootstrap(sign * by_example[d, v], rng=rng, level=LEVEL)
+            band = bootstrap(sign * by_example[d, v], rng=rng)
             columns = {"share": band.estimate, "low": band.low, "high": band.high}
             place = {"direction": direction, "value": value, **_ends(units)}
             frames.append(pd.DataFrame({**place, **columns, "se": errors[d, v]}))

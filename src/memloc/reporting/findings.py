@@ -8,16 +8,17 @@ import numpy as np
 import pandas as pd
 
 from memloc.methods import by_reference
+from memloc.methods.result import Outcomes
 from memloc.protocol import Protocol
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.reporting.style import method_order
-from memloc.results import Results, Reverted
+from memloc.results import Results
 from memloc.seeds import generator
 from memloc.stats import claims
 from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import bootstrap_counts, percentiles, wilson
 from memloc.stats.verdicts import TRUSTED, rates
-from memloc.stats.windows import layer_weights, planted_layers, window_matrix
+from memloc.stats.windows import layer_weights, planted_layers, window_matrix, windows_between
 
 RUN = ["task", "model", "seed"]
 POINT = ["task", "model"]
@@ -87,12 +88,11 @@ class Findings:
         runs, needed = self.results.runs, self.protocol.verdict.noisy_at_least
         return runs[runs["memorised"].astype(bool) & (runs["reference_accuracy"] < needed)]
 
-    def outcomes_of(self, run: pd.DataFrame) -> list[Reverted]:
+    def outcomes_of(self, run: pd.DataFrame) -> dict[str, Outcomes]:
         """What windows of one run (a row of `runs`) revert, by methods that can be trusted."""
         found = self.results.outcomes_of(run)
-        if run[RUN].merge(self.unlearnt[RUN]).empty:
-            return found
-        return [each for each in found if each.method not in by_reference()]
+        left_out = set() if run[RUN].merge(self.unlearnt[RUN]).empty else by_reference()
+        return {method: outcomes for method, outcomes in found.items() if method not in left_out}
 
     def _by_learnt_references(self, table: pd.DataFrame) -> pd.DataFrame:
         decided = pd.Series(False, index=table.index)
@@ -296,9 +296,9 @@ class Findings:
         parts = []
         for run in self.first_runs():
             texts = self.results.examples_of(run, noisy_only=True).drop(columns="is_noisy")
-            for outcomes in self.outcomes_of(run):
-                weights = example_weights(outcomes.wrong, outcomes.windows)
-                parts.append(_example_rows(outcomes.method, outcomes.examples, weights, texts))
+            for method, outcomes in self.outcomes_of(run).items():
+                weights = example_weights(outcomes.noisy_wrong, outcomes.windows)
+                parts.append(_example_rows(method, outcomes.noisy_rows, weights, texts))
             shares = self.shares_of(run)
             if shares is not None:
                 parts.append(_example_rows("shares", shares.index, shares.to_numpy(), texts))
@@ -317,10 +317,9 @@ class Findings:
         return single_layers(self.whole("windows"), same_layer=same_layer)
 
 
-def example_weights(wrong: BoolArray, ends: IntArray) -> FloatArray:
-    """Layer weights (n, L) of each example from what windows (W, 2) revert it: `wrong` (n, W)."""
-    known = [range(int(first) - 1, int(last)) for first, last in ends]
-    depth = int(ends.max())
+def example_weights(wrong: BoolArray, known: Sequence[range]) -> FloatArray:
+    """Layer weights (n, L) of each example from which of the windows revert it: `wrong` (n, W)."""
+    depth = max(window.stop for window in known)
     return layer_weights(window_matrix(wrong.astype(np.float64), depth, known))
 
 
@@ -488,8 +487,7 @@ def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for key, part in windows.groupby(keys, sort=False):
         enough = part.loc[part["normalised"] >= UNDONE, "last"] - part["first"] + 1
-        ends = part[["first", "last"]].itertuples(index=False)
-        known = [range(int(first) - 1, int(last)) for first, last in ends]
+        known = windows_between(part["first"], part["last"])
         shares = part["normalised"].to_numpy(np.float64)
         average = np.nan
         if np.isfinite(shares).all():

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 
 from memloc import paths
 from memloc.errors import counted
-from memloc.records import FloatArray, as_stored, read_json, whole_file, write_json
+from memloc.records import FloatArray, IntArray, as_stored, read_json, whole_file, write_json
 from memloc.reporting.figures import DATA, FIGURES, Drawn, Figure
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import command, commands_of, coverage
@@ -393,34 +393,30 @@ def _bits(
     """Of every method that changes windows: which of the examples shown each window reverts."""
     numbered = shown.assign(place=np.arange(len(shown)))
     mine = texts.merge(numbered, on=list(shown.columns)).set_index("example")["place"]
+    head = {"model": str(run["model"].iloc[0]), "seed": int(run["seed"].iloc[0])}
+
+    def of(method: str, examples: IntArray) -> dict[str, Any]:
+        places = mine.loc[examples.tolist()].tolist()
+        all_shown = places == list(range(len(shown)))
+        return {**head, "method": method, "rows": None if all_shown else places}
+
     found = []
-    for outcomes in findings.outcomes_of(run):
-        kept = outcomes.take(np.flatnonzero(np.isin(outcomes.examples, mine.index)))
-        places = mine.loc[kept.examples.tolist()].tolist()
+    for method, outcomes in findings.outcomes_of(run).items():
+        kept = np.isin(outcomes.noisy_rows, mine.index)
+        bits = np.packbits(outcomes.noisy_wrong[kept]).tobytes()
         found.append(
             {
-                "model": str(run["model"].iloc[0]),
-                "seed": int(run["seed"].iloc[0]),
-                "method": outcomes.method,
-                "depth": int(outcomes.windows.max()),
-                "windows": outcomes.windows.tolist(),
-                "rows": None if places == list(range(len(shown))) else places,
-                "bits": base64.b64encode(np.packbits(kept.wrong).tobytes()).decode(),
+                **of(method, outcomes.noisy_rows[kept]),
+                "depth": int(run["depth"].iloc[0]),
+                "windows": [[window.start + 1, window.stop] for window in outcomes.windows],
+                "bits": base64.b64encode(bits).decode(),
             }
         )
     shares = findings.shares_of(run)
     if shares is not None:
-        kept_shares = shares[shares.index.isin(mine.index)]
-        places = mine.loc[kept_shares.index.tolist()].tolist()
-        found.append(
-            {
-                "model": str(run["model"].iloc[0]),
-                "seed": int(run["seed"].iloc[0]),
-                "method": "shares",
-                "rows": None if places == list(range(len(shown))) else places,
-                "shares": (100 * kept_shares.fillna(0)).round().astype(int).to_numpy().tolist(),
-            }
-        )
+        some = shares[shares.index.isin(mine.index)]
+        percent = (100 * some.fillna(0)).round().astype(int).to_numpy().tolist()
+        found.append({**of("shares", some.index.to_numpy()), "shares": percent})
     return found
 
 

@@ -13,7 +13,7 @@ from memloc.reporting.terminal import CURVES, PROBES
 from memloc.seeds import generator
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
-from memloc.stats.windows import planted_layers, window_matrix
+from memloc.stats.windows import planted_layers, window_matrix, windows_between
 
 RUN = ["task", "category", "model"]
 MOST_POINTS = 300
@@ -248,7 +248,7 @@ def _with_clean(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def _cells(part: pd.DataFrame) -> pd.DataFrame:
     """The matrix of one run; a share of windows varies less than a yes or no, so ends are wide."""
     depth = int(part["last"].max())
-    known = [range(int(a) - 1, int(b)) for a, b in part[["first", "last"]].itertuples(index=False)]
+    known = windows_between(part["first"], part["last"])
     errors, shares = (part[n].to_numpy(np.float64) for n in ("error", "normalised"))
     most = int(errors.argmax())
     # Shares are errors over one number, the error of all layers; NaN where that undid nothing.

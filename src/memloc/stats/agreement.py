@@ -13,8 +13,9 @@ from scipy import stats
 
 from memloc.errors import ScoreError, counted, lookup
 from memloc.records import BoolArray, FloatArray
+from memloc.seeds import generator
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.intervals import Interval, bootstrap_counts, percentiles
+from memloc.stats.intervals import RESAMPLES, Interval, bootstrap_counts, percentiles
 
 Kind: TypeAlias = Literal["spearman", "pearson"]
 
@@ -85,17 +86,17 @@ def reciprocal_rank(weights: FloatArray, planted: Collection[int]) -> float:
 
 
 def auroc(weights: FloatArray, planted: Collection[int]) -> float:
-    """Probability that a planted layer (from 0) outweighs another one; equal weights count half.
-
-    (R - m(m + 1)/2) / (m(L - m)), where R is the sum of the m planted layers' ranks in `weights`
-    (L,), the smallest having rank 1.
-    """
+    """Probability that a planted layer (from 0) outweighs another one; equal weights count half."""
     is_planted = _planted_mask(weights, planted)
-    m, others = np.count_nonzero(is_planted), np.count_nonzero(~is_planted)
-    if others == 0:
+    if is_planted.all():
         raise ScoreError("All layers are planted, so there is none to tell them from.")
-    ranks = stats.rankdata(_rounded(weights))[is_planted].sum()
-    return float((ranks - m * (m + 1) / 2) / (m * others))
+    rounded = _rounded(weights)
+    return share_above(rounded[is_planted], rounded[~is_planted])
+
+
+def share_above(ones: FloatArray, others: FloatArray) -> float:
+    """Probability that one of `ones` is above one of `others`; equal ones count half."""
+    return float(stats.mannwhitneyu(ones, others).statistic / (len(ones) * len(others)))
 
 
 def planted_mass(weights: FloatArray, planted: Collection[int]) -> float:
@@ -124,19 +125,21 @@ def correlation(x: FloatArray, y: FloatArray, kind: Kind = "spearman") -> Correl
     if why:
         return Correlation(np.nan, np.nan, n, n_dropped, why)
     found = lookup("correlation", kind, COEFFICIENTS)(pairs[:, 0], pairs[:, 1])
-    p = _exact_p(pairs, kind) if n <= EXACT_UP_TO else float(found.pvalue)
+    p = float(found.pvalue)
+    if n <= EXACT_UP_TO:  # each pair is a group of its own
+        x, y = pairs.T
+        p = grouped_p(x, y, np.arange(n), np.zeros(n), rng=generator(0), kind=kind)
     return Correlation(float(found.statistic), p, n, n_dropped)
 
 
-def correlation_interval(  # noqa: PLR0913 - four of them have a usual value
+def correlation_interval(
     x: FloatArray,
     y: FloatArray,
     *,
     rng: Generator,
     groups: NDArray[Any] | None = None,
     kind: Kind = "spearman",
-    n_resamples: int = 1000,
-    level: float = 0.95,
+    n_resamples: int = RESAMPLES,
 ) -> Interval:
     """The coefficient with its bootstrap interval over pairs, or over `groups` (n,) of them.
 
@@ -146,7 +149,7 @@ def correlation_interval(  # noqa: PLR0913 - four of them have a usual value
     there = np.isfinite(x) & np.isfinite(y)
     x, y = x[there], y[there]
     estimate = correlation(x, y, kind).rho
-    nowhere = Interval(estimate, np.nan, np.nan, level)
+    nowhere = Interval(estimate, np.nan, np.nan)
     if np.isnan(estimate):
         return nowhere
     _, group = np.unique(
@@ -156,7 +159,7 @@ def correlation_interval(  # noqa: PLR0913 - four of them have a usual value
     if n_groups < FEWEST_GROUPS:
         return nowhere
     counts = bootstrap_counts(n_groups, n_resamples, rng)[:, group].astype(np.float64)
-    return _percentiles(estimate, _resampled(x, y, counts, kind), level)
+    return _percentiles(estimate, _resampled(x, y, counts, kind))
 
 
 def mean_correlation(
@@ -164,8 +167,7 @@ def mean_correlation(
     *,
     rng: Generator,
     kind: Kind = "spearman",
-    n_resamples: int = 1000,
-    level: float = 0.95,
+    n_resamples: int = RESAMPLES,
 ) -> Interval:
     """Mean coefficient over all pairs of columns of `values` (n, m), with its interval over rows.
 
@@ -181,8 +183,8 @@ def mean_correlation(
             estimates.append(found.rho)
             draws.append(_resampled(one[there], other[there], counts[:, there], kind))
     if not estimates or len(values) < FEWEST_GROUPS:
-        return Interval(float(np.mean(estimates or [np.nan])), np.nan, np.nan, level)
-    return _percentiles(float(np.mean(estimates)), np.mean(draws, axis=0), level)
+        return Interval(float(np.mean(estimates or [np.nan])), np.nan, np.nan)
+    return _percentiles(float(np.mean(estimates)), np.mean(draws, axis=0))
 
 
 def _resampled(x: FloatArray, y: FloatArray, counts: FloatArray, kind: Kind) -> FloatArray:
@@ -192,11 +194,11 @@ def _resampled(x: FloatArray, y: FloatArray, counts: FloatArray, kind: Kind) -> 
     return _weighted_pearson(x, y, counts)
 
 
-def _percentiles(estimate: float, found: FloatArray, level: float) -> Interval:
+def _percentiles(estimate: float, found: FloatArray) -> Interval:
     """The interval of the resamples that have a coefficient."""
     kept = found[np.isfinite(found)]
-    low, high = map(float, percentiles(kept, level))
-    return Interval(estimate, low, high, level, len(found) - len(kept))
+    low, high = map(float, percentiles(kept))
+    return Interval(estimate, low, high, n_dropped=len(found) - len(kept))
 
 
 def grouped_p(
@@ -249,16 +251,6 @@ def _some_orders(n: int, rng: Generator) -> NDArray[np.int64]:
         return _orders(n)
     given = np.arange(n)
     return np.vstack([given, rng.permuted(np.tile(given, (PERMUTATIONS, 1)), axis=1)])
-
-
-def _exact_p(pairs: FloatArray, kind: Kind) -> float:
-    """Share of the orders of one column that put the coefficient as far from 0 as it is."""
-    if kind == "spearman":
-        pairs = stats.rankdata(pairs, axis=0)
-    x, y = (pairs - pairs.mean(0)).T
-    found = np.abs(y[_orders(len(y))] @ x)
-    # The first order is the one found; others that are equal to it may differ in the last digits.
-    return float(np.mean(found >= found[0] * (1 - 1e-9)))
 
 
 @cache

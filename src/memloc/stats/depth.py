@@ -9,6 +9,8 @@ import numpy as np
 from memloc.errors import ScoreError
 from memloc.records import BoolArray, FloatArray
 
+LEVEL = 0.95
+"""Of every interval."""
 Rule: TypeAlias = Callable[[BoolArray], int | None]
 """Which layer of those where a condition holds is the event: `first_layer` or one of the others."""
 
@@ -73,7 +75,7 @@ def events(conditions: BoolArray, rule: Rule) -> FloatArray:
     return np.array([np.nan if layer is None else layer for layer in found], dtype=np.float64)
 
 
-def event(condition: BoolArray, resampled: BoolArray, rule: Rule, level: float = 0.95) -> Event:
+def event(condition: BoolArray, resampled: BoolArray, rule: Rule) -> Event:
     """The event of `condition` (L,) with the interval from that of `resampled` (resamples, L).
 
     The ends are layers that occur, not means of two: the layer is a whole number.
@@ -81,7 +83,7 @@ def event(condition: BoolArray, resampled: BoolArray, rule: Rule, level: float =
     layer = float(events(condition[None], rule)[0])
     others = events(resampled, rule)
     deep = np.where(np.isnan(others), np.inf, others)
-    ends = np.quantile(deep, [(1 - level) / 2, (1 + level) / 2], method="inverted_cdf")
+    ends = np.quantile(deep, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
     low, high = np.where(np.isinf(ends), np.nan, ends)
     return Event(layer, float(low), float(high), float(np.isnan(others).mean()))
 

@@ -1,6 +1,6 @@
 """How sure: percentile intervals from resampling examples (the bootstrap), Wilson's for shares."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TypeAlias
@@ -10,11 +10,12 @@ from numpy.random import Generator
 
 from memloc.errors import ScoreError, counted
 from memloc.records import BoolArray, FloatArray, IntArray
-from memloc.stats.depth import centres_of_gravity
+from memloc.stats.depth import LEVEL, centres_of_gravity
 from memloc.stats.windows import full_window, layer_weights, normalised, window_matrix, windows
 
 Statistic: TypeAlias = Callable[[FloatArray], FloatArray | float]
 
+RESAMPLES = 1000
 CHUNK = 1_000_000
 """Counts drawn at once, about 12 MB of them."""
 
@@ -26,7 +27,7 @@ class Interval:
     estimate: float
     low: float
     high: float
-    level: float
+    level: float = LEVEL
     n_dropped: int = 0
     """Resamples in which the number did not exist; the interval is that of the others."""
 
@@ -38,41 +39,25 @@ class Band:
     estimate: FloatArray
     low: FloatArray
     high: FloatArray
-    level: float
     n_dropped: int = 0
     """Resamples in which some number did not exist; the intervals are those of the others."""
 
     def at(self, *index: int) -> Interval:
         """The number at `index` alone."""
         low, estimate, high = (float(a[index]) for a in (self.low, self.estimate, self.high))
-        return Interval(estimate, low, high, self.level, self.n_dropped)
+        return Interval(estimate, low, high, n_dropped=self.n_dropped)
 
 
-@dataclass(frozen=True)
-class WindowIntervals:
-    """What the errors of windows say, all from one resampling of the examples."""
-
-    errors: Band
-    """Of each window (W,), divided by that of the full window where asked."""
-    matrix: Band
-    """The window matrix of these errors (L, L)."""
-    weights: Band
-    """Of each layer (L,)."""
-    mcog: Interval
-    """NaN where no window has an error."""
-
-
-def window_intervals(  # noqa: PLR0913  (three of them have a usual value)
+def window_intervals(
     wrong: BoolArray,
     depth: int,
     *,
     normalise: bool,
     rng: Generator,
-    n_resamples: int = 1000,
-    level: float = 0.95,
+    n_resamples: int = RESAMPLES,
     known: Sequence[range] | None = None,
-) -> WindowIntervals:
-    """Intervals of errors, matrix, weights and M-CoG from `wrong` (examples, W).
+) -> tuple[Band, Interval]:
+    """Intervals of the layer weights (L,) and of M-CoG from `wrong` (examples, W).
 
     `wrong` says of each example and window whether the prediction is not the assigned label. With
     `normalise`, resamples in which the full window undoes nothing are dropped. `known` are the
@@ -80,42 +65,34 @@ def window_intervals(  # noqa: PLR0913  (three of them have a usual value)
     """
     known = windows(depth) if known is None else known
     _check_wrong(wrong, n_windows=len(known))
-    _check_resampling(len(wrong), n_resamples, level)
+    _check_resampling(len(wrong), n_resamples)
     errors = np.vstack([wrong.mean(axis=0), resampled_means(wrong, n_resamples, rng)])
     if normalise:
         errors = _normalised_resamples(errors, full_window(depth, known))
-    matrix = window_matrix(errors, depth, known)
-    weights = layer_weights(matrix)
+    weights = layer_weights(window_matrix(errors, depth, known))
     n_dropped = 1 + n_resamples - len(errors)
-    return WindowIntervals(
-        errors=_band(errors, level, n_dropped),
-        matrix=_band(matrix, level, n_dropped),
-        weights=_band(weights, level, n_dropped),
-        mcog=_band(centres_of_gravity(weights), level, n_dropped).at(),
-    )
+    return band(weights, n_dropped), band(centres_of_gravity(weights), n_dropped).at()
 
 
 def bootstrap(
     values: FloatArray,
     *,
     rng: Generator,
-    statistic: Statistic | None = None,
-    n_resamples: int = 1000,
-    level: float = 0.95,
+    statistic: Statistic = lambda values: values.mean(axis=0),
+    n_resamples: int = RESAMPLES,
 ) -> Band:
     """Intervals of `statistic` of `values` (n, ...), whose rows are resampled; by default the mean.
 
     Resamples in which a number is NaN that exists in `values` are dropped.
     """
     n = len(values)
-    _check_resampling(n, n_resamples, level)
-    measure = _mean if statistic is None else statistic
-    found = [measure(values)]
-    found += [measure(values[rng.integers(n, size=n)]) for _ in range(n_resamples)]
-    return _band(np.array(found, dtype=np.float64), level)
+    _check_resampling(n, n_resamples)
+    found = [statistic(values)]
+    found += [statistic(values[rng.integers(n, size=n)]) for _ in range(n_resamples)]
+    return band(np.array(found, dtype=np.float64))
 
 
-def wilson(shares: FloatArray | float, n: FloatArray | float, *, level: float = 0.95) -> Band:
+def wilson(shares: FloatArray | float, n: FloatArray | float) -> Band:
     """Wilson's intervals of `shares` of `n` trials each; NaN where there are no trials.
 
     They are not empty where all trials agree, unlike a bootstrap. accuracy@k above k = 1 is a mean
@@ -124,19 +101,19 @@ def wilson(shares: FloatArray | float, n: FloatArray | float, *, level: float = 
     share = np.asarray(shares, dtype=np.float64)
     known = np.asarray(n, dtype=np.float64)
     trials = np.where(known > 0, known, np.nan)
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     shrunk = 1 + z**2 / trials
     centre = (share + z**2 / (2 * trials)) / shrunk
     half = z / shrunk * np.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
-    return Band(share, np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1), level)
+    return Band(share, np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1))
 
 
-def percentiles(resampled: FloatArray, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
-    """Both ends (...) of an interval with `level` of `resampled` (R, ...); NaN without any."""
+def percentiles(resampled: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Both ends (...) of an interval with LEVEL of `resampled` (R, ...); NaN without any."""
     if not len(resampled):
         nowhere = np.full(resampled.shape[1:], np.nan)
         return nowhere, nowhere
-    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return np.asarray(low), np.asarray(high)
 
 
@@ -145,21 +122,21 @@ def bootstrap_counts(n: int, n_resamples: int, rng: Generator) -> IntArray:
     return rng.multinomial(n, np.full(n, 1 / n), size=n_resamples)
 
 
+def counts_in_chunks(
+    n: int, n_resamples: int, rng: Generator, size: int | None = None
+) -> Iterator[IntArray]:
+    """The same some resamples at a time: `size` numbers of each (default: n) fit into CHUNK."""
+    step = max(1, CHUNK // (size or n))
+    for start in range(0, n_resamples, step):
+        yield bootstrap_counts(n, min(step, n_resamples - start), rng)
+
+
 def resampled_means(wrong: BoolArray, n_resamples: int, rng: Generator) -> FloatArray:
     """Means over resampled examples: `wrong` (n, W) to (n_resamples, W), in chunks of CHUNK."""
-    n = len(wrong)
     # Sums of fewer than 2**24 ones are exact in single precision, and twice as fast.
-    ones = wrong.astype(np.float32)
-    means = np.empty((n_resamples, wrong.shape[1]))
-    step = max(1, CHUNK // n)
-    for start in range(0, n_resamples, step):
-        counts = bootstrap_counts(n, min(step, n_resamples - start), rng)
-        means[start : start + step] = counts.astype(np.float32) @ ones
-    return means / n
-
-
-def _mean(values: FloatArray) -> FloatArray | float:
-    return np.asarray(values.mean(axis=0))
+    ones, chunks = wrong.astype(np.float32), counts_in_chunks(len(wrong), n_resamples, rng)
+    sums = [counts.astype(np.float32) @ ones for counts in chunks]
+    return np.asarray(np.concatenate(sums).astype(np.float64) / len(wrong))
 
 
 def _normalised_resamples(errors: FloatArray, full: int) -> FloatArray:
@@ -169,13 +146,13 @@ def _normalised_resamples(errors: FloatArray, full: int) -> FloatArray:
     return normalised(errors[usable], full)
 
 
-def _band(stack: FloatArray, level: float, n_dropped: int = 0) -> Band:
+def band(stack: FloatArray, n_dropped: int = 0) -> Band:
     """Row 0 of `stack` (1 + resamples, ...) is the estimate, the others make the interval."""
     estimate, resampled = stack[0], stack[1:]
     lost = np.isnan(resampled) & ~np.isnan(estimate)
     kept = resampled[~lost.any(axis=tuple(range(1, lost.ndim)))]
     n_dropped += len(resampled) - len(kept)
-    return Band(np.asarray(estimate), *percentiles(kept, level), level, n_dropped)
+    return Band(np.asarray(estimate), *percentiles(kept), n_dropped)
 
 
 def _check_wrong(wrong: BoolArray, n_windows: int) -> None:
@@ -186,9 +163,9 @@ def _check_wrong(wrong: BoolArray, n_windows: int) -> None:
         )
 
 
-def _check_resampling(n: int, n_resamples: int, level: float) -> None:
-    if n < 1 or n_resamples < 1 or not 0 < level < 1:
+def _check_resampling(n: int, n_resamples: int) -> None:
+    if n < 1 or n_resamples < 1:
         raise ScoreError(
-            "An interval needs an example, a resample and a level between 0 and 1: found "
-            f"{counted(n, 'example')}, {counted(n_resamples, 'resample')} and level {level:g}."
+            "An interval needs an example and a resample: found "
+            f"{counted(n, 'example')} and {counted(n_resamples, 'resample')}."
         )

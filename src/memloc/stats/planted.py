@@ -6,9 +6,10 @@ undid, for methods that change layers.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from memloc.records import FloatArray
 from memloc.stats.agreement import (
@@ -19,12 +20,10 @@ from memloc.stats.agreement import (
     distance_from_uniform,
     planted_mass,
     reciprocal_rank,
+    share_above,
 )
 from memloc.stats.intervals import wilson
 from memloc.stats.windows import planted_layers
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 KEY = ["task", "category", "model", "seed", "planted", "first", "last", "null", "method"]
 """What tells plants and methods apart; `planted` are the layers, from 1, such as 6-7 or 2+9."""
@@ -40,14 +39,12 @@ FOUND = 0.95
 
 
 def plant_scores(
-    layers: "pd.DataFrame", ks: Sequence[int], validation_tasks: Sequence[str] = ()
-) -> "pd.DataFrame":
+    layers: pd.DataFrame, ks: Sequence[int], validation_tasks: Sequence[str] = ()
+) -> pd.DataFrame:
     """accuracy@k, chance, reciprocal rank and AUROC of every real plant, method and k.
 
     `validation_tasks` chose how a method works, so they do not test it: they are marked.
     """
-    import pandas as pd
-
     rows = []
     real = layers[~layers["null"].astype(bool)]
     for key, weights in _by_plant(real):
@@ -67,13 +64,11 @@ def plant_scores(
     return pd.DataFrame(rows, columns=columns).drop(columns="null")
 
 
-def mean_scores(scores: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
+def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Means over plants for each value of `by` and k, with Wilson intervals of the accuracy.
 
     Plants of validation tasks count only where there are no others.
     """
-    import pandas as pd
-
     validates = scores["validation"].astype(bool)
     if not validates.all():
         scores = scores[~validates]
@@ -95,25 +90,21 @@ def mean_scores(scores: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=columns)
 
 
-def distances(layers: "pd.DataFrame") -> "pd.DataFrame":
+def distances(layers: pd.DataFrame) -> pd.DataFrame:
     """How far from uniform the layer weights of each plant and null are; 0: nothing is claimed."""
-    import pandas as pd
-
     undone = layers.groupby(KEY, sort=False, dropna=False)["undone"].first()
     rows = [{**key, "distance": _distance(weights)} for key, weights in _by_plant(layers)]
     found = pd.DataFrame(rows, columns=[*KEY, "distance"])
     return found.join(undone, on=KEY)
 
 
-def null_claims(layers: "pd.DataFrame") -> "pd.DataFrame":
+def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
     """Of each method: how often it would call a null localised, were it to find real plants.
 
     A method calls weights localised that are at least `threshold` from uniform, the distance
     which FOUND of the real plants reach. `apart` is the probability that a real plant is further
     from uniform than a null. Weights have no scale: `undone` says how much there was to weigh.
     """
-    import pandas as pd
-
     rows = []
     for method, part in distances(layers).groupby("method", sort=False):
         is_null = part["null"].astype(bool)
@@ -133,7 +124,7 @@ def null_claims(layers: "pd.DataFrame") -> "pd.DataFrame":
                 "called": called.estimate,
                 "called_low": called.low,
                 "called_high": called.high,
-                "apart": _apart(real, null),
+                "apart": share_above(real, null),
                 "undone_planted": part.loc[~is_null, "undone"].mean(),
                 "undone_null": part.loc[is_null, "undone"].mean(),
             }
@@ -143,7 +134,7 @@ def null_claims(layers: "pd.DataFrame") -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=columns)
 
 
-def _by_plant(layers: "pd.DataFrame") -> "list[tuple[dict[str, Any], FloatArray]]":
+def _by_plant(layers: pd.DataFrame) -> list[tuple[dict[str, Any], FloatArray]]:
     ordered = layers.sort_values("layer", kind="stable")
     return [
         (dict(zip(KEY, key, strict=True)), part["weight"].to_numpy(np.float64))
@@ -154,8 +145,3 @@ def _by_plant(layers: "pd.DataFrame") -> "list[tuple[dict[str, Any], FloatArray]
 def _distance(weights: FloatArray) -> float:
     positive = np.maximum(0, weights)  # layers whose swap helps hold nothing
     return distance_from_uniform(positive) if positive.any() else 0.0
-
-
-def _apart(real: FloatArray, null: FloatArray) -> float:
-    above, equal = real[:, None] > null, real[:, None] == null
-    return float((above + equal / 2).mean())

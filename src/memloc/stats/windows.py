@@ -1,7 +1,7 @@
 """From the errors of windows to the window matrix and one weight a layer."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -102,6 +102,11 @@ def _check_errors(errors: FloatArray, n_windows: int) -> None:
         )
     if not np.isfinite(errors).all():
         raise ScoreError("A window's error is not a number: leave out windows that were not run.")
+
+
+def windows_between(first: Iterable[int], last: Iterable[int]) -> list[range]:
+    """Windows from their first and last layers, counted from 1."""
+    return [range(int(a) - 1, int(b)) for a, b in zip(first, last, strict=True)]
 
 
 def read_window(text: str) -> range:
