@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from memloc.methods import drift as drift_module
 from memloc.methods.centroids import Centroids
 from memloc.methods.drift import drift, pooled, pooled_separability
 from memloc.methods.positions import KINDS, positions
 from memloc.records import NoisyLabels
+from memloc.stats import intervals
 
 PER_CLASS, NOISY = 20, 6
 N = 2 * (PER_CLASS + NOISY)
@@ -159,7 +159,7 @@ def test_draws_without_a_noisy_example_are_not_never():
 def test_pieces_of_resamples_do_not_matter(monkeypatch):
     vectors = make_vectors([1, 0.52, 0.2], spread=0.5)
     whole = found_of(vectors)
-    monkeypatch.setattr(drift_module, "CHUNK", 1000)
+    monkeypatch.setattr(intervals, "CHUNK", 1000)
     for one, other in zip(whole, found_of(vectors), strict=True):
         assert one.equals(other)
 

@@ -13,6 +13,7 @@ from memloc.methods.result import Result
 from memloc.models.load import load_model
 from memloc.records import Examples, NoisyLabels
 from memloc.seeds import generator
+from memloc.stats import intervals
 from memloc.training.probes import Probes, Target, train_probes
 from run_support import make_run
 from support import WORDS
@@ -81,10 +82,10 @@ def test_weights_are_mean_rises_and_layer_1_is_against_the_frozen_one():
 def test_the_centre_of_gravity_is_that_of_the_mean_weights():
     f1 = np.array([[0.0, 0.0], [0.4, 0.0], [0.4, 0.6], [0.4, 0.6], [0.0, 0.0]])
     probes = fake_probes(f1)
-    scores = summarise(probes, probes, f1[None].repeat(5, 0), level=0.9)
+    scores = summarise(probes, probes, f1[None].repeat(5, 0))
     assert scores.weights == pytest.approx([0.2, 0.3, 0.0])
     assert scores.mcog.estimate == pytest.approx((0.2 * 1 + 0.3 * 2) / 0.5)
-    assert scores.mcog.level == pytest.approx(0.9)
+    assert scores.mcog.level == 0.95
 
 
 def fake_probes(f1):
@@ -116,13 +117,13 @@ def test_resampling_in_chunks_changes_nothing(monkeypatch):
     f1 = np.random.default_rng(0).random((4, 2))
     probes = fake_probes(f1)
     whole = resampled_f1(probes, 5, 40, generator(0, "test"))
-    monkeypatch.setattr(probing, "CHUNK", 7)
+    monkeypatch.setattr(intervals, "CHUNK", 7)
     assert np.array_equal(resampled_f1(probes, 5, 40, generator(0, "test")), whole)
 
 
 def test_without_any_rise_there_is_no_centre_and_the_reason_is_told(tmp_path):
     flat = np.full((5, 2), 0.4)
-    scores = summarise(fake_probes(flat), fake_probes(flat), flat[None].repeat(9, 0), level=0.95)
+    scores = summarise(fake_probes(flat), fake_probes(flat), flat[None].repeat(9, 0))
     assert not scores.weights.any()
     assert np.isnan([scores.mcog.estimate, scores.mcog.low, scores.mcog.high]).all()
     assert scores.remarks == [probing.NO_RISE]
@@ -137,17 +138,17 @@ def test_probes_that_find_nothing_in_most_layers_are_said_not_to_have_learnt(zer
     """Layers 0..4, then the frozen layer 1; the first and the last do not count."""
     f1 = np.full((6, 2), 0.3)
     f1[list(zeros)] = 0
-    scores = summarise(fake_probes(f1), fake_probes(f1), f1[None].repeat(9, 0), level=0.95)
+    scores = summarise(fake_probes(f1), fake_probes(f1), f1[None].repeat(9, 0))
     assert (probing.UNLEARNT in scores.remarks) == is_marked
     f1[1:4, 1] = 0.1  # one probe seed that finds some
-    scores = summarise(fake_probes(f1), fake_probes(f1), f1[None].repeat(9, 0), level=0.95)
+    scores = summarise(fake_probes(f1), fake_probes(f1), f1[None].repeat(9, 0))
     assert probing.UNLEARNT not in scores.remarks
 
 
 def test_without_a_noisy_test_example_probes_are_not_blamed():
     f1 = np.zeros((5, 2))
     probes = replace(fake_probes(f1), truth=np.zeros((2, 1), np.int64))
-    scores = summarise(probes, probes, f1[None].repeat(9, 0), level=0.95)
+    scores = summarise(probes, probes, f1[None].repeat(9, 0))
     assert scores.remarks == [probing.NO_NOISE]
 
 

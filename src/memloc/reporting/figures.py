@@ -170,6 +170,7 @@ def read_figures() -> tuple[Figure, ...]:
 
 FIGURES = read_figures()
 FORMATS = ("png", "svg", "pdf")
+SCALED = {"png": {"scale": 2}}
 PRINT = {
     "background": "white",
     "font": "sans-serif",
@@ -215,13 +216,9 @@ def save_spec(spec: Mapping[str, Any], path: Path) -> None:
 
     kind = lookup("figure format", path.suffix.lstrip("."), {name: name for name in FORMATS})
     plain = {**spec, "config": {**spec.get("config", {}), **PRINT}}
-    convert: dict[str, Callable[[], bytes]] = {
-        "png": lambda: vl_convert.vegalite_to_png(plain, scale=2),
-        "svg": lambda: str(vl_convert.vegalite_to_svg(plain)).encode(),
-        "pdf": lambda: vl_convert.vegalite_to_pdf(plain),
-    }
+    made = getattr(vl_convert, f"vegalite_to_{kind}")(plain, **SCALED.get(kind, {}))
     with whole_file(path) as draft:
-        draft.write_bytes(convert[kind]())
+        draft.write_bytes(made.encode() if kind == "svg" else made)
 
 
 def _titled(figure: Figure, drawn: Drawn, choice: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,8 +256,10 @@ def _step(rows: pd.DataFrame, look: Look) -> int:
 
 def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     """Lines over layers or epochs with bands around them, one colour for each task or series."""
-    fade = _fading(look)
-    base = _base(rows, look).encode(x=_x(look, style.whole_numbers(grid=False)))
+    fade, chosen = _fading(look)
+    x_scale, x_axis = alt.Scale(nice=False, zero=False), style.whole_numbers(grid=False)
+    x = alt.X(f"{look.x}:Q", title=look.x_title or look.x, axis=x_axis, scale=x_scale)
+    base = _base(rows, look).encode(x=x)
     scale = alt.Scale(zero=False)
     if look.limits is not None:
         scale = alt.Scale(domain=look.limits, clamp=True, nice=False)
@@ -283,13 +282,13 @@ def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     if look.rules is not None:
         low, high = look.rules
         parts.append(base.mark_rule(strokeWidth=2).encode(y=f"{low}:Q", y2=f"{high}:Q"))
-    parts.append(_marks(base, rows, look, fade, size=45).encode(y=y))
-    return _layered(*parts)
+    marks = _marks(base, rows, look, opacity=fade(1), size=45).encode(y=y)
+    return alt.layer(*parts, marks.add_params(*chosen))
 
 
 def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     """Points of two numbers, each with its interval."""
-    fade = _fading(look)
+    fade, chosen = _fading(look)
     base = _base(rows, look)
     scale = style.ROOM if look.limits is None else alt.Scale(domain=look.limits)
     axes = {name: _number_axis(look, name) for name in "xy"}
@@ -304,16 +303,17 @@ def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     for axis_name, (low, high) in _pairs(look.intervals):
         ends = {axis_name: f"{low}:Q", f"{axis_name}2": f"{high}:Q"}
         parts.append(rules.encode(**{"x": x, "y": y, **ends}))
-    parts.append(_marks(base, rows, look, fade, size=90).encode(x=x, y=y))
+    marks = _marks(base, rows, look, opacity=fade(1), size=90).encode(x=x, y=y)
+    parts.append(marks.add_params(*chosen))
     if look.label is not None:
         beside = base.mark_text(dx=9, dy=-7, fontSize=10, align="left")
         parts.append(beside.encode(x=x, y=y, text=f"{look.label}:N", opacity=fade(1)))
-    return _layered(*parts)
+    return alt.layer(*parts)
 
 
 def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     """One row per name: a bar or a point with its interval, and chance as a tick."""
-    fade = _fading(look)
+    fade, chosen = _fading(look)
     base = _base(rows, look).encode(
         y=alt.Y(f"{look.y}:N", title=look.y_title, sort=style.order(look.y, rows[look.y]))
     )
@@ -326,10 +326,11 @@ def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     low, high = look.intervals
     ends = base.mark_rule(strokeWidth=2).encode(x=f"{low}:Q", x2=f"{high}:Q", opacity=fade(1))
     if not look.bars:
-        return _layered(ends, _marks(base, rows, look, fade, size=80).encode(x=x))
+        marks = _marks(base, rows, look, opacity=fade(1), size=80).encode(x=x)
+        return alt.layer(ends, marks.add_params(*chosen))
     ends.encoding.color = alt.Undefined  # the page's own ink, which is light or dark
     chance = base.mark_tick(thickness=3).encode(x=f"{look.chance}:Q", color=alt.value(FRAME))
-    return _layered(base.mark_bar(opacity=0.6).encode(x=x), ends, chance)
+    return alt.layer(base.mark_bar(opacity=0.6).encode(x=x), ends, chance)
 
 
 def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
@@ -356,7 +357,7 @@ def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
             ink = alt.condition("datum.ink == 'light'", alt.value("#ffffff"), alt.value("#111111"))
             written = base.mark_text(fontSize=size, dy=dy).encode(text=f"{field}:N", color=ink)
             parts.append(written)
-    return _layered(*parts)
+    return alt.layer(*parts)
 
 
 SHAPES: dict[str, Callable[[pd.DataFrame, Look], alt.LayerChart]] = {
@@ -373,11 +374,6 @@ DASHED = {"strokeDash": [5, 4], "color": GREY}
 FRAME = "#ff6f3c"
 
 
-def _layered(*parts: Any) -> alt.LayerChart:
-    whole: alt.LayerChart = alt.layer(*parts)
-    return whole
-
-
 def _base(rows: pd.DataFrame, look: Look) -> alt.Chart:
     return alt.Chart().encode(color=alt.Color(**_named(rows, look)), tooltip=_hover(rows, look))
 
@@ -388,11 +384,6 @@ def _named(rows: pd.DataFrame, look: Look, make: Any = style.colours) -> dict[st
     return {**found, "legend": None} if look.colour == look.y else found
 
 
-def _x(look: Look, axis: alt.Axis) -> alt.X:
-    scale = alt.Scale(nice=False, zero=False)
-    return alt.X(f"{look.x}:Q", title=look.x_title or look.x, axis=axis, scale=scale)
-
-
 def _number_axis(look: Look, name: str) -> alt.Axis:
     """Whole layers, but for centres of gravity that are less than that apart."""
     if look.whole:
@@ -401,34 +392,22 @@ def _number_axis(look: Look, name: str) -> alt.Axis:
     return alt.Axis(format=look.format or "~r", **(step if name == "y" else {"tickCount": 10}))
 
 
-def _marks(
-    base: alt.Chart, rows: pd.DataFrame, look: Look, fade: "_Fade", *, size: int
-) -> alt.Chart:
+def _marks(base: alt.Chart, rows: pd.DataFrame, look: Look, *, opacity: Any, size: int) -> Any:
     """Filled points with the marker of their task or series; hollow where asked."""
     shape = alt.Shape(**_named(rows, look, style.markers))
     fill = alt.Fill(**_named(rows, look))
     filled = alt.condition(look.hollow, alt.value(0), alt.value(1)) if look.hollow else alt.value(1)
-    marks = base.mark_point(size=size, strokeOpacity=1).encode(
-        shape=shape, fill=fill, fillOpacity=filled, opacity=fade(1)
+    return base.mark_point(size=size, strokeOpacity=1).encode(
+        shape=shape, fill=fill, fillOpacity=filled, opacity=opacity
     )
-    return marks if fade.chosen is None else marks.add_params(fade.chosen)
 
 
-class _Fade:
+def _fading(look: Look) -> tuple[Callable[[float], Any], list[alt.Parameter]]:
     """A click on a task in the legend leaves that task alone in full colour."""
-
-    def __init__(self, chosen: alt.Parameter | None) -> None:
-        self.chosen = chosen
-
-    def __call__(self, full: float) -> Any:
-        if self.chosen is None:
-            return alt.value(full)
-        return alt.condition(self.chosen, alt.value(full), alt.value(0.08))
-
-
-def _fading(look: Look) -> _Fade:
-    by_task = look.colour == "task" and look.y != "task"
-    return _Fade(alt.selection_point(fields=["task"], bind="legend") if by_task else None)
+    if look.colour != "task" or look.y == "task":
+        return alt.value, []
+    chosen = alt.selection_point(fields=["task"], bind="legend")
+    return lambda full: alt.condition(chosen, alt.value(full), alt.value(0.08)), [chosen]
 
 
 def _hover(rows: pd.DataFrame, look: Look) -> list[alt.Tooltip]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from memloc.results import Results
 from memloc.seeds import generator
 from memloc.stats import claims
 from memloc.stats.depth import centres_of_gravity, event_depth
-from memloc.stats.intervals import bootstrap_counts, percentiles, wilson
+from memloc.stats.intervals import RESAMPLES, bootstrap_counts, percentiles, wilson
 from memloc.stats.verdicts import TRUSTED, rates
 from memloc.stats.windows import layer_weights, planted_layers, window_matrix, windows_between
 
@@ -25,7 +26,6 @@ POINT = ["task", "model"]
 BINARY = "-binary"
 MOST_EXAMPLES = 40
 """Rows of the picture of examples."""
-RESAMPLES = 1000
 UNDONE = 0.9
 """Share of the memorised labels that counts as undone."""
 
@@ -38,7 +38,7 @@ class Findings:
     """
 
     results: Results
-    resamples: int = claims.RESAMPLES
+    resamples: int = RESAMPLES
     """For the intervals of correlations."""
 
     @property
@@ -154,9 +154,7 @@ class Findings:
         if self.points.empty:
             return pd.DataFrame()
         scores = claims.task_scores(self._main("runs"), self._main("generalisation"))
-        return claims.depth_and_generalisation(
-            self.main_depths, scores, settings=self.protocol.agreement, resamples=self.resamples
-        )
+        return claims.depth_and_generalisation(self.main_depths, scores, **self._compared)
 
     def _main(self, name: str) -> pd.DataFrame:
         """A table without binarised tasks and without the larger models, if there are others."""
@@ -180,6 +178,11 @@ class Findings:
         runs = self.results.runs
         return list(dict.fromkeys(runs.loc[runs["depth"] > usual_depth(runs), "model"]))
 
+    @property
+    def _compared(self) -> dict[str, Any]:
+        """How coefficients are computed."""
+        return {"settings": self.protocol.agreement, "resamples": self.resamples}
+
     @cached_property
     def agreement(self) -> pd.DataFrame:
         """Coefficients between methods and between models, of M-CoG and of layer weights."""
@@ -190,24 +193,21 @@ class Findings:
                 if column == "mcog":  # models may have other depths
                     values = values.assign(mcog=_share_of_layers(values, self.results.runs))
                 for between, compare in COMPARISONS.items():
-                    settings = self.protocol.agreement
-                    found = compare(values, column, settings, resamples=self.resamples)
+                    found = compare(values, column, **self._compared)
                     parts.append(found.assign(what=what, between=between))
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     @cached_property
     def order_agreement(self) -> pd.DataFrame:
         """Whether models order the tasks alike, by each method: `claims.order_agreement`."""
-        settings, resamples = self.protocol.agreement, self.resamples
-        return claims.order_agreement(self._main("mcog"), settings, resamples=resamples)
+        return claims.order_agreement(self._main("mcog"), **self._compared)
 
     @cached_property
     def event_agreement(self) -> pd.DataFrame:
         """Whether centroids and label probes tell of the same events."""
         if self.main_depths.empty:
             return pd.DataFrame()
-        settings = self.protocol.agreement
-        return claims.event_agreement(self.main_depths, settings, resamples=self.resamples)
+        return claims.event_agreement(self.main_depths, **self._compared)
 
     @cached_property
     def size_agreement(self) -> pd.DataFrame:
@@ -216,9 +216,7 @@ class Findings:
         models, larger = list(dict.fromkeys(depths["model"])), set(self._large)
         small = [name for name in models if name not in larger]
         parts = [
-            claims.size_agreement(
-                depths, large, small, self.protocol.agreement, resamples=self.resamples
-            ).assign(large=large)
+            claims.size_agreement(depths, large, small, **self._compared).assign(large=large)
             for large in models
             if large in larger and small
         ]
@@ -235,8 +233,7 @@ class Findings:
         """Tasks with all their classes beside those with two."""
         if not self.binary or self.binary_depths.empty:
             return pd.DataFrame()
-        settings, resamples = self.protocol.agreement, self.resamples
-        return claims.binarisation(self.binary_depths, self.binary, settings, resamples=resamples)
+        return claims.binarisation(self.binary_depths, self.binary, **self._compared)
 
     @cached_property
     def binary_depths(self) -> pd.DataFrame:
@@ -424,16 +421,13 @@ def _ends(table: pd.DataFrame, name: str, by: str = "measure") -> pd.DataFrame:
     return pd.DataFrame(table.groupby([*POINT, by]).agg(**named)).reset_index()
 
 
-def over_seeds(
-    table: pd.DataFrame, by: Sequence[str], value: str, ends: tuple[str, str] = ("low", "high")
-) -> pd.DataFrame:
+def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
     """Mean of `value` over the seeds of each group, from the lowest lower end to the highest upper.
 
     With one seed that is the run's own interval; with several it holds every seed's.
     """
-    low, high = ends
     grouped = table.groupby(list(by), sort=False, observed=True, dropna=False)
-    named = {value: (value, "mean"), low: (low, "min"), high: (high, "max")}
+    named = {value: (value, "mean"), "low": ("low", "min"), "high": ("high", "max")}
     return pd.DataFrame(grouped.agg(**named, seeds=("seed", "nunique"))).reset_index()
 
 

@@ -90,7 +90,7 @@ def render(findings: Findings, summary: Summary) -> str:
     """The whole page as text."""
     results = findings.results
     drawn = {figure: figure.drawn(findings) for figure in FIGURES}
-    blocks = dict(_figure_blocks(drawn))
+    blocks = {f"data-{f.name}": packed(columns_of(d.rows)) for f, d in drawn.items() if d}
     texts = dict(_example_blocks(findings))
     blocks |= {f"examples-{i}": packed(block) for i, block in enumerate(texts.values())}
     choices = _choices(results)
@@ -158,12 +158,6 @@ def _absent(findings: Findings, drawn: dict[Figure, Drawn | None]) -> dict[str, 
         if each.title not in titles:
             titles.append(each.title)
     return dict(sorted(found.items(), reverse=True))  # last what no command makes
-
-
-def _figure_blocks(drawn: dict[Figure, Drawn | None]) -> Iterator[tuple[str, str]]:
-    for figure, found in drawn.items():
-        if found is not None:
-            yield f"data-{figure.name}", packed(columns_of(found.rows))
 
 
 def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:

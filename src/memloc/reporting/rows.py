@@ -220,23 +220,10 @@ def window_matrices(table: pd.DataFrame) -> pd.DataFrame:
     The error is divided by that of all layers where the layer weights are; mean over seeds, with
     what holds the seeds' Wilson intervals.
     """
-    keys = ["task", "model", "method"]
-    return _with_clean(_each(_cells, table, [*keys, "seed"]), [*keys, "width", "layer"])
-
-
-def single_layers(table: pd.DataFrame) -> pd.DataFrame:
-    """The largest memorisation error that changing one layer brings: `Findings.single_layers`."""
-    return _with_clean(table, [*RUN, "method"])
-
-
-def _each(
-    make: Callable[[pd.DataFrame], pd.DataFrame], table: pd.DataFrame, keys: list[str]
-) -> pd.DataFrame:
-    parts = []
-    for key, part in table.groupby(keys, sort=False):
-        named: dict[str, Any] = dict(zip(keys, key, strict=True))
-        parts.append(make(part).assign(**named))
-    return pd.concat(parts, ignore_index=True)
+    keys = ["task", "model", "method", "seed"]
+    parts = {key: _cells(part) for key, part in table.groupby(keys, sort=False)}
+    cells = pd.concat(parts, names=keys).reset_index(keys)
+    return _with_clean(cells, [*keys[:-1], "width", "layer"])
 
 
 def _with_clean(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -321,7 +308,7 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "gradient-steps": gradient_steps,
     "layers": partial(over_seeds, by=[*RUN, "method", "layer"], value="weight"),
     "noise-probes": noise_probes,
-    "single-layers": single_layers,
+    "single-layers": partial(_with_clean, keys=[*RUN, "method"]),
     "mcog-models": partial(over_seeds, by=[*RUN, "method"], value="mcog"),
     "mcog-over-models": partial(averaged_mcog, by=["task", "category", "method"], group="model"),
     "mcog-over-methods": partial(averaged_mcog, by=RUN, group="method"),

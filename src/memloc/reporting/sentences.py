@@ -111,8 +111,7 @@ def remarks_on(table: pd.DataFrame) -> str:
     """What the results in a table say against themselves, each sentence once with its runs."""
     found, said = marked(table), []
     for remark, part in found.groupby("remark", sort=False) if len(found) else ():
-        runs = part[["task", "model", "seed"]].drop_duplicates().itertuples(index=False)
-        names = [f"{task} · {model} · seed {seed}" for task, model, seed in runs]
+        names = list(map(_name, part.drop_duplicates(["task", "model", "seed"]).to_dict("records")))
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         said.append(f"{str(remark).removesuffix('.')} ({', '.join(names[:SHOWN])}{more}).")
     return " ".join(said)
@@ -187,13 +186,11 @@ def _answer(findings: Findings) -> str:
     if layers.empty:
         why = "the references did not learn their own labels" if len(findings.unlearnt) else ""
         made = command("shares", results) or command("localise", results)
-        todo = f"nothing was localised yet (`{made}`)" if made else "nothing was localised"
+        todo = f"nothing was localised{_by(' yet (`{}`)', made)}"
         return f"No layer can be named: {why or todo}."
     unknown = "Whether a few layers hold the memorised labels cannot be told"
     if method not in TRUSTED:
-        made = command("shares", results)
-        todo = f": try `{made}`" if made else ""
-        return f"{unknown} by {method} alone{todo}."
+        return f"{unknown} by {method} alone{_by(': try `{}`', command('shares', results))}."
     verdicts = findings.whole("verdicts")
     judged = verdicts[verdicts["method"] == method]
     if judged["finding"].any():
@@ -343,8 +340,7 @@ def _how_sure(findings: Findings) -> str:
     control, method = findings.results.control, findings.leading
     mine = control[control["method"] == method]
     if mine.empty:
-        made = command("control", findings.results)
-        todo = f" (`{made}`)" if made else ""
+        todo = _by(" (`{}`)", command("control", findings.results))
         said = f"Not tested here: no labels were planted in known layers{todo}."
     else:
         means = mean_scores(mine, ["method"]).iloc[0]
@@ -423,17 +419,17 @@ def _depth(findings: Findings) -> Iterator[Line]:
         means = means.sort_values("mcog")
         first, last = means.iloc[0], means.iloc[-1]
         if len(means) == 1:
-            alone = f"By {method}, the centre of gravity is layer {_place(first)} of {layers}."
-            yield Line("where", alone)
+            place = _sure(first, "mcog", ".1f")
+            yield Line("where", f"By {method}, the centre of gravity is layer {place} of {layers}.")
             continue
         apart = last["low"] > first["high"]
         chosen = f"do not overlap, but they are the extremes of {len(means)}"
         verdict = chosen if apart else "overlap, so no order follows"
         yield Line(
             "where",
-            f"By {method}, the centre of gravity goes from layer {_place(first)} for "
-            f"{first['task']} in {first['model']} to {_place(last)} for {last['task']} in "
-            f"{last['model']}, of {layers}; the two intervals {verdict}.",
+            f"By {method}, the centre of gravity goes from layer {_sure(first, 'mcog', '.1f')} for "
+            f"{_point(first)} to {_sure(last, 'mcog', '.1f')} for {_point(last)}, of {layers}; the "
+            f"two intervals {verdict}.",
         )
 
 
@@ -539,10 +535,11 @@ def _generalisation(findings: Findings) -> Iterator[Line]:
             rows = part.to_dict("records")
             n = _range(part["n"].min(), part["n"].max(), "d")
             if is_sure:
-                parts = ", ".join(f"{row['measure']} {_rho(row)}" for row in rows)
+                parts = ", ".join(f"{row['measure']} {_sure(row, 'rho', '.2f')}" for row in rows)
                 text = f"Depth and the {score} score, ρ over {n} tasks and models: {parts}."
             else:
-                parts = "; ".join(f"{r['measure']} {_rho(r)}, p = {r['p']:.2f}" for r in rows)
+                known = [f"{_sure(row, 'rho', '.2f')}, p = {row['p']:.2f}" for row in rows]
+                parts = "; ".join(map(" ".join, zip(part["measure"], known, strict=True)))
                 text = (
                     f"Whether depth goes with the {score} score is not known: ρ over {n} tasks and "
                     f"models cannot be told from 0 ({parts})."
@@ -621,19 +618,14 @@ def _by(form: str, command: str) -> str:
     return form.format(command) if command else ""
 
 
-def _rho(row: "Mapping[Any, Any] | pd.Series") -> str:
-    ends = "" if pd.isna(row["low"]) else f" ({row['low']:.2f} to {row['high']:.2f})"
-    return f"{row['rho']:.2f}{ends}"
+def _sure(row: "Mapping[Any, Any] | pd.Series", name: str, form: str) -> str:
+    """A number with its interval, where it has one."""
+    ends = "" if pd.isna(row["low"]) else f" ({row['low']:{form}} to {row['high']:{form}})"
+    return f"{row[name]:{form}}{ends}"
 
 
 def _pair(row: "pd.Series") -> str:
-    return f"{_rho(row)} for {row['one']} and {row['other']}"
-
-
-def _place(row: "pd.Series") -> str:
-    if pd.isna(row["low"]):
-        return f"{row['mcog']:.1f}"
-    return f"{row['mcog']:.1f} ({row['low']:.1f} to {row['high']:.1f})"
+    return f"{_sure(row, 'rho', '.2f')} for {row['one']} and {row['other']}"
 
 
 def _ends(row: "pd.Series") -> str:

@@ -19,7 +19,6 @@ from memloc.records import FloatArray, whole_file, write_table
 from memloc.reporting.findings import (
     BINARY,
     POINT,
-    RESAMPLES,
     Findings,
     bootstrap_ends,
     counted_events,
@@ -31,7 +30,7 @@ from memloc.results import Results
 from memloc.seeds import generator
 from memloc.settings import Settings
 from memloc.stats.agreement import FEWEST_GROUPS
-from memloc.stats.intervals import bootstrap_counts, percentiles, wilson
+from memloc.stats.intervals import RESAMPLES, bootstrap_counts, percentiles, wilson
 from memloc.stats.planted import MEASURES, distances, mean_scores
 from memloc.stats.verdicts import over_plants, over_runs
 

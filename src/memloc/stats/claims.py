@@ -25,6 +25,7 @@ from memloc.stats.agreement import (
     min_max,
 )
 from memloc.stats.depth import centres_of_gravity, event_depth
+from memloc.stats.intervals import RESAMPLES
 
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
 """The measures of depth that Table 2 compares with generalisation."""
@@ -41,7 +42,6 @@ NOT_IN_MEAN = ("shares",)
 USUAL = 0.5
 """A method that more than this share of the tasks and models has is part of their mean M-CoG."""
 SETTINGS = AgreementSettings()
-RESAMPLES = 1000
 
 
 def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
