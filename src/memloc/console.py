@@ -146,7 +146,7 @@ def _refused(message: str) -> typer.Exit:
     return typer.Exit(1)
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
+def show_rows(rows: Sequence[Mapping[Any, Any]], as_json: bool) -> None:
     """A table with one row per mapping, or a JSON list."""
     if as_json:
         return _show_json(rows)
@@ -155,7 +155,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for place, column in enumerate(rows[0] if rows else ()):
-        table.add_column(column.replace("_", " "), overflow="fold", no_wrap=place == 0)
+        table.add_column(str(column).replace("_", " "), overflow="fold", no_wrap=place == 0)
     for row in rows:
         table.add_row(*(_text(value) for value in row.values()))
     # What is piped into a file or another program is not folded to a screen's width.
@@ -170,12 +170,6 @@ def show_record(record: Mapping[str, Any], as_json: bool) -> None:
     for name, value in record.items():
         typer.echo(f"{name.replace('_', ' '):{width}}  {_text(value)}")
     return None
-
-
-def show_expected(sentences: Sequence[str]) -> None:
-    """What work will cost, before it begins; not among the results."""
-    for sentence in sentences:
-        typer.echo(sentence, err=True)
 
 
 def show_run(run: "Run", needed: float, as_json: bool) -> None:
@@ -218,7 +212,7 @@ def show_layers(found: "Found") -> None:
 
     method, verdict = next(iter(found.verdicts.items()))
     typer.echo(f"{verdict.sentence}\n\n{layer_bars(found[method])}\n")
-    _show_folder(found)
+    typer.echo(f"{found.folder}: {', '.join(found.results)}")
 
 
 def _show_verdicts(found: "Found") -> None:
@@ -229,16 +223,6 @@ def _show_verdicts(found: "Found") -> None:
         typer.echo(f"Note: {note}")
     if found.verdicts:
         typer.echo("")
-
-
-def _show_places(found: "Found") -> None:
-    for name, why in found.skipped.items():
-        typer.echo(f"{name} did not run: it {why}.")
-    _show_folder(found)
-
-
-def _show_folder(found: "Found") -> None:
-    typer.echo(f"{found.folder}: {', '.join(found.results)}")
 
 
 def show_found(found: "Found", kind: str, as_json: bool) -> None:
@@ -262,7 +246,9 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
         if result.remarks and not is_scores:
             typer.echo(f"Remarks: {len(result.remarks)}, such as: {result.remarks[0]}")
         typer.echo("")
-    return _show_places(found)
+    for name, why in found.skipped.items():
+        typer.echo(f"{name} did not run: it {why}.")
+    return typer.echo(f"{found.folder}: {', '.join(found.results)}")
 
 
 def _as_record(result: "Result") -> dict[str, Any]:
@@ -292,8 +278,8 @@ def show_suspects(found: "Suspects", as_json: bool) -> None:
         return _show_json({**facts, "examples": found.examples})
     columns = ["row", "label", "suggested", "group", "held_out", "trained", "text"]
     shown = found.examples[columns].head(10)
-    rows = [{str(k): v for k, v in row.items()} for row in shown.to_dict("records")]
-    show_rows([{**row, "text": row["text"][:60]} for row in rows], as_json=False)
+    short = shown.assign(text=shown["text"].str.slice(0, 60))
+    show_rows(short.to_dict("records"), as_json=False)
     for sentence in found.sentences():
         typer.echo(sentence)
     return typer.echo(
@@ -306,8 +292,7 @@ def show_repaired(found: "Repaired", as_json: bool) -> None:
     if as_json:
         facts = {"folder": str(found.folder), "verdict": found.verdict, "band": found.band}
         return _show_json({**facts, "sentences": found.sentences(), "repairs": found.table})
-    rows = found.table.to_dict("records")
-    show_rows([{str(k): v for k, v in row.items()} for row in rows], as_json=False)
+    show_rows(found.table.to_dict("records"), as_json=False)
     for sentence in found.sentences():
         typer.echo(sentence)
     files = paths.REPAIRS, paths.RELEARNING, paths.RELEARNING_FIGURE
@@ -353,8 +338,7 @@ def show_control(found: "Results", as_json: bool) -> None:
 def _show_table(title: str, table: "pd.DataFrame") -> None:
     if len(table):
         typer.echo(title)
-        rows = table.to_dict("records")
-        show_rows([{str(k): v for k, v in row.items()} for row in rows], as_json=False)
+        show_rows(table.to_dict("records"), as_json=False)
         typer.echo("")
 
 

@@ -20,7 +20,7 @@ from memloc.methods.gradients import norms_from, variants
 from memloc.methods.result import Outcomes, check_origin, outcomes_from, read_about
 from memloc.protocol import ControlSettings, Protocol, preset
 from memloc.records import as_stored, read_columns
-from memloc.run import Run, RunRecord, at_the_end
+from memloc.run import Accuracies, Run, RunRecord, at_the_end
 from memloc.stats.agreement import accuracy_at_k
 from memloc.stats.planted import null_claims, plant_scores
 from memloc.stats.verdicts import ALPHA, corrected
@@ -313,6 +313,7 @@ def _run_row(run: Run, folder: Path, curve: pd.DataFrame, needed: float) -> pd.D
     labels = run.folder / paths.LABELS
     chance = 1 / len(task.label_names)
     unseen = at_the_end(curve, "noisy", "validation_accuracy")
+    accuracies = {f"{n}_accuracy": getattr(final, n, np.nan) for n in Accuracies.model_fields}
     row = {
         "depth": run.depth,
         "n_classes": len(task.label_names),
@@ -320,9 +321,7 @@ def _run_row(run: Run, folder: Path, curve: pd.DataFrame, needed: float) -> pd.D
         "noisy": task.noisy,
         "validation": len(read_columns(labels, ["split"], UNSEEN)) if labels.is_file() else 0,
         "memorised": verdict is not None and verdict.memorised,
-        "noisy_accuracy": final.noisy if final else np.nan,
-        "clean_accuracy": final.clean if final else np.nan,
-        "training_accuracy": final.training if final else np.nan,
+        **accuracies,
         "reference_accuracy": run.reference_accuracy,
         "validation_accuracy": unseen,
         "validation_score": (unseen - chance) / (1 - chance),
@@ -466,8 +465,8 @@ def _plants(planted: Sequence[tuple[Mapping[str, Any], Run]], mcog: Keyed) -> pd
                 **key,
                 "learning_rate": run.settings.finetune.learning_rate,
                 "tries": max(1, len(run.record.attempts)),
-                "training_accuracy": final.training if final else np.nan,
-                "noisy_accuracy": final.noisy if final else np.nan,
+                "training_accuracy": getattr(final, "training", np.nan),
+                "noisy_accuracy": getattr(final, "noisy", np.nan),
                 "methods": ", ".join(used),
                 "used": bool(used),
             }

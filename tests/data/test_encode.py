@@ -17,7 +17,7 @@ from memloc.data.encode import (
     random_batches,
     sorted_batches,
 )
-from memloc.errors import ModelError, SettingsError
+from memloc.errors import ModelError
 from memloc.seeds import generator
 
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "</s>", "|", "a", "b", "c", "d"]
@@ -194,21 +194,6 @@ def test_sorted_batches_hold_every_example_once_within_the_budget(lengths, budge
 def test_sorted_batches_are_as_large_as_the_budget_allows():
     batches = sorted_batches(np.array([2, 9, 3, 3, 2]), 6)
     assert [batch.tolist() for batch in batches] == [[1], [2, 3], [0, 4]]
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: random_batches(3, 0, generator(0)), "batch_size"),
-        (lambda: length_grouped_batches(np.array([1]), 0, generator(0)), "batch_size"),
-        (lambda: length_grouped_batches(np.array([1]), 1, generator(0), pool=0), "pool"),
-        (lambda: sorted_batches(np.array([1]), 0), "max_tokens_per_batch"),
-        (lambda: encode([("a",)], BERT, "|", max_tokens=0), "max_tokens"),
-    ],
-)
-def test_sizes_below_one_are_refused(call, name):
-    with pytest.raises(SettingsError, match=f"{name} is 0; it must be at least 1"):
-        call()
 
 
 def test_many_texts_are_tokenised_some_at_a_time(monkeypatch):

@@ -29,12 +29,13 @@ from memloc.cli.options import (
     option_by_option,
 )
 from memloc.errors import SettingsError
+from memloc.progress import bars, tell
 
 if TYPE_CHECKING:
     from memloc.methods.halves import Pool
     from memloc.models.load import Classifier
     from memloc.protocol import NoiseSettings
-    from memloc.records import NoisyTask
+    from memloc.records import NoisyTask, Task
     from memloc.training.recipe import Recipe
 
 Weights = Annotated[
@@ -89,7 +90,6 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     check_training(folder, weights or ())
 
     from memloc.models.load import LoadOptions
-    from memloc.progress import bars
     from memloc.run import WEIGHTS
     from memloc.training.recipe import Recipe, train_run
 
@@ -104,7 +104,8 @@ def _announce(out: Path, recipe: "Recipe", loaded: "Classifier", left: Mapping[s
     """What training will cost, measured on this machine."""
     from memloc.study.calibrate import expected_of
 
-    console.show_expected(expected_of(recipe, loaded, left, out))
+    for sentence in expected_of(recipe, loaded, left, out):
+        tell(sentence)
 
 
 def _check_source(
@@ -151,9 +152,8 @@ def _read_task(
     examples: int | None,
 ) -> "NoisyTask":
     from memloc.data.own import load_csv
-    from memloc.data.perturb import add_noise
+    from memloc.data.perturb import noisy_task
     from memloc.data.sources import load_task, subsample
-    from memloc.records import NoisyTask, Task
 
     name, data, folder = where
     found: Task | NoisyTask
@@ -163,9 +163,7 @@ def _read_task(
         found = load_csv(data, seed=noise.seed, **asdict(columns))
     if examples is not None:
         found = subsample(found, examples, noise.seed)
-    if isinstance(found, NoisyTask):
-        return found
-    return add_noise(found, noise.rate, noise.seed, noise.kind)
+    return noisy_task(found, noise)
 
 
 @option_by_option
@@ -190,7 +188,6 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     """
     from memloc.data.own import check_noisy_file
     from memloc.models.known import default_preset
-    from memloc.progress import bars
     from memloc.protocol import protocol_of_run
 
     name = constants.preset or default_preset(checkpoints.pretrained or "")
@@ -247,7 +244,6 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
         out = out or Path("found")
     changes = constants.changes | ({} if models is None else {"generalisation.models": models})
 
-    from memloc.progress import bars
     from memloc.suspects import find as look
 
     with bars():
@@ -277,7 +273,7 @@ def _announce_halves(pool: "Pool", loaded: "Classifier", models: int) -> None:
     """What models on halves will cost, measured on this machine."""
     from memloc.study.calibrate import expected_halves
 
-    console.show_expected([expected_halves(pool, loaded, models)])
+    tell(expected_halves(pool, loaded, models))
 
 
 RunFolder = Annotated[
@@ -313,7 +309,6 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
     check_device(device)
 
     from memloc.methods.apply import localise as look
-    from memloc.progress import bars
 
     with bars():
         found = look(run, methods or (), settings=changes_of(change), force=force, device=device)
@@ -348,7 +343,6 @@ def analyse(
     check_device(device)
 
     from memloc.methods.apply import analyse as look
-    from memloc.progress import bars
 
     with bars():
         found = look(run, analyses or (), settings=changes_of(change), force=force, device=device)
@@ -377,7 +371,6 @@ def repair(
     """
     check_device(device)
 
-    from memloc.progress import bars
     from memloc.repairs import repair as mend
 
     with bars():

@@ -16,6 +16,7 @@ from memloc.cli.options import (
     Plants,
     option_by_option,
 )
+from memloc.progress import bars
 
 StudyFolder = Annotated[Path, typer.Argument(help="Folder with a study.yaml.")]
 Jobs = Annotated[int | None, typer.Option(help="Steps at the same time. Default: one per core.")]
@@ -191,7 +192,6 @@ def figures(
 
     Example: `memloc figures runs --format svg --only layers`
     """
-    from memloc.progress import bars
     from memloc.reporting.figures import write_figures
     from memloc.results import load_results
 

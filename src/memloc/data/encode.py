@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from memloc.errors import ModelError, SettingsError
+from memloc.errors import ModelError
 from memloc.records import IntArray
 
 
@@ -54,7 +54,6 @@ def encode(
     A text without any token (an empty one, where no special tokens are added) becomes one
     end-of-text token that is attended to, so that there is a position to read a prediction from.
     """
-    _at_least_one("max_tokens", max_tokens)
     pad_id, filler = _special_ids(tokenizer)
     n_truncated, lengths, flat = 0, [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
     for start in range(0, len(examples_parts), AT_ONCE):
@@ -85,7 +84,6 @@ def length_grouped_batches(
     Texts are shuffled, then sorted by length within pools of `pool` batches: little padding, and
     still other batches in every epoch.
     """
-    _at_least_one("pool", pool)
     pools = _cut(rng.permutation(len(lengths)), batch_size * pool)
     by_length = (rows[np.argsort(lengths[rows], kind="stable")] for rows in pools)
     batches = [batch for rows in by_length for batch in _cut(rows, batch_size)]
@@ -94,7 +92,6 @@ def length_grouped_batches(
 
 def sorted_batches(lengths: IntArray, max_tokens_per_batch: int) -> list[IntArray]:
     """Batches of at most so many tokens with padding (or of one text), the longest texts first."""
-    _at_least_one("max_tokens_per_batch", max_tokens_per_batch)
     order = np.argsort(-lengths, kind="stable")
     batches, start = [], 0
     while start < len(order):
@@ -106,7 +103,6 @@ def sorted_batches(lengths: IntArray, max_tokens_per_batch: int) -> list[IntArra
 
 
 def _cut(rows: IntArray, size: int) -> list[IntArray]:
-    _at_least_one("batch_size", size)
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
@@ -140,8 +136,3 @@ def _special_ids(tokenizer: Any) -> tuple[int, int]:
             " set its pad_token."
         )
     return known[0], known[-1]
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise SettingsError(f"{name} is {value}; it must be at least 1.")

@@ -11,6 +11,7 @@ from numpy.random import Generator
 
 from memloc.data.tasks import binary_name
 from memloc.errors import DataError, MemlocWarning, SettingsError, counted, lookup
+from memloc.protocol import NoiseSettings
 from memloc.records import Examples, IntArray, NoisyLabels, NoisyTask, Task
 from memloc.seeds import generator
 
@@ -30,6 +31,13 @@ def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "unifor
     if task.category == OWN:
         origin += "; which labels of the file itself are wrong is not known"
     return NoisyTask(task, replace(flipped, origin=origin))
+
+
+def noisy_task(task: Task | NoisyTask, noise: NoiseSettings) -> NoisyTask:
+    """A task with the noise that it has, or with that of these settings."""
+    if isinstance(task, NoisyTask):
+        return task
+    return add_noise(task, noise.rate, noise.seed, noise.kind)
 
 
 def perturb(

@@ -4,8 +4,8 @@ Positions of all pairs are pooled. Resamples draw examples anew and leave the li
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ def drift(
     rng = generator(0, "bootstrap", "centroids")
     chunks = counts_in_chunks(n_examples, RESAMPLES, rng, size=len(found.pair))
     draws = [_all_kinds(found, counts, settings) for counts in chunks]
-    resampled = [_joined(parts) for parts in zip(*draws, strict=True)]
+    resampled = [joined(parts) for parts in zip(*draws, strict=True)]
     layers = _layers_table(estimates, resampled, separability)
     return layers, _events_table(estimates, resampled, separability, settings)
 
@@ -161,9 +161,13 @@ def _all_kinds(found: Positions, counts: IntArray, settings: "Centroids") -> lis
     return [pooled(found, kind, counts, settings.central) for kind in range(len(KINDS))]
 
 
-def _joined(parts: Sequence[Pooled]) -> Pooled:
-    names = ("mean", "low", "high")
-    return Pooled(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+P = TypeVar("P")
+
+
+def joined(parts: Sequence[P]) -> P:
+    """Draws that came in chunks as one: the arrays of dataclasses end to end."""
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return type(parts[0])(*map(np.concatenate, columns))
 
 
 def _layers_table(
@@ -222,13 +226,5 @@ def _events_table(
 
 def event_row(source: str, name: str, found: Event, separable: BoolArray) -> dict[str, object]:
     """A row of a table of events; `separable` (0..L) says whether classes can be told apart."""
-    happens = not np.isnan(found.layer)
-    return {
-        "source": source,
-        "event": name,
-        "layer": found.layer,
-        "low": found.low,
-        "high": found.high,
-        "never": found.never,
-        "separable": bool(happens and separable[int(found.layer)]),
-    }
+    clear = not np.isnan(found.layer) and bool(separable[int(found.layer)])
+    return {"source": source, "event": name, **asdict(found), "separable": clear}

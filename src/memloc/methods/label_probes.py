@@ -13,7 +13,7 @@ import numpy as np
 
 from memloc.errors import counted
 from memloc.methods import Method, Sizes
-from memloc.methods.drift import event_row
+from memloc.methods.drift import event_row, joined
 from memloc.methods.positions import check_labels
 from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
@@ -181,12 +181,7 @@ def _resampled(
 ) -> dict[tuple[str, str], Curve]:
     chunks = counts_in_chunks(len(is_noisy), RESAMPLES, generator(0, "bootstrap", "label probes"))
     parts = [curves(probes, is_noisy, counts, n_classes) for counts in chunks]
-    return {
-        key: Curve(
-            *(np.concatenate([getattr(p[key], name) for p in parts]) for name in ("f1", "chance"))
-        )
-        for key in CURVES
-    }
+    return {key: joined([part[key] for part in parts]) for key in CURVES}
 
 
 def _over_seeds(f1: FloatArray) -> FloatArray:

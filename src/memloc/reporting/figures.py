@@ -378,9 +378,9 @@ def _base(rows: pd.DataFrame, look: Look) -> alt.Chart:
     return alt.Chart().encode(color=alt.Color(**_named(rows, look)), tooltip=_hover(rows, look))
 
 
-def _named(rows: pd.DataFrame, look: Look, make: Any = style.colours) -> dict[str, Any]:
+def _named(rows: pd.DataFrame, look: Look, scale: Any = style.colours) -> dict[str, Any]:
     """Colours or markers; names that stand along the left need no legend."""
-    found: dict[str, Any] = make(look.colour, rows[look.colour], look.colour_title)
+    found = style.channel(look.colour, rows[look.colour], look.colour_title, scale)
     return {**found, "legend": None} if look.colour == look.y else found
 
 

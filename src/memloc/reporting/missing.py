@@ -147,20 +147,11 @@ def _can_run(method: str, run: Run) -> bool:
 
 def _usual(results: Results) -> dict[str, str]:
     """What commands are filled with where there is no run to take it from."""
-    study = str(results.folder)
-    usual = {"task": "tiny-topic", "model": "tiny-opt", "seed": "1", "method": "swapping"}
-    usual |= {"validation": _validates(results), "many": _has_many_classes(results)}
-    usual |= {"run": shlex.quote(f"{study}/tiny-topic/tiny-opt/seed-1")}
-    return {**usual, "large": LARGE, "study": shlex.quote(study)}
-
-
-def _validates(results: Results) -> str:
-    """A task on which the gradients' post-processing is chosen."""
-    return str([*results.protocol.control.validation_tasks, "tiny-topic"][0])
-
-
-def _has_many_classes(results: Results) -> str:
-    """A task with classes to leave out."""
+    study, task = str(results.folder), "tiny-topic"
     runs = results.runs[results.runs["category"] != OWN]
     many = runs.loc[(runs["n_classes"] > 2) & ~runs["task"].str.endswith("-binary"), "task"]
-    return str([*many, "tiny-topic"][0])
+    usual = {"task": task, "model": "tiny-opt", "seed": "1", "method": "swapping", "large": LARGE}
+    # A task on which gradients' post-processing is chosen, and one with classes to leave out.
+    usual |= {"validation": [*results.protocol.control.validation_tasks, task][0]}
+    usual |= {"many": str([*many, task][0]), "study": shlex.quote(study)}
+    return {**usual, "run": shlex.quote(f"{study}/{task}/tiny-opt/seed-1")}

@@ -19,6 +19,7 @@ from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.claims import ALL
 from memloc.stats.planted import mean_scores
 from memloc.stats.verdicts import NOTHING, TRUSTED
+from memloc.stats.windows import consecutive
 
 EVENTS = {
     "crossing": "noisy examples cross from their original class to the assigned one",
@@ -321,13 +322,7 @@ OUTCOMES = {
 def layer_ranges(layers: Iterable[int]) -> str:
     """Layers as people write them: `layers 1 to 3 and 7`."""
     numbers = sorted(layers)
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [str(r[0]) if len(r) == 1 else f"{r[0]} to {r[-1]}" for r in runs]
+    parts = [_range(run[0], run[-1], "d") for run in consecutive(numbers)]
     return f"{'layer' if len(numbers) == 1 else 'layers'} {_listed(parts)}"
 
 

@@ -1,7 +1,7 @@
 """How things look everywhere: a task keeps its colour and marker, a method its place."""
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -71,41 +71,34 @@ def order(column: str, values: Iterable[Any]) -> list[Any]:
     return _known_first(known[column], names) if column in known else names.tolist()
 
 
-def colours(column: str, values: Iterable[Any], title: str | None = None) -> dict[str, Any]:
-    """The colours of tasks, or of other names in their order, for lines and for the inside."""
-    return _channel(column, order(column, values), title, _scale)
-
-
-def markers(column: str, values: Iterable[Any], title: str | None = None) -> dict[str, Any]:
-    """The same for markers."""
-    return _channel(column, order(column, values), title, _markers)
-
-
-def _channel(column: str, names: list[Any], title: str | None, scale: Any) -> dict[str, Any]:
+def channel(
+    column: str, values: Iterable[Any], title: str | None, scale: Callable[..., alt.Scale]
+) -> dict[str, Any]:
+    """The `colours` or `markers` of tasks, or of other names in their order."""
+    names = order(column, values)
     shown = title or ("task" if column == "task" else None)
     found = {"shorthand": f"{column}:N", "title": shown, "sort": names}
     return {**found, "scale": scale(column, names), "legend": _legend(names)}
 
 
-def _markers(column: str, names: Sequence[Any]) -> alt.Scale:
+def markers(column: str, names: Sequence[Any]) -> alt.Scale:
+    """A marker for each name."""
     of_tasks = column == "task"
     own = [task_style(n)[1] if of_tasks else MARKERS[i % len(MARKERS)] for i, n in enumerate(names)]
     return alt.Scale(domain=names, range=own)
 
 
-def _scale(column: str, names: Sequence[Any]) -> alt.Scale:
+def colours(column: str, names: Sequence[Any]) -> alt.Scale:
+    """A colour for each name, for lines and for the inside."""
     if column == "task":
         return alt.Scale(domain=names, range=[task_style(name)[0] for name in names])
     if column == "method":
-        return alt.Scale(domain=names, range=[_method_colour(name) for name in names])
+        own = dict(zip(METHODS, COLOURS, strict=True))
+        return alt.Scale(domain=names, range=[own.get(name, GREY) for name in names])
     some = BLUES if names and not isinstance(names[0], str) else COLOURS
     if len(names) > len(some):
         return alt.Scale(domain=names, scheme="viridis")
     return alt.Scale(domain=names, range=list(some[: len(names)]))
-
-
-def _method_colour(name: str) -> str:
-    return dict(zip(METHODS, COLOURS, strict=True)).get(name, GREY)
 
 
 def _legend(names: Sequence[Any]) -> alt.Legend:

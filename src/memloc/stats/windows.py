@@ -143,10 +143,15 @@ def plant_name(groups: Groups) -> str:
     return "/".join(_joined(sorted(set(group))) for group in groups)
 
 
-def _joined(layers: list[int]) -> str:
+def consecutive(layers: Sequence[int]) -> list[range]:
+    """Sorted layers as the fewest windows."""
     starts = [layer for layer in layers if layer - 1 not in layers]
     ends = [layer + 1 for layer in layers if layer + 1 not in layers]
-    runs = [range(start, end) for start, end in zip(starts, ends, strict=True)]
+    return [range(start, end) for start, end in zip(starts, ends, strict=True)]
+
+
+def _joined(layers: list[int]) -> str:
+    runs = consecutive(layers)
     if len(runs) == 1:
         return window_name(runs[0])
     return "+".join(window_name(run) if len(run) > 1 else str(run.start + 1) for run in runs)

@@ -13,7 +13,7 @@ from typing import Any
 
 from memloc import paths
 from memloc.data.own import load_csv
-from memloc.data.perturb import add_noise
+from memloc.data.perturb import noisy_task
 from memloc.data.sources import DATA_VARIABLE, AnyTask, load_task, subsample
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import MemlocError, ModelError, SettingsError, lookup
@@ -254,11 +254,7 @@ def check_files(file: StudyFile) -> None:
 
 def load_noisy_task(file: StudyFile, name: str, protocol: Protocol) -> NoisyTask:
     """A task as its runs are trained on it: with its own noise, or with that of the protocol."""
-    noise = protocol.noise
-    found = load_study_task(file, name, noise.seed)
-    if isinstance(found, NoisyTask):
-        return found
-    return add_noise(found, noise.rate, noise.seed, noise.kind)
+    return noisy_task(load_study_task(file, name, protocol.noise.seed), protocol.noise)
 
 
 def is_here(file: StudyFile, name: str) -> bool:
