@@ -26,6 +26,7 @@ from memloc.paths import RELEARNING, REPAIR, REPAIRS
 from memloc.records import NoisyTask, read_json
 from memloc.repairs import (
     AGAIN,
+    BACKWARD,
     BEFORE,
     HEAD,
     LAYERS,
@@ -111,7 +112,8 @@ def sham(run: Run, layers: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     row = workshop._scores(SHAM, tuple(rest), model, time.perf_counter() - began)
     curve = workshop._relearnt(SHAM, model)
     steps = relearnt_at(curve, workshop.level).mean()
-    return pd.DataFrame([{**row, "relearnt_updates": float(steps)}]), curve
+    passes = float(BACKWARD * run.settings.finetune.epochs * every.size * run.depth)
+    return pd.DataFrame([{**row, "block_passes": passes, "relearnt_updates": float(steps)}]), curve
 
 
 def read(folder: Path) -> Repaired:
