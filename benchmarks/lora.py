@@ -38,8 +38,8 @@ SHARES, TRIED = Path(__file__).with_suffix(".csv"), Path(__file__).with_name("lo
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "adapters.md"
 PICTURE = PAGE.parents[1] / "images" / "adapters.svg"
 TASK, EXAMPLES, NOISE = "tiny-topic", 60, 0.2
-MODELS = ("tiny-gpt-neox",)
-SEEDS = (1, 2)
+MODELS = ("tiny-gpt-neox", "tiny-bert", "tiny-opt")
+SEEDS = (1, 2, 3)
 RANKS, RATES = (2, 8, 32), (1e-3, 4e-3, 1.6e-2)
 """All weights learn at the first rate."""
 FULL, LORA = "all weights", "LoRA"
