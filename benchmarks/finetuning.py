@@ -12,7 +12,7 @@ from benchmarks.harness import Measured, matmul_peak, middle, side_by_side, time
 from benchmarks.samples import SEED, bert, questions
 from memloc.data.encode import Encoded, random_batches
 from memloc.models.device import suitable_threads
-from memloc.models.packing import training_logits
+from memloc.models.shortcuts import training_logits
 from memloc.models.stack import Stack
 from memloc.protocol import FineTuneSettings, preset
 from memloc.records import IntArray

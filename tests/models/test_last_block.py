@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AttentionInterface
 
-from memloc.models.last_block import SDPA, LastBlock
+from memloc.models.shortcuts import SDPA, LastBlock
 from memloc.models.stack import Stack
 from mixing_support import make_model
 from support import FAMILIES, SPECIAL

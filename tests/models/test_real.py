@@ -6,7 +6,7 @@ import pytest
 
 from memloc.models.check import TOLERANCE, check_model
 from memloc.models.load import load_model
-from memloc.models.packing import can_pack
+from memloc.models.shortcuts import can_pack
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "models" / "bert-12x384"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the real model is not here")

@@ -3,7 +3,7 @@ import torch
 
 from memloc.errors import ModelError
 from memloc.models.load import load_model
-from memloc.models.packing import Repeater
+from memloc.models.shortcuts import Repeater
 from memloc.models.stack import BlockCall, sample_batch
 from support import FAMILIES
 

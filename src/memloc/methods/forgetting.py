@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from memloc.data.encode import Encoded
 from memloc.methods.gradients import Gradients, Group, Norms, kind_of
 from memloc.models.device import NARROW
-from memloc.models.packing import Layout, can_pack
+from memloc.models.shortcuts import Layout, can_pack
 from memloc.models.stack import Stack
 from memloc.progress import Advance
 from memloc.records import FloatArray, IntArray

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from memloc.data.encode import Encoded
-from memloc.models.last_block import LastBlock
-from memloc.models.packing import Repeater
+from memloc.models.shortcuts import LastBlock, Repeater
 from memloc.models.stack import Prepared, Stack
 from memloc.records import IntArray
 from memloc.stats.subsets import beginnings

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from memloc.data.encode import Encoded
-from memloc.models.packing import Repeater, pack, training_logits, worth_packing
+from memloc.models.shortcuts import Repeater, pack, training_logits, worth_packing
 from memloc.models.stack import Batch, BlockCall, Stack
 from memloc.models.stacked import Stacked
 from memloc.records import IntArray, cannot_write

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from memloc.errors import ModelError
 from memloc.models.device import NARROW
-from memloc.models.packing import WORTH, Layout, can_pack, work
+from memloc.models.shortcuts import WORTH, Layout, can_pack, work
 from memloc.models.stack import (
     Batch,
     BlockCall,

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from memloc.data.encode import Encoded, length_grouped_batches, random_batches
 from memloc.errors import TrainingError, counted
-from memloc.models.packing import training_logits
 from memloc.models.parts import find_parts
+from memloc.models.shortcuts import training_logits
 from memloc.models.stack import Batch, Stack
 from memloc.models.stacked import FEWEST, Stacked, dropout_seeded, most_members
 from memloc.protocol import FineTuneSettings

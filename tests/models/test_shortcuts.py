@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from memloc.models import packing
+from memloc.models import shortcuts
 from memloc.models.load import load_model
-from memloc.models.packing import can_pack, packed_logits, training_logits
+from memloc.models.shortcuts import can_pack, packed_logits, training_logits
 from support import FAMILIES, PAPER_FAMILIES
 
 
@@ -50,9 +50,9 @@ def test_packing_changes_neither_logits_nor_gradients(stack_of, family, lengths)
 def test_narrow_models_and_full_batches_are_not_packed(stack_of, monkeypatch):
     stack = stack_of("opt")
     assert training_logits(stack) == stack.logits  # narrow
-    monkeypatch.setattr(packing, "NARROW", 1)
+    monkeypatch.setattr(shortcuts, "NARROW", 1)
     used = []
-    monkeypatch.setattr(packing, "packed_logits", lambda s, b: used.append(1) or s.logits(b))
+    monkeypatch.setattr(shortcuts, "packed_logits", lambda s, b: used.append(1) or s.logits(b))
     compute = training_logits(stack)
     used.clear()  # the trial
     compute(batch_for(stack, (6, 6, 6)))
@@ -66,6 +66,6 @@ def test_narrow_models_and_full_batches_are_not_packed(stack_of, monkeypatch):
 
 def test_a_model_that_packs_wrongly_is_not_packed(stack_of, monkeypatch):
     stack = stack_of("opt")
-    monkeypatch.setattr(packing, "NARROW", 1)
-    monkeypatch.setattr(packing, "packed_logits", lambda s, b: s.logits(b) * 1.1)
+    monkeypatch.setattr(shortcuts, "NARROW", 1)
+    monkeypatch.setattr(shortcuts, "packed_logits", lambda s, b: s.logits(b) * 1.1)
     assert training_logits(stack) == stack.logits
