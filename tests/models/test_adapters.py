@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
+from typer.testing import CliRunner
 
+from memloc.cli import app
 from memloc.data.encode import encode
 from memloc.errors import ModelError
 from memloc.methods.mixtures import Mixtures
@@ -109,6 +111,8 @@ def test_an_adapter_that_is_zero_is_named_by_its_layers(base, tmp_path):
 
 
 def test_an_adapter_is_checked_like_a_model(adapter):
+    said = CliRunner().invoke(app, ["check", str(adapter), "--json"])
+    assert json.loads(said.stdout)["depth"] == DEPTH
     report = check_model(str(adapter))
     assert (report.depth, report.readout) == (DEPTH, "first token")
     assert report.parity < 1e-5

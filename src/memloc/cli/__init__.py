@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -61,7 +62,10 @@ def check(
 
     Example: `memloc check tiny-opt`
     """
-    check_model(model, depth)
+    from memloc.models.known import is_adapter
+
+    if not is_adapter(Path(model).expanduser()):
+        check_model(model, depth)
 
     from memloc.models import check as checking
     from memloc.models.load import LoadOptions

@@ -42,8 +42,8 @@ _MANY = 7919
 def load_adapter(folder: Path, options: LoadOptions) -> Classifier:
     """The base model with the adapter in this folder merged into it."""
     peft = _peft(str(folder))
-    _require_weights(folder, options)
     base = options.base or adapter_base(folder)
+    _require_weights(folder, options)
     with quiet(), _as_adapter_error(folder):
         options = replace(options, depth=_depth(folder))
         labels = _labels(folder, source_of(base))
