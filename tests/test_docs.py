@@ -95,12 +95,13 @@ def test_the_tutorial_can_be_played(quick, tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "report" / "index.html").is_file()
 
 
+@pytest.mark.usefixtures("quick")  # it lasts while this module is tested
 def test_the_page_leads_from_a_file_and_a_checkpoint_to_a_repaired_model(tmp_path, monkeypatch):
     """All its commands in turn, with less work, on the embedded model's first layers."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "tests" / "files" / "reviews.csv", tmp_path)
     names = ("negative", "positive")
-    whole = load_model("tiny-opt", names, options=LoadOptions(depth=2))
+    whole = load_model("tiny-opt", names, options=LoadOptions(depth=4))
     for saved in (whole.model.base_model, whole.tokenizer):
         saved.save_pretrained("tiny-opt")
     lines = "".join(blocks(OWN_DATA, "sh")).splitlines()
@@ -111,10 +112,10 @@ def test_the_page_leads_from_a_file_and_a_checkpoint_to_a_repaired_model(tmp_pat
             correct_by_hand(Path("found/suspects.csv"))
     found = memloc.Run.open("corrected/suspects/tiny-opt/seed-1")
     assert 0 < found.noisy.is_noisy.sum() <= 12  # some of the twelve are held out
-    assert len(pd.read_parquet(found.folder / "results" / "shares" / "layers.parquet")) == 2
+    assert len(pd.read_parquet(found.folder / "results" / "shares" / "layers.parquet")) == 4
     said = json.loads(Path("repaired/repair.json").read_text())
     assert "of the noisy labels are predicted" in said["sentences"][0]
-    assert len(load_model("repaired", names).stack.blocks) == 2
+    assert len(load_model("repaired", names).stack.blocks) == 4
 
 
 LESS = {
