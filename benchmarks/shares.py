@@ -1,20 +1,20 @@
 """Exact layer shares: their time beside swapping, and what planted runs say of them.
 
-`python -m benchmarks.shares STUDY` prints the tables on shares in docs/explanation/control.md.
+`python -m benchmarks.shares RUNS` prints the tables of the calibration's plants in
+docs/explanation/control.md.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.control import KS, methods_table
 from benchmarks.harness import Measured, middle, side_by_side
 from benchmarks.samples import DEPTH, questions
 from benchmarks.swapping import _model
-from memloc import paths
 from memloc.data.encode import Encoded
 from memloc.methods.mixtures import Mixtures
 from memloc.methods.shares import Shares
@@ -23,18 +23,15 @@ from memloc.models.device import suitable_threads
 from memloc.models.stack import Stack
 from memloc.reporting.tables import markdown
 from memloc.results import load_results
-from memloc.run import Run
 from memloc.seeds import generator
-from memloc.stats.agreement import auroc
-from memloc.stats.planted import MEASURES
+from memloc.stats.planted import plant_scores
 from memloc.stats.subsets import (
     passed_subsets,
     random_orders,
     sampled_values,
     shapley_values,
 )
-from memloc.stats.verdicts import trust
-from memloc.stats.windows import planted_layers, read_plant
+from memloc.stats.windows import planted_layers
 
 PAIRS = (4, 8, 16, 32, 64)
 DRAWS = 50
@@ -80,48 +77,17 @@ def _logits(stacks: tuple[Stack, Stack], subsets: Sequence[int], encoded: Encode
     return found
 
 
-def methods_table(study: Path) -> pd.DataFrame:
-    """Means over plants by method and where labels were planted."""
-    control = load_results(study).control
-    control = control[control["k"] == 2].assign(kind=control["planted"].map(_kind))
-    names = {"accuracy": "accuracy@2", **{name: name.replace("_", " ") for name in MEASURES}}
-    found: list[dict[str, Any]] = []
-    for (kind, method), part in control.groupby(["kind", "method"]):
-        means = {shown: f"{part[name].mean():.2f}" for name, shown in names.items()}
-        found.append({"planted": kind, "method": method, "plants": len(part), **means})
-    found.sort(key=lambda row: (row["planted"], trust(row["method"])))
-    return pd.DataFrame(found)
-
-
-def windows_table(study: Path) -> pd.DataFrame:
-    """Mean planted mass by method and window; in brackets, how many plants."""
-    control = load_results(study).control
-    control = control[(control["k"] == 2) & ~control["planted"].str.contains("[+/]")]
-    parts = control.groupby(["method", "planted"], sort=False)["planted_mass"]
-    shown = parts.agg(lambda mass: f"{mass.mean():.2f} ({len(mass)})")
-    names = {planted: f"layers {planted}" for planted in control["planted"].unique()}
-    ordered = sorted(names, key=lambda planted: planted_layers(planted)[0])
-    table = shown.unstack("planted").fillna("–")[ordered].rename(columns=names)
-    return (
-        table.rename_axis(columns=None).sort_index(key=lambda names: names.map(trust)).reset_index()
-    )
-
-
-def _kind(planted: str) -> str:
-    if "/" in planted:
-        return "two groups of examples"
-    if "+" in planted:
-        return "separate layers"
-    return f"{len(planted_layers(planted))} of 12 in a row"
+def widths_table(study: Path) -> pd.DataFrame:
+    """Means over plants of as many layers, by method."""
+    scores = plant_scores(load_results(study).control_layers, KS)
+    sizes = scores["planted"].map(lambda planted: f"{len(planted_layers(planted))} of 12 layers")
+    return methods_table(scores.assign(planted=sizes), ["planted", "method"])
 
 
 def centres_table(study: Path) -> pd.DataFrame:
-    """Means of the estimated centres by method, for plants whose true centre is in the same third.
-
-    Of plants in windows only: separate layers have a centre where nothing is.
-    """
+    """Means of the estimated centres by method, for plants with their centre in the same third."""
     layers = load_results(study).control_layers
-    layers = layers[~layers["null"].astype(bool) & ~layers["planted"].str.contains("[+/]")]
+    layers = layers[~layers["null"].astype(bool)]
     weight = layers["weight"].clip(lower=0)
     moved = layers.assign(weight=weight, moment=weight * layers["layer"])
     plant = ["model", "task", "seed", "planted", "first", "last", "method"]
@@ -132,33 +98,6 @@ def centres_table(study: Path) -> pd.DataFrame:
     means = sums.groupby([thirds.rename("true centre in"), "method"], observed=True)
     found = means[["true", "found"]].mean().assign(plants=means.size()).reset_index()
     return found.assign(**{n: found[n].map("{:.1f}".format) for n in ("true", "found")})
-
-
-def groups_table(study: Path) -> pd.DataFrame:
-    """How well single examples' shares tell two groups apart that have layers of their own."""
-    rows = []
-    for run in _runs(study):
-        assert run.record.plant is not None
-        groups = read_plant(run.record.plant.planted)
-        if len(groups) < 2 or run.is_null:
-            continue
-        table = pd.read_parquet(paths.result(run.folder, "shares") / "example_shares.parquet")
-        wide = table.pivot(index="example", columns="first", values="share").clip(lower=0)
-        inside = [wide[[layer + 1 for layer in group]].sum(axis=1) for group in groups]
-        first = (inside[0] / (inside[0] + inside[1])).to_numpy(np.float64)
-        group = run.planted_groups[wide.index.to_numpy()]
-        own = np.where(group == 0, first, 1 - first)
-        low, high = np.quantile(own, [0.025, 0.975])
-        rows.append(
-            {
-                "model": run.model_name,
-                "examples": len(group),
-                "AUROC": f"{auroc(first, np.flatnonzero(group == 0).tolist()):.2f}",
-                "right group": f"{(own > 0.5).mean():.0%}",
-                "share in the own group's layers": f"{own.mean():.2f} [{low:.2f}, {high:.2f}]",
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 def sampling_table(study: Path) -> pd.DataFrame:
@@ -191,16 +130,10 @@ def sampling_table(study: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def _runs(study: Path) -> Iterator[Run]:
-    for place in sorted(study.rglob(paths.RUN)):
-        if (paths.result(place.parent, "shares") / paths.ABOUT).is_file():
-            yield Run.open(place.parent)
-
-
 def main() -> None:
     """Print all tables."""
     study = Path(sys.argv[1])
-    for make in (methods_table, windows_table, centres_table, groups_table, sampling_table):
+    for make in (widths_table, centres_table, sampling_table):
         table = make(study)
         if len(table):
             print(markdown(table.astype(str)))
