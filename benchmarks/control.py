@@ -20,6 +20,7 @@ from memloc.reporting.tables import markdown
 from memloc.results import load_results
 from memloc.run import Run
 from memloc.stats.agreement import auroc
+from memloc.stats.depth import centres_of_gravity
 from memloc.stats.planted import MEASURES, mean_scores, null_claims, plant_scores
 from memloc.stats.verdicts import over_plants, trust
 from memloc.stats.windows import planted_layers, read_plant
@@ -181,14 +182,12 @@ def _mass(part: pd.DataFrame) -> str:
 
 def _centres(layers: pd.DataFrame) -> pd.DataFrame:
     """Where the centre of the (positive) weights is, by window."""
-    real = layers[~layers["null"].astype(bool)].assign(weight=layers["weight"].clip(lower=0))
-    return _by(real, "planted", _centre)
+    return _by(layers[~layers["null"].astype(bool)], "planted", _centre)
 
 
 def _centre(part: pd.DataFrame) -> str:
-    plant = [part[name] for name in ("task", "model", "seed")]
-    moments = (part["weight"] * part["layer"]).groupby(plant).sum()
-    return f"{(moments / part['weight'].groupby(plant).sum()).mean():.1f}"
+    weights = part.pivot(index=["task", "model", "seed"], columns="layer", values="weight")
+    return f"{centres_of_gravity(weights.clip(lower=0).to_numpy()).mean():.1f}"
 
 
 def _claims(nulls: pd.DataFrame) -> pd.DataFrame:
