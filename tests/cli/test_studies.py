@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from bad_input.machine import write_calibration
 from command_support import printed, refused
 from memloc.records import read_json
 from study_support import Study
@@ -62,7 +63,8 @@ MORE = ("mrr", "auroc", "planted", "mass", "centre", "error", "plants")
 
 
 @pytest.mark.slow
-def test_where_no_plant_memorised_the_reasons_are_told_and_the_code_is_1(run):
+def test_where_no_plant_memorised_the_reasons_are_told_and_the_code_is_1(run, tmp_path):
+    write_calibration(tmp_path / "control")
     shown = run(*SMALL)
     assert shown.exit_code == 1
     lines = shown.stdout.splitlines()
@@ -76,7 +78,7 @@ def test_where_no_plant_memorised_the_reasons_are_told_and_the_code_is_1(run):
 
 @pytest.mark.slow
 def test_plants_that_failed_say_why(run, tmp_path):
-    (tmp_path / "control").mkdir()
+    write_calibration(tmp_path / "control")
     (tmp_path / "control" / "control").write_text("in the way", encoding="utf-8")
     shown = run(*SMALL)
     assert shown.exit_code == 1

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bad_input.machine import write_calibration
 from forked import ended, forked
 from memloc.cli import main
 from memloc.study.executors import LocalExecutor
@@ -40,7 +41,7 @@ overrides:
 
 @pytest.fixture
 def micro(tmp_path):
-    """Writes a micro study, with `changes` to its text, and returns its folder."""
+    """Writes a micro study, with `changes` to its text, on a machine that was measured."""
 
     def write(name="study", changes=None):
         text = MICRO
@@ -50,6 +51,7 @@ def micro(tmp_path):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         (folder / "study.yaml").write_text(text, encoding="utf-8")
+        write_calibration(folder)
         return folder
 
     return write

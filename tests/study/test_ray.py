@@ -92,8 +92,8 @@ def test_a_node_dies_and_the_study_ends_with_the_same_results(finished, tmp_path
     shutil.copy(finished / paths.CALIBRATION, folder / paths.CALIBRATION)
     text = (finished / paths.STUDY).read_text()
     # Each step is a fresh process there, so fewer of them.
-    text = re.sub("^methods: .*", "methods: [swapping, probing]", text, flags=re.MULTILINE)
-    text = re.sub("^analyses: .*", "analyses: []", text, flags=re.MULTILINE)
+    for asked in ("methods: [swapping, probing]", "analyses: []", "control: null"):
+        text = re.sub(f"^{asked.split()[0]} .*", asked, text, flags=re.MULTILINE)
     (folder / paths.STUDY).write_text(text)
     done = subprocess.run(
         [sys.executable, "-c", RAY, str(folder)],

@@ -102,6 +102,8 @@ class Figure(Settings):
     """Columns of what is drawn, of which one value is shown at a time."""
     part: str = "localise"
     """Whose results it needs."""
+    compares: bool = False
+    """Only on the page if it has several panels: another figure shows what a single one would."""
     shape: Literal["curves", "points", "bars", "cells"]
     look: Look
 
@@ -111,6 +113,10 @@ class Figure(Settings):
     def draw(self, table: pd.DataFrame) -> alt.TopLevelMixin:
         """The chart of such a table."""
         return draw(self.shape, ROWS[self.name](table), self.look)
+
+    def repeats(self, drawn: "Drawn | None") -> bool:
+        """Whether the page shows all of it already."""
+        return self.compares and drawn is not None and drawn.rows[self.look.panel].nunique() == 1
 
     def drawn(self, findings: Findings) -> "Drawn | None":
         """The chart with everything that can be chosen in it; None without results."""

@@ -89,7 +89,7 @@ def read_report(study: str | Path) -> Report | None:
 def render(findings: Findings, summary: Summary) -> str:
     """The whole page as text."""
     results = findings.results
-    drawn = {figure: figure.drawn(findings) for figure in FIGURES}
+    drawn = {f: d for f in FIGURES if not f.repeats(d := f.drawn(findings))}
     blocks = {f"data-{f.name}": packed(columns_of(d.rows)) for f, d in drawn.items() if d}
     texts = dict(_example_blocks(findings))
     blocks |= {f"examples-{i}": packed(block) for i, block in enumerate(texts.values())}

@@ -15,7 +15,7 @@ from memloc.study.estimate import Estimate, calibration, critical_path, estimate
 from memloc.study.executors import Executor, LocalExecutor, Needs, Order, Outcome, RayExecutor
 from memloc.study.inputs import noise_sentence
 from memloc.study.plan import Plan, Step, open_plan
-from memloc.study.records import State, Store, current_identity
+from memloc.study.records import State, Store, current_identity, study_states
 
 TICK = 0.5
 """Seconds between two looks at how far everything is."""
@@ -82,6 +82,7 @@ def run_study(place: str | Path, options: Options, watch: Watcher) -> Progress:
     plan = open_plan(place)
     chosen = plan.chosen(options.only)  # words that fit nothing are refused before anything else
     jobs = checked_jobs(options.jobs)
+    study_states(plan)  # records that cannot be read are refused before this machine is measured
     expected = estimate_study(plan, options.jobs)
     executor = _executor(plan, options, jobs)
     execution = Execution(plan, executor, expected, chosen, options.retry, executor.cores)
