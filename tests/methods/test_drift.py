@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from memloc.methods.centroids import Centroids
-from memloc.methods.drift import drift, pooled, pooled_separability
+from memloc.methods.centroids import Centroids, drift, pooled, pooled_separability
 from memloc.methods.positions import KINDS, positions
 from memloc.records import NoisyLabels
 from memloc.stats import intervals

@@ -13,7 +13,6 @@ import numpy as np
 
 from memloc.errors import counted
 from memloc.methods import Method, Sizes
-from memloc.methods.drift import event_row, joined
 from memloc.methods.positions import check_labels
 from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
@@ -21,7 +20,7 @@ from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.settings import ours, paper
 from memloc.stats.depth import LEVEL, Event, event, first_layer
-from memloc.stats.intervals import RESAMPLES, counts_in_chunks, percentiles
+from memloc.stats.intervals import RESAMPLES, counts_in_chunks, joined, percentiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,7 +136,7 @@ def summarise(
         known = ~np.isnan(_over_seeds(resampled["noisy", "assigned"].f1)).all(1)
         found = {"memorisation": [own, memorisation(resampled, settings)[known]], **found}
     rows = [
-        event_row("label probes", name, _event(own[0], others, settings), readable)
+        _event(own[0], others, settings).row("label probes", name, readable)
         for name, (own, others) in found.items()
     ]
     events = pd.DataFrame(rows)

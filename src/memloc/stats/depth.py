@@ -1,7 +1,7 @@
 """How deep: the centre of gravity of layer weights, and the layers where events happen."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -28,6 +28,11 @@ class Event:
     high: float
     never: float
     """Share of the resamples in which it never happens."""
+
+    def row(self, source: str, name: str, separable: BoolArray) -> dict[str, object]:
+        """It in a table of events; `separable` (0..L) says whether classes can be told apart."""
+        clear = not np.isnan(self.layer) and bool(separable[int(self.layer)])
+        return {"source": source, "event": name, **asdict(self), "separable": clear}
 
 
 def centre_of_gravity(weights: FloatArray) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.random import Generator
@@ -14,6 +14,7 @@ from memloc.stats.depth import LEVEL, centres_of_gravity
 from memloc.stats.windows import full_window, layer_weights, normalised, window_matrix, windows
 
 Statistic: TypeAlias = Callable[[FloatArray], FloatArray | float]
+P = TypeVar("P")
 
 RESAMPLES = 1000
 CHUNK = 1_000_000
@@ -129,6 +130,12 @@ def counts_in_chunks(
     step = max(1, CHUNK // (size or n))
     for start in range(0, n_resamples, step):
         yield bootstrap_counts(n, min(step, n_resamples - start), rng)
+
+
+def joined(parts: Sequence[P]) -> P:
+    """Draws that came in chunks as one: the arrays of dataclasses end to end."""
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return type(parts[0])(*map(np.concatenate, columns))
 
 
 def resampled_means(wrong: BoolArray, n_resamples: int, rng: Generator) -> FloatArray:
