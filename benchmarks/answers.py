@@ -43,7 +43,7 @@ def _amounts(found: Findings) -> Iterator[Row]:
     single = windows[windows["first"] == windows["last"]]
     shares = found.memorised("layers")
     shares = shares[shares["method"] == "shares"]
-    runs = ["task", "seed"]
+    runs = ["task", "model", "seed"]
     yield (
         "Changing a single layer undoes little",
         "mostly below .15",

@@ -1,12 +1,11 @@
 """What our studies show beside what the paper found: `python -m benchmarks.findings`.
 
-Puts tables and figures into docs/explanation/findings.md: those of the real encoder from what is
-kept in benchmarks/twelve (`python -m benchmarks.stored STUDY benchmarks/twelve` keeps more), with
-`--small STUDY` those of the embedded suite from its finished study. Numbers of the paper are those
-of its text, or read off its figures.
+Puts tables and figures into docs/explanation/findings.md, those of the real encoder from what is
+kept in benchmarks/twelve, those of the embedded suite from benchmarks/small (`python -m
+benchmarks.stored STUDY benchmarks/twelve` keeps more). Numbers of the paper are those of its text,
+or read off its figures.
 """
 
-import argparse
 import shutil
 from collections.abc import Hashable, Iterator, Mapping
 from itertools import chain, takewhile
@@ -22,13 +21,12 @@ from benchmarks.stored import kept
 from memloc.reporting.figures import write_figures
 from memloc.reporting.findings import Findings, layers_to_undo
 from memloc.reporting.tables import cell, markdown
-from memloc.results import load_results
 from memloc.stats import claims
 
 LINE = 120
 """Characters of a line of the page."""
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "findings.md"
-KEPT = Path(__file__).with_name("twelve")
+KEPT, SMALL = (Path(__file__).with_name(name) for name in ("twelve", "small"))
 PICTURES = {
     "twelve-shares.svg": ("strip", {}),
     "twelve-events.svg": ("events", {"source": "centroids", "models": "all-models"}),
@@ -107,27 +105,32 @@ ORDERS = {"retraining": 0.85}
 
 def main() -> None:
     """Put tables and figures into the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", type=Path, help="folder of the embedded suite's study")
-    options = parser.parse_args()
     for name, text in from_kept().items():
         put(name, text)
-    if options.small is not None:
-        put("small", tables(Findings(load_results(options.small)), withhold=True))
     for file, (name, choice) in PICTURES.items():
         draw(Findings(kept(KEPT)), name, choice, PAGE.parents[1] / "images" / file)
 
 
-def from_kept(folder: Path = KEPT) -> dict[str, str]:
-    """What stands on the page of the real encoder, by the names of its marks."""
-    found = Findings(kept(folder))
-    opening = (written(title, table) for title, table in answers(found).items())
-    return {"answers": "\n".join(chain.from_iterable(opening)), "real": tables(found)}
+def from_kept() -> dict[str, str]:
+    """What stands on the page, by the names of its marks."""
+    real, small = Findings(kept(KEPT)), Findings(kept(SMALL))
+    return {
+        "answers": _opening(real),
+        "real": tables(real),
+        "small-answers": _opening(small),
+        "small": tables(small),
+    }
 
 
-def tables(found: Findings, *, withhold: bool = False) -> str:
+def _opening(found: Findings) -> str:
+    """The paper's findings, one row each."""
+    parts = (written(title, table) for title, table in answers(found).items())
+    return "\n".join(chain.from_iterable(parts))
+
+
+def tables(found: Findings) -> str:
     """Every table of a study with its heading."""
-    return "\n".join(blocks(found, withhold=withhold))
+    return "\n".join(blocks(found))
 
 
 def draw(found: Findings, name: str, choice: Mapping[str, str], path: Path) -> None:
@@ -145,7 +148,7 @@ def put(name: str, text: str, page: Path = PAGE) -> None:
     page.write_text(f"{before}{begin}\n{text}{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
-def blocks(found: Findings, *, withhold: bool = False) -> Iterator[str]:
+def blocks(found: Findings) -> Iterator[str]:
     """Every table with its heading."""
     makers = {
         "Where the study stands": standing,
@@ -166,8 +169,7 @@ def blocks(found: Findings, *, withhold: bool = False) -> Iterator[str]:
     for title, make in makers.items():
         table = make(found)
         if len(table):
-            texts = table.map(cell).astype(str)
-            yield from written(title, withheld(title, texts) if withhold else texts)
+            yield from written(title, table.map(cell).astype(str))
 
 
 def written(title: str, table: pd.DataFrame) -> Iterator[str]:
@@ -190,33 +192,10 @@ def pieces(table: pd.DataFrame, most: int = LINE) -> Iterator[pd.DataFrame]:
     yield table[[*names, *columns]]
 
 
-AGAIN = "being re-measured"
-BY_PROBES = {"probing", "memorisation", "ninety"}
 NAMES = (
     *("method", "methods", "model", "models", "task"),
     *("score", "measure", "centroids", "label probes"),
 )
-COUNTS = ("k", "plants", "chance", "runs")
-
-
-def withheld(title: str, table: pd.DataFrame) -> pd.DataFrame:
-    """A table of texts without the numbers of probes that were trained before their correction.
-
-    `M-CoG` as a measure, and the agreement of models, are over all methods together. To be taken
-    out when both studies have been run again.
-    """
-    names = [c for c in table.columns if c in NAMES]
-    rows = table[names].map(_by_probes).any(axis=1) | title.startswith("Agreement of models")
-    changed = table.copy()
-    for column in table.columns.drop(names):
-        if column not in COUNTS and "paper" not in column:
-            by_probes = rows | (column in BY_PROBES)
-            changed.loc[by_probes & (table[column] != "–"), column] = AGAIN
-    return changed
-
-
-def _by_probes(name: str) -> bool:
-    return name.startswith("M-CoG") or bool(BY_PROBES & set(name.split(" – ")))
 
 
 def planted(found: Findings) -> pd.DataFrame:
@@ -236,12 +215,12 @@ def standing(found: Findings) -> pd.DataFrame:
     """How many runs of which task are finished, and which methods and analyses looked at them."""
     results, rows = found.results, []
     for task, runs in results.runs.dropna(subset="noisy_accuracy").groupby("task", sort=False):
-        methods = results.mcog[results.mcog["task"] == task].groupby("method")["seed"].nunique()
-        sources = results.events[results.events["task"] == task].groupby("source")["seed"].nunique()
-        looked = pd.concat([methods, sources])
-        names = [n if k == len(runs) else f"{n} ({k})" for n, k in looked.items()]
+        tables = {"method": results.mcog, "source": results.events}
+        of = [t[t["task"] == task].drop_duplicates([*RUN, by])[by] for by, t in tables.items()]
+        looked = pd.concat(of).value_counts(sort=False)
+        names = [n if k == runs["memorised"].sum() else f"{n} ({k})" for n, k in looked.items()]
         sizes = {"examples": runs["train"].max(), "noisy": runs["noisy"].max()}
-        row = {"task": task, "seeds": len(runs), **sizes, "classes": runs["n_classes"].max()}
+        row = {"task": task, "runs": len(runs), **sizes, "classes": runs["n_classes"].max()}
         rows.append({**row, "looked at by": ", ".join(map(str, names))})
     return pd.DataFrame(rows)
 
@@ -409,7 +388,7 @@ def orders(found: Findings) -> pd.DataFrame:
             "method": table["method"],
             "mean ρ": table["rho"],
             "single pairs": [f"{a:.2f} to {b:.2f}" for a, b in table[["least", "largest"]].values],
-            "paper": table["method"].map(ORDERS).fillna("–"),
+            "paper": table["method"].map(ORDERS).astype(object).fillna("–"),
         }
     )
 

@@ -24,7 +24,7 @@ ALL = {field.name for field in fields(Results)}
 
 
 def main() -> None:
-    """Keep the tables of those runs of a study that something looked at."""
+    """Keep the tables of those runs of a study that something looked at, or that did not learn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="folder of a study")
     parser.add_argument("folder", type=Path, help="where its tables are kept")
@@ -33,13 +33,16 @@ def main() -> None:
 
 
 def keep(results: Results, folder: Path) -> None:
-    """Put the tables of runs with results beside those that are kept; the same are replaced."""
+    """Put the tables of finished runs beside those that are kept; the same are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
     if (results.folder / paths.STUDY).is_file():
         shutil.copyfile(results.folder / paths.STUDY, folder / paths.STUDY)
     before = kept(folder)
     looked_at = pd.concat([results.mcog[[*KEY]], results.events[[*KEY]]]).drop_duplicates()
-    finished = results.runs[[*KEY]].merge(looked_at)
+    trained = results.runs.dropna(subset="noisy_accuracy")
+    # Nothing looks at runs that did not memorise.
+    in_vain = trained.loc[~trained["memorised"].astype(bool), [*KEY]]
+    finished = pd.concat([results.runs[[*KEY]].merge(looked_at), in_vain])
     for name in KEPT:
         old, new = getattr(before, name), getattr(results, name).merge(finished, on=[*KEY])
         same = pd.MultiIndex.from_frame(old[[*KEY]]).isin(pd.MultiIndex.from_frame(finished))

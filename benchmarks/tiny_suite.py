@@ -12,11 +12,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from benchmarks.findings import put
 from memloc.data.tiny import SUITE
 from memloc.models.known import TINY
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "tiny.md"
-MARKS = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def main() -> None:
@@ -37,9 +37,7 @@ def main() -> None:
     print(table)
     if len(options.models) < len(TINY):
         return
-    before, rest = PAGE.read_text(encoding="utf-8").split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    PAGE.write_text(f"{before}{MARKS[0]}\n{table}\n{MARKS[1]}{after}", encoding="utf-8")
+    put("measured", f"{table}\n", PAGE)
 
 
 def _measure(model: str, task_name: str, out: Path) -> dict[str, Any]:

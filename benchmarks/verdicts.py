@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.findings import put
 from benchmarks.verdict_runs import Known, every_run
 from memloc import paths
 from memloc.methods import Method
@@ -38,7 +39,6 @@ RUNS = Path(__file__).with_name("verdict_runs.csv")
 JUDGED = "judged.json"
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "verdicts.md"
 PICTURE = PAGE.parents[1] / "images" / "verdicts.svg"
-MARKS = "<!-- measured: begin -->", "<!-- measured: end -->"
 AIMS = {
     "method": "method",
     "nulls": "nulls",
@@ -150,10 +150,7 @@ def _or_none(value: Any) -> Any:
 def show() -> None:
     """Put the rates into the documentation: the tables of its page, and the figure."""
     found = json.loads(HERE.read_text(encoding="utf-8"))
-    before, rest = PAGE.read_text(encoding="utf-8").split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    text = f"{before}{MARKS[0]}\n{as_tables(found)}\n{MARKS[1]}{after}"
-    PAGE.write_text(text, encoding="utf-8")
+    put("measured", f"{as_tables(found)}\n", PAGE)
     save_figure("calibration", pd.DataFrame(found), PICTURE)
 
 

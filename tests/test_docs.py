@@ -26,7 +26,7 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 README, METHOD_PAGE = ROOT / "README.md", DOCS / "guides" / "add_a_method.md"
 OWN_DATA = DOCS / "guides" / "own_data.md"
-FINDINGS, TUTORIAL = DOCS / "explanation" / "findings.md", DOCS / "tutorial.md"
+TUTORIAL = DOCS / "tutorial.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -272,29 +272,6 @@ def test_study_files_in_the_documents_are_read(page, tmp_path):
         assert parse_study(text, tmp_path).study.overrides
 
 
-def tables_of_the_embedded_suite() -> list[tuple[str, pd.DataFrame]]:
-    text = FINDINGS.read_text(encoding="utf-8")
-    text = text.split("<!-- small: begin -->")[1].split("<!-- small: end -->")[0]
-    found = re.findall(r"\*\*([^*\n]+)\*\*\n\n((?:\|.*\n)+)", text)
-    tables = []
-    for title, lines in found:
-        rows = [[c.strip() for c in line.split("|")[1:-1]] for line in lines.splitlines()]
-        tables.append((title, pd.DataFrame(rows[2:], columns=rows[0])))
-    return tables
-
-
-def test_the_page_of_findings_withholds_what_its_generator_does(monkeypatch):
-    """Numbers of probes, until they are measured again."""
-    monkeypatch.syspath_prepend(ROOT)
-    from benchmarks.findings import AGAIN, withheld
-
-    found = tables_of_the_embedded_suite()
-    assert len(found) >= 12
-    for title, table in found:
-        assert withheld(title, table).equals(table), title
-    assert withheld("Made up", pd.DataFrame({"task": ["a"], "probing": ["9.1"]})).iat[0, 1] == AGAIN
-
-
 def test_wide_tables_of_findings_are_cut_between_columns(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks.findings import pieces
@@ -303,5 +280,3 @@ def test_wide_tables_of_findings_are_cut_between_columns(monkeypatch):
     assert [list(piece.columns) for piece in pieces(wide)] == [["method", "task", "a", "b"]]
     cut = [list(piece.columns) for piece in pieces(wide, most=30)]
     assert cut == [["method", "task", "a"], ["method", "task", "b"]]
-    for title, table in tables_of_the_embedded_suite():
-        assert len(list(pieces(table))) == 1, title

@@ -569,14 +569,18 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
     )
     many = [{**verdict("tiny-topic"), "seed": 1} for _ in range(3)]
     assert answer(*many, spread) == (
-        "Of 4 runs that memorised labels, in 3 of them they sit in a few layers and in 1 of them "
-        "they are spread over the layers; the layer named most often is layer 1."
+        "In 3 of the 4 runs that memorised labels, they sit in a few layers, most often in layer "
+        "1; in 1, they are spread over the layers."
     )
     assert answer(*[spread] * 4) == (
         "In all 4 runs that memorised labels, they are spread over the layers."
     )
     assert answer(*many, lost).endswith(
-        "; where they cannot be placed, changing layers undoes nothing."
+        "layer 1; in 1, they cannot be placed: changing layers undoes nothing."
+    )
+    assert answer(*many, lost, between).endswith(
+        "; in 2, they cannot be placed: either changing layers undoes nothing, or noisy examples "
+        "are too few to tell a few layers from many (more of them would help)."
     )
 
 

@@ -276,17 +276,20 @@ def _judged(verdicts: pd.DataFrame) -> str:
 def _in_numbers(verdicts: pd.DataFrame, outcomes: "pd.Series[str]") -> str:
     """In how many runs the labels are where, and why some cannot be placed."""
     counts = Counter(map(str, outcomes))
-    parts = [f"in {n} of them they {OUTCOMES[name]}" for name, n in counts.most_common()]
-    whole = f"Of {len(verdicts)} runs that memorised labels, {_listed(parts)}"
-    if len(counts) == 1:
-        whole = f"In all {len(verdicts)} runs that memorised labels, they {OUTCOMES[max(counts)]}"
     often = Counter(", ".join(verdicts.loc[outcomes == "localised", "layers"]).split(", "))
-    layer = often.most_common(1)[0][0]
-    most = f"; the layer named most often is layer {layer}" if layer else ""
     said = verdicts.loc[outcomes == "cannot tell", "sentence"]
-    unsure = sorted({_unsure(str(sentence)) for sentence in said})
-    why = f"; where they cannot be placed, {' or '.join(unsure)}" if unsure else ""
-    return f"{whole}{most}{why}."
+    why = sorted({_unsure(str(sentence)) for sentence in said})
+    more = {
+        "localised": f", most often in layer {often.most_common(1)[0][0]}",
+        "cannot tell": f": {'either ' if len(why) > 1 else ''}{', or '.join(why)}",
+    }
+    ordered = sorted(counts, key=lambda name: (name == "cannot tell", -counts[name]))
+    told = [f"they {OUTCOMES[name]}{more.get(name, '')}" for name in ordered]
+    runs = f"{len(verdicts)} runs that memorised labels"
+    if len(told) == 1:
+        return f"In all {runs}, {told[0]}."
+    others = (f"; in {counts[n]}, {what}" for n, what in zip(ordered[1:], told[1:], strict=True))
+    return f"In {counts[ordered[0]]} of the {runs}, {told[0]}{''.join(others)}."
 
 
 def _unsure(verdict: str) -> str:
