@@ -173,7 +173,8 @@ def test_examples_can_be_searched_and_show_every_window(watched):
 def test_nothing_is_wider_than_the_window(browser, path, tmp_path, scheme, width):
     size = {"width": width, "height": 900}
     found = Watched(browser, path, color_scheme=scheme, viewport=size)
-    for name in ("control-methods", "layers", "mcog-models", "examples"):
+    assert "…" not in found.figure("strip").locator("svg").first.text_content()  # no name is cut
+    for name in ("strip", "control-methods", "layers", "mcog-models", "examples"):
         found.figure(name)
         chart = found.page.locator(f"#figure-{name} .chart")
         assert chart.evaluate("box => box.scrollWidth - box.clientWidth") <= 1, name

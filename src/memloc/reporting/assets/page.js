@@ -33,7 +33,10 @@
   const choiceOf = (figure) => Object.fromEntries(
     figure.choose.map((what) => [what, what in chosen ? chosen[what] : local[figure.name][what]]));
 
-  const labelLimit = (width) => (width < 560 ? 110 : 240);
+  // On a phone, names along the left are in small letters, rather than cut.
+  const isPhone = (width) => width < 560;
+  const names = (width) => (isPhone(width) ? { labelLimit: 165, labelFontSize: 9 } : { labelLimit: 240, labelFontSize: 12 });
+  const LEAST = 18; // pixels of a cell with a number in it
 
   function theme(width) {
     const css = getComputedStyle(document.documentElement);
@@ -44,8 +47,9 @@
       font: "system-ui, sans-serif",
       view: { stroke: line },
       axis: { ...text, gridColor: line, domainColor: line, tickColor: line },
-      axisY: { labelLimit: labelLimit(width) },
-      legend: text,
+      axisX: isPhone(width) ? { labelFontSize: 9 } : {},
+      axisY: names(width),
+      legend: isPhone(width) ? { ...text, titleFontSize: 10 } : text,
       rule: { color: ink },
       header: { labelColor: ink, labelFontWeight: 600, labelFontSize: 13 },
     };
@@ -55,10 +59,11 @@
 
   // What the names along the left take, or the numbers.
   function labelRoom(spec, rows, width) {
-    const names = layersOf(spec).map(({ y }) => y).find((y) => y?.type === "nominal");
-    if (!names) return 60;
-    const longest = Math.max(...rows.map((row) => String(row[names.field]).length));
-    return Math.min(labelLimit(width), 7 * longest) + (names.title ? 40 : 25);
+    const named = layersOf(spec).map(({ y }) => y).find((y) => y?.type === "nominal");
+    if (!named) return 60;
+    const longest = Math.max(...rows.map((row) => String(row[named.field]).length));
+    const { labelLimit, labelFontSize } = names(width);
+    return Math.min(labelLimit, (7 / 12) * labelFontSize * longest) + (named.title ? 40 : 25);
   }
 
   // Charts are drawn as wide as there is room; panels go below each other where there is little.
@@ -77,6 +82,8 @@
       copy.spec.width = Math.max(120, Math.min(Math.max(usual * 2.2, 660), (width - labels - 20) / side - each));
     } else if (copy.height?.step) { // Vega does not fit charts whose height depends on their rows
       copy.width = Math.max(120, Math.min(width, 1100) - labelRoom(copy, rows, width) - 20);
+      const columns = new Set(rows.map((row) => row[layersOf(copy)[0].x.field])).size;
+      if (copy.width < LEAST * columns) copy.layer = copy.layer.filter(({ mark }) => mark.type !== "text");
     } else {
       copy.width = Math.min(width, 860);
       if (copy.height) copy.height = Math.round(copy.height * Math.min(1.25, Math.max(1, copy.width / 560)));
@@ -84,6 +91,7 @@
     }
     (function narrower(part) {
       if (!part || typeof part !== "object") return;
+      if (part.legend?.gradientLength) part.legend.gradientLength = Math.min(part.legend.gradientLength, copy.width ?? copy.spec.width);
       const room = part.legend?.labelLimit > 200 ? 250 : 135; // for the longest label
       if (part.legend?.columns) part.legend.columns = Math.max(1, Math.min(part.legend.columns, Math.floor(width / room)));
       if (part.legend && part.legend.labelLimit) part.legend.labelLimit = Math.min(part.legend.labelLimit, width - 60);
