@@ -46,9 +46,16 @@ def test_status_of_a_study_that_was_never_run(run, micro):
 
 def test_status_names_what_failed(run, micro):
     plan = open_plan(micro())
-    name = f"train/{RUN}"
-    Store(plan.file.folder).fail(plan.steps[name], plan.identities[name], "no luck")
+    store, name = Store(plan.file.folder), f"train/{RUN}"
+    store.fail(plan.steps[name], plan.identities[name], "no luck")
     assert f"FAILED {name}: no luck" in run("status", plan.file.folder).stdout
+    for method in ("gradients", "probing", "swapping"):
+        step = plan.steps[f"localise/{RUN}/{method}"]
+        store.fail(step, plan.identities[step.name], "it did not memorise")
+    first, second = run("status", plan.file.folder).stdout.splitlines()[-2:]
+    assert first == f"FAILED {name}: no luck"
+    assert second.startswith(f"FAILED localise/{RUN}/")
+    assert second.endswith(" and 2 more: it did not memorise")
 
 
 def test_bad_input_is_one_line(run, micro):

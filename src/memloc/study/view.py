@@ -3,7 +3,7 @@
 import shutil
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -198,7 +198,7 @@ def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
 def failures(folder: Path, progress: Progress) -> list[str]:
     """What failed and why, and what can be done about it."""
     failed = _failed(progress)
-    lines = [f"FAILED {name}: {why}" for name, why in failed.items()]
+    lines = _reasons(failed)
     if progress.blocked:
         lines.append(f"Waiting for what failed: {counted(len(progress.blocked), 'step')}.")
     if failed:
@@ -207,6 +207,15 @@ def failures(folder: Path, progress: Progress) -> list[str]:
             "--retry` tries again."
         )
     return lines
+
+
+def _reasons(failed: Mapping[str, str]) -> list[str]:
+    """Each reason once: all that looks at a run that did not memorise fails for the same one."""
+    steps = defaultdict[str, list[str]](list)
+    for name, why in failed.items():
+        steps[why].append(name)
+    more = {why: f" and {len(names) - 1} more" * (len(names) > 1) for why, names in steps.items()}
+    return [f"FAILED {names[0]}{more[why]}: {why}" for why, names in steps.items()]
 
 
 def _failed(progress: Progress) -> dict[str, str]:
@@ -283,7 +292,7 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
         now = time.time()
         steps = running.get("running", {}).items()
         lines += [f"  {name}  {duration(now - since)}" for name, since in steps]
-    return lines + [f"FAILED {name}: {why}" for name, why in status["failures"].items()]
+    return lines + _reasons(status["failures"])
 
 
 def read_log(place: str | Path, step: str) -> str:
