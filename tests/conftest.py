@@ -91,12 +91,11 @@ def recipe_of(tiny_model):
     """`recipe_of("opt", seed=2, finetune__epochs=3)`."""
 
     def make(family: str = "opt", *, seed: int = 1, task: Task | None = None, **changes: Any):
-        from memloc.training.recipe import Recipe
-        from tasks_support import fast_protocol, make_task
+        from tasks_support import fast_protocol, make_recipe, make_task
 
         model = str(tiny_model(family, depth=2, dropout=0.1))
         protocol = fast_protocol(**changes)
-        return Recipe(model, task or make_task(), seed, protocol, device="cpu")
+        return make_recipe(model, task or make_task(), seed, protocol)
 
     return make
 
@@ -104,12 +103,12 @@ def recipe_of(tiny_model):
 @pytest.fixture(scope="session")
 def memorised_folder(once: Once, tiny_model: MakeModel) -> Path:
     """The folder of a run that memorised, with all weights; not to be changed."""
-    from memloc.training.recipe import Recipe, train_run
-    from tasks_support import fast_protocol, make_task
+    from memloc.training.recipe import train_run
+    from tasks_support import fast_protocol, make_recipe, make_task
 
     model = str(tiny_model("opt", depth=3, dropout=0.1))
     protocol = fast_protocol(finetune__near_ceiling=0.9)
-    recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
+    recipe = make_recipe(model, make_task(48), 1, protocol)
     return once("memorised", lambda folder: train_run(recipe, folder))
 
 

@@ -1,7 +1,10 @@
 """Small tasks that a tiny random model can learn by heart, and settings with which it does."""
 
+from typing import Any
+
 import numpy as np
 
+from memloc.data.perturb import noisy_task
 from memloc.protocol import Protocol, preset
 from memloc.records import Examples, Task
 from support import WORDS
@@ -46,3 +49,12 @@ QUICK = {
 def fast_protocol(**changes: object) -> Protocol:
     dotted = {name.replace("__", "."): value for name, value in changes.items()}
     return preset("paper").replace({**FAST, **dotted})
+
+
+def make_recipe(model: object, task: Task, seed: int, protocol: Protocol, **more: Any) -> Any:
+    """On the CPU and, where no labels are given, with the noise that the protocol says."""
+    from memloc.training.recipe import Recipe
+
+    if "noisy" not in more:
+        more["noisy"] = noisy_task(task, protocol.noise).labels
+    return Recipe(str(model), task, seed, protocol, **{"device": "cpu", **more})

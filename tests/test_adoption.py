@@ -19,8 +19,8 @@ from memloc.progress import requested, telling
 from memloc.records import write_json
 from memloc.reporting.findings import Findings
 from memloc.run import Run
-from memloc.training.recipe import Recipe, train_run
-from tasks_support import QUICK, fast_protocol, make_task
+from memloc.training.recipe import train_run
+from tasks_support import QUICK, fast_protocol, make_recipe, make_task
 
 WEIGHTS = ("final", "reference", "memorised", "frozen")
 
@@ -131,7 +131,7 @@ def test_what_is_missing_needs_a_start_and_no_original_labels(source, given, tmp
         adopt(tmp_path / "mine", **few, original="original", train_missing=True)
     assert not (tmp_path / "mine").exists()
     three = train_run(
-        Recipe(source.record.model, make_task(48, 3), 1, fast_protocol(), device="cpu"),
+        make_recipe(source.record.model, make_task(48, 3), 1, fast_protocol()),
         tmp_path / "three",
         ["final"],
     )

@@ -12,9 +12,9 @@ from forked import ended, forked
 from memloc.cli import main
 from memloc.lock import RUN, who_runs
 from memloc.training.checkpoints import epochs_kept
-from memloc.training.recipe import Recipe, train_run
+from memloc.training.recipe import train_run
 from same_results import assert_same_results
-from tasks_support import fast_protocol, make_task
+from tasks_support import fast_protocol, make_recipe, make_task
 
 PATIENCE = 300
 """Seconds after which something that has to happen has not."""
@@ -76,7 +76,7 @@ def test_of_two_trainings_in_one_folder_one_says_who_the_other_is(train, run, mo
 
 def test_methods_and_analyses_of_one_run_may_run_at_once(model, tmp_path):
     """Twice the same, and others beside them: pieces of work are whole and may be shared."""
-    recipe = Recipe(str(model), make_task(48), 1, fast_protocol(), device="cpu")
+    recipe = make_recipe(model, make_task(48), 1, fast_protocol())
     memorised = train_run(recipe, tmp_path / "run", ["final", "reference"]).folder
     alone = shutil.copytree(memorised, tmp_path / "alone")
     few = ["--set=generalisation.models=4", "--set=generalisation.epochs=2", "--device=cpu"]

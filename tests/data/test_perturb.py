@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import memloc
-from memloc.data.perturb import binarise, given_noise, perturb
+from memloc.data.perturb import binarise, given_noise, noisy_task, perturb
 from memloc.data.sources import load_task
 from memloc.errors import DataError, MemlocWarning, SettingsError, UnknownName
+from memloc.protocol import NoiseSettings
 from memloc.records import Examples, Task
 from memloc.seeds import generator
 
@@ -159,6 +160,17 @@ def test_added_noise_is_a_visible_step_that_says_who_flipped_labels(category, en
     assert np.array_equal(noise.assigned, same.assigned)
     assert "noisy of 400 examples, labels flipped by memloc (a share of 0.2" in noise.summary()
     assert noise.summary().endswith(ends)
+
+
+def test_noise_is_that_of_the_settings_unless_a_task_has_its_own():
+    task = load_task("tiny-topic", examples=60)
+    usual, more, other = (
+        noisy_task(task, NoiseSettings(**changes)) for changes in ({}, {"rate": 0.5}, {"seed": 2})
+    )
+    assert usual.labels.is_noisy.sum() == memloc.add_noise(task).labels.is_noisy.sum() == 6
+    assert more.labels.is_noisy.sum() == 30
+    assert (other.labels.is_noisy != usual.labels.is_noisy).any()
+    assert noisy_task(more, NoiseSettings()) is more
 
 
 @pytest.mark.parametrize("rate", [0, 1, -0.1, 1.5, float("nan")])

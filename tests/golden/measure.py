@@ -21,9 +21,9 @@ from safetensors.torch import load_file
 from memloc.methods.apply import apply
 from memloc.study.step import make_null, make_plant
 from memloc.training.planting import Plant
-from memloc.training.recipe import Recipe, train_run
+from memloc.training.recipe import train_run
 from support import PAPER_FAMILIES, write_model
-from tasks_support import fast_protocol, make_task
+from tasks_support import fast_protocol, make_recipe, make_task
 
 RECORD = Path(__file__).with_name("golden.json")
 WEIGHTS = ("memorised", "final", "reference", "frozen")
@@ -65,7 +65,7 @@ def _processor() -> str:
 def measure(family: str, folder: Path) -> dict:
     """Everything that is recorded of one family."""
     model = str(write_model(folder / f"model-{family}", family, 3, 0.1, 0))
-    recipe = Recipe(model, make_task(60, 3), 1, fast_protocol(**SETTINGS), device="cpu")
+    recipe = make_recipe(model, make_task(60, 3), 1, fast_protocol(**SETTINGS))
     run = train_run(recipe, folder / "run")
     plant = make_plant(recipe, Plant("2-2", make_task(24, 2, "other")), folder / "plant", WEIGHTS)
     null = make_null(recipe, plant, folder / "null", WEIGHTS)

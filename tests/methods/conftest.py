@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from memloc.run import Run
-from memloc.training.recipe import Recipe, train_run
-from tasks_support import fast_protocol, make_task
+from memloc.training.recipe import train_run
+from tasks_support import fast_protocol, make_recipe, make_task
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +16,7 @@ def trained(once, tiny_model):
     def get(family="opt", depth=4, epochs=20):
         model = str(tiny_model(family, depth=depth, dropout=0.1))
         protocol = fast_protocol(finetune__learning_rate=5e-3, finetune__epochs=epochs)
-        recipe = Recipe(model, make_task(60, n_classes=3), 1, protocol, device="cpu")
+        recipe = make_recipe(model, make_task(60, n_classes=3), 1, protocol)
         needed = ["final", "reference"]
         return once(f"{family}-{depth}-{epochs}", lambda folder: train_run(recipe, folder, needed))
 

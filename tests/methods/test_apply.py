@@ -21,9 +21,9 @@ from memloc.progress import requested, telling
 from memloc.protocol import VerdictSettings
 from memloc.records import Examples, read_json, write_json, write_table
 from memloc.run import Run
-from memloc.training.recipe import Recipe, train_run
+from memloc.training.recipe import train_run
 from support import PAPER_FAMILIES
-from tasks_support import QUICK, fast_protocol, make_task
+from tasks_support import QUICK, fast_protocol, make_recipe, make_task
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")
 ANALYSES = ("centroids", "label_probes", "generalisation")
@@ -152,7 +152,7 @@ def test_swapping_all_layers_and_the_rest_gives_the_reference(family, tiny_model
     from memloc.training.predict import predict
 
     model = str(tiny_model(family, depth=2))
-    recipe = Recipe(model, make_task(), 1, fast_protocol(), device="cpu")
+    recipe = make_recipe(model, make_task(), 1, fast_protocol())
     run = train_run(recipe, tmp_path / "run", ["final", "reference"])
     final, reference = run.load("final"), run.load("reference")
     final.model.load_state_dict(reference.model.state_dict())
@@ -285,7 +285,7 @@ def test_results_do_not_depend_on_what_was_computed_before(analysed, run):
 
 def test_a_run_that_did_not_memorise_is_refused_and_marked_when_forced(tiny_model, tmp_path):
     model = str(tiny_model("bert", depth=2))
-    recipe = Recipe(model, make_task(), 1, fast_protocol(finetune__epochs=1), device="cpu")
+    recipe = make_recipe(model, make_task(), 1, fast_protocol(finetune__epochs=1))
     run = train_run(recipe, tmp_path / "run", ["final", "reference"])
     for look, name in ((localise, "swapping"), (analyse, "centroids")):
         with pytest.raises(TrainingError, match="not memorised"):
@@ -319,7 +319,7 @@ def test_missing_weights_are_named_before_anything_is_computed(run, computed):
 
 def test_missing_memorised_weights_say_why(tiny_model, tmp_path):
     model = str(tiny_model("bert", depth=2))
-    recipe = Recipe(model, make_task(), 1, fast_protocol(finetune__epochs=1), device="cpu")
+    recipe = make_recipe(model, make_task(), 1, fast_protocol(finetune__epochs=1))
     run = train_run(recipe, tmp_path / "run", ["final", "frozen"])
     with pytest.raises(StoreError, match=r"no memorised weights.*no epoch had a training accuracy"):
         localise(run, ["gradients"], force=True)
@@ -420,7 +420,7 @@ def test_a_method_that_was_corrected_is_run_again(memorised_run, computed, monke
 
 def test_whether_it_is_forced_is_said_by_the_bar_of_today(tiny_model, tmp_path):
     model = str(tiny_model("opt", depth=3, dropout=0.1))
-    recipe = Recipe(model, make_task(48), 1, fast_protocol(finetune__epochs=1), device="cpu")
+    recipe = make_recipe(model, make_task(48), 1, fast_protocol(finetune__epochs=1))
     run = train_run(recipe, tmp_path / "run", ["final", "reference"])
     low = {"verdict.noisy_at_least": 1e-9, "swapping.normalise": False}
     first = localise(run, ["swapping"], settings=low, force=True, device="cpu")["swapping"]

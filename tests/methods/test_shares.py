@@ -17,10 +17,10 @@ from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.protocol import preset
 from memloc.stats.subsets import interactions, shapley_values
-from memloc.training.recipe import Recipe, train_run
+from memloc.training.recipe import train_run
 from run_support import DEPTH, make_classifier, make_run, random_run
 from support import PAPER_FAMILIES
-from tasks_support import fast_protocol, make_task
+from tasks_support import fast_protocol, make_recipe, make_task
 
 
 def memorised(home, family="bert"):
@@ -236,7 +236,7 @@ def walk(folder, most):
 def test_a_killed_walk_continues_with_the_same_result(tmp_path, tiny_model):
     model = str(tiny_model("opt", depth=3))
     protocol = fast_protocol(finetune__epochs=30, finetune__batch_size=8)
-    recipe = Recipe(model, make_task(48), 1, protocol, device="cpu")
+    recipe = make_recipe(model, make_task(48), 1, protocol)
     train_run(recipe, tmp_path / "whole", ["final", "reference"])
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")
     n, weights = walk(tmp_path / "whole", 10**6)

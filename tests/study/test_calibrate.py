@@ -17,7 +17,7 @@ from memloc.study.config import read_study
 from memloc.study.estimate import Calibration, estimate, keep, machine, measured_here
 from memloc.study.plan import make_plan
 from memloc.training import loop as finetune
-from memloc.training.recipe import Recipe
+from tasks_support import make_recipe
 
 SPEED = {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
 
@@ -51,7 +51,7 @@ def test_a_run_and_the_same_step_of_a_study_cost_the_same(micro, tmp_path):
     study = plan.file.study
     task = subsample(load_task("tiny-sentiment"), 30, study.protocol.noise.seed)
     options = LoadOptions(depth=2)
-    recipe = Recipe("tiny-opt", task, 1, study.protocol, options=options, device="cpu")
+    recipe = make_recipe("tiny-opt", task, 1, study.protocol, options=options)
     model = load_model("tiny-opt", task.label_names, options=options)
     keep(tmp_path, {"speeds": {"2x64": SPEED}})
     left = {"noisy": 4, "original": 4, "frozen": 4}

@@ -8,8 +8,7 @@ import torch
 from memloc.study import step as plants
 from memloc.study.step import make_null, make_plant
 from memloc.training.planting import Plant
-from memloc.training.recipe import Recipe
-from tasks_support import fast_protocol, make_task
+from tasks_support import fast_protocol, make_recipe, make_task
 
 CHANGES = {
     "finetune__epochs": 20,
@@ -33,7 +32,7 @@ PLANT = Plant("2-2", OTHER)
 
 @pytest.fixture(scope="module")
 def recipe(model):
-    return Recipe(model, make_task(96), 1, fast_protocol(**CHANGES), device="cpu")
+    return make_recipe(model, make_task(96), 1, fast_protocol(**CHANGES))
 
 
 @pytest.fixture(scope="module")

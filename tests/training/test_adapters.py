@@ -17,8 +17,8 @@ from memloc.progress import telling
 from memloc.run import Run
 from memloc.training.planting import Plant
 from memloc.training.predict import encode_for, predict
-from memloc.training.recipe import Recipe, train_run
-from tasks_support import fast_protocol, make_task
+from memloc.training.recipe import train_run
+from tasks_support import fast_protocol, make_recipe, make_task
 
 peft = pytest.importorskip("peft")
 LORA = {"finetune__adapter": "lora", "finetune__adapter_rank": 4, "finetune__epochs": 3}
@@ -33,7 +33,7 @@ def trained(tiny_model, tmp_path_factory):
     model = str(tiny_model("opt", depth=2, dropout=0.1))
     settings = {"finetune__learning_rate": 5e-2, "finetune__near_ceiling": 0.1}
     protocol = fast_protocol(**LORA, **settings)
-    recipe = Recipe(model, make_task(), 1, protocol, device="cpu")
+    recipe = make_recipe(model, make_task(), 1, protocol)
     return recipe, train_run(recipe, tmp_path_factory.mktemp("adapters") / "run")
 
 
@@ -101,7 +101,7 @@ def test_switched_off_in_all_layers_an_adapter_leaves_the_base_model(trained):
 
 def test_without_an_adapter_nothing_can_be_switched_off(tiny_model, tmp_path):
     protocol = fast_protocol(finetune__epochs=1)
-    recipe = Recipe(str(tiny_model("opt", depth=2)), make_task(), 1, protocol, device="cpu")
+    recipe = make_recipe(str(tiny_model("opt", depth=2)), make_task(), 1, protocol)
     run = train_run(recipe, tmp_path / "run", ["final"])
     with pytest.raises(DataError, match="not an adapter, so there is nothing to switch off"):
         localise(run, ["adapter_off"], force=True)
@@ -130,7 +130,7 @@ def test_an_interrupted_training_continues_to_the_same_adapter(trained, tmp_path
 def test_a_plant_changes_the_adapters_of_its_window_for_the_noisy_task(tiny_model, tmp_path):
     # The auxiliary task may change every layer, but hardly does: what differs is the noisy task's.
     rates = {"finetune__learning_rate": 1e-2, "control__auxiliary_learning_rate": 1e-30}
-    recipe = Recipe(
+    recipe = make_recipe(
         str(tiny_model("bert", depth=3)), make_task(), 1, fast_protocol(**LORA, **rates),
         device="cpu", plant=Plant("2", make_task()),
     )  # fmt: skip
@@ -159,7 +159,7 @@ def test_an_adapter_of_an_embedded_model_names_it_and_asks_no_hub(tmp_path):
 def test_a_target_that_the_model_does_not_have_is_named(trained, tmp_path):
     recipe, _ = trained
     protocol = recipe.protocol.replace({"finetune.adapter_targets": ("q_proj", "query")})
-    other = Recipe(recipe.model, recipe.task, 1, protocol, device="cpu")
+    other = make_recipe(recipe.model, recipe.task, 1, protocol)
     with pytest.raises(Exception, match="is called 'query'; there are: fc1, fc2, k_proj"):
         train_run(other, tmp_path / "run")
 

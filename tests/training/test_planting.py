@@ -16,9 +16,9 @@ from memloc.run import PlantRecord, Run
 from memloc.stats.windows import planted_layers
 from memloc.training.loop import epoch_order, only_trainable, train_epoch, update
 from memloc.training.planting import Learner, Plant, planted_objectives, share_body
-from memloc.training.recipe import Recipe, _Training, train_run
+from memloc.training.recipe import _Training, train_run
 from support import FAMILIES
-from tasks_support import fast_protocol, make_task
+from tasks_support import fast_protocol, make_recipe, make_task
 
 DEPTH = 4
 SETTINGS = fast_protocol(finetune__weight_decay=0.1, finetune__clip=0.5).finetune
@@ -169,7 +169,7 @@ def _moments(objective):
 
 def planted_recipe(model, planted="2-3", **changes):
     protocol = fast_protocol(**{"finetune__epochs": 4, **changes})
-    return Recipe(
+    return make_recipe(
         model,
         make_task(16),
         1,

@@ -12,6 +12,7 @@ import memloc
 from memloc.data.encode import encode
 from memloc.errors import DataError, SettingsError, StoreError, TrainingError, UnknownName
 from memloc.identity import hash_weights
+from memloc.models.known import default_preset
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
 from memloc.protocol import preset
@@ -19,9 +20,9 @@ from memloc.records import Examples, NoisyLabels, NoisyTask
 from memloc.run import Accuracies, Run
 from memloc.training import recipe as training
 from memloc.training.predict import predict
-from memloc.training.recipe import Recipe, protocol_noise, train, train_run
+from memloc.training.recipe import train, train_run
 from support import PAPER_FAMILIES, SPECIAL
-from tasks_support import fast_protocol, make_task
+from tasks_support import fast_protocol, make_recipe, make_task
 
 ALL = ["memorised", "final", "reference", "frozen"]
 COLUMNS = [
@@ -42,7 +43,7 @@ COLUMNS = [
 def made(tmp_path_factory, tiny_model):
     """One whole run of an OPT that memorises; tests only read it."""
     model = str(tiny_model("opt", depth=2, dropout=0.1))
-    recipe = Recipe(model, make_task(), 1, fast_protocol(), device="cpu")
+    recipe = make_recipe(model, make_task(), 1, fast_protocol())
     return recipe, train_run(recipe, tmp_path_factory.mktemp("runs") / "run")
 
 
@@ -212,7 +213,7 @@ def test_examples_of_unknown_original_label_teach_the_reference_nothing(tiny_mod
         assigned = np.where(marked, (task.train.labels + shift) % 3, task.train.labels)
         noisy = NoisyLabels(before, assigned, marked)
         model = str(tiny_model("opt", depth=2, dropout=0.1))
-        recipe = Recipe(model, unknown, 1, fast_protocol(finetune__epochs=3), noisy, device="cpu")
+        recipe = make_recipe(model, unknown, 1, fast_protocol(finetune__epochs=3), noisy=noisy)
         runs.append(train_run(recipe, tmp_path / str(shift), ["final", "reference"]))
     one, other = (hash_checkpoint_weights(run, "reference") for run in runs)
     assert one == other
@@ -387,26 +388,16 @@ def test_gradients_of_frozen_blocks_can_be_counted_without_dropout_there(
     assert differing(found["trained", 1e-3], found["all", 1e-3], 1e-6)
 
 
-def test_embedded_models_get_demo_and_others_paper(task):
-    assert Recipe("tiny-opt", task).protocol == preset("demo")
-    assert Recipe("facebook/opt-125m", task).protocol == preset("paper")
+def test_embedded_models_get_demo_and_others_paper():
+    assert default_preset("tiny-opt") == "demo"
+    assert default_preset("facebook/opt-125m") == "paper"
 
 
-def test_noise_is_that_of_the_protocol(recipe_of, task):
-    noisy = protocol_noise(task, preset("paper"))
-    assert noisy.is_noisy.sum() == 2 * int(0.15 * 14)
-    more = protocol_noise(task, preset("paper").replace({"noise.rate": 0.5}))
-    assert more.is_noisy.sum() == 14
-    other = protocol_noise(task, preset("paper").replace({"noise.seed": 2}))
-    assert not (other.is_noisy == noisy.is_noisy).all()
-
-
-def test_labels_of_one_s_own_are_flipped_in_a_visible_step_only(task):
-    own = replace(task, category="own")
-    with pytest.raises(DataError, match=r"add_noise\(task, rate=0.15\), .*load_csv"):
-        Recipe("any", own)
-    flipped = memloc.add_noise(own, rate=0.5)
-    assert Recipe("any", own, noisy=flipped.labels).noisy is flipped.labels
+@pytest.mark.parametrize("category", ["words", "own"])
+def test_labels_are_flipped_in_a_visible_step_only(task, category, tmp_path):
+    with pytest.raises(DataError, match=r"add_noise\(task, rate=0.15\) .*load_csv"):
+        train("tiny-opt", replace(task, category=category), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("share", [0, 1])
@@ -414,16 +405,17 @@ def test_noisy_and_clean_examples_are_both_needed(task, share):
     labels = task.train.labels
     noisy = NoisyLabels(labels, labels, np.full(len(labels), bool(share)))
     with pytest.raises(DataError, match="both noisy and clean ones are needed"):
-        Recipe("any", task, noisy=noisy)
+        make_recipe("any", task, 1, preset("paper"), noisy=noisy)
 
 
 def test_noise_of_another_length_is_refused(task):
     labels = np.array([0, 1, 1])
     noisy = NoisyLabels(labels, 1 - labels, np.array([True, False, True]))
     with pytest.raises(DataError, match=r"The 3 labels .* 28 training examples of words"):
-        Recipe("any", task, noisy=noisy)
+        make_recipe("any", task, 1, preset("paper"), noisy=noisy)
+    other = memloc.add_noise(make_task(n_classes=4)).labels
     with pytest.raises(DataError, match="are not those of"):
-        Recipe("any", task, noisy=protocol_noise(make_task(n_classes=4), preset("paper")))
+        make_recipe("any", task, 1, preset("paper"), noisy=other)
 
 
 def test_a_device_that_is_not_there_leaves_nothing_behind(recipe_of, tmp_path):

@@ -17,7 +17,7 @@ from memloc.run import Run
 from memloc.training import checkpoints
 from memloc.training import recipe as training
 from memloc.training.recipe import Recipe, train_run
-from tasks_support import fast_protocol, make_task
+from tasks_support import fast_protocol, make_recipe, make_task
 
 EPOCHS = 8
 ALL = ["memorised", "final", "reference", "frozen"]
@@ -27,14 +27,14 @@ class Killed(BaseException):
     """Like a power cut: nothing of ours catches it."""
 
 
-def make_recipe(model: Path | str) -> Recipe:
+def long_recipe(model: Path) -> Recipe:
     protocol = fast_protocol(finetune__epochs=EPOCHS, finetune__learning_rate=2e-2)
-    return Recipe(str(model), make_task(), 1, protocol, device="cpu")
+    return make_recipe(model, make_task(), 1, protocol)
 
 
 @pytest.fixture(scope="module")
 def recipe(tiny_model):
-    return make_recipe(tiny_model("opt", depth=2, dropout=0.1))
+    return long_recipe(tiny_model("opt", depth=2, dropout=0.1))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_damaged_state_says_what_to_delete(recipe, tmp_path, monkeypatch, dama
 
 def test_a_state_of_another_model_is_refused(recipe, tmp_path, monkeypatch, tiny_model):
     for folder, model in (("one", "opt"), ("two", "gpt_neox")):
-        other = make_recipe(tiny_model(model, depth=2, dropout=0.1))
+        other = long_recipe(tiny_model(model, depth=2, dropout=0.1))
         stop_after(monkeypatch, "save_state", 1, (other, tmp_path / folder))
     name = "checkpoints/noisy.state"
     os.replace(tmp_path / "two" / name, tmp_path / "one" / name)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from memloc import paths
 from memloc.data.encode import Encoded
-from memloc.data.perturb import OWN, add_noise
 from memloc.errors import DataError, counted, lookup
 from memloc.identity import hash_loaded
 from memloc.lock import RUN, Lock
@@ -26,7 +25,6 @@ from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
 from memloc.progress import Advance, request, tell, track
 from memloc.protocol import FineTuneSettings, Protocol, protocol_of_run
-from memloc.protocol import preset as preset_called
 from memloc.records import (
     Examples,
     IntArray,
@@ -69,28 +67,22 @@ NULL_SEED = 1000
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, on what, and how; what is not given is filled in when it is made."""
+    """What is trained, on what, and how."""
 
     model: str
     """Embedded name, hub name or folder."""
     task: Task
-    seed: int = 1
+    seed: int
     """Order of the data, initial head, dropout."""
-    protocol: Protocol = cast(Any, None)  # noqa: RUF009
-    """Default: `demo` for the embedded models, `paper` for others."""
-    noisy: NoisyLabels = cast(Any, None)  # noqa: RUF009
-    """Labels with their noise; default: noise as the protocol says, but not for own data."""
+    protocol: Protocol
+    noisy: NoisyLabels
+    """The training labels before and after noise."""
     options: LoadOptions = LoadOptions()  # noqa: RUF009 - frozen
     device: str = "auto"
     plant: Plant | None = None
     """Default: the noisy labels may be memorised anywhere."""
 
     def __post_init__(self) -> None:
-        if _left_out(self.protocol):
-            object.__setattr__(self, "protocol", preset_called(default_preset(self.model)))
-        if _left_out(self.noisy):
-            _refuse_unknown_noise(self.task)
-            object.__setattr__(self, "noisy", protocol_noise(self.task, self.protocol))
         if not np.array_equal(self.noisy.original, self.task.train.labels):
             raise DataError(
                 f"The {len(self.noisy.original)} labels before noise are not those of the "
@@ -107,25 +99,6 @@ class Recipe:
     def settings(self) -> FineTuneSettings:
         """How it is fine-tuned."""
         return self.protocol.finetune
-
-
-def _left_out(value: Any) -> bool:
-    return value is None
-
-
-def protocol_noise(task: Task, protocol: Protocol) -> NoisyLabels:
-    """The training labels, perturbed as the protocol says."""
-    noise = protocol.noise
-    return add_noise(task, noise.rate, noise.seed, noise.kind).labels
-
-
-def _refuse_unknown_noise(task: Task) -> None:
-    if task.category == OWN:
-        raise DataError(
-            f"Nothing says which labels of {task.name!r} are wrong: flip some of them with "
-            "memloc.add_noise(task, rate=0.15), or read which are wrong already with "
-            "memloc.load_csv(..., original=COLUMN)."
-        )
 
 
 def train(  # noqa: PLR0913 - one argument for each thing that people vary
