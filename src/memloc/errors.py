@@ -2,7 +2,7 @@
 
 import difflib
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -55,9 +55,14 @@ def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
     """The entry called `name`; where there is none, an error that suggests the nearest name."""
     if name in known:
         return known[name]
-    near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
     listed = textwrap.shorten(", ".join(known), LONGEST_LIST, placeholder=" and more")
-    raise UnknownName(f"No {kind} is called {name!r}.{near} Known: {listed}.")
+    raise UnknownName(f"No {kind} is called {name!r}.{nearest(name, known)} Known: {listed}.")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A question that suggests the known name which is most like this one, if any is."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return "".join(f" Did you mean {near!r}?" for near in found)
 
 
 def in_words(error: BaseException) -> str:

@@ -1,7 +1,6 @@
 """Reads columns of csv, tsv, jsonl and Parquet files exactly as they are: "NA" stays a text."""
 
 import codecs
-import difflib
 import gzip
 import io
 import json
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memloc.errors import DataError, counted
+from memloc.errors import DataError, counted, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +132,7 @@ def _none_if_nan(value: Any) -> Any:
 
 
 def _no_such_column(path: Path, column: str, names: list[str]) -> str:
-    near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(column, names, n=1))
+    near = nearest(column, names)
     return f"{path} has no column {column!r}.{near} It has: {', '.join(names)}."
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from memloc.data.encode import Encoded
 from memloc.models.shortcuts import Repeater, pack, training_logits, worth_packing
-from memloc.models.stack import Batch, BlockCall, Stack
+from memloc.models.stack import Batch, BlockCall, Stack, tensors_in
 from memloc.models.stacked import Stacked
 from memloc.records import IntArray, cannot_write
 from memloc.seeds import torch_seeded
@@ -184,8 +183,8 @@ class _Inputs:
 
     def size(self) -> int:
         """Bytes."""
-        given = [self.places, self.is_token, self.readout, *self.batch.values()]
-        given += [x for call in self.calls for v in _values(call) for x in _tensors(v)]
+        calls = [(call.args, call.kwargs) for call in self.calls]
+        given = tensors_in([self.places, self.is_token, self.readout, self.batch, calls])
         return sum({id(t): t.untyped_storage().nbytes() for t in given}.values())
 
 
@@ -194,13 +193,3 @@ def _places(encoded: Encoded, rows: IntArray) -> Tensor:
     lengths = encoded.lengths[rows][:, np.newaxis]
     columns = np.minimum(np.arange(lengths.max()), lengths - 1)
     return torch.from_numpy(encoded.offsets[rows][:, np.newaxis] + columns)
-
-
-def _values(call: BlockCall) -> list[Any]:
-    return [*call.args, *call.kwargs.values()]
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, tuple):
-        return [tensor for inner in value for tensor in _tensors(inner)]
-    return [value] if isinstance(value, Tensor) else []

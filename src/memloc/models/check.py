@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from memloc.errors import ModelError
 from memloc.models.known import is_adapter
@@ -107,7 +108,7 @@ def _differences(loaded: Classifier, lengths: Sequence[int]) -> tuple[float, flo
         texts = _sample_texts(stack, lengths)
         with _untouched(stack.model):
             plain = torch.cat([forward(stack.model, {"input_ids": text}) for text in texts])
-        by_block = torch.cat([_by_block(stack, _padded([text], 0)) for text in texts])
+        by_block = torch.cat([stack.undropped_logits(_padded([text], 0)) for text in texts])
         padded = stack.logits(_padded(texts, stack.model.config.pad_token_id))
     scale = plain.abs().max().clamp_min(1e-6)
     return float((by_block - plain).abs().max() / scale), float(
@@ -126,11 +127,6 @@ def _untouched(model: Any) -> Iterator[None]:
             attributes["forward"] = found
 
 
-def _by_block(stack: Stack, batch: Batch) -> Tensor:
-    prepared = stack.prepare(batch)
-    return stack.finish(stack.read(stack.run_all(prepared), prepared), prepared.batch)
-
-
 def _sample_texts(stack: Stack, lengths: Sequence[int]) -> list[Tensor]:
     rng = generator(0, "check")
     config = stack.model.config
@@ -143,12 +139,9 @@ def _sample_texts(stack: Stack, lengths: Sequence[int]) -> list[Tensor]:
 
 
 def _padded(texts: list[Tensor], pad: int) -> Batch:
-    longest = max(text.shape[1] for text in texts)
-    ids = texts[0].new_full((len(texts), longest), pad)
-    mask = torch.zeros_like(ids)
-    for row, text in enumerate(texts):
-        ids[row, : text.shape[1]] = text
-        mask[row, : text.shape[1]] = 1
+    rows = [text[0] for text in texts]
+    ids = pad_sequence(rows, batch_first=True, padding_value=pad)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
     return {"input_ids": ids, "attention_mask": mask}
 
 
@@ -161,12 +154,10 @@ def _shared(model: torch.nn.Module) -> tuple[str, ...]:
 
 def check_pair(final: Classifier, other: Classifier, what: str) -> None:
     """Refuse two sets of weights that are not of the same model."""
-    for name in ("depth", "width"):
-        here, there = getattr(final.stack, name), getattr(other.stack, name)
-        if here != there:
-            raise ModelError(f"The final weights have {name} {here}, the {what} ones {there}.")
-    for name in ("vocab_size", "model_type"):
-        here, there = getattr(final.model.config, name), getattr(other.model.config, name)
+    sizes, kinds = (final.stack, other.stack), (final.model.config, other.model.config)
+    pairs = {"depth": sizes, "width": sizes, "vocab_size": kinds, "model_type": kinds}
+    for name, pair in pairs.items():
+        here, there = (getattr(each, name) for each in pair)
         if here != there:
             raise ModelError(f"The final weights have {name} {here}, the {what} ones {there}.")
     check_labels(final.label_names, other.label_names, what)

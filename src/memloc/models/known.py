@@ -1,11 +1,10 @@
 """The models that have a name here; any other Hugging Face classifier works as well."""
 
-import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from memloc.errors import ModelError, in_words, lookup
+from memloc.errors import ModelError, in_words, lookup, nearest
 
 TINY: tuple[str, ...] = ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox")
 """The embedded models: four families, twelve layers, small enough to come with the package."""
@@ -111,8 +110,7 @@ def _refuse_folder(name: str, folder: Path) -> None:
 
 def no_such_model(name: str, reason: str) -> str:
     """The sentence for a name that is no folder and that the hub does not give."""
-    known = [row.name for row in known_models()]
-    near = "".join(f" Did you mean {n!r}?" for n in difflib.get_close_matches(name, known, n=1))
+    near = nearest(name, (row.name for row in known_models()))
     return (
         f"Model {name!r} is no folder here, and the hub did not give it.{near} Without access to "
         f"the hub, give the path of a folder that `save_pretrained` wrote. (Hub: {reason})"

@@ -85,15 +85,11 @@ def can_pack(stack: Stack) -> bool:
     if stack.readout == "all" or not stack.pads:
         return False
     batch = sample_batch(stack.model)
-    training = stack.model.training
-    stack.model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), undropped(stack.model):
             plain, packed = stack.logits(batch), packed_logits(stack, batch)
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False  # its blocks are called in a way that packing does not know
-    finally:
-        stack.model.train(training)
     return bool(torch.allclose(plain, packed, rtol=1e-4, atol=1e-4 * float(plain.abs().max())))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from memloc.models.stacked import Members
+from memloc.stats.windows import consecutive
 
 SMALL = 65_536
 """Parameters with at most so many numbers, of one member, are gathered."""
@@ -35,7 +36,7 @@ class Gathered(Parameters):
     def of(self, members: Iterable[int]) -> Parameters:
         """Those of these members alone."""
         found: Parameters = {}
-        for run in _runs(sorted(members)):
+        for run in consecutive(sorted(members)):
             for name, tensor in self.items():
                 is_all = not isinstance(tensor, Rows) or len(run) == len(tensor)
                 found[name if is_all else f"{name}/{run.start}-{run.stop}"] = (
@@ -132,14 +133,3 @@ def _put(parameter: nn.Parameter, value: Tensor) -> None:
 
 def _members(parameter: nn.Parameter) -> int:
     return len(parameter) if isinstance(parameter, Members) else 1
-
-
-def _runs(numbers: Sequence[int]) -> list[range]:
-    """Consecutive numbers together."""
-    found: list[range] = []
-    for number in numbers:
-        if found and found[-1].stop == number:
-            found[-1] = range(found[-1].start, number + 1)
-        else:
-            found.append(range(number, number + 1))
-    return found
