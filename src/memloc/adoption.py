@@ -12,6 +12,7 @@ from memloc.data.own import Columns, read_rows
 from memloc.errors import SettingsError
 from memloc.identity import hash_checkpoint, hash_loaded
 from memloc.lock import RUN, Lock
+from memloc.models.device import suitable_threads
 from memloc.models.known import adapter_base, is_adapter
 from memloc.progress import request, tell
 from memloc.protocol import Protocol, protocol_of_run
@@ -214,7 +215,6 @@ def _reference_accuracy(run: Run, device: str) -> float:
 
 
 def _predicted(run: Run, weights: str, device: str) -> IntArray:
-    from memloc.models.device import suitable_threads
     from memloc.training.predict import predict
 
     loaded = Run.open(run.folder, device).load(weights)

@@ -9,7 +9,6 @@ beside the reference, and beside repairs of other layers.
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +22,7 @@ from memloc.identity import hashed
 from memloc.methods.apply import localise
 from memloc.methods.halves import fit
 from memloc.methods.shares import MOST_EXACT
+from memloc.models.device import suitable_threads
 from memloc.progress import track
 from memloc.records import FloatArray, IntArray, as_stored, read_json, whole_file, write_json
 from memloc.run import Run
@@ -30,8 +30,6 @@ from memloc.seeds import generator
 from memloc.settings import Settings, checked, ours
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pandas as pd
 
     from memloc.models.load import Classifier
@@ -221,15 +219,12 @@ def _refuse(run: Run, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: name a folder with --out.")
     known = {paths.REPAIR, paths.PROVENANCE}  # a repair that was interrupted left no more
-    if folder.is_dir() and any(folder.iterdir()) and not known & {*map(_name, folder.iterdir())}:
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if there and not known & there:
         raise StoreError(
             f"{folder} is there already and was not written by memloc repair: choose another "
             "folder with --out."
         )
-
-
-def _name(path: Path) -> str:
-    return path.name
 
 
 def _smallest(scores: Any) -> tuple[int, ...]:
@@ -374,19 +369,12 @@ class _Workshop:
     def _learn_clean(self, model: "Classifier", layers: Sequence[int] | None) -> "Classifier":
         rows, labels = self.run.clean_rows, self.run.noisy.assigned
         how = self._training(self.settings.epochs), [self.run.seed]
-        with self._threads():
+        with suitable_threads(self.run.record.width):
             fit([model], self.run.encode(model), rows[None], labels, how, layers=layers)
         return model
 
     def _training(self, epochs: int) -> Any:
         return self.run.settings.finetune.replace({"epochs": epochs})
-
-    @contextmanager
-    def _threads(self) -> "Iterator[None]":
-        from memloc.models.device import suitable_threads
-
-        with suitable_threads(self.run.record.width):
-            yield
 
     def _scores(
         self, way: str, layers: tuple[int, ...] | None, model: "Classifier", seconds: float
@@ -394,7 +382,7 @@ class _Workshop:
         from memloc.training.predict import encode_for, predict
 
         run, test = self.run, self.run.task.test
-        with self._threads():
+        with suitable_threads(self.run.record.width):
             said = predict(model.stack, run.encode(model)).argmax(1)
             texts = encode_for(model, test, run.settings.text.max_tokens)
             unseen = predict(model.stack, texts).argmax(1) if len(test) else np.zeros(0)
@@ -448,7 +436,7 @@ class _Workshop:
             if updates % interval == 0:
                 shares.append(float((predict(model.stack, texts).argmax(1) == labels).mean()))
 
-        with self._threads():
+        with suitable_threads(self.run.record.width):
             look(0)
             every: IntArray = np.arange(len(labels))[None]
             how = settings, [order]

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from memloc import paths
 from memloc.errors import StoreError, TrainingError, lookup
 from memloc.identity import hash_checkpoint, hash_loaded, hash_task
+from memloc.models.device import pick_device
 from memloc.protocol import RunSettings
 from memloc.records import (
     Examples,
@@ -314,7 +315,6 @@ class Run:
 
     def load(self, weights: str) -> "Classifier":
         """A fresh copy of these weights, on the run's device, in evaluation mode."""
-        from memloc.models.device import pick_device
         from memloc.models.load import LoadOptions, load_checkpoint
 
         self.require(weights)

@@ -19,7 +19,6 @@ from memloc.errors import MemlocWarning, ModelError, SettingsError, StoreError, 
 from memloc.identity import hash_files, hash_loaded
 from memloc.lock import RUN, Lock
 from memloc.methods.halves import (
-    Generalisation,
     Half,
     Pool,
     examples_table,
@@ -27,6 +26,7 @@ from memloc.methods.halves import (
     held_out_chances,
     pool_of,
 )
+from memloc.models.device import suitable_threads
 from memloc.models.known import default_preset
 from memloc.progress import tell
 from memloc.protocol import preset as preset_called
@@ -114,7 +114,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         run = _as_asked(run, seed, settings or {}, device)
         protocol = preset_called(preset or run.settings.preset).replace(settings or {})
         method: Any = protocol.method("generalisation")
-        pool = pool_of(run, method.training(run), method.share)
+        pool = pool_of(run, method)
         home, lock = Path(folder or run.folder / paths.FOUND), run.folder
         names, start = run.task.label_names, run.load_pretrained(run.seed)
     else:
@@ -130,7 +130,8 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         remarks = _remarks(pool, names, method.models)
         if not all(pool.path(number).is_file() for number in range(1, method.models + 1)):
             announce(pool, start, method.models)
-        halves = _answers(pool, method, start.stack.width)
+        with suitable_threads(start.stack.width):
+            halves = half_models(pool, method.models)
         found = Suspects(home, suspects_table(halves, pool.examples, names), method.models, remarks)
         _write(found, pool.name)
     return found
@@ -193,14 +194,13 @@ def _pool(
             stacklevel=3,
         )
     method = protocol.method("generalisation")
-    own = {"learning_rate": method.learning_rate, "epochs": method.epochs}
     pool = Pool(
         name=data.name.split(".")[0],
         examples=Examples(rows.parts, rows.assigned),
         n_classes=len(rows.names),
         load=lambda number: load_model(model, rows.names, seed=number),
         weights_hash=hash_loaded(start),
-        training=protocol.finetune.replace(own),
+        training=method.training(protocol.finetune),
         max_tokens=protocol.text.max_tokens,
         share=method.share,
         seed=seed,
@@ -208,13 +208,6 @@ def _pool(
         device=device,
     )
     return pool, rows.names, start
-
-
-def _answers(pool: Pool, method: Generalisation, width: int) -> list[Half]:
-    from memloc.models.device import suitable_threads
-
-    with suitable_threads(width):
-        return half_models(pool, method.models)
 
 
 def suspects_table(

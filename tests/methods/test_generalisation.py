@@ -41,7 +41,7 @@ def toy_table(is_noisy=(False, True, True, False)):
 
 
 def train_half(run, settings, model):
-    pool = pool_of(run, settings.training(run), settings.share)
+    pool = pool_of(run, settings)
     return halves.train_halves(pool, [model])[0]
 
 
@@ -149,7 +149,7 @@ def test_models_learn_what_they_are_trained_on(run):
 
 
 def test_halves_are_fine_tuned_like_the_run(run):
-    own = METHOD.training(run)
+    own = METHOD.training(run.settings.finetune)
     assert (own.epochs, own.learning_rate) == (1, 1e-2)
     changed = {"epochs": own.epochs, "learning_rate": own.learning_rate}
     assert own == run.settings.finetune.replace(changed)

@@ -22,7 +22,7 @@ METHOD = Generalisation(models=2, epochs=1, learning_rate=1e-2)
 
 @pytest.fixture
 def pool(run):
-    return pool_of(run, METHOD.training(run), METHOD.share)
+    return pool_of(run, METHOD)
 
 
 def test_copies_of_a_text_are_in_the_same_half(pool):

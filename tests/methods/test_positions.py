@@ -83,7 +83,7 @@ def test_one_cloud_is_about_as_separable_as_chance_says():
     labels = make_labels(n=400)
     found = positions(rng.normal(size=(400, 3, 300)), labels, CLASSES)
     assert np.allclose(found.separability / found.by_chance[:, None], 1, atol=0.2)
-    assert any("by chance" in sentence for sentence in found.remarks())
+    assert any("by chance" in sentence for sentence in found.remarks("0123"))
 
 
 def test_counts_are_those_of_the_labels():
@@ -98,7 +98,7 @@ def test_well_separated_data_need_no_remark():
     labels = make_labels(n=400)
     vectors = make_vectors(labels) * 0 + 3 * np.eye(WIDTH)[labels.original][:, None]
     vectors = vectors + np.random.default_rng(0).normal(size=vectors.shape)
-    assert positions(vectors, labels, CLASSES).remarks() == []
+    assert positions(vectors, labels, CLASSES).remarks("0123") == []
 
 
 def test_centroids_that_coincide_are_named_and_give_no_position():
@@ -120,7 +120,7 @@ def test_a_pair_without_noisy_examples_is_named():
     labels = NoisyLabels(labels.original[keep], labels.assigned[keep], labels.is_noisy[keep])
     found = positions(make_vectors(labels), labels, CLASSES)
     assert len(rows_of(found, 0, 1, "noisy")) == 0
-    assert "0 → 1: no noisy example." in found.remarks()
+    assert "0 → 1: no noisy example." in found.remarks("0123")
 
 
 def hide_clean(labels, of_class, keep):
@@ -135,7 +135,7 @@ def test_a_class_with_one_clean_example_is_named():
     found = positions(make_vectors(labels), labels, CLASSES)
     assert np.isfinite(found.position).all()
     assert np.allclose(found.position[rows_of(found, 2, 0, "clean a")], 0)
-    assert any("one clean example" in sentence for sentence in found.remarks())
+    assert any("one clean example" in sentence for sentence in found.remarks("0123"))
 
 
 def test_two_classes_with_one_clean_example_each_have_no_spread():
@@ -144,7 +144,7 @@ def test_two_classes_with_one_clean_example_each_have_no_spread():
     pair = (found.pairs == (2, 3)).all(1)
     assert np.isnan(found.separability[pair]).all()
     assert np.isfinite(found.position).all()
-    assert any("2 → 3: without spread" in sentence for sentence in found.remarks())
+    assert any("2 → 3: without spread" in sentence for sentence in found.remarks("0123"))
 
 
 def test_classes_of_identical_examples_have_no_spread_rather_than_infinite_separability():
@@ -154,7 +154,7 @@ def test_classes_of_identical_examples_have_no_spread_rather_than_infinite_separ
     found = positions(vectors, labels, CLASSES)
     assert np.isnan(found.separability[:, 1]).all()
     assert np.isfinite(found.position).all()
-    assert any("without spread in the classes at layer 1." in s for s in found.remarks())
+    assert any("without spread in the classes at layer 1." in s for s in found.remarks("0123"))
 
 
 def test_a_class_without_clean_examples_has_no_line_and_spoils_no_other():
@@ -164,7 +164,7 @@ def test_a_class_without_clean_examples_has_no_line_and_spoils_no_other():
     assert np.isnan(found.position[without[found.pair]]).all()
     assert np.isfinite(found.position[~without[found.pair]]).all()
     assert np.isnan(found.by_chance[without]).all()
-    assert sum("no line" in sentence for sentence in found.remarks()) == 6
+    assert sum("no line" in sentence for sentence in found.remarks("0123")) == 6
 
 
 def test_what_has_no_line_at_all_is_refused():

@@ -51,16 +51,10 @@ def _load_whole(
         return _load_tiny(name, seed)
     if name in PAPER_TASKS:
         cache = None if cache_dir is None else Path(cache_dir)
-        return _load_paper_task(PAPER_TASKS[name], _folder(folder), seed, cache)
+        home = folder or os.environ.get(DATA_VARIABLE)
+        return _load_paper_task(PAPER_TASKS[name], Path(home) if home else None, seed, cache)
     whole = next(n for n in (*tiny.SUITE, *PAPER_TASKS) if binary_name(n) == name)
     return binarise(_load_whole(whole, folder, seed, cache_dir))
-
-
-def _folder(given: str | Path | None) -> Path | None:
-    named = os.environ.get(DATA_VARIABLE)
-    if given is None and named:
-        return Path(named)
-    return None if given is None else Path(given)
 
 
 def _load_tiny(name: str, seed: int) -> Task:

@@ -11,6 +11,7 @@ from memloc.errors import DataError, SettingsError, StoreError
 from memloc.identity import hashed
 from memloc.methods import Kind, Method, find_method, method_names, methods
 from memloc.methods.result import LayerScores, Result
+from memloc.models.device import suitable_threads
 from memloc.progress import request, tell
 from memloc.protocol import VerdictSettings, preset, readable
 from memloc.run import Run
@@ -206,8 +207,6 @@ def _tell_why_again(run: Run, method: Method) -> None:
 
 
 def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
-    from memloc.models.device import suitable_threads
-
     with suitable_threads(run.record.width):
         found = method.found(run)
     if isinstance(found, LayerScores):

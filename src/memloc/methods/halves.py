@@ -19,6 +19,7 @@ from memloc.errors import counted
 from memloc.identity import hash_examples, hashed
 from memloc.methods import Method, Sizes
 from memloc.methods.result import Result
+from memloc.models.device import pick_device
 from memloc.progress import Advance, track
 from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
 from memloc.records import (
@@ -64,7 +65,7 @@ class Generalisation(Method):
     def run(self, run: "Run") -> Result:
         """The score, and for every example what models with and without it say."""
         labels = run.noisy.assigned
-        found = half_models(pool_of(run, self.training(run), self.share), self.models)
+        found = half_models(pool_of(run, self), self.models)
         examples = examples_table(found, labels)
         examples.insert(1, "is_noisy", run.noisy.is_noisy)
         tables = {
@@ -79,10 +80,9 @@ class Generalisation(Method):
         n_classes, score = run.task.n_classes, validation_score(run)
         return summary(examples, run.noisy.assigned, n_classes, self.models, score)
 
-    def training(self, run: "Run") -> FineTuneSettings:
-        """Fine-tuning as in the run, with this method's rate and epochs."""
-        own = {"learning_rate": self.learning_rate, "epochs": self.epochs}
-        return run.settings.finetune.replace(own)
+    def training(self, usual: FineTuneSettings) -> FineTuneSettings:
+        """Fine-tuning as usual, with this method's rate and epochs."""
+        return usual.replace({"learning_rate": self.learning_rate, "epochs": self.epochs})
 
     def cost(self, sizes: Sizes) -> float:
         """Every model learns its half and looks at all examples."""
@@ -102,9 +102,9 @@ class Half:
     @property
     def chances(self) -> FloatArray:
         """(examples, classes): the probability of each label."""
-        scores = self.logits.astype(np.float64)
-        powers = np.exp(scores - scores.max(1, keepdims=True))
-        return np.asarray(powers / powers.sum(1, keepdims=True))
+        from scipy.special import softmax
+
+        return np.asarray(softmax(self.logits.astype(np.float64), axis=1))
 
     def right(self, labels: IntArray) -> BoolArray:
         """(examples,): whether these labels are what it predicts."""
@@ -180,7 +180,7 @@ class Pool:
 _NOT_DECIDING = {name.split(".")[-1] for name in (*NOT_DECIDING, *MEMORISED_ONLY)}
 
 
-def pool_of(run: "Run", training: FineTuneSettings, share: float) -> Pool:
+def pool_of(run: "Run", method: Generalisation) -> Pool:
     """The training texts of a run with their assigned labels."""
     adopted = run.record.adopted.get("pretrained")
     return Pool(
@@ -189,9 +189,9 @@ def pool_of(run: "Run", training: FineTuneSettings, share: float) -> Pool:
         n_classes=run.task.n_classes,
         load=run.load_pretrained,
         weights_hash=adopted.hash if adopted else run.record.weights_hash,
-        training=training,
+        training=method.training(run.settings.finetune),
         max_tokens=run.settings.text.max_tokens,
-        share=share,
+        share=method.share,
         seed=run.seed,
         folder=run.work("generalisation"),
         device=run.device,
@@ -217,25 +217,20 @@ def half_models(pool: Pool, models: int) -> list[Half]:
     return [found[model] for model in numbers]
 
 
-def stacks_of(pool: Pool, models: Sequence[int]) -> list[Sequence[int]]:
+def stacks_of(pool: Pool, models: Sequence[int]) -> list[list[int]]:
     """Which of these models (from 1) are trained as one: those with halves of one size."""
-    from memloc.models.device import pick_device
     from memloc.training.loop import in_stacks, members_at_once
 
     start = pool.start(pool.seed)
     start.model.to(pick_device(pool.device))
     most = members_at_once(start.stack, pool.training)
-    alike: dict[int, list[int]] = {}
-    for model in models:
-        alike.setdefault(len(pool.rows(model)), []).append(model)
-    return [stack for _, some in sorted(alike.items()) for stack in in_stacks(some, most)]
+    return in_stacks(models, most, alike=lambda model: len(pool.rows(model)))
 
 
 def train_halves(
     pool: Pool, models: Sequence[int], advance: Advance = lambda _steps: None
 ) -> list[Half]:
     """Train models (from 1) on their halves as one, keep what they say and return it."""
-    from memloc.models.device import pick_device
     from memloc.training.predict import encode_for, predict
 
     seeds = [number(pool.seed, "generalisation", model) for model in models]
@@ -440,9 +435,6 @@ def _models_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
 
 
 def _remarks(examples: "pd.DataFrame") -> list[str]:
-    never = int(examples["held_out"].isna().sum())
-    return (
-        [f"Not counted, as every model was trained on them: {counted(never, 'example')}."]
-        if never
-        else []
-    )
+    never = counted(int(examples["held_out"].isna().sum()), "example")
+    said = f"Not counted, as every model was trained on them: {never}."
+    return [said] if examples["held_out"].isna().any() else []

@@ -46,12 +46,12 @@ class Positions:
     n_clean: IntArray
     """(pairs, 2): clean examples of a and of b."""
 
-    def remarks(self, names: Sequence[str] | None = None) -> list[str]:
+    def remarks(self, names: Sequence[str]) -> list[str]:
         """What is odd about the data, a sentence each; layers are counted like the vectors'."""
         return [
             sentence
             for index, (a, b) in enumerate(self.pairs)
-            for sentence in _remarks(self, index, f"{_name(a, names)} → {_name(b, names)}")
+            for sentence in _remarks(self, index, f"{names[a]} → {names[b]}")
         ]
 
 
@@ -246,7 +246,3 @@ def _remarks(found: Positions, index: int, pair: str) -> list[str]:
 
 def _list(which: BoolArray) -> str:
     return "layer " + ", ".join(map(str, np.flatnonzero(which)))
-
-
-def _name(label: int, names: Sequence[str] | None) -> str:
-    return str(label) if names is None else names[label]

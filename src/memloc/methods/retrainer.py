@@ -122,16 +122,8 @@ def stacks_of(setup: Setup, windows: Sequence[range]) -> list[list[range]]:
     It depends on the windows and the model alone, so outcomes do not depend on what was there.
     """
     most = members_at_once(setup.stack, setup.settings) if setup.shares_states else 1
-    starts = sorted({window.start for window in windows})
-    return [
-        [*some]
-        for start in starts
-        for some in in_stacks(sorted((w for w in windows if w.start == start), key=_narrower), most)
-    ]
-
-
-def _narrower(window: range) -> int:
-    return -window.stop
+    wide_first = sorted(windows, key=lambda window: -window.stop)
+    return in_stacks(wide_first, most, alike=lambda window: window.start)
 
 
 def outcomes_of(

@@ -41,8 +41,6 @@ class Correlation:
     rho: float
     p: float
     n: int
-    n_dropped: int = 0
-    """Pairs left out because a number is missing."""
     why: str = ""
     """Why the coefficient is NaN, where it is."""
 
@@ -120,16 +118,15 @@ def correlation(x: FloatArray, y: FloatArray, kind: Kind = "spearman") -> Correl
     eight pairs p is exact: the share of all orders of `y` with as large a coefficient.
     """
     pairs = _pairs(x, y)
-    n, n_dropped = len(pairs), len(x) - len(pairs)
-    why = _no_correlation(pairs)
-    if why:
-        return Correlation(np.nan, np.nan, n, n_dropped, why)
+    n = len(pairs)
+    if why := _no_correlation(pairs):
+        return Correlation(np.nan, np.nan, n, why)
     found = lookup("correlation", kind, COEFFICIENTS)(pairs[:, 0], pairs[:, 1])
     p = float(found.pvalue)
     if n <= EXACT_UP_TO:  # each pair is a group of its own
         x, y = pairs.T
         p = grouped_p(x, y, np.arange(n), np.zeros(n), rng=generator(0), kind=kind)
-    return Correlation(float(found.statistic), p, n, n_dropped)
+    return Correlation(float(found.statistic), p, n)
 
 
 def correlation_interval(

@@ -1,9 +1,10 @@
 """One training loop over one or more objectives; an objective says which weights it may change."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
@@ -219,16 +220,17 @@ def members_at_once(stack: Stack, settings: FineTuneSettings) -> int:
     return most_members(stack)
 
 
-def in_stacks(things: Sequence[T], most: int) -> list[Sequence[T]]:
+def in_stacks(things: Iterable[T], most: int, alike: Callable[[T], int]) -> list[list[T]]:
     """What is trained as one: so many at a time, and one by one where too few are left.
 
-    Without the first stacks, the others stay the same: work that was interrupted goes on with them.
+    Only things for which `alike` says the same go together. Without the first stacks, the others
+    stay the same: work that was interrupted goes on with them.
     """
-    found: list[Sequence[T]] = []
-    for start in range(0, len(things), most):
-        some = things[start : start + most]
-        few = len(some) < FEWEST
-        found += [some[i : i + 1] for i in range(len(some))] if few else [some]
+    found: list[list[T]] = []
+    for _, group in groupby(sorted(things, key=alike), key=alike):
+        same = list(group)
+        for some in (same[start : start + most] for start in range(0, len(same), most)):
+            found += [[one] for one in some] if len(some) < FEWEST else [some]
     return found
 
 
