@@ -121,9 +121,15 @@ def test_what_is_there_is_not_made_again(findings):
         assert command(part, findings.results) == ""
 
 
-def test_analyses_need_labels_before_noise(tmp_path):
-    results = load_results(write_adopted(tmp_path / "mine", known=False).folder.parent)
-    assert [line.split()[-1] for line in coverage(results).commands] == ["shares"]
+@pytest.mark.parametrize(
+    ("made_by", "others"),
+    [("adopt", []), ("train", ["retraining", "gradients", "probing", "generalisation"])],
+)
+def test_analyses_need_labels_before_noise(tmp_path, made_by, others):
+    run = write_adopted(tmp_path / "mine", known=False).note(made_by=made_by)
+    results = load_results(run.folder.parent)
+    offered = [line.split()[-1] for line in coverage(results).commands]
+    assert sorted(offered) == sorted(["shares", *others])
     assert command("label_probes", results) == ""
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from memloc import paths
 from memloc.data.perturb import OWN
+from memloc.errors import DataError
 from memloc.methods import find_method, method_names, methods
 from memloc.reporting.style import asset
 from memloc.results import Results
@@ -20,8 +21,6 @@ COMMANDS, IN_STUDIES = _FILE["commands"], _FILE["in_studies"]
 """Which command makes a part of a study; the same where the folder has a study's file."""
 LARGE = "facebook/opt-1.3b"
 """The model of appendix B."""
-BY_ORIGINAL = ("centroids", "label_probes")
-"""Analyses that look at the labels before noise."""
 RUN = ("task", "model", "seed")
 
 
@@ -138,11 +137,15 @@ class _Study:
 
 def _can_run(method: str, run: Run) -> bool:
     """Whether a run has what a method looks at; `memloc train` makes the weights of its own."""
-    needs = find_method(method).needs
-    if run.record.made_by == "train":
-        return not set(needs) & set(run.record.without)
-    known = method not in BY_ORIGINAL or bool((run.noisy.original >= 0).all())
-    return known and all(map(run.has, needs))
+    kind, without = find_method(method), set(run.record.without)
+    if run.record.made_by == "adopt":
+        without |= {name for name in kind.needs if not run.has(name)}
+    if run.record.task.category == OWN:  # other tasks have what methods ask of data
+        try:
+            kind().check(run)
+        except DataError:
+            return False
+    return not without & set(kind.needs)
 
 
 def _usual(results: Results) -> dict[str, str]:
