@@ -70,6 +70,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     `announce` is told before training: the recipe, the model, and the epochs of each training.
     """
     if data is None:
+        _say_nothing_twice(text, pair, label, original, flag, pretrained, memorised)
         given: dict[str, Any] = {"reference": reference, "frozen": frozen, "held_out": held_out}
         given |= {"preset": preset, "train_missing": train_missing, "device": device}
         return adopt(folder, **_of_trainer(Path(final), settings), **given, announce=announce)
@@ -85,6 +86,14 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         run = _noted(begin(Path(folder), task, noisy, record), record, device)
         _keep_curves(run, Path(data).parent)
         return _with_missing(run, protocol, device, announce) if train_missing else run
+
+
+def _say_nothing_twice(*said: str | Path | None) -> None:
+    if said != ("text", None, "label", None, None, None, None):
+        raise SettingsError(
+            "The folder of a memloc.RunCallback names its columns, pre-trained and memorised "
+            "weights itself: leave them out, or give the file that has these columns (--data)."
+        )
 
 
 def _of_trainer(output: Path, settings: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from transformers import Trainer, TrainingArguments
 
 import memloc
+from memloc.cli import app
 from memloc.errors import DataError, MemlocError, SettingsError, StoreError
 from memloc.models.load import load_model
 from memloc.training.callback import RunCallback
@@ -90,6 +91,16 @@ def test_weights_that_were_changed_since_are_refused(noisy, tmp_path):
     config.write_text(config.read_text().replace("{", "{ ", 1))
     with pytest.raises(StoreError, match="the final weights beside it have changed"):
         memloc.adopt(tmp_path / "run", final=tmp_path / "out")
+
+
+def test_the_command_adopts_a_trainer_s_folder_too(noisy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    callback = train(noisy, tmp_path / "out")
+    app(["adopt", "run", "--final", "out"], standalone_mode=False)
+    found = memloc.Run.open("run").noisy
+    np.testing.assert_array_equal(found.is_noisy, callback.noisy.is_noisy)
+    with pytest.raises(SettingsError, match="leave them out"):
+        memloc.adopt("other", final="out", original="fixed")
 
 
 def test_a_folder_without_data_and_without_callback_is_refused(tmp_path):

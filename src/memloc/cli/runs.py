@@ -44,6 +44,10 @@ Weights = Annotated[
 Flip = Annotated[
     float | None, typer.Option(help="Own file: share of the labels to make wrong, e.g. 0.15.")
 ]
+TrainedOn = Annotated[
+    Path | None,
+    typer.Option(help="File with its training examples. A RunCallback's folder needs none."),
+]
 TrainMissing = Annotated[
     bool, typer.Option("--train-missing", help="Train reference and frozen weights if not given.")
 ]
@@ -171,7 +175,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the run that is made.")],
     *,
     checkpoints: Checkpoints,
-    data: Annotated[Path, typer.Option(help="File with the examples that it was trained on.")],
+    data: TrainedOn = None,
     columns: Columns,
     seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 1,
     train_missing: TrainMissing = False,
@@ -194,8 +198,9 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     needed = protocol_of_run(name, constants.changes).verdict.noisy_at_least
     check_device(constants.device)
     check_training(run, ())
-    check_checkpoints(checkpoints)
-    check_noisy_file(data, **asdict(columns))
+    if data is not None:
+        check_checkpoints(checkpoints)
+        check_noisy_file(data, **asdict(columns))
 
     from memloc.adoption import adopt as adopt_checkpoints
 
