@@ -11,6 +11,7 @@ from memloc.errors import ScoreError, UnknownName
 from memloc.seeds import generator
 from memloc.stats.agreement import (
     PERMUTATIONS,
+    _weighted_pearson,
     accuracy_at_k,
     auroc,
     centre_error,
@@ -340,3 +341,8 @@ def test_scores_of_planted_layers_do_not_depend_on_the_scale(data, factor):
     weights, planted = data
     for score in (auroc, reciprocal_rank):
         assert score(factor * weights, planted) == pytest.approx(score(weights, planted))
+
+
+def test_a_draw_in_which_nothing_has_both_numbers_has_no_coefficient():
+    x, counts = np.arange(3.0), np.array([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+    np.testing.assert_equal(_weighted_pearson(x, 2 * x, counts), [1.0, np.nan])

@@ -264,8 +264,11 @@ def _weighted_ranks(values: FloatArray, counts: FloatArray) -> FloatArray:
 
 
 def _weighted_pearson(x: FloatArray, y: FloatArray, counts: FloatArray) -> FloatArray:
-    """Coefficients (draws,) of `x` and `y`, (n,) or (draws, n); NaN where a side is constant."""
-    total = counts.sum(1, keepdims=True)
+    """Coefficients (draws,) of `x` and `y`, (n,) or (draws, n).
+
+    NaN where a side is constant, or where nothing was drawn that has both.
+    """
+    total = np.maximum(1, counts.sum(1, keepdims=True))
     x = x - (counts * x).sum(1, keepdims=True) / total
     y = y - (counts * y).sum(1, keepdims=True) / total
     under = np.sqrt((counts * x**2).sum(1) * (counts * y**2).sum(1))
