@@ -4,9 +4,19 @@ import pytest
 
 from memloc import paths
 from memloc.progress import duration
+from memloc.protocol import preset
 from memloc.records import write_json
 from memloc.study.config import read_study
-from memloc.study.estimate import SURE, UNSURE, Calibration, estimate, machine, measured_here
+from memloc.study.estimate import (
+    SURE,
+    UNSURE,
+    Calibration,
+    Costs,
+    estimate,
+    machine,
+    measured_here,
+)
+from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
 from memloc.study.records import Store
 from memloc.study.view import plan_rows, plan_sentences, size
@@ -47,6 +57,19 @@ def test_time_is_counted_in_updates_and_predictions(micro):
     # Swapping: 2 + 3 + 1 block passes of 2.
     assert found.seconds[f"localise/{RUN}/swapping"] == pytest.approx(3 * 30 * 0.01)
     assert found.factor == UNSURE
+
+
+def test_of_long_texts_only_what_is_read_takes_time():
+    speed = MEASURED["speeds"]["2x64"]
+    measured = Calibration(**MEASURED | {"speeds": {"12x768": speed}})
+    short, long, cut = (
+        Costs(
+            Shape(12, 768, 0), preset("paper").replace({"text.max_tokens": most}), 10, n, measured
+        )
+        for most, n in ((512, 64.0), (512, 160.0), (64, 160.0))
+    )
+    assert cut.sizes == short.sizes
+    assert long.sizes.update == pytest.approx(2.5 * short.sizes.update)
 
 
 @pytest.mark.parametrize("more", ["finetune.clip_over: all", "finetune.frozen_dropout: true"])

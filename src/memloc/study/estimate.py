@@ -210,7 +210,8 @@ class Costs:
     ) -> None:
         self.protocol = protocol
         speed = measured.speeds[shape.name]
-        longer = 1.0 if shape.width < NARROW else tokens / speed.length
+        read = min(tokens, protocol.text.max_tokens)
+        longer = 1.0 if shape.width < NARROW else read / speed.length
         self.sizes = Sizes(
             examples=examples,
             noisy=examples * protocol.noise.rate,
