@@ -75,6 +75,8 @@ def test_every_figure_has_its_place_and_its_rows(findings, html):
     shown = {figure["name"]: figure for figure in record(html)["figures"]}
     one_task = {"control-tasks"}  # of one task, whose plants can be used
     assert set(shown) == {figure.name for figure in FIGURES} - one_task
+    absent = re.search(r'<p id="absent">(.*?)</p>', html, re.S)
+    assert absent is None or "task by task" not in absent.group(1)
     for figure in (each for each in FIGURES if each.name in shown):
         assert f'id="figure-{figure.name}"' in html
         rows = figure.drawn(findings).rows
@@ -158,15 +160,11 @@ def test_an_adopted_run_gives_a_full_page(tmp_path, known, held_out):
 
 def test_a_figure_that_compares_is_left_out_where_there_is_nothing_to_compare(findings):
     """Of a single model or task, another figure shows the same."""
-    some = Findings(findings.results.only(model="tiny-opt"), resamples=20)
-    html = render(some, summarise(some))
-    shown = {figure["name"] for figure in record(html)["figures"]}
-    compare = {figure.name for figure in FIGURES if figure.compares}
-    assert compare == {"mcog-models", "control-models", "control-tasks"}
-    assert not shown & compare
-    assert {"mcog-over-models", "control-methods"} <= shown
-    absent = re.search(r'<p id="absent">(.*?)</p>', html, re.S)
-    assert absent is None or "model by model" not in absent.group(1)
+    one_model = Findings(findings.results.only(model="tiny-opt"), resamples=20)
+    compare = {figure.name: figure for figure in FIGURES if figure.compares}
+    assert set(compare) == {"mcog-models", "control-models", "control-tasks"}
+    assert all(figure.repeats(figure.drawn(one_model)) for figure in compare.values())
+    assert not any(figure.repeats(None) for figure in FIGURES)
 
 
 def test_without_a_report_there_is_nothing_to_read(tmp_path):
