@@ -51,16 +51,6 @@ CENTRES = {
     **{"reuters": 6.3, "trec": 6.05},
 }
 """M-CoG over models and methods, read off Figure 7."""
-CONTROL = {
-    ("swapping", 1): 0.97,
-    ("swapping", 2): 0.97,
-    ("retraining", 1): 0.98,
-    ("retraining", 2): 0.97,
-    ("gradients", 1): 0.65,
-    ("gradients", 2): 0.57,
-    ("probing", 1): 0.62,
-    ("probing", 2): 0.48,
-}
 Numbers = dict[str, dict[tuple[str, ...], float]]
 
 METHODS: Numbers = {
@@ -164,8 +154,6 @@ def blocks(found: Findings) -> Iterator[str]:
         "Agreement of models (Figures 8 and 9)": lambda f: agreement(f, "models", MODELS),
         "Centroids and label probes": event_agreement,
     }
-    if len(found.results.control):
-        makers = {"Planted layers found": planted, **makers}
     for title, make in makers.items():
         table = make(found)
         if len(table):
@@ -196,19 +184,6 @@ NAMES = (
     *("method", "methods", "model", "models", "task"),
     *("score", "measure", "centroids", "label probes"),
 )
-
-
-def planted(found: Findings) -> pd.DataFrame:
-    """accuracy@k of every method on layers that are known."""
-    control = found.results.control
-    control = control[~control["validation"].astype(bool)]
-    rows = []
-    for (method, k), part in control.groupby(["method", "k"]):
-        paper = CONTROL.get((str(method), int(str(k))), "–")
-        own = part["accuracy"].mean()
-        row = {"method": method, "k": k, "plants": len(part), "accuracy@k": own}
-        rows.append({**row, "chance": part["chance"].mean(), "paper": paper})
-    return pd.DataFrame(rows)
 
 
 def standing(found: Findings) -> pd.DataFrame:

@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from memloc import paths
 from memloc.cli import app
 from memloc.study.execute import cores
 from memloc.study.executors import Order
@@ -83,8 +84,11 @@ def test_a_study_of_memloc_0_1_is_refused_in_one_sentence(run, micro, command):
     plan = open_plan(micro())
     store = finish_all(plan)
     make_old(store.record_path(f"train/{RUN}"))
+    measured = plan.file.folder / paths.CALIBRATION
+    measured.unlink()
     line = refused(run(command, plan.file.folder))
     assert line.endswith(f"{OLD}: run what made it again, into another folder.")
+    assert not measured.exists()  # that would have taken seconds
 
 
 def test_a_run_of_memloc_0_1_in_a_study_is_refused_in_one_sentence(run, micro):
