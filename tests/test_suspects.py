@@ -129,7 +129,7 @@ def test_what_was_corrected_is_read_back(tmp_path, model, mine):
     noisy = memloc.load_csv(file, original="corrected", held_out=file)
     assert noisy.labels.is_noisy.sum() == 1
     (row,) = np.flatnonzero(noisy.labels.is_noisy)
-    assert noisy.task.train.parts[row] == (table.set_index("row").loc[2, "text"],)
+    assert noisy.train.parts[row] == (table.set_index("row").loc[2, "text"],)
 
 
 def test_corrections_by_hand_are_not_overwritten(tmp_path, model, mine):

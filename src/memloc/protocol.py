@@ -240,15 +240,7 @@ class Protocol(RunSettings):
         return RunSettings(**{name: getattr(self, name) for name in RunSettings.model_fields})
 
 
-class _Presets(Settings):
-    paper: dict[str, Any]
-    reference: dict[str, Any]
-    demo: dict[str, Any]
-
-
-PRESETS: dict[str, dict[str, Any]] = packaged(
-    _Presets, Path(__file__).with_suffix(".yaml")
-).model_dump()
+PRESETS: dict[str, dict[str, Any]] = packaged(Path(__file__).with_suffix(".yaml"))
 """What each preset changes; its names and values are checked when it is made."""
 
 

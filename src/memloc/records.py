@@ -88,11 +88,15 @@ class NoisyLabels:
 
 
 @dataclass(frozen=True)
-class NoisyTask:
+class NoisyTask(Task):
     """A task of which some training labels are wrong, and which these are."""
 
-    task: Task
     labels: NoisyLabels
+
+    @classmethod
+    def of(cls, task: Task, labels: NoisyLabels) -> "NoisyTask":
+        """The task with these training labels."""
+        return cls(**{**vars(task), "labels": labels})
 
 
 def versions() -> dict[str, str]:

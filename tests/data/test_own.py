@@ -6,7 +6,7 @@ import pytest
 
 from memloc.data.own import Columns, check_noisy_file, load_csv, read_rows
 from memloc.errors import DataError, MemlocWarning
-from memloc.records import Task
+from memloc.records import NoisyTask
 
 
 def write(path, **columns):
@@ -16,7 +16,7 @@ def write(path, **columns):
 
 def load_noisy(path, **columns):
     found = load_csv(path, **columns)
-    return found.task, found.labels
+    return found, found.labels
 
 
 def rows(task, split):
@@ -207,7 +207,7 @@ def test_which_labels_are_wrong_is_said_in_one_way(reviews):
 
 def test_without_a_column_of_noise_labels_are_taken_as_they_are(reviews):
     task = load_csv(reviews, text="text", label="y")
-    assert isinstance(task, Task)
+    assert not isinstance(task, NoisyTask)
     assert dict(rows(task, "train")).items() <= {
         (f"review {i}", ("good", "bad")[i % 2]) for i in range(20)
     }

@@ -265,15 +265,15 @@ def test_a_subsample_keeps_the_noise_that_a_file_has(wrong, data):
     # In a file with flags, the original label of a wrong one is not known.
     original = np.where(wrong, -1, assigned)
     task = task_of(original.tolist(), 3)
-    noisy = NoisyTask(task, NoisyLabels(original, assigned, np.array(wrong), "flagged"))
+    noisy = NoisyTask.of(task, NoisyLabels(original, assigned, np.array(wrong), "flagged"))
     size = data.draw(st.integers(1, len(wrong)))
     part = subsample(noisy, size, seed=1)
-    rows = [task.train.parts.index(parts) for parts in part.task.train.parts]
+    rows = [task.train.parts.index(parts) for parts in part.train.parts]
     assert len(rows) == size
     assert part.labels.origin == "flagged"
     assert part.labels.is_noisy.tolist() == noisy.labels.is_noisy[rows].tolist()
     assert part.labels.assigned.tolist() == assigned[rows].tolist()
-    assert part.labels.original.tolist() == part.task.train.labels.tolist()
+    assert part.labels.original.tolist() == part.train.labels.tolist()
     # Six kinds of examples at most, each rounded.
     assert abs(part.labels.is_noisy.sum() - np.mean(wrong) * size) <= 3
 

@@ -150,10 +150,10 @@ def own(folder, line, more=""):
 def test_a_file_says_which_labels_are_wrong(tmp_path, line):
     found = load_study_task(own(tmp_path, line), "mine", 1)
     assert isinstance(found, NoisyTask)
-    assert found.task.name == "mine"
-    original = [found.task.label_names[i] for i in found.labels.original]
+    assert found.name == "mine"
+    original = [found.label_names[i] for i in found.labels.original]
     by_text = {text: before for text, _, before, _ in map(tuple, read(tmp_path))}
-    assert original == [by_text[parts[0]] for parts in found.task.train.parts]
+    assert original == [by_text[parts[0]] for parts in found.train.parts]
     assert 0 < found.labels.is_noisy.sum() < 24
     assert (found.labels.is_noisy == (found.labels.original != found.labels.assigned)).all()
 

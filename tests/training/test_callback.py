@@ -26,7 +26,7 @@ def noisy():
 
 def train(noisy, output, *, lora=False, epochs=2, near_ceiling=0.1, tokenizer=True):
     """As people do it: a tokenised data set, a model, a Trainer."""
-    task, rows = noisy.task, np.arange(N)
+    task, rows = noisy, np.arange(N)
     labels, original = noisy.labels.assigned[rows], noisy.labels.original[rows]
     texts = [task.train.parts[row][0] for row in rows]
     loaded = load_model("tiny-bert", task.label_names)
@@ -66,7 +66,7 @@ def test_a_trainer_s_folder_is_adopted_with_nothing_else_to_say(noisy, tmp_path,
     kept = pd.read_parquet(tmp_path / "out" / "memloc" / "predictions.parquet")
     assert kept.shape == (len(callback.examples), 2)
     loaded = run.load("final")
-    assert loaded.label_names == list(noisy.task.label_names)
+    assert loaded.label_names == list(noisy.label_names)
     adapter = tmp_path / "out" / "memloc" / "final" / "adapter_config.json"
     assert adapter.is_file() == lora
 

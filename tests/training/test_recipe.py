@@ -459,7 +459,7 @@ def test_pairs_are_joined_by_the_family_s_separator(recipe_of, tmp_path):
 
 def test_the_front_door_trains_as_a_recipe_does(made, tmp_path):
     recipe, run = made
-    task = NoisyTask(recipe.task, recipe.noisy)
+    task = NoisyTask.of(recipe.task, recipe.noisy)
     settings = recipe.protocol.for_run().changes()
     mine = memloc.train(
         recipe.model, task, tmp_path / "run", settings=settings, weights=["final"], device="cpu"

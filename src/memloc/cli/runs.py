@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memloc.methods.halves import Pool
     from memloc.models.load import Classifier
     from memloc.protocol import NoiseSettings
-    from memloc.records import NoisyTask, Task
+    from memloc.records import NoisyTask
     from memloc.training.recipe import Recipe
 
 Weights = Annotated[
@@ -90,7 +90,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     check_device(constants.device)
     check_model(model, loading.depth)
     chosen = _read_task((task, data, data_folder), columns, protocol.noise, examples)
-    folder = paths.run_folder(out, chosen.task.name, model, seed, loading.depth)
+    folder = paths.run_folder(out, chosen.name, model, seed, loading.depth)
     check_training(folder, weights or ())
 
     from memloc.models.load import LoadOptions
@@ -98,7 +98,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.training.recipe import Recipe, train_run
 
     options = LoadOptions(**asdict(loading))
-    recipe = Recipe(model, chosen.task, seed, protocol, chosen.labels, options, constants.device)
+    recipe = Recipe(model, chosen, seed, protocol, chosen.labels, options, constants.device)
     with bars():
         run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(_announce, out, recipe))
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)
@@ -160,7 +160,6 @@ def _read_task(
     from memloc.data.sources import load_task, subsample
 
     name, data, folder = where
-    found: Task | NoisyTask
     if data is None:
         found = load_task(str(name), folder=folder, seed=noise.seed)
     else:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any
 
 import numpy as np
 
@@ -20,33 +20,6 @@ UNKNOWN = -1
 """The original label of an example that is flagged as noisy in a task of more than two classes."""
 
 
-class _More(TypedDict, total=False):
-    text: str
-    label: str
-    pair: str | None
-    held_out: str | Path | None
-    seed: int
-    name: str | None
-
-
-@overload
-def load_csv(
-    path: str | Path, *, original: None = ..., flag: None = ..., **more: Unpack[_More]
-) -> Task: ...
-
-
-@overload
-def load_csv(
-    path: str | Path, *, original: str, flag: None = ..., **more: Unpack[_More]
-) -> NoisyTask: ...
-
-
-@overload
-def load_csv(
-    path: str | Path, *, original: None = ..., flag: str, **more: Unpack[_More]
-) -> NoisyTask: ...
-
-
 def load_csv(  # noqa: PLR0913 - each names something that varies between people's files
     path: str | Path,
     *,
@@ -58,7 +31,7 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     held_out: str | Path | None = None,
     seed: int = 1,
     name: str | None = None,
-) -> Task | NoisyTask:
+) -> Task:
     """A task from a csv, tsv, jsonl (also .gz) or Parquet file; arguments name its columns.
 
     Without a `held_out` file (which has the same columns) a random 20 % is held out. Where labels
@@ -66,8 +39,8 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     or `flag`, one that is true (1, yes) where the label is wrong. With two classes the original
     label is then the other one; with more it is not known, so that these examples are left out of
     the reference's training and of held-out data. The task has the original labels, and held-out
-    data are judged by them. Without either, labels are taken as they are: `memloc.add_noise` flips
-    some.
+    data are judged by them; which labels are wrong is in its `labels`. Without either, labels are
+    taken as they are: `memloc.add_noise` flips some.
     """
     path, columns = Path(path), Columns(text, label, pair, original, flag)
     if columns.marked:
@@ -88,7 +61,7 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     task = Task(name, OWN, rows.names, train, validation, test, f"file: {path}")
     if not columns.marked:
         return task
-    return NoisyTask(task, columns.noise(rows.original[kept], rows.assigned[kept]))
+    return NoisyTask.of(task, columns.noise(rows.original[kept], rows.assigned[kept]))
 
 
 def check_noisy_file(path: Path, held_out: Path | None = None, **columns: Any) -> None:

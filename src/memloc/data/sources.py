@@ -5,7 +5,8 @@ import json
 import os
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from numpy.random import Generator
 
 from memloc.data import tiny
 from memloc.data.perturb import binarise
-from memloc.data.tasks import PAPER_TASKS, HubSource, TaskSpec, binary_name, known_tasks
+from memloc.data.tasks import BINARY, PAPER_TASKS, TaskSpec, known_tasks
 from memloc.errors import DataError, SettingsError, counted, lookup
 from memloc.records import Examples, IntArray, NoisyLabels, NoisyTask, Task
 from memloc.seeds import generator
@@ -40,94 +41,62 @@ def load_task(
     the sample. Reuters keeps its one empty text.
     """
     lookup("task", name, known_tasks())
-    task = _load_whole(name, folder, seed, cache_dir)
+    whole = name.removesuffix(BINARY)
+    rng = generator(seed, "split", whole)
+    if whole in tiny.SUITE:
+        spec: tiny.TinyTask | TaskSpec = tiny.SUITE[whole]
+        parts, source = [_examples(*split) for split in tiny.generate(whole).values()], "embedded"
+    else:
+        spec = PAPER_TASKS[whole]
+        home = folder or os.environ.get(DATA_VARIABLE)
+        source = f"folder: {Path(home)}" if home else f"hub: {_where(spec)}"
+        parts = _read_folder(spec, Path(home) / whole) if home else _read_hub(spec, cache_dir)
+    train, held_out = parts if len(parts) == 2 else split_off(parts[0], rng)
+    task = Task(whole, spec.category, spec.label_names, train, *halve(held_out, rng), source)
+    if name != whole:
+        task = binarise(task)
     return task if examples is None else subsample(task, examples, seed)
 
 
-def _load_whole(
-    name: str, folder: str | Path | None, seed: int, cache_dir: str | Path | None
-) -> Task:
-    if name in tiny.SUITE:
-        return _load_tiny(name, seed)
-    if name in PAPER_TASKS:
-        cache = None if cache_dir is None else Path(cache_dir)
-        home = folder or os.environ.get(DATA_VARIABLE)
-        return _load_paper_task(PAPER_TASKS[name], Path(home) if home else None, seed, cache)
-    whole = next(n for n in (*tiny.SUITE, *PAPER_TASKS) if binary_name(n) == name)
-    return binarise(_load_whole(whole, folder, seed, cache_dir))
+def _read_folder(spec: TaskSpec, home: Path) -> list[Examples]:
+    meta, labels = home / "meta.json", spec.label_names
+    needed = f"its `label_names` must be {', '.join(labels)}"
+    with _sound(meta, spec, f"does not list the labels of {spec.name!r}", needed):
+        names = json.loads(meta.read_bytes().decode())["label_names"]
+        # The folder's number of every label, and the number that it has in the table of tasks.
+        numbers = {i: labels.index(name) for i, name in enumerate(names)}
+    found, columns = [], spec.folder_columns
+    needed = f"every line must be a JSON object with {', '.join(columns)} and label"
+    for path in (home / f"{split}.jsonl.gz" for split in spec.splits):
+        with _sound(path, spec, "is damaged", needed):
+            # Not splitlines: texts may hold characters that it takes for the end of a line.
+            lines = gzip.decompress(path.read_bytes()).decode().split("\n")
+            rows = [json.loads(line) for line in lines if line]
+            parts = [tuple(row[column] for column in columns) for row in rows]
+            found.append(_examples(parts, [numbers[row["label"]] for row in rows]))
+    return found
 
 
-def _load_tiny(name: str, seed: int) -> Task:
-    task, splits = tiny.SUITE[name], tiny.generate(name)
-    train, held_out = (_examples(*splits[split]) for split in ("train", "validation"))
-    validation, test = halve(held_out, generator(seed, "split", name))
-    names = tuple(task.label_names)
-    return Task(name, task.category, names, train, validation, test, "embedded")
-
-
-def _load_paper_task(
-    spec: TaskSpec, folder: Path | None, seed: int, cache_dir: Path | None
-) -> Task:
-    if folder is None:
-        (train, held_out), source = read_hub(spec, cache_dir), describe(spec.hub)
-    else:
-        (train, held_out), source = _read_folder(spec, folder), f"folder: {folder}"
-    rng = generator(seed, "split", spec.name)
-    if held_out is None:
-        train, held_out = split_off(train, rng)
-    validation, test = halve(held_out, rng)
-    return Task(spec.name, spec.category, spec.label_names, train, validation, test, source)
-
-
-def _read_folder(spec: TaskSpec, folder: Path) -> tuple[Examples, Examples | None]:
-    home = folder / spec.name
-    order = _label_order(home / "meta.json", spec)
-    train = _read_split(home / "train.jsonl.gz", spec, order)
-    if spec.held_out is None:
-        return train, None
-    return train, _read_split(home / f"{spec.held_out}.jsonl.gz", spec, order)
-
-
-def _label_order(path: Path, spec: TaskSpec) -> dict[int, int]:
-    """The folder's number of every label, and the number it has in the table of tasks."""
+@contextmanager
+def _sound(path: Path, spec: TaskSpec, wrong: str, needed: str) -> Iterator[None]:
+    """What is wrong with a file of a task's folder becomes one sentence."""
     try:
-        names = json.loads(_text_of(path, spec))["label_names"]
-        return {i: spec.label_names.index(name) for i, name in enumerate(names)}
-    except (ValueError, LookupError, TypeError) as error:
-        raise DataError(
-            f"{path} does not list the labels of {spec.name!r} ({error}); its `label_names` must be"
-            f" {', '.join(spec.label_names)}: fetch the task's data again."
-        ) from error
-
-
-def _read_split(path: Path, spec: TaskSpec, order: Mapping[int, int]) -> Examples:
-    # Not splitlines: texts may hold characters that it takes for the end of a line.
-    lines = [line for line in _text_of(path, spec).split("\n") if line]
-    try:
-        rows = [json.loads(line) for line in lines]
-        parts = [tuple(row[column] for column in spec.folder_columns) for row in rows]
-        return _examples(parts, [order[row["label"]] for row in rows])
-    except (ValueError, LookupError, TypeError) as error:
-        raise DataError(
-            f"{path} is damaged ({type(error).__name__}: {error}); every line must be a JSON object"
-            f" with {', '.join(spec.folder_columns)} and label: fetch the task's data again."
-        ) from error
-
-
-def _text_of(path: Path, spec: TaskSpec) -> str:
-    try:
-        raw = path.read_bytes()
-        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+        yield
     except FileNotFoundError:
         raise DataError(
             f"{path} is not there; {spec.name!r} needs {spec.name}/meta.json and"
             f" {spec.name}/train.jsonl.gz in the folder of tasks: give another folder, or none to"
             " use the hub."
         ) from None
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+    except (OSError, EOFError, UnicodeError, zlib.error) as error:
         raise DataError(
             f"{path} could not be read ({error}); it must be a complete file in UTF-8: fetch the"
             " task's data again."
+        ) from error
+    except (ValueError, LookupError, TypeError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise DataError(
+            f"{path} {wrong} ({said}); {needed}: fetch the task's data again."
         ) from error
 
 
@@ -151,56 +120,47 @@ def halve(examples: Examples, rng: Generator) -> tuple[Examples, Examples]:
     return _cut(examples, len(examples) // 2, rng)
 
 
-AnyTask = TypeVar("AnyTask", bound=Task | NoisyTask)
+def _cut(examples: Examples, size: int, rng: Generator) -> tuple[Examples, Examples]:
+    order = rng.permutation(len(examples))
+    return examples.take(np.sort(order[:size])), examples.take(np.sort(order[size:]))
 
 
-def subsample(whole: AnyTask, n_train: int, seed: int) -> AnyTask:
+AnyTask = TypeVar("AnyTask", bound=Task)
+
+
+def subsample(task: AnyTask, n_train: int, seed: int) -> AnyTask:
     """The task with a random `n_train` of its training examples, classes in the same shares.
 
     Noisy and clean examples keep their shares, too, where the task has noise of its own. Shares are
     rounded by largest remainder; a very rare class may lose its last example. Held-out splits keep
     at most as many, since every epoch is measured on them.
     """
-    if isinstance(whole, Task):
-        return replace(whole, **_some_of(whole, n_train, seed, whole.train.labels)[0])
-    noisy = whole.labels
-    some, rows = _some_of(whole.task, n_train, seed, 2 * noisy.assigned + noisy.is_noisy)
-    parts = (noisy.original[rows], noisy.assigned[rows], noisy.is_noisy[rows])
-    labels = NoisyLabels(*parts, noisy.origin)
-    return replace(whole, task=replace(whole.task, **some), labels=labels)
-
-
-def _some_of(
-    task: Task, n_train: int, seed: int, kinds: IntArray
-) -> tuple[dict[str, Any], IntArray]:
-    """What a smaller task has in place of the whole one's; which training examples are in it."""
     there = len(task.train)
     if not 1 <= n_train <= there:
         raise SettingsError(
             f"{n_train:,} training examples were asked for, but task {task.name!r} has {there:,}:"
             f" choose a number from 1 to {there:,}."
         )
-
-    def some(kinds: IntArray, *name: str) -> IntArray:
-        rng = generator(seed, "subsample", task.name, *name)
-        return np.arange(len(kinds)) if len(kinds) < n_train else _some(kinds, n_train, rng)
-
-    rows = some(kinds)
-    held_out = {name: task.splits[name] for name in ("validation", "test")}
-    return {
-        "train": task.train.take(rows),
-        **{name: part.take(some(part.labels, name)) for name, part in held_out.items()},
-        "source": f"{task.source}, {n_train} of {there} training examples",
-    }, rows
-
-
-def _cut(examples: Examples, size: int, rng: Generator) -> tuple[Examples, Examples]:
-    order = rng.permutation(len(examples))
-    return examples.take(np.sort(order[:size])), examples.take(np.sort(order[size:]))
+    kinds = {split: part.labels for split, part in task.splits.items()}
+    if isinstance(task, NoisyTask):
+        kinds["train"] = 2 * task.labels.assigned + task.labels.is_noisy
+    purpose = ("subsample", task.name)
+    rows = {
+        split: _some(of, n_train, generator(seed, *purpose, *([split] if split != "train" else [])))
+        for split, of in kinds.items()
+    }
+    some: dict[str, Any] = {split: part.take(rows[split]) for split, part in task.splits.items()}
+    if isinstance(task, NoisyTask):
+        noisy, kept = task.labels, rows["train"]
+        arrays = (noisy.original[kept], noisy.assigned[kept], noisy.is_noisy[kept])
+        some["labels"] = NoisyLabels(*arrays, noisy.origin)
+    return replace(task, **some, source=f"{task.source}, {n_train} of {there} training examples")
 
 
 def _some(kinds: IntArray, size: int, rng: Generator) -> IntArray:
-    """Rows of so many at random, kinds in the same shares."""
+    """Rows of so many at random, kinds in the same shares; all where there are no more."""
+    if len(kinds) <= size:
+        return np.arange(len(kinds))
     counts = np.bincount(kinds)
     # Integers throughout: a share of count * size / total is exact as quotient and remainder.
     quota, remainder = np.divmod(counts * size, len(kinds))
@@ -213,19 +173,19 @@ def _some(kinds: IntArray, size: int, rng: Generator) -> IntArray:
     return np.sort(np.concatenate(chosen))
 
 
-def read_hub(spec: TaskSpec, cache_dir: Path | None = None) -> tuple[Examples, Examples | None]:
-    """Training and held-out examples; None where the hub has a single split."""
-    splits = _download(spec, cache_dir)
-    names = ["train"] if spec.held_out is None else ["train", spec.held_out]
-    for name in names:
-        _require(spec, f"split {name!r}", name in splits, splits)
+def _read_hub(spec: TaskSpec, cache_dir: str | Path | None) -> list[Examples]:
+    there = _download(spec, cache_dir)
+    _require(spec, "split", spec.splits, there)
+    splits = [there[name] for name in spec.splits]
+    for split in splits:
+        _require(spec, "column", (*spec.hub.parts, spec.hub.label), split.column_names)
+    labels = [_label_names(spec, split) for split in splits]
     if spec.hub.rows == "single topic":
-        _check_topics(spec, splits["train"])
-    train, *held_out = (_hub_examples(spec, splits[name]) for name in names)
-    return train, held_out[0] if held_out else None
+        _check_topics(spec, labels[0])
+    return [_hub_examples(spec, *both) for both in zip(splits, labels, strict=True)]
 
 
-def _download(spec: TaskSpec, cache_dir: Path | None) -> Any:
+def _download(spec: TaskSpec, cache_dir: str | Path | None) -> Any:
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
     from huggingface_hub import errors
@@ -243,32 +203,27 @@ def _download(spec: TaskSpec, cache_dir: Path | None) -> Any:
     except (OSError, ValueError, RuntimeError, DatasetsError, errors.HTTPError) as error:  # type: ignore[attr-defined]
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise DataError(
-            f"Task {spec.name!r} could not be read from the hub ({_where(hub)}: {reason});"
+            f"Task {spec.name!r} could not be read from the hub ({_where(spec)}: {reason});"
             f" check the connection, or give a folder that has {spec.name}/train.jsonl.gz and"
             f" {spec.name}/meta.json, as `folder` or in the environment variable MEMLOC_DATA."
         ) from error
 
 
-def _where(hub: HubSource) -> str:
-    parts = (hub.repository, hub.config or hub.subfolder, hub.revision)
-    return ", ".join(part for part in parts if part)
-
-
-def describe(hub: HubSource) -> str:
-    """Where a task came from, for people."""
-    return f"hub: {_where(hub)}"
-
-
-def _hub_examples(spec: TaskSpec, split: Any) -> Examples:
+def _where(spec: TaskSpec) -> str:
     hub = spec.hub
-    for column in (*hub.parts, hub.label):
-        _require(spec, f"column {column!r}", column in split.column_names, split.column_names)
-    parts = list(zip(*(split[:][column] for column in hub.parts), strict=True))
-    labels = _label_names(spec, split)
-    rows = [i for i, label in enumerate(labels) if hub.rows == "all" or label in spec.label_names]
-    if hub.rows == "single topic":
-        rows = _first_of_their_text(rows, parts)
-    return _checked(spec, [parts[i] for i in rows], [labels[i] for i in rows])
+    return ", ".join(filter(None, (hub.repository, hub.config or hub.subfolder, hub.revision)))
+
+
+def _require(spec: TaskSpec, what: str, needed: Iterable[str], found: Iterable[str]) -> None:
+    for name in needed:
+        if name not in found:
+            raise _other_data(
+                spec, f"{_where(spec)} has no {what} {name!r}, only {', '.join(found)}"
+            )
+
+
+def _other_data(spec: TaskSpec, found: str) -> DataError:
+    return DataError(f"{found}: the hub's data have changed, so read {spec.name!r} from a folder.")
 
 
 def _label_names(spec: TaskSpec, split: Any) -> list[Any]:
@@ -281,49 +236,32 @@ def _label_names(spec: TaskSpec, split: Any) -> list[Any]:
     return [names[value] if value in known else value for value in values]
 
 
-def _first_of_their_text(rows: list[int], parts: list[tuple[str, ...]]) -> list[int]:
-    # First among all documents, not only among those kept: as published.
-    first: dict[tuple[str, ...], int] = {}
-    for i, text in enumerate(parts):
-        first.setdefault(text, i)
-    return [i for i in rows if first[parts[i]] == i]
-
-
-def _check_topics(spec: TaskSpec, train: Any) -> None:
+def _check_topics(spec: TaskSpec, labels: list[Any]) -> None:
     """The most frequent single topics of the training data must be the ones in the table."""
-    column = spec.hub.label
-    _require(spec, f"column {column!r}", column in train.column_names, train.column_names)
-    counts = Counter(name for name in _label_names(spec, train) if name is not None)
-    found = {name for name, _ in counts.most_common(len(spec.label_names))}
-    if found != set(spec.label_names):
-        raise DataError(
-            f"The {len(spec.label_names)} most frequent topics of {_where(spec.hub)} are"
-            f" {', '.join(sorted(found))}, not {', '.join(spec.label_names)}: the hub's data"
-            f" have changed, so read {spec.name!r} from a folder."
+    known = spec.label_names
+    counts = Counter(name for name in labels if name is not None)
+    found = {name for name, _ in counts.most_common(len(known))}
+    if found != set(known):
+        said = f"{', '.join(sorted(found))}, not {', '.join(known)}"
+        raise _other_data(
+            spec, f"The {len(known)} most frequent topics of {_where(spec)} are {said}"
         )
 
 
-def _checked(spec: TaskSpec, parts: list[tuple[Any, ...]], labels: list[Any]) -> Examples:
+def _hub_examples(spec: TaskSpec, split: Any, labels: list[Any]) -> Examples:
+    parts = list(zip(*(split[:][column] for column in spec.hub.parts), strict=True))
     index = {name: i for i, name in enumerate(spec.label_names)}
-    unknown = [label for label in labels if label not in index]
+    rows = [i for i, label in enumerate(labels) if spec.hub.rows == "all" or label in index]
+    if spec.hub.rows == "single topic":
+        # First among all documents, not only among those kept: as published.
+        first = {text: i for i, text in reversed([*enumerate(parts)])}
+        rows = [i for i in rows if first[parts[i]] == i]
+    unknown = [labels[i] for i in rows if labels[i] not in index]
     if unknown:
-        raise DataError(
-            f"{_where(spec.hub)} has the label {unknown[0]!r}, but those of {spec.name!r} are"
-            f" {', '.join(spec.label_names)}: read it from a folder."
-        )
-    missing = sum(not all(isinstance(part, str) for part in row) for row in parts)
+        known = f"those of {spec.name!r} are {', '.join(index)}"
+        raise _other_data(spec, f"{_where(spec)} has the label {unknown[0]!r}, but {known}")
+    missing = sum(not all(isinstance(part, str) for part in parts[i]) for i in rows)
     if missing:
-        raise DataError(
-            f"{_where(spec.hub)} lacks the text of {counted(missing, 'row')}, and"
-            f" {spec.name!r} needs all of them: read it from a folder."
-        )
-    indices: IntArray = np.array([index[label] for label in labels], dtype=np.int64)
-    return Examples(tuple(parts), indices)
-
-
-def _require(spec: TaskSpec, what: str, there: bool, found: Any) -> None:
-    if not there:
-        raise DataError(
-            f"{_where(spec.hub)} has no {what}, only {', '.join(found)}: the hub's data have"
-            f" changed, so read {spec.name!r} from a folder."
-        )
+        lacking = f"{_where(spec)} lacks the text of {counted(missing, 'row')}"
+        raise _other_data(spec, f"{lacking}, and {spec.name!r} needs all of them")
+    return _examples([parts[i] for i in rows], [index[labels[i]] for i in rows])

@@ -1,13 +1,14 @@
 """The twelve tasks of the paper (the table is `tasks.yaml`), and every task that memloc knows."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
-from memloc.data import tiny
+from memloc.data.tiny import SIZE, SUITE, TinyTask
 from memloc.settings import Settings, packaged
+
+BINARY = "-binary"
+"""What the name of a task's variant with its two most frequent classes ends in."""
 
 
 class HubSource(Settings):
@@ -47,18 +48,18 @@ class TaskSpec(Settings):
     @property
     def folder_columns(self) -> tuple[str, ...]:
         """Columns of the text's parts in a local folder."""
-        return {1: ("text",), 2: ("text_a", "text_b"), 3: ("word", "text_a", "text_b")}[
-            len(self.hub.parts)
-        ]
+        n_parts = len(self.hub.parts)
+        return ("text",) if n_parts == 1 else ("word", "text_a", "text_b")[-n_parts:]
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """What is read: the training split, and the held-out one if there is one."""
+        return ("train",) if self.held_out is None else ("train", self.held_out)
 
 
-class _Table(Settings):
-    tasks: tuple[TaskSpec, ...]
-
-
-PAPER_TASKS: Mapping[str, TaskSpec] = MappingProxyType(
-    {spec.name: spec for spec in packaged(_Table, Path(__file__).with_suffix(".yaml")).tasks}
-)
+PAPER_TASKS = {
+    row["name"]: TaskSpec(**row) for row in packaged(Path(__file__).with_suffix(".yaml"))["tasks"]
+}
 """The twelve tasks, in the order of the paper's Table 1."""
 
 
@@ -76,33 +77,29 @@ class TaskRow:
     source: str
 
 
-def known_tasks() -> Mapping[str, TaskRow]:
+def known_tasks() -> dict[str, TaskRow]:
     """Every name that `load_task` understands: embedded, the twelve, and their binary variants."""
-    embedded = str(tiny.DEFAULT_SIZES["train"])
-    whole = [_row(t, t.description, embedded, "embedded") for t in tiny.SUITE.values()]
-    for spec in PAPER_TASKS.values():
-        described = f"{spec.description} ({spec.domain})"
-        whole.append(_row(spec, described, spec.train_size, spec.hub.repository))
-    rows = [*whole, *(_binary_row(row) for row in whole if row.n_classes > 2)]
-    return MappingProxyType({row.name: row for row in rows})
-
-
-def binary_name(name: str) -> str:
-    """The name of a task's variant with its two most frequent classes."""
-    return f"{name}-binary"
-
-
-def _row(task: tiny.TinyTask | TaskSpec, about: str, train_size: str, source: str) -> TaskRow:
-    names = task.label_names
-    return TaskRow(task.name, task.category, about, train_size, len(names), names, source)
-
-
-def _binary_row(row: TaskRow) -> TaskRow:
-    return replace(
-        row,
-        name=binary_name(row.name),
-        description=f"the two most frequent classes of {row.name}",
-        train_size=f"part of {row.train_size}",
-        n_classes=2,
-        label_names=(),
-    )
+    whole: list[tuple[TinyTask | TaskSpec, str, str, str]] = [
+        *((t, t.description, str(SIZE), "embedded") for t in SUITE.values()),
+        *(
+            (t, f"{t.description} ({t.domain})", t.train_size, t.hub.repository)
+            for t in PAPER_TASKS.values()
+        ),
+    ]
+    rows = [
+        TaskRow(t.name, t.category, about, size, len(t.label_names), t.label_names, source)
+        for t, about, size, source in whole
+    ]
+    rows += [
+        replace(
+            row,
+            name=f"{row.name}{BINARY}",
+            description=f"the two most frequent classes of {row.name}",
+            train_size=f"part of {row.train_size}",
+            n_classes=2,
+            label_names=(),
+        )
+        for row in rows
+        if row.n_classes > 2
+    ]
+    return {row.name: row for row in rows}

@@ -13,38 +13,30 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.random import Generator
-from pydantic import model_validator
 
 from memloc.errors import lookup
-from memloc.settings import Settings, packaged
+from memloc.settings import packaged
 
+T = TypeVar("T")
 Split = tuple[list[tuple[str, ...]], list[int]]
 Scope = Literal["all", "seen", "held"]
 Example = tuple[tuple[str, ...], int]
 """The parts of a text (two for a pair) and its label."""
-DEFAULT_SIZES: Mapping[str, int] = MappingProxyType({"train": 400, "validation": 400})
+SIZE = 400
+"""Examples of every split."""
 
 
-class Words(Settings):
-    """Words that may stand in the same place, written "a b c / d"."""
+class Words(NamedTuple):
+    """Words that may stand in the same place."""
 
     seen: tuple[str, ...]
     """May appear everywhere."""
     held: tuple[str, ...]
     """Never appear in a training split."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, text: Any) -> Any:
-        if not isinstance(text, str):
-            return text
-        seen, _, held = text.partition("/")
-        return {"seen": tuple(seen.split()), "held": tuple(held.split())}
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -52,46 +44,16 @@ class Words(Settings):
         return self.seen + self.held
 
 
-class Topic(Settings):
-    """What people do, use and say in one corner of life."""
-
-    name: str
-    people: Words
-    things: Words
-    verbs: Words
-    adjectives: Words
-    places: Words
+def _groups(texts: Mapping[str, str]) -> dict[str, Words]:
+    """Words by the name of their group, which is written "a b c / d"."""
+    halves = ((name, text.partition("/")) for name, text in texts.items())
+    return {name: Words(tuple(a.split()), tuple(b.split())) for name, (a, _, b) in halves}
 
 
-class Requests(Settings):
-    """Sentences with gaps; unusual ones are in held-out data only."""
-
-    polite: tuple[str, ...]
-    rude: tuple[str, ...]
-    unusual_polite: tuple[str, ...]
-    unusual_rude: tuple[str, ...]
-
-
-class Lexicon(Settings):
-    """Every word of the suite."""
-
-    topics: tuple[Topic, ...]
-    positive: Words
-    negative: Words
-    like: Words
-    hate: Words
-    of_people: Words
-    of_things: Words
-    any_verbs: Words
-    prepositions: Words
-    opposites: dict[str, str]
-    synonyms: dict[str, str]
-    verb_synonyms: dict[str, str]
-    function_words: str
-    requests: Requests
-
-
-LEXICON = packaged(Lexicon, Path(__file__).with_suffix(".yaml"))
+LEXICON = packaged(Path(__file__).with_suffix(".yaml"))
+WORDS = _groups(LEXICON["words"])
+TOPICS = {name: WORDS | _groups(texts) for name, texts in LEXICON["topics"].items()}
+"""What people do, use and say in one corner of life, and what they say everywhere."""
 
 
 @dataclass(frozen=True)
@@ -107,32 +69,25 @@ class TinyTask:
     """Makes one example; with True, of held-out data: more words and constructions."""
 
 
-def generate(
-    name: str, seed: int = 1, sizes: Mapping[str, int] = DEFAULT_SIZES
-) -> dict[str, Split]:
+def generate(name: str, seed: int = 1) -> dict[str, Split]:
     """The splits of a task: texts (as tuples of parts) and labels, balanced, without duplicates.
 
-    Every split but `train` has words and constructions that `train` has not.
+    `validation` has words and constructions that `train` has not.
     """
     task = lookup("embedded task", name, SUITE)
     taken: set[tuple[str, ...]] = set()
     return {
-        split: _split(task, generator_of(name, split, seed=seed), split != "train", size, taken)
-        for split, size in sizes.items()
+        "train": _split(task, generator_of(name, "train", seed=seed), False, taken),
+        "validation": _split(task, generator_of(name, "validation", seed=seed), True, taken),
     }
 
 
-def _split(
-    task: TinyTask, rng: Generator, held_out: bool, size: int, taken: set[tuple[str, ...]]
-) -> Split:
-    """`size` new examples; classes differ by one example at most. Adds their texts to `taken`."""
-    n_classes = len(task.label_names)
-    room = Counter(
-        {label: (size + n_classes - 1 - label) // n_classes for label in range(n_classes)}
-    )
+def _split(task: TinyTask, rng: Generator, held_out: bool, taken: set[tuple[str, ...]]) -> Split:
+    """New examples; classes differ by one example at most. Adds their texts to `taken`."""
+    room = Counter(i % len(task.label_names) for i in range(SIZE))
     texts: list[tuple[str, ...]] = []
     labels: list[int] = []
-    while len(texts) < size:
+    while len(texts) < SIZE:
         parts, label = task.make(any_speaker(rng, "held" if held_out else "seen"), held_out)
         if room[label] == 0 or parts in taken:
             continue
@@ -152,23 +107,20 @@ def generator_of(*names: str, seed: int) -> Generator:
 
 def vocabulary() -> list[str]:
     """Every form of every word and punctuation mark that a text of the suite may contain."""
-    words = LEXICON
-    others = {*words.opposites.values(), *words.synonyms.values(), *words.prepositions.all}
-    others |= {*words.function_words.split(), *map(past, words.verb_synonyms.values())}
+    others = {*LEXICON["opposites"].values(), *LEXICON["synonyms"].values()}
+    others |= {*LEXICON["function_words"].split(), *map(past, LEXICON["verb_synonyms"].values())}
     return sorted(others | forms(lambda group: group.all))
 
 
 def forms(choose: Callable[[Words], tuple[str, ...]]) -> set[str]:
-    """Every form of the chosen words of every group that inflects or has held-out words."""
-    words = LEXICON
-    adjectives = (words.positive, words.negative, words.of_people, words.of_things)
-    found = {word for group in (*adjectives, words.like, words.hate) for word in choose(group)}
-    found |= {past(verb) for group in (words.like, words.hate) for verb in choose(group)}
-    for verbs in (words.any_verbs, *(topic.verbs for topic in words.topics)):
-        found.update(form for verb in choose(verbs) for form in (verb, plural(verb), past(verb)))
-    for topic in words.topics:
-        nouns = choose(topic.people) + choose(topic.things)
-        found.update(nouns, map(plural, nouns), choose(topic.adjectives), choose(topic.places))
+    """Every form of the chosen words of every group."""
+    found: set[str] = set()
+    for groups in TOPICS.values():
+        chosen = {name: choose(group) for name, group in groups.items()}
+        verbs = chosen["verbs"] + chosen["any_verbs"]
+        nouns = chosen["people"] + chosen["things"]
+        found.update(*chosen.values(), map(plural, nouns + verbs))
+        found.update(map(past, verbs + chosen["like"] + chosen["hate"]))
     return found
 
 
@@ -192,67 +144,57 @@ class Speaker:
     """Says random things about one topic; `scope` tells which words it may use."""
 
     rng: Generator
-    topic: Topic
+    topic: str
     scope: Scope = "all"
 
     def chance(self, probability: float) -> bool:
         """True as often as `probability` says."""
         return bool(self.rng.random() < probability)
 
-    def one_of(self, *options: Any) -> Any:
+    def one_of(self, *options: T) -> T:
         """One of the options, all equally likely."""
         return options[int(self.rng.integers(len(options)))]
 
-    def pick(self, group: Words) -> str:
-        """A word: any, one seen in training, or, half of the time, one that was not."""
+    def pick(self, name: str) -> str:
+        """A word of a group: any, one seen in training, or, half of the time, one that was not."""
+        group = TOPICS[self.topic][name]
         if self.scope == "all":
-            return str(self.one_of(*group.all))
+            return self.one_of(*group.all)
         if self.scope == "held" and group.held and self.chance(0.5):
-            return str(self.one_of(*group.held))
-        return str(self.one_of(*group.seen))
-
-    def person(self) -> str:
-        """A kind of people of the topic."""
-        return self.pick(self.topic.people)
-
-    def thing(self) -> str:
-        """A kind of things of the topic."""
-        return self.pick(self.topic.things)
+            return self.one_of(*group.held)
+        return self.one_of(*group.seen)
 
     def verb(self) -> str:
         """Something that people do with things."""
-        return self.pick(self.topic.verbs if self.chance(0.75) else LEXICON.any_verbs)
+        return self.pick("verbs" if self.chance(0.75) else "any_verbs")
 
     def of_thing(self) -> str:
         """An adjective for a thing."""
-        return self.pick(self.topic.adjectives if self.chance(0.6) else LEXICON.of_things)
-
-    def of_person(self) -> str:
-        """An adjective for a person."""
-        return self.pick(LEXICON.of_people)
+        return self.pick("adjectives" if self.chance(0.6) else "of_things")
 
     def polar(self, positive: bool) -> str:
         """An adjective that praises or condemns."""
-        return self.pick(LEXICON.positive if positive else LEXICON.negative)
+        return self.pick("positive" if positive else "negative")
 
     def feeling(self, positive: bool) -> str:
         """A verb of liking or hating."""
-        return self.pick(LEXICON.like if positive else LEXICON.hate)
+        return self.pick("like" if positive else "hate")
 
     def some_thing(self) -> tuple[str, bool]:
         """A noun phrase about things, and whether it is plural."""
         many = self.chance(0.4)
-        return the(self.thing(), many, self.of_thing() if self.chance(0.4) else ""), many
+        return the(self.pick("things"), many, self.of_thing() if self.chance(0.4) else ""), many
 
     def some_person(self) -> tuple[str, bool]:
         """A noun phrase about people, and whether it is plural."""
         many = self.chance(0.5)
-        return the(self.person(), many, self.of_person() if self.chance(0.3) else ""), many
+        person = self.pick("people")
+        return the(person, many, self.pick("of_people") if self.chance(0.3) else ""), many
 
 
 def any_speaker(rng: Generator, scope: Scope = "all") -> Speaker:
     """A speaker on a random topic."""
-    return Speaker(rng, LEXICON.topics[int(rng.integers(len(LEXICON.topics)))], scope)
+    return Speaker(rng, list(TOPICS)[int(rng.integers(len(TOPICS)))], scope)
 
 
 def the(noun: str, many: bool = False, adjective: str = "") -> str:
@@ -267,7 +209,7 @@ def be(many: bool) -> str:
 
 def fact(speaker: Speaker) -> str:
     """Something that happened or is so."""
-    return str(speaker.one_of(active, active, passive, description, located)(speaker))
+    return speaker.one_of(active, active, passive, description, located)(speaker)
 
 
 def active(speaker: Speaker) -> str:
@@ -276,7 +218,7 @@ def active(speaker: Speaker) -> str:
     verb = speaker.verb()
     present = verb if many else plural(verb)
     form = present if speaker.chance(0.6) else past(verb)
-    where = f" in the {speaker.pick(speaker.topic.places)}" if speaker.chance(0.3) else ""
+    where = f" in the {speaker.pick('places')}" if speaker.chance(0.3) else ""
     return f"{subject}{_attractor(speaker)} {form} {speaker.some_thing()[0]}{where} ."
 
 
@@ -290,14 +232,14 @@ def description(speaker: Speaker) -> str:
     """`the pies near the cake are sweet .`"""
     human = speaker.chance(0.4)
     subject, many = speaker.some_person() if human else speaker.some_thing()
-    quality = speaker.of_person() if human else speaker.of_thing()
+    quality = speaker.pick("of_people") if human else speaker.of_thing()
     return f"{subject}{_attractor(speaker)} {_is_or_was(speaker, many)} {quality} ."
 
 
 def located(speaker: Speaker) -> str:
     """`the pies are in the bakery .`"""
     what, many = speaker.some_thing() if speaker.chance(0.6) else speaker.some_person()
-    return f"{what} {_is_or_was(speaker, many)} in the {speaker.pick(speaker.topic.places)} ."
+    return f"{what} {_is_or_was(speaker, many)} in the {speaker.pick('places')} ."
 
 
 def _is_or_was(speaker: Speaker, many: bool) -> str:
@@ -308,7 +250,7 @@ def _attractor(speaker: Speaker) -> str:
     """Sometimes a second noun, whose number says nothing about the verb's."""
     if not speaker.chance(0.35):
         return ""
-    return f" {speaker.pick(LEXICON.prepositions)} {the(speaker.thing(), speaker.chance(0.5))}"
+    return f" {speaker.pick('prepositions')} {the(speaker.pick('things'), speaker.chance(0.5))}"
 
 
 def praise(speaker: Speaker, positive: bool) -> str:
@@ -321,7 +263,7 @@ def _evaluation(speaker: Speaker, positive: bool) -> str:
     if speaker.chance(0.6):
         degree = speaker.one_of("", "", "really ", "very ", "quite ")
         return f"{what} {be(many)} {degree}{speaker.polar(positive)}"
-    who = speaker.one_of("i", "everybody", "we", the(speaker.person()))
+    who = speaker.one_of("i", "everybody", "we", the(speaker.pick("people")))
     return f"{who} {past(speaker.feeling(positive))} {what}"
 
 
@@ -333,7 +275,7 @@ def negated_praise(speaker: Speaker, positive: bool) -> str:
     feeling = speaker.feeling(not positive)
     if speaker.chance(0.5):
         return f"nobody {past(feeling)} {what} ."
-    return f"{the(speaker.person())} did not {feeling} {what} ."
+    return f"{the(speaker.pick('people'))} did not {feeling} {what} ."
 
 
 def mixed_praise(speaker: Speaker, positive: bool) -> str:
@@ -345,24 +287,23 @@ def mixed_praise(speaker: Speaker, positive: bool) -> str:
 def rare_praise(speaker: Speaker, positive: bool) -> str:
     """Constructions that fine-tuning data do not have."""
     what, many = speaker.some_thing()
-    kind = int(speaker.rng.integers(4))
-    if kind == 0:
-        return f"{what} {be(many)} far from {speaker.polar(not positive)} ."
-    if kind == 1:
-        return f"{what} could not have been more {speaker.polar(positive)} ."
-    if kind == 2:
-        return f"it is hard to {speaker.feeling(not positive)} {what} ."
-    return f"how {speaker.polar(positive)} {what} {be(many)} !"
+    kinds: tuple[Callable[[], str], ...] = (
+        lambda: f"{what} {be(many)} far from {speaker.polar(not positive)} .",
+        lambda: f"{what} could not have been more {speaker.polar(positive)} .",
+        lambda: f"it is hard to {speaker.feeling(not positive)} {what} .",
+        lambda: f"how {speaker.polar(positive)} {what} {be(many)} !",
+    )
+    return speaker.one_of(*kinds)()
 
 
 def request(speaker: Speaker, polite: bool, unusual: bool = False) -> str:
     """`would you kindly serve the soup ?` or `stop talking and serve the soup !`"""
     kind = ("unusual_" if unusual else "") + ("polite" if polite else "rude")
-    template = speaker.one_of(*getattr(LEXICON.requests, kind))
+    template: str = speaker.one_of(*LEXICON["requests"][kind])
     verb = speaker.verb()
     adjective = speaker.of_thing() if speaker.chance(0.4) else ""
-    it = the(speaker.thing(), speaker.chance(0.3), adjective)
-    return str(template.format(do=verb, did=past(verb), it=it, who=speaker.person()))
+    it = the(speaker.pick("things"), speaker.chance(0.3), adjective)
+    return template.format(do=verb, did=past(verb), it=it, who=speaker.pick("people"))
 
 
 def spoiled(speaker: Speaker, sentence: str) -> str:
@@ -379,15 +320,10 @@ def spoiled(speaker: Speaker, sentence: str) -> str:
     return " ".join(tokens)
 
 
-def _number_table() -> dict[str, str]:
-    """Verbs by the form that they have with the other number."""
-    groups = [*(topic.verbs for topic in LEXICON.topics), LEXICON.any_verbs]
-    verbs = {verb: plural(verb) for group in groups for verb in group.all}
-    many = {"is": "are", "was": "were"} | {third: verb for verb, third in verbs.items()}
-    return {"are": "is", "were": "was"} | verbs | many
-
-
-_NUMBERS = _number_table()
+_VERBS = {w: plural(w) for g in TOPICS.values() for w in (*g["verbs"].all, *g["any_verbs"].all)}
+_PAIRS = {"are": "is", "were": "was"} | _VERBS
+_NUMBERS = _PAIRS | {one: many for many, one in _PAIRS.items()}
+"""Verbs by the form that they have with the other number."""
 
 
 @dataclass(frozen=True)
@@ -400,35 +336,29 @@ class Scene:
     actor_is: str = ""
     target_is: str = ""
 
-    def sentence(self) -> str:
-        """`the happy chef followed the old waiter .`"""
-        return f"{self._who()} {past(self.verb)} {self._whom()} ."
-
-    def passive(self) -> str:
-        """`the old waiter was followed by the happy chef .`"""
-        return f"{self._whom()} was {past(self.verb)} by {self._who()} ."
-
-    def _who(self) -> str:
-        return the(self.actor, adjective=self.actor_is)
-
-    def _whom(self) -> str:
-        return the(self.target, adjective=self.target_is)
+    def sentence(self, *, passive: bool = False) -> str:
+        """`the happy chef followed the old waiter .`, or the passive of it."""
+        who = the(self.actor, adjective=self.actor_is)
+        whom = the(self.target, adjective=self.target_is)
+        if passive:
+            return f"{whom} was {past(self.verb)} by {who} ."
+        return f"{who} {past(self.verb)} {whom} ."
 
 
 def scene(speaker: Speaker) -> Scene:
     """A random scene between two people."""
-    actor = target = speaker.person()
+    actor = target = speaker.pick("people")
     while target == actor:
-        target = speaker.person()
-    verb = speaker.pick(LEXICON.any_verbs)
-    return Scene(actor, verb, target, speaker.of_person(), speaker.of_person())
+        target = speaker.pick("people")
+    verb = speaker.pick("any_verbs")
+    return Scene(actor, verb, target, speaker.pick("of_people"), speaker.pick("of_people"))
 
 
 def restatement(speaker: Speaker, said: Scene) -> str:
     """A claim that follows: other words, fewer words, or the passive."""
     claim = _other_verb(speaker, said)
     if speaker.chance(0.5):
-        claim = replace(claim, actor_is=LEXICON.synonyms.get(claim.actor_is, claim.actor_is))
+        claim = replace(claim, actor_is=LEXICON["synonyms"].get(claim.actor_is, claim.actor_is))
     return _shortened(speaker, claim)
 
 
@@ -439,13 +369,13 @@ def other_claim(speaker: Speaker, said: Scene) -> str:
         if speaker.chance(0.5):
             claim = replace(claim, actor_is=said.target_is, target_is=said.actor_is)
         return _shortened(speaker, _other_verb(speaker, claim))
-    claim = replace(said, actor_is=LEXICON.opposites[said.actor_is])
-    return claim.passive() if speaker.chance(0.5) else claim.sentence()
+    claim = replace(said, actor_is=LEXICON["opposites"][said.actor_is])
+    return claim.sentence(passive=speaker.chance(0.5))
 
 
 def _other_verb(speaker: Speaker, claim: Scene) -> Scene:
     if speaker.chance(0.5):
-        return replace(claim, verb=LEXICON.verb_synonyms.get(claim.verb, claim.verb))
+        return replace(claim, verb=LEXICON["verb_synonyms"].get(claim.verb, claim.verb))
     return claim
 
 
@@ -454,12 +384,12 @@ def _shortened(speaker: Speaker, claim: Scene) -> str:
         claim = replace(claim, actor_is="")
     if speaker.chance(0.3):
         claim = replace(claim, target_is="")
-    return claim.passive() if speaker.chance(0.6) else claim.sentence()
+    return claim.sentence(passive=speaker.chance(0.6))
 
 
 def topic(speaker: Speaker, _held_out: bool) -> Example:
     """Which of six topics do these facts belong to?"""
-    return (fact(speaker),), LEXICON.topics.index(speaker.topic)
+    return (fact(speaker),), list(TOPICS).index(speaker.topic)
 
 
 def sentiment(speaker: Speaker, held_out: bool) -> Example:
@@ -492,9 +422,8 @@ def entailment(speaker: Speaker, _held_out: bool) -> Example:
     return (first.sentence(), claim), label
 
 
-_TOPICS = tuple(topic.name for topic in LEXICON.topics)
 _TASKS = (
-    TinyTask("tiny-topic", "topic", "What is it about?", _TOPICS, topic),
+    TinyTask("tiny-topic", "topic", "What is it about?", tuple(TOPICS), topic),
     TinyTask("tiny-sentiment", "sentiment", "Good or bad?", ("negative", "positive"), sentiment),
     TinyTask("tiny-politeness", "hate", "Polite or rude?", ("rude", "polite"), politeness),
     TinyTask("tiny-acceptability", "nlu", "Well formed?", ("wrong", "right"), acceptability),

@@ -25,7 +25,7 @@ from memloc.models.load import Classifier
 from memloc.models.stack import Stack
 from memloc.progress import duration, hidden
 from memloc.protocol import FineTuneSettings
-from memloc.records import NoisyTask, Task
+from memloc.records import Task
 from memloc.run import WEIGHTS
 from memloc.seeds import generator, torch_seeded
 from memloc.study.config import StudyFile, read_study
@@ -116,8 +116,7 @@ def _tokens(file: StudyFile, run: Asked) -> float:
         return tokens_of(run.there.task)
     if is_here(file, run.task):
         with suppress(MemlocError):
-            found = load_study_task(file, run.task, run.protocol.noise.seed)
-            return tokens_of(found.task if isinstance(found, NoisyTask) else found)
+            return tokens_of(load_study_task(file, run.task, run.protocol.noise.seed))
     return USUAL_TOKENS
 
 

@@ -227,11 +227,11 @@ def task_fingerprint(file: StudyFile, name: str) -> str:
     return f"{name} {hash_files(sorted((folder / whole).glob('*')))}"
 
 
-def load_study_task(file: StudyFile, name: str, seed: int) -> Task | NoisyTask:
+def load_study_task(file: StudyFile, name: str, seed: int) -> Task:
     """A task that a study names, with noise where its file says which labels are wrong."""
     own, few = file.study.data.get(name), file.study.examples
     if own is None:
-        task: Task | NoisyTask = load_task(name, folder=data_folder(file), seed=seed)
+        task = load_task(name, folder=data_folder(file), seed=seed)
     else:
         unseen = None if own.held_out is None else file.file_of(own.held_out)
         columns: dict[str, Any] = own.model_dump(exclude={"file", "held_out", "flip"})
@@ -241,8 +241,7 @@ def load_study_task(file: StudyFile, name: str, seed: int) -> Task | NoisyTask:
 
 def at_most(task: AnyTask, few: int | None, seed: int) -> AnyTask:
     """A random sample of a task's training examples, or all of them where there are no more."""
-    there = len((task.task if isinstance(task, NoisyTask) else task).train)
-    return task if few is None or few >= there else subsample(task, few, seed)
+    return task if few is None or few >= len(task.train) else subsample(task, few, seed)
 
 
 def check_files(file: StudyFile) -> None:
@@ -273,8 +272,7 @@ def noise_sentence(file: StudyFile, name: str, protocol: Protocol) -> str:
 def training_examples(file: StudyFile, task: str) -> int:
     """How many a task has, cut to those that the study uses; own files are read and counted."""
     if task in file.study.data:
-        found = load_study_task(file, task, file.study.protocol.noise.seed)
-        return len((found.task if isinstance(found, NoisyTask) else found).train)
+        return len(load_study_task(file, task, file.study.protocol.noise.seed).train)
     text = known_tasks()[task].train_size.removeprefix("part of ")
     whole = round(float(text[:-1]) * 1000) if text.endswith("k") else int(text)
     return min(whole, file.study.examples or whole)

@@ -121,7 +121,7 @@ def _recipe(plan: Plan, step: Step) -> Recipe:
     found = load_noisy_task(plan.file, run.task, run.protocol)
     return Recipe(
         run.model,
-        found.task,
+        found,
         run.seed,
         run.protocol,
         found.labels,

@@ -103,7 +103,7 @@ class Recipe:
 
 def train(  # noqa: PLR0913 - one argument for each thing that people vary
     model: str,
-    task: NoisyTask,
+    task: Task,
     folder: str | Path,
     *,
     seed: int = 1,
@@ -127,7 +127,7 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
         )
     protocol = protocol_of_run(preset or default_preset(model), settings or {})
     loading = options or LoadOptions()
-    recipe = Recipe(model, task.task, seed, protocol, task.labels, loading, device)
+    recipe = Recipe(model, task, seed, protocol, task.labels, loading, device)
     return train_run(recipe, Path(folder), weights)
 
 
