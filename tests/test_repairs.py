@@ -16,6 +16,7 @@ from forked import ended, forked
 from memloc.errors import SettingsError, StoreError
 from memloc.identity import hash_weights
 from memloc.methods.apply import localise
+from memloc.methods.mixtures import final_with
 from memloc.models.parts import find_parts
 from memloc.repairs import (
     BEFORE,
@@ -54,7 +55,7 @@ def test_the_smallest_set_is_that_of_exact_shares(memorised_run):
 
 def test_only_the_chosen_layers_come_from_the_reference(workshop):
     made, final, reference = (
-        states(workshop._with_reference((1,))),
+        states(final_with(workshop.run, (1,), "reference")),
         states(workshop.run.load("final")),
         states(workshop.run.load("reference")),
     )
@@ -77,7 +78,7 @@ def test_the_head_alone_leaves_the_blocks(workshop):
 
 
 def test_retraining_starts_from_pretrained_layers_and_changes_no_other_block(workshop):
-    made, final = states(workshop._retrained((1,))), states(workshop.run.load("final"))
+    made, final = states(workshop.ways[RETRAINED][1]()), states(workshop.run.load("final"))
     start = states(workshop.run.load("pretrained"))
     changed = {name for name in made if not torch.equal(made[name], final[name])}
     assert any(".layers.1." in name for name in changed)
@@ -141,6 +142,14 @@ def test_nothing_is_called_removed_that_is_only_hidden(scores, verdict):
     assert len(found.sentences()) == 2
 
 
+def test_repairs_that_removed_the_labels_are_named_with_their_own_layers():
+    found = made_up(**{BEFORE: (1, 0.0), REFERENCE: (0, 1.0), LAYERS: (0, 0.6), RETRAINED: (0, 1)})
+    named = found.table.assign(layers=["none", "all layers", "layer 2", "layers 1, 3"])
+    said = replace(found, table=named).sentences()
+    assert said[0].startswith("Reference's layers (layer 2): ")
+    assert "retrained layers (layers 1, 3) removed the labels." in said[1]
+
+
 def test_the_band_is_no_narrower_than_from_one_measurement_to_the_next():
     assert made_up((20, 20, 20), **{REFERENCE: (0.1, 1.0)}).band == pytest.approx((0.95, 1.05))
 
@@ -197,8 +206,8 @@ def compare(workshop, most):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Workshop, "_scores", counted)
-        rows, curves = workshop.compare()
-    return count, rows, curves.to_dict("list")
+        table, curves = workshop.compare()
+    return count, table.to_dict("list"), curves.to_dict("list")
 
 
 def test_a_killed_repair_goes_on_with_the_same_result(workshop):
@@ -209,17 +218,14 @@ def test_a_killed_repair_goes_on_with_the_same_result(workshop):
     assert ended(forked(lambda: compare(again, 3))) == -signal.SIGKILL
     assert compare(again, 100) == (n - 3, *whole)
     assert compare(again, 0) == (0, *whole)
-    made, kept = again.chosen.model.named_parameters(), workshop.chosen.model.named_parameters()
-    assert hash_weights(made) == hash_weights(kept)
-    other = _Workshop(workshop.run, workshop.settings, (0,))
-    assert other._kept(BEFORE) is None
+    assert _Workshop(workshop.run, workshop.settings, (0,)).identity != again.identity
 
 
 def test_a_deep_model_is_repaired_by_groups_of_layers(memorised_run, tmp_path, monkeypatch):
     monkeypatch.setattr("memloc.repairs.MOST_EXACT", 1)
     asked = {}
 
-    def look(run, methods, settings, device):
+    def look(run, methods, settings):
         asked.update(settings)
         raise SettingsError("that is enough")
 
@@ -249,9 +255,8 @@ def test_a_run_is_repaired_into_an_ordinary_checkpoint(memorised_run, tmp_path, 
     loaded = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True)
     if way == "layers":
         layers = found.row(LAYERS)["layers"].partition(" ")[2]
-        expected = _Workshop(memorised_run, found.settings, ())._with_reference(
-            [int(layer) - 1 for layer in layers.split(", ")]
-        )
+        layers = [int(layer) - 1 for layer in layers.split(", ")]
+        expected = final_with(memorised_run, layers, "reference")
         assert hash_weights(loaded.named_parameters()) == hash_weights(
             expected.model.named_parameters()
         )

@@ -9,7 +9,7 @@ beside the reference, and beside repairs of other layers.
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,7 @@ import numpy as np
 from memloc import paths
 from memloc.errors import DataError, SettingsError, StoreError, counted
 from memloc.identity import hashed
-from memloc.methods.apply import localise
+from memloc.methods.apply import localise, open_run
 from memloc.methods.halves import fit
 from memloc.methods.shares import MOST_EXACT
 from memloc.models.device import suitable_threads
@@ -134,16 +134,18 @@ class Repaired:
     def sentences(self) -> list[str]:
         """The verdict for people."""
         row, before = self.row(self.chosen), self.row(BEFORE)
-        several = f"with more orders (--set orders={2 * self.settings.orders}) it may be"
+        more = f"with more orders (--set orders={2 * self.settings.orders}) it may be"
+        why = self.untold or f"the updates vary too much; {more}"
         said = {
             "removed": "the labels are removed: they are learnt again no sooner than new ones",
             "hidden": "the labels are hidden, not removed: they are learnt again sooner",
             "still there": "the labels are still there",
-            "cannot tell": "whether they are removed cannot be told: "
-            + (self.untold or f"the updates vary too much; {several}"),
+            "cannot tell": f"whether they are removed cannot be told: {why}",
         }
-        others = {way: self.judge(way) for way in self.table["way"] if way not in NOT_REPAIRS}
-        removed = [f"{way} ({row['layers']})" for way, how in others.items() if how == "removed"]
+        repairs = [way for way in self.table["way"] if way not in {BEFORE, REFERENCE}]
+        removed = [
+            f"{way} ({self.row(way)['layers']})" for way in repairs if self.judge(way) == "removed"
+        ]
         counts = (
             f" ({row['relearning']:.2f} times the updates of a model that never saw them; for "
             f"another such model, {self.band[0]:.2f} to {self.band[1]:.2f} are to be expected)"
@@ -154,10 +156,12 @@ class Repaired:
             f"({before['noisy_predicted']:.0%} before), and {said[self.verdict]}"
             f"{'' if self.untold else counts}."
         )
+        names = ("clean_accuracy", "test_accuracy")
+        clean, test = (f"from {before[name]:.1%} to {row[name]:.1%}" for name in names)
+        unseen = "" if np.isnan(before["test_accuracy"]) else f", on test examples {test}"
         second = (
-            f"Accuracy on clean training examples went from {before['clean_accuracy']:.1%} to "
-            f"{row['clean_accuracy']:.1%}{_test(before, row)}; of all repairs that were compared, "
-            f"{', '.join(removed) or 'none'} removed the labels."
+            f"Accuracy on clean training examples went {clean}{unseen}; of all repairs that were "
+            f"compared, {', '.join(removed) or 'none'} removed the labels."
         )
         return [first, second]
 
@@ -165,13 +169,6 @@ class Repaired:
 FAR_BELOW = 0.5
 """Labels that may be learnt again in so few updates, relative to the reference's, are not removed:
 where that is within the margin, it cannot be told."""
-NOT_REPAIRS = {BEFORE, REFERENCE}
-
-
-def _test(before: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    if np.isnan(before["test_accuracy"]):
-        return ""
-    return f", on test examples from {before['test_accuracy']:.1%} to {row['test_accuracy']:.1%}"
 
 
 def repair(
@@ -186,23 +183,19 @@ def repair(
     The smallest set of layers whose replacement loses nine tenths of what all layers lose is found
     by exact shares. `settings` are those of `RepairSettings`, such as `{"way": "retrain"}`.
     """
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened, home = open_run(run, device), Path(folder)
     chosen = checked(RepairSettings, settings or {})
-    home = Path(folder)
     _refuse(opened, home)
     # Smallest sets need all subsets, and a deeper model has too many of single layers.
     subsets = {"shares.subsets": "groups"} if opened.depth > MOST_EXACT else {}
-    scores = localise(opened, ["shares"], settings=subsets, device=device)["shares"]
-    opened = opened if device is None else Run(opened.folder, opened.record, device)
+    scores = localise(opened, ["shares"], settings=subsets)["shares"]
     workshop = _Workshop(opened, chosen, _smallest(scores))
-    rows, curves = workshop.compare()
-    import pandas as pd
-
-    made = WAYS[chosen.way]
-    found = Repaired(home, pd.DataFrame(rows), curves, made, chosen, workshop.level)
-    verdicts = [found.judge(way) for way in found.table["way"]]
-    found = replace(found, table=found.table.assign(verdict=verdicts))
-    _write(found, workshop)
+    with suitable_threads(opened.record.width):
+        table, curves = workshop.compare()
+        found = Repaired(home, table, curves, WAYS[chosen.way], chosen, workshop.level)
+        verdicts = [found.judge(way) for way in table["way"]]
+        found = replace(found, table=table.assign(verdict=verdicts))
+        _write(found, workshop)
     return found
 
 
@@ -244,68 +237,53 @@ class _Workshop:
     run: Run
     settings: RepairSettings
     layers: tuple[int, ...]
-    made: "list[Classifier]" = field(default_factory=list)
-    """The repaired model, once it was compared."""
 
-    def compare(self) -> "tuple[list[dict[str, Any]], pd.DataFrame]":
+    def compare(self) -> "tuple[pd.DataFrame, pd.DataFrame]":
         """One row per way, and the curves of learning the noisy labels again."""
         import pandas as pd
 
         rows, curves = [], []
         with track(f"{self.run.name} · repair", len(self.ways)) as advance:
-            for way, (layers, make) in self.ways.items():
-                row, curve = self._kept(way) or self._compared(way, layers, make)
-                steps = relearnt_at(curve, self.level)
-                rows.append({**row, "relearnt_updates": float(steps.mean())})
+            for number, way in enumerate(self.ways):
+                row, curve = self._compared(way, self.run.work("repair") / f"{number}.json")
+                updates = float(relearnt_at(curve, self.level).mean())
+                rows.append({**row, "relearnt_updates": updates})
                 curves.append(curve)
                 advance(1)
-        never_seen = next(r["relearnt_updates"] for r in rows if r["way"] == REFERENCE)
-        for row in rows:
-            row["relearning"] = row["relearnt_updates"] / never_seen if never_seen else np.nan
-        return rows, pd.concat(curves, ignore_index=True)
+        table = pd.DataFrame(rows)
+        never_saw = table.loc[table["way"] == REFERENCE, "relearnt_updates"].iloc[0]
+        relearning = table["relearnt_updates"] / (never_saw or np.nan)
+        return table.assign(relearning=relearning), pd.concat(curves, ignore_index=True)
 
-    @property
-    def chosen(self) -> "Classifier":
-        """The repaired model; made again if it was compared before an interruption."""
-        return self.made[0] if self.made else self.ways[WAYS[self.settings.way]][1]()
-
-    def _compared(
-        self, way: str, layers: tuple[int, ...] | None, make: "Callable[[], Classifier]"
-    ) -> "tuple[dict[str, Any], pd.DataFrame]":
+    def _compared(self, way: str, path: Path) -> "tuple[dict[str, Any], pd.DataFrame]":
         """What becomes of a model that is made in a way; kept, so that a repair can go on."""
-        began = time.perf_counter()
-        model = make()
-        row = self._scores(way, layers, model, time.perf_counter() - began)
-        curve = self._relearnt(way, model)
-        kept = {"identity": self.identity, "row": row, "curve": curve.to_dict("list")}
-        write_json(self._file(way), kept)
-        if way == WAYS[self.settings.way]:
-            self.made.append(model)
-        return row, curve
-
-    def _kept(self, way: str) -> "tuple[dict[str, Any], pd.DataFrame] | None":
-        """What was found of the same before."""
         import pandas as pd
 
-        path = self._file(way)
-        record = read_json(path) if path.is_file() else {}
-        if record.get("identity") != self.identity:
-            return None
+        kept = read_json(path) if path.is_file() else {}
+        if kept.get("identity") != self.identity:
+            layers, make = self.ways[way]
+            began = time.perf_counter()
+            model = make()
+            row = self._scores(way, layers, model, time.perf_counter() - began)
+            curve = self._relearnt(way, model).to_dict("list")
+            kept = {"identity": self.identity, "row": row, "curve": curve}
+            write_json(path, kept)
         with as_stored(path):
-            return {**record["row"]}, pd.DataFrame(record["curve"])
-
-    def _file(self, way: str) -> Path:
-        return self.run.work("repair") / f"{[*self.ways].index(way)}.json"
+            return {**kept["row"]}, pd.DataFrame(kept["curve"])
 
     @cached_property
     def identity(self) -> str:
         """Of all that decides what is compared."""
         weights = ("final", "reference", "pretrained")
-        settings = self.settings.model_dump(mode="json", exclude={"way", "relearnt", "gone"})
-        facts = {"run": self.run.identity(weights), "files": self.run.files(weights)}
-        until = max(ENOUGH, self.level)
-        chosen = {"settings": settings, "layers": self.layers, "updates": UPDATES, "until": until}
-        return hashed({**facts, **chosen})
+        facts = {
+            "run": self.run.identity(weights),
+            "files": self.run.files(weights),
+            "settings": self.settings.model_dump(mode="json", exclude={"way", "relearnt", "gone"}),
+            "layers": self.layers,
+            "updates": UPDATES,
+            "until": max(ENOUGH, self.level),
+        }
+        return hashed(facts)
 
     @cached_property
     def level(self) -> float:
@@ -320,28 +298,23 @@ class _Workshop:
     @property
     def ways(self) -> "dict[str, tuple[tuple[int, ...] | None, Callable[[], Classifier]]]":
         """By name: the layers that change (from 0; None: not blocks), and how it is made."""
-        depth, own = self.run.depth, self.layers
-        rest = [layer for layer in range(depth) if layer not in own]
-        draw = generator(self.run.seed, "repair", "random")
-        some = tuple(sorted(int(i) for i in draw.choice(depth, len(own), replace=False)))
-        others = tuple(sorted(int(i) for i in draw.permutation(rest)[: len(own)]))
-        every = tuple(range(depth))
-        return {
-            BEFORE: ((), lambda: self.run.load("final")),
-            REFERENCE: (every, lambda: self.run.load("reference")),
-            LAYERS: (own, lambda: self._with_reference(own)),
-            RETRAINED: (own, lambda: self._retrained(own)),
-            RANDOM: (some, lambda: self._with_reference(some)),
-            OTHERS: (others, lambda: self._with_reference(others)),
-            HEAD: (None, self._with_head),
-            AGAIN: (every, self._again),
-        }
+        from memloc.methods.mixtures import final_with
 
-    def _with_reference(self, layers: Sequence[int]) -> "Classifier":
-        final, reference = self.run.load("final"), self.run.load("reference")
-        for layer in layers:
-            final.stack.blocks[layer].load_state_dict(reference.stack.blocks[layer].state_dict())
-        return final
+        run, own, every = self.run, self.layers, tuple(range(self.run.depth))
+        rest = [layer for layer in every if layer not in own]
+        draw = generator(run.seed, "repair", "random")
+        some = tuple(sorted(draw.choice(run.depth, len(own), replace=False).tolist()))
+        others = tuple(sorted(draw.permutation(rest)[: len(own)].tolist()))
+        return {
+            BEFORE: ((), lambda: run.load("final")),
+            REFERENCE: (every, lambda: run.load("reference")),
+            LAYERS: (own, lambda: final_with(run, own, "reference")),
+            RETRAINED: (own, lambda: self._learnt(final_with(run, own, "pretrained"), own)),
+            RANDOM: (some, lambda: final_with(run, some, "reference")),
+            OTHERS: (others, lambda: final_with(run, others, "reference")),
+            HEAD: (None, self._with_head),
+            AGAIN: (every, lambda: self._learnt(run.load("final"), None)),
+        }
 
     def _with_head(self) -> "Classifier":
         """What follows the blocks from the reference: it hides labels that the blocks hold."""
@@ -357,54 +330,38 @@ class _Workshop:
                     parameter.copy_(theirs[name])
         return final
 
-    def _retrained(self, layers: Sequence[int]) -> "Classifier":
-        final, start = self.run.load("final"), self.run.load("pretrained")
-        for layer in layers:
-            final.stack.blocks[layer].load_state_dict(start.stack.blocks[layer].state_dict())
-        return self._learn_clean(final, layers)
-
-    def _again(self) -> "Classifier":
-        return self._learn_clean(self.run.load("final"), None)
-
-    def _learn_clean(self, model: "Classifier", layers: Sequence[int] | None) -> "Classifier":
+    def _learnt(self, model: "Classifier", layers: Sequence[int] | None) -> "Classifier":
+        """The model after some or all of its layers learnt the clean examples."""
         rows, labels = self.run.clean_rows, self.run.noisy.assigned
-        how = self._training(self.settings.epochs), [self.run.seed]
-        with suitable_threads(self.run.record.width):
-            fit([model], self.run.encode(model), rows[None], labels, how, layers=layers)
+        training = self.run.settings.finetune.replace({"epochs": self.settings.epochs})
+        how = training, [self.run.seed]
+        fit([model], self.run.encode(model), rows[None], labels, how, layers=layers)
         return model
-
-    def _training(self, epochs: int) -> Any:
-        return self.run.settings.finetune.replace({"epochs": epochs})
 
     def _scores(
         self, way: str, layers: tuple[int, ...] | None, model: "Classifier", seconds: float
     ) -> dict[str, Any]:
         from memloc.training.predict import encode_for, predict
 
-        run, test = self.run, self.run.task.test
-        with suitable_threads(self.run.record.width):
-            said = predict(model.stack, run.encode(model)).argmax(1)
+        run, test, unseen = self.run, self.run.task.test, np.nan
+        right = predict(model.stack, run.encode(model)).argmax(1) == run.noisy.assigned
+        if len(test):
             texts = encode_for(model, test, run.settings.text.max_tokens)
-            unseen = predict(model.stack, texts).argmax(1) if len(test) else np.zeros(0)
-        right = said == run.noisy.assigned
+            unseen = float((predict(model.stack, texts).argmax(1) == test.labels).mean())
         named = {None: "head", (): "none", tuple(range(run.depth)): "all layers"}
-        some = "layer" + "s" * (len(layers or ()) > 1)
-        some += " " + ", ".join(str(layer + 1) for layer in layers or ())
+        numbers = ", ".join(str(layer + 1) for layer in layers or ())
+        some = f"layer{'s' * (len(layers or ()) > 1)} {numbers}"
+        passes = BACKWARD * self.settings.epochs * len(run.clean_rows) * run.depth
         return {
             "way": way,
             "layers": named.get(layers, some),
             "noisy_predicted": float(right[run.noisy_rows].mean()),
             "clean_accuracy": float(right[run.clean_rows].mean()),
-            "test_accuracy": float((unseen == test.labels).mean()) if len(test) else np.nan,
+            "test_accuracy": unseen,
             "seconds": seconds,
-            "block_passes": self._passes(way),
+            # That an example goes through to make the model, beyond the run's own trainings.
+            "block_passes": float(passes) if way in {RETRAINED, AGAIN} else 0.0,
         }
-
-    def _passes(self, way: str) -> float:
-        """Blocks that an example went through to make the model, beyond the run's own trainings."""
-        if way not in {RETRAINED, AGAIN}:
-            return 0.0
-        return float(BACKWARD * self.settings.epochs * len(self.run.clean_rows) * self.run.depth)
 
     def _relearnt(self, way: str, model: "Classifier") -> "pd.DataFrame":
         """How the noisy labels alone are learnt again, in several orders; weights are put back."""
@@ -422,11 +379,11 @@ class _Workshop:
 
         from memloc.training.predict import encode_for, predict
 
-        run, labels = self.run, self.run.noisy.assigned[self.run.noisy_rows]
-        batch = min(run.settings.finetune.batch_size, -(-len(labels) // UPDATES))
-        settings = self._training(self.settings.relearn_epochs).replace({"batch_size": batch})
-        noisy = run.task.train.take(run.noisy_rows)
+        run, usual = self.run, self.run.settings.finetune
+        noisy, labels = run.task.train.take(run.noisy_rows), run.noisy.assigned[run.noisy_rows]
         texts = encode_for(model, noisy, run.settings.text.max_tokens)
+        batch = min(usual.batch_size, -(-len(labels) // UPDATES))
+        training = usual.replace({"epochs": self.settings.relearn_epochs, "batch_size": batch})
         interval = -(-len(labels) // (batch * UPDATES))
         updates, shares, until = 0, list[float](), max(ENOUGH, self.level)
 
@@ -436,11 +393,10 @@ class _Workshop:
             if updates % interval == 0:
                 shares.append(float((predict(model.stack, texts).argmax(1) == labels).mean()))
 
-        with suitable_threads(self.run.record.width):
-            look(0)
-            every: IntArray = np.arange(len(labels))[None]
-            how = settings, [order]
-            fit([model], texts, every, labels, how, look, is_done=lambda _: shares[-1] >= until)
+        look(0)
+        every: IntArray = np.arange(len(labels))[None]
+        how = training, [order]
+        fit([model], texts, every, labels, how, look, is_done=lambda _: shares[-1] >= until)
         return pd.DataFrame({"update": np.arange(len(shares)) * interval, "predicted": shares})
 
 
@@ -456,14 +412,10 @@ def relearnt_at(curves: "pd.DataFrame", share: float) -> FloatArray:
     steps = []
     for _, curve in curves.groupby("order"):
         updates, predicted = curve["update"].to_numpy(), curve["predicted"].to_numpy()
-        (above,) = np.nonzero(predicted >= share)
-        if not len(above):
-            steps.append(float(updates[-1]))
-        elif above[0] == 0:
-            steps.append(0.0)
-        else:
-            ends = slice(above[0] - 1, above[0] + 1)
-            steps.append(float(np.interp(share, predicted[ends], updates[ends])))
+        reached = predicted >= share
+        first = int(reached.argmax()) if reached.any() else len(reached) - 1
+        ends = slice(max(0, first - 1), first + 1)
+        steps.append(float(np.interp(share, predicted[ends], updates[ends])))
     return np.array(steps, dtype=np.float64)
 
 
@@ -472,12 +424,10 @@ def _write(found: Repaired, workshop: _Workshop) -> None:
     from memloc.reporting.figures import save_spec
     from memloc.training.checkpoints import save_checkpoint
 
-    run = workshop.run
+    run, (_, make) = workshop.run, workshop.ways[found.chosen]
     facts = {"repaired": run.name, "way": found.chosen, "layers": found.row(found.chosen)["layers"]}
     about = {**facts, "settings": found.settings.model_dump(mode="json"), "level": found.level}
-    save_checkpoint(
-        found.folder, workshop.chosen, {**about, "run": run.record.model_dump(mode="json")}
-    )
+    save_checkpoint(found.folder, make(), {**about, "run": run.record.model_dump(mode="json")})
     for name, table in ((paths.REPAIRS, found.table), (paths.RELEARNING, found.curves)):
         with whole_file(found.folder / name) as draft:
             table.to_csv(draft, index=False)

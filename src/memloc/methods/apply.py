@@ -53,7 +53,7 @@ def localise(
     `{"gradients.norm": "L2"}`; `force` continues where labels were not memorised. The device is
     the run's unless another one is given.
     """
-    return _look(_opened(run, device), "localiser", methods, settings or {}, force)
+    return _look(open_run(run, device), "localiser", methods, settings or {}, force)
 
 
 def analyse(
@@ -68,10 +68,11 @@ def analyse(
 
     The analyses are centroids, label_probes and generalisation; the rest is as in `localise`.
     """
-    return _look(_opened(run, device), "analysis", methods, settings or {}, force)
+    return _look(open_run(run, device), "analysis", methods, settings or {}, force)
 
 
-def _opened(run: Run | str | Path, device: str | None) -> Run:
+def open_run(run: Run | str | Path, device: str | None) -> Run:
+    """A run or the one in a folder, on another device if one is given."""
     opened = run if isinstance(run, Run) else Run.open(run)
     return opened if device is None else replace(opened, device=device)
 

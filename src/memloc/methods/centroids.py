@@ -117,14 +117,13 @@ class Centroids(Method):
 
     def variant_vectors(self, run: "Run", window: range | None) -> "Vectors":
         """The vectors of all layers when `window` comes from the reference."""
+        from memloc.methods.mixtures import final_with
         from memloc.training.predict import vectors_of
 
         if window is None:
             return run.vectors("final", self.last_layer)
-        final, reference = run.load("final"), run.load("reference")
-        for index in window:
-            final.stack.blocks[index].load_state_dict(reference.stack.blocks[index].state_dict())
-        return vectors_of(final.stack, run.encode(final), last_layer=self.last_layer)
+        mixed = final_with(run, window, "reference")
+        return vectors_of(mixed.stack, run.encode(mixed), last_layer=self.last_layer)
 
     def _tables(
         self, run: "Run", vectors: "Vectors", found: Positions

@@ -7,16 +7,18 @@ twelve layers need 376 layers a text, all subsets 8,190. Texts of one length go 
 are read at one position, and the last layer runs there alone where the model allows it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from memloc.data.encode import Encoded
+from memloc.models.load import Classifier
 from memloc.models.shortcuts import LastBlock, Repeater
 from memloc.models.stack import Prepared, Stack
 from memloc.records import IntArray
+from memloc.run import Run
 from memloc.stats.subsets import beginnings
 from memloc.training.predict import evaluating, to_batch
 
@@ -28,6 +30,14 @@ BATCH_TOKENS = 512
 """Most tokens of a batch (or one text): its mixtures make many more of them."""
 MOST_HELD = 128
 """States that are continued together: more would not make calls any fuller."""
+
+
+def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:
+    """The run's final weights with these layers (from 0) taken from its other weights."""
+    final, other = run.load("final"), run.load(weights)
+    for layer in layers:
+        final.stack.blocks[layer].load_state_dict(other.stack.blocks[layer].state_dict())
+    return final
 
 
 class Mixtures:
