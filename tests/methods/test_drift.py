@@ -129,16 +129,14 @@ def test_counted_examples_are_repeated_ones():
         for draw, times in enumerate(counts):
             plain = np.repeat(found.position[rows], times[found.example[rows]], axis=0)
             low, high = np.quantile(plain, [0.125, 0.875], axis=0)
-            np.testing.assert_allclose(mine.mean[draw], plain.mean(0))
-            np.testing.assert_allclose(mine.low[draw], low)
-            np.testing.assert_allclose(mine.high[draw], high)
+            np.testing.assert_allclose(mine[draw], [plain.mean(0), low, high])
 
 
 def test_a_draw_without_such_examples_has_no_numbers():
     labels = make_labels()
     found = positions(make_vectors([1, 0.5]), labels, 2)
     mine = pooled(found, 0, (~labels.is_noisy)[None].astype(np.int64), 0.75)
-    assert np.isnan([mine.mean, mine.low, mine.high]).all()
+    assert np.isnan(mine).all()
 
 
 def test_draws_without_a_noisy_example_are_not_never():
@@ -217,4 +215,4 @@ def test_pairs_without_noisy_examples_do_not_count_in_separability():
     near = rng.normal(size=(N, 1, 4))
     vectors = np.concatenate([near, rng.normal(size=(20, 1, 4)) + 50])
     separability = pooled_separability(positions(vectors, far, 3), vectors, far)
-    assert separability.value[0] < 2
+    assert separability.separability[0] < 2

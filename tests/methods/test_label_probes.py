@@ -6,27 +6,35 @@ from sklearn.metrics import f1_score
 
 from memloc.errors import DataError
 from memloc.methods.label_probes import (
+    CLEAN,
     CURVES,
     UNLEARNT,
-    Curve,
     LabelProbes,
     _remarks,
     curves,
     memorisation,
     ninety,
+    over_seeds,
     summarise,
 )
 from memloc.training.probes import Target, shuffled, split_rows, train_probes
 
 SETTINGS = LabelProbes()
 QUICK = LabelProbes(epochs=3, first_epoch=0, seeds=(0, 1))
-NOISY_ASSIGNED, NOISY_ORIGINAL, CLEAN_ORIGINAL = CURVES
 
 
-def curve(values, chance=0.0):
-    """One draw, one probe seed; layer 0 is the first value."""
-    f1 = np.array(values, dtype=float)[None, :, None]
-    return Curve(f1, np.full_like(f1, chance))
+def made(assigned=None, original=None, clean=None, chance=0.0):
+    """The three curves, one row per draw; layer 0 is the first value."""
+    some = next(values for values in (assigned, original, clean) if values is not None)
+    f1 = [
+        np.zeros(len(some)) if values is None else values for values in (assigned, original, clean)
+    ]
+    return np.array([[[values, np.full(len(some), chance)] for values in f1]], dtype=float)
+
+
+def twice(found):
+    """The data, and one draw that is the same."""
+    return np.concatenate([found, found])
 
 
 @pytest.mark.parametrize(
@@ -41,8 +49,7 @@ def curve(values, chance=0.0):
     ids=["never", "layer-1", "by-the-margin", "twice", "not-before-layer-1"],
 )
 def test_memorisation_exceeds_generalisation_by_the_margin(assigned, original, holds):
-    found = {NOISY_ASSIGNED: curve(assigned), NOISY_ORIGINAL: curve(original)}
-    where = np.flatnonzero(memorisation(found, SETTINGS)[0]) + 1
+    where = np.flatnonzero(memorisation(made(assigned, original), SETTINGS)[0]) + 1
     assert "".join(map(str, where)) == holds
 
 
@@ -59,24 +66,21 @@ def test_memorisation_exceeds_generalisation_by_the_margin(assigned, original, h
     ids=["last-layer", "layer-1", "above-chance", "of-its-own-best", "never-above-chance"],
 )
 def test_ninety_per_cent_is_of_the_way_from_chance_to_the_best(f1, chance, holds):
-    where = np.flatnonzero(ninety({CLEAN_ORIGINAL: curve(f1, chance)}, SETTINGS)[0]) + 1
+    where = np.flatnonzero(ninety(made(clean=f1, chance=chance), SETTINGS)[0]) + 1
     assert "".join(map(str, where)) == holds
 
 
 def test_events_may_be_sought_from_layer_0_on():
     """As the published code does: what the first block is given counts as a layer, too."""
-    found = {
-        NOISY_ASSIGNED: curve([0.9, 0.2, 0.9]),
-        NOISY_ORIGINAL: curve([0.1, 0.2, 0.2]),
-        CLEAN_ORIGINAL: curve([1.0, 0.2, 0.5]),
-    }
-    usual = summarise(found, found, SETTINGS)["events"]
+    original, clean = [0.1, 0.2, 0.2], [1.0, 0.2, 0.5]
+    found = twice(made([0.9, 0.2, 0.9], original, clean))
+    usual = summarise(found, SETTINGS)["events"]
     assert usual["layer"].tolist() == usual["high"].tolist() == [2, 2]
-    earlier = summarise(found, found, LabelProbes(first_layer=0))["events"]
+    earlier = summarise(found, LabelProbes(first_layer=0))["events"]
     assert earlier["layer"].tolist() == earlier["low"].tolist() == [0, 0]
     assert earlier["separable"].all()
-    nowhere = {**found, NOISY_ASSIGNED: curve([0.1, 0.2, 0.2])}
-    events = summarise(nowhere, nowhere, LabelProbes(first_layer=0))["events"]
+    nowhere = twice(made([0.1, 0.2, 0.2], original, clean))
+    events = summarise(nowhere, LabelProbes(first_layer=0))["events"]
     assert np.isnan(events["layer"][0])
 
 
@@ -98,22 +102,9 @@ def test_chance_may_be_the_shuffled_labels_themselves(run):
 
 
 def test_an_event_at_a_layer_that_reads_no_better_than_chance_is_marked():
-    def made(noise):
-        rng = np.random.default_rng(0)
-
-        def noisy(values):
-            base = np.tile(np.array(values, dtype=float)[None, :, None], (200, 1, 1))
-            return base + noise * rng.normal(size=base.shape)
-
-        chance = noisy([0.3, 0.3, 0.3])
-        return {
-            NOISY_ASSIGNED: Curve(noisy([0.1, 0.6, 0.9]), chance),
-            NOISY_ORIGINAL: Curve(noisy([0.1, 0.2, 0.2]), chance),
-            CLEAN_ORIGINAL: Curve(noisy([0.3, 0.3, 0.9]), chance),
-        }
-
-    once = {key: Curve(c.f1[:1], c.chance[:1]) for key, c in made(0).items()}
-    events = summarise(once, made(0.02), SETTINGS)["events"].set_index("event")
+    own = made([0.1, 0.6, 0.9], [0.1, 0.2, 0.2], [0.3, 0.3, 0.9], chance=0.3)
+    draws = own + 0.02 * np.random.default_rng(0).normal(size=(200, *own.shape[1:]))
+    events = summarise(np.concatenate([own, draws]), SETTINGS)["events"].set_index("event")
     assert events["layer"].to_dict() == {"memorisation": 1, "ninety": 2}
     assert events["separable"].to_dict() == {"memorisation": False, "ninety": True}
 
@@ -135,10 +126,10 @@ def test_labels_are_found_in_the_layer_that_holds_them():
         "chance": Target(shuffled(original, settings.seeds), classes),
     }
     probes = train_probes(vectors.astype(np.float32), targets, settings)
-    found = curves(probes, is_noisy, np.ones((1, n), dtype=np.int64), classes)
+    found = over_seeds(curves(probes, is_noisy, np.ones((1, n), dtype=np.int64), classes))
     assert memorisation(found, SETTINGS)[0].tolist() == [False, True, True]
     assert ninety(found, SETTINGS)[0].tolist() == [True, True, True]
-    assert found[CLEAN_ORIGINAL].chance.mean() < 0.6
+    assert found[0, CLEAN, 1].mean() < 0.6
 
 
 def test_tables_hold_three_curves_of_every_layer(run):
@@ -155,21 +146,13 @@ def test_tables_hold_three_curves_of_every_layer(run):
 
 
 def test_where_nothing_noisy_is_tested_memorisation_is_not_never():
-    nothing, known = curve([np.nan] * 3), curve([0, 0.5, 1.0])
-    found = {NOISY_ASSIGNED: nothing, NOISY_ORIGINAL: nothing, CLEAN_ORIGINAL: known}
-    assert list(summarise(found, found, SETTINGS)["events"]["event"]) == ["ninety"]
+    nothing, clean = [np.nan] * 3, [0, 0.5, 1.0]
+    found = made(nothing, nothing, clean)
+    assert list(summarise(twice(found), SETTINGS)["events"]["event"]) == ["ninety"]
     # Nor are draws without a noisy example among those in which it never happens.
-    own = {NOISY_ASSIGNED: curve([0, 0.9, 0.9]), NOISY_ORIGINAL: curve([0, 0.1, 0.1])}
-    own[CLEAN_ORIGINAL] = known
-    draws = {
-        k: Curve(*(np.concatenate([getattr(c[k], n) for c in (own, found)]) for n in NAMES))
-        for k in own
-    }
-    events = summarise(own, draws, SETTINGS)["events"].set_index("event")
+    own = made([0, 0.9, 0.9], [0, 0.1, 0.1], clean)
+    events = summarise(np.concatenate([own, own, found]), SETTINGS)["events"].set_index("event")
     assert tuple(events.loc["memorisation", ["layer", "high", "never"]]) == (1, 1, 0)
-
-
-NAMES = ("f1", "chance")
 
 
 def test_seeds_without_a_noisy_test_example_are_named(run):
@@ -196,7 +179,7 @@ def test_labels_before_noise_must_be_known(run):
 
 
 def test_label_probes_that_did_not_learn_say_so():
-    f1, chance = np.full((1, 5, 2), 0.3), np.full((1, 5, 2), 0.4)
-    estimates = {key: Curve(f1, chance) for key in CURVES}
-    assert UNLEARNT in _remarks(estimates)
-    assert UNLEARNT not in _remarks({key: Curve(chance, f1) for key in CURVES})
+    by_seed = np.full((3, 2, 5, 2), 0.3)
+    by_seed[:, 1] = 0.4
+    assert UNLEARNT in _remarks(by_seed)
+    assert UNLEARNT not in _remarks(by_seed[:, ::-1])

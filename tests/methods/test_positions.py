@@ -169,9 +169,6 @@ def test_a_class_without_clean_examples_has_no_line_and_spoils_no_other():
 
 def test_what_has_no_line_at_all_is_refused():
     labels = make_labels()
-    clean = NoisyLabels(labels.original, labels.original, np.zeros(N, bool))
-    with pytest.raises(DataError, match="No example is noisy"):
-        positions(make_vectors(labels), clean, CLASSES)
     one = NoisyLabels(np.zeros(N, np.int64), labels.is_noisy.astype(np.int64), labels.is_noisy)
     with pytest.raises(DataError, match="two classes, found 1"):
         positions(make_vectors(one), one, 2)

@@ -5,8 +5,6 @@ and the top half of the layers swapped in from there. Positions of all pairs are
 draw examples anew and leave the lines where they are.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -22,7 +20,7 @@ from memloc.methods.positions import (
 )
 from memloc.methods.result import Result
 from memloc.progress import track
-from memloc.records import BoolArray, FloatArray, IntArray, NoisyLabels
+from memloc.records import FloatArray, IntArray, NoisyLabels
 from memloc.seeds import generator
 from memloc.settings import ours, paper, published
 from memloc.stats.depth import (
@@ -33,7 +31,7 @@ from memloc.stats.depth import (
     last_crossing,
     last_uninterrupted,
 )
-from memloc.stats.intervals import RESAMPLES, counts_in_chunks, joined, percentiles
+from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 from memloc.stats.windows import check_inside, read_window, window_name
 
 if TYPE_CHECKING:
@@ -77,9 +75,11 @@ class Centroids(Method):
 
     def run(self, run: "Run") -> Result:
         """The tables `layers`, `events`, `positions` and `pairs` for every variant."""
+        import pandas as pd
+
         self.check(run)
         wanted = self.variants(run)
-        parts: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
+        every: dict[str, dict[str, pd.DataFrame]] = {name: {} for name in TABLES}
         remarks: list[str] = []
         if "bottom" not in wanted and run.depth > 1:
             remarks.append(
@@ -89,14 +89,20 @@ class Centroids(Method):
             for name, window in wanted.items():
                 vectors = self.variant_vectors(run, window)
                 found = positions(vectors, run.noisy, run.task.n_classes)
-                for table, frame in self._tables(run, vectors, found).items():
-                    parts[table].append(frame.assign(variant=name))
+                separability = pooled_separability(found, vectors, run.noisy)
+                layers, events = drift(found, separability, self, len(vectors))
+                tables = layers, events, positions_table(found), pairs_table(found)
+                for table, frame in zip(TABLES, tables, strict=True):
+                    every[table][name] = frame
                 said = found.remarks(run.task.label_names)
                 remarks += [s if window is None else f"{name}: {s}" for s in said]
                 advance(1)
-        tables = {name: _below(frames) for name, frames in parts.items()}
+        below = {
+            name: pd.concat(frames, names=["variant"]).reset_index("variant").reset_index(drop=True)
+            for name, frames in every.items()
+        }
         about = {"level": LEVEL, "resamples": RESAMPLES, "shuffles": SHUFFLES, "remarks": remarks}
-        return Result(self.name, tables, about)
+        return Result(self.name, below, about)
 
     def check(self, run: "Run") -> None:
         """Refuse data without two kinds of labels, and windows that the model does not have."""
@@ -124,18 +130,6 @@ class Centroids(Method):
             return run.vectors("final", self.last_layer)
         mixed = final_with(run, window, "reference")
         return vectors_of(mixed.stack, run.encode(mixed), last_layer=self.last_layer)
-
-    def _tables(
-        self, run: "Run", vectors: "Vectors", found: Positions
-    ) -> "dict[str, pd.DataFrame]":
-        separability = pooled_separability(found, vectors, run.noisy)
-        layers, events = drift(found, separability, self, len(vectors))
-        return {
-            "layers": layers,
-            "events": events,
-            "positions": positions_table(found),
-            "pairs": pairs_table(found),
-        }
 
     def cost(self, sizes: Sizes) -> float:
         """The vectors of three variants, and statistics."""
@@ -180,52 +174,50 @@ def pairs_table(found: Positions) -> "pd.DataFrame":
     )
 
 
-@dataclass(frozen=True)
-class Pooled:
-    """Positions of one kind of examples, all pairs together; one row per draw of the examples."""
-
-    mean: FloatArray
-    """(draws, K); NaN where no example has a position."""
-    low: FloatArray
-    """Lower end of the central share, and"""
-    high: FloatArray
-    """its upper end."""
-
-
-@dataclass(frozen=True)
-class Separability:
-    """How far apart the classes of the noisy examples are, (K,) each."""
-
-    value: FloatArray
-    """Mean over pairs, each counting as often as it has noisy examples."""
-    by_chance: FloatArray
-    """What 95 % of shuffled labels do not exceed."""
-
-    @property
-    def separable(self) -> BoolArray:
-        """Whether a position means anything there: the classes are further apart than by chance."""
-        return np.asarray(np.nan_to_num(self.value) > self.by_chance)
-
-
 def drift(
-    found: Positions,
-    separability: Separability,
-    settings: Centroids,
-    n_examples: int,
+    found: Positions, separability: "pd.DataFrame", settings: Centroids, n_examples: int
 ) -> "tuple[pd.DataFrame, pd.DataFrame]":
     """The tables `layers` and `events` of one set of positions, without their variant."""
-    once = np.ones((1, n_examples), dtype=np.int64)
-    estimates = _all_kinds(found, once, settings)
+    import pandas as pd
+
+    def every_kind(counts: IntArray) -> FloatArray:
+        """(draws, kinds, 3, K)."""
+        kinds = [pooled(found, kind, counts, settings.central) for kind in range(len(KINDS))]
+        return np.stack(kinds, axis=1)
+
     rng = generator(0, "bootstrap", "centroids")
-    chunks = counts_in_chunks(n_examples, RESAMPLES, rng, size=len(found.pair))
-    draws = [_all_kinds(found, counts, settings) for counts in chunks]
-    resampled = [joined(parts) for parts in zip(*draws, strict=True)]
-    layers = _layers_table(estimates, resampled, separability)
-    return layers, _events_table(estimates, resampled, separability, settings)
+    stack = resampled(every_kind, n_examples, rng, size=len(found.pair))
+    means, low, high = np.moveaxis(stack, 2, 0)  # (1 + draws, kinds, K) each
+    frames = []
+    for place, kind in enumerate(KINDS):
+        ends = [percentiles(drawn[~np.isnan(drawn)]) for drawn in means[1:, place].T]
+        mean_low, mean_high = np.array(ends).T
+        shares = {"mean": means[0, place], "low": low[0, place], "high": high[0, place]}
+        of_mean = {"mean_low": mean_low, "mean_high": mean_high}
+        columns = {"layer": np.arange(len(mean_low)), "kind": kind, **shares, **of_mean}
+        frames.append(pd.DataFrame(columns).join(separability))
+    # Layer 0 is not a layer where anything can happen: for models that read the first token its
+    # vector is the same for every text.
+    crossed = means[:, 0, 1:] < settings.crossing_at
+    separated = high[:, 1, 1:] < low[:, 2, 1:]
+    # A draw without any noisy example says nothing of them.
+    known = ~np.isnan(means[1:, 0]).all(1)
+    crossing_rule, initiation_rule = RULES[settings.events]
+    events = {
+        "crossing": event(crossed[0], crossed[1:][known], crossing_rule),
+        "initiation": event(separated[0], separated[1:], initiation_rule),
+    }
+    separable = separability["separable"].to_numpy()
+    rows = [e.row("centroids", name, separable) for name, e in events.items()]
+    return pd.concat(frames, ignore_index=True), pd.DataFrame(rows)
 
 
-def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> Pooled:
-    """Mean and central share when example i is there `counts[:, i]` times, (draws, examples)."""
+def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> FloatArray:
+    """Mean position and both ends of the central share (draws, 3, K), of one kind of examples.
+
+    All pairs together, when example i is there `counts[:, i]` times, (draws, examples); NaN where
+    no example has a position.
+    """
     rows = found.kind == kind
     example, position = found.example[rows], found.position[rows]
     drawn = np.ascontiguousarray(counts.T.astype(np.int32)[example])
@@ -239,32 +231,27 @@ def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> Poo
         here = np.flatnonzero(there[:, layer])
         order = here[np.argsort(position[here, layer], kind="stable")]
         low[layer], high[layer] = _quantiles(position[order, layer], drawn[order], tails)
-    return Pooled(mean.T, low.T, high.T)
+    return np.stack([mean.T, low.T, high.T], axis=1)
 
 
 def pooled_separability(
     found: Positions, vectors: "Vectors", noisy: NoisyLabels, shuffles: int = SHUFFLES
-) -> Separability:
-    """Separability of the pairs that have noisy examples, beside that of shuffled labels."""
-    rng = generator(0, "shuffles", "centroids")
-    by_chance = shuffled_separability(vectors, noisy, found.pairs, shuffles, rng)
-    weights = found.n_noisy.astype(np.float64)
-    limit = np.quantile(np.nan_to_num(_average(by_chance, weights)), LEVEL, axis=0)
-    return Separability(_average(found.separability, weights), np.asarray(limit))
+) -> "pd.DataFrame":
+    """How far apart the classes of the noisy examples are, one row per layer.
 
-
-def crossing(mean: FloatArray, settings: Centroids) -> BoolArray:
-    """Layers 1..L where noisy examples are, on average, on the side of their assigned class.
-
-    From means (..., 0..L). Layer 0 is not a layer where anything can happen: for models that read
-    the first token its vector is the same for every text.
+    `separability` is the mean over pairs, each counting as often as it has noisy examples;
+    `by_chance` is what 95 % of shuffled labels do not exceed. Where the classes are not further
+    apart than that, they are not `separable` and a position means nothing.
     """
-    return np.asarray(mean[..., 1:] < settings.crossing_at)
+    import pandas as pd
 
-
-def separated(clean_a: Pooled, clean_b: Pooled) -> BoolArray:
-    """Layers 1..L where the central shares of the two classes' positions do not overlap."""
-    return np.asarray(clean_a.high[..., 1:] < clean_b.low[..., 1:])
+    rng = generator(0, "shuffles", "centroids")
+    weights = found.n_noisy.astype(np.float64)
+    own = _average(found.separability, weights)
+    others = _average(shuffled_separability(vectors, noisy, found.pairs, shuffles, rng), weights)
+    limit = np.quantile(np.nan_to_num(others), LEVEL, axis=0)
+    separable = np.nan_to_num(own) > limit
+    return pd.DataFrame({"separability": own, "by_chance": limit, "separable": separable})
 
 
 def _quantiles(
@@ -296,69 +283,3 @@ def _average(values: FloatArray, weights: FloatArray) -> FloatArray:
     total = share.sum(-2)
     summed = (np.nan_to_num(values) * share).sum(-2)
     return np.asarray(summed / np.where(total > 0, total, np.nan))
-
-
-def _all_kinds(found: Positions, counts: IntArray, settings: Centroids) -> list[Pooled]:
-    return [pooled(found, kind, counts, settings.central) for kind in range(len(KINDS))]
-
-
-def _layers_table(
-    estimates: list[Pooled], resampled: list[Pooled], separability: Separability
-) -> "pd.DataFrame":
-    import pandas as pd
-
-    frames = []
-    for kind, estimate, others in zip(KINDS, estimates, resampled, strict=True):
-        low, high = _ends(others.mean)
-        frames.append(
-            pd.DataFrame(
-                {
-                    "layer": np.arange(len(low)),
-                    "kind": kind,
-                    "mean": estimate.mean[0],
-                    "low": estimate.low[0],
-                    "high": estimate.high[0],
-                    "mean_low": low,
-                    "mean_high": high,
-                    "separability": separability.value,
-                    "by_chance": separability.by_chance,
-                    "separable": separability.separable,
-                }
-            )
-        )
-    return pd.concat(frames, ignore_index=True)
-
-
-def _ends(resampled: FloatArray) -> FloatArray:
-    """Interval (2, K) of resamples (R, K); those without a number are left out."""
-    return np.array([percentiles(c[~np.isnan(c)]) for c in resampled.T]).T
-
-
-def _events_table(
-    estimates: list[Pooled],
-    resampled: list[Pooled],
-    separability: Separability,
-    settings: Centroids,
-) -> "pd.DataFrame":
-    import pandas as pd
-
-    crossing_rule, initiation_rule = RULES[settings.events]
-    # A draw without any noisy example says nothing of them.
-    drawn = resampled[0].mean[~np.isnan(resampled[0].mean).all(1)]
-    noisy = [crossing(mean, settings) for mean in (estimates[0].mean, drawn)]
-    classes = [separated(pool[1], pool[2]) for pool in (estimates, resampled)]
-    found = {
-        "crossing": event(noisy[0][0], noisy[1], crossing_rule),
-        "initiation": event(classes[0][0], classes[1], initiation_rule),
-    }
-    return pd.DataFrame(
-        [e.row("centroids", name, separability.separable) for name, e in found.items()]
-    )
-
-
-def _below(frames: "Sequence[pd.DataFrame]") -> "pd.DataFrame":
-    """One below the other, the variant first."""
-    import pandas as pd
-
-    table = pd.concat(frames, ignore_index=True)
-    return table[["variant", *table.columns.drop("variant")]]

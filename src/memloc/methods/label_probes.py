@@ -6,7 +6,7 @@ also be the F1 of the labels dealt out anew themselves, without a probe.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.settings import ours, paper
 from memloc.stats.depth import LEVEL, Event, event, first_layer
-from memloc.stats.intervals import RESAMPLES, counts_in_chunks, joined, percentiles
+from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,16 +30,10 @@ if TYPE_CHECKING:
 
 CURVES = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
 """Which examples are asked for which labels."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """F1 of one kind of test examples for one kind of labels; one row per draw of the examples."""
-
-    f1: FloatArray
-    """(draws, layers 0..L, probe seeds); NaN where a seed has no such test example."""
-    chance: FloatArray
-    """The same for shuffled labels."""
+NOISY_ASSIGNED, NOISY_ORIGINAL, CLEAN = range(len(CURVES))
+UNLEARNT = (
+    "The label probes did not learn: F1 of clean examples is not above chance in most layers."
+)
 
 
 class LabelProbes(Method, ProbeSettings):
@@ -62,14 +56,18 @@ class LabelProbes(Method, ProbeSettings):
 
     def run(self, run: "Run") -> Result:
         """The tables `layers`, `events` and `seeds`."""
-        noisy, n_classes = run.noisy, run.task.n_classes
         self.check(run)
-        probes = self._trained(run)
-        once = np.ones((1, len(noisy.is_noisy)), dtype=np.int64)
-        estimates = curves(probes, noisy.is_noisy, once, n_classes)
-        tables = summarise(estimates, _resampled(probes, noisy.is_noisy, n_classes), self)
-        about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(estimates)}
-        return Result(self.name, {**tables, "seeds": _seeds_table(estimates, self.seeds)}, about)
+        probes, is_noisy, n_classes = self._trained(run), run.noisy.is_noisy, run.task.n_classes
+        rng = generator(0, "bootstrap", "label probes")
+
+        def means(counts: IntArray) -> FloatArray:
+            return over_seeds(curves(probes, is_noisy, counts, n_classes))
+
+        tables = summarise(resampled(means, len(is_noisy), rng), self)
+        once = np.ones((1, len(is_noisy)), dtype=np.int64)
+        by_seed = curves(probes, is_noisy, once, n_classes)[0]
+        about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(by_seed)}
+        return Result(self.name, {**tables, "seeds": _seeds_table(by_seed, self.seeds)}, about)
 
     def check(self, run: "Run") -> None:
         """Refuse data whose labels before noise are not known."""
@@ -88,7 +86,12 @@ class LabelProbes(Method, ProbeSettings):
         targets = {name: Target(labels, run.task.n_classes) for name, labels in learnt.items()}
         vectors = run.vectors("final", self.last_layer)
         probes = train_probes(vectors, targets, self, str(pick_device(run.device)))
-        return probes | {"chance": guessing(probes["original"], dealt)} if untrained else probes
+        if untrained:
+            own = probes["original"]
+            said = np.take_along_axis(dealt, own.rows, axis=1)
+            predicted = np.broadcast_to(said, own.predicted.shape)
+            probes["chance"] = replace(own, predicted=predicted)
+        return probes
 
     def cost(self, sizes: Sizes) -> float:
         """Three times the probes of all layers, and the vectors of one model."""
@@ -96,152 +99,105 @@ class LabelProbes(Method, ProbeSettings):
         return 3 * probes + sizes.examples * sizes.predict
 
 
-def guessing(probes: "Probes", dealt: IntArray) -> "Probes":
-    """As `probes`, but "predicting" at every layer the labels `dealt` (seeds, examples) to them."""
-    predicted = np.take_along_axis(dealt, probes.rows, axis=1)
-    return replace(probes, predicted=np.broadcast_to(predicted, probes.predicted.shape))
-
-
 def curves(
     probes: Mapping[str, "Probes"], is_noisy: BoolArray, counts: IntArray, n_classes: int
-) -> dict[tuple[str, str], Curve]:
-    """The three curves when example i is there `counts[:, i]` times, (draws, examples)."""
+) -> FloatArray:
+    """F1 of the test examples when example i is there `counts[:, i]` times, (draws, examples).
+
+    (draws, curves, 2, layers 0..L, probe seeds): of `CURVES`, F1 and that of shuffled labels; NaN
+    where a seed has no such test example.
+    """
     from memloc.training.probes import drawn_f1
 
-    found, classes = {}, range(n_classes)
+    found = []
     for examples, labels in CURVES:
         drawn = (counts * (is_noisy if examples == "noisy" else ~is_noisy)).astype(np.float64)
-        f1, chance = (drawn_f1(probes[name], drawn, classes) for name in (labels, "chance"))
-        found[examples, labels] = Curve(f1, chance)
-    return found
+        both = probes[labels], probes["chance"]
+        found.append(np.stack([drawn_f1(each, drawn, range(n_classes)) for each in both], axis=1))
+    return np.stack(found, axis=1)
 
 
-def summarise(
-    estimates: Mapping[tuple[str, str], Curve],
-    resampled: Mapping[tuple[str, str], Curve],
-    settings: LabelProbes,
-) -> "dict[str, pd.DataFrame]":
-    """The tables `layers` and `events`."""
-    import pandas as pd
-
-    layers = pd.concat(
-        [_layers_table(key, estimates[key], resampled[key]) for key in CURVES], ignore_index=True
-    )
-    clean = layers[(layers["examples"] == "clean")]
-    readable = (clean["low"] > clean["chance"]).to_numpy()
-    found = {"ninety": [ninety(part, settings) for part in (estimates, resampled)]}
-    own = memorisation(estimates, settings)
-    # Without a noisy example to test on, in the data or in a draw, nothing can be said.
-    if not np.isnan(_over_seeds(estimates["noisy", "assigned"].f1)).all():
-        known = ~np.isnan(_over_seeds(resampled["noisy", "assigned"].f1)).all(1)
-        found = {"memorisation": [own, memorisation(resampled, settings)[known]], **found}
-    rows = [
-        _event(own[0], others, settings).row("label probes", name, readable)
-        for name, (own, others) in found.items()
-    ]
-    events = pd.DataFrame(rows)
-    events.insert(1, "variant", "plain")
-    return {"layers": layers, "events": events}
-
-
-def memorisation(found: Mapping[tuple[str, str], Curve], settings: LabelProbes) -> BoolArray:
-    """Layers where, on noisy examples, F1 of assigned labels exceeds that of original ones.
-
-    The layers are those in which events are sought: `first_layer`..L, also in `ninety`.
-    """
-    assigned, original = (
-        _over_seeds(found["noisy", labels].f1) for labels in ("assigned", "original")
-    )
-    return np.asarray(assigned > original + settings.margin)[:, settings.first_layer :]
-
-
-def ninety(found: Mapping[tuple[str, str], Curve], settings: LabelProbes) -> BoolArray:
-    """Layers where F1 on clean examples has come so far from chance to its best.
-
-    Chance is the mean over layers, which shuffled labels do not know; where the best is not above
-    it, that is never.
-    """
-    clean = found["clean", "original"]
-    f1 = _over_seeds(clean.f1)[:, settings.first_layer :]
-    chance = _over_seeds(clean.chance).mean(1, keepdims=True)
-    span = f1.max(1, keepdims=True) - chance
-    return np.asarray((span > 0) & (f1 - chance >= settings.share * span))
-
-
-def _event(own: BoolArray, others: BoolArray, settings: LabelProbes) -> Event:
-    """The first of the layers that holds, `own` (layers,) and `others` (resamples, layers)."""
-    found = event(own, others, first_layer)
-    ends = {name: getattr(found, name) for name in ("layer", "low", "high")}
-    return replace(found, **{n: layer + settings.first_layer - 1 for n, layer in ends.items()})
-
-
-def _resampled(
-    probes: Mapping[str, "Probes"], is_noisy: BoolArray, n_classes: int
-) -> dict[tuple[str, str], Curve]:
-    chunks = counts_in_chunks(len(is_noisy), RESAMPLES, generator(0, "bootstrap", "label probes"))
-    parts = [curves(probes, is_noisy, counts, n_classes) for counts in chunks]
-    return {key: joined([part[key] for part in parts]) for key in CURVES}
-
-
-def _over_seeds(f1: FloatArray) -> FloatArray:
-    """Mean over the probe seeds that have such test examples."""
+def over_seeds(f1: FloatArray) -> FloatArray:
+    """Mean over the last axis, of the probe seeds that have such test examples."""
     there = ~np.isnan(f1)
     count = there.sum(-1)
     return np.asarray(np.nan_to_num(f1).sum(-1) / np.where(count > 0, count, np.nan))
 
 
-def _layers_table(key: tuple[str, str], own: Curve, others: Curve) -> "pd.DataFrame":
-    import pandas as pd
-
-    drawn = _over_seeds(others.f1)
-    low, high = percentiles(drawn[~np.isnan(drawn).any(1)])
-    return pd.DataFrame(
-        {
-            "layer": np.arange(len(low)),
-            "examples": key[0],
-            "labels": key[1],
-            "f1": _over_seeds(own.f1)[0],
-            "low": low,
-            "high": high,
-            "chance": _over_seeds(own.chance)[0],
-        }
-    )
-
-
-def _seeds_table(
-    estimates: Mapping[tuple[str, str], Curve], seeds: tuple[int, ...]
-) -> "pd.DataFrame":
+def summarise(found: FloatArray, settings: LabelProbes) -> "dict[str, pd.DataFrame]":
+    """The tables `layers` and `events`; `found` (1 + draws, curves, 2, 0..L): row 0 is the data."""
     import pandas as pd
 
     frames = []
-    for (examples, labels), curve in estimates.items():
-        layer, place = (index.ravel() for index in np.indices(curve.f1[0].shape))
-        frames.append(
-            pd.DataFrame(
-                {
-                    "layer": layer,
-                    "examples": examples,
-                    "labels": labels,
-                    "probe_seed": np.array(seeds)[place],
-                    "f1": curve.f1[0].ravel(),
-                    "chance": curve.chance[0].ravel(),
-                }
-            )
+    for place, (examples, labels) in enumerate(CURVES):
+        (f1, chance), drawn = found[0, place], found[1:, place, 0]
+        low, high = percentiles(drawn[~np.isnan(drawn).any(1)])
+        named = {"layer": np.arange(len(f1)), "examples": examples, "labels": labels}
+        columns = {**named, "f1": f1, "low": low, "high": high, "chance": chance}
+        frames.append(pd.DataFrame(columns))
+    readable = (frames[CLEAN]["low"] > frames[CLEAN]["chance"]).to_numpy()
+    holds = {"ninety": ninety(found, settings)}
+    # Without a noisy example to test on, in the data or in a draw, nothing can be said.
+    known = np.asarray(~np.isnan(found[:, NOISY_ASSIGNED, 0]).all(1))
+    if known[0]:
+        holds = {"memorisation": memorisation(found, settings)[known], **holds}
+    rows = [
+        _event(condition, settings).row("label probes", name, readable)
+        for name, condition in holds.items()
+    ]
+    events = pd.DataFrame(rows)
+    events.insert(1, "variant", "plain")
+    return {"layers": pd.concat(frames, ignore_index=True), "events": events}
+
+
+def memorisation(found: FloatArray, settings: LabelProbes) -> BoolArray:
+    """Layers where, on noisy examples, F1 of assigned labels exceeds that of original ones.
+
+    The layers are those in which events are sought: `first_layer`..L, also in `ninety`.
+    """
+    assigned, original = found[:, NOISY_ASSIGNED, 0], found[:, NOISY_ORIGINAL, 0]
+    return np.asarray(assigned > original + settings.margin)[:, settings.first_layer :]
+
+
+def ninety(found: FloatArray, settings: LabelProbes) -> BoolArray:
+    """Layers where F1 on clean examples has come so far from chance to its best.
+
+    Chance is the mean over layers, which shuffled labels do not know; where the best is not above
+    it, that is never.
+    """
+    f1 = found[:, CLEAN, 0, settings.first_layer :]
+    chance = found[:, CLEAN, 1].mean(1, keepdims=True)
+    span = f1.max(1, keepdims=True) - chance
+    return np.asarray((span > 0) & (f1 - chance >= settings.share * span))
+
+
+def _event(condition: BoolArray, settings: LabelProbes) -> Event:
+    """The first of the layers that holds, in `condition` (1 + draws, layers)."""
+    found = event(condition[0], condition[1:], first_layer)
+    ends = {name: getattr(found, name) for name in ("layer", "low", "high")}
+    return replace(found, **{n: layer + settings.first_layer - 1 for n, layer in ends.items()})
+
+
+def _seeds_table(by_seed: FloatArray, seeds: tuple[int, ...]) -> "pd.DataFrame":
+    import pandas as pd
+
+    layer, place = (index.ravel() for index in np.indices(by_seed.shape[2:]))
+    of = {"layer": layer, "probe_seed": np.array(seeds)[place]}
+    frames = [
+        pd.DataFrame({**of, "examples": examples, "labels": labels, "f1": f1, "chance": chance})
+        for (examples, labels), (f1, chance) in zip(
+            CURVES, by_seed.reshape(len(CURVES), 2, -1), strict=True
         )
-    return pd.concat(frames, ignore_index=True)
+    ]
+    names = ["layer", "examples", "labels", "probe_seed", "f1", "chance"]
+    return pd.concat(frames, ignore_index=True)[names]
 
 
-UNLEARNT = (
-    "The label probes did not learn: F1 of clean examples is not above chance in most layers."
-)
-
-
-def _remarks(estimates: Mapping[tuple[str, str], Curve]) -> list[str]:
+def _remarks(by_seed: FloatArray) -> list[str]:
     said = []
-    without = np.isnan(estimates["noisy", "assigned"].f1[0, 0])
+    without = np.isnan(by_seed[NOISY_ASSIGNED, 0, 0])
     if without.any():
         seeds = counted(len(without), "probe seed")
         said.append(f"No noisy example to test on: {without.sum()} of {seeds}.")
-    clean = estimates["clean", "original"]
-    f1, chance = (_over_seeds(part)[0, 1:] for part in (clean.f1, clean.chance))
+    f1, chance = over_seeds(by_seed[CLEAN])[:, 1:]
     return [*said, UNLEARNT] if (f1 <= chance).mean() > 0.5 else said

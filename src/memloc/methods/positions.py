@@ -80,19 +80,15 @@ def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int)
     pair, example, kind = _rows(noisy, pairs)
     n_layers = vectors.shape[1]
     place = np.empty((len(pair), n_layers))
-    separability, coincide = np.empty((2, len(pairs), n_layers))
+    separability = np.empty((len(pairs), n_layers))
+    coincide = np.empty(separability.shape, dtype=np.bool_)
     for layer in range(n_layers):
         geometry = _Geometry.of(vectors[:, layer], noisy, n_classes)
         place[:, layer] = geometry.along(example, pairs[pair])
-        separability[:, layer] = np.where(
-            geometry.coincide[pairs[:, 0], pairs[:, 1]],
-            0.0,
-            _separability(geometry.between, geometry.scatter, pairs, n_clean),
-        )
-        coincide[:, layer] = geometry.coincide[pairs[:, 0], pairs[:, 1]]
+        coincide[:, layer] = geometry.coincide[tuple(pairs.T)]
+        apart = _separability(geometry.between, geometry.scatter, pairs, n_clean)
+        separability[:, layer] = np.where(coincide[:, layer], 0.0, apart)
     sizes = n_clean[pairs]
-    with np.errstate(divide="ignore"):
-        by_chance = np.sqrt((1 / sizes).sum(1))
     return Positions(
         pairs=pairs,
         pair=pair,
@@ -100,8 +96,8 @@ def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int)
         kind=kind,
         position=place,
         separability=separability,
-        by_chance=np.where(np.isfinite(by_chance), by_chance, np.nan),
-        coincide=coincide.astype(bool),
+        by_chance=np.sqrt((1 / np.where(sizes > 0, sizes, np.nan)).sum(1)),
+        coincide=coincide,
         n_noisy=np.bincount(pair[kind == 0], minlength=len(pairs)),
         n_clean=sizes,
     )
@@ -118,8 +114,7 @@ def shuffled_separability(
     clean = ~noisy.is_noisy
     labels, n_classes = noisy.original[clean], int(pairs.max()) + 1
     n_clean = np.bincount(labels, minlength=n_classes)
-    with np.errstate(divide="ignore"):
-        per_example = np.where(n_clean, 1 / n_clean, np.nan)[:, None]
+    per_example = 1 / np.where(n_clean > 0, n_clean, np.nan)[:, None]
     dealt = [rng.permutation(labels) == np.arange(n_classes)[:, None] for _ in range(shuffles)]
     found = np.empty((shuffles, len(pairs), vectors.shape[1]))
     for layer in range(vectors.shape[1]):
@@ -213,8 +208,6 @@ def _check(noisy: NoisyLabels, n_clean: IntArray) -> None:
         raise DataError(
             f"Centroids need clean examples of two classes, found {(n_clean > 0).sum()}."
         )
-    if not noisy.is_noisy.any():
-        raise DataError("No example is noisy: there is nothing to place between the classes.")
     has_line = (n_clean[noisy.original] > 0) & (n_clean[noisy.assigned] > 0)
     if not has_line[noisy.is_noisy].any():
         raise DataError(
@@ -224,24 +217,19 @@ def _check(noisy: NoisyLabels, n_clean: IntArray) -> None:
 
 
 def _remarks(found: Positions, index: int, pair: str) -> list[str]:
-    missing = found.n_clean[index] == 0
-    if missing.any():
+    n_clean, same = found.n_clean[index], found.coincide[index]
+    if (n_clean == 0).any():
         return [f"{pair}: a class without clean examples has no centroid, so there is no line."]
-    said = []
-    if found.n_noisy[index] == 0:
-        said.append(f"{pair}: no noisy example.")
-    if (found.n_clean[index] == 1).any():
-        said.append(f"{pair}: a class has one clean example, which is its own centroid.")
-    same = found.coincide[index]
-    if same.any():
-        said.append(f"{pair}: the centroids coincide at {_list(same)}.")
     value = found.separability[index]
-    if np.isnan(value).any():
-        said.append(f"{pair}: without spread in the classes at {_list(np.isnan(value))}.")
     weak = (value <= found.by_chance[index]) & ~same
-    if weak.any():
-        said.append(f"{pair}: no further apart than by chance at {_list(weak)}.")
-    return said
+    said = {
+        "no noisy example": found.n_noisy[index] == 0,
+        "a class has one clean example, which is its own centroid": (n_clean == 1).any(),
+        f"the centroids coincide at {_list(same)}": same.any(),
+        f"without spread in the classes at {_list(np.isnan(value))}": np.isnan(value).any(),
+        f"no further apart than by chance at {_list(weak)}": weak.any(),
+    }
+    return [f"{pair}: {sentence}." for sentence, holds in said.items() if holds]
 
 
 def _list(which: BoolArray) -> str:

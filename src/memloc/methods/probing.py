@@ -13,7 +13,7 @@ from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.settings import published
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.intervals import RESAMPLES, Interval, counts_in_chunks, percentiles
+from memloc.stats.intervals import RESAMPLES, Interval, percentiles, resampled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,9 +133,10 @@ def resampled_f1(probes: "Probes", n: int, n_resamples: int, rng: Generator) -> 
     """
     from memloc.training.probes import drawn_f1
 
-    chunks = counts_in_chunks(n, n_resamples, rng)
-    found = [drawn_f1(probes, counts.astype(np.float32), [NOISY]) for counts in chunks]
-    return np.nan_to_num(np.concatenate(found))
+    def f1(counts: IntArray) -> FloatArray:
+        return drawn_f1(probes, counts.astype(np.float32), [NOISY])
+
+    return np.nan_to_num(resampled(f1, n, rng, n_resamples)[1:])
 
 
 def _centre(weights: FloatArray, resampled: FloatArray) -> Interval:

@@ -1,9 +1,9 @@
 """How sure: percentile intervals from resampling examples (the bootstrap), Wilson's for shares."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
@@ -14,7 +14,6 @@ from memloc.stats.depth import LEVEL, centres_of_gravity
 from memloc.stats.windows import full_window, layer_weights, normalised, window_matrix, windows
 
 Statistic: TypeAlias = Callable[[FloatArray], FloatArray | float]
-P = TypeVar("P")
 
 RESAMPLES = 1000
 CHUNK = 1_000_000
@@ -67,7 +66,7 @@ def window_intervals(
     known = windows(depth) if known is None else known
     _check_wrong(wrong, n_windows=len(known))
     _check_resampling(len(wrong), n_resamples)
-    errors = np.vstack([wrong.mean(axis=0), resampled_means(wrong, n_resamples, rng)])
+    errors = resampled_means(wrong, n_resamples, rng)
     if normalise:
         errors = _normalised_resamples(errors, full_window(depth, known))
     weights = layer_weights(window_matrix(errors, depth, known))
@@ -123,27 +122,30 @@ def bootstrap_counts(n: int, n_resamples: int, rng: Generator) -> IntArray:
     return rng.multinomial(n, np.full(n, 1 / n), size=n_resamples)
 
 
-def counts_in_chunks(
-    n: int, n_resamples: int, rng: Generator, size: int | None = None
-) -> Iterator[IntArray]:
-    """The same some resamples at a time: `size` numbers of each (default: n) fit into CHUNK."""
+def resampled(
+    statistic: Callable[[IntArray], Any],
+    n: int,
+    rng: Generator,
+    n_resamples: int = RESAMPLES,
+    size: int | None = None,
+) -> FloatArray:
+    """`statistic` (draws, ...) of counts (draws, n) of examples: of each once, then of resamples.
+
+    Some resamples at a time: of each, `size` numbers (default: n) fit into CHUNK.
+    """
+    found = [statistic(np.ones((1, n), dtype=np.int64))]
     step = max(1, CHUNK // (size or n))
     for start in range(0, n_resamples, step):
-        yield bootstrap_counts(n, min(step, n_resamples - start), rng)
-
-
-def joined(parts: Sequence[P]) -> P:
-    """Draws that came in chunks as one: the arrays of dataclasses end to end."""
-    columns = zip(*(vars(part).values() for part in parts), strict=True)
-    return type(parts[0])(*map(np.concatenate, columns))
+        found.append(statistic(bootstrap_counts(n, min(step, n_resamples - start), rng)))
+    return np.concatenate(found)
 
 
 def resampled_means(wrong: BoolArray, n_resamples: int, rng: Generator) -> FloatArray:
-    """Means over resampled examples: `wrong` (n, W) to (n_resamples, W), in chunks of CHUNK."""
+    """Means of `wrong` (n, W) and, below them, over resampled examples: (1 + n_resamples, W)."""
     # Sums of fewer than 2**24 ones are exact in single precision, and twice as fast.
-    ones, chunks = wrong.astype(np.float32), counts_in_chunks(len(wrong), n_resamples, rng)
-    sums = [counts.astype(np.float32) @ ones for counts in chunks]
-    return np.asarray(np.concatenate(sums).astype(np.float64) / len(wrong))
+    ones, n = wrong.astype(np.float32), len(wrong)
+    sums = resampled(lambda counts: counts.astype(np.float32) @ ones, n, rng, n_resamples)
+    return np.asarray(sums.astype(np.float64) / n)
 
 
 def _normalised_resamples(errors: FloatArray, full: int) -> FloatArray:
