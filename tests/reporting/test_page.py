@@ -214,7 +214,7 @@ def test_the_commands_print_where_things_are(study, tmp_path):
         *(said[name] for name in ("answer", "trust", "learnt")),
         f"Open in a browser, with all that was found: {page}",
     ]
-    assert any(line.startswith("There is one seed") for line in said["open"])
+    assert "There is one seed" in said["trust"]
     shown = run("tables", run_folder, "--format", "markdown", "--only", "mcog", "--out", tmp_path)
     assert shown == f"{tmp_path}: 1 file\n"
     shown = run("figures", run_folder, "--only", "control-methods", "--out", tmp_path)

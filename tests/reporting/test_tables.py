@@ -105,6 +105,13 @@ def test_table_2_names_the_methods_of_its_mean(findings):
     assert "always predicts the most frequent label" in said
 
 
+def test_a_mean_of_one_method_is_that_method_s(findings):
+    table = BY_NAME["generalisation"]
+    tidy = table.tidy(findings)
+    assert " M-CoG is that of probing." in table.said_of(tidy.assign(methods="probing"))
+    assert "M-CoG is" not in table.said_of(tidy.assign(methods=""))
+
+
 def test_scores_stand_beside_that_of_the_most_frequent_label(findings):
     table = BY_NAME["scores"]
     tidy = table.tidy(findings)

@@ -359,14 +359,14 @@ def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:
         found = found.assign(error=found["normalised"], **ends).dropna(subset="error")
     single = found[found["first"] == found["last"]]
     if not same_layer:
-        return _largest(single, run)
+        return largest(single, run)
     means = single.groupby([*point, "first"])[["error"]].mean().reset_index()
-    return single.merge(_largest(means, point)[[*point, "first"]])
+    return single.merge(largest(means, point)[[*point, "first"]])
 
 
-def _largest(table: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Of each group the row with the largest error; of several, the first."""
-    return table.loc[table.groupby(key)["error"].idxmax()] if len(table) else table
+def largest(table: pd.DataFrame, key: list[str], value: str = "error") -> pd.DataFrame:
+    """Of each group the row with the largest value; of several, the first."""
+    return table.loc[table.groupby(key)[value].idxmax()] if len(table) else table
 
 
 def _share_of_layers(mcog: pd.DataFrame, runs: pd.DataFrame) -> FloatArray:

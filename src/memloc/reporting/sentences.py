@@ -1,7 +1,6 @@
 """What results say, in sentences that are computed from the numbers: of one result, of a study."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import factorial
@@ -12,7 +11,15 @@ import pandas as pd
 
 from memloc.errors import counted
 from memloc.methods.result import LayerScores, Result
-from memloc.reporting.findings import POINT, UNDONE, Findings, layers_to_undo, over_seeds
+from memloc.reporting.findings import (
+    POINT,
+    RUN,
+    UNDONE,
+    Findings,
+    largest,
+    layers_to_undo,
+    over_seeds,
+)
 from memloc.reporting.missing import command
 from memloc.reporting.style import method_order
 from memloc.stats.agreement import FEWEST_GROUPS
@@ -48,46 +55,29 @@ def sentence(found: Result) -> str:
 
 
 def _layers_matter(scores: LayerScores) -> str:
-    mcog, depth = scores.mcog, scores.depth
+    mcog = scores.mcog
     if math.isnan(mcog.estimate):
         return f"{scores.method}: no layer stands out, so there is no centre of gravity."
     sure = f" ({mcog.level:.0%} interval {mcog.low:.1f} to {mcog.high:.1f})"
     parts = [
-        f"{scores.method}: the centre of gravity is layer {mcog.estimate:.1f} of {depth}"
+        f"{scores.method}: the centre of gravity is layer {mcog.estimate:.1f} of {scores.depth}"
         + ("" if math.isnan(mcog.low) else sure),
         f"layer {int(np.argmax(scores.weights)) + 1} matters most",
     ]
-    if scores.outcomes is not None:
-        parts.append(_windows(scores))
+    if "windows" in scores.tables:
+        parts.append(f"changing {_undone(scores['windows'].assign(run=1), ['run'])}")
     return "; ".join(parts) + "."
 
 
-def _windows(scores: LayerScores) -> str:
-    assert scores.outcomes is not None
-    outcomes = scores.outcomes
-    every = list(zip(outcomes.errors, outcomes.clean_errors, outcomes.windows, strict=True))
-    nothing = [(math.nan, math.nan)]
-    single = max([(e, c) for e, c, window in every if len(window) == 1] or nothing)
-    full = max([(e, c) for e, c, window in every if len(window) == scores.depth] or nothing)
-    return (
-        f"changing one layer undoes at most {single[0]:.0%} of the memorised labels and "
-        f"{single[1]:.1%} of the clean ones, changing all {full[0]:.0%} and {full[1]:.1%}"
-    )
-
-
-def happening(event: Any) -> str:
-    """One event in words; `never` and layers where classes cannot be told apart are named."""
-    what, layer = EVENTS[event.event], event.layer
-    sure = f"95 % interval {layer_name(event.low)} to {layer_name(event.high)}"
-    if math.isnan(layer):
-        return f"{what}: never ({sure})"
-    mark = "" if event.separable else ", where the classes cannot be told apart, so beware"
-    return f"{what}: layer {layer:.0f} ({sure}){mark}"
-
-
 def _happenings(found: Result) -> str:
-    events = found["events"]
-    said = [happening(event) for event in events[events["variant"] == "plain"].itertuples()]
+    """Events in words; `never` and layers where classes cannot be told apart are named."""
+    said, events = [], found["events"]
+    for event in events[events["variant"] == "plain"].to_dict("records"):
+        layer, low, high = (layer_name(event[name]) for name in ("layer", "low", "high"))
+        at = layer if layer == "never" else f"layer {layer}"
+        unclear = layer != "never" and not event["separable"]
+        mark = ", where the classes cannot be told apart, so beware" if unclear else ""
+        said.append(f"{EVENTS[event['event']]}: {at} (95 % interval {low} to {high}){mark}")
     return "; ".join(said).capitalize() + "."
 
 
@@ -172,133 +162,89 @@ def summarise(findings: Findings) -> Summary:
         planted = tuple(_trust(findings))  # a study may do nothing but plant
         lines = planted or (Line("where", none, is_open=True),)
         return Summary(lines[0].text, "", "", lines[1:])
-    told = (_memorised, _trust, _depth, _single, _events, _left_out, _generalisation, _agreement)
-    lines = tuple(line for tell in (*told, _few) for line in tell(findings))
+    told = (_not_memorised, _trust, _depth, _windows, _events, _left_out, _coefficients)
+    lines = tuple(line for tell in told for line in tell(findings))
     return Summary(_answer(findings), _how_sure(findings), _learnt(findings), lines)
 
 
 def _answer(findings: Findings) -> str:
     """Which layers hold what was memorised; nothing is concluded from runs that did not."""
-    runs, results = findings.memorised("runs"), findings.results
-    layers, method = findings.whole("layers"), findings.leading
-    layers = layers[layers["method"] == method]
-    if runs.empty:
+    results, method = findings.results, findings.leading
+    layers, mcog, verdicts = (
+        table[table["method"] == method]
+        for table in map(findings.whole, ("layers", "mcog", "verdicts"))
+    )
+    if findings.memorised("runs").empty:
         return "No layer can be named: no run has memorised its wrong labels."
     if layers.empty:
-        why = "the references did not learn their own labels" if len(findings.unlearnt) else ""
         made = command("shares", results) or command("localise", results)
-        todo = f"nothing was localised{_by(' yet (`{}`)', made)}"
-        return f"No layer can be named: {why or todo}."
-    unknown = "Whether a few layers hold the memorised labels cannot be told"
+        why = f"nothing was localised{_by(' yet (`{}`)', made)}"
+        if len(findings.unlearnt):
+            why = "the references did not learn their own labels"
+        return f"No layer can be named: {why}."
     if method not in TRUSTED:
-        return f"{unknown} by {method} alone{_by(': try `{}`', command('shares', results))}."
-    verdicts = findings.whole("verdicts")
-    judged = verdicts[verdicts["method"] == method]
-    if judged["finding"].any():
-        return _judged(judged)
-    said = _described(findings, layers)
-    return f"{unknown}{_why_unsure(judged)} {said}" if len(judged) else said
-
-
-def _why_unsure(judged: pd.DataFrame) -> str:
-    """Why no verdict is sure."""
-    alone = judged[judged["outcome"] != "cannot tell"]
-    if len(alone):  # the verdict of a run is printed where it is made: say why this differs
-        one = "a verdict does" if len(alone) == 1 else f"{len(alone)} verdicts do"
-        return f" for sure (taken alone {one}, but not after correction for all that are shown)."
-    if len(judged) == 1:
-        return f": {str(judged['sentence'].iloc[0]).removeprefix('Cannot tell: ')}"
-    return f": {' or '.join(sorted({_unsure(str(said)) for said in judged['sentence']}))}."
-
-
-def _described(findings: Findings, layers: pd.DataFrame) -> str:
-    """Where the weights of the leading method are, which is no verdict."""
-    method = findings.leading
-    points = list(layers.groupby(POINT, sort=False))
-    by = " by layer shares" if method == "shares" else f" by {method}, which blurs,"
-    if len(points) > NAMED:
-        centres = over_seeds(findings.whole("mcog").query("method == @method"), POINT, "mcog")
-        first, last = (centres.sort_values("mcog").iloc[i] for i in (0, -1))
-        return (
-            f"Over {len(points)} pairs of task and model, the centre of what was memorised{by} "
-            f"lies between layer {first['mcog']:.1f} ({_point(first)}{_ends(first)}) and layer "
-            f"{last['mcog']:.1f} ({_point(last)}{_ends(last)}) of {layers['layer'].max()}."
-        )
-    if len(points) == 1:
-        where, held, top = _held(points[0][1])
-        hold = f", which hold {held:.0%} of it" if "layers" in where else ""
-        return f"Most of what was memorised{by} sits in {where}{hold}{top}."
-    names = _names([part.iloc[0] for _, part in points])
-    groups: dict[str, list[str]] = {}
-    for name, (_, part) in zip(names, points, strict=True):
-        where, held, _ = _held(part)
-        groups.setdefault(where, []).append(f"{held:.0%} for {name}")
-    said = "; ".join(f"in {where} ({_listed(each)})" for where, each in groups.items())
-    return f"Most of what was memorised{by} sits {said}."
-
-
-def _held(layers: pd.DataFrame) -> tuple[str, float, str]:
-    """The fewest layers that hold more than half, their share, and the layer that holds most."""
-    means = over_seeds(layers, [*POINT, "layer"], "weight")
-    whole = means["weight"].clip(0).sum()
-    ordered = means.sort_values("weight", ascending=False)
-    held = ordered["weight"].clip(0).cumsum() / whole
-    most = ordered[held.shift(fill_value=0) <= 0.5]
-    top = ordered.iloc[0]
-    share, low, high = (top[name] / whole for name in ("weight", "low", "high"))
-    sure = "" if pd.isna(low) else f" (95 % interval {low:.0%} to {high:.0%})"
-    alone = f"; layer {top['layer']} alone holds {share:.0%}{sure}"
-    return layer_ranges(most["layer"]), float(held[most.index[-1]]), alone
+        todo = _by(": try `{}`", command("shares", results))
+        return f"Whether a few layers hold the labels cannot be told by {method} alone{todo}."
+    said = _judged(verdicts) if len(verdicts) else ""
+    return said if verdicts["finding"].any() else f"{said} {_described(layers, mcog)}".lstrip()
 
 
 def _judged(verdicts: pd.DataFrame) -> str:
-    """What the verdicts of one method say that hold for all runs, by task and model or counted."""
-    if len(verdicts) == 1:
-        return str(verdicts["sentence"].iloc[0])
-    sure = verdicts["finding"].astype(bool)
-    outcomes = verdicts["outcome"].where(sure, "cannot tell")
-    if len(verdicts) > NAMED:
-        return _in_numbers(verdicts, outcomes)
+    """What the verdicts of one method say: by task and model; of many, in how many runs."""
+    rows, few = verdicts.to_dict("records"), len(verdicts) <= NAMED
+    if len(rows) == 1 and (rows[0]["finding"] or rows[0]["outcome"] == "cannot tell"):
+        return str(rows[0]["sentence"])
+    named = verdicts.loc[verdicts["finding"].astype(bool), "layers"].str.split(", ").explode()
+    often = f"in a few layers, most often in layer {''.join(named[named != ''].mode().head(1))}"
     groups: dict[tuple[str, str], list[str]] = {}
-    names = _names(verdicts.to_dict("records"))
-    for name, outcome, row in zip(names, outcomes, verdicts.itertuples(), strict=True):
-        said, why = OUTCOMES[str(outcome)], ""
-        if outcome == "localised":
-            said = f"sit in {layer_ranges(map(int, str(row.layers).split(', ')))}"
-        elif outcome == "cannot tell":
-            why = f", where {_unsure(str(row.sentence))}"
+    for name, row in zip(_names(rows), rows, strict=True):
+        said, why = "are spread over the layers", ""
+        if not row["finding"]:
+            said, why = "cannot be placed", f", where {_unsure(row)}"
+        elif row["outcome"] == "localised":
+            layers = map(int, row["layers"].split(", "))
+            said = f"sit {f'in {layer_ranges(layers)}' if few else often}"
         groups.setdefault((said, why), []).append(name)
-    ordered = sorted(groups.items(), key=lambda group: group[0][1] != "")  # what is sure first
-    said = "; they ".join(f"{what} for {_listed(who)}{why}" for (what, why), who in ordered)
-    return f"The memorised labels {said}."
+    parts = []
+    for (said, why), who in sorted(groups.items(), key=lambda group: group[0][1] != ""):
+        share = "all" if len(who) == len(rows) else f"{len(who)} of"
+        runs = f"for {_listed(who)}" if few else f"in {share} {len(rows)} runs"
+        parts.append(f"{said} {runs}{why}")
+    return f"The memorised labels {'; they '.join(parts)}."
 
 
-def _in_numbers(verdicts: pd.DataFrame, outcomes: "pd.Series[str]") -> str:
-    """In how many runs the labels are where, and why some cannot be placed."""
-    counts = Counter(map(str, outcomes))
-    often = Counter(", ".join(verdicts.loc[outcomes == "localised", "layers"]).split(", "))
-    said = verdicts.loc[outcomes == "cannot tell", "sentence"]
-    why = sorted({_unsure(str(sentence)) for sentence in said})
-    more = {
-        "localised": f", most often in layer {often.most_common(1)[0][0]}",
-        "cannot tell": f": {'either ' if len(why) > 1 else ''}{', or '.join(why)}",
-    }
-    ordered = sorted(counts, key=lambda name: (name == "cannot tell", -counts[name]))
-    told = [f"they {OUTCOMES[name]}{more.get(name, '')}" for name in ordered]
-    runs = f"{len(verdicts)} runs that memorised labels"
-    if len(told) == 1:
-        return f"In all {runs}, {told[0]}."
-    others = (f"; in {counts[n]}, {what}" for n, what in zip(ordered[1:], told[1:], strict=True))
-    return f"In {counts[ordered[0]]} of the {runs}, {told[0]}{''.join(others)}."
-
-
-def _unsure(verdict: str) -> str:
-    """Why labels cannot be placed, by the sentence of their verdict, and what would help."""
-    if not verdict.startswith("Cannot tell"):
+def _unsure(verdict: Mapping[Any, Any]) -> str:
+    """Why the labels of a run cannot be placed, and what would help."""
+    if verdict["outcome"] != "cannot tell":
         return "a verdict holds taken alone, but not after correction for all that are shown"
-    if NOTHING in verdict:
+    if NOTHING in verdict["sentence"]:
         return "changing layers undoes nothing"
     return "noisy examples are too few to tell a few layers from many (more of them would help)"
+
+
+def _described(layers: pd.DataFrame, mcog: pd.DataFrame) -> str:
+    """Where the weights of a method and their centres are, which is no verdict."""
+    method = layers["method"].iloc[0]
+    by = "by layer shares" if method == "shares" else f"by {method}, which blurs,"
+    points = [part for _, part in layers.groupby(POINT, sort=False)]
+    if len(points) > NAMED:
+        centres = _range(over_seeds(mcog, POINT, "mcog")["mcog"], ".1f")
+        depth = layers["layer"].max()
+        return f"The centre of what was memorised {by} is at layer {centres} of {depth}."
+    groups: dict[str, list[str]] = {}
+    for name, part in zip(_names([part.iloc[0] for part in points]), points, strict=True):
+        where, held = _held(part)
+        groups.setdefault(where, []).append(f"{held:.0%} for {name}")
+    said = "; ".join(f"in {where} ({_listed(each)})" for where, each in groups.items())
+    return f"Most of what was memorised {by} sits {said}."
+
+
+def _held(layers: pd.DataFrame) -> tuple[str, float]:
+    """The fewest layers that hold more than half, and the share that they hold."""
+    weights = layers.groupby("layer")["weight"].mean().clip(0).sort_values(ascending=False)
+    held = weights.cumsum() / weights.sum()
+    most = held[held.shift(fill_value=0) <= 0.5]
+    return layer_ranges(most.index), float(most.iloc[-1])
 
 
 def _names(rows: "Sequence[Mapping[Any, Any] | pd.Series]") -> list[str]:
@@ -314,23 +260,14 @@ def _listed(names: "Sequence[str]") -> str:
 
 
 NAMED = 3
-"""Tasks and models that the answer names; more are counted."""
-OUTCOMES = {
-    "localised": "sit in a few layers",
-    "spread": "are spread over the layers",
-    "cannot tell": "cannot be placed",
-}
+"""What is named in a sentence; more are counted."""
 
 
 def layer_ranges(layers: Iterable[int]) -> str:
     """Layers as people write them: `layers 1 to 3 and 7`."""
     numbers = sorted(layers)
-    parts = [_range(run[0], run[-1], "d") for run in consecutive(numbers)]
+    parts = [_range(run, "d") for run in consecutive(numbers)]
     return f"{'layer' if len(numbers) == 1 else 'layers'} {_listed(parts)}"
-
-
-def _point(row: "Mapping[Any, Any] | pd.Series") -> str:
-    return f"{row['task']} in {row['model']}"
 
 
 def _how_sure(findings: Findings) -> str:
@@ -339,16 +276,16 @@ def _how_sure(findings: Findings) -> str:
     mine = control[control["method"] == method]
     if mine.empty:
         todo = _by(" (`{}`)", command("control", findings.results))
-        said = f"Not tested here: no labels were planted in known layers{todo}."
+        why = f"{method} did not look at labels" if len(control) else "no labels were"
+        said = f"Not tested here: {why} planted in known layers{todo}."
     else:
         means = mean_scores(mine, ["method"]).iloc[0]
         said = (
             f"Where labels were planted in known layers, {method} ranks a planted layer first in "
             f"{means['accuracy']:.0%} of {counted(int(means['plants']), 'plant')} (95 % interval "
-            f"{means['low']:.0%} to {means['high']:.0%}; chance {means['chance']:.0%})"
+            f"{means['low']:.0%} to {means['high']:.0%}; chance {means['chance']:.0%}) and puts "
+            f"{means['planted_mass']:.0%} of the weight on planted layers."
         )
-        mass = means.get("planted_mass")
-        said += "." if mass is None else f" and puts {mass:.0%} of the weight on planted layers."
     if findings.results.runs["seed"].nunique() == 1:
         said += " There is one seed: another training may differ."
     return said
@@ -356,23 +293,20 @@ def _how_sure(findings: Findings) -> str:
 
 def _learnt(findings: Findings) -> str:
     """How many runs memorised, and what they know of unseen examples."""
-    line = next(_memorised(findings)).text
-    unseen = findings.memorised("runs")["validation_accuracy"].dropna()
-    if unseen.empty:
-        return line
-    share = _range(unseen.min(), unseen.max(), ".0%")
-    return f"{line[:-1]}; on unseen examples they are right in {share} of the cases."
-
-
-def _memorised(findings: Findings) -> Iterator[Line]:
-    runs = findings.results.runs
-    kept = runs[runs["memorised"].astype(bool)]
-    counts = [counted(runs[n].nunique(), n) for n in ("model", "task", "seed")]
+    runs, kept = findings.results.runs, findings.memorised("runs")
+    counts = ", ".join(counted(runs[n].nunique(), n) for n in ("model", "task", "seed"))
     whose = "its" if len(runs) == 1 else "their"
-    what = f"{len(kept)} of {counted(len(runs), 'run')} ({', '.join(counts)}) memorised {whose}"
-    low, high = kept["noisy_accuracy"].min(), kept["noisy_accuracy"].max()
-    share = f": {_range(low, high, '.0%')} of them are predicted in the end" if len(kept) else ""
-    yield Line("how", f"{what} wrong labels{share}.")
+    said = f"{len(kept)} of {counted(len(runs), 'run')} ({counts}) memorised {whose} wrong labels"
+    if len(kept):
+        said += f": {_range(kept['noisy_accuracy'], '.0%')} of them are predicted in the end"
+    if kept["validation_accuracy"].notna().any():
+        unseen = _range(kept["validation_accuracy"], ".0%")
+        said += f"; on unseen examples they are right in {unseen} of the cases"
+    return f"{said}."
+
+
+def _not_memorised(findings: Findings) -> Iterator[Line]:
+    runs = findings.results.runs
     for row in runs[~runs["memorised"].astype(bool)].to_dict("records"):
         why = f"predicts only {row['noisy_accuracy']:.0%} of its wrong labels"
         if pd.isna(row["noisy_accuracy"]):
@@ -381,14 +315,9 @@ def _memorised(findings: Findings) -> Iterator[Line]:
 
 
 def _trust(findings: Findings) -> Iterator[Line]:
-    control = findings.results.control
-    if control.empty:
-        how = _by(" (`{}`)", command("control", findings.results))
-        unknown = "How far each method can be trusted here is not known: no labels were planted"
-        if len(findings.results.runs):
-            yield Line("trust", f"{unknown}{how}.", is_open=True)
+    if findings.results.control.empty:
         return
-    means = mean_scores(control, ["method"])
+    means = mean_scores(findings.results.control, ["method"])
     best = means[means["k"] == means["k"].min()].set_index("method")
     parts = [
         f"{m} in {best.loc[m, 'accuracy']:.0%} of {counted(best.loc[m, 'plants'], 'plant')} "
@@ -404,95 +333,65 @@ def _trust(findings: Findings) -> Iterator[Line]:
         yield Line("trust", f"Control: {said}", is_open=True)
 
 
+def _by_method(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    for method in method_order(table["method"]):
+        yield method, table[table["method"] == method]
+
+
 def _depth(findings: Findings) -> Iterator[Line]:
     table = findings.usual(findings.whole("mcog")).dropna(subset=["mcog"])
-    if findings.results.mcog.empty:
-        how = _by(": `{}`", command("localise", findings.results))
-        yield Line("where", f"Nothing was localised yet{how}.", is_open=True)
-    if table.empty:
-        return
-    layers = f"{findings.usual(findings.results.runs)['depth'].iloc[0]} layers"
-    for method in method_order(table["method"]):
-        means = over_seeds(table[table["method"] == method], ["task", "model"], "mcog")
-        means = means.sort_values("mcog")
+    for method, part in _by_method(table):
+        means = over_seeds(part, POINT, "mcog").sort_values("mcog")
         first, last = means.iloc[0], means.iloc[-1]
-        if len(means) == 1:
-            place = _sure(first, "mcog", ".1f")
-            yield Line("where", f"By {method}, the centre of gravity is layer {place} of {layers}.")
-            continue
-        apart = last["low"] > first["high"]
-        chosen = f"do not overlap, but they are the extremes of {len(means)}"
-        verdict = chosen if apart else "overlap, so no order follows"
-        yield Line(
-            "where",
-            f"By {method}, the centre of gravity goes from layer {_sure(first, 'mcog', '.1f')} for "
-            f"{_point(first)} to {_sure(last, 'mcog', '.1f')} for {_point(last)}, of {layers}; the "
-            f"two intervals {verdict}.",
-        )
+        where = f"is layer {_sure(first, 'mcog', '.1f')}"
+        if len(means) > 1:
+            apart = "do not overlap" if last["low"] > first["high"] else "overlap"
+            where = (
+                f"goes from layer {_sure(first, 'mcog', '.1f')} for {_point(first)} to "
+                f"{_sure(last, 'mcog', '.1f')} for {_point(last)}, over {len(means)} tasks and "
+                f"models; the intervals of these extremes {apart}"
+            )
+        yield Line("where", f"By {method}, the centre of gravity {where}.")
 
 
-def _single(findings: Findings) -> Iterator[Line]:
-    table = findings.whole("windows")
-    keys = ["task", "model", "seed", "method"]
-    for method in method_order(table["method"]):
-        part = table[table["method"] == method]
-        single = part[part["first"] == part["last"]]
-        one = single.loc[single.groupby(keys)["error"].idxmax()]
-        everything = part.loc[part.groupby(keys)["last"].transform("max") == part["last"]]
-        full = everything[everything["first"] == 1]
-        if one.empty or full.empty:
-            continue
-        yield Line(
-            "where",
-            f"{method.capitalize()} one layer undoes at most {_both(one)}, all layers "
-            f"{_both(full)}{_of_runs(len(one))}.",
-        )
+def _windows(findings: Findings) -> Iterator[Line]:
+    for method, part in _by_method(findings.whole("windows")):
         widths = layers_to_undo(part)
+        best, mean = (_range(widths[n], ".0f", "all") for n in ("best", "on_average"))
+        yield Line("where", f"{method.capitalize()} {_undone(part, RUN)}.")
         yield Line(
             "where",
-            f"To undo {UNDONE:.0%} of what all layers undo, {method} needs "
-            f"{_widths(widths['best'])} in the best window, and {_widths(widths['on_average'])} on "
-            "average over windows, which is how the paper counts (7 to 10 of 12).",
+            f"To undo {UNDONE:.0%} of what all layers undo by {method}, the best window has a "
+            f"width of {best}; on average over windows, which is how the paper counts (7 to 10 of "
+            f"12 layers), it is {mean}.",
         )
 
 
-def _widths(found: "pd.Series") -> str:
-    known = found.dropna()
-    if known.empty:
-        return "more than all layers"
-    low, high = int(known.min()), int(known.max())
-    layers = counted(high, "layer") if low == high else f"{low} to {high} layers"
-    some = f" (in {len(known)} of {counted(len(found), 'run')})" if len(known) < len(found) else ""
-    return f"{layers}{some}"
-
-
-def _both(windows: pd.DataFrame) -> str:
-    """What changing these windows does to memorised and to clean labels."""
-    error, clean = windows["error"], windows["clean_error"].dropna()
-    lost = _range(clean.min(), clean.max(), ".1%") if len(clean) else "an unknown share"
-    return (
-        f"{_range(error.min(), error.max(), '.0%')} of the memorised labels (and {lost} of the "
-        "clean ones)"
-    )
+def _undone(windows: pd.DataFrame, run: list[str]) -> str:
+    """What changing one layer undoes at most, and what changing all of them does."""
+    sized = windows.assign(width=windows["last"] - windows["first"] + 1)
+    one, every = largest(sized[sized["width"] == 1], run, "error"), largest(sized, run, "width")
+    said = [
+        f"{_range(each['error'], '.0%')} of the memorised labels (and "
+        f"{_range(each['clean_error'], '.1%', 'an unknown share')} of the clean ones)"
+        for each in (one, every)
+    ]
+    over = f" (over {len(every)} runs)" if len(every) > 1 else ""
+    return f"one layer undoes at most {', all layers '.join(said)}{over}"
 
 
 def _events(findings: Findings) -> Iterator[Line]:
-    table = findings.events
     for name, what in (
         ("crossing", "By centroids, noisy examples cross to their wrong class"),
         ("memorisation", "By label probes, the wrong label becomes easier to read than the right"),
     ):
-        part = table[table["event"] == name]
+        part = findings.events[findings.events["event"] == name]
         if part.empty:
             continue
-        known = part["layer"].dropna()
-        never = len(part) - len(known)
-        where = f"at layer {_range(known.min(), known.max(), '.0f')}" if len(known) else "nowhere"
-        unclear = int((~part.loc[known.index, "separable"].astype(bool)).sum())
-        more = f"; never in {counted(never, 'run')}" if never else ""
-        if unclear:
-            more += f"; in {counted(unclear, 'run')} classes cannot be told apart there"
-        yield Line("how", f"{what} {where}{_of_runs(len(part))}{more}.")
+        where = f"{what} at layer {_range(part['layer'], '.0f', 'none')}"
+        unclear = int((part["layer"].notna() & ~part["separable"].astype(bool)).sum())
+        more = f"; in {counted(unclear, 'run')} classes cannot be told apart there"
+        yield Line("how", f"{where}{more if unclear else ''}.")
 
 
 def _left_out(findings: Findings) -> Iterator[Line]:
@@ -506,96 +405,26 @@ def _left_out(findings: Findings) -> Iterator[Line]:
             is_open=True,
         )
     table = findings.whole("mcog")
-    if said := remarks_on(table):
+    none = table[table["mcog"].isna()]
+    blind = none["method"].str.capitalize() + " sees no layer, so there is no centre of gravity."
+    for said in filter(None, (remarks_on(table), remarks_on(none.assign(remark=blind)))):
         yield Line("where", said, is_open=True)
-    for method in method_order(table["method"]):
-        part = table[table["method"] == method]
-        none = part[part["mcog"].isna()]
-        if len(none):
-            names = ", ".join(f"{r['task']} · {r['model']}" for r in none.to_dict("records")[:3])
-            more = " …" if len(none) > 3 else ""
-            yield Line(
-                "where",
-                f"{method.capitalize()} sees no layer in {len(none)} of "
-                f"{counted(len(part), 'run')} ({names}{more}), so there is no centre of gravity.",
-                is_open=True,
-            )
 
 
-def _generalisation(findings: Findings) -> Iterator[Line]:
-    """Depth and generalisation: what goes together, what is not known, what cannot be."""
-    table = findings.table_2
-    if table.empty:
-        return
-    pooled = table[table["model"] == ALL]
-    for is_sure, found in ((True, sure(pooled)), (False, pooled["rho"].notna() & ~sure(pooled))):
-        for score, part in pooled[found].groupby("score", sort=False):
-            rows = part.to_dict("records")
-            n = _range(part["n"].min(), part["n"].max(), "d")
-            if is_sure:
-                parts = ", ".join(f"{row['measure']} {_sure(row, 'rho', '.2f')}" for row in rows)
-                text = f"Depth and the {score} score, ρ over {n} tasks and models: {parts}."
-            else:
-                known = [f"{_sure(row, 'rho', '.2f')}, p = {row['p']:.2f}" for row in rows]
-                parts = "; ".join(map(" ".join, zip(part["measure"], known, strict=True)))
-                text = (
-                    f"Whether depth goes with the {score} score is not known: ρ over {n} tasks and "
-                    f"models cannot be told from 0 ({parts})."
-                )
-            yield Line("paper", text + averaged(part), is_open=not is_sure)
-    for (against, why), part in pooled[pooled["rho"].isna()].groupby(["score", "why"], sort=False):
-        depth = f"Depth ({', '.join(part['measure'])}) cannot be compared with the {against} score"
-        yield Line("paper", f"{depth}: {why}.{averaged(part)}", is_open=True)
-
-
-def averaged(coefficients: pd.DataFrame) -> str:
-    """Which methods the mean centre of gravity is over, where it is among the coefficients."""
-    means = coefficients.loc[coefficients["measure"] == "M-CoG"]
-    for methods in means["methods"].head(1) if "methods" in means else ():
-        *others, last = method_order(methods.split(", ")) if methods else [""]
-        listed = f"the mean over {', '.join(others)} and {last}"
-        shared = f"{listed}, for tasks and models that have all of them"
-        return f" M-CoG is {shared if others else f'that of {last}'}." if last else ""
-    return ""
-
-
-def _agreement(findings: Findings) -> Iterator[Line]:
-    table = findings.agreement
-    if table.empty:
-        return
-    for (between, what), part in table.groupby(["between", "what"], sort=False):
-        found, known = part[sure(part)].sort_values("rho"), part.dropna(subset=["rho"])
-        if len(found):
-            least, most = (_pair(found.iloc[i]) for i in (0, -1))
-            pairs = most if len(found) == 1 else f"from {least} to {most}"
-            some = f"{len(found)} of {counted(len(part), 'pair')} significant"
-            yield Line("paper", f"Agreement of {between} on {what}, ρ: {pairs}; {some}.")
-            continue
-        text = f"Whether {between} agree on {what} is not known: {part['why'].iloc[0]}."
-        if len(known):
-            pairs = "their only pair" if len(part) == 1 else f"any of {len(part)} pairs"
-            text = (
-                f"Whether {between} agree on {what}, task by task, is not known: ρ is "
-                f"{_range(known['rho'].min(), known['rho'].max(), '.2f')}, but not significant for "
-                f"{pairs} (p is at least {known['p'].min():.2f})."
-            )
-        yield Line("paper", text, is_open=True)
-
-
-def sure(table: pd.DataFrame) -> "pd.Series":
-    """Which coefficients are found: p is small, and an interval that is there leaves 0 out."""
-    around_0 = (table["low"] <= 0) & (table["high"] >= 0)
-    return table["significant"].astype(bool) & ~around_0
-
-
-def _few(findings: Findings) -> Iterator[Line]:
-    """What one seed, one task or a few do not allow."""
-    if findings.results.runs["seed"].nunique() == 1:
-        seed = "There is one seed, so how much another training would change is not known."
-        yield Line("trust", seed, is_open=True)
-    if findings.whole("mcog")["task"].nunique() == 1:
-        yield Line("paper", "There is one task, so tasks cannot be compared.", is_open=True)
-    tables = [table for table in (findings.table_2, findings.agreement) if len(table)]
+def _coefficients(findings: Findings) -> Iterator[Line]:
+    """Depth and generalisation, methods and models: what goes together, and what is not known."""
+    depth, pairs = findings.table_2, findings.agreement
+    tables = []
+    if len(depth):
+        what = "Correlation of depth with the " + depth["score"] + " score"
+        named = depth.assign(about=what, name=depth["measure"])
+        tables.append(named[named["model"] == ALL])
+    if len(pairs):
+        what = "Agreement of " + pairs["between"] + " on " + pairs["what"]
+        tables.append(pairs.assign(about=what, name=pairs["one"] + " with " + pairs["other"]))
+    for table in tables:
+        for about, group in table.groupby("about", sort=False):
+            yield from _correlated(str(about), group)
     if any((table["rho"].notna() & table["low"].isna()).any() for table in tables):
         tasks = findings.whole("runs")["task"].nunique()
         yield Line(
@@ -607,8 +436,36 @@ def _few(findings: Findings) -> Iterator[Line]:
         )
 
 
+def _correlated(about: str, table: pd.DataFrame) -> Iterator[Line]:
+    """Coefficients by their `name`: those that are found, and why others are not."""
+    is_found = _found(table)
+    rows = table[is_found].sort_values("rho").to_dict("records")
+    if rows:
+        each = [f"{_sure(row, 'rho', '.2f')} for {row['name']}" for row in rows]
+        shown = _listed(each) if len(each) <= NAMED else f"from {each[0]} to {each[-1]}"
+        yield Line("paper", f"{about}, ρ: {shown}; {len(rows)} of {len(table)} significant.")
+    for why, part in table[~is_found].groupby("why", sort=False):
+        names = part["name"].tolist()
+        who = _listed(names) if len(names) <= NAMED else f"{len(names)} pairs"
+        unsure = (
+            f"ρ is {_range(part['rho'], '.2f')}, which cannot be told from 0 (p is "
+            f"{_range(part['p'], '.2f')})"
+        )
+        yield Line("paper", f"{about} is not known for {who}: {str(why) or unsure}.", is_open=True)
+
+
+def _found(table: pd.DataFrame) -> "pd.Series":
+    """Which coefficients are found: p is small, and an interval that is there leaves 0 out."""
+    around_0 = (table["low"] <= 0) & (table["high"] >= 0)
+    return table["significant"].astype(bool) & ~around_0
+
+
 def _name(row: Mapping[Any, Any]) -> str:
     return f"{row['task']} · {row['model']} · seed {row['seed']}"
+
+
+def _point(row: "pd.Series") -> str:
+    return f"{row['task']} in {row['model']}"
 
 
 def _by(form: str, command: str) -> str:
@@ -622,19 +479,12 @@ def _sure(row: "Mapping[Any, Any] | pd.Series", name: str, form: str) -> str:
     return f"{row[name]:{form}}{ends}"
 
 
-def _pair(row: "pd.Series") -> str:
-    return f"{_sure(row, 'rho', '.2f')} for {row['one']} and {row['other']}"
-
-
-def _ends(row: "pd.Series") -> str:
-    return "" if pd.isna(row["low"]) else f"; 95 % interval {row['low']:.1f} to {row['high']:.1f}"
-
-
-def _range(low: float, high: float, form: str) -> str:
-    first, last = format(low, form), format(high, form)
-    return first if first == last else f"{first} to {last}"
-
-
-def _of_runs(n: int) -> str:
-    """What a range is over."""
-    return "" if n == 1 else f" (over {n} runs)"
+def _range(values: "Iterable[float]", form: str, none: str = "none") -> str:
+    """From the least to the largest of the numbers that are known, and in how many runs."""
+    every = pd.Series(list(values))
+    known = every.dropna()
+    if known.empty:
+        return none
+    first, last = format(known.min(), form), format(known.max(), form)
+    some = f" (in {len(known)} of {len(every)} runs)" if len(known) < len(every) else ""
+    return f"{first}{some}" if first == last else f"{first} to {last}{some}"

@@ -24,7 +24,7 @@ from memloc.reporting.findings import (
     counted_events,
     over_seeds,
 )
-from memloc.reporting.sentences import averaged, remarks_on
+from memloc.reporting.sentences import remarks_on
 from memloc.reporting.style import asset, method_order, task_order
 from memloc.results import Results
 from memloc.seeds import generator
@@ -98,7 +98,17 @@ def _computed(tidy: pd.DataFrame) -> dict[str, str]:
     unclear = "n_inseparable" in known and (known["n_inseparable"] > 0).any()
     words = [PERMUTED, *([UNCLEAR] if unclear else []), *intervals]
     found = {"coefficients": " ".join(words), "intervals": " ".join(intervals)}
-    return {**found, "averaged": averaged(tidy) if "measure" in tidy else ""}
+    return {**found, "averaged": _averaged(tidy) if "methods" in tidy else ""}
+
+
+def _averaged(tidy: pd.DataFrame) -> str:
+    """Which methods the mean centre of gravity is over."""
+    methods = [name for name in tidy.loc[tidy["measure"] == "M-CoG", "methods"] if name][:1]
+    *others, last = method_order(methods[0].split(", ")) if methods else [""]
+    if not others:
+        return f" M-CoG is that of {last}." if last else ""
+    shared = "for tasks and models that have all of them"
+    return f" M-CoG is the mean over {', '.join(others)} and {last}, {shared}."
 
 
 def write_tables(
