@@ -19,9 +19,8 @@ from memloc.records import whole_file
 from memloc.reporting.tables import markdown
 from memloc.results import load_results
 from memloc.run import Run
-from memloc.stats.agreement import auroc
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.planted import MEASURES, mean_scores, null_claims, plant_scores
+from memloc.stats.planted import MEASURES, auroc, mean_scores, null_claims, plant_scores
 from memloc.stats.verdicts import over_plants, trust
 from memloc.stats.windows import planted_layers, read_plant
 

@@ -11,7 +11,7 @@ from memloc.methods.result import Result
 from memloc.results import COLUMNS, control_verdicts, verdicts
 from memloc.run import Accuracies, Attempt, Run
 from memloc.seeds import generator
-from memloc.stats.agreement import accuracy_at_k, auroc, reciprocal_rank
+from memloc.stats.planted import accuracy_at_k, auroc, reciprocal_rank
 from study_support import METHODS, Study, training, write_plant
 
 TABLES = ("control", "control_layers", "control_gradients", "nulls", "plants", "post_processing")

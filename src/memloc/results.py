@@ -21,8 +21,7 @@ from memloc.methods.result import Outcomes, check_origin, outcomes_from, read_ab
 from memloc.protocol import ControlSettings, Protocol, preset
 from memloc.records import as_stored, read_columns
 from memloc.run import Accuracies, Run, RunRecord, at_the_end
-from memloc.stats.agreement import accuracy_at_k
-from memloc.stats.planted import null_claims, plant_scores
+from memloc.stats.planted import accuracy_at_k, null_claims, plant_scores
 from memloc.stats.verdicts import ALPHA, corrected
 from memloc.stats.windows import planted_layers
 from memloc.study.config import read_study
@@ -403,7 +402,7 @@ def control_tables(
         ],
         "control_layers": weights,
         "control_gradients": norms,
-        "nulls": null_claims(weights),
+        "nulls": null_claims(weights).reindex(columns=COLUMNS["nulls"]),
         "control_verdicts": control_verdicts(found["verdicts"]),
         "plants": _plants(planted, found["mcog"]),
         "post_processing": _post_processing(norms, settings.validation_tasks),

@@ -23,10 +23,10 @@ def results(study):
 
 @pytest.fixture(scope="session")
 def findings(results):
-    return Findings(results, resamples=20)
+    return Findings(results)
 
 
 @pytest.fixture(scope="session")
 def nothing(tmp_path_factory):
     """The findings of an empty folder."""
-    return Findings(load_results(tmp_path_factory.mktemp("empty")), resamples=20)
+    return Findings(load_results(tmp_path_factory.mktemp("empty")))

@@ -28,7 +28,7 @@ def with_settings(results, **summary):
     changes = {f"summary.{name}": value for name, value in summary.items()}
     other = replace(results)
     vars(other)["protocol"] = results.protocol.replace(changes)
-    return Findings(other, resamples=20)
+    return Findings(other)
 
 
 def make_windows(errors, *, seed, divided=True):

@@ -91,7 +91,7 @@ def test_what_is_chosen_at_first_has_most_to_show(tmp_path):
 
     tasks = ("tiny-topic", "tiny-acceptability")
     study = Study(tasks=tasks, models=("tiny-opt",), seeds=(1,), analyses=(), control=1)
-    findings = Findings(load_results(study.write(tmp_path)), resamples=5)
+    findings = Findings(load_results(study.write(tmp_path)))
     html = render(findings, summarise(findings))
     start = {"model": "tiny-opt", "task": "tiny-topic", "method": "swapping"}
     assert record(html)["start"] == start
@@ -119,7 +119,7 @@ def test_names_cannot_break_the_page(tmp_path):
     study = Study(methods=("swapping",), analyses=(), control=0)
     run = study.write_run(tmp_path / "run", "tiny-topic", "</script><b>model", 1)
     assert "</script><b>" in read_json(run.folder / "run.json")["model"]
-    findings = Findings(load_results(tmp_path), resamples=5)
+    findings = Findings(load_results(tmp_path))
     html = render(findings, summarise(findings))
     assert "<b>model" not in html
     assert record(html)["start"]["model"] == "script><b>model"
@@ -160,7 +160,7 @@ def test_an_adopted_run_gives_a_full_page(tmp_path, known, held_out):
 
 def test_a_figure_that_compares_is_left_out_where_there_is_nothing_to_compare(findings):
     """Of a single model or task, another figure shows the same."""
-    one_model = Findings(findings.results.only(model="tiny-opt"), resamples=20)
+    one_model = Findings(findings.results.only(model="tiny-opt"))
     compare = {figure.name: figure for figure in FIGURES if figure.compares}
     assert set(compare) == {"mcog-models", "control-models", "control-tasks"}
     assert all(figure.repeats(figure.drawn(one_model)) for figure in compare.values())
@@ -242,7 +242,7 @@ def test_long_texts_are_cut_and_say_so(tmp_path):
     study = Study(methods=("swapping",), analyses=(), control=0, words=400)
     study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
     results = load_results(tmp_path)
-    rows = example_block(Findings(results, resamples=5), [results.runs])["rows"]
+    rows = example_block(Findings(results), [results.runs])["rows"]
     text = next(row[1] for row in rows if row[0] == 6)
     assert text[LONGEST:].startswith(" … (")
     assert text.endswith("characters)")

@@ -55,7 +55,7 @@ def test_what_a_library_made_has_no_command(findings):
 
 
 def test_the_page_lists_the_commands(folder):
-    findings = Findings(load_results(folder), resamples=5)
+    findings = Findings(load_results(folder))
     html = render(findings, summarise(findings))
     assert TRAIN in html
     assert LOCALISE in html

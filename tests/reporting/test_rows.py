@@ -170,7 +170,7 @@ def test_points_are_those_that_table_2_is_of(results):
     """A large model with one method does not change what the M-CoG of the others is over."""
     mcog = results.mcog
     fewer = mcog[(mcog["model"] != "tiny-bert") | (mcog["method"] == "swapping")]
-    found = Findings(replace(results, mcog=fewer), resamples=5)
+    found = Findings(replace(results, mcog=fewer))
     found.__dict__["_large"] = ["tiny-bert"]
     points = found.points
     assert set(points["model"]) == {"tiny-opt"}
@@ -340,7 +340,7 @@ def test_runs_that_did_not_memorise_are_drawn_in_training_only(tmp_path):
     from study_support import Study
 
     Study(memorised=False, control=0, models=("tiny-opt",), seeds=(1,)).write(tmp_path)
-    findings = Findings(load_results(tmp_path), resamples=5)
+    findings = Findings(load_results(tmp_path))
     assert BY_NAME["training"].drawn(findings) is not None
     assert BY_NAME["layers"].drawn(findings) is None
     assert BY_NAME["examples"].drawn(findings) is None
@@ -484,7 +484,7 @@ def test_without_shares_a_strip_is_of_the_papers_first_method(findings):
     results = findings.results
     tables = {n: getattr(results, n) for n in ("layers", "control_layers")}
     without = {n: table[table["method"] != "shares"] for n, table in tables.items()}
-    drawn = BY_NAME["strip"].drawn(Findings(replace(results, **without), resamples=5)).rows
+    drawn = BY_NAME["strip"].drawn(Findings(replace(results, **without))).rows
     assert set(drawn["method"]) == {"swapping"}
     assert drawn.groupby("row")["weight"].sum().to_numpy() == pytest.approx(1)
 

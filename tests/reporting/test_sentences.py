@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unlearnt(folder):
-    return Findings(load_results(folder), resamples=5)
+    return Findings(load_results(folder))
 
 
 def test_the_sentence_of_a_result_ends_with_its_remarks(folder):
@@ -210,7 +210,7 @@ def one(tmp_path_factory):
     study.write_run(folder / "a", "tiny-topic", "tiny-opt", 1)
     task, noisy = make_data("tiny-topic", 12, 3)
     begin(folder / "b", task, noisy, record(task, noisy, "tiny-bert", 1, 4))
-    return Findings(load_results(folder), resamples=5)
+    return Findings(load_results(folder))
 
 
 def test_the_sentences_hold_the_numbers(findings):
@@ -235,7 +235,7 @@ def weak(findings):
     """The same, but the reference of the first run did not learn."""
     runs = findings.results.runs.copy()
     runs.loc[0, "reference_accuracy"] = 0.889
-    return Findings(replace(findings.results, runs=runs), resamples=5)
+    return Findings(replace(findings.results, runs=runs))
 
 
 def test_reference_weights_that_learnt_too_little_are_told(findings, weak):
@@ -285,7 +285,7 @@ def test_coefficients_and_figures_do_not_know_an_unlearnt_reference(findings, we
         name: table.drop(of_first(weak, table[table["method"].isin(["shares", "swapping"])]).index)
         for name, table in (("mcog", results.mcog), ("layers", results.layers))
     }
-    plain = Findings(replace(results, **gone), resamples=5)
+    plain = Findings(replace(results, **gone))
     for name in ("table_2", "agreement"):
         pd.testing.assert_frame_equal(getattr(weak, name), getattr(plain, name))
     drawn = BY_NAME["mcog-models"].drawn
@@ -370,7 +370,7 @@ def test_a_method_that_sees_no_layer_is_named(tmp_path):
     results = load_results(tmp_path)
     nothing = (results.mcog["method"] == "probing") & (results.mcog["task"] == "tiny-topic")
     results = replace(results, mcog=results.mcog.assign(mcog=results.mcog["mcog"].mask(nothing)))
-    said = " ".join(summarise(Findings(results, resamples=5)).open)
+    said = " ".join(summarise(Findings(results)).open)
     none = "Probing sees no layer, so there is no centre of gravity"
     assert f"{none} (tiny-topic · tiny-opt · seed 1)." in said
 
@@ -428,7 +428,7 @@ def test_both_readings_of_how_many_layers_undo_are_told(findings):
 
 def test_one_run_is_one_in_every_word(tmp_path):
     study = Study(tasks=("tiny-topic",), models=("tiny-opt",), seeds=(1,), analyses=(), control=0)
-    findings = Findings(load_results(study.write(tmp_path)), resamples=5)
+    findings = Findings(load_results(study.write(tmp_path)))
     found = summarise(findings)
     assert found.learnt.startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong lab")
     assert not re.search(r"\b1 \w+s\b", " ".join(found.found).replace("1 is", ""))
@@ -462,7 +462,7 @@ def test_the_answer_names_the_layers_that_hold_most(tmp_path):
     noisy = run.noisy
     scores = make_scores("shares", noisy, 4, generator(1, "answer"), planted=range(1, 3))
     scores.write(paths.result(run.folder, "shares"))
-    found = summarise(Findings(load_results(tmp_path), resamples=5))
+    found = summarise(Findings(load_results(tmp_path)))
     held = scores.weights[1:3].sum()
     assert f"sits in layers 2 to 3 ({held:.0%} for tiny-topic)." in found.answer
     assert "no labels were planted in known layers (`memloc control" in found.trust
@@ -474,7 +474,7 @@ def test_weights_of_a_method_that_changes_no_layer_do_not_answer(tmp_path):
     run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
     scores = make_scores("probing", run.noisy, 4, generator(1, "answer"), planted=range(1, 3))
     scores.write(paths.result(run.folder, "probing"))
-    found = Findings(load_results(tmp_path), resamples=5)
+    found = Findings(load_results(tmp_path))
     assert summarise(found).answer.startswith(
         "Whether a few layers hold the labels cannot be told by probing alone: try `memloc localise"
     )
@@ -491,7 +491,7 @@ def test_several_tasks_share_a_sentence(findings):
     answer = summarise(findings).answer
     assert answer.startswith("The memorised labels cannot be placed in all 12 runs, where noisy ex")
     assert ". The centre of what was memorised by layer shares is at layer 2.4 to 2.6 of" in answer
-    one = Findings(findings.results.only(model="tiny-opt", seed=1), resamples=5)
+    one = Findings(findings.results.only(model="tiny-opt", seed=1))
     for task in ("tiny-topic", "tiny-acceptability", "tiny-entailment"):
         assert f"% for {task}" in summarise(one).answer
 
@@ -502,7 +502,7 @@ def test_no_layer_is_named_where_nothing_was_memorised(one, weak):
     )
     runs = weak.results.runs.assign(reference_accuracy=0.5)
     only = weak.results.layers[weak.results.layers["method"] == "shares"]
-    found = Findings(replace(weak.results, runs=runs, layers=only), resamples=5)
+    found = Findings(replace(weak.results, runs=runs, layers=only))
     assert "the references did not learn their own labels" in summarise(found).answer
 
 
@@ -516,9 +516,7 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
     results = findings.results.only(model="tiny-opt", seed=1)
 
     def answer(*rows):
-        return summarise(
-            Findings(replace(results, verdicts=pd.DataFrame(rows)), resamples=5)
-        ).answer
+        return summarise(Findings(replace(results, verdicts=pd.DataFrame(rows)))).answer
 
     assert answer(verdict("tiny-topic")) == "About tiny-topic."
     assert answer(verdict("tiny-topic", finding=False)).startswith(

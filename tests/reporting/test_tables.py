@@ -31,7 +31,7 @@ EACH = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 @pytest.fixture
 def with_large(results):
     """The findings if one of the models counted as large."""
-    found = Findings(results, resamples=5)
+    found = Findings(results)
     found.__dict__["_large"] = ["tiny-bert"]
     return found
 
@@ -201,7 +201,7 @@ def test_a_deeper_model_is_a_large_one(results):
     """So that the command which the page names makes the table."""
     runs = results.runs.copy()
     runs.loc[runs["model"] == "tiny-bert", "depth"] = 8
-    tidy = BY_NAME["sizes"].tidy(Findings(replace(results, runs=runs), resamples=5))
+    tidy = BY_NAME["sizes"].tidy(Findings(replace(results, runs=runs)))
     assert set(tidy["large"]) == {"tiny-bert"}
 
 

@@ -8,13 +8,12 @@ from scipy import stats
 from memloc.protocol import AgreementSettings
 from memloc.seeds import generator
 from memloc.stats.claims import (
+    agreement,
     binarisation,
     depth_and_generalisation,
     depths,
     event_agreement,
-    method_agreement,
     methods_of,
-    model_agreement,
     order_agreement,
     over_models,
     same_seeds,
@@ -24,7 +23,6 @@ from memloc.stats.claims import (
 )
 
 TASKS = ("a", "b", "c", "d")
-FEW = 50
 
 
 def frame(columns, rows):
@@ -118,7 +116,7 @@ def test_the_mean_centre_of_gravity_is_that_of_the_papers_methods_that_most_have
     assert depth_of(found, "d", "M-CoG")["depth"] == 8
     assert depth_of(found, "a", "M-CoG retraining")["depth"] == 1
     assert methods_of(found, "M-CoG") == "gradients, swapping"
-    table = depth_and_generalisation(found, make_scores([1, 2, 3, 4]), ("M-CoG",), resamples=FEW)
+    table = depth_and_generalisation(found, make_scores([1, 2, 3, 4]), ("M-CoG",))
     assert set(table["methods"]) == {"gradients, swapping"}
     assert set(found["measure"]) == {
         "M-CoG",
@@ -203,7 +201,6 @@ def test_table_2_by_hand():
         depths(make_events([1, 5, 4, np.nan]), NO_MCOG, make_runs()),
         make_scores([0.1, 0.2, 0.3, 0.4]),
         ("crossing",),
-        resamples=FEW,
     )
     own = row_of(found, score="generalisation", model="m")
     assert own["rho"] == pytest.approx(0.8)
@@ -220,9 +217,7 @@ def test_pooled_depths_are_shares_of_the_layers():
     events = pd.concat([make_events([3, 6, 9, 12]), make_events([6, 12, 18, 24], model="large")])
     runs = make_runs(("m", "large"), {"m": 12, "large": 24})
     scores = pd.concat([make_scores([1, 2, 3, 4]), make_scores([1, 2, 3, 4], "large")])
-    found = depth_and_generalisation(
-        depths(events, NO_MCOG, runs), scores, ("crossing",), resamples=FEW
-    )
+    found = depth_and_generalisation(depths(events, NO_MCOG, runs), scores, ("crossing",))
     assert row_of(found, score="generalisation", model="all")["rho"] == pytest.approx(1)
     assert row_of(found, score="generalisation", model="all")["n"] == 8
 
@@ -238,7 +233,7 @@ def test_p_and_intervals_draw_tasks_and_not_points():
         events = pd.concat([make_events(layers, model=m, tasks=tasks) for m in some])
         points = pd.concat([scores.assign(model=m) for m in some])
         depth = depths(events, NO_MCOG, make_runs(some, tasks=tasks))
-        table = depth_and_generalisation(depth, points, ("crossing",), resamples=FEW)
+        table = depth_and_generalisation(depth, points, ("crossing",))
         found[len(some)] = row_of(table, score="generalisation", model="all")
     assert found[4]["p"] == pytest.approx(found[1]["p"])
     assert found[4]["rho"] == pytest.approx(found[1]["rho"])
@@ -266,7 +261,7 @@ def test_events_of_centroids_and_probes_agree_where_their_order_does():
             make_events([1, 2, 3, 4], "ninety"),
         ]
     )
-    found = event_agreement(depths(events, NO_MCOG, make_runs()), resamples=FEW)
+    found = event_agreement(depths(events, NO_MCOG, make_runs()))
     assert row_of(found, centroids="crossing", model="m")["rho"] == pytest.approx(1)
     assert row_of(found, centroids="initiation", model="all")["rho"] == pytest.approx(-1)
 
@@ -280,14 +275,14 @@ def test_methods_are_compared_over_tasks_and_models():
             make_mcog([5, 6, 7, 8], "gradients", model="n"),
         ]
     )
-    found = method_agreement(mcog, "mcog", resamples=FEW)
+    found = agreement(mcog, "mcog", "methods")
     # Ranks differ by 1 in two of eight places: 1 - 6 * 2 / (8 * 63).
     assert found["rho"].tolist() == [pytest.approx(1 - 12 / 504)]
     assert found["n"].tolist() == [8]
     pearson = AgreementSettings(between_methods="pearson")
     values = ([1, 2, 3, 4, 5, 6, 7, 8], [1, 3, 2, 4, 5, 6, 7, 8])
     expected = np.corrcoef(*values)[0, 1]
-    assert method_agreement(mcog, "mcog", pearson, FEW)["rho"][0] == pytest.approx(expected)
+    assert agreement(mcog, "mcog", "methods", pearson)["rho"][0] == pytest.approx(expected)
 
 
 def unrelated(n_tasks, rng, alike=0.8, models=4):
@@ -308,7 +303,7 @@ def unrelated(n_tasks, rng, alike=0.8, models=4):
 def test_unrelated_methods_are_seldom_found_to_agree(n_tasks, studies):
     """True ρ is 0: at most about one in twenty may look significant, however alike models are."""
     rng = generator(3, "unrelated", n_tasks)
-    found = [method_agreement(unrelated(n_tasks, rng), "mcog", resamples=2) for _ in range(studies)]
+    found = [agreement(unrelated(n_tasks, rng), "mcog", "methods") for _ in range(studies)]
     share = np.mean([table["significant"][0] for table in found])
     assert share <= (0 if n_tasks == 3 else 0.065)
     # The usual p takes four models for four tasks.
@@ -332,7 +327,7 @@ def test_related_methods_are_found_with_five_tasks():
             for model in ("m", "n", "o")
         ]
     )
-    (row,) = method_agreement(mcog, "mcog", resamples=FEW).to_dict("records")
+    (row,) = agreement(mcog, "mcog", "methods").to_dict("records")
     assert row["significant"]
     assert row["p"] == pytest.approx(1 / 120)
 
@@ -348,7 +343,7 @@ def test_what_all_tasks_share_does_not_make_p_small():
             for task in TASKS
         ]
     )
-    (row,) = method_agreement(weights, "weight", resamples=FEW).to_dict("records")
+    (row,) = agreement(weights, "weight", "methods").to_dict("records")
     assert row["rho"] > 0.9
     assert not row["significant"]
 
@@ -368,21 +363,21 @@ def test_models_are_compared_on_weights_scaled_within_each_method():
             make_weights([1, 3, 2], "gradients", model="n"),
         ]
     )
-    found = model_agreement(weights, "weight", resamples=FEW)
+    found = agreement(weights, "weight", "models")
     assert found["rho"].tolist() == [pytest.approx(1)]
     assert found["n"].tolist() == [6]
 
 
 def test_models_of_different_depth_are_not_paired_layer_by_layer():
     weights = pd.concat([make_weights([1, 2, 3]), make_weights([1, 2, 3, 4], model="n")])
-    found = model_agreement(weights, "weight", resamples=FEW)
+    found = agreement(weights, "weight", "models")
     assert np.isnan(found["rho"]).all()
     assert "3 and 4 layers" in found["why"][0]
 
 
 def test_centres_of_gravity_of_models_are_compared_over_tasks_and_methods():
     mcog = pd.concat([make_mcog([1, 2, 3, 4]), make_mcog([2, 1, 3, 4], model="n")])
-    found = model_agreement(mcog, "mcog", resamples=FEW)
+    found = agreement(mcog, "mcog", "models")
     assert found["rho"].tolist() == [pytest.approx(1 - 12 / 60)]
 
 
@@ -395,7 +390,7 @@ def test_sizes_are_compared_with_each_small_model_and_their_mean():
         ]
     )
     runs = make_runs(("s", "t", "large"), {"s": 12, "t": 12, "large": 24})
-    found = size_agreement(depths(events, NO_MCOG, runs), "large", ("s", "t"), resamples=FEW)
+    found = size_agreement(depths(events, NO_MCOG, runs), "large", ("s", "t"))
     assert row_of(found, model="s")["rho"] == pytest.approx(1)
     assert row_of(found, model="t")["rho"] < 0
     # Means 5, 5, 5, 6 of 24: ranks 2 2 2 4 beside 1 2 3 4.
@@ -409,7 +404,7 @@ def test_binarised_tasks_are_compared_in_layers():
     two = make_events([3, 6, 7, 13]).assign(task=list(binary.values()))
     runs = make_runs()
     runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
-    found = binarisation(depths(pd.concat([many, two]), NO_MCOG, runs), binary, resamples=FEW)
+    found = binarisation(depths(pd.concat([many, two]), NO_MCOG, runs), binary)
     own = row_of(found, measure="crossing")
     assert own["rho"] == pytest.approx(1)
     assert own["mean_difference"] == pytest.approx(-0.5)
@@ -428,8 +423,8 @@ def test_events_of_binarised_tasks_can_be_compared_over_task_means():
     runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
     mcog += [table.assign(task=list(binary.values())) for table in mcog]
     found = depths(pd.concat([*many, *two]), pd.concat(mcog), runs)
-    by_model = binarisation(found, binary, resamples=FEW)
-    by_task = binarisation(over_models(found), binary, resamples=FEW)
+    by_model = binarisation(found, binary)
+    by_task = binarisation(over_models(found), binary)
     assert row_of(by_model, measure="crossing")["n"] == 8
     own = row_of(by_task, measure="crossing")
     assert own["n"] == 4
@@ -452,7 +447,7 @@ def test_binarised_tasks_are_compared_with_the_same_seeds():
     assert set(kept["task"]) == {*binary, *binary.values()}
     runs = make_runs()
     runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
-    found = binarisation(depths(kept, NO_MCOG, runs), binary, resamples=FEW)
+    found = binarisation(depths(kept, NO_MCOG, runs), binary)
     assert row_of(found, measure="crossing")["mean_difference"] == 0
 
 
@@ -465,7 +460,7 @@ def test_models_of_other_depth_are_pooled_by_shares_of_their_layers():
         parts += [many, two.assign(task=list(binary.values()))]
     runs = make_runs(("m", "deep"), {"m": 12, "deep": 24})
     runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
-    found = binarisation(depths(pd.concat(parts), NO_MCOG, runs), binary, resamples=FEW)
+    found = binarisation(depths(pd.concat(parts), NO_MCOG, runs), binary)
     assert row_of(found, measure="crossing")["rho"] == pytest.approx(-1)
 
 
@@ -480,9 +475,9 @@ def test_coefficients_count_points_that_mean_nothing():
         ]
     )
     depth = depths(events, NO_MCOG, runs)
-    both = row_of(event_agreement(depth, resamples=FEW), centroids="crossing", model="all")
+    both = row_of(event_agreement(depth), centroids="crossing", model="all")
     assert (both["n_never"], both["n_inseparable"]) == (1, 4)
-    sizes = size_agreement(depth, "large", ("s",), resamples=FEW)
+    sizes = size_agreement(depth, "large", ("s",))
     found = row_of(sizes, measure="crossing", model="s")
     assert (found["n_never"], found["n_inseparable"]) == (1, 4)
 
@@ -494,7 +489,7 @@ def test_nothing_in_is_nothing_out():
     scores = task_scores(runs, frame(("task", "model", "seed", "score"), []))
     found = depth_and_generalisation(depth, scores)
     assert found["rho"].isna().all()
-    assert len(method_agreement(NO_MCOG, "mcog")) == 0
+    assert len(agreement(NO_MCOG, "mcog", "methods")) == 0
     assert len(size_agreement(depth, "large", ("m",))) == 0
     assert len(binarisation(depth, {})) == 0
 
@@ -504,7 +499,7 @@ def test_the_order_of_tasks_is_a_mean_over_pairs_of_models():
     values = {"m": [1, 2, 3, 4], "n": [5, 6, 7, 8], "o": [1, 3, 2, 4]}
     mcog = pd.concat([make_mcog(v, "retraining", model) for model, v in values.items()])
     alone = make_mcog([1, 2, 3, 4], "swapping")
-    (row,) = order_agreement(pd.concat([mcog, alone]), resamples=FEW).to_dict("records")
+    (row,) = order_agreement(pd.concat([mcog, alone])).to_dict("records")
     assert row["method"] == "retraining"
     assert row["rho"] == pytest.approx((1 + 0.8 + 0.8) / 3)
     assert (row["least"], row["largest"]) == pytest.approx((0.8, 1))
@@ -515,7 +510,7 @@ def test_the_order_of_tasks_is_a_mean_over_pairs_of_models():
 def test_the_order_of_five_tasks_has_an_interval_and_pairs_what_is_there():
     values = {"m": [1, 2, 3, 4, 5], "n": [2, 1, 3, 5, 4], "o": [1, 2, np.nan, 3, 4]}
     mcog = pd.concat([make_mcog(v, model=m, tasks="abcde") for m, v in values.items()])
-    (row,) = order_agreement(mcog, resamples=200).to_dict("records")
+    (row,) = order_agreement(mcog).to_dict("records")
     # Of m and o four tasks are in the same order; of n and o ranks 2143 beside 1234: 0.6.
     assert row["rho"] == pytest.approx((0.8 + 1 + 0.6) / 3)
     assert row["low"] < row["rho"] < row["high"]

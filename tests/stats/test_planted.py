@@ -1,10 +1,179 @@
 """Accuracy on plants and claims on nulls, against values worked out by hand."""
 
+from itertools import combinations
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 
-from memloc.stats.planted import KEY, distances, mean_scores, null_claims, plant_scores
+from memloc.errors import ScoreError
+from memloc.seeds import generator
+from memloc.stats.planted import (
+    KEY,
+    accuracy_at_k,
+    auroc,
+    centre_error,
+    distance_from_uniform,
+    distances,
+    mean_scores,
+    null_claims,
+    plant_scores,
+    planted_mass,
+    reciprocal_rank,
+)
+from memloc.stats.windows import layer_weights, window_matrix
+
+quick = settings(max_examples=50, deadline=None)  # a busy machine is no failure
+
+
+WEIGHTS = np.array([0.1, 0.9, 0.4, 0.6, 0.4])
+
+
+@st.composite
+def planted_layers(draw):
+    """Weights with many ties, and some but not all layers."""
+    weights = np.array(draw(st.lists(st.integers(0, 4), min_size=2, max_size=7)), dtype=float)
+    n_planted = draw(st.integers(1, len(weights) - 1))
+    order = generator(draw(st.integers(0, 99))).permutation(len(weights))
+    return weights, {int(layer) for layer in order[:n_planted]}
+
+
+@pytest.mark.parametrize(
+    ("planted", "k", "expected"),
+    [
+        ({1, 3}, 1, 1.0),
+        ({1, 3}, 2, 1.0),
+        ({0, 1}, 1, 1.0),
+        ({0, 1}, 2, 0.5),
+        (range(2, 4), 1, 0.0),
+        (range(2, 4), 2, 0.5),
+        (range(2, 4), 3, 0.75),  # layer 3 surely, layer 2 in half of the orders
+        ({2, 4}, 3, 1 / 2),  # one of the tied two is in, and both are planted
+        ({2, 4}, 4, 1.0),
+        ({1}, 2, 1.0),  # one planted layer is all that there is to find
+        ({3}, 2, 1.0),
+        ({0}, 2, 0.0),
+        ({0}, 5, 1.0),
+    ],
+)
+def test_accuracy_is_the_expected_share_of_planted_layers_among_the_best(planted, k, expected):
+    assert accuracy_at_k(WEIGHTS, planted, k) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("k", range(1, 13))
+def test_uniform_weights_give_chance_exactly(k):
+    uniform = layer_weights(window_matrix(np.full(78, 0.3), 12))
+    chance = pytest.approx(max(k, 2) / 12, abs=1e-15)
+    assert accuracy_at_k(uniform, range(5, 7), k) == chance
+    assert accuracy_at_k(np.zeros(12), range(5, 7), k) == chance
+
+
+@quick
+@given(planted_layers(), st.integers(1, 7))
+def test_ties_count_as_all_equally_good_choices_do(data, k):
+    weights, planted = data
+    k = min(k, len(weights))
+    choices = list(combinations(range(len(weights)), k))
+    best = max(sum(weights[list(c)]) for c in choices)
+    most = min(k, len(planted))
+    shares = [len(planted & set(c)) / most for c in choices if sum(weights[list(c)]) == best]
+    assert accuracy_at_k(weights, planted, k) == pytest.approx(np.mean(shares))
+
+
+@pytest.mark.parametrize(
+    ("planted", "expected"),
+    [({1}, 1), ({3, 0}, 1 / 2), ({2}, 1 / 3.5), ({4, 0}, 1 / 3.5), ({0}, 1 / 5), ({2, 4}, 1 / 3)],
+)
+def test_the_reciprocal_rank_is_that_of_the_best_planted_layer(planted, expected):
+    assert reciprocal_rank(WEIGHTS, planted) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("planted", "expected"),
+    [({1, 3}, 1), ({0}, 0), ({2}, 1.5 / 4), ({3, 4}, 3.5 / 6), ({0, 1}, 3 / 6)],
+)
+def test_auroc_counts_the_pairs_in_the_right_order(planted, expected):
+    assert auroc(WEIGHTS, planted) == pytest.approx(expected)
+
+
+def test_planted_mass_is_the_share_of_the_positive_weight():
+    assert planted_mass(WEIGHTS, [1, 3]) == pytest.approx(1.5 / 2.4)
+    assert planted_mass(np.array([-0.5, 0.6, 0.2]), [1]) == pytest.approx(0.75)
+    assert np.isnan(planted_mass(np.array([0.0, -1.0]), [1]))
+
+
+def test_the_centre_of_the_weights_is_compared_with_that_of_the_planted_layers():
+    assert centre_error(np.array([0.0, 1.0, 1.0, 0.0]), [1, 2]) == 0
+    assert centre_error(np.array([-9.0, 1.0, 0.0, 1.0]), [0, 1]) == pytest.approx(1.5)
+    assert np.isnan(centre_error(np.array([0.0, -1.0]), [1]))
+
+
+@quick
+@given(planted_layers())
+def test_auroc_agrees_with_scikit_learn(data):
+    weights, planted = data
+    truth = [layer in planted for layer in range(len(weights))]
+    assert auroc(weights, planted) == pytest.approx(roc_auc_score(truth, weights))
+
+
+def test_equal_weights_that_differ_by_rounding_are_ties():
+    weights = np.array([0.1 + 0.2, 0.3, 0.0])
+    assert weights[0] != weights[1]
+    assert accuracy_at_k(weights, {0}, 1) == 0.5
+    assert reciprocal_rank(weights, {0}) == pytest.approx(1 / 1.5)
+    assert auroc(weights, {0}) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("score", [auroc, reciprocal_rank, lambda w, p: accuracy_at_k(w, p, 1)])
+@pytest.mark.parametrize("planted", [set(), {5}, {-1, 0}])
+def test_planted_layers_must_be_layers(score, planted):
+    with pytest.raises(ScoreError, match="must be some of 0 to 4"):
+        score(WEIGHTS, planted)
+
+
+@pytest.mark.parametrize("score", [auroc, reciprocal_rank, lambda w, p: accuracy_at_k(w, p, 1)])
+def test_layers_without_a_weight_are_not_ranked(score):
+    with pytest.raises(ScoreError, match="not a number"):
+        score(np.array([0.1, np.nan]), {0})
+
+
+def test_other_questions_without_an_answer_are_refused():
+    with pytest.raises(ScoreError, match="All layers are planted"):
+        auroc(WEIGHTS, range(5))
+    for k in (0, 6):
+        with pytest.raises(ScoreError, match=f"k cannot be {k}"):
+            accuracy_at_k(WEIGHTS, {0}, k)
+
+
+@pytest.mark.parametrize(
+    ("weights", "distance"),
+    [
+        ([3, 3, 3], 0),
+        ([1, 0, 0, 0], 0.75),
+        ([2, 1, 1, 0], 0.25),
+        ([5], 0),
+        ([0, 0], 0),
+        ([1, -1], 0.5),
+    ],
+)
+def test_the_distance_from_uniform_is_half_the_sum_of_differences(weights, distance):
+    assert distance_from_uniform(np.array(weights, dtype=float)) == pytest.approx(distance)
+
+
+def test_weights_that_are_no_numbers_have_no_distance():
+    with pytest.raises(ScoreError, match="not a number"):
+        distance_from_uniform(np.array([np.nan, 1.0]))
+
+
+@quick
+@given(planted_layers(), st.floats(0.01, 100))
+def test_scores_of_planted_layers_do_not_depend_on_the_scale(data, factor):
+    weights, planted = data
+    for score in (auroc, reciprocal_rank):
+        assert score(factor * weights, planted) == pytest.approx(score(weights, planted))
 
 
 def layers(*plants, null=False, method="m", undone=1.0):

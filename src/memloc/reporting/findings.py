@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,8 +37,6 @@ class Findings:
     """
 
     results: Results
-    resamples: int = RESAMPLES
-    """For the intervals of correlations."""
 
     @property
     def protocol(self) -> Protocol:
@@ -154,7 +151,9 @@ class Findings:
         if self.points.empty:
             return pd.DataFrame()
         scores = claims.task_scores(self._main("runs"), self._main("generalisation"))
-        return claims.depth_and_generalisation(self.main_depths, scores, **self._compared)
+        return claims.depth_and_generalisation(
+            self.main_depths, scores, settings=self.protocol.agreement
+        )
 
     def _main(self, name: str) -> pd.DataFrame:
         """A table without binarised tasks and without the larger models, if there are others."""
@@ -178,11 +177,6 @@ class Findings:
         runs = self.results.runs
         return list(dict.fromkeys(runs.loc[runs["depth"] > usual_depth(runs), "model"]))
 
-    @property
-    def _compared(self) -> dict[str, Any]:
-        """How coefficients are computed."""
-        return {"settings": self.protocol.agreement, "resamples": self.resamples}
-
     @cached_property
     def agreement(self) -> pd.DataFrame:
         """Coefficients between methods and between models, of M-CoG and of layer weights."""
@@ -192,22 +186,22 @@ class Findings:
             if len(values):
                 if column == "mcog":  # models may have other depths
                     values = values.assign(mcog=_share_of_layers(values, self.results.runs))
-                for between, compare in COMPARISONS.items():
-                    found = compare(values, column, **self._compared)
+                for between in ("methods", "models"):
+                    found = claims.agreement(values, column, between, self.protocol.agreement)
                     parts.append(found.assign(what=what, between=between))
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     @cached_property
     def order_agreement(self) -> pd.DataFrame:
         """Whether models order the tasks alike, by each method: `claims.order_agreement`."""
-        return claims.order_agreement(self._main("mcog"), **self._compared)
+        return claims.order_agreement(self._main("mcog"), self.protocol.agreement)
 
     @cached_property
     def event_agreement(self) -> pd.DataFrame:
         """Whether centroids and label probes tell of the same events."""
         if self.main_depths.empty:
             return pd.DataFrame()
-        return claims.event_agreement(self.main_depths, **self._compared)
+        return claims.event_agreement(self.main_depths, self.protocol.agreement)
 
     @cached_property
     def size_agreement(self) -> pd.DataFrame:
@@ -216,7 +210,7 @@ class Findings:
         models, larger = list(dict.fromkeys(depths["model"])), set(self._large)
         small = [name for name in models if name not in larger]
         parts = [
-            claims.size_agreement(depths, large, small, **self._compared).assign(large=large)
+            claims.size_agreement(depths, large, small, self.protocol.agreement).assign(large=large)
             for large in models
             if large in larger and small
         ]
@@ -233,7 +227,7 @@ class Findings:
         """Tasks with all their classes beside those with two."""
         if not self.binary or self.binary_depths.empty:
             return pd.DataFrame()
-        return claims.binarisation(self.binary_depths, self.binary, **self._compared)
+        return claims.binarisation(self.binary_depths, self.binary, self.protocol.agreement)
 
     @cached_property
     def binary_depths(self) -> pd.DataFrame:
@@ -375,7 +369,6 @@ def _share_of_layers(mcog: pd.DataFrame, runs: pd.DataFrame) -> FloatArray:
 
 
 COMPARED = {"M-CoG": ("mcog", "mcog"), "layer weights": ("layers", "weight")}
-COMPARISONS = {"methods": claims.method_agreement, "models": claims.model_agreement}
 
 
 def depth_ends(findings: Findings) -> pd.DataFrame:

@@ -9,23 +9,16 @@ agree on how tasks differ; what all tasks share, such as a model that is deeper,
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import combinations
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from memloc.protocol import AgreementSettings
-from memloc.seeds import generator
-from memloc.stats.agreement import (
-    Kind,
-    correlation,
-    correlation_interval,
-    grouped_p,
-    mean_correlation,
-    min_max,
-)
+from memloc.stats.agreement import Correlation, Kind, correlation, correlations
 from memloc.stats.depth import centres_of_gravity, event_depth
-from memloc.stats.intervals import RESAMPLES
 
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
 """The measures of depth that Table 2 compares with generalisation."""
@@ -34,7 +27,7 @@ EVENT_PAIRS = (("crossing", "memorisation"), ("initiation", "ninety"))
 ALL = "all"
 """In the column model: the points of all models together."""
 POINT = ["task", "model"]
-NUMBERS = ("rho", "p", "n", "low", "high", "why")
+NUMBERS = ("rho", "p", "significant", "n", "low", "high", "why")
 """Of a coefficient; `why` says why it is NaN, where it is."""
 MARKS = ("n_never", "n_inseparable")
 NOT_IN_MEAN = ("shares",)
@@ -84,13 +77,9 @@ def weigh_mean_weights(mcog: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame
         return mcog
     key = [*POINT, "method"]
     known = layers.merge(mcog[[*key, "seed"]], on=[*key, "seed"])
-    mean = known.groupby([*key, "layer"])["weight"].mean().unstack("layer")
-    found = {
-        point: float(centres_of_gravity(weights.dropna().to_numpy(float)))
-        for point, weights in mean.iterrows()
-    }
-    points = mcog[key].itertuples(index=False, name=None)
-    return mcog.assign(mcog=[found[point] for point in points])
+    mean = known.groupby([*key, "layer"])["weight"].mean().dropna()
+    found = mean.groupby(key).agg(lambda weights: float(centres_of_gravity(weights.to_numpy())))
+    return mcog.drop(columns="mcog").join(found.rename("mcog"), on=key)[mcog.columns]
 
 
 def over_models(depth: pd.DataFrame) -> pd.DataFrame:
@@ -115,7 +104,6 @@ def depth_and_generalisation(
     scores: pd.DataFrame,
     measures: Sequence[str] = TABLE_2,
     settings: AgreementSettings = SETTINGS,
-    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """Table 2: Spearman's ρ over tasks between depth and each score, per model and pooled.
 
@@ -126,79 +114,59 @@ def depth_and_generalisation(
     rows = []
     for score in ("generalisation", "validation"):
         for measure in measures:
+            what = {"score": score, "measure": measure, "methods": methods_of(depth, measure)}
             points = _share(depth, measure).merge(scores, on=POINT)
             for model, part in _by_model(points):
-                found = _coefficient(part, measure, score, "spearman", resamples)
-                found |= _marks(part.dropna(subset=[measure, score]))
-                found |= {"methods": methods_of(depth, measure)}
-                rows.append({"score": score, "measure": measure, "model": model, **found})
-    return _table(rows, ["score", "measure", "model"], settings, (*MARKS, "methods"))
+                found = _coefficient(part, measure, score, settings)
+                marks = _marks(part.dropna(subset=[measure, score]))
+                rows.append({**what, "model": model, **found, **marks})
+    return _table(rows, ["score", "measure", "model"], [*MARKS, "methods"])
 
 
-def event_agreement(
-    depth: pd.DataFrame,
-    settings: AgreementSettings = SETTINGS,
-    resamples: int = RESAMPLES,
-) -> pd.DataFrame:
+def event_agreement(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
     """ρ between the events of centroids and those of label probes, per model and pooled."""
     rows = []
     for one, other in EVENT_PAIRS:
         points = _share(depth, one).merge(_share(depth, other), on=POINT)
-        points = points.join(_both_marks(points))
         for model, part in _by_model(points):
-            found = {**_coefficient(part, one, other, "spearman", resamples), **_marks(part)}
+            found = {**_coefficient(part, one, other, settings), **_marks(part)}
             rows.append({"centroids": one, "label_probes": other, "model": model, **found})
-    return _table(rows, ["centroids", "label_probes", "model"], settings, MARKS)
+    return _table(rows, ["centroids", "label_probes", "model"], MARKS)
 
 
-def method_agreement(
+def agreement(
     values: pd.DataFrame,
     column: str,
+    between: Literal["methods", "models"],
     settings: AgreementSettings = SETTINGS,
-    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Figures 8 and 9, left: coefficient between methods over tasks and models (and layers).
+    """Figures 8 and 9: coefficient between methods over tasks and models (and layers), or between
+    models over tasks and methods (and layers).
 
-    `values` is a table of M-CoG (`column` mcog) or of layer weights (`column` weight).
-    """
-    wide = _wide(values, column, by="method", point=[*POINT, *_layer(values)])
-    rows = [
-        {"one": a, "other": b, **_coefficient(wide, a, b, settings.between_methods, resamples)}
-        for a, b in combinations(wide.columns, 2)
-    ]
-    return _table(rows, ["one", "other"], settings)
-
-
-def model_agreement(
-    values: pd.DataFrame,
-    column: str,
-    settings: AgreementSettings = SETTINGS,
-    resamples: int = RESAMPLES,
-) -> pd.DataFrame:
-    """Figures 8 and 9, right: coefficient between models over tasks and methods (and layers).
-
-    Layer weights are scaled to reach from 0 to 1 within each method of a model; those of models
+    `values` is a table of M-CoG (`column` mcog) or of layer weights (`column` weight). Between
+    models, weights are scaled to reach from 0 to 1 within each method of a model; those of models
     of different depth cannot be compared layer by layer, which the column `why` says.
     """
-    by_layer = _layer(values)
-    if by_layer:
-        values = _scaled(values, column)
-    wide = _wide(values, column, by="model", point=["task", "method", *by_layer])
-    depth = values.groupby("model")["layer"].max().to_dict() if by_layer else {}
+    by, other, kind = "method", "model", settings.between_methods
+    layer, depth = [name for name in ("layer",) if name in values], {}
+    if between == "models":
+        by, other, kind = "model", "method", settings.between_models
+        if layer:
+            values = _scaled(values, column)
+            depth = values.groupby("model")["layer"].max().to_dict()
+    wide = _wide(values, column, by=by, point=["task", other, *layer])
     rows = []
     for a, b in combinations(wide.columns, 2):
-        if depth.get(a) != depth.get(b):
-            why = f"{depth[a]} and {depth[b]} layers cannot be paired"
-            rows.append({"one": a, "other": b, **_nothing(why)})
+        if depth.get(a) == depth.get(b):
+            found = _coefficient(wide, a, b, settings, kind)
         else:
-            found = _coefficient(wide, a, b, settings.between_models, resamples)
-            rows.append({"one": a, "other": b, **found})
-    return _table(rows, ["one", "other"], settings)
+            why = f"{depth[a]} and {depth[b]} layers cannot be paired"
+            found = _numbers(Correlation(why=why), settings)
+        rows.append({"one": a, "other": b, **found})
+    return _table(rows, ["one", "other"])
 
 
-def order_agreement(
-    mcog: pd.DataFrame, settings: AgreementSettings = SETTINGS, resamples: int = RESAMPLES
-) -> pd.DataFrame:
+def order_agreement(mcog: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
     """Figure 6: do models order the tasks alike? Mean ρ over pairs of models, one row per method.
 
     `least` and `largest` are those of single pairs; the interval is over tasks.
@@ -206,21 +174,11 @@ def order_agreement(
     rows = []
     for method, part in mcog.groupby("method", sort=False):
         wide = _wide(part, "mcog", by="model", point=["task"])
-        kind = settings.between_models
-        columns = wide.to_numpy().T
-        found = [correlation(a, b, kind) for a, b in combinations(columns, 2)]
-        known = [each.rho for each in found if not each.why]
-        if not known:
-            continue
-        mean = mean_correlation(
-            wide.to_numpy(),
-            kind=kind,
-            n_resamples=resamples,
-            rng=generator(0, "bootstrap", "claims"),
-        )
-        ends = {"low": mean.low, "high": mean.high, "least": min(known), "largest": max(known)}
-        counts = {"pairs": len(known), "models": wide.shape[1], "tasks": len(wide)}
-        rows.append({"method": method, "rho": mean.estimate, **ends, **counts})
+        rhos, low, high = correlations(wide.to_numpy(), settings.between_models)
+        if rhos:
+            ends = {"low": low, "high": high, "least": min(rhos), "largest": max(rhos)}
+            counts = {"pairs": len(rhos), "models": wide.shape[1], "tasks": len(wide)}
+            rows.append({"method": method, "rho": float(np.mean(rhos)), **ends, **counts})
     return pd.DataFrame(rows, columns=ORDERS)
 
 
@@ -232,7 +190,6 @@ def size_agreement(
     large: str,
     small: Sequence[str],
     settings: AgreementSettings = SETTINGS,
-    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """Appendix B: ρ over tasks between a large model and each small one, and their mean (`all`)."""
     rows = []
@@ -243,10 +200,10 @@ def size_agreement(
         there = [name for name in small if name in wide]
         wide[ALL] = wide[there].mean(axis=1, skipna=False)
         for name in [*there, ALL]:
-            found = _coefficient(wide, name, large, settings.between_models, resamples)
+            found = _coefficient(wide, name, large, settings, settings.between_models)
             compared = part["model"].isin([large, *(there if name == ALL else [name])])
             rows.append({"measure": measure, "model": name, **found, **_marks(part[compared])})
-    return _table(rows, ["measure", "model"], settings, MARKS)
+    return _table(rows, ["measure", "model"], MARKS)
 
 
 def same_seeds(table: pd.DataFrame, binary: Mapping[str, str], by: str) -> pd.DataFrame:
@@ -262,10 +219,7 @@ def same_seeds(table: pd.DataFrame, binary: Mapping[str, str], by: str) -> pd.Da
 
 
 def binarisation(
-    depth: pd.DataFrame,
-    binary: Mapping[str, str],
-    settings: AgreementSettings = SETTINGS,
-    resamples: int = RESAMPLES,
+    depth: pd.DataFrame, binary: Mapping[str, str], settings: AgreementSettings = SETTINGS
 ) -> pd.DataFrame:
     """Appendix C: multi-class tasks beside their binarised versions, over tasks and models.
 
@@ -274,24 +228,19 @@ def binarisation(
     and the mean absolute one, in layers.
     """
     rows = []
+    multi = {two: many for many, two in binary.items()}
     for measure, part in depth.groupby("measure"):
-        multi = {two: many for many, two in binary.items()}
-        many = part[part["task"].isin(binary)].rename(columns={"depth": "many"})
-        two = part[part["task"].isin(multi)].rename(columns={"depth": "two"})
-        two = two.assign(task=two["task"].map(multi))
-        wide = many.merge(two, on=POINT).set_index(POINT)
-        difference = (wide["two"] - wide["many"]).dropna()
-        shares = wide[["many", "two"]].div(wide["layers_x"], axis=0).join(_both_marks(wide))
-        rows.append(
-            {
-                "measure": measure,
-                **_coefficient(shares, "many", "two", "spearman", resamples),
-                **_marks(shares),
-                "mean_difference": difference.mean(),
-                "mean_absolute": difference.abs().mean(),
-            }
+        two = part[part["task"].isin(multi)]
+        both = part[part["task"].isin(binary)].merge(
+            two.assign(task=two["task"].map(multi)), on=POINT, suffixes=("", "_binary")
         )
-    return _table(rows, ["measure"], settings, (*MARKS, "mean_difference", "mean_absolute"))
+        both = both.set_index(POINT)
+        difference = (both["depth_binary"] - both["depth"]).dropna()
+        shares = both[["depth", "depth_binary"]].div(both["layers"], axis=0)
+        found = {**_coefficient(shares, "depth", "depth_binary", settings), **_marks(both)}
+        means = {"mean_difference": difference.mean(), "mean_absolute": difference.abs().mean()}
+        rows.append({"measure": measure, **found, **means})
+    return _table(rows, ["measure"], [*MARKS, "mean_difference", "mean_absolute"])
 
 
 def _event_depths(events: pd.DataFrame) -> pd.DataFrame:
@@ -330,13 +279,11 @@ def _share(depth: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 
 def _marks(points: pd.DataFrame) -> dict[str, int]:
-    """How many points have a seed in which the event never happens, or one that means nothing."""
-    return {mark: int((points[mark] > 0).sum()) for mark in MARKS}
+    """How many points have a seed in which the event never happens, or one that means nothing.
 
-
-def _both_marks(points: pd.DataFrame) -> pd.DataFrame:
-    """Marks of points that two tables were merged for: those of either."""
-    return pd.DataFrame({mark: points[[f"{mark}_x", f"{mark}_y"]].max(axis=1) for mark in MARKS})
+    Points that two tables were merged for have the marks of both.
+    """
+    return {mark: int((points.filter(like=mark) > 0).any(axis=1).sum()) for mark in MARKS}
 
 
 def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -346,33 +293,17 @@ def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _coefficient(
-    points: pd.DataFrame, x: str, y: str, kind: Kind, resamples: int
-) -> dict[str, object]:
+    points: pd.DataFrame, x: str, y: str, settings: AgreementSettings, kind: Kind = "spearman"
+) -> dict[str, Any]:
     """Coefficient of two columns, with p and interval over the tasks in the index."""
-    pairs = points[[x, y]].astype(float).dropna()
-    values = pairs.to_numpy()
-    found = correlation(values[:, 0], values[:, 1], kind)
-    if found.why:
-        return {**_nothing(found.why), "n": found.n}
-    tasks = pairs.index.get_level_values("task")
-    p = found.p
-    if not tasks.is_unique:
-        group, member = (pd.factorize(i)[0] for i in (tasks, pairs.reset_index("task").index))
-        rng = generator(0, "permutation", "claims")
-        p = grouped_p(values[:, 0], values[:, 1], group, member, kind=kind, rng=rng)
-    interval = correlation_interval(
-        *values.T,
-        groups=tasks.to_numpy(),
-        kind=kind,
-        n_resamples=resamples,
-        rng=generator(0, "bootstrap", "claims"),
-    )
-    ends = {"low": interval.low, "high": interval.high}
-    return {"rho": found.rho, "p": p, "n": found.n, **ends, "why": ""}
+    tasks, others = points.index.get_level_values("task"), points.reset_index("task").index
+    one, other = (points[name].to_numpy(np.float64) for name in (x, y))
+    found = correlation(one, other, kind, tasks.to_numpy(), pd.factorize(others)[0])
+    return _numbers(found, settings)
 
 
-def _nothing(why: str) -> dict[str, object]:
-    return {"rho": np.nan, "p": np.nan, "n": 0, "low": np.nan, "high": np.nan, "why": why}
+def _numbers(found: Correlation, settings: AgreementSettings) -> dict[str, Any]:
+    return {**asdict(found), "significant": found.p <= settings.significance}
 
 
 def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd.DataFrame:
@@ -385,22 +316,12 @@ def _scaled(weights: pd.DataFrame, column: str) -> pd.DataFrame:
     point = [*POINT, "method", "layer"]
     mean: pd.DataFrame = weights.groupby(point)[[column]].mean().reset_index()
     groups = mean.groupby(["model", "method"])[column]
-    constant = groups.transform("max") <= groups.transform("min")
-    kept = mean[~constant]
-    scaled = kept.groupby(["model", "method"])[column].transform(lambda w: min_max(w.to_numpy()))
-    return kept.assign(**{column: scaled})
-
-
-def _layer(values: pd.DataFrame) -> list[str]:
-    return ["layer"] if "layer" in values else []
+    low, high = groups.transform("min"), groups.transform("max")
+    scaled = mean.assign(**{column: (mean[column] - low) / (high - low)})
+    return scaled[high > low]
 
 
 def _table(
-    rows: list[dict[str, object]],
-    first: list[str],
-    settings: AgreementSettings,
-    last: Sequence[str] = (),
+    rows: list[dict[str, Any]], first: Sequence[str], last: Sequence[str] = ()
 ) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=[*first, *NUMBERS, *last])
-    table.insert(len(first) + 2, "significant", table["p"] <= settings.significance)
-    return table
+    return pd.DataFrame(rows, columns=[*first, *NUMBERS, *last])

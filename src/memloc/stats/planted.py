@@ -10,23 +10,110 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
-from memloc.records import FloatArray
-from memloc.stats.agreement import (
-    accuracy_at_k,
-    auroc,
-    centre_error,
-    chance_at_k,
-    distance_from_uniform,
-    planted_mass,
-    reciprocal_rank,
-    share_above,
-)
+from memloc.errors import ScoreError, counted
+from memloc.records import BoolArray, FloatArray
+from memloc.stats.depth import centres_of_gravity
 from memloc.stats.intervals import wilson
 from memloc.stats.windows import planted_layers
 
 KEY = ["task", "category", "model", "seed", "planted", "first", "last", "null", "method"]
 """What tells plants and methods apart; `planted` are the layers, from 1, such as 6-7 or 2+9."""
+FOUND = 0.95
+"""Share of the real plants that a method has to call localised."""
+
+
+def accuracy_at_k(weights: FloatArray, planted: Collection[int], k: int) -> float:
+    """Share of the `k` layers with the largest `weights` (L,) that are planted (from 0).
+
+    Where fewer than `k` layers are planted, it is the share of the planted layers that are among
+    the `k`, so that 1 can be reached: hits / min(k, planted). Among equal weights (to 12 digits)
+    it is the expected share over all orders, so that uniform weights give chance.
+    """
+    is_planted = _planted_mask(weights, planted)
+    if not 1 <= k <= len(weights):
+        raise ScoreError(f"With {counted(len(weights), 'layer')}, k cannot be {k}.")
+    rounded = _rounded(weights)
+    least = np.sort(rounded)[-k]
+    above, tied = rounded > least, rounded == least
+    sure = np.count_nonzero(above & is_planted)
+    share = is_planted[tied].mean()
+    hits = sure + (k - np.count_nonzero(above)) * share
+    return float(hits / min(k, np.count_nonzero(is_planted)))
+
+
+def reciprocal_rank(weights: FloatArray, planted: Collection[int]) -> float:
+    """1 / rank of the best planted layer (from 0), where the largest of `weights` (L,) has rank 1.
+
+    Among equal weights it is the expected rank over all orders: of t equal layers of which m are
+    planted, the first planted one is on average the (t + 1)/(m + 1)-th.
+    """
+    is_planted = _planted_mask(weights, planted)
+    rounded = _rounded(weights)
+    best = rounded[is_planted].max()
+    tied = rounded == best
+    place = (np.count_nonzero(tied) + 1) / (np.count_nonzero(tied & is_planted) + 1)
+    return float(1 / (np.count_nonzero(rounded > best) + place))
+
+
+def auroc(weights: FloatArray, planted: Collection[int]) -> float:
+    """Probability that a planted layer (from 0) outweighs another one; equal weights count half."""
+    is_planted = _planted_mask(weights, planted)
+    if is_planted.all():
+        raise ScoreError("All layers are planted, so there is none to tell them from.")
+    rounded = _rounded(weights)
+    return share_above(rounded[is_planted], rounded[~is_planted])
+
+
+def share_above(ones: FloatArray, others: FloatArray) -> float:
+    """Probability that one of `ones` is above one of `others`; equal ones count half."""
+    return float(stats.mannwhitneyu(ones, others).statistic / (len(ones) * len(others)))
+
+
+def planted_mass(weights: FloatArray, planted: Collection[int]) -> float:
+    """Share of the positive `weights` (L,) that is on planted layers (from 0); NaN without any."""
+    is_planted, positive = _planted_mask(weights, planted), np.maximum(0, weights)
+    total = positive.sum()
+    return float(positive[is_planted].sum() / total) if total > 0 else np.nan
+
+
+def centre_error(weights: FloatArray, planted: Collection[int]) -> float:
+    """Layers between the centre of the positive `weights` (L,) and that of the planted layers."""
+    is_planted, positive = _planted_mask(weights, planted), np.maximum(0, weights)
+    found, true = centres_of_gravity(np.stack([positive, is_planted.astype(np.float64)]))
+    return float(abs(found - true))
+
+
+def distance_from_uniform(weights: FloatArray) -> float:
+    """Total variation: half the sum over layers of |w_i / sum of w - 1 / L|, `weights` (L,).
+
+    Layers below 0, whose swap helps, hold nothing; where no layer holds anything, it is 0.
+    """
+    positive = np.maximum(0, weights)
+    total = positive.sum()
+    if not np.isfinite(total):
+        raise ScoreError("Layers cannot be weighed: some weight is not a number.")
+    return float(np.abs(positive / total - 1 / len(weights)).sum() / 2) if total > 0 else 0.0
+
+
+def _planted_mask(weights: FloatArray, planted: Collection[int]) -> BoolArray:
+    if not np.isfinite(weights).all():
+        raise ScoreError("Layers cannot be ranked: some weight is not a number.")
+    depth = len(weights)
+    if not planted or not set(planted) <= set(range(depth)):
+        raise ScoreError(
+            f"Planted layers must be some of 0 to {depth - 1}, found {sorted(planted)}."
+        )
+    return np.isin(np.arange(depth), list(planted))
+
+
+def _rounded(weights: FloatArray) -> FloatArray:
+    """Equal weights that were computed in different orders differ in their last digits."""
+    largest = float(np.abs(weights).max())
+    return np.round(weights / largest, 12) if largest > 0 else weights
+
+
 MEASURES: dict[str, Callable[[FloatArray, Collection[int]], float]] = {
     "mrr": reciprocal_rank,
     "auroc": auroc,
@@ -34,8 +121,6 @@ MEASURES: dict[str, Callable[[FloatArray, Collection[int]], float]] = {
     "centre_error": centre_error,
 }
 """What is said of every plant and method, whatever k, from weights (L,) and planted layers."""
-FOUND = 0.95
-"""Share of the real plants that a method has to call localised."""
 
 
 def plant_scores(
@@ -57,11 +142,11 @@ def plant_scores(
             "validation": key["task"] in validation_tasks,
         }
         for k in ks:
-            chance = chance_at_k(len(weights), len(planted), k)
             accuracy = accuracy_at_k(weights, planted, k)
+            chance = max(k, len(planted)) / len(weights)  # of a random order of the layers
             rows.append({**shared, "chance": chance, "k": k, "accuracy": accuracy})
-    columns = [*KEY, "chance", *MEASURES, "validation", "k", "accuracy"]
-    return pd.DataFrame(rows, columns=columns).drop(columns="null")
+    names = [name for name in KEY if name != "null"]
+    return pd.DataFrame(rows, columns=[*names, "chance", *MEASURES, "validation", "k", "accuracy"])
 
 
 def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -72,30 +157,17 @@ def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     validates = scores["validation"].astype(bool)
     if not validates.all():
         scores = scores[~validates]
-    rows = []
-    for key, part in scores.groupby([*by, "k"], sort=False):
-        interval = wilson(part["accuracy"].mean(), len(part)).at()
-        rows.append(
-            {
-                **dict(zip([*by, "k"], key, strict=True)),
-                "accuracy": interval.estimate,
-                "low": interval.low,
-                "high": interval.high,
-                "chance": part["chance"].mean(),
-                **part[list(MEASURES)].mean(),
-                "plants": len(part),
-            }
-        )
-    columns = [*by, "k", "accuracy", "low", "high", "chance", *MEASURES, "plants"]
-    return pd.DataFrame(rows, columns=columns)
+    grouped = scores.groupby([*by, "k"], sort=False)
+    means = grouped[["accuracy", "chance", *MEASURES]].agg(np.mean).assign(plants=grouped.size())
+    sure = wilson(means["accuracy"].to_numpy(), means["plants"].to_numpy(np.float64))
+    table = means.assign(low=sure.low, high=sure.high).reset_index()
+    return table[[*by, "k", "accuracy", "low", "high", "chance", *MEASURES, "plants"]]
 
 
 def distances(layers: pd.DataFrame) -> pd.DataFrame:
     """How far from uniform the layer weights of each plant and null are; 0: nothing is claimed."""
-    undone = layers.groupby(KEY, sort=False, dropna=False)["undone"].first()
-    rows = [{**key, "distance": _distance(weights)} for key, weights in _by_plant(layers)]
-    found = pd.DataFrame(rows, columns=[*KEY, "distance"])
-    return found.join(undone, on=KEY)
+    rows = [{**key, "distance": distance_from_uniform(found)} for key, found in _by_plant(layers)]
+    return pd.DataFrame(rows, columns=[*KEY, "distance", "undone"])
 
 
 def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
@@ -129,19 +201,12 @@ def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
                 "undone_null": part.loc[is_null, "undone"].mean(),
             }
         )
-    columns = ["method", "plants", "nulls", "distance_planted", "distance_null", "threshold"]
-    columns += ["called", "called_low", "called_high", "apart", "undone_planted", "undone_null"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows)
 
 
 def _by_plant(layers: pd.DataFrame) -> list[tuple[dict[str, Any], FloatArray]]:
-    ordered = layers.sort_values("layer", kind="stable")
+    ordered, names = layers.sort_values("layer", kind="stable"), [*KEY, "undone"]
     return [
-        (dict(zip(KEY, key, strict=True)), part["weight"].to_numpy(np.float64))
-        for key, part in ordered.groupby(KEY, sort=False, dropna=False)
+        (dict(zip(names, key, strict=True)), part["weight"].to_numpy(np.float64))
+        for key, part in ordered.groupby(names, sort=False, dropna=False)
     ]
-
-
-def _distance(weights: FloatArray) -> float:
-    positive = np.maximum(0, weights)  # layers whose swap helps hold nothing
-    return distance_from_uniform(positive) if positive.any() else 0.0
