@@ -15,7 +15,6 @@ from memloc.reporting.rows import (
     binarised,
     centroid_trajectories,
     event_pairs,
-    noise_probes,
     training_curves,
     window_matrices,
 )
@@ -384,7 +383,7 @@ def test_only_tasks_with_both_versions_are_compared():
 def test_chance_is_averaged_over_seeds_like_the_probes():
     key = {"task": "a", "category": "c", "model": "m", "layer": 0, "low": 0.1, "high": 0.9}
     seeds = [{"seed": 1, "f1": 0.4, "chance": 0.1}, {"seed": 2, "f1": 0.6, "chance": 0.3}]
-    (row,) = noise_probes(pd.DataFrame([{**key, **s} for s in seeds])).to_dict("records")
+    (row,) = ROWS["noise-probes"](pd.DataFrame([{**key, **s} for s in seeds])).to_dict("records")
     assert (row["f1"], row["chance"]) == (0.5, 0.2)
 
 

@@ -257,9 +257,7 @@ class Findings:
         runs = self.memorised("layers").assign(planted="", inside=False, first=0)
         plants = self.results.control_layers
         plants = plants[~plants["null"].astype(bool)]
-        places = zip(plants["layer"] - 1, plants["planted"], strict=True)
-        inside = [layer in planted_layers(str(plant)) for layer, plant in places]
-        planted = plants.assign(inside=inside, task="", model="")
+        planted = plants.assign(inside=is_planted(plants), task="", model="")
         both = pd.concat([runs, planted], ignore_index=True)
         if self.leading not in TRUSTED:  # weights of others are not what a layer holds
             return both.head(0)
@@ -414,14 +412,25 @@ def _ends(table: pd.DataFrame, name: str, by: str = "measure") -> pd.DataFrame:
     return pd.DataFrame(table.groupby([*POINT, by]).agg(**named)).reset_index()
 
 
-def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
+def over_seeds(
+    table: pd.DataFrame, by: Sequence[str], value: str, means: Sequence[str] = ()
+) -> pd.DataFrame:
     """Mean of `value` over the seeds of each group, from the lowest lower end to the highest upper.
 
-    With one seed that is the run's own interval; with several it holds every seed's.
+    With one seed that is the run's own interval; with several it holds every seed's. Other columns
+    are averaged, too, if they are named in `means`.
     """
     grouped = table.groupby(list(by), sort=False, observed=True, dropna=False)
     named = {value: (value, "mean"), "low": ("low", "min"), "high": ("high", "max")}
-    return pd.DataFrame(grouped.agg(**named, seeds=("seed", "nunique"))).reset_index()
+    others = {name: (name, "mean") for name in means}
+    return pd.DataFrame(grouped.agg(**named, seeds=("seed", "nunique"), **others)).reset_index()
+
+
+def is_planted(layers: pd.DataFrame) -> BoolArray:
+    """Whether labels were planted in the layer that each row is of; in nulls there are none."""
+    places = zip(layers["layer"] - 1, layers["planted"], layers["null"], strict=True)
+    inside = [layer in planted_layers(str(plant)) and not null for layer, plant, null in places]
+    return np.array(inside, dtype=bool)
 
 
 def over_groups(table: pd.DataFrame, by: Sequence[str], value: str, group: str) -> pd.DataFrame:

@@ -1,13 +1,19 @@
 """What each figure shows: tables of results in, the rows that are drawn out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from memloc.reporting.findings import counted_events, over_groups, over_seeds, usual_depth
+from memloc.reporting.findings import (
+    counted_events,
+    is_planted,
+    over_groups,
+    over_seeds,
+    usual_depth,
+)
 from memloc.reporting.style import task_order
 from memloc.reporting.terminal import CURVES, PROBES
 from memloc.seeds import generator
@@ -31,13 +37,6 @@ DIRECTIONS = {
     "sufficient": "kept when it alone is swapped in",
 }
 VALUES = {"labels": "labels", "margin": "margin of the label"}
-
-
-def noise_probes(table: pd.DataFrame) -> pd.DataFrame:
-    """F1 with which probes tell noisy examples from clean ones, and by chance."""
-    keys = [*RUN, "layer"]
-    chance = table.groupby(keys, sort=False)["chance"].mean().reset_index()
-    return over_seeds(table, keys, "f1").merge(chance, on=keys)
 
 
 def averaged_mcog(table: pd.DataFrame, by: list[str], group: str) -> pd.DataFrame:
@@ -70,31 +69,26 @@ def centroid_trajectories(table: pd.DataFrame) -> pd.DataFrame:
 
     Where classes are not further apart than by chance, nothing can be read off.
     """
+    how = dict.fromkeys(("mean", "low", "high", "separability", "by_chance"), "mean")
+    how |= {"mean_low": "min", "mean_high": "max", "separable": "all"}
     keys = ["task", "model", "variant", "layer", "kind"]
-    numbers = ["mean", "low", "high", "separability", "by_chance"]
-    means = table.groupby(keys, sort=False)[numbers].mean()
-    ends = {"mean_low": ("mean_low", "min"), "mean_high": ("mean_high", "max")}
-    others = table.groupby(keys, sort=False).agg(**ends, separable=("separable", "all"))
-    drawn = means.join(others).reset_index()
-    return _in_order(drawn, "kind", KINDS)
+    named = _named(table, "kind", table["kind"], KINDS)
+    return named.groupby(keys, sort=False).agg(how).reset_index()
 
 
 def label_probes(table: pd.DataFrame) -> pd.DataFrame:
     """F1 of probes for the class, by the examples and the labels that they are tested on."""
-    what = pd.Series(list(zip(table["examples"], table["labels"], strict=True)), dtype=object)
-    grouped = table.assign(what=what.to_numpy()).groupby(
-        ["task", "model", "what", "layer"], sort=False
-    )
-    ends = {"f1": ("f1", "mean"), "low": ("low", "min"), "high": ("high", "max")}
-    drawn = grouped.agg(**ends, chance=("chance", "mean")).reset_index()
-    return _in_order(drawn, "what", PROBES)
+    named = _named(table, "what", zip(table["examples"], table["labels"], strict=True), PROBES)
+    return over_seeds(named, ["task", "model", "what", "layer"], "f1", ["chance"])
 
 
-def _in_order(drawn: pd.DataFrame, column: str, names: Mapping[Any, str]) -> pd.DataFrame:
-    """With these names in a column, and rows in the order that the names have."""
-    place = {name: i for i, name in enumerate(names)}
-    rows = drawn.sort_values(column, key=lambda c: c.map(place), kind="stable", ignore_index=True)
-    return rows.assign(**{column: rows[column].map(names)})
+def _named(
+    table: pd.DataFrame, column: str, values: Iterable[Any], names: Mapping[Any, str]
+) -> pd.DataFrame:
+    """With the names of the values in a column, and rows in the order that the names have."""
+    place = {name: i for i, name in enumerate(names.values())}
+    found = table.assign(**{column: [names[value] for value in values]})
+    return found.sort_values(column, key=lambda c: c.map(place), kind="stable")
 
 
 def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
@@ -127,16 +121,11 @@ def control_layers(table: pd.DataFrame) -> pd.DataFrame:
     largest = table.groupby([*keys, "seed"])["weight"].transform("max")
     scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}
     drawn = over_seeds(table.assign(**scaled), [*keys, "layer"], "weight")
-    places = zip(drawn["layer"] - 1, drawn["planted"], strict=True)
-    inside = np.array([layer in planted_layers(plant) for layer, plant in places], dtype=bool)
-    inside &= ~drawn["null"].to_numpy(bool)
-    named = drawn.assign(planted=_planted(drawn), inside=inside)
+    named = drawn.assign(planted=_planted(drawn), inside=is_planted(drawn))
     return named.sort_values(["null", "first"], kind="stable", ignore_index=True)
 
 
 def _planted(table: pd.DataFrame) -> "pd.Series":
-    if "first" not in table.columns:
-        return pd.Series("the whole model", index=table.index)
     layers = table["planted"]
     return ("layers " + layers).where(~table["null"].astype(bool), "nothing in " + layers)
 
@@ -149,17 +138,18 @@ def calibration(table: pd.DataFrame) -> pd.DataFrame:
     return drawn.assign(p=drawn.pop("null_p").astype(float), uniform=place / size)
 
 
-STEPS: dict[str, Callable[[pd.DataFrame], pd.Series | None]] = {
-    "a frozen weights": lambda norms: norms.get("frozen noisy"),
-    "b clean examples": lambda norms: norms.get("clean"),
-    "c noisy examples": lambda norms: norms.get("noisy"),
-    "d noisy, sum 1": lambda norms: _scaled(norms, "noisy"),
-    "e noisy − clean": lambda norms: _scaled(norms, "difference"),
-    "f noisy / frozen": lambda norms: _scaled(norms, "noisy", "frozen noisy"),
-    "g (noisy − clean) / frozen": lambda n: _scaled(n, "difference", "frozen difference"),
+STEPS: dict[str, tuple[str, ...]] = {
+    "a frozen weights": ("frozen noisy",),
+    "b clean examples": ("clean",),
+    "c noisy examples": ("noisy",),
+    "d noisy, sum 1": ("noisy",),
+    "e noisy − clean": ("difference",),
+    "f noisy / frozen": ("noisy", "frozen noisy"),
+    "g (noisy − clean) / frozen": ("difference", "frozen difference"),
 }
-"""Steps of the gradients' post-processing: raw norms (a to c), then scaled to sum 1 (d to g)."""
-PLANTED = ["task", "model", "norm", "planted", "seed"]
+"""Steps of the gradients' post-processing: the norms, and those that they are divided by."""
+RAW = "abc"
+"""Steps whose norms are shown as they are; the others are scaled to sum 1."""
 
 
 def gradient_steps(table: pd.DataFrame) -> pd.DataFrame:
@@ -167,21 +157,17 @@ def gradient_steps(table: pd.DataFrame) -> pd.DataFrame:
 
     Without frozen weights nothing is divided by theirs.
     """
-    ordered = table.sort_values(["null", "first"], kind="stable") if "first" in table else table
-    named = ordered.assign(planted=_planted(ordered))
-    norms = named.pivot_table(index=[*PLANTED, "layer"], columns="kind", values="value", sort=False)
-    steps = {step: make(norms) for step, make in STEPS.items()}
-    parts = [
-        v.rename("value").reset_index().assign(step=s) for s, v in steps.items() if v is not None
-    ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-
-def _scaled(norms: pd.DataFrame, kind: str, over: str | None = None) -> "pd.Series | None":
-    if kind not in norms or (over is not None and over not in norms):
-        return None
-    found = norms[kind] if over is None else norms[kind] / norms[over].replace(0, np.nan)
-    return found / found.groupby(PLANTED, sort=False).transform("sum")
+    named = table.sort_values(["null", "first"], kind="stable").assign(planted=_planted)
+    plant = ["task", "model", "norm", "planted", "seed"]
+    norms = named.pivot_table(index=[*plant, "layer"], columns="kind", values="value", sort=False)
+    parts = []
+    for step, (kind, *over) in STEPS.items():
+        if {kind, *over} <= set(norms):
+            value = norms[kind] / (norms[over[0]].replace(0, np.nan) if over else 1)
+            if step[0] not in RAW:
+                value /= value.groupby(plant, sort=False).transform("sum")
+            parts.append(value.rename("value").reset_index().assign(step=step))
+    return pd.concat(parts, ignore_index=True)
 
 
 def memorisation_map(table: pd.DataFrame) -> pd.DataFrame:
@@ -223,13 +209,11 @@ def window_matrices(table: pd.DataFrame) -> pd.DataFrame:
     keys = ["task", "model", "method", "seed"]
     parts = {key: _cells(part) for key, part in table.groupby(keys, sort=False)}
     cells = pd.concat(parts, names=keys).reset_index(keys)
-    return _with_clean(cells, [*keys[:-1], "width", "layer"])
+    return over_seeds(cells, [*keys[:-1], "width", "layer"], "error", CLEAN)
 
 
-def _with_clean(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Means over seeds of the memorisation error, the error on clean examples, the difference."""
-    others = table.groupby(keys, sort=False)[["clean_error", "difference"]].mean().reset_index()
-    return over_seeds(table, keys, "error").merge(others, on=keys)
+CLEAN = ("clean_error", "difference")
+"""What happens to clean examples, and how much more to noisy ones."""
 
 
 def _cells(part: pd.DataFrame) -> pd.DataFrame:
@@ -307,8 +291,8 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "calibration": calibration,
     "gradient-steps": gradient_steps,
     "layers": partial(over_seeds, by=[*RUN, "method", "layer"], value="weight"),
-    "noise-probes": noise_probes,
-    "single-layers": partial(_with_clean, keys=[*RUN, "method"]),
+    "noise-probes": partial(over_seeds, by=[*RUN, "layer"], value="f1", means=["chance"]),
+    "single-layers": partial(over_seeds, by=[*RUN, "method"], value="error", means=CLEAN),
     "mcog-models": partial(over_seeds, by=[*RUN, "method"], value="mcog"),
     "mcog-over-models": partial(averaged_mcog, by=["task", "category", "method"], group="model"),
     "mcog-over-methods": partial(averaged_mcog, by=RUN, group="method"),
