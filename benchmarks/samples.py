@@ -24,7 +24,7 @@ def questions(n: int) -> tuple[Encoded, IntArray]:
     for text, label in zip(texts, labels, strict=True):
         text[rng.integers(1, len(text))] = 10 + label
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return Encoded(np.concatenate(texts).astype(np.int32), offsets, 0, 0), labels
+    return Encoded(np.concatenate(texts).astype(np.int32), offsets, 0), labels
 
 
 def bert(hidden: int, seed: int = SEED) -> Any:

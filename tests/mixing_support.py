@@ -45,7 +45,7 @@ def make_texts(model, lengths=LENGTHS):
     rng = np.random.default_rng(0)
     texts = [rng.choice(tokens, n).astype(np.int32) for n in lengths]
     offsets = np.cumsum([0, *lengths])
-    return Encoded(np.concatenate(texts), offsets, model.config.pad_token_id, 0)
+    return Encoded(np.concatenate(texts), offsets, model.config.pad_token_id)
 
 
 def mixed(final, reference, window):

@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerFast
 
 from memloc.data.encode import (
     encode,
-    join_parts,
     length_grouped_batches,
     random_batches,
     sorted_batches,
@@ -46,9 +45,8 @@ def words(ids) -> str:
 
 
 def test_parts_are_joined_with_the_separator_between_them():
-    assert join_parts(["a"], "|") == "a"
-    assert join_parts(["a", "b"], "[SEP]") == "a [SEP] b"
-    assert join_parts(["word", "a", "b"], "</s>") == "word </s> a </s> b"
+    for parts in (("a",), ("a", "b"), ("d", "a", "b c")):
+        assert words(encode([parts], DECODER, "|").tokens) == " | ".join(parts)
 
 
 def test_a_batch_is_padded_right_to_its_longest_text():
@@ -68,14 +66,9 @@ def test_texts_are_kept_end_to_end_with_their_lengths():
     assert len(encoded) == 2
 
 
-def test_long_texts_are_cut_and_counted_and_keep_their_closing_token():
+def test_long_texts_are_cut_and_keep_their_closing_token():
     encoded = encode([("a b c d",), ("a b",), ("a b c",)], BERT, "[SEP]", max_tokens=4)
-    assert encoded.n_truncated == 2
     assert [words(row) for row in encoded.batch(np.arange(3))[0]] == ["[CLS] a b [SEP]"] * 3
-
-
-def test_a_limit_that_cuts_nothing_counts_nothing():
-    assert encode([("a b c d",)], BERT, "[SEP]", max_tokens=6).n_truncated == 0
 
 
 def test_encoding_is_the_tokenizers_own_whatever_the_other_texts_are():
@@ -96,7 +89,6 @@ def test_a_text_without_tokens_becomes_one_end_of_text_token_that_is_attended_to
     ids, mask = encoded.batch(np.array([0, 1]))
     assert [words(row) for row in ids] == ["</s> [PAD]", "a b"]
     assert mask.tolist() == [[1, 0], [1, 1]]
-    assert encoded.n_truncated == 0
 
 
 def test_without_an_end_of_text_token_the_padding_token_stands_for_an_empty_text():
@@ -211,4 +203,3 @@ def test_many_texts_are_tokenised_some_at_a_time(monkeypatch):
     assert max(sizes) == 2
     np.testing.assert_array_equal(pieces.tokens, whole.tokens)
     np.testing.assert_array_equal(pieces.offsets, whole.offsets)
-    assert pieces.n_truncated == whole.n_truncated == 1

@@ -27,7 +27,7 @@ def sample_texts(stack, lengths=LENGTHS, seed=0):
 def encoded(stack, texts):
     tokens = np.concatenate([np.array(text, dtype=np.int32) for text in texts])
     offsets = np.cumsum([0, *map(len, texts)])
-    return Encoded(tokens, offsets, stack.model.config.pad_token_id, n_truncated=0)
+    return Encoded(tokens, offsets, stack.model.config.pad_token_id)
 
 
 @torch.no_grad()

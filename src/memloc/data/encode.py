@@ -20,8 +20,6 @@ class Encoded:
     tokens: NDArray[np.int32]
     offsets: IntArray
     pad_id: int
-    n_truncated: int
-    """How many texts were longer than the limit and lost their end."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -41,29 +39,25 @@ class Encoded:
         return ids, is_token.astype(np.int64)
 
 
-def join_parts(parts: Sequence[str], separator: str) -> str:
-    """The parts as one text: "{a} {sep} {b}", or "{word} {sep} {a} {sep} {b}" for three."""
-    return f" {separator} ".join(parts)
-
-
 def encode(
     examples_parts: Sequence[Sequence[str]], tokenizer: Any, separator: str, max_tokens: int = 512
 ) -> Encoded:
     """Tokenise every example once, with the special tokens that `tokenizer` adds.
 
+    The parts of a text become "{a} {sep} {b}", or "{word} {sep} {a} {sep} {b}" if there are three.
+
     A text without any token (an empty one, where no special tokens are added) becomes one
     end-of-text token that is attended to, so that there is a position to read a prediction from.
     """
     pad_id, filler = _special_ids(tokenizer)
-    n_truncated, lengths, flat = 0, [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
+    lengths, flat = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
     for start in range(0, len(examples_parts), AT_ONCE):
         some = examples_parts[start : start + AT_ONCE]
-        ids, too_long = _shortened(tokenizer, [join_parts(p, separator) for p in some], max_tokens)
-        ids = [tokens or [filler] for tokens in ids]
-        n_truncated += too_long
+        texts = [f" {separator} ".join(parts) for parts in some]
+        ids = [tokens or [filler] for tokens in _shortened(tokenizer, texts, max_tokens)]
         lengths.append(np.array([len(tokens) for tokens in ids], np.int64))
         flat.append(np.fromiter(chain.from_iterable(ids), np.int32))
-    return Encoded(np.concatenate(flat), np.cumsum(np.concatenate(lengths)), pad_id, n_truncated)
+    return Encoded(np.concatenate(flat), np.cumsum(np.concatenate(lengths)), pad_id)
 
 
 AT_ONCE = 1000
@@ -115,15 +109,15 @@ def _tokenise(tokenizer: Any, texts: list[str], **options: Any) -> list[list[int
     )
 
 
-def _shortened(tokenizer: Any, texts: list[str], most: int) -> tuple[list[list[int]], int]:
-    """The ids of texts of at most `most` tokens, and how many were longer."""
+def _shortened(tokenizer: Any, texts: list[str], most: int) -> list[list[int]]:
+    """The ids of texts of at most `most` tokens."""
     ids = _tokenise(tokenizer, texts)
     too_long = [i for i, tokens in enumerate(ids) if len(tokens) > most]
     # Cut by the tokenizer, which keeps its closing special token.
     cut = _tokenise(tokenizer, [texts[i] for i in too_long], truncation=True, max_length=most)
     for i, tokens in zip(too_long, cut, strict=True):
         ids[i] = tokens
-    return ids, len(too_long)
+    return ids
 
 
 def _special_ids(tokenizer: Any) -> tuple[int, int]:

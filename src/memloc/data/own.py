@@ -153,7 +153,12 @@ def read_rows(
         original = labels_of(path, columns.original, table[columns.original])
         _refuse_flags(path, columns, {*original}, {*assigned})
     found = {*assigned, *original}
-    names = _own_classes(path, columns, found) if known is None else tuple(known)
+    names = in_order(found) if known is None else tuple(known)
+    if known is None and len(names) < 2:
+        raise DataError(
+            f"Column {columns.label!r} of {path} has only the label {_shortened(names[0])!r},"
+            " but two are needed: choose another column or add examples of other classes."
+        )
     index = _index(path, columns, found, names, knower)
     after, before = (
         np.array([index[label] for label in labels], dtype=np.int64)
@@ -174,16 +179,6 @@ def _refuse_flags(path: Path, columns: Columns, original: set[str], assigned: se
             f" but column {columns.label!r} also {_listed(others)}: if these are flags, use"
             f" --flag {columns.original} (flag=); if they are labels, write names in both columns."
         )
-
-
-def _own_classes(path: Path, columns: Columns, found: set[str]) -> tuple[str, ...]:
-    names = in_order(found)
-    if len(names) < 2:
-        raise DataError(
-            f"Column {columns.label!r} of {path} has only the label {_shortened(names[0])!r},"
-            " but two are needed: choose another column or add examples of other classes."
-        )
-    return names
 
 
 def _index(

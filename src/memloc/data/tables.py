@@ -4,7 +4,6 @@ import codecs
 import gzip
 import io
 import json
-import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,13 +36,15 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     names, values = _open(path, columns)
     for column in columns:
         if column not in names:
-            raise DataError(_no_such_column(path, column, names))
+            near = nearest(column, names)
+            raise DataError(f"{path} has no column {column!r}.{near} It has: {', '.join(names)}.")
         if names.count(column) > 1:
             raise DataError(
                 f"{path} has {names.count(column)} columns called {column!r}: rename or delete all"
                 " but one."
             )
-    table = {column: [_none_if_nan(v) for v in values(column)] for column in columns}
+    # NaN alone differs from itself.
+    table = {column: [v if v == v else None for v in values(column)] for column in columns}  # noqa: PLR0124
     if not next(iter(table.values()), ["no columns were asked for"]):
         raise DataError(f"{path} has columns but no rows: give a file with examples.")
     return table
@@ -52,11 +53,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
 def texts_of(path: Path, column: str, values: Sequence[Any]) -> list[str]:
     """The values as texts, none of them empty."""
     strange = [v for v in values if v is not None and not isinstance(v, str)]
-    if strange:
-        raise DataError(
-            f"Column {column!r} of {path} holds {type(strange[0]).__name__} values such as"
-            f" {strange[0]!r}, but texts are needed: choose another column."
-        )
+    _refuse_strange(path, column, strange, "texts are needed: choose another column")
     _refuse_missing(path, column, "text", [v is None or not v.strip() for v in values])
     return list(values)
 
@@ -68,7 +65,11 @@ def labels_of(path: Path, column: str, values: Sequence[Any]) -> list[str]:
     """
     values = [v.strip() if isinstance(v, str) else v for v in values]
     _refuse_missing(path, column, "label", [v in _MISSING for v in values])
-    names = [_label_name(path, column, v) for v in values]
+    # Integers in a column that has gaps come as floats.
+    values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+    needed = "labels must be strings or integers: choose another column or convert it"
+    _refuse_strange(path, column, [v for v in values if not isinstance(v, str | int)], needed)
+    names = list(map(str, values))
     if all(_WHOLE.fullmatch(name) for name in names):
         return [name.partition(".")[0] for name in names]
     return names
@@ -94,7 +95,7 @@ def looks_like_flags(names: Iterable[str]) -> bool:
 
 def sorted_labels(labels: set[str]) -> tuple[str, ...]:
     """A stable order: integers by value where all are integers, else by spelling."""
-    if all(_is_integer(label) for label in labels):
+    if all(re.fullmatch("-?[0-9]+", label) for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
     return tuple(sorted(labels))
 
@@ -103,19 +104,12 @@ _MISSING = (None, "", "nan", "NaN")
 _WHOLE = re.compile(r"-?[0-9]+(\.0+)?")
 
 
-def _label_name(path: Path, column: str, value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))  # integers in a column that has gaps come as floats
-    if isinstance(value, str | int):
-        return str(value)
-    raise DataError(
-        f"Column {column!r} of {path} holds {type(value).__name__} values such as {value!r}, but"
-        " labels must be strings or integers: choose another column or convert it."
-    )
-
-
-def _is_integer(label: str) -> bool:
-    return label.removeprefix("-").isascii() and label.removeprefix("-").isdigit()
+def _refuse_strange(path: Path, column: str, strange: Sequence[Any], needed: str) -> None:
+    if strange:
+        raise DataError(
+            f"Column {column!r} of {path} holds {type(strange[0]).__name__} values such as"
+            f" {strange[0]!r}, but {needed}."
+        )
 
 
 def _refuse_missing(path: Path, column: str, what: str, missing: list[bool]) -> None:
@@ -125,15 +119,6 @@ def _refuse_missing(path: Path, column: str, what: str, missing: list[bool]) -> 
             f" in row {missing.index(True) + 1} (not counting the header): fill in what is empty"
             " or delete the rows."
         )
-
-
-def _none_if_nan(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _no_such_column(path: Path, column: str, names: list[str]) -> str:
-    near = nearest(column, names)
-    return f"{path} has no column {column!r}.{near} It has: {', '.join(names)}."
 
 
 def _open(path: Path, columns: Sequence[str]) -> Table:

@@ -168,7 +168,7 @@ def _texts(n: int, length: int) -> Encoded:
     lengths = rng.integers(max(2, length // 2), length + length // 2, n)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = rng.integers(5, VOCABULARY, offsets[-1]).astype(np.int32)
-    return Encoded(tokens, offsets, 1, 0)
+    return Encoded(tokens, offsets, 1)
 
 
 def _update_seconds(stack: Stack, texts: Encoded, settings: FineTuneSettings) -> float:
