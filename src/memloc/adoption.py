@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +84,10 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     facts |= {"task": TaskRecord.of(task, noisy), "settings": protocol.for_run()}
     record = RunRecord(**facts, made_by="adopt", adopted=adopted)
     with Lock(Path(folder), RUN):
-        run = _noted(begin(Path(folder), task, noisy, record), record, device)
+        run = replace(begin(Path(folder), task, noisy, record), device=device)
+        run = _noted(run, adopted)
         _keep_curves(run, Path(data).parent)
-        return _with_missing(run, protocol, device, announce) if train_missing else run
+        return _with_missing(run, protocol, announce) if train_missing else run
 
 
 def _say_nothing_twice(*said: str | Path | None) -> None:
@@ -142,15 +144,15 @@ def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str |
     return pretrained
 
 
-def _noted(run: Run, record: RunRecord, device: str) -> Run:
+def _noted(run: Run, adopted: Mapping[str, Checkpoint]) -> Run:
     """The run with what may be new: more weights, or the same ones elsewhere; its accuracies."""
-    known = {**run.record.adopted, **record.adopted}
+    known = {**run.record.adopted, **adopted}
     if known != run.record.adopted:
         run = run.note(adopted=known)
     if run.record.final is None:
-        run = run.note(final=_accuracies(run, device))
+        run = run.note(final=Accuracies.of(_measured(run, "final", run.noisy.assigned)))
     if run.record.reference is None and "reference" in known:
-        run = run.note(reference=_reference_accuracy(run, device))
+        run = run.note(reference=_measured(run, "reference", run.noisy.original)["accuracy"])
     return run
 
 
@@ -208,39 +210,24 @@ def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) 
     )
 
 
-def _accuracies(run: Run, device: str) -> Accuracies:
-    from memloc.training.predict import accuracies
+def _measured(run: Run, weights: str, trained_on: IntArray) -> dict[str, float]:
+    """How often these weights predict the labels that they were trained on."""
+    from memloc.training.predict import accuracies, predict
 
-    found = accuracies(_predicted(run, "final", device), run.noisy.assigned, run.noisy)
-    names = {"noisy": "noisy_accuracy", "clean": "clean_accuracy", "training": "accuracy"}
-    return Accuracies(**{name: found[column] for name, column in names.items()})
-
-
-def _reference_accuracy(run: Run, device: str) -> float:
-    """Share of the original labels that the reference predicts, of those that are known."""
-    predicted = _predicted(run, "reference", device)
-    known = run.noisy.original >= 0
-    return float((predicted == run.noisy.original)[known].mean())
-
-
-def _predicted(run: Run, weights: str, device: str) -> IntArray:
-    from memloc.training.predict import predict
-
-    loaded = Run.open(run.folder, device).load(weights)
+    loaded = run.load(weights)
     with suitable_threads(run.record.width):
-        return np.asarray(predict(loaded.stack, run.encode(loaded)).argmax(1))
+        predicted = np.asarray(predict(loaded.stack, run.encode(loaded)).argmax(1))
+    return accuracies(predicted, trained_on, run.noisy)
 
 
-def _with_missing(
-    run: Run, protocol: Protocol, device: str, announce: Callable[[Any, Any, Any], None]
-) -> Run:
+def _with_missing(run: Run, protocol: Protocol, announce: Callable[[Any, Any, Any], None]) -> Run:
     """Train the reference and frozen weights that were not given."""
     from memloc.models.load import LoadOptions
     from memloc.training.recipe import Recipe, make_weights
 
     adopted = run.record.adopted["pretrained"]
     options = LoadOptions(depth=run.depth)
-    recipe = Recipe(adopted.path, run.task, run.seed, protocol, run.noisy, options, device)
+    recipe = Recipe(adopted.path, run.task, run.seed, protocol, run.noisy, options, run.device)
     missing = {"reference": "original", "frozen": "frozen"}
     trainings = [training for name, training in missing.items() if not run.has(name)]
     left = dict.fromkeys(trainings, protocol.finetune.epochs)

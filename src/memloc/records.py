@@ -108,14 +108,19 @@ def versions() -> dict[str, str]:
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A draft to write to, which becomes `path` when the block ends well and is gone otherwise."""
-    draft = _draft(path)
+    if not path.name:
+        raise StoreError(f"Cannot write {path}: it is a folder that is there. Give a name.")
+    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
+        if draft.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
         os.replace(draft, path)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
+        shutil.rmtree(draft, ignore_errors=True)
         with suppress(OSError):
             draft.unlink(missing_ok=True)
 
@@ -123,23 +128,10 @@ def whole_file(path: Path) -> Iterator[Path]:
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """The same for a folder; one that stands there already is replaced."""
-    draft = _draft(path)
-    try:
+    with whole_file(path) as draft:
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
+        draft.mkdir()
         yield draft
-        shutil.rmtree(path, ignore_errors=True)
-        os.replace(draft, path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _draft(path: Path) -> Path:
-    if not path.name:
-        raise StoreError(f"Cannot write {path}: it is a folder that is there. Give a name.")
-    return path.with_name(f"{path.name}.{os.getpid()}.part")
 
 
 def cannot_write(path: Path, error: OSError) -> StoreError:
@@ -176,55 +168,60 @@ def write_table(path: Path, table: "pd.DataFrame", about: Mapping[str, Any]) -> 
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), b"memloc": note})
     with whole_file(path) as draft:
         pq.write_table(arrow, draft)
-        raw = draft.read_bytes()
-        draft.write_bytes(_sealed(raw, zlib.crc32(raw)))
+        draft.write_bytes(_sealed(draft.read_bytes()))
+
+
+def _sealed(raw: bytes) -> bytes:
+    """A file of which nothing changed but its seal: the checksum of all that is not the seal."""
+    before, mark, after = raw.rpartition(_SEAL)
+    before, after = before + mark, after[len(_NO_SEAL) :]
+    checksum = zlib.crc32(before + _NO_SEAL.encode() + after)
+    return before + f"{checksum:08x}".encode() + after
 
 
 def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
     """A table and what was written about it."""
+    arrow = read_columns(path)
+    with as_stored(path):
+        return arrow.to_pandas(), json.loads(arrow.schema.metadata[b"memloc"])
+
+
+def read_columns(
+    path: Path, columns: Sequence[str] | None = None, filters: Any = None
+) -> "pa.Table":
+    """Some columns and rows (as pyarrow calls them) of a table, which may be large."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    is_sealed = False
     try:
-        is_sealed = check_seal(path)
-        arrow = pq.read_table(path)
-        note = (arrow.schema.metadata or {}).get(b"memloc")
-        table, record = arrow.to_pandas(), json.loads(note or b"null")
+        raw = path.read_bytes()
+        is_sealed = _SEAL in raw
+        if is_sealed and _sealed(raw) != raw:
+            raise StoreError(
+                f"{path} is not as memloc wrote it (its checksum differs), so it is damaged or was "
+                "changed by another program; delete it and run again."
+            )
+        # Most files are small, and threads take longer to start than to read one.
+        table = pq.read_table(path, columns=columns, filters=filters, use_threads=False)
+        note = (table.schema.metadata or {}).get(b"memloc")
+        record = json.loads(note or b"null")
     except FileNotFoundError:
         raise StoreError(f"{path} does not exist.") from None
     # What is wrong with a damaged file decides which of these it is.
-    except (OSError, ValueError, TypeError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
-        raise StoreError(f"{path} is not Parquet ({reason}); delete it and run again.") from error
+        wrong = "does not hold what it should" if is_sealed else "is not Parquet"
+        raise StoreError(f"{path} {wrong} ({reason}); delete it and run again.") from error
     if note is None:
         raise StoreError(f"{path} was not written by memloc: it says nothing about its origin.")
-    about = _checked(path, record)
+    _checked(path, record)
     if not is_sealed:
         raise StoreError(
             f"{path} has no checksum, so it was changed by another program; delete it and run "
             "again."
         )
-    return table, about
-
-
-def check_seal(path: Path) -> bool:
-    """Refuse a table that is not as it was written; whether it has a seal, as memloc's have."""
-    raw = path.read_bytes()
-    place = raw.rfind(_SEAL) + len(_SEAL)
-    if place < len(_SEAL):
-        return False
-    blank = raw[:place] + _NO_SEAL.encode() + raw[place + len(_NO_SEAL) :]
-    if _sealed(blank, zlib.crc32(blank)) != raw:
-        raise StoreError(
-            f"{path} is not as memloc wrote it (its checksum differs), so it is damaged or was "
-            "changed by another program; delete it and run again."
-        )
-    return True
-
-
-def _sealed(raw: bytes, checksum: int) -> bytes:
-    place = raw.rindex(_SEAL) + len(_SEAL)
-    return raw[:place] + f"{checksum:08x}".encode() + raw[place + len(_NO_SEAL) :]
+    return table
 
 
 @contextmanager
@@ -243,23 +240,6 @@ _MISFITS = (
     *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError),
     NotImplementedError,  # so pyarrow calls types that do not go together
 )
-
-
-def read_columns(
-    path: Path, columns: Sequence[str] | None = None, filters: Any = None
-) -> "pa.Table":
-    """Some columns and rows (as pyarrow calls them) of a table, which may be large."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        if not check_seal(path):
-            raise ValueError("it has no checksum")
-        # Most files are small, and threads take longer to start than to read one.
-        return pq.read_table(path, columns=columns, filters=filters, use_threads=False)
-    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-        read_table(path)  # says what is wrong with it, as a rule
-        raise StoreError(f"{path} does not hold what it should; delete it and run again.") from None
 
 
 def _checked(path: Path, record: Any) -> dict[str, Any]:

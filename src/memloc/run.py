@@ -4,7 +4,7 @@
 whatever works on the one works on the other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -113,6 +113,12 @@ class Accuracies(Settings):
     clean: float
     training: float
     """Of all training examples."""
+
+    @classmethod
+    def of(cls, measured: Mapping[str, float]) -> "Accuracies":
+        """From a row of the training curves."""
+        noisy, clean = measured["noisy_accuracy"], measured["clean_accuracy"]
+        return cls(noisy=noisy, clean=clean, training=measured["accuracy"])
 
 
 class Attempt(Settings):
@@ -353,18 +359,14 @@ class Run:
     def check_unchanged(self, weights: Iterable[str]) -> None:
         """Refuse weights whose files, the tokenizer's too, are not those that were kept."""
         for name in weights:
-            folder, known = self.path(name), self._known_files(name)
+            folder = self.path(name)
+            about, known = folder / paths.PROVENANCE, ""  # where nobody noted the hash
+            if name in self.record.adopted:
+                known = self.record.adopted[name].files
+            elif about.is_file():
+                known = read_json(about).get("files", "")
             if known and folder.is_dir() and hash_checkpoint(folder) != known:
                 raise self._changed(name)
-
-    def _known_files(self, weights: str) -> str:
-        """The hash of their files when they were adopted or trained; empty if nobody noted it."""
-        if weights in self.record.adopted:
-            return self.record.adopted[weights].files
-        about = self.path(weights) / paths.PROVENANCE
-        if not about.is_file():
-            return ""
-        return str(read_json(about).get("files", ""))
 
     def files(self, weights: Iterable[str]) -> dict[str, str]:
         """Hashes of the files of these weights, of those that are in folders of their own."""
@@ -482,7 +484,8 @@ def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
     found = [(name, old[name], new[name]) for name in new if old.get(name, new[name]) != new[name]]
     if there.model != wanted.model and there.weights_hash != wanted.weights_hash:
         found.insert(0, ("model", there.model, wanted.model))  # says more than a hash
-    for name, before, now in found[:1]:
+    if found:
+        name, before, now = found[0]
         another = "another folder" + (" with --out" if wanted.made_by == "train" else "")
         other = BY_CONTENT.get(name) or f"settings: {name} is {before!r} there and {now!r} here"
         raise StoreError(

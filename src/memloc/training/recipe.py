@@ -374,9 +374,7 @@ class _Training:
     def _ending(self) -> dict[str, Any]:
         """What the run's record says once its noisy labels are learnt."""
         last, settings = self.rows[-1], self.recipe.settings
-        final = Accuracies(
-            noisy=last["noisy_accuracy"], clean=last["clean_accuracy"], training=last["accuracy"]
-        )
+        final = Accuracies.of(last)
         best = max(row.get("accuracy", 0) for row in self.rows)
         why = (
             f"no epoch had a training {settings.near_ceiling_score} above "
