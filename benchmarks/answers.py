@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from memloc.reporting.findings import Findings, bootstrap_ends, layers_to_undo
+from memloc.reporting.findings import Findings, layers_to_undo
 from memloc.stats import claims
-from memloc.stats.intervals import Interval
+from memloc.stats.intervals import Interval, bootstrap_ends
 
 FEWEST = 5
 """Tasks from which on a mean, or a coefficient, has an interval."""

@@ -21,6 +21,7 @@ from memloc.methods.result import Outcomes, check_origin, outcomes_from, read_ab
 from memloc.protocol import ControlSettings, Protocol, preset
 from memloc.records import as_stored, read_columns
 from memloc.run import Accuracies, Run, RunRecord, at_the_end
+from memloc.stats.intervals import wilson
 from memloc.stats.planted import accuracy_at_k, null_claims, plant_scores
 from memloc.stats.verdicts import ALPHA, corrected
 from memloc.stats.windows import planted_layers
@@ -483,7 +484,8 @@ def _post_processing(norms: pd.DataFrame, validation_tasks: Sequence[str]) -> pd
             for (subtract, divide), weights in variants(found, norm).items():
                 accuracy = accuracy_at_k(weights, planted, POST_PROCESSED_AT)
                 rows.append((model, norm, subtract, divide, accuracy))
-    steps = COLUMNS["post_processing"][:-2]
+    steps = COLUMNS["post_processing"][:4]
     grouped = pd.DataFrame(rows, columns=[*steps, "accuracy"]).groupby(steps, sort=False)
-    means = grouped["accuracy"].agg(["mean", "size"]).reset_index()
-    return means.rename(columns={"mean": "accuracy", "size": "plants"})
+    means = grouped["accuracy"].agg(accuracy="mean", plants="size").reset_index()
+    sure = wilson(*(means[name].to_numpy(np.float64) for name in ("accuracy", "plants")))
+    return means.assign(low=sure.low, high=sure.high)[COLUMNS["post_processing"]]

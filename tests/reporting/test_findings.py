@@ -9,7 +9,6 @@ import pytest
 from memloc.reporting.figures import FIGURES
 from memloc.reporting.findings import (
     Findings,
-    bootstrap_ends,
     layers_to_undo,
     over_groups,
     over_seeds,
@@ -164,25 +163,6 @@ def test_models_without_a_number_do_not_count():
     table = TABLE.assign(value=[np.nan, np.nan, 6.0, 6.0])
     (row,) = over_groups(table, ["task"], "value", "model").to_dict("records")
     assert (row["value"], row["n"]) == (6.0, 1)
-
-
-def test_the_interval_of_a_mean_is_about_two_standard_errors_wide():
-    values = np.random.default_rng(0).normal(size=400)
-    low, high = bootstrap_ends(values)
-    assert (high - low) / 2 == pytest.approx(1.96 * values.std() / 20, rel=0.1)
-    assert bootstrap_ends(values) == (low, high)
-
-
-def test_groups_are_drawn_as_a_whole():
-    values, groups = np.repeat([0.0, 1.0, 2.0, 3.0], 100), np.repeat(list("abcd"), 100)
-    together, alone = bootstrap_ends(values, groups), bootstrap_ends(values)
-    assert together[1] - together[0] > 5 * (alone[1] - alone[0])
-
-
-@pytest.mark.parametrize("n", [0, 1])
-def test_of_less_than_two_there_is_no_interval(n):
-    assert np.isnan(bootstrap_ends(np.ones(n))).all()
-    assert np.isnan(bootstrap_ends(np.ones(3), ["a"] * 3)).all()
 
 
 def undoing(error, depth=4, full=1.0):

@@ -71,7 +71,7 @@ def test_table_2_stars_what_is_significant(findings):
     assert shown == f"{row['rho']:.2f}*"
     shown = laid[(laid["score"] == "validation") & (laid["measure"] == "crossing")]["all"].item()
     assert "*" not in shown
-    assert laid["measure"].tolist()[:3] == ["crossing", "mem. » gen.", "M-CoG"]
+    assert laid["measure"].tolist()[:3] == ["crossing", "memorisation", "M-CoG"]
 
 
 def test_table_2_says_once_why_there_is_no_interval(findings):
@@ -153,7 +153,7 @@ def test_table_3_has_the_papers_columns(findings):
 
 def test_table_4_has_a_row_a_choice_of_steps(findings):
     tidy = BY_NAME["post-processing"].tidy(findings)
-    laid = BY_NAME["post-processing"].layout(tidy)
+    laid = as_text(BY_NAME["post-processing"], tidy)
     assert laid["subtracting clean"].tolist() == ["no", "no", "yes", "yes"]
     chosen = (
         (tidy["model"] == "tiny-opt")

@@ -16,6 +16,7 @@ from memloc.stats.intervals import (
     Interval,
     bootstrap,
     bootstrap_counts,
+    bootstrap_ends,
     resampled_means,
     wilson,
     window_intervals,
@@ -271,3 +272,22 @@ def test_of_no_trials_there_is_no_wilson_interval(share):
     found = wilson(np.array([share, 0.5]), np.array([0.0, 4.0]))
     assert np.isnan([found.low[0], found.high[0]]).all()
     assert found.at(1) == wilson(0.5, 4).at()
+
+
+def test_the_interval_of_a_mean_is_about_two_standard_errors_wide():
+    values = np.random.default_rng(0).normal(size=400)
+    low, high = bootstrap_ends(values)
+    assert (high - low) / 2 == pytest.approx(1.96 * values.std() / 20, rel=0.1)
+    assert bootstrap_ends(values) == (low, high)
+
+
+def test_groups_are_drawn_as_a_whole():
+    values, groups = np.repeat([0.0, 1.0, 2.0, 3.0], 100), np.repeat(list("abcd"), 100)
+    together, alone = bootstrap_ends(values, groups), bootstrap_ends(values)
+    assert together[1] - together[0] > 5 * (alone[1] - alone[0])
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_of_less_than_two_there_is_no_interval(n):
+    assert np.isnan(bootstrap_ends(np.ones(n))).all()
+    assert np.isnan(bootstrap_ends(np.ones(3), ["a"] * 3)).all()

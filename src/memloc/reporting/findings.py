@@ -13,10 +13,9 @@ from memloc.protocol import Protocol
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.reporting.style import method_order
 from memloc.results import Results
-from memloc.seeds import generator
 from memloc.stats import claims
 from memloc.stats.depth import centres_of_gravity, event_depth
-from memloc.stats.intervals import RESAMPLES, bootstrap_counts, percentiles, wilson
+from memloc.stats.intervals import bootstrap_ends, wilson
 from memloc.stats.verdicts import TRUSTED, rates
 from memloc.stats.windows import layer_weights, planted_layers, window_matrix, windows_between
 
@@ -493,20 +492,3 @@ def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
         counts = {"best": enough.min(), "on_average": average}
         rows.append({**dict(zip(keys, key, strict=True)), **counts})
     return pd.DataFrame(rows, columns=[*keys, "best", "on_average"])
-
-
-def bootstrap_ends(
-    values: FloatArray, groups: Sequence[object] | None = None
-) -> tuple[float, float]:
-    """Ends of the 95 % bootstrap interval of the mean of `values` (n,), drawn anew by `groups`.
-
-    By default each value is a group of its own. Of one group there is no interval: NaN.
-    """
-    place, _ = pd.factorize(pd.Series(range(len(values)) if groups is None else list(groups)))
-    n_groups = int(place.max()) + 1 if len(values) else 0
-    if n_groups < 2:
-        return np.nan, np.nan
-    rng = generator(0, "bootstrap", "means")
-    counts = bootstrap_counts(n_groups, RESAMPLES, rng)[:, place]
-    low, high = percentiles((counts @ values) / counts.sum(1))
-    return float(low), float(high)

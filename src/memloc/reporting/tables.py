@@ -16,22 +16,14 @@ from memloc import paths
 from memloc.errors import lookup
 from memloc.models.known import TINY, tiny_folder
 from memloc.records import FloatArray, whole_file, write_table
-from memloc.reporting.findings import (
-    BINARY,
-    POINT,
-    Findings,
-    bootstrap_ends,
-    counted_events,
-    over_seeds,
-)
+from memloc.reporting.findings import BINARY, POINT, Findings, counted_events, over_seeds
 from memloc.reporting.sentences import remarks_on
 from memloc.reporting.style import asset, method_order, task_order
 from memloc.results import Results
-from memloc.seeds import generator
 from memloc.settings import Settings
 from memloc.stats.agreement import FEWEST_GROUPS
-from memloc.stats.intervals import RESAMPLES, bootstrap_counts, percentiles, wilson
-from memloc.stats.planted import MEASURES, distances, mean_scores
+from memloc.stats.intervals import wilson
+from memloc.stats.planted import mean_scores
 from memloc.stats.verdicts import over_plants, over_runs
 
 DAGGER = "†"
@@ -52,6 +44,8 @@ class Table(Settings):
     """Where its numbers are: see `Findings.table`; empty: in `TIDY`."""
     columns: dict[str, str | None] | None = None
     """For people: titles, and the column of each, perhaps with the ends of its interval."""
+    wide: tuple[str, ...] = ()
+    """Titles whose values get columns of their own, which show the last of `columns`."""
     part: str = "localise"
     """Whose results it needs."""
     note: str = ""
@@ -63,9 +57,10 @@ class Table(Settings):
 
     def layout(self, tidy: pd.DataFrame) -> pd.DataFrame:
         """As a person reads it: Markdown, LaTeX and the page."""
+        shown = SUMMARIES[self.name](tidy) if self.name in SUMMARIES else tidy
         if self.columns is not None:
-            return in_columns(tidy, self.columns)
-        return LAYOUTS[self.name](tidy) if self.name in LAYOUTS else tidy
+            shown = in_columns(shown, self.columns)
+        return _pivoted(shown, list(self.wide)) if self.wide else shown
 
     def said_of(self, tidy: pd.DataFrame) -> str:
         """The note, below the table for people, and what its results say against themselves."""
@@ -173,7 +168,7 @@ def markdown(table: pd.DataFrame, note: str = "") -> str:
 def latex(table: pd.DataFrame, title: str, name: str, note: str = "") -> str:
     """A table of texts as LaTeX with booktabs rules."""
     escaped = table.map(_tex).rename(columns=_tex).style.hide(axis="index")
-    caption = _tex(f"{title}. {note}" if note else title)
+    caption = _tex(f"{title}{'' if title.endswith('?') else '.'} {note}" if note else title)
     columns = "l" * len(table.columns)
     return str(
         escaped.to_latex(
@@ -207,7 +202,6 @@ def _tex(text: object) -> str:
     return str(text).translate(TEX)
 
 
-ENDS = ("low", "high")
 BLOCK = re.compile(r"(^|\.)\d+\.")
 """In the name of a parameter: blocks stand in a list, so theirs are numbered."""
 
@@ -299,100 +293,15 @@ def runs(findings: Findings) -> pd.DataFrame:
     return found.assign(validation_low=sure.low, validation_high=sure.high)
 
 
-def control(findings: Findings) -> pd.DataFrame:
-    """Accuracy and the other measures of every method and k, each with its ends."""
-    scores = findings.results.control
-    if scores.empty:
-        return scores
-    found = mean_scores(scores, ["method"])
-    tested = scores if scores["validation"].all() else scores[~scores["validation"].astype(bool)]
-    every = [
-        tested[(tested["method"] == method) & (tested["k"] == k)]
-        for method, k in found[["method", "k"]].itertuples(index=False)
-    ]
-    for name in MEASURES:
-        ends = [bootstrap_ends(plants[name].to_numpy(np.float64)) for plants in every]
-        found[[f"{name}_low", f"{name}_high"]] = ends
-    return found
-
-
-def nulls(findings: Findings) -> pd.DataFrame:
-    """What the control set-up says of nulls, with the ends of what it leaves without."""
-    found = findings.results.nulls
-    if found.empty:
-        return found
-    plants = distances(findings.results.control_layers)
-    rows = []
-    for method in found["method"]:
-        part = plants[plants["method"] == method]
-        null = part["null"].astype(bool)
-        ends = {"apart": _apart_ends(part.loc[~null, "distance"], part.loc[null, "distance"])}
-        for name, kind in (("undone_planted", ~null), ("undone_null", null)):
-            ends[name] = bootstrap_ends(part.loc[kind, "undone"].to_numpy(np.float64))
-        rows.append({f"{n}_{e}": ends[n][i] for n in ends for i, e in enumerate(ENDS)})
-    return pd.concat([found, pd.DataFrame(rows, index=found.index)], axis=1)
-
-
-def _apart_ends(real: "pd.Series", null: "pd.Series") -> tuple[float, float]:
-    """Ends of how often a number of `real` is above one of `null`, both of which are resampled."""
-    if min(len(real), len(null)) < 2:
-        return np.nan, np.nan
-    one, other = real.to_numpy(np.float64)[:, None], null.to_numpy(np.float64)
-    wins = (one > other) + (one == other) / 2
-    rng = generator(0, "bootstrap", "nulls")
-    drawn = [bootstrap_counts(n, RESAMPLES, rng) / n for n in wins.shape]
-    low, high = percentiles(((drawn[0] @ wins) * drawn[1]).sum(1))
-    return float(low), float(high)
-
-
-def binarised(findings: Findings) -> pd.DataFrame:
-    """Tasks with all their classes beside those with two; differences with their ends."""
-    found, depths = findings.binarisation, findings.binary_depths
-    if found.empty:
-        return found
-    whole = {two: many for many, two in findings.binary.items()}
-    two = depths[depths["task"].isin(whole)].assign(task=depths["task"].map(whole))
-    both = depths.merge(two, on=[*POINT, "measure"], suffixes=("", "_two"))
-    both["difference"] = both["depth_two"] - both["depth"]
-    rows = []
-    for measure in found["measure"]:
-        part = both[both["measure"] == measure]
-        plain = part["difference"].to_numpy(np.float64)
-        ends = bootstrap_ends(plain, part["task"]), bootstrap_ends(np.abs(plain), part["task"])
-        rows.append([*ends[0], *ends[1]])
-    names = [f"{n}_{end}" for n in ("mean_difference", "mean_absolute") for end in ENDS]
-    return pd.concat([found, pd.DataFrame(rows, columns=names, index=found.index)], axis=1)
-
-
-def orders(findings: Findings) -> pd.DataFrame:
-    """Whether models order the tasks alike, with the range over pairs of models in words."""
-    found = findings.order_agreement
-    if found.empty:
-        return found
-    ends = found["least"].map("{:.2f}".format) + " to " + found["largest"].map("{:.2f}".format)
-    return found.assign(**{"single pairs": ends})
-
-
 TIDY: dict[str, Callable[[Findings], pd.DataFrame]] = {
     "localised": lambda findings: over_runs(findings.memorised("verdicts")),
     "control-verdicts": lambda findings: over_plants(findings.results.control_verdicts),
     "tasks": tasks,
     "models": models,
     "runs": runs,
-    "control": control,
-    "nulls": nulls,
-    "orders": orders,
-    "binarised": binarised,
+    "control": lambda findings: mean_scores(findings.results.control, ["method"]),
 }
 """Tables that are no attribute of findings or results, by name."""
-
-
-def table_2(tidy: pd.DataFrame) -> pd.DataFrame:
-    """One column per model, one row per score and measure."""
-    rows = ["score", "measure"]
-    named = tidy.assign(measure=tidy["measure"].replace("memorisation", "mem. » gen."))
-    wide = _pivoted(named.assign(text=coefficients(tidy)), rows, "model")
-    return wide[[*rows, *dict.fromkeys(tidy["model"])]]
 
 
 def table_3(tidy: pd.DataFrame) -> pd.DataFrame:
@@ -411,28 +320,13 @@ def rounded(number: float | None) -> str:
     return f"{number:.0f}"
 
 
-def table_4(tidy: pd.DataFrame) -> pd.DataFrame:
-    """One column per model and norm, one row per choice of steps."""
-    steps = ["subtract_clean", "divide_frozen"]
-    found = wilson(*(tidy[n].to_numpy(np.float64) for n in ("accuracy", "plants")))
-    named = tidy.assign(column=tidy["model"] + " " + tidy["norm"])
-    named["text"] = estimates(tidy["accuracy"], found.low, found.high)
-    wide = named.pivot(index=steps, columns="column", values="text").reset_index()
-    wide[steps] = wide[steps].map(lambda on: "yes" if on else "no")
-    names = {"subtract_clean": "subtracting clean", "divide_frozen": "normalising frozen"}
-    return wide.rename(columns=names).rename_axis(columns=None)
-
-
 def mcog(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds with the seeds' least and greatest end: one row per task and model."""
-    found = over_seeds(tidy, [*POINT, "method"], "mcog")
-    found["text"] = estimates(found["mcog"], found["low"], found["high"])
-    wide = _pivoted(found, POINT, "method")
-    return wide[[*POINT, *method_order(wide.columns.drop(POINT))]]
+    """Means over seeds with the seeds' least and greatest end."""
+    return over_seeds(tidy, [*POINT, "method"], "mcog")
 
 
 def events(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, one row per task and model; never counts as the layer after the last.
+    """Means over seeds in words; never counts as the layer after the last.
 
     What never happens in some seeds, or where classes cannot be told apart, is said.
     """
@@ -440,22 +334,18 @@ def events(tidy: pd.DataFrame) -> pd.DataFrame:
     found = over_seeds(counted, keys, "layer")
     sums = counted.groupby(keys, sort=False)[["never", "unclear"]].sum()
     texts = estimates(found["layer"], found["low"], found["high"])
-    said = [
-        "".join(f"; {n} {word}" for n, word in ((a, "never"), (b, "not separable")) if n)
-        for a, b in sums[["never", "unclear"]].itertuples(index=False)
-    ]
-    whole = [a + b for a, b in zip(texts, said, strict=True)]
-    return _pivoted(found.assign(text=whole), POINT, "event")
+    for name, word in (("never", "never"), ("unclear", "not separable")):
+        said = [f"; {n} {word}" if n else "" for n in sums[name]]
+        texts = list(map("".join, zip(texts, said, strict=True)))
+    return found.assign(text=texts)
 
 
-LAYOUTS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
-    "generalisation": table_2,
+SUMMARIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "models": table_3,
-    "post-processing": table_4,
     "mcog": mcog,
     "events": events,
 }
-"""Tables that people read in another layout than one row per observation."""
+"""Tables that people read in fewer words than one row per observation."""
 
 
 def in_columns(tidy: pd.DataFrame, columns: Mapping[str, str | None]) -> pd.DataFrame:
@@ -474,11 +364,6 @@ def in_columns(tidy: pd.DataFrame, columns: Mapping[str, str | None]) -> pd.Data
         return shown
     order = method_order(shown["method"])
     return shown.sort_values("method", key=lambda names: names.map(order.index), kind="stable")
-
-
-def coefficients(tidy: pd.DataFrame) -> list[str]:
-    """ρ with its interval; a star where it is significant, a dagger where points are unsure."""
-    return estimates(tidy["rho"], tidy["low"], tidy["high"], _marks(tidy))
 
 
 def _marks(tidy: pd.DataFrame) -> list[str]:
@@ -507,8 +392,10 @@ def _estimate(value: float, mark: str, low: float, high: float) -> str:
     return f"{value:.2f}{mark}{ends}"
 
 
-def _pivoted(found: pd.DataFrame, index: list[str], columns: str) -> pd.DataFrame:
-    """The column `text` as a wide table; rows stay in their order."""
-    wide = found.pivot(index=index, columns=columns, values="text")
-    wide = wide.loc[list(map(tuple, found[index].drop_duplicates().to_numpy()))]
-    return wide.reset_index().rename_axis(columns=None)
+def _pivoted(shown: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The last column by the values of the columns `by`; rows stay in their order."""
+    *index, value = shown.columns.drop(by)
+    rows = pd.MultiIndex.from_frame(shown.sort_index()[index].drop_duplicates())
+    names = shown[by].astype(str).agg(" ".join, axis=1)
+    wide = shown.assign(name=names).pivot(index=index, columns="name", values=value)
+    return wide.loc[rows, names.unique()].reset_index().rename_axis(columns=None)

@@ -19,6 +19,7 @@ import pandas as pd
 from memloc.protocol import AgreementSettings
 from memloc.stats.agreement import Correlation, Kind, correlation, correlations
 from memloc.stats.depth import centres_of_gravity, event_depth
+from memloc.stats.intervals import bootstrap_ends
 
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
 """The measures of depth that Table 2 compares with generalisation."""
@@ -225,7 +226,7 @@ def binarisation(
 
     `binary` maps each multi-class task to its binarised version, `depth` is of `same_seeds`.
     Besides ρ, of shares of the model's layers: the mean difference (binarised minus multi-class)
-    and the mean absolute one, in layers.
+    and the mean absolute one, in layers, with the ends of bootstrap intervals over tasks.
     """
     rows = []
     multi = {two: many for many, two in binary.items()}
@@ -238,9 +239,17 @@ def binarisation(
         difference = (both["depth_binary"] - both["depth"]).dropna()
         shares = both[["depth", "depth_binary"]].div(both["layers"], axis=0)
         found = {**_coefficient(shares, "depth", "depth_binary", settings), **_marks(both)}
-        means = {"mean_difference": difference.mean(), "mean_absolute": difference.abs().mean()}
-        rows.append({"measure": measure, **found, **means})
-    return _table(rows, ["measure"], [*MARKS, "mean_difference", "mean_absolute"])
+        tasks = difference.index.get_level_values("task")
+        for name, values in (("difference", difference), ("absolute", difference.abs())):
+            ends = bootstrap_ends(values.to_numpy(np.float64), list(tasks))
+            found |= dict(zip(_with_ends(f"mean_{name}"), (values.mean(), *ends), strict=True))
+        rows.append({"measure": measure, **found})
+    means = [*_with_ends("mean_difference"), *_with_ends("mean_absolute")]
+    return _table(rows, ["measure"], [*MARKS, *means])
+
+
+def _with_ends(name: str) -> list[str]:
+    return [name, f"{name}_low", f"{name}_high"]
 
 
 def _event_depths(events: pd.DataFrame) -> pd.DataFrame:

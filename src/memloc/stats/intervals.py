@@ -10,6 +10,7 @@ from numpy.random import Generator
 
 from memloc.errors import ScoreError, counted
 from memloc.records import BoolArray, FloatArray, IntArray
+from memloc.seeds import generator
 from memloc.stats.depth import LEVEL, centres_of_gravity
 from memloc.stats.windows import full_window, layer_weights, normalised, window_matrix, windows
 
@@ -115,6 +116,25 @@ def percentiles(resampled: FloatArray) -> tuple[FloatArray, FloatArray]:
         return nowhere, nowhere
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return np.asarray(low), np.asarray(high)
+
+
+def bootstrap_ends(
+    values: FloatArray, groups: Sequence[object] | None = None
+) -> tuple[float, float]:
+    """Ends of the 95 % bootstrap interval of the mean of `values` (n,), drawn anew by `groups`.
+
+    By default each value is a group of its own. Of one group there is no interval: NaN.
+    """
+    import pandas as pd
+
+    place, _ = pd.factorize(pd.Series(range(len(values)) if groups is None else list(groups)))
+    n_groups = int(place.max()) + 1 if len(values) else 0
+    if n_groups < 2:
+        return np.nan, np.nan
+    rng = generator(0, "bootstrap", "means")
+    counts = bootstrap_counts(n_groups, RESAMPLES, rng)[:, place]
+    low, high = percentiles((counts @ values) / counts.sum(1))
+    return float(low), float(high)
 
 
 def bootstrap_counts(n: int, n_resamples: int, rng: Generator) -> IntArray:

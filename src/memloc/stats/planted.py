@@ -14,8 +14,9 @@ from scipy import stats
 
 from memloc.errors import ScoreError, counted
 from memloc.records import BoolArray, FloatArray
+from memloc.seeds import generator
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.intervals import wilson
+from memloc.stats.intervals import RESAMPLES, bootstrap_counts, bootstrap_ends, percentiles, wilson
 from memloc.stats.windows import planted_layers
 
 KEY = ["task", "category", "model", "seed", "planted", "first", "last", "null", "method"]
@@ -152,6 +153,7 @@ def plant_scores(
 def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Means over plants for each value of `by` and k, with Wilson intervals of the accuracy.
 
+    Those of the other measures are bootstrap intervals over plants, after the numbers themselves.
     Plants of validation tasks count only where there are no others.
     """
     validates = scores["validation"].astype(bool)
@@ -161,7 +163,11 @@ def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     means = grouped[["accuracy", "chance", *MEASURES]].agg(np.mean).assign(plants=grouped.size())
     sure = wilson(means["accuracy"].to_numpy(), means["plants"].to_numpy(np.float64))
     table = means.assign(low=sure.low, high=sure.high).reset_index()
-    return table[[*by, "k", "accuracy", "low", "high", "chance", *MEASURES, "plants"]]
+    table = table[[*by, "k", "accuracy", "low", "high", "chance", *MEASURES, "plants"]]
+    for name in MEASURES:
+        ends = [bootstrap_ends(values.to_numpy(np.float64)) for _, values in grouped[name]]
+        table[[f"{name}_low", f"{name}_high"]] = np.reshape(ends, (-1, 2))
+    return table
 
 
 def distances(layers: pd.DataFrame) -> pd.DataFrame:
@@ -176,6 +182,7 @@ def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
     A method calls weights localised that are at least `threshold` from uniform, the distance
     which FOUND of the real plants reach. `apart` is the probability that a real plant is further
     from uniform than a null. Weights have no scale: `undone` says how much there was to weigh.
+    Their ends, which follow, are those of bootstrap intervals over plants and nulls.
     """
     rows = []
     for method, part in distances(layers).groupby("method", sort=False):
@@ -185,6 +192,12 @@ def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
             continue
         threshold = float(np.quantile(real, 1 - FOUND, method="lower"))
         called = wilson((null >= threshold).mean(), len(null)).at()
+        undone = {
+            "undone_planted": part.loc[~is_null, "undone"],
+            "undone_null": part.loc[is_null, "undone"],
+        }
+        ends = {n: bootstrap_ends(values.to_numpy(np.float64)) for n, values in undone.items()}
+        ends = {"apart": _apart_ends(real, null), **ends}
         rows.append(
             {
                 "method": method,
@@ -197,11 +210,23 @@ def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
                 "called_low": called.low,
                 "called_high": called.high,
                 "apart": share_above(real, null),
-                "undone_planted": part.loc[~is_null, "undone"].mean(),
-                "undone_null": part.loc[is_null, "undone"].mean(),
+                **{name: values.mean() for name, values in undone.items()},
+                **{f"{name}_low": low for name, (low, _) in ends.items()},
+                **{f"{name}_high": high for name, (_, high) in ends.items()},
             }
         )
     return pd.DataFrame(rows)
+
+
+def _apart_ends(real: FloatArray, null: FloatArray) -> tuple[float, float]:
+    """Ends of how often a number of `real` is above one of `null`, both of which are resampled."""
+    if min(len(real), len(null)) < 2:
+        return np.nan, np.nan
+    wins = (real[:, None] > null) + (real[:, None] == null) / 2
+    rng = generator(0, "bootstrap", "nulls")
+    drawn = [bootstrap_counts(n, RESAMPLES, rng) / n for n in wins.shape]
+    low, high = percentiles(((drawn[0] @ wins) * drawn[1]).sum(1))
+    return float(low), float(high)
 
 
 def _by_plant(layers: pd.DataFrame) -> list[tuple[dict[str, Any], FloatArray]]:
