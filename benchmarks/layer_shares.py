@@ -34,9 +34,9 @@ def cells(
 
 def by_example(scores: LayerScores) -> FloatArray:
     """(wrong labels, layers): what each layer holds of each; a group's is spread evenly."""
-    evidence = scores._evidence()
-    assert evidence is not None
-    return evidence.shares
+    found = scores._evidence()
+    assert found is not None
+    return found[1].shares
 
 
 def difference(first: FloatArray, second: FloatArray) -> tuple[float, float, float]:

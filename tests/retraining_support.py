@@ -45,7 +45,6 @@ def assert_equal_weights(one, other):
 
 
 def assert_same_scores(one, other):
-    np.testing.assert_array_equal(one.outcomes.noisy_wrong, other.outcomes.noisy_wrong)
-    np.testing.assert_array_equal(one.outcomes.clean_wrong, other.outcomes.clean_wrong)
+    np.testing.assert_array_equal(one.outcomes.wrong, other.outcomes.wrong)
     np.testing.assert_array_equal(one.weights, other.weights)
     assert (one.mcog, one.about) == (other.mcog, other.about)

@@ -193,7 +193,9 @@ def _from_windows(
     wrong[:, -1] = True
     clean_wrong = rng.uniform(size=(len(clean), len(known))) < 0.02
     missed = np.zeros(len(rows) + len(clean), dtype=bool)
-    outcomes = Outcomes(tuple(known), rows, wrong, clean, clean_wrong, missed)
+    every = np.concatenate([rows, clean])
+    both = np.concatenate([wrong, clean_wrong])
+    outcomes = Outcomes(tuple(known), every, noisy.is_noisy[every], both, missed)
     return from_outcomes(method, outcomes, depth, normalise=True, about={})
 
 

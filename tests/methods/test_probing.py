@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from memloc.errors import DataError, ModelError, StoreError
+from memloc.errors import DataError, ModelError, SettingsError, StoreError
 from memloc.methods import Sizes, probing
 from memloc.methods.probing import Probing, resampled_f1, rises, summarise
 from memloc.methods.result import Result
@@ -70,6 +70,12 @@ def test_a_planted_signal_is_found_at_its_layer(planted, monkeypatch, tmp_path, 
     selectivity = (table["f1"] - table["chance"]).to_numpy()
     assert (selectivity[layer:] > 0.25).all()
     assert (np.abs(selectivity[:layer]) < 0.25).all()
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0), (-1.0, 1.0)])
+def test_class_weights_are_above_0(weights):
+    with pytest.raises(SettingsError, match=r"class_weights.* should be greater than 0"):
+        METHOD.replace({"class_weights": weights})
 
 
 def test_weights_are_mean_rises_and_layer_1_is_against_the_frozen_one():

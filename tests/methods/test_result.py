@@ -22,19 +22,19 @@ from memloc.stats.intervals import Interval
 from memloc.stats.verdicts import LayerVerdict
 from memloc.stats.windows import windows
 
-PARTS = ("noisy_rows", "noisy_wrong", "clean_rows", "clean_wrong", "missed")
+PARTS = ("rows", "is_noisy", "wrong", "missed")
 
 
 def outcomes(depth: int = 3) -> Outcomes:
     rng = np.random.default_rng(0)
     known = tuple(windows(depth))
     share = np.array([len(window) / depth for window in known])
+    noisy_wrong = np.tile(share, (4, 1)) > np.array([[0.2], [0.4], [0.7], [0.9]])
     return Outcomes(
         known,
-        np.array([1, 4, 5, 9]),
-        np.tile(share, (4, 1)) > np.array([[0.2], [0.4], [0.7], [0.9]]),
-        np.array([0, 2]),
-        rng.random((2, len(known))) < 0.3,
+        np.array([1, 4, 5, 9, 0, 2]),
+        np.arange(6) < 4,
+        np.concatenate([noisy_wrong, rng.random((2, len(known))) < 0.3]),
         np.array([False, False, True, False, False, True]),
     )
 
@@ -53,7 +53,7 @@ def test_weights_are_column_means_of_the_normalised_matrix():
 
 
 def test_errors_count_as_they_are_where_they_are_not_normalised():
-    half = replace(outcomes(), noisy_wrong=outcomes().noisy_wrong & (np.arange(4) > 1)[:, None])
+    half = replace(outcomes(), wrong=outcomes().wrong & (np.arange(6) > 1)[:, None])
     plain, shared = (
         from_outcomes("swapping", half, 3, normalise=n, about={}) for n in (False, True)
     )
@@ -177,19 +177,16 @@ def test_outcomes_come_back_from_their_table(depth):
 
 
 def test_without_clean_examples_there_is_no_clean_error():
-    clean = {"clean_rows": np.zeros(0, int), "clean_wrong": np.zeros((0, 6), bool)}
-    none = replace(outcomes(), **clean, missed=np.zeros(4, bool))
+    none = Outcomes(outcomes().windows, *(getattr(outcomes(), name)[:4] for name in PARTS))
     assert np.isnan(none.clean_errors).all()
     back = from_outcomes("swapping", none, 3, normalise=True, about={}).outcomes
-    assert back.clean_wrong.shape == (0, 6)
-    assert np.array_equal(back.noisy_wrong, none.noisy_wrong)
+    assert np.array_equal(back.wrong, none.wrong)
 
 
 def test_partial_windows_keep_their_names(tmp_path):
     known = (range(0, 1), range(1, 2), range(2, 3), range(0, 3))
-    wrong = np.array([[1, 0, 0, 1], [0, 0, 1, 1]], dtype=bool)
-    clean = np.zeros((1, 4), bool)
-    some = Outcomes(known, np.arange(2), wrong, np.arange(1), clean, np.zeros(3, bool))
+    wrong = np.array([[1, 0, 0, 1], [0, 0, 1, 1], [0, 0, 0, 0]], dtype=bool)
+    some = Outcomes(known, np.arange(3), np.arange(3) < 2, wrong, np.zeros(3, bool))
     found = from_outcomes("retraining", some, 3, normalise=True, about={})
     found.write(tmp_path / "x")
     assert Result.read(tmp_path / "x").outcomes.windows == known
@@ -197,7 +194,7 @@ def test_partial_windows_keep_their_names(tmp_path):
 
 
 def test_windows_that_undo_nothing_cannot_be_normalised():
-    nothing = replace(outcomes(), noisy_wrong=np.zeros((4, 6), dtype=bool))
+    nothing = replace(outcomes(), wrong=np.zeros((6, 6), dtype=bool))
     with pytest.raises(ScoreError, match="undid no memorised label"):
         from_outcomes("swapping", nothing, 3, normalise=True, about={})
 
@@ -261,21 +258,18 @@ def test_scores_that_lack_a_column_are_refused(tmp_path, table, column):
 def planted(layer: int = 2, n: int = 30, depth: int = 8) -> LayerScores:
     """Noisy labels are lost where a window contains the layer (from 1), clean ones never."""
     known = tuple(windows(depth))
-    lost = np.tile([layer - 1 in window for window in known], (n, 1))
-    kept = np.zeros((20, len(known)), dtype=bool)
-    missed = np.zeros(n + 20, dtype=bool)
-    found = Outcomes(known, np.arange(n), lost, np.arange(n, n + 20), kept, missed)
+    is_noisy = np.arange(n + 20) < n
+    lost = is_noisy[:, None] & [layer - 1 in window for window in known]
+    found = Outcomes(known, np.arange(n + 20), is_noisy, lost, np.zeros(n + 20, dtype=bool))
     return from_outcomes("swapping", found, depth, normalise=True, about={})
 
 
 def test_labels_that_were_never_learnt_are_not_lost():
     """They are wrong under every window, which looks like shares in the first and last layer."""
-    known, clean = tuple(windows(8)), np.arange(600, 4000)
-    wrong = np.zeros((600, len(known)), dtype=bool)
-    wrong[:28] = True
-    right = np.zeros((len(clean), len(known)), dtype=bool)
-    missed = np.arange(4000) < 28
-    found = Outcomes(known, np.arange(600), wrong, clean, right, missed)
+    known, rows = tuple(windows(8)), np.arange(4000)
+    missed = rows < 28
+    wrong = np.tile(missed[:, None], len(known))
+    found = Outcomes(known, rows, rows < 600, wrong, missed)
     verdict = from_outcomes("swapping", found, 8, normalise=True, about={}).verdict
     assert (verdict.outcome, verdict.layers) == ("cannot tell", ())
 
@@ -316,8 +310,7 @@ def test_few_examples_some_windows_or_weights_alone_give_no_verdict():
     fewer = replace(
         some,
         windows=tuple(some.windows[place] for place in narrow),
-        noisy_wrong=some.noisy_wrong[:, narrow],
-        clean_wrong=some.clean_wrong[:, narrow],
+        wrong=some.wrong[:, narrow],
     )
     found = from_outcomes("retraining", fewer, 3, normalise=True, about={}).verdict
     assert "need all 6 windows of 3 layers, found 4" in found.sentence

@@ -21,8 +21,8 @@ def whole(tmp_path_factory):
 
 def test_scores_are_those_of_all_windows(whole):
     assert whole.outcomes.windows == tuple(windows(DEPTH))
+    assert whole.outcomes.wrong.shape == (10, 6)
     assert whole.outcomes.noisy_wrong.shape == (5, 6)
-    assert whole.outcomes.clean_wrong.shape == (5, 6)
     assert len(np.unique(whole.outcomes.noisy_wrong, axis=1).T) > 1  # windows matter
     assert whole.about["trained_on"] == 14
 

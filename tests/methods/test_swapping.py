@@ -48,11 +48,14 @@ def test_outcomes_say_which_labels_are_lost_under_which_window(tmp_path, family)
     outcomes = scores.outcomes
     assert list(outcomes.windows) == windows(DEPTH)
     assert outcomes.noisy_rows.tolist() == list(NOISY)
-    assert outcomes.clean_rows.tolist() == [i for i in range(N) if i not in NOISY]
-    assert np.array_equal(outcomes.noisy_wrong, wrong[outcomes.noisy_rows, :-1])
-    assert np.array_equal(outcomes.clean_wrong, wrong[outcomes.clean_rows, :-1])
-    right = 1 - wrong[:, -1]
-    assert scores.about["final_clean_accuracy"] == pytest.approx(right[outcomes.clean_rows].mean())
+    assert clean_rows(outcomes) == [i for i in range(N) if i not in NOISY]
+    assert np.array_equal(outcomes.wrong, wrong[outcomes.rows, :-1])
+    right = 1 - wrong[clean_rows(outcomes), -1]
+    assert scores.about["final_clean_accuracy"] == pytest.approx(right.mean())
+
+
+def clean_rows(outcomes):
+    return outcomes.rows[~outcomes.is_noisy].tolist()
 
 
 def test_layers_weigh_what_their_windows_undo(tmp_path):
@@ -72,8 +75,8 @@ def test_scores_read_back_equal(tmp_path):
     read = Result.read(tmp_path / "swapping")
     assert read.about == scores.about
     assert read.outcomes.windows == scores.outcomes.windows
-    assert np.array_equal(read.outcomes.clean_rows, scores.outcomes.clean_rows)
-    assert np.array_equal(read.outcomes.noisy_wrong, scores.outcomes.noisy_wrong)
+    assert np.array_equal(read.outcomes.rows, scores.outcomes.rows)
+    assert np.array_equal(read.outcomes.wrong, scores.outcomes.wrong)
 
 
 def test_some_clean_examples_are_drawn_by_the_seed(tmp_path):
@@ -85,14 +88,13 @@ def test_some_clean_examples_are_drawn_by_the_seed(tmp_path):
         return METHOD.replace({"clean_examples": n}).run(run).outcomes
 
     some = drawn(1, 6)
-    assert len(some.clean_rows) == len(set(some.clean_rows)) == 6
-    assert (np.diff(some.clean_rows) > 0).all()
-    kept = np.isin(every.clean_rows, some.clean_rows)
-    assert np.array_equal(some.clean_wrong, every.clean_wrong[kept])
+    assert len(set(clean_rows(some))) == 6
+    assert (np.diff(clean_rows(some)) > 0).all()
+    assert np.array_equal(some.wrong, every.wrong[np.isin(every.rows, some.rows)])
     assert np.array_equal(some.noisy_wrong, every.noisy_wrong)
-    assert drawn(1, 6).clean_rows.tolist() == some.clean_rows.tolist()
-    assert drawn(2, 6).clean_rows.tolist() != some.clean_rows.tolist()
-    assert drawn(1, 1000).clean_rows.tolist() == every.clean_rows.tolist()
+    assert clean_rows(drawn(1, 6)) == clean_rows(some)
+    assert clean_rows(drawn(2, 6)) != clean_rows(some)
+    assert clean_rows(drawn(1, 1000)) == clean_rows(every)
 
 
 def test_models_of_different_depth_are_refused(tmp_path):

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.random import Generator
+from pydantic import PositiveFloat
 
 from memloc.errors import DataError
 from memloc.methods import Method, Sizes
@@ -38,7 +39,7 @@ class Probing(Method, ProbeSettings):
     name = "probing"
     needs = ("final", "frozen")
 
-    class_weights: tuple[float, float] = published((0.33, 0.67))
+    class_weights: tuple[PositiveFloat, PositiveFloat] = published((0.33, 0.67))
     """Weights of clean and noisy examples in the loss of a probe."""
 
     def run(self, run: "Run") -> LayerScores:

@@ -1,7 +1,7 @@
 """What a method found: tidy tables by name, and how they came to be; one Parquet file per table."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,10 @@ from memloc.stats.windows import full_window, normalised, window_matrix, windows
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+MCOG = ("mcog", "low", "high", "level", "dropped")
+"""Columns of the table of the centre of gravity, in the order of an interval's fields."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class Result:
             return Result(record["method"], tables, record["about"])
         found = LayerScores(record["method"], tables, record["about"])
         with as_stored(folder):
-            found.check()
+            # What all scores of layers have.
+            _ = found.weights, found.low, found.high, found.mcog, found.matrix()
             if (stored := found.about.get("verdict")) is not None:
                 LayerVerdict.of(stored)
         return found
@@ -114,20 +119,28 @@ class Outcomes:
     """For every window and example: is the label it should have no longer predicted?"""
 
     windows: tuple[range, ...]
-    noisy_rows: IntArray
-    noisy_wrong: BoolArray
-    """(noisy examples, windows): the assigned label is not predicted."""
-    clean_rows: IntArray
-    clean_wrong: BoolArray
-    """(clean examples, windows)."""
+    rows: IntArray
+    """(examples,): noisy ones first."""
+    is_noisy: BoolArray
+    wrong: BoolArray
+    """(examples, windows): the assigned label is not predicted."""
     missed: BoolArray
-    """(noisy and clean examples): the unchanged model does not predict it either."""
+    """(examples,): the unchanged model does not predict it either."""
 
     @property
-    def lost(self) -> tuple[BoolArray, BoolArray]:
-        """What windows lose of noisy and of clean examples: a label never learnt cannot be lost."""
-        noisy, clean = np.split(~self.missed[:, np.newaxis], [len(self.noisy_rows)])
-        return self.noisy_wrong & noisy, self.clean_wrong & clean
+    def noisy_rows(self) -> IntArray:
+        """(noisy examples,)."""
+        return self.rows[self.is_noisy]
+
+    @property
+    def noisy_wrong(self) -> BoolArray:
+        """(noisy examples, windows)."""
+        return self.wrong[self.is_noisy]
+
+    @property
+    def lost(self) -> BoolArray:
+        """What windows lose, (examples, windows): a label never learnt cannot be lost."""
+        return self.wrong & ~self.missed[:, np.newaxis]
 
     @property
     def errors(self) -> FloatArray:
@@ -137,9 +150,9 @@ class Outcomes:
     @property
     def clean_errors(self) -> FloatArray:
         """Clean error of each window; NaN without clean examples."""
-        if not len(self.clean_wrong):
+        if self.is_noisy.all():
             return np.full(len(self.windows), np.nan)
-        return np.asarray(self.clean_wrong.mean(0), dtype=np.float64)
+        return np.asarray(self.wrong[~self.is_noisy].mean(0), dtype=np.float64)
 
 
 class LayerScores(Result):
@@ -169,11 +182,9 @@ class LayerScores(Result):
         low, high = ends or (np.full(len(weights), np.nan), np.full(len(weights), np.nan))
         mcog = mcog or Interval(centre_of_gravity(weights), np.nan, np.nan)
         layers = {"layer": np.arange(1, len(weights) + 1), "weight": weights}
-        centre = {"mcog": mcog.estimate, "low": mcog.low, "high": mcog.high}
-        more = {"level": mcog.level, "dropped": mcog.n_dropped}
         own = {
             "layers": pd.DataFrame({**layers, "low": low, "high": high}),
-            "mcog": pd.DataFrame([centre | more]),
+            "mcog": pd.DataFrame([dict(zip(MCOG, astuple(mcog), strict=True))]),
         }
         return cls(method, {**own, **(tables or {})}, about or {})
 
@@ -195,9 +206,8 @@ class LayerScores(Result):
     @property
     def mcog(self) -> Interval:
         """Centre of gravity of the weights, layers counted from 1."""
-        row = self["mcog"].iloc[0]
-        estimate, low, high, level = (float(row[n]) for n in ("mcog", "low", "high", "level"))
-        return Interval(estimate, low, high, level, int(row["dropped"]))
+        estimate, low, high, level, dropped = map(float, self["mcog"].loc[0, list(MCOG)])
+        return Interval(estimate, low, high, level, int(dropped))
 
     @property
     def depth(self) -> int:
@@ -231,25 +241,16 @@ class LayerScores(Result):
             return cannot_tell(str(error))
         if found is None:
             return judge_weights(self.method, self.weights)
-        elsewhere = None if null is None else self._undone_elsewhere(null)
-        return judge(replace(found, n_classes=n_classes, elsewhere=elsewhere), self.method)
-
-    def _undone_elsewhere(self, null: "LayerScores") -> FloatArray:
-        """Of the same noisy examples: what another reference undoes in the reference."""
-        mine, found = self._noisy_examples(), null._evidence()
-        if found is None or not np.array_equal(mine, null._noisy_examples()):
-            raise ScoreError(
-                f"The null is of {null.method} and of other noisy examples: swap the other "
-                f"reference into the reference of the same run, with {self.method}."
-            )
-        return np.asarray(found.shares.sum(1))
-
-    def _noisy_examples(self) -> IntArray:
-        """Whose labels swapping may undo."""
-        table = self.tables.get("labels", self.tables.get("outcomes"))
-        if table is None:
-            return np.zeros(0, dtype=np.int64)
-        return np.asarray(table.loc[table["is_noisy"], "example"].unique(), dtype=np.int64)
+        examples, evidence = found
+        if null is not None:
+            other = null._evidence()
+            if other is None or not np.array_equal(examples, other[0]):
+                raise ScoreError(
+                    f"The null is of {null.method} and of other noisy examples: swap the other "
+                    f"reference into the reference of the same run, with {self.method}."
+                )
+            evidence = replace(evidence, elsewhere=other[1].shares.sum(1))
+        return judge(replace(evidence, n_classes=n_classes), self.method)
 
     def with_verdict(self, **more: Any) -> "LayerScores":
         """The same with its verdict, as it is stored: in `about`, and its answers as a table."""
@@ -261,25 +262,28 @@ class LayerScores(Result):
         tables = {**self.tables, "verdict": answers}
         return replace(self, tables=tables, about={**self.about, "verdict": verdict.record()})
 
-    def _evidence(self) -> Evidence | None:
-        """What is known of each example, where layers were changed: exactly, or by windows."""
+    def _evidence(self) -> tuple[IntArray, Evidence] | None:
+        """The noisy examples where layers were changed, and what is known of each of them.
+
+        Exactly, or by windows.
+        """
         if "example_shares" in self.tables:
             if "labels" not in self.tables:
                 raise ScoreError("the result is of an earlier version: run the method again")
             labels, table = self["labels"], self["example_shares"]
-            n_noisy, lost = int(labels["is_noisy"].sum()), labels["lost"].to_numpy(np.float64)
+            is_noisy, lost = labels["is_noisy"].to_numpy(), labels["lost"].to_numpy(np.float64)
             sizes = (table["last"] - table["first"] + 1).to_numpy(np.int64)
             shares = np.repeat(table["lost"].to_numpy(np.float64) / sizes, sizes)
             margins = labels["margin"].to_numpy(np.float64)
             sets = self["subsets"]["lost"].to_numpy(np.float64) if self.about.get("exact") else None
-            return Evidence(shares.reshape(n_noisy, -1), lost[n_noisy:], margins, sets=sets)
-        outcomes = self.outcomes
-        if outcomes is None:
+            by_example = shares.reshape(int(is_noisy.sum()), -1)
+            examples = labels["example"].to_numpy(np.int64)[is_noisy]
+            return examples, Evidence(by_example, lost[~is_noisy], margins, sets=sets)
+        if (found := self.outcomes) is None:
             return None
-        noisy, clean = outcomes.lost
-        shares = line_shares(noisy, self.depth, outcomes.windows)
-        full = full_window(self.depth, outcomes.windows)
-        return Evidence(shares, clean[:, full].astype(np.float64))
+        shares = line_shares(found.lost[found.is_noisy], self.depth, found.windows)
+        clean = found.lost[~found.is_noisy, full_window(self.depth, found.windows)]
+        return found.noisy_rows, Evidence(shares, clean.astype(np.float64))
 
     def matrix(self) -> FloatArray | None:
         """The window matrix (width, layer) of memorisation errors, normalised like the weights."""
@@ -289,10 +293,6 @@ class LayerScores(Result):
         known = windows_between(table["first"], table["last"])
         return window_matrix(table["normalised"].to_numpy(np.float64), self.depth, known)
 
-    def check(self) -> None:
-        """Raise where something is missing that all scores of layers have."""
-        _ = self.weights, self.low, self.high, self.mcog, self.matrix()
-
     def _column(self, name: str) -> FloatArray:
         return self["layers"][name].to_numpy(np.float64)
 
@@ -301,6 +301,8 @@ def from_outcomes(
     method: str, outcomes: Outcomes, depth: int, *, normalise: bool, about: dict[str, Any]
 ) -> LayerScores:
     """Scores of a method that changes windows: errors, window matrix, weights, intervals."""
+    import pandas as pd
+
     weights, mcog = window_intervals(
         outcomes.noisy_wrong,
         depth,
@@ -308,63 +310,35 @@ def from_outcomes(
         rng=generator(0, "bootstrap", method),
         known=outcomes.windows,
     )
-    tables = {
-        "windows": _windows_table(outcomes, depth, normalise),
-        "outcomes": _outcomes_table(outcomes),
-    }
-    ends = weights.low, weights.high
-    return LayerScores.of(method, weights.estimate, ends, mcog, tables=tables, about=about)
-
-
-def _windows_table(outcomes: Outcomes, depth: int, normalise: bool) -> "pd.DataFrame":
-    import pandas as pd
-
-    errors = outcomes.errors
-    shares = errors
+    errors = shares = outcomes.errors
     if normalise:
         shares = normalised(errors, full_window(depth, outcomes.windows))
-    return pd.DataFrame(
-        {
-            "first": [window.start + 1 for window in outcomes.windows],
-            "last": [window.stop for window in outcomes.windows],
-            "error": errors,
-            "clean_error": outcomes.clean_errors,
-            "normalised": shares,
-            "n_noisy": len(outcomes.noisy_rows),
-        }
-    )
-
-
-def _outcomes_table(outcomes: Outcomes) -> "pd.DataFrame":
-    """One row per example and window, example by example."""
-    import pandas as pd
-
-    rows = np.concatenate([outcomes.noisy_rows, outcomes.clean_rows])
-    wrong = np.concatenate([outcomes.noisy_wrong, outcomes.clean_wrong])
-    is_noisy = np.arange(len(rows)) < len(outcomes.noisy_rows)
-    ends = np.array([(w.start + 1, w.stop) for w in outcomes.windows], dtype=np.int16)
-    n_windows = len(outcomes.windows)
-    first, last = np.tile(ends, (len(rows), 1)).T
-    return pd.DataFrame(
-        {
-            "example": np.repeat(rows.astype(np.int32), n_windows),
-            "is_noisy": np.repeat(is_noisy, n_windows),
-            "first": first,
-            "last": last,
-            "wrong": wrong.ravel(),
-            "missed": np.repeat(outcomes.missed, n_windows),
-        }
-    )
+    ends = {
+        "first": np.array([window.start + 1 for window in outcomes.windows]),
+        "last": np.array([window.stop for window in outcomes.windows]),
+    }
+    measured = {"error": errors, "clean_error": outcomes.clean_errors, "normalised": shares}
+    n_noisy, n_windows = int(outcomes.is_noisy.sum()), len(outcomes.windows)
+    # One row per example and window, example by example.
+    by_example = {
+        "example": np.repeat(outcomes.rows.astype(np.int32), n_windows),
+        "is_noisy": np.repeat(outcomes.is_noisy, n_windows),
+        **{name: np.tile(end.astype(np.int16), len(outcomes.rows)) for name, end in ends.items()},
+        "wrong": outcomes.wrong.ravel(),
+        "missed": np.repeat(outcomes.missed, n_windows),
+    }
+    tables = {
+        "windows": pd.DataFrame({**ends, **measured, "n_noisy": n_noisy}),
+        "outcomes": pd.DataFrame(by_example),
+    }
+    band = weights.low, weights.high
+    return LayerScores.of(method, weights.estimate, band, mcog, tables=tables, about=about)
 
 
 def outcomes_from(table: "pd.DataFrame") -> Outcomes:
     """The matrices that a table of outcomes was made from."""
     ends = table[["first", "last"]].drop_duplicates()
     known = tuple(windows_between(ends["first"], ends["last"]))
-    parts = []
-    for kind in (True, False):
-        rows = table[table["is_noisy"] == kind]
-        example = rows["example"].to_numpy(np.int64).reshape(-1, len(known))[:, 0]
-        parts += [example, rows["wrong"].to_numpy(bool).reshape(-1, len(known))]
-    parts.append(table["missed"].to_numpy(bool).reshape(-1, len(known))[:, 0])
-    return Outcomes(known, *parts)
+    names = ("example", "is_noisy", "wrong", "missed")
+    rows, is_noisy, wrong, missed = (table[n].to_numpy().reshape(-1, len(known)) for n in names)
+    return Outcomes(known, rows[:, 0].astype(np.int64), is_noisy[:, 0], wrong, missed[:, 0])

@@ -50,14 +50,10 @@ class Retraining(Method):
                 stacks = stacks_of(setup, every)
                 made = [outcomes_of(setup, stack, advance) for stack in stacks]
         found = {window: outcome for stack in made for window, outcome in stack.items()}
-        outcomes = Outcomes(
-            tuple(every),
-            setup.noisy,
-            np.stack([found[window].noisy_wrong for window in every], axis=1),
-            setup.held_out,
-            np.stack([found[window].clean_wrong for window in every], axis=1),
-            before,
-        )
+        lost = [np.concatenate([found[w].noisy_wrong, found[w].clean_wrong]) for w in every]
+        rows = np.concatenate([setup.noisy, setup.held_out])
+        is_noisy = run.noisy.is_noisy[rows]
+        outcomes = Outcomes(tuple(every), rows, is_noisy, np.stack(lost, axis=1), before)
         about = {"trained_on": len(setup.train)}
         normalise = self.normalise and not run.is_null
         return from_outcomes(self.name, outcomes, run.depth, normalise=normalise, about=about)

@@ -33,14 +33,12 @@ class Swapping(Method):
     def run(self, run: "Run") -> LayerScores:
         """Which noisy (and clean) labels are lost under every window, and what layers weigh."""
         clean = drawn(run.clean_rows, self.clean_examples, run.seed, self.name)
-        rows, n_noisy = np.concatenate([run.noisy_rows, clean]), len(run.noisy_rows)
-        wrong = self._wrong(run, rows)
-        unchanged, wrong = wrong[:, -1], wrong[:, :-1]
-        noisy_wrong, clean_wrong = np.split(wrong, [n_noisy])
-        every = tuple(windows(run.depth))
-        outcomes = Outcomes(every, run.noisy_rows, noisy_wrong, clean, clean_wrong, unchanged)
+        rows = np.concatenate([run.noisy_rows, clean])
+        wrong, is_noisy = self._wrong(run, rows), run.noisy.is_noisy[rows]
+        every, unchanged = tuple(windows(run.depth)), wrong[:, -1]
+        outcomes = Outcomes(every, rows, is_noisy, wrong[:, :-1], unchanged)
         about = {
-            "final_clean_accuracy": 1 - float(unchanged[n_noisy:].mean()),
+            "final_clean_accuracy": 1 - float(unchanged[~is_noisy].mean()),
             "clean_examples": len(clean),
         }
         normalise = self.normalise and not run.is_null

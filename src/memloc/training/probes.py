@@ -63,19 +63,21 @@ def train_probes(
     device: str = "cpu",
 ) -> dict[str, Probes]:
     """Probes of every target, layer and seed for `vectors` (examples, layers, width)."""
-    _check(vectors, targets, settings)
-    data = _Data.of(vectors, settings, device)
-    learners = {name: _Learner(target, data, settings) for name, target in targets.items()}
+    _check(vectors, settings)
+    given = torch.from_numpy(vectors).to(device)
+    splits = [split_rows(len(vectors), settings.split, seed) for seed in settings.seeds]
+    train, validation, test = (np.stack(rows) for rows in zip(*splits, strict=True))
+    learners = {name: _Learner(target, given, settings) for name, target in targets.items()}
     with track("probing", settings.epochs) as advance:
         for epoch in range(1, settings.epochs + 1):
-            for places, inputs in data.batches(epoch, settings):
+            for rows, inputs in _batches(given, train, epoch, settings):
                 for learner in learners.values():
-                    learner.update(places, inputs)
+                    learner.update(rows, inputs)
             if epoch > settings.first_epoch:
                 for learner in learners.values():
-                    learner.validate(epoch)
+                    learner.validate(validation, epoch)
             advance(1)
-    return {name: learner.test(settings.epochs) for name, learner in learners.items()}
+    return {name: learner.test(test, settings.epochs) for name, learner in learners.items()}
 
 
 def split_rows(n: int, shares: tuple[float, float, float], seed: int) -> list[IntArray]:
@@ -109,19 +111,13 @@ def f1_scores(truth: IntArray, predicted: IntArray, target: Target) -> FloatArra
 
     F1 of a class is 2 * hits / (examples of it + predictions of it), 0 where there are none.
     """
-    classes = range(target.n_classes) if target.f1_of is None else [target.f1_of]
-    found = [f1_of_class(truth == c, predicted == c) for c in classes]
-    scores, seen = (np.stack(part) for part in zip(*found, strict=True))
-    return np.asarray(scores.sum(0) / np.maximum(1, seen.sum(0)))
-
-
-def f1_of_class(
-    is_it: NDArray[np.bool_], is_predicted: NDArray[np.bool_]
-) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """F1 over the last axis, and whether the class was seen at all."""
-    hits = (is_it & is_predicted).sum(-1)
-    count = is_it.sum(-1) + is_predicted.sum(-1)
-    return 2 * hits / np.maximum(1, count), count > 0
+    total, seen = np.zeros((2, *predicted.shape[:-1]))
+    for label in range(target.n_classes) if target.f1_of is None else [target.f1_of]:
+        is_it, is_predicted = truth == label, predicted == label
+        count = is_it.sum(-1) + is_predicted.sum(-1)
+        total += 2 * (is_it & is_predicted).sum(-1) / np.maximum(1, count)
+        seen += count > 0
+    return np.asarray(total / np.maximum(1, seen))
 
 
 def drawn_f1(probes: Probes, counts: NDArray[np.floating], classes: Sequence[int]) -> FloatArray:
@@ -143,62 +139,44 @@ def drawn_f1(probes: Probes, counts: NDArray[np.floating], classes: Sequence[int
     return np.asarray(total / np.where(seen > 0, seen, np.nan))
 
 
-@dataclass(frozen=True)
-class _Data:
-    """The vectors on their device, and which rows each seed uses for what."""
+def _batches(
+    vectors: Tensor, train: IntArray, epoch: int, settings: ProbeSettings
+) -> Iterator[tuple[IntArray, Tensor]]:
+    """The rows (seeds, batch) of an epoch's batches and what the probes are given there."""
+    n, width, rate, seeds = train.shape[1], vectors.shape[2], settings.dropout, settings.seeds
+    order = np.stack([epoch_order(n, seed, epoch) for seed in seeds])
+    rows = np.take_along_axis(train, order, axis=1)
+    dropout = np.stack([epoch_dropout(n, width, rate, seed, epoch) for seed in seeds])
+    for start in range(0, n, settings.batch_size):
+        batch = slice(start, start + settings.batch_size)
+        yield rows[:, batch], _inputs(vectors, rows[:, batch], dropout[:, batch])
 
-    vectors: Tensor
-    seeds: tuple[int, ...]
-    train: IntArray
-    """(seeds, examples), like the next two."""
-    validation: IntArray
-    test: IntArray
 
-    @classmethod
-    def of(cls, vectors: NDArray[np.float32], settings: ProbeSettings, device: str) -> "_Data":
-        splits = [split_rows(len(vectors), settings.split, seed) for seed in settings.seeds]
-        train, validation, test = (np.stack(rows) for rows in zip(*splits, strict=True))
-        return cls(torch.from_numpy(vectors).to(device), settings.seeds, train, validation, test)
-
-    def batches(self, epoch: int, settings: ProbeSettings) -> Iterator[tuple[IntArray, Tensor]]:
-        """The rows (seeds, batch) of an epoch's batches and what the probes are given there."""
-        n, width = self.train.shape[1], self.vectors.shape[2]
-        order = np.stack([epoch_order(n, seed, epoch) for seed in self.seeds])
-        rows = np.take_along_axis(self.train, order, axis=1)
-        rate = settings.dropout
-        dropout = np.stack([epoch_dropout(n, width, rate, seed, epoch) for seed in self.seeds])
-        for start in range(0, n, settings.batch_size):
-            batch = slice(start, start + settings.batch_size)
-            yield rows[:, batch], self.inputs(rows[:, batch], dropout[:, batch])
-
-    def inputs(self, rows: IntArray, factors: NDArray[np.float32] | None = None) -> Tensor:
-        """Vectors (seeds * layers, examples, width) of `rows` (seeds, examples), times factors."""
-        device = self.vectors.device
-        picked = self.vectors[torch.from_numpy(rows).to(device)].transpose(1, 2)
-        given = torch.empty(picked.shape, device=device)
-        if factors is None:
-            given.copy_(picked)
-        else:
-            torch.mul(picked, torch.from_numpy(factors).to(device).unsqueeze(1), out=given)
-        return given.flatten(0, 1)
+def _inputs(vectors: Tensor, rows: IntArray, factors: NDArray[np.float32] | None = None) -> Tensor:
+    """Vectors (seeds * layers, examples, width) of `rows` (seeds, examples), times factors."""
+    picked = vectors[torch.from_numpy(rows).to(vectors.device)].transpose(1, 2)
+    given = torch.empty(picked.shape, device=vectors.device)
+    if factors is None:
+        given.copy_(picked)
+    else:
+        torch.mul(picked, torch.from_numpy(factors).to(vectors.device).unsqueeze(1), out=given)
+    return given.flatten(0, 1)
 
 
 class _Learner:
     """The probes of one target while they learn, and each at its best epoch so far."""
 
-    def __init__(self, target: Target, data: _Data, settings: ProbeSettings) -> None:
-        n, n_layers, width = data.vectors.shape
-        device = data.vectors.device
+    def __init__(self, target: Target, vectors: Tensor, settings: ProbeSettings) -> None:
+        n, n_layers, width = vectors.shape
         sizes = [width, *[settings.hidden] * settings.hidden_layers, target.n_classes]
-        drawn = [[t.to(device) for t in initial_weights(sizes, seed)] for seed in data.seeds]
+        drawn = [[t.to(vectors.device) for t in initial_weights(sizes, s)] for s in settings.seeds]
         weights = [tensors for tensors in drawn for _ in range(n_layers)]
-        self.target, self.data = target, data
-        self.labels = np.broadcast_to(target.labels, (len(data.seeds), n))
-        self.class_weights = torch.tensor(
-            target.class_weights or [1.0] * target.n_classes, device=device
-        )
+        self.target, self.vectors = target, vectors
+        self.labels = np.broadcast_to(target.labels, (len(drawn), n))
+        alike = [1.0] * target.n_classes
+        self.class_weights = torch.tensor(target.class_weights or alike, device=vectors.device)
         self.networks, self.best = Perceptrons(weights), Perceptrons(weights)
-        self.best_f1 = np.zeros((n_layers, len(data.seeds)))
+        self.best_f1 = np.zeros((n_layers, len(drawn)))
         self.best_epoch = np.zeros(self.best_f1.shape, dtype=np.int64)
         self.optimiser = torch.optim.AdamW(
             [self.networks.flat],
@@ -210,22 +188,20 @@ class _Learner:
     def update(self, rows: IntArray, inputs: Tensor) -> None:
         """One step on a batch, whose loss is the weighted mean of its cross-entropies."""
         labels = torch.from_numpy(self._labels_of(rows)).to(inputs.device)
-        labels = labels.repeat_interleave(self.data.vectors.shape[1], 0)
+        labels = labels.repeat_interleave(self.vectors.shape[1], 0)
         weights = self.class_weights[labels]
         self.networks.differentiate(inputs, labels, weights / weights.sum(1, keepdim=True))
         self.optimiser.step()
 
-    def validate(self, epoch: int) -> None:
+    def validate(self, rows: IntArray, epoch: int) -> None:
         """Remember the probes that are better than they ever were, the first of equals."""
-        rows = self.data.validation
         f1 = f1_scores(self._labels_of(rows), self._predict(self.networks, rows), self.target)
         self._keep(f1 > self.best_f1, epoch)
         self.best_f1 = np.maximum(self.best_f1, f1)
 
-    def test(self, last: int) -> Probes:
+    def test(self, rows: IntArray, last: int) -> Probes:
         """What the probes of the best epochs say; without one above 0, those of the last."""
         self._keep(self.best_epoch == 0, last)
-        rows = self.data.test
         truth, predicted = self._labels_of(rows), self._predict(self.best, rows)
         f1 = f1_scores(truth, predicted, self.target)
         return Probes(rows, truth, predicted, f1, self.best_epoch)
@@ -233,7 +209,7 @@ class _Learner:
     def _keep(self, which: BoolArray, epoch: int) -> None:
         """Remember these probes (layers, seeds) as they are; networks are by seed, then layer."""
         self.best_epoch[which] = epoch
-        flat = torch.from_numpy(which.T.reshape(-1)).to(self.networks.flat.device)
+        flat = torch.from_numpy(which.T.reshape(-1)).to(self.vectors.device)
         self.best.copy_from(self.networks, flat)
 
     def _labels_of(self, rows: IntArray) -> IntArray:
@@ -241,7 +217,7 @@ class _Learner:
 
     def _predict(self, networks: "Perceptrons", rows: IntArray) -> IntArray:
         pieces = [rows[:, i : i + ROWS_AT_ONCE] for i in range(0, rows.shape[1], ROWS_AT_ONCE)]
-        found = [networks.logits(self.data.inputs(piece)).argmax(-1).cpu() for piece in pieces]
+        found = [networks.logits(_inputs(self.vectors, piece)).argmax(-1).cpu() for piece in pieces]
         by_network = torch.cat(found, 1).numpy()
         return by_network.reshape(len(rows), -1, rows.shape[1]).transpose(1, 0, 2)
 
@@ -262,9 +238,6 @@ class Perceptrons:
         self.flat.grad = torch.zeros_like(self.flat)
         self._weights = self._views(self.flat.data)
         self._gradients = self._views(self.flat.grad)
-
-    def __len__(self) -> int:
-        return int(self._shapes[0][0])
 
     @torch.no_grad()
     def logits(self, inputs: Tensor) -> Tensor:
@@ -320,24 +293,11 @@ def initial_weights(sizes: Sequence[int], seed: int) -> list[Tensor]:
     return tensors
 
 
-def _check(
-    vectors: NDArray[np.float32], targets: Mapping[str, Target], settings: ProbeSettings
-) -> None:
+def _check(vectors: NDArray[np.float32], settings: ProbeSettings) -> None:
     if settings.epochs <= settings.first_epoch:
         raise SettingsError(
-            f"probes.epochs is {settings.epochs} and the best epoch is sought after number "
-            f"{settings.first_epoch} (probes.first_epoch): none is left."
+            f"Probes learn for {settings.epochs} epochs, and the best one is sought after number "
+            f"{settings.first_epoch} (first_epoch): none is left."
         )
     if not np.isfinite(vectors).all():
         raise DataError("Some vectors are not finite numbers: the model's weights are damaged.")
-    for name, target in targets.items():
-        labels, weights = target.labels, target.class_weights
-        if labels.shape[-1] != len(vectors) or not (labels < target.n_classes).all():
-            raise DataError(
-                f"The labels {name!r} do not fit {len(vectors)} examples of {target.n_classes} "
-                f"classes: {labels.shape[-1]} were given, the largest is {labels.max(initial=0)}."
-            )
-        if weights is not None and (len(weights) != target.n_classes or min(weights) <= 0):
-            raise SettingsError(
-                f"The class weights {weights} must be {target.n_classes} positive numbers."
-            )
