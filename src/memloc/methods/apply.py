@@ -114,25 +114,21 @@ def apply(
         method.check(run)
     tell(run.noisy.summary())
     _tell_weak_reference(run, chosen, verdict.noisy_at_least)
-    judged = _judged(run, verdict)
+    memorised = run.verdict(verdict.noisy_at_least)
+    assert memorised is not None
+    # By the bar of today.
+    judged = {
+        "forced": not memorised.memorised,
+        "final_noisy_accuracy": memorised.accuracies.noisy,
+    }
     results, reused = {}, []
     for method in chosen:
         kept = stored(run, method)
         if kept is not None:
-            tell(f"{run.name}: {method.name} was stored before and is used again.")
             reused.append(method.name)
-        else:
-            _tell_why_again(run, method)
         found = kept or _made(run, method, judged)
         results[method.name] = replace(found, about={**found.about, **judged})
     return Found(results, run.folder / paths.RESULTS, {}, tuple(reused))
-
-
-def _judged(run: Run, verdict: VerdictSettings) -> dict[str, Any]:
-    """What a result says of whether its run memorised, by the bar of today."""
-    found = run.verdict(verdict.noisy_at_least)
-    assert found is not None
-    return {"forced": not found.memorised, "final_noisy_accuracy": found.accuracies.noisy}
 
 
 def _tell_weak_reference(run: Run, chosen: Sequence[Method], needed: float) -> None:
@@ -166,16 +162,14 @@ def runnable(run: Run, names: Sequence[str]) -> tuple[list[str], dict[str, str]]
 def result_identity(run: Run, method: Method) -> str:
     """A hash of what decides a result: weights, data, and the method's own settings."""
     used = _used(run, method)
-    settings = method.model_dump(mode="json")
-    return hashed(
-        {
-            "method": method.name,
-            "version": method.version,
-            "settings": settings,
-            "uses": used,
-            "run": run.identity(used),
-        }
-    )
+    facts = {
+        "method": method.name,
+        "version": method.version,
+        "settings": method.model_dump(mode="json"),
+        "uses": used,
+        "run": run.identity(used),
+    }
+    return hashed(facts)
 
 
 def _used(run: Run, method: Method) -> list[str]:
@@ -183,21 +177,19 @@ def _used(run: Run, method: Method) -> list[str]:
 
 
 def stored(run: Run, method: Method) -> Result | None:
-    """The result in the run's folder, if it was made of the same, the weights' files included."""
+    """The result in the run's folder, if it was made of the same, the weights' files included.
+
+    Where it is not, what differs is said, as the result will be replaced.
+    """
     folder = paths.result(run.folder, method.name)
     if not (folder / paths.ABOUT).is_file():
         return None
     about = (kept := Result.read(folder)).about
     same = about.get("identity") == result_identity(run, method)
-    return kept if same and about.get("files") == run.files(_used(run, method)) else None
-
-
-def _tell_why_again(run: Run, method: Method) -> None:
-    """What differs from the result that is there, as it will be replaced."""
-    folder = paths.result(run.folder, method.name)
-    if not (folder / paths.ABOUT).is_file():
-        return
-    old, new = Result.read(folder).about.get("settings", {}), method.model_dump(mode="json")
+    if same and about.get("files") == run.files(_used(run, method)):
+        tell(f"{run.name}: {method.name} was stored before and is used again.")
+        return kept
+    old, new = about.get("settings", {}), method.model_dump(mode="json")
     changed = [
         f"{method.name}.{name}={readable(old[name])} and not {readable(value)}"
         for name, value in new.items()
@@ -205,6 +197,7 @@ def _tell_why_again(run: Run, method: Method) -> None:
     ]
     why = ", ".join(changed) or "other weights or data, or by another version of the method"
     tell(f"{run.name}: {method.name} is computed again. The stored result was made with {why}.")
+    return None
 
 
 def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:

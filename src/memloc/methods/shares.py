@@ -6,11 +6,12 @@ adds to every subset of the others, and the values sum to what swapping all laye
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 MOST_EXACT = 14
 """Layers up to which every subset is computed unless something else is asked for."""
 GROUPS = 12
-MOST_MEMORY = 2**32
-"""Bytes that the values of all subsets may take."""
+MOST_MEMORY = 4
+"""GiB that the values of all subsets may take."""
 KEPT = 0.9
 """Smallest sets are those whose swap loses, or which keep, this share of what all layers do."""
 DIRECTIONS = ("necessary", "sufficient")
@@ -83,12 +84,16 @@ class Shares(Method):
         clean = drawn(run.clean_rows, self.clean_examples or len(noisy), run.seed, self.name)
         rows = np.concatenate([noisy, clean])
         values, remarks = _walk(self, run, plan, rows)
-        found = Found(plan, rows, len(noisy), values)
-        if not run.is_null:  # where nothing is memorised, there may be nothing
-            _refuse_nothing(found)
+        lost = values[0, 0, : len(noisy)].mean(0)
+        # Where nothing is memorised, there may be nothing.
+        if not run.is_null and not lost[-1] > lost[0]:
+            raise ScoreError(
+                "There is nothing to share out: swapping all layers undoes no memorised label. "
+                "Check that the labels were memorised and that the reference weights differ."
+            )
         if len(noisy) < len(run.noisy_rows):
             remarks.append(f"{len(noisy)} of {len(run.noisy_rows)} noisy examples were drawn.")
-        return _scores(found, run.depth, [*plan.remarks, *remarks])
+        return _scores(plan, rows, len(noisy), values, [*plan.remarks, *remarks])
 
     def plan(self, depth: int) -> "Plan":
         """Which subsets are computed for a model of this depth."""
@@ -98,7 +103,9 @@ class Shares(Method):
         way = "groups" if self.groups else self.subsets
         if way == "exact" or (way == "auto" and depth <= MOST_EXACT):
             return Plan(single)
-        grouped = Plan(_grouped(depth, min(self.groups or GROUPS, depth)))
+        n_groups = min(self.groups or GROUPS, depth)
+        ends = pairwise(round(i * depth / n_groups) for i in range(n_groups + 1))
+        grouped = Plan([range(first, last) for first, last in ends])
         rng = generator(0, "orders", self.name)
         sampled = Plan(single, random_orders(depth, self.pairs, rng))
         cheapest = min(grouped, sampled, key=lambda plan: plan.layers)
@@ -140,28 +147,28 @@ class Plan:
             return sum(size * 2 ** (i + 1) for i, size in enumerate(sizes))
         return count_layers(sizes, self.subsets)
 
-    @property
-    def bytes_per_text(self) -> int:
-        """Of the values: two directions, labels and margins, four bytes each."""
-        return 16 * (2 ** len(self.units) if self.exact else len(self.subsets))
+    def memory(self, n_texts: int) -> float:
+        """GiB of the values: two directions, labels and margins, four bytes each."""
+        n_subsets = 2 ** len(self.units) if self.exact else len(self.subsets)
+        return n_texts * n_subsets * 16 / 2**30
 
     @cached_property
     def complements(self) -> IntArray:
         """Where the subset of all other units is; orders are paired with their reverses."""
-        if self.exact:
-            return np.arange(len(self.subsets))[::-1]
-        places = {subset: place for place, subset in enumerate(self.subsets)}
         everything = 2 ** len(self.units) - 1
-        return np.array([places[everything ^ subset] for subset in self.subsets])
+        return self.places([everything ^ subset for subset in self.subsets])
+
+    def places(self, subsets: Sequence[int]) -> IntArray:
+        """Where these are among the computed ones, which are in order."""
+        return np.array([bisect_left(self.subsets, subset) for subset in subsets])
 
     def shares(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Shapley values (..., U) of values (..., subsets), and their standard errors."""
         if self.orders is None:
             found = shapley_values(values)
             return found, np.zeros_like(found)
-        places = {subset: place for place, subset in enumerate(self.subsets)}
-        passed = [[places[s] for s in each] for each in passed_subsets(self.orders)]
-        return sampled_values(values[..., np.array(passed)], self.orders)
+        passed = np.array([self.places(each) for each in passed_subsets(self.orders)])
+        return sampled_values(values[..., passed], self.orders)
 
     @property
     def remarks(self) -> list[str]:
@@ -181,34 +188,6 @@ class Plan:
         return []
 
 
-def _grouped(depth: int, n_groups: int) -> list[range]:
-    """Groups of neighbours that are as equal as can be."""
-    ends = [round(i * depth / n_groups) for i in range(n_groups + 1)]
-    return [range(first, last) for first, last in pairwise(ends)]
-
-
-@dataclass(frozen=True)
-class Found:
-    """What becomes of the labels of some examples under every subset."""
-
-    plan: Plan
-    rows: IntArray
-    n_noisy: int
-    """Noisy examples come first."""
-    values: FloatArray
-    """(directions, lost and margin, examples, subsets)."""
-
-    @property
-    def noisy(self) -> FloatArray:
-        """Those of the noisy examples."""
-        return self.values[:, :, : self.n_noisy]
-
-    @property
-    def clean_error(self) -> FloatArray:
-        """(directions, subsets)."""
-        return np.asarray(self.values[:, 0, self.n_noisy :].mean(1))
-
-
 def _walk(settings: Shares, run: "Run", plan: Plan, rows: IntArray) -> tuple[FloatArray, list[str]]:
     """Lost labels and margins (directions, 2, rows, subsets), and remarks on the two models.
 
@@ -217,14 +196,26 @@ def _walk(settings: Shares, run: "Run", plan: Plan, rows: IntArray) -> tuple[Flo
     from memloc.methods.mixtures import Mixtures
     from memloc.models.check import check_pair
 
-    _refuse_too_many(plan, len(rows))
+    every, memory = f"All subsets of {len(plan.units)} layers", plan.memory(len(rows))
+    if memory > MOST_MEMORY:
+        raise SettingsError(
+            f"{every} take {plan.layers:,} layers for each text, and {memory:,.0f} GiB of memory "
+            f"for their values, where {MOST_MEMORY} GiB are allowed: set shares.subsets to sampled "
+            "or groups, or shares.noisy_examples to fewer."
+        )
     final, reference = run.load("final"), run.load("reference")
     check_pair(final, reference, "reference")
     encoded, labels = run.encode(final), run.noisy.assigned[rows]
     mixtures = Mixtures(final.stack, reference.stack, plan.subsets, plan.units)
     batches = list(mixtures.batches(encoded, rows))
     if plan.exact and len(plan.units) > MOST_EXACT:
-        _tell_cost(plan, encoded, [rows[b] for b in batches], (final.stack, reference.stack))
+        began = time.perf_counter()
+        Mixtures(final.stack, reference.stack, [0]).logits(encoded, rows[batches[0]])
+        per_layer = (time.perf_counter() - began) / len(plan.units) * len(batches)
+        tell(
+            f"{every}: {plan.layers:,} layers for each of {len(rows)} texts, about "
+            f"{per_layer * plan.layers / 3600:.1f} hours and {memory:.1f} GiB."
+        )
     facts = {"run": run.identity(settings.needs), "units": len(plan.units), "rows": rows.tolist()}
     folder = run.work(settings.name) / hashed({**facts, "pairs": not plan.exact and settings.pairs})
     found = np.empty((2, 2, len(rows), len(plan.subsets)), dtype=np.float32)
@@ -241,34 +232,6 @@ def _walk(settings: Shares, run: "Run", plan: Plan, rows: IntArray) -> tuple[Flo
     if not np.isfinite(found).all():
         raise ScoreError(f"Some mixtures of {run.name} give no numbers: its weights are damaged.")
     return found.astype(np.float64), _embeddings_differ(final.stack, reference.stack)
-
-
-def _refuse_too_many(plan: Plan, n_texts: int) -> None:
-    needed = plan.bytes_per_text * n_texts
-    if needed > MOST_MEMORY:
-        raise SettingsError(
-            f"All subsets of {len(plan.units)} layers take {plan.layers:,} layers for each text, "
-            f"and {needed / 2**30:,.0f} GiB of memory for their values, where "
-            f"{MOST_MEMORY / 2**30:.0f} GiB are allowed: set shares.subsets to sampled or groups, "
-            "or shares.noisy_examples to fewer."
-        )
-
-
-def _tell_cost(
-    plan: Plan, encoded: "Encoded", batches: list[IntArray], stacks: "tuple[Stack, Stack]"
-) -> None:
-    from memloc.methods.mixtures import Mixtures
-
-    plain = Mixtures(*stacks, [0])
-    began = time.perf_counter()
-    plain.logits(encoded, batches[0])
-    seconds = (time.perf_counter() - began) / len(plan.units) * plan.layers * len(batches)
-    texts = sum(map(len, batches))
-    tell(
-        f"All subsets of {len(plan.units)} layers: {plan.layers:,} layers for each of {texts} "
-        f"texts, about {seconds / 3600:.1f} hours and "
-        f"{plan.bytes_per_text * texts / 2**30:.1f} GiB."
-    )
 
 
 def _embeddings_differ(final: "Stack", reference: "Stack") -> list[str]:
@@ -300,50 +263,44 @@ def _fates(
     return np.array(parts, dtype=np.float32)
 
 
-def _refuse_nothing(found: Found) -> None:
-    lost = found.noisy[0, 0].mean(0)
-    if not lost[-1] > lost[0]:
-        raise ScoreError(
-            "There is nothing to share out: swapping all layers undoes no memorised label. Check "
-            "that the labels were memorised and that the reference weights differ."
-        )
-
-
-def _scores(found: Found, depth: int, remarks: list[str]) -> LayerScores:
-    plan = found.plan
-    by_example, _ = plan.shares(found.noisy)
-    _, errors = plan.shares(found.noisy.mean(2))
+def _scores(
+    plan: Plan, rows: IntArray, n_noisy: int, values: FloatArray, remarks: list[str]
+) -> LayerScores:
+    """From values (directions, lost and margin, examples, subsets), noisy examples first."""
+    noisy = values[:, :, :n_noisy]
+    by_example, _ = plan.shares(noisy)
+    _, errors = plan.shares(noisy.mean(2))
     rng = generator(0, "bootstrap", "shares")
-    lost = by_example[0, 0]
-    band = bootstrap(lost, rng=rng)
     sizes = np.array([len(unit) for unit in plan.units])
-    where = np.repeat(np.arange(len(plan.units)), sizes)
-    """The unit of each layer; a group's share is spread evenly over its layers."""
-    spread = [np.asarray(v)[where] / sizes[where] for v in (band.estimate, band.low, band.high)]
-    centre = bootstrap(lost, rng=rng, statistic=lambda v: _centre(v, where, sizes))
+
+    def by_layer(shares: FloatArray) -> FloatArray:
+        """A group's share is spread evenly over its layers."""
+        return np.repeat(shares / sizes, sizes)
+
+    def centre(lost: FloatArray) -> FloatArray:
+        """Centre of gravity of the positive shares, layers from 1."""
+        return centres_of_gravity(by_layer(np.maximum(0, lost.mean(0))))
+
+    band = bootstrap(by_example[0, 0], rng=rng)
+    mcog = bootstrap(by_example[0, 0], rng=rng, statistic=centre).at()
     tables = {
         "shares": _shares_table(by_example, errors, plan.units, rng),
-        "example_shares": _examples_table(by_example, found.rows[: found.n_noisy], plan.units),
-        "labels": _labels_table(found),
+        "example_shares": _examples_table(by_example, rows[:n_noisy], plan.units),
+        "labels": _labels_table(rows, n_noisy, values),
     }
     if plan.exact:
-        tables |= _subset_tables(found)
+        tables |= _subset_tables(plan.units, noisy[:, 0].mean(1), values[:, 0, n_noisy:].mean(1))
     about = {
         "units": [f"{u.start + 1}-{u.stop}" for u in plan.units],
-        "exact": plan.exact and len(plan.units) == depth,
+        "exact": plan.exact and bool((sizes == 1).all()),
         "subsets": len(plan.subsets),
         "layers_per_text": plan.layers,
         "standard_error": float(errors[0, 0].max()),
         "remarks": remarks,
     }
-    ends = (spread[1], spread[2])
-    return LayerScores.of(Shares.name, spread[0], ends, centre.at(), tables=tables, about=about)
-
-
-def _centre(values: FloatArray, where: IntArray, sizes: IntArray) -> FloatArray:
-    """Centre of gravity of the positive shares, layers from 1."""
-    shares = np.maximum(0, values.mean(0))[where] / sizes[where]
-    return np.asarray(centres_of_gravity(shares))
+    ends = by_layer(band.low), by_layer(band.high)
+    weights = by_layer(band.estimate)
+    return LayerScores.of(Shares.name, weights, ends, mcog, tables=tables, about=about)
 
 
 def _shares_table(
@@ -383,29 +340,28 @@ def _examples_table(found: FloatArray, noisy: IntArray, units: Sequence[range]) 
     return pd.DataFrame({"example": example, **ends, **columns})
 
 
-def _labels_table(found: Found) -> "pd.DataFrame":
+def _labels_table(rows: IntArray, n_noisy: int, values: FloatArray) -> "pd.DataFrame":
     """Of each noisy or clean example: how sure the final model is, and whether its label is lost.
 
     Lost is meant of all layers together.
     """
     import pandas as pd
 
-    (before, margin), (after, _) = found.values[0, :, :, [0, -1]]
-    is_noisy = np.arange(len(found.rows)) < found.n_noisy
-    return pd.DataFrame(
-        {"example": found.rows, "is_noisy": is_noisy, "margin": margin, "lost": after - before}
-    )
+    (before, margin), (after, _) = values[0, :, :, [0, -1]]
+    of = {"example": rows, "is_noisy": np.arange(len(rows)) < n_noisy}
+    return pd.DataFrame({**of, "margin": margin, "lost": after - before})
 
 
-def _subset_tables(found: Found) -> "dict[str, pd.DataFrame]":
+def _subset_tables(
+    units: Sequence[range], lost: FloatArray, clean_error: FloatArray
+) -> "dict[str, pd.DataFrame]":
     """What needs all subsets: interactions, all smallest sets, and the subsets themselves."""
     import pandas as pd
 
-    units, lost, clean = found.plan.units, found.noisy[:, 0].mean(1), found.clean_error
     one, other = np.triu_indices(len(units), 1)
     first = np.array([u.start + 1 for u in units])
     pairs, sets = [], []
-    for direction, values, error in zip(DIRECTIONS, lost, clean, strict=True):
+    for direction, values, error in zip(DIRECTIONS, lost, clean_error, strict=True):
         place = {"direction": direction, "one": first[one], "other": first[other]}
         sign = 1 if direction == "necessary" else -1  # what is kept there, not what is lost
         pairs.append(pd.DataFrame({**place, "value": interactions(sign * values)[one, other]}))
@@ -413,12 +369,12 @@ def _subset_tables(found: Found) -> "dict[str, pd.DataFrame]":
             layers = [layer + 1 for u in units_of(int(subset)) for layer in units[u]]
             named = {"direction": direction, "layers": ", ".join(map(str, layers))}
             sets.append({**named, "lost": values[subset], "clean_error": error[subset]})
-    columns: dict[str, Any] = {
-        "subset": np.arange(len(found.plan.subsets)),
+    columns = {
+        "subset": np.arange(lost.shape[1]),
         "lost": lost[0],
         "lost_with_only_these": lost[1],
-        "clean_error": clean[0],
-        "clean_error_with_only_these": clean[1],
+        "clean_error": clean_error[0],
+        "clean_error_with_only_these": clean_error[1],
     }
     return {
         "interactions": pd.concat(pairs, ignore_index=True),
