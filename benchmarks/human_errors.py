@@ -36,7 +36,7 @@ from memloc.methods.result import LayerScores
 from memloc.methods.shares import Shares
 from memloc.models.load import load_checkpoint, load_model
 from memloc.protocol import Protocol, preset
-from memloc.records import Examples, IntArray, Task
+from memloc.records import Examples, IntArray, NoisyTask
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
 from memloc.run import Accuracies, Run, RunRecord, TaskRecord, begin
@@ -132,8 +132,9 @@ class Learner:
 
     def _begin(self, folder: Path, kind: str) -> None:
         texts = self.crowd.examples(self.crowd.original)
-        task = Task("noisyagnews", OWN, self.crowd.names, texts, NO_EXAMPLES, NO_EXAMPLES, kind)
         noisy = given_noise(self.crowd.original, self.labels(kind), kind)
+        parts = (texts, NO_EXAMPLES, NO_EXAMPLES)
+        task = NoisyTask("noisyagnews", OWN, self.crowd.names, *parts, kind, noisy)
         for weights, source in (("final", kind), ("reference", "reference")):
             link = paths.checkpoint(folder, weights)
             link.parent.mkdir(parents=True, exist_ok=True)
@@ -150,13 +151,13 @@ class Learner:
             depth=model.stack.depth,
             width=model.stack.width,
             seed=self.seed,
-            task=TaskRecord.of(task, noisy),
+            task=TaskRecord.of(task),
             settings=self.protocol.for_run(),
             command="python -m benchmarks.human_errors",
             final=Accuracies(**{k: float(v) for k, v in shares.items()}, training=known.mean()),
             reference=float((reference == self.crowd.original).mean()),
         )
-        begin(folder, task, noisy, record)
+        begin(folder, task, record)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from memloc.data.sources import load_task
 from memloc.identity import hash_loaded
 from memloc.models.load import Classifier, load_checkpoint, load_model
 from memloc.protocol import preset
-from memloc.records import BoolArray, Examples, IntArray, NoisyLabels, Task
+from memloc.records import BoolArray, Examples, IntArray, NoisyLabels, NoisyTask, Task
 from memloc.run import Accuracies, PlantRecord, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.stats.windows import every_window, read_window, window_name
@@ -207,7 +207,8 @@ class Known:
             link.symlink_to(place.resolve(), target_is_directory=True)
         facts = {"on": self.on, "swapped": self.swapped, "kind": self.kind, "tries": tries}
         facts |= {"seconds": round(time.process_time() - began, 1)}
-        begin(self.folder, self.suite.task, self.noisy, self._record(right, facts))
+        task = NoisyTask.of(self.suite.task, self.noisy)
+        begin(self.folder, task, self._record(right, facts))
 
     def _train(self, place: Path) -> tuple[BoolArray, int]:
         """Train until all labels are predicted, at most TRIES times, each with twice the rate."""
@@ -245,7 +246,7 @@ class Known:
         return RunRecord(
             **self.suite.facts,
             seed=self.number,
-            task=TaskRecord.of(self.suite.task, self.noisy),
+            task=TaskRecord.of(NoisyTask.of(self.suite.task, self.noisy)),
             settings=preset("demo").for_run(),
             plant=PlantRecord(
                 planted=window_name(self.window),

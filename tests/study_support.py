@@ -11,7 +11,7 @@ from memloc.data.tasks import known_tasks
 from memloc.methods.gradients import norms_table
 from memloc.methods.result import LayerScores, Outcomes, Result, from_outcomes
 from memloc.protocol import preset
-from memloc.records import Examples, NoisyLabels, Task, write_table
+from memloc.records import Examples, NoisyLabels, NoisyTask, write_table
 from memloc.run import Accuracies, Checkpoint, PlantRecord, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.stats.depth import centre_of_gravity
@@ -67,7 +67,7 @@ class Study:
     def write_run(self, folder: Path, task: str, model: str, seed: int, **facts: object) -> Run:
         """One run with all its results."""
         data, noisy = make_data(task, self.train, self.words)
-        run = begin(folder, data, noisy, record(data, noisy, model, seed, self.depth))
+        run = begin(folder, data, record(data, model, seed, self.depth))
         share = 1.0 if self.memorised else 0.4
         run = run.note(final=Accuracies(noisy=share, clean=1.0, training=1.0), **facts)
         rng = generator(seed, "study", task, model)
@@ -81,7 +81,7 @@ class Study:
         return run
 
 
-def record(task: Task, noisy: NoisyLabels, model: str, seed: int, depth: int) -> RunRecord:
+def record(task: NoisyTask, model: str, seed: int, depth: int) -> RunRecord:
     """What `memloc train` writes down of a run before it starts."""
     return RunRecord(
         model=model,
@@ -89,12 +89,12 @@ def record(task: Task, noisy: NoisyLabels, model: str, seed: int, depth: int) ->
         depth=depth,
         width=8,
         seed=seed,
-        task=TaskRecord.of(task, noisy),
+        task=TaskRecord.of(task),
         settings=preset("demo").for_run(),
     )
 
 
-def make_data(name: str, n: int, words: int) -> tuple[Task, NoisyLabels]:
+def make_data(name: str, n: int, words: int) -> tuple[NoisyTask, NoisyLabels]:
     """Random texts, the first of which is a nasty one with a wrong label."""
     row = known_tasks()[name]
     names = row.label_names or ("no", "yes")
@@ -106,8 +106,8 @@ def make_data(name: str, n: int, words: int) -> tuple[Task, NoisyLabels]:
     texts[0] = NASTY
     train = Examples(tuple((text,) for text in texts), original)
     held = train.take(np.arange(4))
-    task = Task(name, row.category, names, train, held, held, "synthetic")
-    return task, NoisyLabels(original, assigned, is_noisy)
+    noisy = NoisyLabels(original, assigned, is_noisy)
+    return NoisyTask(name, row.category, names, train, held, held, "synthetic", noisy), noisy
 
 
 def training(epochs: int, rng: np.random.Generator) -> pd.DataFrame:
@@ -327,8 +327,8 @@ def write_plant(
     home = paths.plant_folder(folder, plain, f"{first}-{last}", null=null)
     data, noisy = make_data(task, study.train, study.words)
     plant = PlantRecord(planted=f"{first}-{last}", null=null, auxiliary="rte", settings={})
-    about = record(data, noisy, model, 1, study.depth).model_copy(update={"plant": plant})
-    run = begin(home, data, noisy, about)
+    about = record(data, model, 1, study.depth).model_copy(update={"plant": plant})
+    run = begin(home, data, about)
     for method in study.methods:
         scores = make_scores(method, noisy, study.depth, rng, range(0) if null else place)
         scores.with_verdict().write(paths.result(home, method))
@@ -347,18 +347,18 @@ def write_adopted(folder: Path, *, known: bool = True, held_out: bool = False) -
     unseen = data.validation if held_out else Examples((), np.zeros(0, dtype=np.int64))
     train = Examples(data.train.parts, noisy.original)
     names = data.label_names
-    task = Task("mine", "own", names, train, unseen, unseen, "file: mine.csv")
+    task = NoisyTask("mine", "own", names, train, unseen, unseen, "file: mine.csv", noisy)
     places = {name: folder.parent / "checkpoints of mine" / name for name in ("final", "reference")}
     for place in places.values():
         place.mkdir(parents=True, exist_ok=True)
-    about = record(task, noisy, str(places["final"]), 1, 4).model_copy(
+    about = record(task, str(places["final"]), 1, 4).model_copy(
         update={
             "made_by": "adopt",
             "adopted": {n: Checkpoint(path=str(p), files="", hash="") for n, p in places.items()},
             "command": f"memloc adopt {folder} --final final --data mine.csv",
         }
     )
-    run = begin(folder, task, noisy, about)
+    run = begin(folder, task, about)
     rng = generator(1, "study", "mine")
     make_scores("swapping", noisy, 4, rng).write(paths.result(folder, "swapping"))
     if known:

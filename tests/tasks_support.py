@@ -6,7 +6,7 @@ import numpy as np
 
 from memloc.data.perturb import noisy_task
 from memloc.protocol import Protocol, preset
-from memloc.records import Examples, Task
+from memloc.records import Examples, NoisyTask, Task
 from support import WORDS
 
 
@@ -51,10 +51,11 @@ def fast_protocol(**changes: object) -> Protocol:
     return preset("paper").replace({**FAST, **dotted})
 
 
-def make_recipe(model: object, task: Task, seed: int, protocol: Protocol, **more: Any) -> Any:
+def make_recipe(
+    model: object, task: Task, seed: int, protocol: Protocol, noisy: Any = None, **more: Any
+) -> Any:
     """On the CPU and, where no labels are given, with the noise that the protocol says."""
     from memloc.training.recipe import Recipe
 
-    if "noisy" not in more:
-        more["noisy"] = noisy_task(task, protocol.noise).labels
+    task = NoisyTask.of(task, noisy) if noisy else noisy_task(task, protocol.noise)
     return Recipe(str(model), task, seed, protocol, **{"device": "cpu", **more})

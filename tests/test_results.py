@@ -258,8 +258,8 @@ def test_one_run_is_a_study_too(folder, results):
 
 
 def test_a_run_that_only_began_is_listed_as_not_memorised(tmp_path):
-    task, noisy = make_data("tiny-topic", 12, 3)
-    begin(tmp_path / "run", task, noisy, record(task, noisy, "tiny-opt", 1, 4))
+    task, _ = make_data("tiny-topic", 12, 3)
+    begin(tmp_path / "run", task, record(task, "tiny-opt", 1, 4))
     results = memloc.load_results(tmp_path)
     assert results.runs["memorised"].tolist() == [False]
     assert results.runs["noisy_accuracy"].isna().all()
@@ -270,7 +270,7 @@ def test_a_run_that_only_began_is_listed_as_not_memorised(tmp_path):
 def test_labels_that_nobody_knows_are_said_to_be_unknown(tmp_path):
     task, noisy = make_data("tiny-topic", 12, 3)
     noisy.original[noisy.is_noisy] = -1
-    begin(tmp_path / "run", task, noisy, record(task, noisy, "tiny-opt", 1, 4))
+    begin(tmp_path / "run", task, record(task, "tiny-opt", 1, 4))
     examples = memloc.load_results(tmp_path).examples
     assert set(examples.loc[examples["is_noisy"], "original"]) == {"not known"}
     assert "not known" not in set(examples["assigned"])

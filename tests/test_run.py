@@ -316,13 +316,13 @@ def test_what_was_measured_at_the_end_is_that_of_the_last_epoch():
 
 def test_a_folder_of_another_run_is_refused_whatever_it_is_called(tmp_path, task):
     run = make_run(tmp_path)
-    other = make_record(run.task, run.noisy, seed=2)
+    other = make_record(run.task, seed=2)
     with pytest.raises(StoreError, match="seed is 1 there and 2 here"):
-        begin(run.folder, run.task, run.noisy, other)
+        begin(run.folder, run.task, other)
     planted = PlantRecord(planted="1-2", null=False, auxiliary="other", settings={})
-    other = make_record(run.task, run.noisy, plant=planted)
+    other = make_record(run.task, plant=planted)
     with pytest.raises(StoreError, match="plant is None there and"):
-        begin(run.folder, run.task, run.noisy, other)
+        begin(run.folder, run.task, other)
 
 
 IDENTITY = ("final", "reference")

@@ -10,6 +10,7 @@ import numpy as np
 
 from memloc import paths
 from memloc.data.own import Columns, read_rows
+from memloc.data.perturb import OWN
 from memloc.errors import SettingsError
 from memloc.identity import hash_checkpoint, hash_loaded
 from memloc.lock import RUN, Lock
@@ -20,8 +21,7 @@ from memloc.protocol import Protocol, protocol_of_run
 from memloc.records import (
     Examples,
     IntArray,
-    NoisyLabels,
-    Task,
+    NoisyTask,
     as_stored,
     read_json,
     whole_file,
@@ -79,12 +79,12 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     protocol = protocol_of_run(preset, settings or {})
     facts, names, adopted = _examined(places, pretrained)
-    task, noisy = _read(Path(data), Columns(text, label, pair, original, flag), held_out, names)
+    task = _read(Path(data), Columns(text, label, pair, original, flag), held_out, names)
     facts |= {"model": str(pretrained or final), "seed": seed, "command": request()}
-    facts |= {"task": TaskRecord.of(task, noisy), "settings": protocol.for_run()}
+    facts |= {"task": TaskRecord.of(task), "settings": protocol.for_run()}
     record = RunRecord(**facts, made_by="adopt", adopted=adopted)
     with Lock(Path(folder), RUN):
-        run = replace(begin(Path(folder), task, noisy, record), device=device)
+        run = replace(begin(Path(folder), task, record), device=device)
         run = _noted(run, adopted)
         _keep_curves(run, Path(data).parent)
         return _with_missing(run, protocol, announce) if train_missing else run
@@ -158,7 +158,7 @@ def _noted(run: Run, adopted: Mapping[str, Checkpoint]) -> Run:
 
 def _read(
     data: Path, columns: Columns, held_out: str | Path | None, names: Sequence[str]
-) -> tuple[Task, NoisyLabels]:
+) -> NoisyTask:
     """The examples that the final weights know by heart, and unseen ones if there are any."""
     columns.require_noise(data)
     rows = read_rows(data, columns, names)
@@ -169,7 +169,7 @@ def _read(
         unseen = Examples(held.parts, held.original)
     train = Examples(rows.parts, noisy.original)
     name = data.name.split(".")[0]
-    return Task(name, "own", tuple(names), train, unseen, unseen, f"file: {data}"), noisy
+    return NoisyTask(name, OWN, tuple(names), train, unseen, unseen, f"file: {data}", noisy)
 
 
 def _examined(
@@ -227,7 +227,7 @@ def _with_missing(run: Run, protocol: Protocol, announce: Callable[[Any, Any, An
 
     adopted = run.record.adopted["pretrained"]
     options = LoadOptions(depth=run.depth)
-    recipe = Recipe(adopted.path, run.task, run.seed, protocol, run.noisy, options, run.device)
+    recipe = Recipe(adopted.path, run.task, run.seed, protocol, options, run.device)
     missing = {"reference": "original", "frozen": "frozen"}
     trainings = [training for name, training in missing.items() if not run.has(name)]
     left = dict.fromkeys(trainings, protocol.finetune.epochs)

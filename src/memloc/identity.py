@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memloc.records import Examples, NoisyLabels, Task
+from memloc.records import Examples, NoisyTask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,14 +25,14 @@ def hashed(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def hash_task(task: Task, noisy: NoisyLabels) -> str:
+def hash_task(task: NoisyTask) -> str:
     """Of texts, labels and splits."""
     digest = hashlib.sha256()
     for examples in task.splits.values():
         digest.update(hash_examples(examples).encode())
-    digest.update(noisy.assigned.astype("<i8").tobytes())
+    digest.update(task.labels.assigned.astype("<i8").tobytes())
     # Where labels before noise are not known, the marks of noisy examples say more than labels do.
-    digest.update(noisy.is_noisy.tobytes())
+    digest.update(task.labels.is_noisy.tobytes())
     return digest.hexdigest()[:16]
 
 

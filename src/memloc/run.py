@@ -22,7 +22,7 @@ from memloc.records import (
     Examples,
     IntArray,
     NoisyLabels,
-    Task,
+    NoisyTask,
     as_stored,
     read_json,
     read_table,
@@ -61,15 +61,15 @@ class TaskRecord(Settings):
     hash: str
 
     @classmethod
-    def of(cls, task: Task, noisy: NoisyLabels) -> "TaskRecord":
-        """Of a task and its labels before and after noise."""
+    def of(cls, task: NoisyTask) -> "TaskRecord":
+        """What is remembered of a task."""
         copied = ("name", "category", "label_names", "source")
         return cls(
             **{name: getattr(task, name) for name in copied},
             train=len(task.train),
-            noisy=int(noisy.is_noisy.sum()),
-            noise=noisy.origin,
-            hash=hash_task(task, noisy),
+            noisy=int(task.labels.is_noisy.sum()),
+            noise=task.labels.origin,
+            hash=hash_task(task),
         )
 
 
@@ -225,23 +225,19 @@ class Run:
         return self.record.plant is not None and self.record.plant.null
 
     @cached_property
-    def _data(self) -> tuple[Task, NoisyLabels]:
+    def task(self) -> NoisyTask:
+        """The task as it was trained on, with its original labels."""
         table, _ = read_table(self.folder / paths.LABELS)
         with as_stored(self.folder / paths.LABELS):
-            task, noisy = _from_labels_table(table, self.record.task)
-            if hash_task(task, noisy) != self.record.task.hash:
+            task = _from_labels_table(table, self.record.task)
+            if hash_task(task) != self.record.task.hash:
                 raise ValueError(f"its examples are not those that {paths.RUN} describes")
-        return task, noisy
-
-    @property
-    def task(self) -> Task:
-        """The task as it was trained on, with its original labels."""
-        return self._data[0]
+        return task
 
     @property
     def noisy(self) -> NoisyLabels:
         """The training labels before and after noise."""
-        return self._data[1]
+        return self.task.labels
 
     @cached_property
     def noisy_rows(self) -> IntArray:
@@ -463,13 +459,13 @@ def at_the_end(training: "pd.DataFrame", name: str, column: str) -> float:
     return float(rows[column].iloc[-1]) if len(rows) else float("nan")
 
 
-def begin(folder: Path, task: Task, noisy: NoisyLabels, record: RunRecord) -> Run:
+def begin(folder: Path, task: NoisyTask, record: RunRecord) -> Run:
     """Open the run in this folder, or make it; one that was made of something else is refused."""
     if (folder / paths.RUN).is_file():
         run = Run.open(folder)
         _same_or_refuse(folder, run.record, record)
         return run
-    write_table(folder / paths.LABELS, _labels_table(task, noisy), {"task": record.task.hash})
+    write_table(folder / paths.LABELS, _labels_table(task), {"task": record.task.hash})
     _write(folder, record)
     return Run(folder, record)
 
@@ -511,31 +507,31 @@ def _compared(record: RunRecord) -> dict[str, Any]:
     return {**adopted, **{k: getattr(record, k) for k in named}, **task, **settings}
 
 
-def _labels_table(task: Task, noisy: NoisyLabels) -> "pd.DataFrame":
+def _labels_table(task: NoisyTask) -> "pd.DataFrame":
     import pandas as pd
+
+    columns = ("original", "assigned", "is_noisy")
 
     tables = []
     for split, part in task.splits.items():
-        labels: dict[str, Any] = {"original": part.labels, "assigned": part.labels}
+        labels = dict(zip(columns, (part.labels, part.labels, False), strict=True))
         if split == "train":
-            labels = {"original": noisy.original, "assigned": noisy.assigned}
-        labels["is_noisy"] = noisy.is_noisy if split == "train" else False
+            labels = {name: getattr(task.labels, name) for name in columns}
         texts = {"row": np.arange(len(part)), "parts": [list(parts) for parts in part.parts]}
         tables.append(pd.DataFrame({"split": split, **texts, **labels}))
     return pd.concat(tables, ignore_index=True)
 
 
-def _from_labels_table(table: "pd.DataFrame", about: TaskRecord) -> tuple[Task, NoisyLabels]:
-    parts = {}
-    for split in ("train", "validation", "test"):
-        rows = table[table["split"] == split]
-        texts = tuple(tuple(row) for row in rows["parts"])
-        parts[split] = Examples(texts, rows["original"].to_numpy(np.int64, copy=True))
-    train = table[table["split"] == "train"]
+def _from_labels_table(table: "pd.DataFrame", about: TaskRecord) -> NoisyTask:
+    rows = [table[table["split"] == split] for split in ("train", "validation", "test")]
+    labels = [part["original"].to_numpy(np.int64, copy=True) for part in rows]
+    texts = [tuple(map(tuple, part["parts"])) for part in rows]
     noisy = NoisyLabels(
-        parts["train"].labels,
-        train["assigned"].to_numpy(np.int64, copy=True),
-        train["is_noisy"].to_numpy(bool, copy=True),
+        labels[0],
+        rows[0]["assigned"].to_numpy(np.int64, copy=True),
+        rows[0]["is_noisy"].to_numpy(bool, copy=True),
         about.noise,
     )
-    return Task(about.name, about.category, about.label_names, **parts, source=about.source), noisy
+    named = (about.name, about.category, about.label_names)
+    train, validation, test = map(Examples, texts, labels)
+    return NoisyTask(*named, train, validation, test, about.source, noisy)

@@ -228,8 +228,8 @@ def with_other_data(run):
 
     parts = (("the sea",), *run.task.train.parts[1:])
     task = replace(run.task, train=Examples(parts, run.task.train.labels))
-    write_table(run.folder / paths.LABELS, _labels_table(task, run.noisy), {})
-    return TaskRecord.of(task, run.noisy)
+    write_table(run.folder / paths.LABELS, _labels_table(task), {})
+    return TaskRecord.of(task)
 
 
 @pytest.mark.parametrize("what", ["data", "seed", "epochs"])
@@ -433,7 +433,7 @@ def test_whether_it_is_forced_is_said_by_the_bar_of_today(tiny_model, tmp_path):
 
 def test_analyses_that_cannot_look_at_these_labels_are_skipped(run):
     labels = replace(run.noisy, original=np.where(run.noisy.is_noisy, -1, run.noisy.original))
-    object.__setattr__(run, "_data", (run.task, labels))
+    object.__setattr__(run, "task", replace(run.task, labels=labels))
     chosen, skipped = runnable(run, ("centroids", "generalisation"))
     assert chosen == ["generalisation"]
     assert "are not known" in skipped["centroids"]

@@ -31,9 +31,7 @@ def memorised(home, family="bert"):
     with torch.no_grad():
         said = np.array([final.stack.logits(_batch(encoded, i)).argmax().item() for i in range(24)])
     labels = run.noisy
-    object.__setattr__(
-        run, "_data", (run.task, type(labels)(labels.original, said, labels.is_noisy))
-    )
+    object.__setattr__(run, "task", replace(run.task, labels=replace(labels, assigned=said)))
     return run
 
 

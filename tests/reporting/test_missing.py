@@ -19,10 +19,10 @@ PARTS = [part for part in COMMANDS if part != "localise"]
 
 def make_own(folder, finished=False, **facts):
     """A run that was trained on a file of one's own, by a model from the hub."""
-    data, noisy = make_data("tiny-topic", 12, 3)
+    data, _ = make_data("tiny-topic", 12, 3)
     data = replace(data, name="mine", category=OWN, source="file: mine.csv")
-    about = record(data, noisy, "facebook/opt-125m", 1, 4).model_copy(update=facts)
-    run = begin(folder / "mine" / "opt-125m" / "seed-1", data, noisy, about)
+    about = record(data, "facebook/opt-125m", 1, 4).model_copy(update=facts)
+    run = begin(folder / "mine" / "opt-125m" / "seed-1", data, about)
     if finished:
         run.note(final=Accuracies(noisy=1.0, clean=1.0, training=1.0))
     return load_results(folder)

@@ -208,8 +208,8 @@ def one(tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     study = Study(methods=("swapping",), analyses=(), memorised=False)
     study.write_run(folder / "a", "tiny-topic", "tiny-opt", 1)
-    task, noisy = make_data("tiny-topic", 12, 3)
-    begin(folder / "b", task, noisy, record(task, noisy, "tiny-bert", 1, 4))
+    task, _ = make_data("tiny-topic", 12, 3)
+    begin(folder / "b", task, record(task, "tiny-bert", 1, 4))
     return Findings(load_results(folder))
 
 

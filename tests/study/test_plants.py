@@ -118,7 +118,7 @@ def test_a_null_shares_the_reference_and_learns_original_labels(recipe, planted,
     null = make_null(recipe, planted, tmp_path / "null", ALL)
     noisy = null.run.noisy
     assert (noisy.assigned == noisy.original).all()
-    assert (noisy.is_noisy == recipe.noisy.is_noisy).all()
+    assert (noisy.is_noisy == recipe.task.labels.is_noisy).all()
     same = zip(weights_of(planted.run, "reference"), weights_of(null.run, "reference"), strict=True)
     assert all(torch.equal(a, b) for a, b in same)
     # Same labels and start, another order: the null's final weights are not the reference's.

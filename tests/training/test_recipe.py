@@ -15,8 +15,7 @@ from memloc.identity import hash_weights
 from memloc.models.known import default_preset
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
-from memloc.protocol import preset
-from memloc.records import Examples, NoisyLabels, NoisyTask
+from memloc.records import Examples, NoisyLabels
 from memloc.run import Accuracies, Run
 from memloc.training import recipe as training
 from memloc.training.predict import predict
@@ -85,7 +84,7 @@ def test_the_curve_has_a_row_a_training_and_epoch(made):
 
 def test_the_curve_adds_up(made):
     recipe, run = made
-    noisy = recipe.noisy.is_noisy.mean()
+    noisy = recipe.task.labels.is_noisy.mean()
     table = curve(run)
     mixed = noisy * table["noisy_accuracy"] + (1 - noisy) * table["clean_accuracy"]
     np.testing.assert_allclose(mixed, table["accuracy"])
@@ -242,7 +241,7 @@ def test_the_data_of_a_run_are_the_task(made):
         recipe.task.source,
     )
     for field in ("original", "assigned", "is_noisy"):
-        assert (getattr(noisy, field) == getattr(recipe.noisy, field)).all()
+        assert (getattr(noisy, field) == getattr(recipe.task.labels, field)).all()
 
 
 def test_a_second_call_does_nothing(made, monkeypatch):
@@ -257,7 +256,7 @@ def test_a_second_call_does_nothing(made, monkeypatch):
 def test_another_seed_gives_other_weights_and_the_same_noise(made, recipe_of, tmp_path):
     recipe, run = made
     other = train_run(recipe_of(seed=2), tmp_path, ["reference"])
-    assert (recipe_of(seed=2).noisy.assigned == recipe.noisy.assigned).all()
+    assert (recipe_of(seed=2).task.labels.assigned == recipe.task.labels.assigned).all()
     one, two = (r.load("reference").model.score.weight for r in (run, other))
     assert not torch.equal(one, two)
 
@@ -400,24 +399,6 @@ def test_labels_are_flipped_in_a_visible_step_only(task, category, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("share", [0, 1])
-def test_noisy_and_clean_examples_are_both_needed(task, share):
-    labels = task.train.labels
-    noisy = NoisyLabels(labels, labels, np.full(len(labels), bool(share)))
-    with pytest.raises(DataError, match="both noisy and clean ones are needed"):
-        make_recipe("any", task, 1, preset("paper"), noisy=noisy)
-
-
-def test_noise_of_another_length_is_refused(task):
-    labels = np.array([0, 1, 1])
-    noisy = NoisyLabels(labels, 1 - labels, np.array([True, False, True]))
-    with pytest.raises(DataError, match=r"The 3 labels .* 28 training examples of words"):
-        make_recipe("any", task, 1, preset("paper"), noisy=noisy)
-    other = memloc.add_noise(make_task(n_classes=4)).labels
-    with pytest.raises(DataError, match="are not those of"):
-        make_recipe("any", task, 1, preset("paper"), noisy=other)
-
-
 def test_a_device_that_is_not_there_leaves_nothing_behind(recipe_of, tmp_path):
     with pytest.raises(SettingsError, match="not on this machine"):
         train_run(replace(recipe_of(), device="tpu"), tmp_path / "run")
@@ -459,10 +440,14 @@ def test_pairs_are_joined_by_the_family_s_separator(recipe_of, tmp_path):
 
 def test_the_front_door_trains_as_a_recipe_does(made, tmp_path):
     recipe, run = made
-    task = NoisyTask.of(recipe.task, recipe.noisy)
     settings = recipe.protocol.for_run().changes()
     mine = memloc.train(
-        recipe.model, task, tmp_path / "run", settings=settings, weights=["final"], device="cpu"
+        recipe.model,
+        recipe.task,
+        tmp_path / "run",
+        settings=settings,
+        weights=["final"],
+        device="cpu",
     )
     assert memloc.train is train
     assert mine.weights() == ["memorised", "final"]

@@ -98,7 +98,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.training.recipe import Recipe, train_run
 
     options = LoadOptions(**asdict(loading))
-    recipe = Recipe(model, chosen, seed, protocol, chosen.labels, options, constants.device)
+    recipe = Recipe(model, chosen, seed, protocol, options, constants.device)
     with bars():
         run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(_announce, out, recipe))
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)

@@ -27,7 +27,7 @@ from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
 from memloc.progress import lines, requested, telling
 from memloc.protocol import Protocol
-from memloc.records import NoisyLabels, Task, as_stored, read_json, write_json
+from memloc.records import Task, as_stored, read_json, write_json
 from memloc.run import Attempt, Run
 from memloc.study.config import read_study
 from memloc.study.executors import Order, Outcome, as_sent, die_with
@@ -118,13 +118,11 @@ def _train(plan: Plan, step: Step) -> None:
 
 def _recipe(plan: Plan, step: Step) -> Recipe:
     study, run = plan.file.study, step.asked
-    found = load_noisy_task(plan.file, run.task, run.protocol)
     return Recipe(
         run.model,
-        found,
+        load_noisy_task(plan.file, run.task, run.protocol),
         run.seed,
         run.protocol,
-        found.labels,
         options=LoadOptions(depth=study.depth),
         device=study.device,
     )
@@ -212,12 +210,14 @@ def make_null(recipe: Recipe, planted: Planted, folder: Path, weights: tuple[str
     The examples that were noisy in the planted run are still looked at; its reference weights are
     those of the planted run.
     """
-    noisy = recipe.noisy
-    same = NoisyLabels(noisy.original, noisy.original, noisy.is_noisy)
+    noisy = recipe.task.labels
+    same = replace(noisy, assigned=noisy.original, origin="")
     plant = replace(planted.plant, null=True)
     used = planted.run.settings.finetune
     protocol = recipe.protocol.replace({f"finetune.{k}": v for k, v in used.flat().items()})
-    current = replace(recipe, plant=plant, noisy=same, protocol=protocol)
+    current = replace(
+        recipe, plant=plant, task=replace(recipe.task, labels=same), protocol=protocol
+    )
     run = train_run(current, folder, ["final", "memorised"])
     if "reference" in weights and not run.has("reference"):
         about = {"weights": "reference", "run": planted.run.record.model_dump(mode="json")}

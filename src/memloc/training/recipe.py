@@ -14,7 +14,7 @@ from torch import Tensor
 
 from memloc import paths
 from memloc.data.encode import Encoded
-from memloc.errors import DataError, counted, lookup
+from memloc.errors import DataError, lookup
 from memloc.identity import hash_loaded
 from memloc.lock import RUN, Lock
 from memloc.models.adapters import add_adapter
@@ -28,7 +28,6 @@ from memloc.protocol import FineTuneSettings, Protocol, protocol_of_run
 from memloc.records import (
     Examples,
     IntArray,
-    NoisyLabels,
     NoisyTask,
     Task,
     read_table,
@@ -71,29 +70,14 @@ class Recipe:
 
     model: str
     """Embedded name, hub name or folder."""
-    task: Task
+    task: NoisyTask
     seed: int
     """Order of the data, initial head, dropout."""
     protocol: Protocol
-    noisy: NoisyLabels
-    """The training labels before and after noise."""
     options: LoadOptions = LoadOptions()  # noqa: RUF009 - frozen
     device: str = "auto"
     plant: Plant | None = None
     """Default: the noisy labels may be memorised anywhere."""
-
-    def __post_init__(self) -> None:
-        if not np.array_equal(self.noisy.original, self.task.train.labels):
-            raise DataError(
-                f"The {len(self.noisy.original)} labels before noise are not those of the "
-                f"{len(self.task.train)} training examples of {self.task.name}."
-            )
-        if not 0 < self.noisy.is_noisy.sum() < len(self.noisy.is_noisy):
-            raise DataError(
-                f"Noisy are {self.noisy.is_noisy.sum()} of "
-                f"{counted(len(self.noisy.is_noisy), 'training example')}; both noisy and clean "
-                "ones are needed."
-            )
 
     @property
     def settings(self) -> FineTuneSettings:
@@ -127,7 +111,7 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
         )
     protocol = protocol_of_run(preset or default_preset(model), settings or {})
     loading = options or LoadOptions()
-    recipe = Recipe(model, task, seed, protocol, task.labels, loading, device)
+    recipe = Recipe(model, task, seed, protocol, loading, device)
     return train_run(recipe, Path(folder), weights)
 
 
@@ -150,8 +134,8 @@ def train_run(
     if recipe.plant is not None:
         check_plant(recipe.plant.planted, start.stack.depth)
     with Lock(folder, RUN):
-        run = begin(Path(folder), recipe.task, recipe.noisy, _record(recipe, start))
-        tell(recipe.noisy.summary())
+        run = begin(Path(folder), recipe.task, _record(recipe, start))
+        tell(recipe.task.labels.summary())
         left = _left(run, weights, recipe.settings.epochs)
         if left:
             announce(start, left)
@@ -192,7 +176,7 @@ def _record(recipe: Recipe, start: Classifier) -> RunRecord:
         depth=start.stack.depth,
         width=start.stack.width,
         seed=recipe.seed,
-        task=TaskRecord.of(recipe.task, recipe.noisy),
+        task=TaskRecord.of(recipe.task),
         settings=recipe.protocol.for_run(),
         remote_code=recipe.options.remote_code,
         any_format=recipe.options.any_format,
@@ -213,10 +197,10 @@ class _Training:
             with torch_seeded(recipe.seed, "adapter"):
                 self.trained = add_adapter(self.trained, recipe.settings)
         self.trained.model.to(pick_device(recipe.device))
-        self.labels = recipe.noisy.assigned
+        self.labels = recipe.task.labels.assigned
         if name == "original":  # without the examples whose original label nobody knows
-            known = recipe.noisy.original >= 0
-            self.labels = np.where(known, recipe.noisy.original, LEFT_OUT)
+            known = recipe.task.labels.original >= 0
+            self.labels = np.where(known, recipe.task.labels.original, LEFT_OUT)
         self.texts = {
             "train": self._encode(recipe.task.train),
             "validation": self._encode(recipe.task.validation),
@@ -329,7 +313,7 @@ class _Training:
 
     def _measure(self) -> dict[str, float]:
         right = self._predict("validation") == self.recipe.task.validation.labels
-        measured = accuracies(self._predict("train"), self.labels, self.recipe.noisy)
+        measured = accuracies(self._predict("train"), self.labels, self.recipe.task.labels)
         unseen = float(right.mean()) if len(right) else float("nan")
         return {**measured, "validation_accuracy": unseen}
 
