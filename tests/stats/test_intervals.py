@@ -176,19 +176,10 @@ def test_some_widths_are_enough():
         )
 
 
-@pytest.mark.parametrize(
-    ("wrong", "options"),
-    [
-        (np.zeros((0, 3), dtype=bool), {}),
-        (np.zeros((4, 2), dtype=bool), {}),
-        (np.zeros((4, 3)), {}),
-        (np.zeros(3, dtype=bool), {}),
-        (np.ones((4, 3), dtype=bool), {"n_resamples": 0}),
-    ],
-)
-def test_what_cannot_be_resampled_is_refused(wrong, options):
+@pytest.mark.parametrize("shape", [(0, 3), (4, 2)])
+def test_what_cannot_be_resampled_is_refused(shape):
     with pytest.raises(ScoreError, match="found"):
-        window_intervals(wrong, 2, normalise=False, rng=generator(1), **options)
+        window_intervals(np.zeros(shape, dtype=bool), 2, normalise=False, rng=generator(1))
 
 
 def test_memory_stays_small_for_many_examples_and_windows():
@@ -231,10 +222,9 @@ def test_resamples_without_a_value_are_dropped_and_counted():
     assert band.n_dropped == pytest.approx(500, abs=60)
 
 
-@pytest.mark.parametrize(("n", "options"), [(0, {}), (3, {"n_resamples": 0})])
-def test_a_bootstrap_without_examples_or_resamples_is_refused(n, options):
+def test_a_bootstrap_without_examples_is_refused():
     with pytest.raises(ScoreError, match="An interval needs"):
-        bootstrap(np.zeros(n), rng=generator(1), **options)
+        bootstrap(np.zeros(0), rng=generator(1))
 
 
 def test_one_number_of_a_band_is_an_interval():

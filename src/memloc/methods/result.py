@@ -259,6 +259,7 @@ class LayerScores(Result):
         verdict = self.judged(**more)
         names = [field.name for field in fields(Answer)]
         answers = pd.DataFrame([asdict(answer) for answer in verdict.answers], columns=names)
+        answers = answers.astype({"low": np.float64, "high": np.float64})
         tables = {**self.tables, "verdict": answers}
         return replace(self, tables=tables, about={**self.about, "verdict": verdict.record()})
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.random import Generator
 
-from memloc.errors import ScoreError, counted
+from memloc.errors import ScoreError
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.stats.depth import LEVEL, centres_of_gravity
@@ -65,8 +65,7 @@ def window_intervals(
     windows of `wrong` where they are not `windows(depth)`.
     """
     known = windows(depth) if known is None else known
-    _check_wrong(wrong, n_windows=len(known))
-    _check_resampling(len(wrong), n_resamples)
+    _check_resampling(len(wrong))
     errors = resampled_means(wrong, n_resamples, rng)
     if normalise:
         errors = _normalised_resamples(errors, full_window(depth, known))
@@ -87,7 +86,7 @@ def bootstrap(
     Resamples in which a number is NaN that exists in `values` are dropped.
     """
     n = len(values)
-    _check_resampling(n, n_resamples)
+    _check_resampling(n)
     found = [statistic(values)]
     found += [statistic(values[rng.integers(n, size=n)]) for _ in range(n_resamples)]
     return band(np.array(found, dtype=np.float64))
@@ -184,17 +183,6 @@ def band(stack: FloatArray, n_dropped: int = 0) -> Band:
     return Band(np.asarray(estimate), *percentiles(kept), n_dropped)
 
 
-def _check_wrong(wrong: BoolArray, n_windows: int) -> None:
-    if wrong.dtype != np.bool_ or wrong.ndim != 2 or wrong.shape[1] != n_windows:
-        raise ScoreError(
-            f"Expected true or false for each example and each of {counted(n_windows, 'window')}, "
-            f"found {wrong.dtype} of shape {wrong.shape}."
-        )
-
-
-def _check_resampling(n: int, n_resamples: int) -> None:
-    if n < 1 or n_resamples < 1:
-        raise ScoreError(
-            "An interval needs an example and a resample: found "
-            f"{counted(n, 'example')} and {counted(n_resamples, 'resample')}."
-        )
+def _check_resampling(n: int) -> None:
+    if n < 1:
+        raise ScoreError("An interval needs an example, found none.")

@@ -23,8 +23,9 @@ def shapley_values(values: FloatArray) -> FloatArray:
     size = subset_sizes(n_units)
     weight = np.array([1 / (n_units * math.comb(n_units - 1, s)) for s in range(n_units)])
     found = np.empty((*values.shape[:-1], n_units))
+    every = np.arange(2**n_units)
     for unit in range(n_units):
-        without = subsets_without(n_units, unit)
+        without = every[every >> unit & 1 == 0]
         gain = values[..., without | 1 << unit] - values[..., without]
         found[..., unit] = gain @ weight[size[without]]
     return found
@@ -113,12 +114,6 @@ def sampled_values(values: FloatArray, orders: IntArray) -> tuple[FloatArray, Fl
 def subset_sizes(n_units: int) -> IntArray:
     """How many units each of the 2^U subsets has."""
     return np.asarray(np.bitwise_count(np.arange(2**n_units)), dtype=np.int64)
-
-
-def subsets_without(n_units: int, unit: int) -> IntArray:
-    """The subsets that a unit is not in."""
-    every = np.arange(2**n_units)
-    return np.asarray(every[every >> unit & 1 == 0], dtype=np.int64)
 
 
 def units_of(subset: int) -> list[int]:

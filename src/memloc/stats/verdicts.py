@@ -62,7 +62,6 @@ RATES = Path(__file__).with_name("verdicts.json")
 Outcome = Literal["localised", "spread", "cannot tell"]
 NOTHING = "nothing is undone"
 """Why a verdict cannot be told where changing layers changes no label for sure."""
-KINDS = tuple(kind.replace(" ", "_") for kind in get_args(Outcome))
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,8 @@ class Answer:
     """What it is compared with."""
     p: float
     sentence: str
-    low: float = math.nan
-    high: float = math.nan
+    low: float | None = None
+    high: float | None = None
     """Ends of the value's 90 % interval, if it has one."""
 
     @property
@@ -102,20 +101,16 @@ class LayerVerdict:
     """What to bear in mind, one sentence each."""
 
     def record(self) -> dict[str, Any]:
-        """As JSON has it: numbers that do not exist are null."""
-        found: dict[str, Any] = asdict(self)
-        answers = [{k: _or_none(v) for k, v in a.items()} for a in found["answers"]]
-        lists = {"layers": list(self.layers), "notes": list(self.notes)}
-        return {**found, **lists, "answers": answers}
+        """As JSON has it."""
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return found
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "LayerVerdict":
         """From its record."""
-        numbers: list[dict[str, Any]] = [
-            {k: math.nan if v is None else v for k, v in a.items()} for a in record["answers"]
-        ]
         lists = {"layers": tuple(record["layers"]), "notes": tuple(record["notes"])}
-        return cls(**{**record, **lists, "answers": tuple(Answer(**a) for a in numbers)})
+        answers = tuple(Answer(**answer) for answer in record["answers"])
+        return cls(**{**record, **lists, "answers": answers})
 
 
 @dataclass(frozen=True)
@@ -239,19 +234,19 @@ def how_many_layers(shares: FloatArray) -> tuple[Answer, Answer]:
     score = above / error if error > 0 else math.copysign(math.inf, above)
     half = float(t.ppf(1 - ALPHA, n - 1)) * error
     number, low, high = (_effective(c, n_layers) for c in (value, value + half, value - half))
-    answers = []
-    sides = (("Is it concentrated?", "more", t.sf), ("Is it spread?", "fewer", t.cdf))
-    for question, other, tail in sides:
-        p = float(tail(score, n - 1))
+
+    def side(question: str, other: str, p: float) -> Answer:
         null = f"{margin:g} layers or {other}, half of all"
         said = (
             f"Effectively {number:.1f} of {n_layers} layers hold what a change undoes (90 % "
             f"interval {low:.1f} to {high:.1f}; {margin:g} or {other}: {_p(p)})."
         )
-        answers.append(
-            Answer(question, "effective number of layers", number, null, p, said, low, high)
-        )
-    return answers[0], answers[1]
+        return Answer(question, "effective number of layers", number, null, p, said, low, high)
+
+    return (
+        side("Is it concentrated?", "more", float(t.sf(score, n - 1))),
+        side("Is it spread?", "fewer", float(t.cdf(score, n - 1))),
+    )
 
 
 def which_layers(shares: FloatArray) -> tuple[Answer, tuple[int, ...]]:
@@ -422,11 +417,10 @@ def over_runs(verdicts: "pd.DataFrame") -> "pd.DataFrame":
     """
 
     def counts(part: "pd.DataFrame") -> dict[str, float]:
-        outcome = part["outcome"].str.replace(" ", "_")
-        kinds = {f"n_{kind}": int((outcome == kind).sum()) for kind in KINDS}
-        findings = {"findings": int(part["finding"].sum())}
-        shares = _share("localised", part["outcome"] == "localised")
-        return {"runs": len(part), **shares, **kinds, **findings}
+        is_kind = {kind: part["outcome"] == kind for kind in get_args(Outcome)}
+        numbers = {f"n_{k.replace(' ', '_')}": int(found.sum()) for k, found in is_kind.items()}
+        share = _share("localised", is_kind["localised"])
+        return {"runs": len(part), **share, **numbers, "findings": int(part["finding"].sum())}
 
     return _by_method(verdicts, counts)
 
@@ -446,8 +440,6 @@ def over_plants(verdicts: "pd.DataFrame") -> "pd.DataFrame":
 @cache
 def rates() -> dict[str, dict[str, Any]]:
     """How often verdicts are right, by method."""
-    if not RATES.is_file():
-        return {}
     return {row["method"]: row for row in json.loads(RATES.read_text(encoding="utf-8"))}
 
 
@@ -456,9 +448,8 @@ def _by_method(
 ) -> "pd.DataFrame":
     import pandas as pd
 
-    methods = sorted(verdicts["method"].unique().tolist(), key=trust)
-    parts = {method: verdicts[verdicts["method"] == method] for method in methods}
-    return pd.DataFrame([{"method": name, **counts(part)} for name, part in parts.items()])
+    parts = sorted(verdicts.groupby("method", sort=False), key=lambda part: trust(str(part[0])))
+    return pd.DataFrame([{"method": name, **counts(part)} for name, part in parts])
 
 
 def _share(name: str, hits: "pd.Series") -> dict[str, float]:
@@ -469,16 +460,14 @@ def _share(name: str, hits: "pd.Series") -> dict[str, float]:
 def _strata(evidence: Evidence) -> IntArray:
     """Equal parts of all examples by loss, as many as have enough of both kinds in each."""
     n_noisy, n = len(evidence.shares), len(evidence.shares) + len(evidence.clean_lost)
-    none = np.zeros(n, dtype=np.int64)
-    if evidence.margins is None:
-        return none
-    place = np.argsort(np.argsort(evidence.margins, kind="stable"), kind="stable")
-    for n_strata in range(STRATA, 1, -1):
-        strata = np.asarray(place * n_strata // n, dtype=np.int64)
-        kinds = (strata[:n_noisy], strata[n_noisy:])
-        if all(np.bincount(kind, minlength=n_strata).min() >= IN_STRATUM for kind in kinds):
-            return strata
-    return none
+    if evidence.margins is not None:
+        place = np.argsort(np.argsort(evidence.margins, kind="stable"), kind="stable")
+        for n_strata in range(STRATA, 1, -1):
+            strata = np.asarray(place * n_strata // n, dtype=np.int64)
+            kinds = (strata[:n_noisy], strata[n_noisy:])
+            if all(np.bincount(kind, minlength=n_strata).min() >= IN_STRATUM for kind in kinds):
+                return strata
+    return np.zeros(n, dtype=np.int64)
 
 
 def other_sets(lost: FloatArray, layers: Sequence[int]) -> str:
@@ -522,10 +511,6 @@ def _at_least(drawn: FloatArray, observed: float) -> float:
 
 def _layers(layers: Sequence[int]) -> str:
     return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
-
-
-def _or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _p(p: float) -> str:
