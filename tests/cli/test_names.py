@@ -1,7 +1,9 @@
 import json
 
+from transformers import AutoConfig
+
 from command_support import printed, refused
-from memloc.models.known import TINY
+from memloc.models.known import TINY, tiny_folder
 from memloc.protocol import PRESETS
 
 
@@ -28,6 +30,10 @@ def test_models_lists_the_embedded_and_the_paper_s(run):
     assert names[:4] == list(TINY)
     assert "EleutherAI/pythia-160m-deduped" in names
     assert {row["layers"] for row in rows} == {"12", "24"}
+    for row in rows[:4]:
+        config = AutoConfig.from_pretrained(tiny_folder(row["name"]))
+        own = str(config.num_hidden_layers), str(config.hidden_size)
+        assert (row["layers"], row["width"]) == own
     assert "facebook/opt-1.3b" in printed(run("models"))
 
 

@@ -46,9 +46,9 @@ def models(as_json: AsJson = False) -> None:
 
     Example: `memloc models`
     """
-    from memloc.models.known import known_models
+    from memloc.models.known import KNOWN
 
-    console.show_rows([asdict(row) for row in known_models()], as_json)
+    console.show_rows([asdict(row) for row in KNOWN], as_json)
 
 
 def check(

@@ -185,10 +185,10 @@ def _parameter(field: "Field[Any]", kind: Any) -> inspect.Parameter:
 
 def check_model(name: str, depth: int | None = None) -> None:
     """Refuse a model that is not there, and layers that it does not have."""
-    from memloc.models.known import known_models
+    from memloc.models.known import KNOWN
     from memloc.study.inputs import config_of, shape_of
 
-    if name not in {row.name for row in known_models()}:
+    if name not in {row.name for row in KNOWN}:
         config_of(name)
     with suppress(ModelError):  # what is wrong with its configuration is seen in loading it
         shape_of(name, depth)

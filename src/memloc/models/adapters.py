@@ -6,8 +6,8 @@ its weights and the head learn, and only they are saved.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from memloc.models.load import (
     separator_of,
     settle_padding,
 )
-from memloc.models.stack import Stack, setting
+from memloc.models.stack import Stack, as_model_error, setting
 
 if TYPE_CHECKING:
     from memloc.protocol import FineTuneSettings
@@ -43,30 +43,37 @@ def load_adapter(folder: Path, options: LoadOptions) -> Classifier:
     """The base model with the adapter in this folder merged into it."""
     peft = _peft(str(folder))
     base = options.base or adapter_base(folder)
-    _require_weights(folder, options)
-    with quiet(), _as_adapter_error(folder):
-        options = replace(options, depth=_depth(folder))
-        labels = _labels(folder, source_of(base))
-        loaded = load_model(base, labels, options=options)
+    if not (folder / WEIGHTS).is_file() and not options.any_format:
+        raise ModelError(
+            f"{folder} has no {WEIGHTS}: weights in other formats, which can carry code, are read "
+            "with --any-format."
+        )
+    with quiet(), warnings.catch_warnings(action="ignore"), _merging(folder):
+        depth = None
+        if (folder / "config.json").is_file():
+            config = AutoConfig.from_pretrained(folder)
+            labels, depth = label_names_of(config), int(setting(config, "num_hidden_layers"))
+        else:
+            labels = _labels(folder, source_of(base))
+        loaded = load_model(base, labels, options=replace(options, depth=depth))
         before = _layer_hashes(loaded.model)
         adapted = peft.PeftModel.from_pretrained(loaded.model, folder)
         _refuse_other_weights(folder, adapted, loaded)
         hashed = hash_weights(adapted.named_parameters())
-        merged = adapted.merge_and_unload()
-        for parameter in merged.parameters():
-            parameter.requires_grad_(True)
+        merged = adapted.merge_and_unload().requires_grad_(True).eval()
         after = _layer_hashes(merged)
         same = [n for n, (a, b) in enumerate(zip(before, after, strict=True), 1) if a == b]
-        tokenizer = _tokenizer(folder, loaded)
-    return Classifier(
-        str(folder),
-        merged.eval(),
-        tokenizer,
-        separator_of(tokenizer),
-        new_weights=(),
-        adapter_hash=hashed,
-        unchanged_layers=tuple(same),
-    )
+        tokenizer = loaded.tokenizer
+        if (folder / "tokenizer_config.json").is_file():
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            settle_padding(str(folder), loaded.model, tokenizer)
+    found = Classifier(str(folder), merged, tokenizer, separator_of(tokenizer), new_weights=())
+    return replace(found, adapter_hash=hashed, unchanged_layers=tuple(same))
+
+
+def _merging(folder: Path) -> AbstractContextManager[None]:
+    sentence = f"The adapter in {folder} cannot be merged into its base model"
+    return as_model_error(lambda error: f"{sentence}: {in_words(error)}.")
 
 
 def add_adapter(start: Classifier, settings: "FineTuneSettings") -> Classifier:
@@ -83,8 +90,7 @@ def add_adapter(start: Classifier, settings: "FineTuneSettings") -> Classifier:
         modules_to_save=_head_modules(start),
         fan_in_fan_out=transposed == {True},
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         adapted = peft.get_peft_model(start.model, config)
     here = Path(start.name).expanduser()
     name = str(here.resolve()) if here.is_dir() else start.name
@@ -103,25 +109,8 @@ def _peft(name: str) -> Any:
     return peft
 
 
-def _require_weights(folder: Path, options: LoadOptions) -> None:
-    if not (folder / WEIGHTS).is_file() and not options.any_format:
-        raise ModelError(
-            f"{folder} has no {WEIGHTS}: weights in other formats, which can carry code, are read "
-            "with --any-format."
-        )
-
-
-def _depth(folder: Path) -> int | None:
-    """That of a base model which was cut, where the folder says so."""
-    if not (folder / "config.json").is_file():
-        return None
-    return int(setting(AutoConfig.from_pretrained(folder), "num_hidden_layers"))
-
-
 def _labels(folder: Path, base: str) -> list[str]:
-    """The classes: by name, from the adapter's folder or the base; or as many as the head has."""
-    if (folder / "config.json").is_file():
-        return label_names_of(AutoConfig.from_pretrained(folder))
+    """The classes of an adapter that does not name them: the base's, or as many as it has."""
     config = AutoConfig.from_pretrained(base)
     named = label_names_of(config)
     config.num_labels = _MANY
@@ -129,8 +118,7 @@ def _labels(folder: Path, base: str) -> list[str]:
         shapes = AutoModelForSequenceClassification.from_config(config).state_dict()
     heads = [name for name, value in shapes.items() if value.shape[:1] == (_MANY,)]
     saved = _saved(folder)
-    sizes = {len(saved[name]) for name in heads if name in saved} or {len(named)}
-    (size,) = sizes
+    (size,) = {len(saved[name]) for name in heads if name in saved} or {len(named)}
     return named if size == len(named) else [f"LABEL_{i}" for i in range(size)]
 
 
@@ -157,14 +145,6 @@ def _refuse_other_weights(folder: Path, adapted: Any, loaded: Classifier) -> Non
             f"{folder} has no classification head ({min(missing)} is not there): train the adapter "
             "with task_type='SEQ_CLS', or name the head in its modules_to_save."
         )
-
-
-def _tokenizer(folder: Path, loaded: Classifier) -> Any:
-    if not (folder / "tokenizer_config.json").is_file():
-        return loaded.tokenizer
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    settle_padding(str(folder), loaded.model, tokenizer)
-    return tokenizer
 
 
 def _layer_hashes(model: Any) -> list[str]:
@@ -195,17 +175,3 @@ def _head_modules(start: Classifier) -> list[str]:
     head = [name.split(".")[0] for name in named if not name.startswith(body)]
     new = [name.rpartition(".")[0] for name in start.new_weights if name.startswith(body)]
     return list(dict.fromkeys([*head, *new]))
-
-
-@contextmanager
-def _as_adapter_error(folder: Path) -> Iterator[None]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except ModelError:
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"The adapter in {folder} cannot be merged into its base model: {in_words(error)}."
-        ) from error

@@ -56,9 +56,10 @@ def check_model(name: str, options: LoadOptions | None = None) -> CheckReport:
     """Load a model with a head for two classes, compare, and raise where memloc would be wrong."""
     folder = Path(name).expanduser()
     if is_adapter(folder):
-        report = examine(load_checkpoint(folder, options))
+        loaded = load_checkpoint(folder, options)
     else:
-        report = examine(load_model(name, ["no", "yes"], options=options))
+        loaded = load_model(name, ["no", "yes"], options=options)
+    report = examine(loaded)
     _refuse(name, report.parity, report.batch_invariance)
     return report
 
@@ -90,10 +91,8 @@ def examine(loaded: Classifier) -> CheckReport:
 
 
 def _refuse(name: str, parity: float, invariance: float) -> None:
-    for what, difference in (
-        ("run block by block", parity),
-        ("run in a padded batch", invariance),
-    ):
+    differences = {"run block by block": parity, "run in a padded batch": invariance}
+    for what, difference in differences.items():
         if not difference <= TOLERANCE:
             raise ModelError(
                 f"{name} is not supported: {what}, its logits differ by {difference:.2g} of their "
@@ -111,9 +110,8 @@ def _differences(loaded: Classifier, lengths: Sequence[int]) -> tuple[float, flo
         by_block = torch.cat([stack.undropped_logits(_padded([text], 0)) for text in texts])
         padded = stack.logits(_padded(texts, stack.model.config.pad_token_id))
     scale = plain.abs().max().clamp_min(1e-6)
-    return float((by_block - plain).abs().max() / scale), float(
-        (padded - plain).abs().max() / scale
-    )
+    parity, invariance = ((found - plain).abs().max() / scale for found in (by_block, padded))
+    return float(parity), float(invariance)
 
 
 @contextmanager
@@ -131,9 +129,8 @@ def _sample_texts(stack: Stack, lengths: Sequence[int]) -> list[Tensor]:
     rng = generator(0, "check")
     config = stack.model.config
     longest = optional_setting(config, "max_position_embeddings") or max(lengths) + 2
-    tokens = [
-        i for i in range(min(setting(config, "vocab_size"), 5000)) if i != config.pad_token_id
-    ]
+    n_tokens = min(setting(config, "vocab_size"), 5000)
+    tokens = [i for i in range(n_tokens) if i != config.pad_token_id]
     sizes = [min(n, longest - 2) for n in lengths]
     return [torch.tensor(rng.choice(tokens, (1, n)), device=stack.device) for n in sizes]
 
@@ -169,22 +166,18 @@ def check_labels(final: Sequence[str], other: Sequence[str], what: str) -> None:
         raise ModelError(
             f"The final weights have num_labels {len(final)}, the {what} ones {len(other)}."
         )
-    if _are_defaults(final) or _are_defaults(other):
-        return
+    defaults = [f"LABEL_{i}" for i in range(len(final))]
+    if defaults in (list(final), list(other)):
+        return  # transformers gave these names because nobody else did: they say nothing
     for i, (here, there) in enumerate(zip(final, other, strict=True)):
         if here != there:
+            advice = (
+                "train both with the labels in one order."
+                if sorted(final) == sorted(other)
+                else "if these mean the same, give them one name in `id2label` of both config.json "
+                "files."
+            )
             raise ModelError(
                 f"Label {i} is {here!r} for the final weights and {there!r} for the {what} ones: "
-                + _same_labels(same_names=sorted(final) == sorted(other))
+                f"{advice}"
             )
-
-
-def _same_labels(same_names: bool) -> str:
-    if same_names:
-        return "train both with the labels in one order."
-    return "if these mean the same, give them one name in `id2label` of both config.json files."
-
-
-def _are_defaults(names: Sequence[str]) -> bool:
-    """Whether transformers gave these names because nobody else did: they say nothing."""
-    return list(names) == [f"LABEL_{i}" for i in range(len(names))]

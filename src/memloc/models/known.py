@@ -8,15 +8,6 @@ from memloc.errors import ModelError, in_words, lookup, nearest
 
 TINY: tuple[str, ...] = ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox")
 """The embedded models: four families, twelve layers, small enough to come with the package."""
-PAPER_MODELS = (
-    ("google-bert/bert-base-cased", 12, 768),
-    ("facebook/opt-125m", 12, 768),
-    ("EleutherAI/gpt-neo-125m", 12, 768),
-    ("EleutherAI/pythia-160m-deduped", 12, 768),
-    ("facebook/opt-1.3b", 24, 2048),
-)
-"""Name, layers and width; the last one is of appendix B."""
-
 ADAPTER = "adapter_config.json"
 """The file that makes a folder an adapter."""
 
@@ -31,9 +22,15 @@ class ModelRow:
     where: str
 
 
-def known_models() -> list[ModelRow]:
-    """The embedded models, then the paper's."""
-    return [*map(_embedded, TINY), *_paper()]
+KNOWN = (
+    *(ModelRow(name, "12", "64", "embedded") for name in TINY),
+    ModelRow("google-bert/bert-base-cased", "12", "768", "hub"),
+    ModelRow("facebook/opt-125m", "12", "768", "hub"),
+    ModelRow("EleutherAI/gpt-neo-125m", "12", "768", "hub"),
+    ModelRow("EleutherAI/pythia-160m-deduped", "12", "768", "hub"),
+    ModelRow("facebook/opt-1.3b", "24", "2048", "hub"),
+)
+"""The embedded models, then the paper's; the last one is of appendix B."""
 
 
 def tiny_folder(name: str) -> Path:
@@ -47,26 +44,15 @@ def default_preset(model: str) -> str:
     return "demo" if model in TINY else "paper"
 
 
-def _embedded(name: str) -> ModelRow:
-    config = json.loads((tiny_folder(name) / "config.json").read_text(encoding="utf-8"))
-    layers = config.get("num_hidden_layers", config.get("num_layers"))
-    return ModelRow(name, str(layers), str(config["hidden_size"]), "embedded")
-
-
-def _paper() -> list[ModelRow]:
-    return [ModelRow(name, str(depth), str(width), "hub") for name, depth, width in PAPER_MODELS]
-
-
 def source_of(name: str) -> str:
     """What a model is loaded from: a folder that holds one, or else its name on the hub."""
     if name.startswith("tiny-") and not Path(name).is_dir():
         return str(tiny_folder(name))
-    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
     path = Path(name).expanduser()
     if path.is_dir():
         _refuse_folder(name, path)
         return str(path)
-    if looks_local:
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(
             f"There is no folder {name}; give a folder with config.json or a hub name."
         )
@@ -110,7 +96,7 @@ def _refuse_folder(name: str, folder: Path) -> None:
 
 def no_such_model(name: str, reason: str) -> str:
     """The sentence for a name that is no folder and that the hub does not give."""
-    near = nearest(name, (row.name for row in known_models()))
+    near = nearest(name, (row.name for row in KNOWN))
     return (
         f"Model {name!r} is no folder here, and the hub did not give it.{near} Without access to "
         f"the hub, give the path of a folder that `save_pretrained` wrote. (Hub: {reason})"

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,10 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from memloc.errors import MemlocError, ModelError, in_words
+from memloc.errors import ModelError, in_words
 from memloc.identity import hash_weights
 from memloc.models.known import TINY, checkpoint_folder, is_adapter, no_such_model, source_of
-from memloc.models.stack import Stack, optional_setting, setting
+from memloc.models.stack import Stack, as_model_error, optional_setting, setting
 from memloc.seeds import torch_seeded
 
 
@@ -90,7 +90,7 @@ def load_model(
     options = options or LoadOptions()
     source = source_of(name)
     # Weights that are made in inference mode could never be trained.
-    with quiet(), _as_model_error(name), torch_seeded(seed, "head"), torch.inference_mode(False):
+    with quiet(), _loading(name), torch_seeded(seed, "head"), torch.inference_mode(False):
         config = _config(source, label_names, options)
         model, info = AutoModelForSequenceClassification.from_pretrained(
             source,
@@ -124,7 +124,7 @@ def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classif
         from memloc.models.adapters import load_adapter
 
         return load_adapter(folder, options)
-    with quiet(), _as_model_error(str(folder)):
+    with quiet(), _loading(str(folder)):
         # Said outright: left open, transformers asks on the terminal whether to run code.
         config = AutoConfig.from_pretrained(folder, trust_remote_code=options.remote_code)
     loaded = load_model(str(folder), label_names_of(config), options=options)
@@ -195,16 +195,14 @@ def _cut(config: Any, depth: int) -> Any:
     whole = setting(config, "num_hidden_layers")
     if not 1 <= depth <= whole:
         raise ModelError(f"A depth of {depth} was asked for; this model has 1 to {whole} layers.")
-    values = {k: v[:depth] if _is_per_layer(v, whole) else v for k, v in config.to_dict().items()}
+    values = config.to_dict()
+    per_layer = [k for k, v in values.items() if isinstance(v, list) and len(v) == whole]
+    values |= {k: values[k][:depth] for k in per_layer}
     depth_key = config.attribute_map.get("num_hidden_layers", "num_hidden_layers")
     try:
         return type(config)(**{**values, depth_key: depth})
     except ValueError as error:
         raise ModelError(f"This model cannot be cut to {depth} layers: {error}") from error
-
-
-def _is_per_layer(value: Any, depth: int) -> bool:
-    return isinstance(value, list) and len(value) == depth
 
 
 def _first_position(model: Any) -> int:
@@ -282,14 +280,8 @@ def quiet() -> Iterator[None]:
             transformers.logging.enable_progress_bar()
 
 
-@contextmanager
-def _as_model_error(name: str) -> Iterator[None]:
-    try:
-        yield
-    except MemlocError:
-        raise
-    except Exception as error:
-        raise ModelError(_why_not(name, error)) from error
+def _loading(name: str) -> AbstractContextManager[None]:
+    return as_model_error(lambda error: _why_not(name, error))
 
 
 def _why_not(name: str, error: Exception) -> str:

@@ -1,12 +1,12 @@
 """Which parameters a model uses before, in and after its blocks."""
 
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
-from memloc.models.stack import Prepared, Stack
+from memloc.models.stack import Stack, holding
 from memloc.models.stacked import Stacked
 
 
@@ -44,22 +44,14 @@ def find_parts(stack: Stack) -> Parts:
 
 
 def _used_before(stack: Stack, outside: dict[str, nn.Parameter]) -> set[str]:
-    wanted = [p.requires_grad for p in outside.values()]
-    try:
-        for parameter in outside.values():
-            parameter.requires_grad_(True)
-        with torch.inference_mode(False), torch.enable_grad():
-            given = _differentiable(stack.prepare(stack.sample(2)))
-            total = torch.stack([tensor.float().sum() for tensor in given]).sum()
-            found = torch.autograd.grad(total, list(outside.values()), allow_unused=True)
-    finally:
-        for parameter, want in zip(outside.values(), wanted, strict=True):
-            parameter.requires_grad_(want)
+    with (
+        holding(outside.values(), "requires_grad", True),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        prepared = stack.prepare(stack.sample(2))
+        calls = [[*call.args, *call.kwargs.values()] for call in prepared.calls]
+        given = [x for x in chain([prepared.state], *calls) if isinstance(x, Tensor)]
+        total = torch.stack([x.float().sum() for x in given if x.requires_grad]).sum()
+        found = torch.autograd.grad(total, list(outside.values()), allow_unused=True)
     return {n for n, g in zip(outside, found, strict=True) if g is not None}
-
-
-def _differentiable(prepared: Prepared) -> list[Tensor]:
-    given: list[Any] = [prepared.state]
-    for call in prepared.calls:
-        given += [*call.args, *call.kwargs.values()]
-    return [x for x in given if isinstance(x, Tensor) and x.requires_grad]

@@ -7,8 +7,8 @@ its own forward pass with the blocks taken out computes what comes before and af
 import copy
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,17 +46,42 @@ def optional_setting(config: Any, name: str) -> Any:
 
 
 @contextmanager
-def explained(model: Any) -> Iterator[None]:
-    """While active, whatever a model does that memloc did not expect becomes a sentence."""
+def as_model_error(sentence: Callable[[Exception], str]) -> Iterator[None]:
+    """While active, whatever goes wrong in other people's code becomes this sentence."""
     try:
         yield
     except MemlocError:
         raise
     except Exception as error:
-        raise ModelError(
+        raise ModelError(sentence(error)) from error
+
+
+def explained(model: Any) -> AbstractContextManager[None]:
+    """While active, whatever a model does that memloc did not expect becomes a sentence."""
+    return as_model_error(
+        lambda error: (
             f"{type(model).__name__} cannot be used: tried on a few tokens, it ended with an "
             f"error: {in_words(error)}."
-        ) from error
+        )
+    )
+
+
+@contextmanager
+def holding(objects: Iterable[Any], name: str, value: Any) -> Iterator[None]:
+    """While active, an attribute of these objects has this value; then their own again."""
+    kept = [(each, getattr(each, name)) for each in objects]
+    try:
+        for each, _ in kept:
+            setattr(each, name, value)
+        yield
+    finally:
+        for each, before in reversed(kept):
+            setattr(each, name, before)
+
+
+def undropped(model: nn.Module) -> AbstractContextManager[None]:
+    """While active, nothing is dropped; the mode of every module is put back."""
+    return holding(model.modules(), "training", False)
 
 
 @dataclass(frozen=True)
@@ -132,8 +157,13 @@ class Stack:
         if self.readout != "last":
             return forward(self.model, batch)
         positions = self.positions(batch["attention_mask"])
-        # The head finds the state of the readout position wherever it looks.
-        with self._replaced_output(lambda out: _spread(at_positions(out, positions), out)):
+
+        def spread(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+            """The head finds the state of the readout position wherever it looks."""
+            states = hidden_of(output)
+            return _like(output, at_positions(states, positions).unsqueeze(1).expand_as(states))
+
+        with self.blocks[-1].register_forward_hook(spread):
             return forward(self.model, batch)
 
     def _undropped_logits(self, batch: Batch) -> Tensor:
@@ -215,17 +245,6 @@ class Stack:
             return forward(self.model, batch)
 
     @contextmanager
-    def _replaced_output(self, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> Any:
-            return _like(output, change(hidden_of(output)))
-
-        handle = self.blocks[-1].register_forward_hook(hook)
-        try:
-            yield
-        finally:
-            handle.remove()
-
-    @contextmanager
     def _replaced_blocks(self, stand_ins: "list[_BlockStandIn]") -> Iterator[None]:
         blocks = list(self.blocks)
         try:
@@ -238,18 +257,6 @@ class Stack:
 
 
 _BlockStandIn = Callable[[Tensor, tuple[Any, ...], dict[str, Any]], Tensor]
-
-
-@contextmanager
-def undropped(model: nn.Module) -> Iterator[None]:
-    """While active, nothing is dropped; the mode of every module is put back."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 FindBlocks = Callable[[Any], Sequence[nn.Module]]
@@ -307,16 +314,11 @@ def _refuse_shared(model: PreTrainedModel, blocks: nn.ModuleList) -> None:
 def calls_of(model: PreTrainedModel) -> Counter[int]:
     """How often each module, by its id, is called for a short text."""
     called: Counter[int] = Counter()
-    hooks = [
-        module.register_forward_hook(lambda m, _inputs, _output: called.update([id(m)]))
-        for module in model.modules()
-    ]
-    try:
-        with torch.no_grad(), undropped(model):
-            forward(model, sample_batch(model))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.no_grad(), undropped(model):
+        for module in model.modules():
+            hook = module.register_forward_hook(lambda m, *_: called.update([id(m)]))
+            hooks.enter_context(hook)
+        forward(model, sample_batch(model))
     return called
 
 
@@ -360,23 +362,10 @@ def forward(model: PreTrainedModel, batch: Batch) -> Tensor:
     """The model's own logits for a batch."""
     # A cache would keep states between direct calls of a block; encoders know no such argument.
     named = "use_cache" in inspect.signature(model.forward).parameters
-    with nullcontext() if named else _uncached(model):
-        logits = model(**batch, **({"use_cache": False} if named else {})).logits
-    assert isinstance(logits, Tensor)
+    configs = [] if named else [model.config, model.config.get_text_config()]
+    with holding([c for c in configs if hasattr(c, "use_cache")], "use_cache", False):
+        logits: Tensor = model(**batch, **({"use_cache": False} if named else {})).logits
     return logits
-
-
-@contextmanager
-def _uncached(model: PreTrainedModel) -> Iterator[None]:
-    parts = [model.config, model.config.get_text_config()]
-    kept = [(part, part.use_cache) for part in parts if hasattr(part, "use_cache")]
-    try:
-        for part, _ in kept:
-            part.use_cache = False
-        yield
-    finally:
-        for part, value in reversed(kept):
-            part.use_cache = value
 
 
 def _like(output: Any, state: Tensor) -> Any:
@@ -397,10 +386,6 @@ def _emptied(output: Any) -> Any:
 
 def _collected(like: Any, values: list[Any]) -> Any:
     return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
-
-
-def _spread(vectors: Tensor, states: Tensor) -> Tensor:
-    return vectors.unsqueeze(1).expand_as(states)
 
 
 def _wrapped(stand_in: _BlockStandIn, answer: Any) -> Callable[..., Any]:
@@ -433,20 +418,17 @@ def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[Any], 
         last.append(hidden_of(output).detach().requires_grad_())
         return _like(output, last[0])
 
-    handles = [block.register_forward_hook(keep, with_kwargs=True) for block in blocks]
-    try:
-        # Gradients are needed here, whatever mode the caller is in.
-        with undropped(model), torch.inference_mode(False), torch.enable_grad():
-            batch = sample_batch(model)
-            logits = forward(model, batch)
-            _check_outputs(model, outputs, blocks, batch)
-            # Unequal weights: a head may be so made that its plain sum does not move.
-            weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)
-            total = (logits * weights).sum()
-            (gradient,) = torch.autograd.grad(total, last[0], materialize_grads=True)
-    finally:
-        for handle in handles:
-            handle.remove()
+    # Gradients are needed here, whatever mode the caller is in.
+    with ExitStack() as hooks, undropped(model), torch.inference_mode(False), torch.enable_grad():
+        for block in blocks:
+            hooks.enter_context(block.register_forward_hook(keep, with_kwargs=True))
+        batch = sample_batch(model)
+        logits = forward(model, batch)
+        _check_outputs(model, outputs, blocks, batch)
+        # Unequal weights: a head may be so made that its plain sum does not move.
+        weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)
+        total = (logits * weights).sum()
+        (gradient,) = torch.autograd.grad(total, last[0], materialize_grads=True)
     readout = _readout(model, gradient.abs().sum(-1) > 0)
     return [_emptied(output) for output in outputs], readout, gradient.shape[-1]
 

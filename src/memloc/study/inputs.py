@@ -19,7 +19,7 @@ from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import MemlocError, ModelError, SettingsError, lookup
 from memloc.identity import hash_checkpoint, hash_files, hashed
 from memloc.methods import find_method
-from memloc.models.known import TINY, known_models, no_such_model, source_of
+from memloc.models.known import KNOWN, TINY, no_such_model, source_of
 from memloc.protocol import Protocol
 from memloc.records import NoisyTask, Task
 from memloc.run import Run
@@ -152,7 +152,7 @@ class Shape:
 @cache
 def shape_of(name: str, depth: int | None = None) -> Shape:
     """From the model's configuration: embedded, in a folder, known by name, or on the hub."""
-    known = {row.name: row for row in known_models() if row.where == "hub"}
+    known = {row.name: row for row in KNOWN if row.where == "hub"}
     if name in known and not Path(name).is_dir():
         whole = Shape(int(known[name].layers), int(known[name].width), 50_000)
     else:

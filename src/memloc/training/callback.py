@@ -92,14 +92,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         encoded = encode_for(trained, self.examples, self.max_tokens)
         predicted = predict(trained.stack, encoded).argmax(1)
         found = accuracies(predicted, self.noisy.assigned, self.noisy)
-        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
-        loss = float(losses[-1]) if losses else float("nan")
+        losses = [np.nan, *(entry["loss"] for entry in state.log_history if "loss" in entry)]
         self.predicted.append(predicted)
-        row = {"training": "noisy", "epoch": len(self.rows) + 1, "loss": loss, **found}
-        now = time.perf_counter()
-        times = {"validation_accuracy": float("nan"), "seconds": now - self.began}
-        self.rows.append({**row, **times})
-        self.began = now
+        what = {"training": "noisy", "epoch": len(self.rows) + 1, "loss": float(losses[-1])}
+        began, self.began = self.began, time.perf_counter()
+        times = {"validation_accuracy": np.nan, "seconds": self.began - began}
+        self.rows.append({**what, **found, **times})
         if self.memorised_after is None and found["accuracy"] > self.near_ceiling:
             self.memorised_after = float(len(self.rows))
             self._save("memorised", given)

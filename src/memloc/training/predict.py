@@ -137,11 +137,8 @@ def head_input(stack: Stack, read: Tensor, prepared: Prepared) -> Tensor:
     def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
         seen.append(getattr(output, "last_hidden_state", None))
 
-    handle = stack.model.base_model.register_forward_hook(keep)
-    try:
+    with stack.model.base_model.register_forward_hook(keep):
         stack.finish(read, prepared.batch)
-    finally:
-        handle.remove()
     states = seen[0] if seen else None
     states_needed = read.shape if stack.readout == "all" else (len(read), 1, stack.width)
     if not isinstance(states, Tensor) or states.shape != states_needed:
