@@ -12,7 +12,7 @@ from benchmarks.harness import Measured
 from memloc import paths
 from memloc.study.config import init_study
 from memloc.study.execute import Options, run_study
-from memloc.study.executors import LocalExecutor, Needs, Order, as_sent
+from memloc.study.executors import LocalExecutor, Order, as_sent
 from memloc.study.plan import open_plan
 from memloc.study.records import Store, study_states
 
@@ -80,7 +80,7 @@ def _copied(folder: Path, repeats: int) -> float:
     executor.start()
 
     def once() -> None:
-        executor.submit(NOTHING, Needs())
+        executor.submit(NOTHING)
         while not executor.wait(60):
             pass
 

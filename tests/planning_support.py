@@ -3,7 +3,7 @@
 from command_support import rows_of, write_csv
 from memloc.study.config import read_study
 from memloc.study.plan import make_plan
-from memloc.study.records import Store
+from memloc.study.records import Store, study_states
 
 RUN = "tiny-sentiment/tiny-opt-depth-2/seed-1"
 """The micro study's run."""
@@ -26,15 +26,15 @@ def finish_all(plan):
     return store
 
 
-def not_done(store, plan):
+def not_done(plan):
     """How the steps stand that are not done."""
-    return {name: state for name, state in store.states(plan).items() if state.name != "done"}
+    return {name: state for name, state in study_states(plan).items() if state.name != "done"}
 
 
 def stale_after(micro, changes):
     """The steps that are not done after the text of a finished study was changed."""
-    store = finish_all(plan_of(micro()))
-    return not_done(store, plan_of(micro(changes=changes)))
+    finish_all(plan_of(micro()))
+    return not_done(plan_of(micro(changes=changes)))
 
 
 def write_rows(folder, n=60, name="mine.csv"):

@@ -21,7 +21,7 @@ def test_bars_go_to_stderr_and_end_with_the_block(capsys, monkeypatch):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "work" in shown.err
-    assert "100 %" in shown.err
+    assert "100%" in shown.err
     assert progress._shown.get() is progress._silent
 
 

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from memloc import paths
 from memloc.errors import MemlocError, MemlocWarning, counted
-from memloc.progress import requested
+from memloc.progress import requested, telling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,12 +123,11 @@ def _ended_by_sigterm() -> Iterator[None]:
 @contextmanager
 def _notes_on_stderr() -> Iterator[None]:
     """Warnings of memloc and what work says of itself, as one plain line each."""
-    from memloc.progress import telling
 
     def note(sentence: str) -> None:
         typer.echo(sentence, err=True)
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    def warn(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, MemlocWarning):
             note(str(message))
         else:
@@ -136,7 +135,7 @@ def _notes_on_stderr() -> Iterator[None]:
 
     with telling(note), warnings.catch_warnings():
         warnings.simplefilter("default", MemlocWarning)
-        plain, warnings.showwarning = warnings.showwarning, show
+        plain, warnings.showwarning = warnings.showwarning, warn
         yield
 
 
@@ -146,10 +145,28 @@ def _refused(message: str) -> typer.Exit:
     return typer.Exit(1)
 
 
-def show_rows(rows: Sequence[Mapping[Any, Any]], as_json: bool) -> None:
-    """A table with one row per mapping, or a JSON list."""
+def show(as_json: bool, record: Any, *said: Any) -> None:
+    """A record as JSON for machines; for people what is said of it, or the record itself.
+
+    Texts are printed as they are, lists of mappings and data frames as tables, a mapping as one
+    line a field.
+    """
     if as_json:
-        return _show_json(rows)
+        json.dump(_plain(record), sys.stdout, indent=2, ensure_ascii=False)
+        sys.stdout.write("\n")
+        return
+    for each in said or (record,):
+        if isinstance(each, str):
+            typer.echo(each)
+        elif isinstance(each, Mapping):
+            width = max(map(len, each))
+            for name, value in each.items():
+                typer.echo(f"{name.replace('_', ' '):{width}}  {_text(value)}")
+        else:
+            _show_table(each if isinstance(each, list) else each.to_dict("records"))
+
+
+def _show_table(rows: Sequence[Mapping[Any, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -159,35 +176,22 @@ def show_rows(rows: Sequence[Mapping[Any, Any]], as_json: bool) -> None:
     for row in rows:
         table.add_row(*(_text(value) for value in row.values()))
     # What is piped into a file or another program is not folded to a screen's width.
-    return Console(width=None if sys.stdout.isatty() else 240).print(table)
-
-
-def show_record(record: Mapping[str, Any], as_json: bool) -> None:
-    """One line a field, or a JSON object."""
-    if as_json:
-        return _show_json(record)
-    width = max(map(len, record))
-    for name, value in record.items():
-        typer.echo(f"{name.replace('_', ' '):{width}}  {_text(value)}")
-    return None
+    Console(width=None if sys.stdout.isatty() else 240).print(table)
 
 
 def show_run(run: "Run", needed: float, as_json: bool) -> None:
     """What a run came to: the curve, the verdict in a sentence, where everything is."""
-    weights, verdict = run.weights(), run.verdict(needed)
-    if as_json:
-        judged = verdict and asdict(verdict) | {"accuracies": dict(verdict.accuracies)}
-        facts = {"folder": str(run.folder), "weights": weights, "noise": run.noisy.summary()}
-        return _show_json({**facts, "verdict": judged, "without": run.record.without})
-    if verdict is not None:
-        _show_curve(run, needed)
-        typer.echo(f"{_sentence(run, verdict)}\n{run.noisy.summary()}")
-    for name, why in run.record.without.items():
-        typer.echo(f"No {name} weights: {why}")
-    return typer.echo(f"\n{run.folder}: {', '.join(weights)}")
+    weights, verdict, noise = run.weights(), run.verdict(needed), run.noisy.summary()
+    judged = verdict and asdict(verdict) | {"accuracies": dict(verdict.accuracies)}
+    said = [f"No {name} weights: {why}" for name, why in run.record.without.items()]
+    if verdict is not None and not as_json:
+        said = [*_curve(run, needed), _sentence(run, verdict), noise, *said]
+    facts = {"folder": str(run.folder), "weights": weights, "noise": noise, "verdict": judged}
+    record = {**facts, "without": run.record.without}
+    show(as_json, record, *said, f"\n{run.folder}: {', '.join(weights)}")
 
 
-def _show_curve(run: "Run", needed: float) -> None:
+def _curve(run: "Run", needed: float) -> Iterator[str]:
     """How training went, where memloc trained; a weak reference is named."""
     from memloc.reporting.figures import save_figure
     from memloc.reporting.terminal import memorisation_curve
@@ -195,209 +199,15 @@ def _show_curve(run: "Run", needed: float) -> None:
     table, reference = run.training(), run.reference_accuracy
     if not (table["training"] == "noisy").any():
         return
-    typer.echo(f"{memorisation_curve(table)}\n")
+    yield f"{memorisation_curve(table)}\n"
     if reference < needed:
-        typer.echo(
+        yield (
             f"The reference weights, trained without noise, predict only {reference:.0%} of "
             "their own labels: swapping says little here. Train longer."
         )
     picture = run.folder / paths.CURVE
     save_figure("training", table, picture)
-    typer.echo(f"The curve as a picture: {picture}")
-
-
-def show_layers(found: "Found") -> None:
-    """The verdict to trust most, a bar for each of its layers, and where the files are."""
-    from memloc.reporting.terminal import layer_bars
-
-    method, verdict = next(iter(found.verdicts.items()))
-    typer.echo(f"{verdict.sentence}\n\n{layer_bars(found[method])}\n")
-    typer.echo(f"{found.folder}: {', '.join(found.results)}")
-
-
-def _show_verdicts(found: "Found") -> None:
-    """One sentence per method, and each thing to bear in mind once."""
-    for name, verdict in found.verdicts.items():
-        typer.echo(f"{name}: {verdict.sentence}")
-    for note in dict.fromkeys(note for each in found.verdicts.values() for note in each.notes):
-        typer.echo(f"Note: {note}")
-    if found.verdicts:
-        typer.echo("")
-
-
-def show_found(found: "Found", kind: str, as_json: bool) -> None:
-    """Verdicts first, then a picture and a sentence for each method, and where the files are.
-
-    `kind` is what JSON calls them: methods or analyses.
-    """
-    from memloc.methods.result import LayerScores
-    from memloc.reporting.sentences import sentence
-    from memloc.reporting.terminal import layer_bars, picture
-
-    if as_json:
-        facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
-        records = {name: _as_record(result) for name, result in found.results.items()}
-        return _show_json({**facts, kind: records})
-    _show_verdicts(found)
-    for name, result in found.results.items():
-        is_scores = isinstance(result, LayerScores)
-        typer.echo(layer_bars(result) if is_scores else f"{name}\n{picture(result)}".rstrip())
-        typer.echo(sentence(result))
-        if result.remarks and not is_scores:
-            typer.echo(f"Remarks: {len(result.remarks)}, such as: {result.remarks[0]}")
-        typer.echo("")
-    for name, why in found.skipped.items():
-        typer.echo(f"{name} did not run: it {why}.")
-    return typer.echo(f"{found.folder}: {', '.join(found.results)}")
-
-
-def _as_record(result: "Result") -> dict[str, Any]:
-    """Without the tables that have one row per example; those are in the files."""
-    from memloc.methods.result import LayerScores
-    from memloc.reporting.sentences import sentence
-    from memloc.reporting.terminal import SHORT
-
-    said = {"sentence": sentence(result), "about": result.about}
-    if isinstance(result, LayerScores):
-        layers = {"weights": result.weights, "low": result.low, "high": result.high}
-        numbers = {k: v.tolist() for k, v in layers.items()}
-        return {
-            "verdict": result.verdict.record(),
-            **numbers,
-            "mcog": asdict(result.mcog),
-            **said,
-        }
-    short = {name: result[name] for name in SHORT if name in result.tables}
-    return {**said, "tables": short, "remarks": result.remarks}
-
-
-def show_suspects(found: "Suspects", as_json: bool) -> None:
-    """The examples to look at first, how many there are, where the files are."""
-    if as_json:
-        facts = {"folder": str(found.folder), "models": found.models, "remarks": found.remarks}
-        return _show_json({**facts, "examples": found.examples})
-    columns = ["row", "label", "suggested", "group", "held_out", "trained", "text"]
-    shown = found.examples[columns].head(10)
-    short = shown.assign(text=shown["text"].str.slice(0, 60))
-    show_rows(short.to_dict("records"), as_json=False)
-    for sentence in found.sentences():
-        typer.echo(sentence)
-    return typer.echo(
-        f"Look at {found.folder / paths.PAGE}, and correct {found.folder / paths.TO_CORRECT}."
-    )
-
-
-def show_repaired(found: "Repaired", as_json: bool) -> None:
-    """How repairs compare, the verdict in two sentences, where the files are."""
-    if as_json:
-        facts = {"folder": str(found.folder), "verdict": found.verdict, "band": found.band}
-        return _show_json({**facts, "sentences": found.sentences(), "repairs": found.table})
-    show_rows(found.table.to_dict("records"), as_json=False)
-    for sentence in found.sentences():
-        typer.echo(sentence)
-    files = paths.REPAIRS, paths.RELEARNING, paths.RELEARNING_FIGURE
-    return typer.echo(f"{found.folder}: a checkpoint, {', '.join(files)}")
-
-
-def show_control(found: "Results", as_json: bool) -> None:
-    """Verdicts; accuracy@k by method, task and model beside chance; the nulls; appendix E."""
-    from memloc.reporting.sentences import remarks_on
-    from memloc.stats.planted import mean_scores
-    from memloc.stats.verdicts import over_plants
-
-    every = [("method",), ("method", "task"), ("method", "model")]
-    tables = {"_".join(by): mean_scores(found.control, by) for by in every}
-    verdicts = over_plants(found.control_verdicts)
-    if as_json:
-        names = ("control_verdicts", "nulls", "post_processing", "plants")
-        named = {name: getattr(found, name) for name in names}
-        return _show_json({"folder": str(found.folder), "verdicts": verdicts, **tables, **named})
-    _show_table("Verdicts: planted runs localised in the right layers, and nulls at all:", verdicts)
-    for by in every if len(found.control) else ():
-        if len(by) == 1 or found.control[by[1]].nunique() > 1:
-            show_rows(_accuracy_rows(tables["_".join(by)], by), as_json=False)
-            typer.echo("")
-    columns = ["method", "nulls", "distance_planted", "distance_null", "threshold", "called"]
-    columns += ["undone_planted", "undone_null"]
-    _show_table(
-        "Where nothing was planted (distance of the layer weights from uniform):",
-        found.nulls[columns] if len(found.nulls) else found.nulls,
-    )
-    _show_table(
-        "Gradients, accuracy@2 with each step of the post-processing:", found.post_processing
-    )
-    _say_unused(found)
-    if not found.plants["used"].any():
-        typer.echo("No plant can be used, so nothing can be said about the methods.")
-    if remarks := remarks_on(found.control_layers):
-        typer.echo(remarks)
-    typer.echo(f"{found.folder}: `memloc report {found.folder}` shows all of it.")
-    return None
-
-
-def _show_table(title: str, table: "pd.DataFrame") -> None:
-    if len(table):
-        typer.echo(title)
-        show_rows(table.to_dict("records"), as_json=False)
-        typer.echo("")
-
-
-def _accuracy_rows(table: "pd.DataFrame", by: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per value of `by`; for each k its accuracy, and what chance would give."""
-    from memloc.stats.planted import MEASURES
-
-    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    rest: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for record in table.to_dict("records"):
-        key = tuple(record[name] for name in by)
-        row = rows.setdefault(key, dict(zip(by, key, strict=True)))
-        text = f"{record['accuracy']:.2f} [{record['low']:.2f}, {record['high']:.2f}]"
-        row |= {f"accuracy@{record['k']}": text, f"chance@{record['k']}": record["chance"]}
-        rest[key] = {name: record[name] for name in (*MEASURES, "plants")}
-    return [row | rest[key] for key, row in rows.items()]
-
-
-def _say_unused(found: "Results") -> None:
-    plants = found.plants
-    again = plants[plants["tries"] > 1]
-    if len(again):
-        most = again["learning_rate"].max()
-        typer.echo(
-            f"{len(again)} of {counted(len(plants), 'plant')} needed a higher rate, {most:g} at "
-            "most (`memloc tables` says which)."
-        )
-    for row in plants[~plants["used"]].to_dict("records"):
-        typer.echo(
-            f"NOT USED: {row['model']} on {row['task']}, layers {row['planted']}: "
-            f"training accuracy {row['training_accuracy']:.3f} at rate {row['learning_rate']:g}."
-        )
-
-
-def show_files(
-    folder: Path, written: Sequence[Path], missing: Sequence[str], as_json: bool
-) -> None:
-    """How many files were written where, and what has no results yet."""
-    if as_json:
-        return _show_json({"written": [str(path) for path in written], "missing": list(missing)})
-    typer.echo(f"{folder}: {counted(len(written), 'file')}")
-    if missing:
-        typer.echo(f"Without results so far: {', '.join(missing)}.")
-    return None
-
-
-def show_report(report: "Report", as_json: bool) -> None:
-    """The answer, how far to trust it, what is missing, and where the page with the rest is."""
-    summary = report.summary
-    first = {"answer": summary.answer, "trust": summary.trust, "learnt": summary.learnt}
-    if as_json:
-        said = {**first, "found": summary.found, "open": summary.open}
-        return _show_json({"page": str(report.path), **said, "missing": report.commands})
-    for line in filter(None, first.values()):
-        typer.echo(f"{line}\n")
-    if report.commands:
-        typer.echo(f"Parts are missing; the page lists {counted(len(report.commands), 'command')}.")
-    typer.echo(f"Open in a browser, with all that was found: {report.path}")
-    return None
+    yield f"The curve as a picture: {picture}"
 
 
 def _sentence(run: "Run", verdict: "Verdict") -> str:
@@ -411,9 +221,162 @@ def _sentence(run: "Run", verdict: "Verdict") -> str:
     )
 
 
-def _show_json(value: Any) -> None:
-    json.dump(_plain(value), sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
+def show_layers(found: "Found") -> None:
+    """The verdict to trust most, a bar for each of its layers, and where the files are."""
+    from memloc.reporting.terminal import layer_bars
+
+    method, verdict = next(iter(found.verdicts.items()))
+    typer.echo(f"{verdict.sentence}\n\n{layer_bars(found[method])}\n")
+    typer.echo(f"{found.folder}: {', '.join(found.results)}")
+
+
+def show_found(found: "Found", kind: str, as_json: bool) -> None:
+    """Verdicts first, then a picture and a sentence for each method, and where the files are.
+
+    `kind` is what JSON calls them: methods or analyses.
+    """
+    facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
+    records = {name: _as_record(result) for name, result in found.results.items()}
+    said = [f"{name}: {verdict.sentence}" for name, verdict in found.verdicts.items()]
+    notes = dict.fromkeys(note for each in found.verdicts.values() for note in each.notes)
+    said += [*(f"Note: {note}" for note in notes), *([""] if said else [])]
+    for result in found.results.values():
+        said += [*_described(result), ""]
+    said += [f"{name} did not run: it {why}." for name, why in found.skipped.items()]
+    where = f"{found.folder}: {', '.join(found.results)}"
+    show(as_json, {**facts, kind: records}, *said, where)
+
+
+def _described(result: "Result") -> Iterator[str]:
+    from memloc.methods.result import LayerScores
+    from memloc.reporting.sentences import sentence
+    from memloc.reporting.terminal import layer_bars, picture
+
+    if isinstance(result, LayerScores):
+        yield from (layer_bars(result), sentence(result))
+        return
+    yield from (f"{result.method}\n{picture(result)}".rstrip(), sentence(result))
+    if result.remarks:
+        yield f"Remarks: {len(result.remarks)}, such as: {result.remarks[0]}"
+
+
+def _as_record(result: "Result") -> dict[str, Any]:
+    """Without the tables that have one row per example; those are in the files."""
+    from memloc.methods.result import LayerScores
+    from memloc.reporting.sentences import sentence
+    from memloc.reporting.terminal import SHORT
+
+    said = {"sentence": sentence(result), "about": result.about}
+    if isinstance(result, LayerScores):
+        layers = {"weights": result.weights, "low": result.low, "high": result.high}
+        numbers = {k: v.tolist() for k, v in layers.items()}
+        verdict = {"verdict": result.verdict.record()}
+        return {**verdict, **numbers, "mcog": asdict(result.mcog), **said}
+    short = {name: result[name] for name in SHORT if name in result.tables}
+    return {**said, "tables": short, "remarks": result.remarks}
+
+
+def show_suspects(found: "Suspects", as_json: bool) -> None:
+    """The examples to look at first, how many there are, where the files are."""
+    columns = ["row", "label", "suggested", "group", "held_out", "trained", "text"]
+    first = found.examples[columns].head(10)
+    facts = {"folder": str(found.folder), "models": found.models, "remarks": found.remarks}
+    show(
+        as_json,
+        {**facts, "examples": found.examples},
+        first.assign(text=first["text"].str.slice(0, 60)),
+        *found.sentences(),
+        f"Look at {found.folder / paths.PAGE}, and correct {found.folder / paths.TO_CORRECT}.",
+    )
+
+
+def show_repaired(found: "Repaired", as_json: bool) -> None:
+    """How repairs compare, the verdict in two sentences, where the files are."""
+    said, files = found.sentences(), (paths.REPAIRS, paths.RELEARNING, paths.RELEARNING_FIGURE)
+    facts = {"folder": str(found.folder), "verdict": found.verdict, "band": found.band}
+    record = {**facts, "sentences": said, "repairs": found.table}
+    show(as_json, record, found.table, *said, f"{found.folder}: a checkpoint, {', '.join(files)}")
+
+
+def show_control(found: "Results", as_json: bool) -> None:
+    """Verdicts, accuracy@k of every method beside chance, the nulls, and what cannot be used."""
+    from memloc.reporting.sentences import remarks_on
+    from memloc.stats.planted import mean_scores
+    from memloc.stats.verdicts import over_plants
+
+    every = [("method",), ("method", "task"), ("method", "model")]
+    tables = {"_".join(by): mean_scores(found.control, by) for by in every}
+    tables |= {"verdicts": over_plants(found.control_verdicts)}
+    names = ("control_verdicts", "nulls", "post_processing", "plants")
+    record = {"folder": str(found.folder)} | tables | {n: getattr(found, n) for n in names}
+    said: list[Any] = []
+    if len(tables["verdicts"]):
+        title = "Verdicts: planted runs localised in the right layers, and nulls at all:"
+        said += [title, tables["verdicts"], ""]
+    if len(found.control):
+        said += [_accuracy_rows(tables["method"]), ""]
+    if len(found.nulls):
+        columns = ["method", "nulls", "distance_planted", "distance_null", "threshold", "called"]
+        columns += ["undone_planted", "undone_null"]
+        title = "Where nothing was planted (distance of the layer weights from uniform):"
+        said += [title, found.nulls[columns], ""]
+    said += _unused(found.plants)
+    said += filter(None, [remarks_on(found.control_layers)])
+    where = f"{found.folder}: `memloc report {found.folder}` shows all of it."
+    show(as_json, record, *said, where)
+
+
+def _accuracy_rows(table: "pd.DataFrame") -> list[dict[Any, Any]]:
+    """One row per method; for each k its accuracy, and what chance would give."""
+    from memloc.stats.planted import MEASURES
+
+    rows = []
+    for method, part in table.groupby("method", sort=False):
+        records = part.to_dict("records")
+        row: dict[Any, Any] = {"method": method}
+        for each in records:
+            text = f"{each['accuracy']:.2f} [{each['low']:.2f}, {each['high']:.2f}]"
+            row |= {f"accuracy@{each['k']}": text, f"chance@{each['k']}": each["chance"]}
+        rows.append(row | {name: records[0][name] for name in (*MEASURES, "plants")})
+    return rows
+
+
+def _unused(plants: "pd.DataFrame") -> Iterator[str]:
+    again = plants[plants["tries"] > 1]
+    if len(again):
+        most = again["learning_rate"].max()
+        yield (
+            f"{len(again)} of {counted(len(plants), 'plant')} needed a higher rate, {most:g} at "
+            "most (`memloc tables` says which)."
+        )
+    for row in plants[~plants["used"]].to_dict("records"):
+        yield (
+            f"NOT USED: {row['model']} on {row['task']}, layers {row['planted']}: "
+            f"training accuracy {row['training_accuracy']:.3f} at rate {row['learning_rate']:g}."
+        )
+    if not plants["used"].any():
+        yield "No plant can be used, so nothing can be said about the methods."
+
+
+def show_files(
+    folder: Path, written: Sequence[Path], missing: Sequence[str], as_json: bool
+) -> None:
+    """How many files were written where, and what has no results yet."""
+    record = {"written": [str(path) for path in written], "missing": list(missing)}
+    said = [f"Without results so far: {', '.join(missing)}."] if missing else []
+    show(as_json, record, f"{folder}: {counted(len(written), 'file')}", *said)
+
+
+def show_report(report: "Report", as_json: bool) -> None:
+    """The answer, how far to trust it, what is missing, and where the page with the rest is."""
+    summary, missing = report.summary, report.commands
+    first = {"answer": summary.answer, "trust": summary.trust, "learnt": summary.learnt}
+    more = {"found": summary.found, "open": summary.open, "missing": missing}
+    said = [f"{line}\n" for line in first.values() if line]
+    if missing:
+        said.append(f"Parts are missing; the page lists {counted(len(missing), 'command')}.")
+    where = f"Open in a browser, with all that was found: {report.path}"
+    show(as_json, {"page": str(report.path), **first, **more}, *said, where)
 
 
 def _plain(value: Any) -> Any:

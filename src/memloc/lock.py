@@ -154,13 +154,11 @@ def refuse_if_busy(folder: Path, kind: Kind) -> None:
 
 def is_free(folder: Path, kind: Kind) -> bool:
     """Whether the lock can be had: a process that was killed may still be listed as alive."""
-    if who_runs(folder, kind) is None:
-        return True
     try:
-        with Lock(folder, kind):
-            return True
+        refuse_if_busy(folder, kind)
     except StoreError:
         return False
+    return True
 
 
 def who_runs(folder: Path, kind: Kind) -> dict[str, Any] | None:

@@ -72,22 +72,9 @@ def bars() -> Iterator[None]:
             yield
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress, TextColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+    columns = (*Progress.get_default_columns(), TextColumn("left"))
     progress = Progress(*columns, console=Console(stderr=True))
 
     @contextmanager

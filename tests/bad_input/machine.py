@@ -19,8 +19,8 @@ SPEED = {"update": 0.06, "predict": 0.001, "probe_epoch": 0.001, "batch": 16, "l
 def write_calibration(folder: Path) -> None:
     """As if this machine had been measured for models of many sizes."""
     speeds = {f"{depth}x{width}": SPEED for depth in range(1, DEPTHS + 1) for width in WIDTHS}
-    known = {"machine": machine(), "tokens": {}, "length": 9, "speeds": speeds}
-    write_json(folder / paths.CALIBRATION, {**known, "seconds": 1.0, "start": 5.0})
+    known = {"machine": machine(), "tokens": {}, "speeds": speeds}
+    write_json(folder / paths.CALIBRATION, known)
 
 
 @contextmanager

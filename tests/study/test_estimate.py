@@ -11,22 +11,22 @@ from memloc.study.estimate import (
     SURE,
     UNSURE,
     Calibration,
-    Costs,
     estimate,
     machine,
     measured_here,
+    sizes_of,
 )
+from memloc.study.execute import Execution
+from memloc.study.executors import LocalExecutor
 from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
-from memloc.study.records import Store
+from memloc.study.records import Store, study_states
 from memloc.study.view import plan_rows, plan_sentences, size
 from planning_support import RUN
 
 MEASURED = {
     "machine": "here",
-    "length": 20,
     "tokens": {"tiny-sentiment": 20.0},
-    "start": 3.0,
     "speeds": {
         "2x64": {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
     },
@@ -63,13 +63,13 @@ def test_of_long_texts_only_what_is_read_takes_time():
     speed = MEASURED["speeds"]["2x64"]
     measured = Calibration(**MEASURED | {"speeds": {"12x768": speed}})
     short, long, cut = (
-        Costs(
+        sizes_of(
             Shape(12, 768, 0), preset("paper").replace({"text.max_tokens": most}), 10, n, measured
         )
         for most, n in ((512, 64.0), (512, 160.0), (64, 160.0))
     )
-    assert cut.sizes == short.sizes
-    assert long.sizes.update == pytest.approx(2.5 * short.sizes.update)
+    assert cut == short
+    assert long.update == pytest.approx(2.5 * short.update)
 
 
 @pytest.mark.parametrize("more", ["finetune.clip_over: all", "finetune.frozen_dropout: true"])
@@ -116,26 +116,26 @@ def test_sorts_that_were_never_seen_stay_unsure(micro):
 
 
 def test_two_at_once_take_half_as_long_but_never_less_than_the_longest(micro):
-    plan, found = expected(micro())
-    every = set(plan.steps)
-    alone = found.total(every, cores=2, jobs=1) - found.start
-    both = found.total(every, cores=2, jobs=2) - found.start
+    _, found = expected(micro())
+    alone = found.together(found.seconds, cores=2, jobs=1)
+    both = found.together(found.seconds, cores=2, jobs=2)
     assert both == pytest.approx(alone / 2)
-    train = f"train/{RUN}"
-    assert found.total({train}, 2, 2) == pytest.approx(found.start + found.seconds[train])
+    assert found.together({f"train/{RUN}": 7.0}, 2, 2) == 7.0
+    assert found.together({}, 2, 2) == 0
 
 
 def test_the_plan_says_what_is_left_and_how_sure_that_is(micro):
     plan, found = expected(micro())
-    states = Store(plan.file.folder).states(plan)
-    rows = plan_rows(plan, states, found)
+    executor = LocalExecutor(plan.file.folder, 1, 1)
+    study = Execution(plan, executor, found, set(plan.steps), study_states(plan))
+    rows = plan_rows(study)
     assert [(r["steps"], r["all"], r["missing"]) for r in rows] == [
         ("train", 1, 1),
         ("localise", 4, 4),
         ("analyse", 3, 3),
         ("plant", 1, 1),
     ]
-    first, second = plan_sentences(plan, states, found, 1)
+    first, second = plan_sentences(study)
     assert first.startswith("9 of 9 steps left: about ")
     assert "from a calibration alone" in first
     assert second.endswith("are free.")
@@ -157,8 +157,8 @@ def test_sizes_as_people_say_them(count, text):
 @pytest.mark.parametrize(
     "change",
     [
-        *({"speeds": {"2x64": {}}}, {"speeds": 3}, {"start": "x"}, {"start": float("nan")}),
-        *({"length": 0}, {"tokens": None}),
+        *({"speeds": {"2x64": {}}}, {"speeds": 3}, {"tokens": None}, {"tokens": {"a": "x"}}),
+        {"tokens": {"a": float("nan")}},
     ],
 )
 def test_a_damaged_calibration_is_measured_again(tmp_path, change):

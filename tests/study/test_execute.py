@@ -17,7 +17,7 @@ from memloc.study.execute import (
     run_study,
     threads_for,
 )
-from memloc.study.executors import LocalExecutor, Needs, Outcome
+from memloc.study.executors import Child, LocalExecutor, Order, Outcome
 from memloc.study.plan import make_plan
 from memloc.study.records import Store
 from memloc.study.view import end_sentences
@@ -29,6 +29,8 @@ TRAIN, PLANT = f"train/{RUN}", f"plant/{RUN}/1-1"
 class Saying:
     """Steps whose names hold a word of `fails` fail; the others leave their files and records."""
 
+    cores = jobs = 2
+
     def __init__(self, plan, fails=(), slots=2):
         self.plan, self.fails, self.slots = plan, fails, slots
         self.store = Store(plan.file.folder)
@@ -39,10 +41,10 @@ class Saying:
         self.started += 1
         self.seen_before = len(self.seen)
 
-    def has_room(self, needs, running):
-        return len(running) < self.slots
+    def has_room(self, order):
+        return len(self.waiting) < self.slots
 
-    def submit(self, order, needs):
+    def submit(self, order):
         self.submitted.append(order.step)
         self.waiting.append(order)
         self.most = max(self.most, len(self.waiting))
@@ -69,9 +71,9 @@ def run_steps(folder, fails=(), slots=2, only=(), **options):
     ones = dict.fromkeys(plan.steps, 1.0)
     estimate = Estimate(ones, ones, ones, dict.fromkeys(plan.steps, 1))
     seen = executor.seen = []
-    execution = Execution(plan, executor, estimate, plan.chosen(only), cores=2, **options)
-    progress = execution.run(lambda p, outcome: seen.append((p.count("done"), outcome)))
-    return executor, progress, seen
+    execution = Execution(plan, executor, estimate, plan.chosen(only), {}, **options)
+    execution.run(lambda e, outcome: seen.append((e.count("done"), outcome)))
+    return executor, execution, seen
 
 
 @pytest.fixture
@@ -135,17 +137,16 @@ def test_only_some_steps(folder):
     assert executor.submitted == ["report"]
 
 
-def test_a_summary_of_nothing_says_what_to_ask_for(folder):
+def test_a_summary_of_nothing_is_not_begun(folder):
     text = (folder / "study.yaml").read_text()
     for kind in ("methods", "analyses"):
         text = re.sub(f"^{kind}: .*", f"{kind}: []", text, flags=re.MULTILINE)
     (folder / "study.yaml").write_text(text)
     executor, progress, _ = run_steps(folder, only=["report"])
     assert executor.submitted == []
-    (line,) = end_sentences(executor.plan, progress, jobs=1)
-    assert line == (
-        "Nothing to do: report sums up other steps, and none of them is done; `--only plant`."
-    )
+    (line,) = end_sentences(progress)
+    assert line.startswith("Nothing to do: ")
+    assert line.endswith("or sums up steps that are not done.")
 
 
 def test_steps_on_which_most_depends_come_first(folder):
@@ -163,8 +164,10 @@ def test_steps_on_which_most_depends_come_first(folder):
 )
 def test_there_are_never_more_threads_than_cores(tmp_path, busy, threads, room):
     executor = LocalExecutor(tmp_path, jobs=4, cores=2)
-    running = {str(i): Needs(n) for i, n in enumerate(busy)}
-    assert executor.has_room(Needs(threads), running) is room
+    executor._children = {
+        pipe: Child(Order("", "", "", n), 0, pipe, lambda: 0) for pipe, n in enumerate(busy)
+    }
+    assert executor.has_room(Order("", "", "", threads)) is room
 
 
 def test_narrow_models_get_one_thread_and_wide_ones_their_share(tmp_path, folder):

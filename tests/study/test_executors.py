@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memloc.study import executors
-from memloc.study.executors import Child, LocalExecutor, Needs, Order, started_fresh
+from memloc.study.executors import Child, LocalExecutor, Order, started_fresh
 
 NOTHING = Order("no such step", "", "")
 """It is refused when its process has begun."""
@@ -37,7 +37,7 @@ def is_running(pid):
 @pytest.mark.skipif(not executors.CAN_COPY, reason="processes are copied on Linux only")
 def test_a_copy_tells_how_it_went_and_logs_what_it_said(executor, capsys):
     with capsys.disabled():  # a copy of this process has its streams
-        executor.submit(NOTHING, Needs())
+        executor.submit(NOTHING)
         (outcome,) = wait_for(executor)
     assert outcome.step == "no such step"
     assert "was changed while it ran" in outcome.reason
@@ -51,7 +51,7 @@ def test_a_warning_of_newer_pythons_about_copies_is_not_passed_on(executor, caps
         os, "fork", lambda: warnings.warn("threads", DeprecationWarning, stacklevel=1) or fork()
     )
     with capsys.disabled():
-        executor.submit(NOTHING, Needs())
+        executor.submit(NOTHING)
         assert len(wait_for(executor)) == 1
 
 
@@ -59,14 +59,14 @@ def test_a_warning_of_newer_pythons_about_copies_is_not_passed_on(executor, caps
 def test_a_step_that_is_ended_says_by_what_and_others_go_on(executor, capsys, monkeypatch):
     monkeypatch.setattr("memloc.study.step.do_step", lambda *_: time.sleep(60))
     with capsys.disabled():
-        executor.submit(NOTHING, Needs())
+        executor.submit(NOTHING)
         (child,) = executor._children.values()
         os.kill(child.pid, signal.SIGKILL)
         (ended,) = wait_for(executor)
     assert (ended.step, "by SIGKILL" in ended.reason) == ("no such step", True)
     monkeypatch.undo()
     with capsys.disabled():
-        executor.submit(NOTHING, Needs())
+        executor.submit(NOTHING)
         assert [outcome.step for outcome in wait_for(executor)] == ["no such step"]
 
 
@@ -84,7 +84,7 @@ def test_stopping_ends_steps_with_all_that_they_started_and_stopping_twice_is_fi
     os.close(write)
     statuses = []
     executor._children[read] = Child(
-        "x", pid, read, lambda: statuses.append(os.waitpid(pid, 0)[1]) or 0
+        NOTHING, pid, read, lambda: statuses.append(os.waitpid(pid, 0)[1]) or 0
     )
     executor.stop()
     assert statuses == [signal.SIGKILL]

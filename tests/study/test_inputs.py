@@ -8,9 +8,8 @@ from command_support import rows_of, write_csv
 from memloc.data.sources import load_task
 from memloc.errors import ModelError, SettingsError
 from memloc.models.load import load_model
-from memloc.protocol import preset
 from memloc.records import NoisyTask
-from memloc.study.config import ControlBlock, parse_study
+from memloc.study.config import parse_study
 from memloc.study.estimate import Calibration, estimate
 from memloc.study.inputs import (
     Shape,
@@ -19,7 +18,6 @@ from memloc.study.inputs import (
     load_study_task,
     model_fingerprint,
     noise_sentence,
-    planted_windows,
     shape_of,
     task_fingerprint,
     training_examples,
@@ -44,7 +42,7 @@ from support import FAMILIES
         ({'windows: ["1"]': "windows: [2-3]"}, "2-3 is outside the model, which has layers 1-2"),
         ({"device: cpu": "device: gpu"}, "device: No device is called 'gpu'"),
         ({"control: {": "control: {tasks: [tiny-entailment], "}, "is the auxiliary task"),
-        ({"[tiny-sentiment]": "[tiny-entailment]"}, "the only task is the auxiliary one"),
+        ({"[tiny-sentiment]": "[tiny-entailment]"}, "is the auxiliary task; plant another"),
         ({"[tiny-opt]": "[tiny-opt, ./x/tiny-opt]"}, "There is no folder"),
     ],
 )
@@ -200,7 +198,7 @@ def test_estimates_count_a_file_s_rows(micro):
     write_rows(folder, 100)
     plan = plan_of(folder)
     speed = {"update": 0.8, "predict": 0.0, "probe_epoch": 0.001, "batch": 8, "length": 20}
-    measured = Calibration(machine="here", length=20, start=0.0, speeds={"2x64": speed})
+    measured = Calibration(machine="here", speeds={"2x64": speed})
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     # 4 epochs of 80 examples, a tenth of a second each, two trainings and a tenth.
     name = "train/mine/tiny-opt-depth-2/seed-1"
@@ -215,10 +213,10 @@ def test_a_changed_file_makes_exactly_its_runs_stale(micro):
         }
     )
     data = write_rows(folder)
-    store = finish_all(plan_of(folder))
-    assert not not_done(store, plan_of(folder))
+    finish_all(plan_of(folder))
+    assert not not_done(plan_of(folder))
     data.write_text(data.read_text().replace("good", "fine"))
-    found = not_done(store, plan_of(folder))
+    found = not_done(plan_of(folder))
     assert {name.split("/")[1] for name in found} == {"mine"}
     assert {state.name for state in found.values()} == {"stale"}
     assert len(found) == 8  # training, four methods, three analyses
@@ -344,23 +342,3 @@ def test_a_model_is_known_by_its_contents_wherever_it_is(tiny_model, tmp_path):
     (tmp_path / "two" / "model" / "config.json").write_text("{}")
     assert model_fingerprint(str(tmp_path / "two" / "model")) != one
     assert model_fingerprint("tiny-opt") == "tiny-opt"
-
-
-@pytest.mark.parametrize(
-    ("block", "windows"),
-    [
-        ({}, ["1-2", "6-7", "11-12"]),
-        ({"windows": ["6-7", "3"]}, ["6-7", "3-3"]),
-        ({"windows": ["9+2", "2-3/9-10"]}, ["2+9", "2-3/9-10"]),
-        ({"every": [11]}, ["1-11", "2-12"]),
-        ({"windows": ["1-11", "2-3"], "every": [11]}, ["1-11", "2-3", "2-12"]),
-    ],
-    ids=["usual", "named", "separate layers, groups", "every", "overlapping, each once"],
-)
-def test_planted_windows(block, windows):
-    assert planted_windows(ControlBlock(**block), 12, preset("paper")) == windows
-
-
-def test_all_layers_cannot_be_planted():
-    with pytest.raises(SettingsError, match="12 of 12 layers: plant in some, not in all"):
-        planted_windows(ControlBlock(windows=["1-12"]), 12, preset("paper"))

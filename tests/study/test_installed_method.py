@@ -69,20 +69,20 @@ def test_only_its_own_settings_make_it_stale(installed, micro):
         **CHANGES,
         "methods: [swapping, retraining, gradients, probing]": "methods: [evenly, swapping]",
     }
-    store = finish_all(plan_of(micro(changes=both)))
+    finish_all(plan_of(micro(changes=both)))
     for setting, stale in (
         ("swapping.normalise: false", "swapping"),
         ("evenly.weight: 2", "evenly"),
     ):
         more = {"control.epochs: 2": f"control.epochs: 2\n  {setting}"}
-        found = not_done(store, plan_of(micro(changes=both | more)))
+        found = not_done(plan_of(micro(changes=both | more)))
         assert set(found) == {f"localise/{RUN}/{stale}", f"plant/{RUN}/1-1"}
 
 
 def test_its_own_cost_is_its_estimate(installed, micro):
     plan = plan_of(micro(changes=CHANGES))
     speed = {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
-    measured = Calibration(machine="here", length=20, start=0.0, speeds={"2x64": speed})
+    measured = Calibration(machine="here", speeds={"2x64": speed})
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     assert found.seconds[f"localise/{RUN}/evenly"] == 7.0
 

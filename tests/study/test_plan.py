@@ -10,9 +10,17 @@ from memloc.errors import SettingsError
 from memloc.methods import find_method, method_names
 from memloc.protocol import preset
 from memloc.run import Run
-from memloc.study.config import init_study, parse_study, read_study
+from memloc.study.config import ControlBlock, init_study, parse_study, read_study
 from memloc.study.estimate import Calibration, estimate
-from memloc.study.plan import KINDS, asked_runs, make_plan, open_plan, runs_there
+from memloc.study.plan import (
+    KINDS,
+    asked_runs,
+    make_plan,
+    open_plan,
+    planted_windows,
+    runs_there,
+)
+from memloc.study.records import study_states
 from memloc.study.step import do
 from planning_support import RUN, finish_all, not_done, plan_of, stale_after
 
@@ -176,16 +184,16 @@ def test_which_steps_are_stale_and_why(micro):
 def test_how_results_are_summed_up_concerns_the_report_alone(micro, name):
     other = {**preset("reference").flat(), "control.ks": [1]}[name]
     report = {"report: false": "report: true"}
-    store = finish_all(plan_of(micro(changes=report)))
+    finish_all(plan_of(micro(changes=report)))
     more = {"control.epochs: 2": f"control.epochs: 2\n  {name}: {other}"}
-    states = store.states(plan_of(micro(changes=report | more)))
+    states = study_states(plan_of(micro(changes=report | more)))
     assert {step for step, state in states.items() if state.name != "done"} == {"report"}
 
 
 def test_another_method_needs_no_other_training(micro):
     some = {"methods: [swapping, retraining, gradients, probing]": "methods: [swapping, probing]"}
-    store = finish_all(plan_of(micro(changes=some)))
-    states = store.states(plan_of(micro()))
+    finish_all(plan_of(micro(changes=some)))
+    states = study_states(plan_of(micro()))
     left = {name: state.name for name, state in states.items() if state.name != "done"}
     assert left == {f"localise/{RUN}/{m}": "missing" for m in ("retraining", "gradients")}
 
@@ -226,9 +234,9 @@ def test_a_block_has_settings_of_its_own(micro):
 
 
 def test_the_settings_of_a_block_make_only_its_runs_stale(micro):
-    store = finish_all(plan_of(micro(changes={"depth: 2": ALSO})))
+    finish_all(plan_of(micro(changes={"depth: 2": ALSO})))
     other = ALSO.replace("epochs: 5", "epochs: 6")
-    found = not_done(store, plan_of(micro(changes={"depth: 2": other})))
+    found = not_done(plan_of(micro(changes={"depth: 2": other})))
     assert {"/".join(name.split("/")[1:4]) for name in found} == {f"{RUN[:-1]}2"}
     assert len(found) == 5  # training, swapping, three analyses
 
@@ -337,7 +345,7 @@ def test_the_steps_of_an_adopted_run_are_really_done_and_estimated(adopted):
     plan = open_plan(adopted)
     step = plan.steps["localise/theirs/mine/probing"]
     speed = {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
-    measured = Calibration(machine="here", length=20, start=0.0, speeds={"2x16": speed})
+    measured = Calibration(machine="here", speeds={"2x16": speed})
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     # Vectors of 30 examples from two sets of weights, and two epochs of probes on them.
     assert found.seconds[step.name] == pytest.approx(2 * 30 * 0.01 + 2 * 30 * 0.001)
@@ -348,7 +356,7 @@ def test_the_steps_of_an_adopted_run_are_really_done_and_estimated(adopted):
 
 def test_another_run_in_its_place_makes_its_steps_stale_and_stays(adopted, trained):
     store = finish_all(plan_of(adopted))
-    assert not not_done(store, plan_of(adopted))
+    assert not not_done(plan_of(adopted))
     shutil.rmtree(adopted / "theirs")
     adopt(
         adopted / "theirs" / "mine",
@@ -359,7 +367,7 @@ def test_another_run_in_its_place_makes_its_steps_stale_and_stays(adopted, train
         device="cpu",
     )
     plan = plan_of(adopted)
-    found = not_done(store, plan)
+    found = not_done(plan)
     assert set(found) == set(plan.steps)
     assert {state.name for state in found.values()} == {"stale"}
     for step in plan.steps.values():
@@ -390,3 +398,23 @@ def test_a_run_that_the_study_trains_is_not_taken_for_an_earlier_one(micro, adop
     shutil.copytree(adopted / "theirs" / "mine", folder / RUN)
     with pytest.raises(SettingsError, match=r"runs\[0\]: this study trains the run that is there"):
         plan_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("block", "windows"),
+    [
+        ({}, ["1-2", "6-7", "11-12"]),
+        ({"windows": ["6-7", "3"]}, ["6-7", "3-3"]),
+        ({"windows": ["9+2", "2-3/9-10"]}, ["2+9", "2-3/9-10"]),
+        ({"every": [11]}, ["1-11", "2-12"]),
+        ({"windows": ["1-11", "2-3"], "every": [11]}, ["1-11", "2-3", "2-12"]),
+    ],
+    ids=["usual", "named", "separate layers, groups", "every", "overlapping, each once"],
+)
+def test_planted_windows(block, windows):
+    assert planted_windows(ControlBlock(**block), 12, preset("paper")) == windows
+
+
+def test_all_layers_cannot_be_planted():
+    with pytest.raises(SettingsError, match="12 of 12 layers: plant in some, not in all"):
+        planted_windows(ControlBlock(windows=["1-12"]), 12, preset("paper"))

@@ -2,37 +2,44 @@
 
 import io
 import time
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from memloc.errors import StoreError
 from memloc.study.estimate import Estimate
-from memloc.study.execute import Progress
-from memloc.study.executors import Outcome
+from memloc.study.execute import Execution
+from memloc.study.executors import Order, Outcome
 from memloc.study.plan import open_plan
 from memloc.study.records import State, Store
-from memloc.study.view import View, live_table, read_log, study_status
+from memloc.study.view import live_table, read_log, shown, study_status
 from planning_support import RUN, finish_all
 
 
-def make_progress(names):
+def make_execution(names):
     seconds = dict.fromkeys(names, 120.0)
     estimate = Estimate(seconds, seconds, seconds, dict.fromkeys(names, 1))
-    return Progress({n: State("missing") for n in names}, set(names), estimate, cores=2)
+    executor = SimpleNamespace(cores=2, jobs=2)
+    states = {n: State("missing") for n in names}
+    return Execution(None, executor, estimate, set(names), states)
+
+
+def order(name, since=0.0):
+    return Order(name, "", "", since=time.time() - since)
 
 
 def test_the_first_line_says_how_much_there_is_to_do(capsys):
-    progress = make_progress(["one", "two", "three", "four"])
-    with View() as view:
-        view(progress, None)  # nothing has begun
-        progress.running |= {"one": time.time(), "two": time.time()}
-        view(progress, None)
-        view(progress, None)
-        progress.running.pop("one")
-        progress.states["one"] = State("done")
-        view(progress, Outcome("one", "", 119.0, 1.0))
-        view(progress, None)
+    execution = make_execution(["one", "two", "three", "four"])
+    with shown() as view:
+        view(execution, None)  # nothing has begun
+        execution.running |= {"one": order("one"), "two": order("two")}
+        view(execution, None)
+        view(execution, None)
+        execution.running.pop("one")
+        execution.states["one"] = State("done")
+        view(execution, Outcome("one", "", 119.0, 1.0))
+        view(execution, None)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "0 of 4 steps done, 2 running, about 4.0 min left",
@@ -42,14 +49,14 @@ def test_the_first_line_says_how_much_there_is_to_do(capsys):
 
 def test_a_terminal_shows_one_table_with_what_runs_and_the_time_left():
     console = Console(width=80, file=io.StringIO())
-    console.print(live_table(make_progress(["report"])))  # the first line is not folded
+    console.print(live_table(make_execution(["report"])))  # the first line is not folded
     assert console.file.getvalue().startswith("0 of 1 step done, 0 running, about 2.0 min left ")
-    progress = make_progress(["train/a", "train/b", "localise/a/swapping", "report"])
-    progress.running["train/b"] = time.time() - 30
-    progress.states["train/a"] = State("done")
-    progress.states["localise/a/swapping"] = State("failed", "no luck")
+    execution = make_execution(["train/a", "train/b", "localise/a/swapping", "report"])
+    execution.running["train/b"] = order("train/b", since=30)
+    execution.states["train/a"] = State("done")
+    execution.states["localise/a/swapping"] = State("failed", "no luck")
     console = Console(width=80, file=io.StringIO())
-    console.print(live_table(progress))
+    console.print(live_table(execution))
     shown = console.file.getvalue().splitlines()
     assert shown[0].startswith("1 of 4 steps done, 1 running, 1 failed, about 2.0 min left")
     assert [line.split() for line in shown[1:]] == [
@@ -63,12 +70,12 @@ def test_a_terminal_shows_one_table_with_what_runs_and_the_time_left():
 
 
 def test_a_log_says_nothing_twice_however_long_a_step_takes(capsys, monkeypatch):
-    progress = make_progress(["one"])
-    progress.running["one"] = time.time()
-    with View() as view:
+    execution = make_execution(["one"])
+    execution.running["one"] = order("one")
+    with shown() as view:
         for hour in range(5):
             monkeypatch.setattr(time, "monotonic", lambda now=3600 * hour: now)
-            view(progress, None)
+            view(execution, None)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

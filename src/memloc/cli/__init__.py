@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from memloc import console
-from memloc.cli.options import AnyFormat, AsJson, Depth, ModelName, RemoteCode, check_model
+from memloc.cli.options import AsJson, Loading, ModelName, check_model, option_by_option
 from memloc.cli.runs import adopt, analyse, find, localise, repair, train
 from memloc.cli.studies import (
     control,
@@ -38,7 +38,7 @@ def tasks(
     if category is not None:
         lookup("category", category, dict.fromkeys(row["category"] for row in rows))
         rows = [row for row in rows if row["category"] == category]
-    console.show_rows(rows, as_json)
+    console.show(as_json, rows)
 
 
 def models(as_json: AsJson = False) -> None:
@@ -48,16 +48,11 @@ def models(as_json: AsJson = False) -> None:
     """
     from memloc.models.known import KNOWN
 
-    console.show_rows([asdict(row) for row in KNOWN], as_json)
+    console.show(as_json, [asdict(row) for row in KNOWN])
 
 
-def check(
-    model: ModelName,
-    depth: Depth = None,
-    remote_code: RemoteCode = False,
-    any_format: AnyFormat = False,
-    as_json: AsJson = False,
-) -> None:
+@option_by_option
+def check(model: ModelName, *, loading: Loading, as_json: AsJson = False) -> None:
     """Check whether memloc can work with a model, and show what it found.
 
     Example: `memloc check tiny-opt`
@@ -65,13 +60,13 @@ def check(
     from memloc.models.known import is_adapter
 
     if not is_adapter(Path(model).expanduser()):
-        check_model(model, depth)
+        check_model(model, loading.depth)
 
     from memloc.models import check as checking
     from memloc.models.load import LoadOptions
 
-    report = checking.check_model(model, LoadOptions(remote_code, any_format, depth))
-    console.show_record(asdict(report), as_json)
+    report = checking.check_model(model, LoadOptions(**asdict(loading)))
+    console.show(as_json, asdict(report))
 
 
 def protocol(
@@ -89,7 +84,7 @@ def protocol(
     from memloc.protocol import preset as named
 
     rows = describe(named(preset)) if diff is None else compare(named(preset), named(diff))
-    console.show_rows(rows, as_json)
+    console.show(as_json, rows)
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {

@@ -3,10 +3,10 @@
 import inspect
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -21,7 +21,16 @@ RemoteCode = Annotated[
 AnyFormat = Annotated[
     bool, typer.Option("--any-format", help="Also read weights that are not safetensors.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+
+
+def _known_device(name: str) -> str:
+    from memloc.study.inputs import DEVICES
+
+    lookup("device", name.split(":", maxsplit=1)[0], DEVICES)
+    return name
+
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.", callback=_known_device)]
 Force = Annotated[
     bool,
     typer.Option(
@@ -59,12 +68,24 @@ def _change(change: str) -> tuple[str, Any]:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """What is where in a file of one's own."""
+class Labelled:
+    """A file of one's own, and what is where in it."""
 
+    data: Annotated[Path | None, typer.Option(help="Own file: csv, tsv, jsonl or parquet.")] = None
     text: Annotated[str, typer.Option(help="Own file: column of texts.")] = "text"
     pair: Annotated[str | None, typer.Option(help="Own file: column of second texts.")] = None
     label: Annotated[str, typer.Option(help="Own file: column of labels to train on.")] = "label"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What is where, without the file itself."""
+        return {name: value for name, value in asdict(self).items() if name != "data"}
+
+
+@dataclass(frozen=True)
+class Marked(Labelled):
+    """One that may say which of its labels are wrong."""
+
     original: Annotated[
         str | None, typer.Option(help="Own file: column of the labels before noise.")
     ] = None
@@ -74,16 +95,6 @@ class Columns:
     held_out: Annotated[
         Path | None, typer.Option(help="Own file: a second file with unseen examples.")
     ] = None
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """A file in which nothing says which labels are wrong."""
-
-    data: Annotated[Path | None, typer.Option(help="File with texts and labels.")] = None
-    text: Annotated[str, typer.Option(help="Column of texts.")] = "text"
-    pair: Annotated[str | None, typer.Option(help="Column of second texts.")] = None
-    label: Annotated[str, typer.Option(help="Column of labels.")] = "label"
 
 
 @dataclass(frozen=True)
@@ -155,15 +166,16 @@ class Plants:
 
 def option_by_option(command: Callable[..., None]) -> Callable[..., None]:
     """The command with an option for every field of the groups that it takes."""
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    parameters = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name in groups:
-            kinds = get_type_hints(groups[name], include_extras=True)
-            parameters += [_parameter(f, kinds[f.name]) for f in fields(groups[name])]
-        else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    given = inspect.signature(command).parameters
+    groups: dict[str, Any] = {
+        name: p.annotation for name, p in given.items() if is_dataclass(p.annotation)
+    }
+    within = {name: inspect.signature(kind).parameters.values() for name, kind in groups.items()}
+    parameters = [
+        option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in given.items()
+        for option in within.get(name, [parameter])
+    ]
 
     @wraps(command)
     def by_option(**values: Any) -> None:
@@ -176,13 +188,6 @@ def option_by_option(command: Callable[..., None]) -> Callable[..., None]:
     return by_option
 
 
-def _parameter(field: "Field[Any]", kind: Any) -> inspect.Parameter:
-    default = inspect.Parameter.empty if field.default is MISSING else field.default
-    return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-    )
-
-
 def check_model(name: str, depth: int | None = None) -> None:
     """Refuse a model that is not there, and layers that it does not have."""
     from memloc.models.known import KNOWN
@@ -192,13 +197,6 @@ def check_model(name: str, depth: int | None = None) -> None:
         config_of(name)
     with suppress(ModelError):  # what is wrong with its configuration is seen in loading it
         shape_of(name, depth)
-
-
-def check_device(name: str) -> None:
-    """Refuse a device that no machine has."""
-    from memloc.study.inputs import DEVICES
-
-    lookup("device", name.split(":", maxsplit=1)[0], DEVICES)
 
 
 def check_training(folder: Path, weights: Iterable[str]) -> None:

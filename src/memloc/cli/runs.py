@@ -12,7 +12,6 @@ from memloc import console, paths
 from memloc.cli.options import (
     AsJson,
     Checkpoints,
-    Columns,
     Constants,
     DataFolder,
     Device,
@@ -20,33 +19,25 @@ from memloc.cli.options import (
     Force,
     Labelled,
     Loading,
+    Marked,
     ModelName,
     changes_of,
     check_checkpoints,
-    check_device,
     check_model,
     check_training,
     option_by_option,
 )
 from memloc.errors import SettingsError
-from memloc.progress import bars, tell
+from memloc.progress import bars
 
 if TYPE_CHECKING:
-    from memloc.methods.halves import Pool
-    from memloc.models.load import Classifier
-    from memloc.protocol import NoiseSettings
-    from memloc.records import NoisyTask
-    from memloc.training.recipe import Recipe
+    from memloc.records import Task
 
 Weights = Annotated[
     list[str] | None, typer.Option(help="memorised, final, reference or frozen. Default: all.")
 ]
 Flip = Annotated[
     float | None, typer.Option(help="Own file: share of the labels to make wrong, e.g. 0.15.")
-]
-TrainedOn = Annotated[
-    Path | None,
-    typer.Option(help="File with its training examples. A RunCallback's folder needs none."),
 ]
 TrainMissing = Annotated[
     bool, typer.Option("--train-missing", help="Train reference and frozen weights if not given.")
@@ -64,8 +55,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     constants: Constants,
     examples: Fewer = None,
     data_folder: DataFolder = None,
-    data: Annotated[Path | None, typer.Option(help="Own file: csv, tsv, jsonl or parquet.")] = None,
-    columns: Columns,
+    own: Marked,
     flip: Flip = None,
     loading: Loading,
     as_json: AsJson = False,
@@ -81,16 +71,20 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     makes 15 % of the labels wrong. If some are wrong already, say which with `--original COLUMN`
     (the labels before noise) or `--flag COLUMN` (true where the label is wrong).
     """
+    from memloc.data.perturb import noisy_task
+    from memloc.data.sources import subsample
     from memloc.models.known import default_preset
     from memloc.protocol import protocol_of_run
 
-    _check_source(task, data, columns, flip)
+    _check_source(task, own, flip)
     changes = constants.changes | _rate(flip, constants.changes)
     protocol = protocol_of_run(constants.preset or default_preset(model), changes)
-    check_device(constants.device)
     check_model(model, loading.depth)
-    chosen = _read_task((task, data, data_folder), columns, protocol.noise, examples)
-    folder = paths.run_folder(out, chosen.name, model, seed, loading.depth)
+    found = _read_task(task, data_folder, own, protocol.noise.seed)
+    if examples is not None:
+        found = subsample(found, examples, protocol.noise.seed)
+    noisy = noisy_task(found, protocol.noise)
+    folder = paths.run_folder(out, noisy.name, model, seed, loading.depth)
     check_training(folder, weights or ())
 
     from memloc.models.load import LoadOptions
@@ -98,39 +92,42 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.training.recipe import Recipe, train_run
 
     options = LoadOptions(**asdict(loading))
-    recipe = Recipe(model, chosen, seed, protocol, options, constants.device)
+    recipe = Recipe(model, noisy, seed, protocol, options, constants.device)
     with bars():
-        run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(_announce, out, recipe))
+        run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(_tell_cost, out, recipe))
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)
 
 
-def _announce(out: Path, recipe: "Recipe", loaded: "Classifier", left: Mapping[str, int]) -> None:
-    """What training will cost, measured on this machine."""
-    from memloc.study.calibrate import expected_of
+def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) -> "Task":
+    from memloc.data.own import load_csv
+    from memloc.data.sources import load_task
 
-    for sentence in expected_of(recipe, loaded, left, out):
-        tell(sentence)
+    if own.data is None:
+        return load_task(str(name), folder=folder, seed=seed)
+    return load_csv(own.data, seed=seed, **own.columns)
 
 
-def _check_source(
-    task: str | None,
-    data: Path | None,
-    columns: Columns,
-    flip: float | None,
-) -> None:
+def _tell_cost(*given: Any) -> None:
+    """What training will cost, measured on this machine; torch is loaded by then."""
+    from memloc.study.calibrate import tell_cost
+
+    tell_cost(*given)
+
+
+def _check_source(task: str | None, own: Marked, flip: float | None) -> None:
     """One source of texts; for a file of one's own, one way to say which labels are wrong."""
-    noise = {"flip": flip, "original": columns.original, "flag": columns.flag}
+    noise = {"flip": flip, "original": own.original, "flag": own.flag}
     given = [f"--{name}" for name, value in noise.items() if value is not None]
-    if (task is None) == (data is None):
+    if (task is None) == (own.data is None):
         raise SettingsError("Name a task, or give a file with --data: one of the two.")
     if task is not None and given:
         raise SettingsError(
             f"{given[0]} is for a file given with --data: the share of wrong labels in a task is "
             "set by --set noise.rate=0.15."
         )
-    if data is not None and len(given) != 1:
+    if task is None and len(given) != 1:
         raise SettingsError(
-            f"Say in one way which labels of {data} are wrong: --flip 0.15 makes that share "
+            f"Say in one way which labels of {own.data} are wrong: --flip 0.15 makes that share "
             "of them wrong, --original COLUMN names the labels before noise, --flag COLUMN a "
             "column that is true or 1 where the label is wrong."
         )
@@ -149,33 +146,12 @@ def _rate(flip: float | None, changes: Mapping[str, Any]) -> dict[str, float]:
     return {"noise.rate": flip}
 
 
-def _read_task(
-    where: tuple[str | None, Path | None, Path | None],
-    columns: Columns,
-    noise: "NoiseSettings",
-    examples: int | None,
-) -> "NoisyTask":
-    from memloc.data.own import load_csv
-    from memloc.data.perturb import noisy_task
-    from memloc.data.sources import load_task, subsample
-
-    name, data, folder = where
-    if data is None:
-        found = load_task(str(name), folder=folder, seed=noise.seed)
-    else:
-        found = load_csv(data, seed=noise.seed, **asdict(columns))
-    if examples is not None:
-        found = subsample(found, examples, noise.seed)
-    return noisy_task(found, noise)
-
-
 @option_by_option
 def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the run that is made.")],
     *,
     checkpoints: Checkpoints,
-    data: TrainedOn = None,
-    columns: Columns,
+    own: Marked,
     seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 1,
     train_missing: TrainMissing = False,
     constants: Constants,
@@ -184,7 +160,8 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     """Make a run from your checkpoints and the file they were trained on.
 
     Every command then works on it as on a run that memloc trained. Checkpoints stay where they
-    are; which methods can run depends on the weights you give.
+    are; which methods can run depends on the weights you give. A RunCallback's folder needs no
+    file.
 
     Example: `memloc adopt runs/mine --final noisy/ --reference clean/ --data train.csv
     --original corrected`
@@ -195,26 +172,24 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
 
     name = constants.preset or default_preset(checkpoints.pretrained or "")
     needed = protocol_of_run(name, constants.changes).verdict.noisy_at_least
-    check_device(constants.device)
     check_training(run, ())
-    if data is not None:
+    if own.data is not None:
         check_checkpoints(checkpoints)
-        check_noisy_file(data, **asdict(columns))
+        check_noisy_file(own.data, **own.columns)
 
     from memloc.adoption import adopt as adopt_checkpoints
 
     with bars():
         made = adopt_checkpoints(
             run,
-            data=data,
             **asdict(checkpoints),
-            **asdict(columns),
+            **asdict(own),
             seed=seed,
             preset=name,
             settings=constants.changes,
             train_missing=train_missing,
             device=constants.device,
-            announce=partial(_announce, run.parent),
+            announce=partial(_tell_cost, run.parent),
         )
     console.show_run(made, needed, as_json)
 
@@ -225,7 +200,7 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
         str, typer.Argument(metavar="MODEL", help="Pre-trained model, or the folder of a run.")
     ],
     *,
-    file: Labelled,
+    own: Labelled,
     out: Annotated[Path | None, typer.Option(help="Folder for results. Default: found.")] = None,
     models: Annotated[int | None, typer.Option(help="Number of models. Default: 30.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the halves. Default: 1.")] = None,
@@ -241,10 +216,14 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
 
     Example: `memloc find tiny-opt --data train.csv --label label --out found`
     """
-    check_device(constants.device)
+    from memloc.data.own import Columns
+    from memloc.data.tables import read_columns
+
     if not (Path(model) / paths.RUN).is_file():
         check_model(model)
-        _check_labelled(file)
+        if own.data is None:
+            raise SettingsError("Give the file with texts and labels: --data FILE.")
+        read_columns(own.data, Columns(**own.columns).all)
         out = out or Path("found")
     changes = constants.changes | ({} if models is None else {"generalisation.models": models})
 
@@ -254,30 +233,20 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
         found = look(
             model,
             out,
-            **asdict(file),
+            **asdict(own),
             seed=seed,
             preset=constants.preset,
             settings=changes,
             device=constants.device,
-            announce=_announce_halves,
+            announce=_tell_cost_of_halves,
         )
     console.show_suspects(found, as_json)
 
 
-def _check_labelled(file: Labelled) -> None:
-    from memloc.data.own import Columns as Named
-    from memloc.data.tables import read_columns
+def _tell_cost_of_halves(*given: Any) -> None:
+    from memloc.study.calibrate import tell_cost_of_halves
 
-    if file.data is None:
-        raise SettingsError("Give the file with texts and labels: --data FILE.")
-    read_columns(file.data, Named(file.text, file.label, file.pair).all)
-
-
-def _announce_halves(pool: "Pool", loaded: "Classifier", models: int) -> None:
-    """What models on halves will cost, measured on this machine."""
-    from memloc.study.calibrate import expected_halves
-
-    tell(expected_halves(pool, loaded, models))
+    tell_cost_of_halves(*given)
 
 
 RunFolder = Annotated[
@@ -310,8 +279,6 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
 
     Example: `memloc localise runs/tiny-topic/tiny-opt/seed-1 swapping gradients`
     """
-    check_device(device)
-
     from memloc.methods.apply import localise as look
 
     with bars():
@@ -344,8 +311,6 @@ def analyse(
 
     Example: `memloc analyse runs/tiny-topic/tiny-opt/seed-1 centroids label_probes`
     """
-    check_device(device)
-
     from memloc.methods.apply import analyse as look
 
     with bars():
@@ -373,8 +338,6 @@ def repair(
 
     Example: `memloc repair runs/tiny-topic/tiny-opt/seed-1 --out repaired`
     """
-    check_device(device)
-
     from memloc.repairs import repair as mend
 
     with bars():

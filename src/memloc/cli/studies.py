@@ -46,18 +46,13 @@ def plan(
 
     Example: `memloc plan demo`
     """
-    from memloc.study.execute import checked_jobs, estimate_study
-    from memloc.study.plan import open_plan
-    from memloc.study.records import study_states
+    from memloc.study.execute import Options, open_study
     from memloc.study.view import plan_rows, plan_sentences, step_rows
 
-    found, at_once = open_plan(study), checked_jobs(jobs)
-    states, expected = study_states(found), estimate_study(found, jobs)
-    if steps or as_json:
-        console.show_rows(step_rows(found, states, expected), as_json)
-    if not as_json:
-        console.show_rows(plan_rows(found, states, expected), as_json)
-        typer.echo("\n" + "\n".join(plan_sentences(found, states, expected, at_once)))
+    found = open_study(study, Options(jobs))
+    every = step_rows(found)
+    shown = [every] if steps else []
+    console.show(as_json, every, *shown, plan_rows(found), "", *plan_sentences(found))
 
 
 def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
@@ -81,23 +76,17 @@ def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     Example: `memloc run demo --only "localise tiny-topic" --only report`
     """
     from memloc.reporting.page import read_report
-    from memloc.study.execute import Options, checked_jobs, run_study
-    from memloc.study.plan import open_plan
-    from memloc.study.view import View, end_sentences, progress_record
+    from memloc.study.execute import Options, run_study
+    from memloc.study.view import end_record, end_sentences, shown
 
-    at_once = checked_jobs(jobs)
-    with View() as view:
-        progress = run_study(study, Options(jobs, only or (), retry, on, address), view)
-    found = open_plan(study)
-    if as_json:
-        console.show_record(progress_record(found, progress), as_json)
-    else:
-        typer.echo("\n".join(end_sentences(found, progress, at_once)))
-        report = read_report(found.file.folder)
-        if report is not None:
-            typer.echo("")
-            console.show_report(report, as_json)
-    if progress.count("failed"):
+    with shown() as watch:
+        ended = run_study(study, Options(jobs, only or (), retry, on, address), watch)
+    console.show(as_json, end_record(ended), *end_sentences(ended))
+    report = None if as_json else read_report(ended.plan.file.folder)
+    if report is not None:
+        typer.echo("")
+        console.show_report(report, as_json)
+    if ended.count("failed"):
         raise typer.Exit(1)
 
 
@@ -109,10 +98,7 @@ def status(study: StudyFolder, as_json: AsJson = False) -> None:
     from memloc.study.view import status_sentences, study_status
 
     found = study_status(study)
-    if as_json:
-        console.show_record(found, as_json)
-    else:
-        typer.echo("\n".join(status_sentences(found)))
+    console.show(as_json, found, *status_sentences(found))
 
 
 def logs(
@@ -154,7 +140,7 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.results import load_results
     from memloc.study.execute import Options, run_study
     from memloc.study.plan import control_study
-    from memloc.study.view import View, failures
+    from memloc.study.view import failures, shown
 
     seeded = {} if seed is None else {"control.seed": seed}
     study: dict[str, Any] = {
@@ -168,13 +154,13 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
         "data_folder": None if data_folder is None else str(data_folder.resolve()),
     }
     folder = control_study(out, study, asdict(plants))
-    with View() as view:
-        progress = run_study(folder, Options(), view)
-    for sentence in failures(folder, progress):
+    with shown() as watch:
+        ended = run_study(folder, Options(), watch)
+    for sentence in failures(ended):
         typer.echo(sentence, err=True)
     found = load_results(folder)
     console.show_control(found, as_json)
-    if progress.count("failed") or not found.plants["used"].any():
+    if ended.count("failed") or not found.plants["used"].any():
         raise typer.Exit(1)
 
 

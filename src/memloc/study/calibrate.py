@@ -23,17 +23,24 @@ from memloc.methods.probing import Probing
 from memloc.models.device import NARROW, pick_device, suitable_threads
 from memloc.models.load import Classifier
 from memloc.models.stack import Stack
-from memloc.progress import duration, hidden
+from memloc.progress import duration, hidden, tell
 from memloc.protocol import FineTuneSettings
-from memloc.records import Task
+from memloc.records import Examples
 from memloc.run import WEIGHTS
 from memloc.seeds import generator, torch_seeded
 from memloc.study.config import StudyFile, read_study
-from memloc.study.estimate import UNSURE, Costs, keep, measured_here
-from memloc.study.inputs import Shape, is_here, load_study_task
+from memloc.study.estimate import (
+    UNSURE,
+    USUAL_TOKENS,
+    keep,
+    measured_here,
+    sizes_of,
+    training_seconds,
+)
+from memloc.study.inputs import Shape, is_here, load_noisy_task
 from memloc.study.plan import Asked, Plan, make_plan
 from memloc.study.step import limit_threads
-from memloc.study.view import disk_sentences, training_sentence
+from memloc.study.view import around, disk_sentences
 from memloc.training.loop import learning_groups, logits_of, one_objective, train_epoch
 from memloc.training.predict import predict
 from memloc.training.probes import Target, train_probes
@@ -43,107 +50,95 @@ UPDATES = 4
 """Timed ones, after one that is not."""
 LONGEST = 64
 """Tokens of a text here; wide models take time in proportion."""
-USUAL_TOKENS = 48
-"""Assumed of a task whose texts are not on this machine."""
 HEADS, VOCABULARY, PROBED = 4, 500, 200
 FOR_DEPTH, FEW = 2, 16
 """Layers of a wide model that are timed, and texts that it looks at."""
 
 
 def calibrate(plan: Plan, threads: int) -> dict[str, Any]:
-    """Seconds of an update, of an example's prediction and of a probe epoch, by model."""
+    """Tokens of every task, and how fast this machine is with every model."""
     limit_threads(threads)
     runs = [step.run for step in plan.steps.values() if step.run is not None]
     tokens = {run.task: _tokens(plan.file, run) for run in {run.task: run for run in runs}.values()}
-    protocol, device = plan.file.study.protocol, pick_device(plan.file.study.device)
-    length = usual_length(float(np.mean(list(tokens.values()) or [USUAL_TOKENS])))
+    usual = float(np.mean(list(tokens.values()) or [USUAL_TOKENS]))
+    training, device = plan.file.study.protocol.finetune, plan.file.study.device
     shapes = {run.shape.name: run.shape for run in runs}
-    speeds = {
-        name: speed(shape, length, protocol.finetune, device) for name, shape in shapes.items()
-    }
-    return {"tokens": tokens, "length": length, "speeds": speeds}
+    speeds = {name: speed(shape, usual, training, device) for name, shape in shapes.items()}
+    return {"tokens": tokens, "speeds": speeds}
 
 
-def expected_of(
-    recipe: Recipe, model: Classifier, left: Mapping[str, int], folder: Path
-) -> list[str]:
-    """The updates, time and disk of what is left: so many epochs of each training.
+def tell_cost(folder: Path, recipe: Recipe, model: Classifier, left: Mapping[str, int]) -> None:
+    """Say the updates, time and disk of what is left: so many epochs of each training.
 
     The machine is measured for some seconds where `folder` does not say how fast it is.
     """
     vocabulary = getattr(model.model.config, "vocab_size", None) or 0
     shape = Shape(model.stack.depth, model.stack.width, vocabulary)
-    examples, settings = len(recipe.task.train), recipe.settings
-    tokens, measured = tokens_of(recipe.task), measured_here(folder)
+    examples, settings = recipe.task.train, recipe.settings
+    tokens, measured = tokens_of(examples, recipe.task.name), measured_here(folder)
     if shape.name not in measured.speeds:
-        with suitable_threads(shape.width), hidden():
-            device = pick_device(recipe.device)
-            found = speed(shape, usual_length(tokens), recipe.settings, device)
+        found = speed(shape, tokens, settings, recipe.device)
         measured = keep(folder, {"speeds": {shape.name: found}})
-    seconds = Costs(shape, recipe.protocol, examples, tokens, measured).training(left)
-    updates = sum(left.values()) * -(-examples // settings.batch_size)
+    sizes = sizes_of(shape, recipe.protocol, len(examples), tokens, measured)
+    seconds = training_seconds(recipe.protocol, sizes, left)
+    updates = sum(left.values()) * -(-len(examples) // settings.batch_size)
+    many = "training is" if len(left) == 1 else "trainings are"
+    tell(
+        f"{len(left)} {many} left ({', '.join(left)}), {updates:,} updates in all: about "
+        f"{duration(seconds)} ({around(seconds, UNSURE)}; from a calibration alone)."
+    )
     weights = sum(training in left for training in WEIGHTS.values())
-    return [
-        training_sentence(left, updates, seconds, UNSURE),
-        *disk_sentences(weights * shape.bytes, folder),
-    ]
+    for sentence in disk_sentences(weights * shape.bytes, folder):
+        tell(sentence)
 
 
-def expected_halves(pool: Pool, model: Classifier, models: int) -> str:
-    """The updates and time of models on halves that are not there yet, in a sentence."""
+def tell_cost_of_halves(pool: Pool, model: Classifier, models: int) -> None:
+    """Say the updates and time of models on halves that are not there yet."""
     left = [number for number in range(1, models + 1) if not pool.path(number).is_file()]
     updates = sum(map(pool.updates, left))
     shape = Shape(model.stack.depth, model.stack.width, 0)
-    words = [len(" ".join(parts).split()) for parts in pool.examples.parts[:500]]
-    length = usual_length(float(np.mean(words)) * 4 / 3)
-    with suitable_threads(shape.width), hidden():
-        found = speed(shape, length, pool.training, pick_device(pool.device))
+    found = speed(shape, tokens_of(pool.examples), pool.training, pool.device)
     seconds = updates * found["update"] + len(left) * len(pool.examples) * found["predict"]
-    return (
+    tell(
         f"{len(left)} of {models} models on halves are left, {updates:,} updates in all: about "
         f"{duration(seconds)} (from a calibration alone)."
     )
 
 
-def usual_length(tokens: float) -> int:
-    """Tokens of the texts that are timed, where those of a study have so many."""
-    return max(4, min(LONGEST, round(tokens)))
-
-
 def _tokens(file: StudyFile, run: Asked) -> float:
     """Of a text of a run's task, on average; what is not on this machine is not fetched for it."""
     if run.there is not None:
-        return tokens_of(run.there.task)
+        return tokens_of(run.there.task.train, run.task)
     if is_here(file, run.task):
         with suppress(MemlocError):
-            return tokens_of(load_study_task(file, run.task, run.protocol.noise.seed))
+            return tokens_of(load_noisy_task(file, run.task, run.protocol).train, run.task)
     return USUAL_TOKENS
 
 
-def tokens_of(task: Task) -> float:
-    """Of a training text: a word is about one and a third token, in the embedded tasks one."""
-    words = [len(" ".join(parts).split()) + len(parts) for parts in task.train.parts[:500]]
-    return float(np.mean(words)) * (1.0 if task.name.startswith("tiny-") else 4 / 3)
+def tokens_of(examples: Examples, task: str = "") -> float:
+    """Of a text: a word is about one and a third token, in the embedded tasks one."""
+    words = [len(" ".join(parts).split()) + len(parts) for parts in examples.parts[:500]]
+    return float(np.mean(words)) * (1.0 if task.startswith("tiny-") else 4 / 3)
 
 
-def speed(
-    shape: Shape, length: int, training: FineTuneSettings, device: torch.device
-) -> dict[str, float]:
-    """Seconds of an update, of an example's prediction and of a probe epoch of an example."""
-    is_narrow = shape.width < NARROW
+def speed(shape: Shape, tokens: float, training: FineTuneSettings, device: str) -> dict[str, float]:
+    """Seconds of an update, of an example's prediction and of a probe epoch of an example.
+
+    Texts have so many tokens, within limits.
+    """
+    is_narrow, length = shape.width < NARROW, max(4, min(LONGEST, round(tokens)))
     depth = shape.depth if is_narrow else FOR_DEPTH
-    settings = training.replace({"epochs": 1 + UPDATES})
-    stack = _stand_in(shape.width, depth, device)
-    texts = _texts(settings.batch_size, length)
-    scale = shape.depth / depth
-    many = _texts(PROBED if is_narrow else FEW, length)
-    return {
-        "update": scale * _update_seconds(stack, texts, settings),
-        "predict": scale * _timed(lambda: predict(stack, many)) / len(many),
-        "probe_epoch": _probe_seconds(shape) / PROBED,
-        "batch": settings.batch_size,
-        "length": length,
-    }
+    scale, settings = shape.depth / depth, training.replace({"epochs": 1 + UPDATES})
+    stack = _stand_in(shape.width, depth, pick_device(device))
+    texts, many = (_texts(n, length) for n in (settings.batch_size, PROBED if is_narrow else FEW))
+    with suitable_threads(shape.width), hidden():
+        return {
+            "update": scale * _update_seconds(stack, texts, settings),
+            "predict": scale * _timed(lambda: predict(stack, many)) / len(many),
+            "probe_epoch": _probe_seconds(shape) / PROBED,
+            "batch": settings.batch_size,
+            "length": length,
+        }
 
 
 def _stand_in(width: int, depth: int, device: torch.device) -> Stack:
@@ -205,11 +200,8 @@ def _timed(work: Callable[[], Any]) -> float:
 
 def main() -> None:
     """Calibrate for the study that the command line names, on so many threads."""
-    began = time.perf_counter()
     plan = make_plan(read_study(sys.argv[1]))
-    found = calibrate(plan, int(sys.argv[2]))
-    seconds = time.perf_counter() - began
-    keep(plan.file.folder, {**found, "seconds": seconds})
+    keep(plan.file.folder, calibrate(plan, int(sys.argv[2])))
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ class Source:
     """A study's file, and the line on which each of its values stands."""
 
     path: Path
-    lines: Mapping[tuple[Hashable, ...], int]
+    lines: dict[tuple[Hashable, ...], int]
 
     def problem(self, *key: Hashable, what: str) -> SettingsError:
         """An error that names the line and the key."""
@@ -222,13 +222,13 @@ def parse_study(text: str, folder: Path) -> StudyFile:
     node, values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise SettingsError(f"{path} holds no settings: `memloc init demo` shows what it needs.")
-    lines: dict[tuple[Hashable, ...], int] = {}
-    _note_lines(node, (), lines, path)
+    source = Source(path, {})
+    _note_lines(node, (), source)
     try:
-        study = Study.model_validate(values)
+        file = StudyFile(path, source.lines, Study.model_validate(values))
     except ValidationError as error:
-        raise _explained(Source(path, lines), error) from None
-    file = StudyFile(path, lines, study)
+        raise _explained(source, error) from None
+    study = file.study
     for name in ("models", "tasks"):
         if not getattr(study, name) and not study.runs:
             raise file.problem(name, what="it is missing.")
@@ -264,23 +264,25 @@ def _check_repeated(file: StudyFile, where: tuple[Hashable, ...], block: Setting
                 raise file.problem(*where, name, i, what=f"{value!r} is there twice.")
 
 
-def _note_lines(
-    node: Any, place: tuple[Hashable, ...], lines: dict[tuple[Hashable, ...], int], path: Path
-) -> None:
+def _note_lines(node: Any, place: tuple[Hashable, ...], source: Source) -> None:
     import yaml
 
-    lines.setdefault(place, node.start_mark.line + 1)
+    source.lines.setdefault(place, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner = (*place, key.value)
-            if inner in lines:
-                again = Source(path, {inner: key.start_mark.line + 1})
-                raise again.problem(*inner, what="it is there twice.")
-            lines[inner] = key.start_mark.line + 1
-            _note_lines(value, inner, lines, path)
+            is_there = inner in source.lines
+            source.lines[inner] = key.start_mark.line + 1
+            if is_there:
+                raise source.problem(*inner, what="it is there twice.")
+            _note_lines(value, inner, source)
     elif isinstance(node, yaml.SequenceNode):
         for i, value in enumerate(node.value):
-            _note_lines(value, (*place, i), lines, path)
+            _note_lines(value, (*place, i), source)
+
+
+INNER: dict[Any, type[Settings]] = {"also": Block, "control": ControlBlock, "data": DataFile}
+"""What the values of these keys are."""
 
 
 def _explained(source: Source, error: ValidationError) -> SettingsError:
@@ -288,12 +290,7 @@ def _explained(source: Source, error: ValidationError) -> SettingsError:
     place = tuple(key for key in first["loc"] if key != "[key]")
     said = "it is missing." if first["type"] == "missing" else explained(first)
     if first["type"] == "extra_forbidden":
-        kinds: dict[str, type[Settings]] = {
-            "also": Block,
-            "control": ControlBlock,
-            "data": DataFile,
-        }
-        kind = kinds.get(str(place[0]), Study) if len(place) > 1 else Study
+        kind = INNER.get(place[0], Study) if len(place) > 1 else Study
         try:
             lookup("key", str(place[-1]), kind.model_fields)
         except MemlocError as unknown:

@@ -4,9 +4,8 @@ import math
 import platform
 import subprocess
 import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -35,6 +34,8 @@ SURE = 1.2
 """The least that is ever promised."""
 BASE = 700e6
 """Bytes of a process that has loaded everything and no model yet (measured)."""
+USUAL_TOKENS = 48.0
+"""Assumed of a task whose texts are not on this machine."""
 FIXED = {"report": 20.0}
 """Seconds that do not depend on the model (measured on one core)."""
 
@@ -52,15 +53,12 @@ class Estimate:
     factor: float = UNSURE
     compared: int = 0
     """Finished steps that the estimate was corrected by."""
-    start: float = 0.0
-    """Seconds until the first step begins."""
 
-    def total(self, names: set[str], cores: int, jobs: int) -> float:
-        """Seconds until these steps are done, so many at once."""
-        work = sum(self.seconds[n] * self.threads[n] for n in names)
-        alone = max((self.seconds[n] for n in names), default=0.0)
-        widest = max((self.threads[n] for n in names), default=1)
-        return self.start + max(work / max(1, min(cores, jobs * widest)), alone)
+    def together(self, seconds: Mapping[str, float], cores: int, jobs: int) -> float:
+        """Until steps of so many seconds are done: shared by the cores, or the longest."""
+        work = sum(self.threads[name] * each for name, each in seconds.items())
+        widest = max((self.threads[name] for name in seconds), default=1)
+        return max([work / min(cores, jobs * widest), *seconds.values()])
 
 
 def machine() -> str:
@@ -74,8 +72,8 @@ class Speed(Settings):
     update: float = Field(ge=0)
     predict: float = Field(ge=0)
     probe_epoch: float = Field(ge=0)
-    batch: float = Field(ge=0)
-    length: float = Field(ge=0)
+    batch: float = Field(gt=0)
+    length: float = Field(gt=0)
 
 
 class Calibration(Settings):
@@ -86,29 +84,21 @@ class Calibration(Settings):
     """By the sizes of models."""
     tokens: dict[str, NonNegativeFloat] = {}
     """Of a text, by task."""
-    length: float = Field(48.0, gt=0)
-    """Tokens of a text that was timed."""
-    seconds: float = Field(0.0, ge=0)
-    """That measuring took."""
-    start: float | None = Field(None, ge=0)
-    """Seconds until the first step begins."""
 
 
 def calibration(plan: Plan, threads: int) -> Calibration:
     """What was measured on this machine for this study; measured now where that is missing."""
     shapes = {step.run.shape.name for step in plan.steps.values() if step.run}
     known = measured_here(plan.file.folder)
-    if known.start is not None and shapes <= set(known.speeds):
+    if shapes <= set(known.speeds):
         return known
-    command = [sys.executable, "-m", "memloc.study.calibrate", str(plan.file.folder)]
-    began = time.perf_counter()
-    done = subprocess.run([*command, str(threads)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "memloc.study.calibrate", str(plan.file.folder), str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         reason = last.removeprefix("memloc.errors.").partition("Error: ")[2] or last
         raise StoreError(f"This machine could not be calibrated: {reason}")
-    measuring = measured_here(plan.file.folder).seconds
-    return keep(plan.file.folder, {"start": max(0.0, time.perf_counter() - began - measuring)})
+    return measured_here(plan.file.folder)
 
 
 def measured_here(folder: Path) -> Calibration:
@@ -132,8 +122,8 @@ def keep(folder: Path, found: Mapping[str, Any]) -> Calibration:
 def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> Estimate:
     """From the calibration, corrected by the steps that are done."""
     store, steps = Store(plan.file.folder), plan.steps.values()
-    sizes = cache(partial(training_examples, plan.file))
-    plain = {step.name: _seconds(step, sizes, measured) for step in steps}
+    count = cache(partial(training_examples, plan.file))
+    plain = {step.name: _seconds(step, count, measured) for step in steps}
     records = {s.name: r for s in steps if (r := store.record(s.name)) and r["state"] == "done"}
     sorts = {step.name: _sort(step) for step in steps}
     ratios, peaks = defaultdict[str, list[float]](list), defaultdict[str, float](float)
@@ -149,7 +139,6 @@ def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> E
         threads=threads,
         factor=_factor(ratios, factors, set(sorts.values())),
         compared=len(records),
-        start=measured.start or 0.0,
     )
 
 
@@ -180,73 +169,58 @@ def _factor(
     return float(spread ** (1 - unseen) * UNSURE**unseen)
 
 
-def _seconds(step: Step, sizes: Callable[[str], int], measured: Calibration) -> float:
+def _seconds(step: Step, count: Callable[[str], int], measured: Calibration) -> float:
     run = step.run
     if run is None:
         return FIXED[step.kind]
-    examples = sizes(run.task) if run.there is None else run.there.record.task.train
-    tokens = measured.tokens.get(run.task, measured.length)
-    costs = Costs(run.shape, run.protocol, examples, tokens, measured)
+    protocol = run.protocol
+    examples = count(run.task) if run.there is None else run.there.record.task.train
+    tokens = measured.tokens.get(run.task, USUAL_TOKENS)
+    sizes = sizes_of(run.shape, protocol, examples, tokens, measured)
     if step.kind == "train":
-        trainings = {WEIGHTS[weights] for weights in run.weights}
-        return costs.training(dict.fromkeys(trainings, run.protocol.finetune.epochs))
-    if step.kind == "plant":
-        control = run.protocol.control
-        beside = control.auxiliary_examples or sizes(control.auxiliary)
-        return costs.plant(run.methods, beside, null=len(step.folders) > 1)
-    return costs.of(step.method)
+        epochs = dict.fromkeys((WEIGHTS[w] for w in run.weights), protocol.finetune.epochs)
+        return training_seconds(protocol, sizes, epochs)
+    methods = [step.method] if step.method else run.methods
+    looking = float(sum(protocol.method(name).cost(sizes) for name in methods))
+    if step.kind != "plant":
+        return looking
+    control = protocol.control
+    beside = control.auxiliary_examples or count(control.auxiliary)
+    epochs = dict.fromkeys(TRAININGS, control.epochs or protocol.finetune.epochs)
+    once = training_seconds(protocol, sizes, epochs, beside) + looking
+    null = training_seconds(protocol, sizes, {"noisy": epochs["noisy"]}, beside) + looking
+    return once + null * (len(step.folders) - 1)
 
 
-class Costs:
-    """Seconds for a model and a task's training examples, from updates and predictions."""
+def sizes_of(
+    shape: Shape, protocol: Protocol, examples: int, tokens: float, measured: Calibration
+) -> Sizes:
+    """What a model and a task's training examples take, from what was measured."""
+    speed = measured.speeds[shape.name]
+    read = min(tokens, protocol.text.max_tokens)
+    longer = 1.0 if shape.width < NARROW else read / speed.length
+    return Sizes(
+        examples=examples,
+        noisy=examples * protocol.noise.rate,
+        depth=shape.depth,
+        update=speed.update * longer / speed.batch,
+        predict=speed.predict * longer,
+        probe=speed.probe_epoch,
+        all_gradients=protocol.finetune.clip_over == "all",
+    )
 
-    def __init__(
-        self,
-        shape: Shape,
-        protocol: Protocol,
-        examples: int,
-        tokens: float,
-        measured: Calibration,
-    ) -> None:
-        self.protocol = protocol
-        speed = measured.speeds[shape.name]
-        read = min(tokens, protocol.text.max_tokens)
-        longer = 1.0 if shape.width < NARROW else read / speed.length
-        self.sizes = Sizes(
-            examples=examples,
-            noisy=examples * protocol.noise.rate,
-            depth=shape.depth,
-            update=speed.update * longer / speed.batch,
-            predict=speed.predict * longer,
-            probe=speed.probe_epoch,
-            all_gradients=protocol.finetune.clip_over == "all",
-        )
 
-    def training(self, epochs: Mapping[str, int], beside: int = 0) -> float:
-        """Of so many epochs of each training, with other examples beside the task's."""
-        sizes = self.sizes
-        validation = 0.25 * sizes.examples
-        every = self.protocol.finetune.measure_every
-        looking = (sizes.examples + validation) * sizes.predict / every
-        once = (sizes.examples + beside) * sizes.update + looking
-        # Of the frozen model only the head learns, on vectors that are kept if nothing varies.
-        own = self.protocol.finetune
-        kept = not own.frozen_dropout and own.clip_over == "trained"
-        share = {"frozen": 0.1 if kept else 1.0}
-        return float(once * sum(n * share.get(t, 1.0) for t, n in epochs.items()))
-
-    def plant(self, methods: Sequence[str], beside: int, *, null: bool) -> float:
-        """Of a planted run, what the methods find there, and its null."""
-        control = self.protocol.control
-        epochs = control.epochs or self.protocol.finetune.epochs
-        once = self.training(dict.fromkeys(TRAININGS, epochs), beside)
-        looking = sum(self.of(method) for method in methods)
-        again = self.training({"noisy": epochs}, beside) + looking if null else 0
-        return once + looking + again
-
-    def of(self, name: str) -> float:
-        """Of a method."""
-        return float(self.protocol.method(name).cost(self.sizes))
+def training_seconds(
+    protocol: Protocol, sizes: Sizes, epochs: Mapping[str, int], beside: int = 0
+) -> float:
+    """Of so many epochs of each training, with other examples beside the task's."""
+    own, validation = protocol.finetune, 0.25 * sizes.examples
+    looking = (sizes.examples + validation) * sizes.predict / own.measure_every
+    once = (sizes.examples + beside) * sizes.update + looking
+    # Of the frozen model only the head learns, on vectors that are kept if nothing varies.
+    kept = not own.frozen_dropout and own.clip_over == "trained"
+    share = {"frozen": 0.1 if kept else 1.0}
+    return float(once * sum(n * share.get(t, 1.0) for t, n in epochs.items()))
 
 
 def _disk(step: Step) -> float:

@@ -3,7 +3,8 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from memloc.lock import STUDY, Lock
 from memloc.models.device import NARROW
 from memloc.progress import tell
 from memloc.study.estimate import Estimate, calibration, critical_path, estimate
-from memloc.study.executors import Executor, LocalExecutor, Needs, Order, Outcome, RayExecutor
+from memloc.study.executors import Executor, LocalExecutor, Order, Outcome, RayExecutor
 from memloc.study.inputs import noise_sentence
 from memloc.study.plan import Plan, Step, open_plan
 from memloc.study.records import State, Store, current_identity, study_states
@@ -37,56 +38,20 @@ class Options:
     """Of the cluster; default: the one that this machine is part of, or a new one on it."""
 
 
-@dataclass
-class Progress:
-    """How far a study is, for those who watch."""
-
-    states: dict[str, State]
-    chosen: set[str]
-    estimate: Estimate
-    began: float = field(default_factory=time.time)
-    running: dict[str, float] = field(default_factory=dict)
-    """Since when."""
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """Of the steps that ended in this session."""
-    blocked: dict[str, str] = field(default_factory=dict)
-    """Steps that cannot run, and the step that failed before."""
-    cores: int = 1
-
-    def count(self, state: str) -> int:
-        """How many of the chosen steps stand so."""
-        return sum(self.states[name].name == state for name in self.chosen)
-
-    def seconds_left(self) -> float:
-        """Until all is done, as far as it is known: work shared by the cores, or the longest."""
-        left = {
-            name: max(0.0, self.estimate.seconds[name] - self._elapsed(name))
-            for name in self.chosen
-            if self.states[name].name != "done"
-            and name not in self.blocked
-            and not (self.states[name].name == "failed" and name not in self.running)
-        }
-        together = sum(seconds * self.estimate.threads[name] for name, seconds in left.items())
-        return max([together / self.cores, *left.values()], default=0.0)
-
-    def _elapsed(self, name: str) -> float:
-        return time.time() - self.running[name] if name in self.running else 0.0
-
-
-Watcher = Callable[[Progress, Outcome | None], None]
-"""Told how far it is: often, and whenever a step ended."""
-
-
-def run_study(place: str | Path, options: Options, watch: Watcher) -> Progress:
+def run_study(place: str | Path, options: Options, watch: "Watcher") -> "Execution":
     """Do what is missing of a study."""
+    return open_study(place, options).run(watch)
+
+
+def open_study(place: str | Path, options: Options) -> "Execution":
+    """A study that can be run: what is done of it, and what the rest will cost."""
     plan = open_plan(place)
     chosen = plan.chosen(options.only)  # words that fit nothing are refused before anything else
     jobs = checked_jobs(options.jobs)
-    study_states(plan)  # records that cannot be read are refused before this machine is measured
+    states = study_states(plan)  # and records that cannot be read before this machine is measured
     expected = estimate_study(plan, options.jobs)
     executor = _executor(plan, options, jobs)
-    execution = Execution(plan, executor, expected, chosen, options.retry, executor.cores)
-    return execution.run(watch)
+    return Execution(plan, executor, expected, chosen, states, options.retry)
 
 
 def checked_jobs(jobs: int | None) -> int:
@@ -145,129 +110,136 @@ def threads_for(step: Step, jobs: int, there: int) -> int:
     return max(1, there // jobs)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Execution:
-    """A study that is to be run: its plan, where, and which steps."""
+    """A study that is run: where, which of its steps, and how far it is, for those who watch."""
 
     plan: Plan
     executor: Executor
     estimate: Estimate
     chosen: set[str]
+    states: dict[str, State]
     retry: bool = False
     """Whether steps that failed before are tried again."""
-    cores: int = 1
+    began: float = field(default_factory=time.time)
+    waiting: list[str] = field(default_factory=list)
+    running: dict[str, Order] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """Of the steps that ended in this session."""
+    blocked: dict[str, str] = field(default_factory=dict)
+    """Steps that cannot run, and the step that failed before."""
 
     @property
     def store(self) -> Store:
         """The records of the steps."""
         return Store(self.plan.file.folder)
 
-    def run(self, watch: Watcher) -> Progress:
+    def count(self, state: str) -> int:
+        """How many of the chosen steps stand so."""
+        return sum(self.states[name].name == state for name in self.chosen)
+
+    def failed(self) -> dict[str, str]:
+        """The chosen steps that failed, and why."""
+        states = {name: self.states[name] for name in sorted(self.chosen)}
+        return {name: state.why for name, state in states.items() if state.name == "failed"}
+
+    def expected(self, names: Iterable[str]) -> float:
+        """Seconds until these steps are done, as far as it is known."""
+        now, left = time.time(), dict[str, float]()
+        for name in names:
+            spent = now - self.running[name].since if name in self.running else 0.0
+            left[name] = max(0.0, self.estimate.seconds[name] - spent)
+        return self.estimate.together(left, self.executor.cores, self.executor.jobs)
+
+    def seconds_left(self) -> float:
+        """Until all that can be done is done."""
+        over = {n for n in self.chosen if self.states[n].name in {"done", "failed"}}
+        return self.expected(self.chosen - (over - self.running.keys()) - self.blocked.keys())
+
+    def run(self, watch: "Watcher") -> "Execution":
         """Do all that can be done; what fails does not hinder what does not need it."""
         with Lock(self.plan.file.folder, STUDY) as lock:
             self.store.sweep()
-            states = self.store.states(self.plan)
-            progress = Progress(states, self.chosen, self.estimate, cores=self.cores)
-            waiting = self._waiting(progress)
-            for sentence in noise_sentences(self.plan, waiting):
+            self.states = study_states(self.plan)
+            self.waiting = self._to_do()
+            for sentence in noise_sentences(self.plan, self.waiting):
                 tell(sentence)
-            watch(progress, None)
+            watch(self, None)
             try:
-                if waiting:
+                if self.waiting:
                     self.executor.start()
-                self._loop(waiting, progress, watch, lock)
+                while self._submit():
+                    for outcome in self.executor.wait(TICK):
+                        self._note(outcome)
+                        watch(self, outcome)
+                    watch(self, None)
+                    lock.beat(self._facts())
             finally:
                 self.executor.stop()
-        return progress
+        return self
 
-    def _waiting(self, progress: Progress) -> list[str]:
+    def _to_do(self) -> list[str]:
         """The steps to be done, the most urgent first: those on which most depends."""
         again = {"missing", "stale", "failed"} if self.retry else {"missing", "stale"}
-        wanted = [n for n in self.plan.steps if n in progress.chosen]
-        found = [n for n in wanted if progress.states[n].name in again]
+        wanted = [n for n in self.plan.steps if n in self.chosen]
+        found = [n for n in wanted if self.states[n].name in again]
         # Whether a soft step has to be done again is seen when all before it has ended.
         wanted = [n for n in wanted if n in found or (found and self.plan.steps[n].soft)]
         urgency = critical_path(self.plan, self.estimate.seconds)
         return sorted(wanted, key=lambda name: -urgency[name])
 
-    def _loop(self, waiting: list[str], progress: Progress, watch: Watcher, lock: Lock) -> None:
-        running: dict[str, Order] = {}
-        while waiting or running:
-            for name in list(waiting):
-                self._begin(self.plan.steps[name], waiting, running, progress)
-            if not running and not waiting:
-                break
-            for outcome in self.executor.wait(TICK):
-                progress.running.pop(outcome.step, None)
-                self._note(outcome, running.pop(outcome.step), progress)
-                watch(progress, outcome)
-            watch(progress, None)
-            lock.beat(_facts(progress), now=False)
+    def _submit(self) -> bool:
+        """Begin the steps that can; whether any runs, without which none can still be waiting."""
+        for name in list(self.waiting):
+            step = self.plan.steps[name]
+            if not any(need in self.waiting or need in self.running for need in step.inputs):
+                self._begin(step)
+        return bool(self.running)
 
-    def _begin(
-        self, step: Step, waiting: list[str], running: dict[str, Order], progress: Progress
-    ) -> None:
-        """Submit a step that waits if it can begin; one that never can does not wait on."""
-        ready = self._is_ready(step, waiting, running, progress)
-        busy = {name: self._needs(name) for name in running}
-        needs = self._needs(step.name)
-        if ready is None or (ready and not self.executor.has_room(needs, busy)):
+    def _begin(self, step: Step) -> None:
+        """Submit a step if there is room; one that never can begin does not wait on."""
+        lacking = [need for need in step.inputs if self.states[need].name != "done"]
+        # Of a soft step: without a single input there is nothing to sum up.
+        never = len(lacking) == len(step.inputs) if step.soft else bool(lacking)
+        order = self._order(step)
+        if not (never or self.executor.has_room(order)):
             return
-        waiting.remove(step.name)
-        identity = current_identity(self.plan, step, progress.states)
-        if not ready or (step.soft and self._is_done(step, identity, progress)):
-            return
-        order = Order(step.name, identity, secrets.token_hex(8), needs.threads)
-        running[step.name] = order
-        progress.running[step.name] = time.time()
-        self.executor.submit(order, needs)
+        self.waiting.remove(step.name)
+        if never and not step.soft:
+            self.blocked[step.name] = self.blocked.get(lacking[0], lacking[0])
+        elif not never and not (step.soft and self._is_done(step, order.identity)):
+            self.running[step.name] = order
+            self.executor.submit(order)
 
-    def _is_ready(
-        self,
-        step: Step,
-        waiting: Sequence[str],
-        running: Mapping[str, object],
-        progress: Progress,
-    ) -> bool | None:
-        """True: now; False: never, as something that it needs failed; None: later."""
-        if any(name in waiting or name in running for name in step.inputs):
-            return None
-        failed = [name for name in step.inputs if progress.states[name].name != "done"]
-        if step.soft:
-            # Without a single input there is nothing to sum up.
-            return len(failed) < len(step.inputs)
-        if failed:
-            progress.blocked[step.name] = progress.blocked.get(failed[0], failed[0])
-        return not failed
-
-    def _is_done(self, step: Step, identity: str, progress: Progress) -> bool:
-        state = self.store.state(step, identity)
-        progress.states[step.name] = state
+    def _is_done(self, step: Step, identity: str) -> bool:
+        state = self.states[step.name] = self.store.state(step, identity)
         return state.name == "done" or (state.name == "failed" and not self.retry)
 
-    def _needs(self, name: str) -> Needs:
-        study = self.plan.file.study
-        gpus = study.gpus if self.plan.steps[name].run and study.device != "cpu" else 0.0
-        return Needs(self.estimate.threads[name], int(self.estimate.memory[name]), gpus)
+    def _order(self, step: Step) -> Order:
+        study, estimate = self.plan.file.study, self.estimate
+        gpus = study.gpus if step.run and study.device != "cpu" else 0.0
+        needs = estimate.threads[step.name], int(estimate.memory[step.name]), gpus
+        identity = current_identity(self.plan, step, self.states)
+        return Order(step.name, identity, secrets.token_hex(8), *needs)
 
-    def _note(self, outcome: Outcome, order: Order, progress: Progress) -> None:
-        name = outcome.step
-        progress.outcomes[name] = outcome
-        if not outcome.reason:
-            progress.states[name] = State("done", "", order.identity)
-            return
-        progress.states[name] = State("failed", outcome.reason, order.identity)
-        try:
-            self.store.fail(self.plan.steps[name], order.identity, outcome.reason)
-        except StoreError:
-            return  # it cannot be noted where nothing can be written; the next run tries again
+    def _note(self, outcome: Outcome) -> None:
+        name, reason = outcome.step, outcome.reason
+        identity = self.running.pop(name).identity
+        self.outcomes[name] = outcome
+        self.states[name] = State("failed" if reason else "done", reason, identity)
+        if reason:
+            with suppress(StoreError):  # where nothing can be written, the next run tries again
+                self.store.fail(self.plan.steps[name], identity, reason)
+
+    def _facts(self) -> dict[str, object]:
+        """For others to see, beside the records of the steps."""
+        return {
+            "running": {name: order.since for name, order in self.running.items()},
+            "began": self.began,
+            "seconds_left": self.seconds_left(),
+            "chosen": len(self.chosen),
+        }
 
 
-def _facts(progress: Progress) -> dict[str, object]:
-    """For others to see, beside the records of the steps."""
-    return {
-        "running": dict(progress.running),
-        "began": progress.began,
-        "seconds_left": progress.seconds_left(),
-        "chosen": len(progress.chosen),
-    }
+Watcher = Callable[[Execution, Outcome | None], None]
+"""Told how far it is: often, and whenever a step ended."""

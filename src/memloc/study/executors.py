@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,13 +28,18 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class Order:
-    """Which step is to be done, as what, and on how many threads."""
+    """Which step is to be done, as what, and what it takes while it runs."""
 
     step: str
     identity: str
     token: str
     """Names this attempt: a process whose step has another token by now ends itself."""
     threads: int = 1
+    memory: int = 0
+    """Bytes."""
+    gpus: float = 0.0
+    since: float = field(default_factory=time.time)
+    """When it was given."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +58,10 @@ def as_sent(message: Order | Outcome) -> str:
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What a step takes while it runs."""
-
-    threads: int = 1
-    memory: int = 0
-    """Bytes."""
-    gpus: float = 0.0
-
-
-@dataclass(frozen=True)
 class Child:
     """The process of a step, and the pipe on which it tells what came out."""
 
-    step: str
+    order: Order
     pid: int
     pipe: int
     status: Callable[[], int]
@@ -76,7 +71,7 @@ class Child:
         """Wait for its end and say how it went."""
         with os.fdopen(self.pipe, encoding="utf-8") as told:
             text = told.read()
-        return read_outcome(self.step, text, self.status())
+        return read_outcome(self.order.step, text, self.status())
 
 
 def read_outcome(step: str, text: str, status: int) -> Outcome:
@@ -115,12 +110,13 @@ class LocalExecutor:
             with suppress(ImportError):
                 importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
 
-    def has_room(self, needs: Needs, running: Mapping[str, Needs]) -> bool:
+    def has_room(self, order: Order) -> bool:
         """Whether there is a job and enough cores left; a step that needs all runs alone."""
-        busy = sum(other.threads for other in running.values())
-        return len(running) < self.jobs and (not running or busy + needs.threads <= self.cores)
+        running = [child.order.threads for child in self._children.values()]
+        room = sum(running) + order.threads <= self.cores
+        return len(running) < self.jobs and (not running or room)
 
-    def submit(self, order: Order, needs: Needs) -> None:  # noqa: ARG002 - room was asked for
+    def submit(self, order: Order) -> None:
         """Start a step."""
         begin = started_copied if CAN_COPY else started_fresh
         child = begin(self.folder, order)
@@ -149,9 +145,7 @@ def started_copied(folder: Path, order: Order) -> Child:
         pid = os.fork()
     if pid:
         os.close(write)
-        return Child(
-            order.step, pid, read, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        )
+        return Child(order, pid, read, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     # From here on this is the step. It leaves with _exit: nothing of its origin is to be run.
     status = 1
     try:
@@ -186,7 +180,7 @@ def started_fresh(folder: Path, order: Order) -> Child:
             start_new_session=True,
         )
     os.close(write)
-    return Child(order.step, process.pid, read, process.wait)
+    return Child(order, process.pid, read, process.wait)
 
 
 def _log(folder: Path, order: Order) -> TextIO:
@@ -227,7 +221,7 @@ class RayExecutor:
         self._began_here = not ray.is_initialized()
         if self._began_here:
             self._connect(address)
-        self._running: dict[Any, str] = {}
+        self._running: dict[Any, Order] = {}
         self._remote = ray.remote(_do_on_worker)
 
     def _connect(self, address: str | None) -> None:
@@ -247,21 +241,23 @@ class RayExecutor:
         """Of all machines together."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
+    jobs = cores
+
     def start(self) -> None:
         """Nothing to do: the cluster is there."""
 
-    def has_room(self, needs: Needs, running: Mapping[str, Needs]) -> bool:
+    def has_room(self, order: Order) -> bool:
         """Ray queues what does not fit; a few more than fit keep every machine busy."""
-        busy = sum(other.threads for other in running.values())
-        return not running or busy + needs.threads <= 2 * self.cores
+        busy = sum(other.threads for other in self._running.values())
+        return not busy or busy + order.threads <= 2 * self.cores
 
-    def submit(self, order: Order, needs: Needs) -> None:
+    def submit(self, order: Order) -> None:
         """Have a step done somewhere."""
-        best = best_machine(self._ray.nodes(), needs)
+        best = best_machine(self._ray.nodes(), order)
         options: dict[str, Any] = {
-            "num_cpus": min(needs.threads, max(1, int(best.get("CPU", 1)))),
-            "num_gpus": min(needs.gpus, best.get("GPU", 0.0)),
-            "memory": int(min(needs.memory, 0.9 * best.get("memory", 0.0))),
+            "num_cpus": min(order.threads, max(1, int(best.get("CPU", 1)))),
+            "num_gpus": min(order.gpus, best.get("GPU", 0.0)),
+            "memory": int(min(order.memory, 0.9 * best.get("memory", 0.0))),
             "max_retries": RETRIES,
             "name": order.step,
         }
@@ -269,7 +265,7 @@ class RayExecutor:
         if folder is not None:  # a study reads the same data everywhere
             options["runtime_env"] = {"env_vars": {DATA_VARIABLE: folder}}
         reference = self._remote.options(**options).remote(str(self.folder), as_sent(order))
-        self._running[reference] = order.step
+        self._running[reference] = order
 
     def wait(self, seconds: float) -> list[Outcome]:
         """The steps that ended, after at most so long."""
@@ -281,7 +277,7 @@ class RayExecutor:
         return [self._outcome(reference) for reference in ready]
 
     def _outcome(self, reference: Any) -> Outcome:
-        step = self._running.pop(reference)
+        step = self._running.pop(reference).step
         try:
             return Outcome(**self._ray.get(reference))
         except self._ray.exceptions.RayError as error:
@@ -301,15 +297,15 @@ Executor = LocalExecutor | RayExecutor
 """Where steps run: both can start, say whether they have room, submit, wait and stop."""
 
 
-def best_machine(nodes: Sequence[Mapping[str, Any]], needs: Needs) -> dict[str, float]:
+def best_machine(nodes: Sequence[Mapping[str, Any]], order: Order) -> dict[str, float]:
     """What one machine has, the best for a step: it must not wait for more than that."""
     there: list[dict[str, float]] = [node["Resources"] for node in nodes if node["Alive"]]
-
-    def suits(has: Mapping[str, float]) -> tuple[float, ...]:
-        wanted = {"GPU": needs.gpus, "memory": needs.memory, "CPU": needs.threads}
-        return tuple(min(has.get(name, 0.0), most) for name, most in wanted.items())
-
-    return max(there, key=suits, default={})
+    wanted = {"GPU": order.gpus, "memory": order.memory, "CPU": order.threads}
+    return max(
+        there,
+        key=lambda has: [min(has.get(name, 0.0), most) for name, most in wanted.items()],
+        default={},
+    )
 
 
 def _do_on_worker(folder: str, order: str) -> dict[str, Any]:

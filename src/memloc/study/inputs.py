@@ -22,9 +22,7 @@ from memloc.methods import find_method
 from memloc.models.known import KNOWN, TINY, no_such_model, source_of
 from memloc.protocol import Protocol
 from memloc.records import NoisyTask, Task
-from memloc.run import Run
-from memloc.stats.windows import check_plant, every_window, plant_name, read_plant, usual_plants
-from memloc.study.config import ControlBlock, DataFile, StudyFile
+from memloc.study.config import DataFile, StudyFile
 
 DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))
 TAKEN = (paths.CONTROL, paths.STEPS, paths.LOGS, paths.REPORT)
@@ -41,7 +39,6 @@ def check_names(file: StudyFile) -> None:
     }
     for name, own in file.study.data.items():
         _check_data(file, name, own)
-    _check_runs(file)
     for where, block in file.blocks():
         for field, check in find.items():
             for i, name in enumerate(getattr(block, field, None) or ()):
@@ -49,8 +46,6 @@ def check_names(file: StudyFile) -> None:
                     check(name)
     with file.at("device"):
         lookup("device", file.study.device.split(":")[0], DEVICES)
-    if file.study.control is not None:
-        _check_control(file, file.study.control)
 
 
 def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
@@ -76,14 +71,6 @@ def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
             raise file.problem("data", name, key, what=f"there is no file {file.file_of(path)}.")
 
 
-def _check_runs(file: StudyFile) -> None:
-    for i, place in enumerate(file.study.runs):
-        with file.at("runs", i):
-            Run.open(file.folder / place)
-        if not (file.folder / place).resolve().is_relative_to(file.folder.resolve()):
-            raise file.problem("runs", i, what="a run of a study must be in the study's folder.")
-
-
 def _check_model(file: StudyFile, folders: dict[str, str], name: str) -> None:
     """Whether it is there; two models must not share a folder of runs."""
     path, depth = file.path_of(name), file.study.depth
@@ -91,36 +78,6 @@ def _check_model(file: StudyFile, folders: dict[str, str], name: str) -> None:
     folder = paths.run_folder(Path(), "-", path, 1, depth).parts[1]
     if folders.setdefault(folder, path) != path:
         raise SettingsError(f"{folders[folder]} and {path} would share the folder {folder}.")
-
-
-def _check_control(file: StudyFile, control: ControlBlock) -> None:
-    study, auxiliary = file.study, file.study.protocol.control.auxiliary
-    with file.at("overrides", "control.auxiliary"):
-        lookup("task", auxiliary, known_tasks())
-    if auxiliary in (control.tasks or ()):
-        what = f"{auxiliary} is the auxiliary task; plant another one."
-        raise file.problem("control", "tasks", what=what)
-    if not control.tasks and set(study.tasks) <= {auxiliary}:
-        raise file.problem("control", what="the only task is the auxiliary one; name others.")
-    for task in control.tasks or study.tasks:
-        if task in study.data and study.data[task].flip is None:
-            what = f"{task} has noise of its own; plant a task whose labels are flipped."
-            raise file.problem("control", what=what)
-    for model in control.models or study.models:
-        depth = shape_of(file.path_of(model), study.depth).depth
-        try:
-            planted_windows(control, depth, study.protocol)
-        except MemlocError as error:
-            raise file.problem("control", "windows", what=f"{model}: {error}") from None
-
-
-def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[str]:
-    """The plants that a block asks for in a model of this depth; each makes a run of its own."""
-    found = [plant_name(read_plant(text)) for text in block.windows]
-    found += [window for width in block.every for window in every_window(depth, width)]
-    for plant in found:
-        check_plant(plant, depth)
-    return list(dict.fromkeys(found)) or usual_plants(depth, protocol.control.width)
 
 
 @dataclass(frozen=True)

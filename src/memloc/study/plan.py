@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from memloc import paths
-from memloc.errors import SettingsError, StoreError
+from memloc.data.tasks import known_tasks
+from memloc.errors import MemlocError, SettingsError, StoreError, lookup
 from memloc.identity import hashed
 from memloc.methods import find_method
 from memloc.models.known import default_preset
@@ -18,13 +19,13 @@ from memloc.protocol import MEMORISED_ONLY, Protocol
 from memloc.records import whole_file
 from memloc.run import WEIGHTS, Run
 from memloc.settings import Settings
+from memloc.stats.windows import check_plant, every_window, plant_name, read_plant, usual_plants
 from memloc.study.config import Block, ControlBlock, StudyFile, parse_study, read_study
 from memloc.study.inputs import (
     Shape,
     check_files,
     check_names,
     model_fingerprint,
-    planted_windows,
     shape_of,
     task_fingerprint,
 )
@@ -109,9 +110,10 @@ class Step:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decides it, for people to compare."""
-        made = self.products.values()
-        return {name: value for product in made for name, value in product.settings.items()}
+        """All that decides it, as it reads back from a record, for people to compare."""
+        made = {k: v for product in self.products.values() for k, v in product.settings.items()}
+        as_read: dict[str, Any] = json.loads(json.dumps(made))
+        return as_read
 
     def identity(self, inputs: Iterable[str]) -> str:
         """A hash of what decides it, and of the identities of its inputs."""
@@ -225,7 +227,10 @@ def asked_runs(file: StudyFile) -> list[Asked]:
     """Every task, model and seed that is to be trained, once, and what somebody wants of it."""
     runs: dict[tuple[Any, ...], Asked] = {}
     for number, block in enumerate((MAIN, *file.study.also)):
-        for run in _of_block(file, block):
+        given = dict(file.study) | {name: value for name, value in block if value is not None}
+        methods = (*given["methods"], *given["analyses"])
+        for names in product(given["tasks"], given["models"], given["seeds"]):
+            run = _asked(file, names, given["overrides"], methods)
             key = run.task, run.model, run.seed
             before = runs.get(key, run)
             if before.protocol != run.protocol:
@@ -242,15 +247,6 @@ def asked_runs(file: StudyFile) -> list[Asked]:
     # Where layers are planted or runs are there, plain ones of which nothing is asked are not made.
     others = file.study.control is not None or file.study.runs
     return [run for run in runs.values() if run.methods or not others]
-
-
-def _of_block(file: StudyFile, block: Block) -> Iterator[Asked]:
-    tasks, models, seeds, methods, analyses = (
-        getattr(file.study, name) if getattr(block, name) is None else getattr(block, name)
-        for name in ("tasks", "models", "seeds", "methods", "analyses")
-    )
-    for key in product(tasks, models, seeds):
-        yield _asked(file, key, block.overrides, (*methods, *analyses))
 
 
 def _asked(
@@ -277,15 +273,17 @@ def runs_there(file: StudyFile) -> Iterator[Asked]:
 
     Methods whose weights a run does not have are left out.
     """
-    names = (*file.study.methods, *file.study.analyses)
-    for place in file.study.runs:
+    names, home = (*file.study.methods, *file.study.analyses), file.folder.resolve()
+    for i, place in enumerate(file.study.runs):
         folder = (file.folder / place).resolve()
-        run = Run.open(folder)
-        record, shape = run.record, Shape(run.depth, run.record.width, 0)
+        with file.at("runs", i):
+            run = Run.open(folder)
+        if not folder.is_relative_to(home):
+            raise file.problem("runs", i, what="a run of a study must be in the study's folder.")
         able = tuple(n for n in names if all(run.has(w) for w in find_method(n).needs))
-        where = folder.relative_to(file.folder.resolve()).as_posix()
-        key = (record.task.name, record.model, run.seed)
-        yield Asked(*key, file.study.protocol, able, where, shape, run)
+        key, where = (run.record.task.name, run.record.model, run.seed), folder.relative_to(home)
+        shape = Shape(run.depth, run.record.width, 0)
+        yield Asked(*key, file.study.protocol, able, where.as_posix(), shape, run)
 
 
 class _Makers:
@@ -322,7 +320,7 @@ class _Makers:
             "seed": run.seed,
             "examples": self.study.examples,
             "depth": self.study.depth,
-            **_plain(run.protocol.for_run().deciding(memorised=True)),
+            **run.protocol.for_run().deciding(memorised=True),
         }
 
     def _train(self, run: Asked) -> Step:
@@ -353,7 +351,7 @@ class _Makers:
         method = find_method(name)
         kind = {"localiser": "localise", "analysis": "analyse"}[method.kind]
         path = paths.result(Path(run.folder), name)
-        there = run.there and {"run": _plain(run.there.identity([*WEIGHTS, "pretrained"]))}
+        there = run.there and {"run": run.there.identity([*WEIGHTS, "pretrained"])}
         settings = (there or {}) | _method_settings(run, name)
         is_late = "memorised" in {*method.needs, *method.uses}
         return Step(
@@ -369,17 +367,27 @@ class _Makers:
         )
 
     def _plants(self, block: ControlBlock) -> Iterator[Step]:
-        auxiliary, seed = self.protocol.control.auxiliary, self.protocol.control.seed
-        usual = [task for task in self.study.tasks if task != auxiliary]
-        for model, task in product(block.models or self.study.models, block.tasks or usual):
-            run = _asked(self.file, (task, model, seed), {}, block.methods)
-            windows = planted_windows(block, run.shape.depth, self.protocol)
-            middle = windows[len(windows) // 2]
+        control, problem = self.protocol.control, partial(self.file.problem, "control")
+        with self.file.at("overrides", "control.auxiliary"):
+            lookup("task", control.auxiliary, known_tasks())
+        tasks = block.tasks or [task for task in self.study.tasks if task != control.auxiliary]
+        if control.auxiliary in tasks or not tasks:
+            what = f"{control.auxiliary} is the auxiliary task; plant another one."
+            raise problem("tasks", what=what)
+        for model, task in product(block.models or self.study.models, tasks):
+            if task in self.study.data and self.study.data[task].flip is None:
+                what = f"{task} has noise of its own; plant a task whose labels are flipped."
+                raise problem(what=what)
+            run = _asked(self.file, (task, model, control.seed), {}, block.methods)
+            try:
+                windows = planted_windows(block, run.shape.depth, self.protocol)
+            except MemlocError as error:
+                raise problem("windows", what=f"{model}: {error}") from None
             for window in windows:
-                null = block.nulls == "all" or (block.nulls == "middle" and window == middle)
-                yield self._plant(run, window, null)
+                middle = block.nulls == "middle" and window == windows[len(windows) // 2]
+                yield self._plant(run, window, null=middle or block.nulls == "all")
 
-    def _plant(self, run: Asked, window: str, null: bool) -> Step:
+    def _plant(self, run: Asked, window: str, *, null: bool) -> Step:
         place = Path(run.folder)
         both = [paths.plant_folder(Path(), place, window, null=kind) for kind in (False, True)]
         products = {"plant": Product(self._plant_settings(run, window), tuple(map(str, both)))}
@@ -433,11 +441,14 @@ def _method_settings(run: Asked, name: str) -> dict[str, Any]:
 
 
 def _flat(name: str, settings: Settings, without: Sequence[str] = ()) -> dict[str, Any]:
-    """Settings of a group under their dotted names, as they read back from a file."""
-    flat = _plain(settings.flat())
-    return {f"{name}.{key}": value for key, value in flat.items() if key not in without}
+    """Settings of a group under their dotted names."""
+    return {f"{name}.{key}": value for key, value in settings.flat().items() if key not in without}
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(values))
-    return found
+def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[str]:
+    """The plants that a block asks for in a model of this depth; each makes a run of its own."""
+    found = [plant_name(read_plant(text)) for text in block.windows]
+    found += [window for width in block.every for window in every_window(depth, width)]
+    for plant in found:
+        check_plant(plant, depth)
+    return list(dict.fromkeys(found)) or usual_plants(depth, protocol.control.width)

@@ -120,17 +120,6 @@ class Store:
         about = [path for path in step.outputs if Path(path).name == paths.ABOUT]
         return {path: hash_files([self.folder / path]) for path in about}
 
-    def states(self, plan: Plan) -> dict[str, State]:
-        """How every step stands; one that makes do with some of its inputs counts those there."""
-        found: dict[str, State] = {}
-        for step in plan.steps.values():
-            found[step.name] = self.state(step, current_identity(plan, step, found))
-            waits = [n for n in step.inputs if found[n].name in {"missing", "stale"}]
-            if step.soft and waits and found[step.name].name == "done":
-                why = f"{waits[0]} is {found[waits[0]].name}"
-                found[step.name] = replace(found[step.name], name="stale", why=why)
-        return found
-
     def _write(self, step: Step, identity: str, facts: Mapping[str, Any]) -> None:
         about = {
             "step": step.name,
@@ -193,8 +182,15 @@ def _is_amount(value: Any) -> bool:
 
 
 def study_states(plan: Plan) -> dict[str, State]:
-    """How every step of a study stands."""
-    return Store(plan.file.folder).states(plan)
+    """How every step stands; one that makes do with some of its inputs counts those there."""
+    store, found = Store(plan.file.folder), dict[str, State]()
+    for step in plan.steps.values():
+        found[step.name] = store.state(step, current_identity(plan, step, found))
+        waits = [n for n in step.inputs if found[n].name in {"missing", "stale"}]
+        if step.soft and waits and found[step.name].name == "done":
+            why = f"{waits[0]} is {found[waits[0]].name}"
+            found[step.name] = replace(found[step.name], name="stale", why=why)
+    return found
 
 
 def current_identity(plan: Plan, step: Step, states: Mapping[str, State]) -> str:
@@ -219,10 +215,7 @@ def _difference(step: Step, record: Mapping[str, Any]) -> str:
     """The first setting that is another one now, or that an input is."""
     before, now = record.get("settings", {}), step.settings
     for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            return f"{name} was {_said(before, name)} and is {_said(now, name)}"
+        was, is_now = before.get(name, "not there"), now.get(name, "not there")
+        if was != is_now:
+            return f"{name} was {was} and is {is_now}"
     return "what it is made from changed"
-
-
-def _said(settings: Mapping[str, Any], name: str) -> str:
-    return str(settings[name]) if name in settings else "not there"

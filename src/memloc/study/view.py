@@ -4,8 +4,8 @@ import shutil
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,10 @@ from rich.filesize import decimal
 from memloc.errors import StoreError, counted, lookup
 from memloc.lock import STUDY, who_runs
 from memloc.progress import duration
-from memloc.study.estimate import Estimate
-from memloc.study.execute import Progress, cores
+from memloc.study.execute import Execution, Watcher
 from memloc.study.executors import Outcome
-from memloc.study.plan import KINDS, Plan, open_plan
-from memloc.study.records import State, Store, study_states
+from memloc.study.plan import KINDS, open_plan
+from memloc.study.records import Store, study_states
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
 STATES = ("done", "missing", "stale", "failed")
 
 
-def plan_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
+def plan_rows(study: Execution) -> list[dict[str, Any]]:
     """One row per kind of step: how many there are, how they stand, what the rest costs."""
-    rows = []
+    rows, estimate = [], study.estimate
     for kind in KINDS:
-        names = [s.name for s in plan.steps.values() if s.kind == kind]
-        left = [n for n in names if states[n].name != "done"]
-        counts = Counter(states[n].name for n in names)
+        names = [s.name for s in study.plan.steps.values() if s.kind == kind]
+        left = [n for n in names if study.states[n].name != "done"]
+        counts = Counter(study.states[n].name for n in names)
         row = {
             "steps": kind,
             "all": len(names),
@@ -45,34 +44,26 @@ def plan_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> li
     return rows
 
 
-def plan_sentences(
-    plan: Plan, states: Mapping[str, State], estimate: Estimate, jobs: int
-) -> list[str]:
+def plan_sentences(study: Execution) -> list[str]:
     """What is left in all, how sure that is, and why steps are made anew."""
+    estimate, states = study.estimate, study.states
     left = {n for n, state in states.items() if state.name != "done"}
     if not left:
         return ["Everything is done."]
-    seconds = estimate.total(left, cores(), jobs)
+    seconds = study.expected(left)
     source = f"and {counted(estimate.compared, 'finished step')}" if estimate.compared else "alone"
     reasons = Counter(state.why for state in states.values() if state.name == "stale")
     return [
         f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} with "
-        f"{jobs} at once ({_range(seconds, estimate.factor)}; from a calibration {source}).",
-        *disk_sentences(sum(estimate.disk[n] for n in left), plan.file.folder),
+        f"{study.executor.jobs} at once ({around(seconds, estimate.factor)}; from a calibration "
+        f"{source}).",
+        *disk_sentences(sum(estimate.disk[n] for n in left), study.plan.file.folder),
         *(f"{n} stale, to be done again: {why}." for why, n in reasons.items()),
     ]
 
 
-def training_sentence(left: Mapping[str, int], updates: int, seconds: float, factor: float) -> str:
-    """What is left of a single run."""
-    many = "training is" if len(left) == 1 else "trainings are"
-    return (
-        f"{len(left)} {many} left ({', '.join(left)}), {updates:,} updates in all: about "
-        f"{duration(seconds)} ({_range(seconds, factor)}; from a calibration alone)."
-    )
-
-
-def _range(seconds: float, factor: float) -> str:
+def around(seconds: float, factor: float) -> str:
+    """From when to when something may take, if the estimate is off by this factor."""
     return f"{duration(seconds / factor)} to {duration(seconds * factor)}"
 
 
@@ -84,123 +75,119 @@ def disk_sentences(disk: float, folder: Path) -> list[str]:
     return [taken, more] if disk > free else [taken]
 
 
-def step_rows(plan: Plan, states: Mapping[str, State], estimate: Estimate) -> list[dict[str, Any]]:
+def step_rows(study: Execution) -> list[dict[str, Any]]:
     """One row per step."""
     return [
         {
-            "step": name,
-            "state": state.name,
-            "seconds": round(estimate.seconds[name]),
-            "needs": [] if plan.steps[name].soft else list(plan.steps[name].inputs),
-            "why": state.why,
+            "step": step.name,
+            "state": study.states[step.name].name,
+            "seconds": round(study.estimate.seconds[step.name]),
+            "needs": [] if step.soft else list(step.inputs),
+            "why": study.states[step.name].why,
         }
-        for name, state in states.items()
+        for step in study.plan.steps.values()
     ]
 
 
-class View:
+@contextmanager
+def shown() -> Iterator[Watcher]:
     """Shows on stderr how far a study is: one live table in a terminal.
 
     In a log: a first line with what there is to do, then one line per step that ended.
     """
+    from rich.console import Console
+    from rich.live import Live
 
-    def __init__(self) -> None:
-        self._live: Any = None
-        self._has_said = False
+    live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+    has_said = False
 
-    def __enter__(self) -> "View":
-        return self
+    def draw(study: Execution, _: Outcome | None) -> None:
+        live.start()
+        live.update(live_table(study), refresh=True)
 
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def __call__(self, progress: Progress, ended: Outcome | None) -> None:
-        """Told how far it is."""
-        if sys.stderr.isatty():
-            self._draw(progress)
-        elif ended is not None or (progress.running and not self._has_said):
-            line = _head(progress) if ended is None else _line(progress, ended)
+    def say(study: Execution, ended: Outcome | None) -> None:
+        nonlocal has_said
+        if ended is not None or (study.running and not has_said):
+            line = _head(study) if ended is None else _line(study, ended)
             print(line, file=sys.stderr, flush=True)
-            self._has_said = True
+            has_said = True
 
-    def _draw(self, progress: Progress) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        if self._live is None:
-            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
-            self._live.start()
-        self._live.update(live_table(progress), refresh=True)
+    try:
+        yield draw if sys.stderr.isatty() else say
+    finally:
+        live.stop()
 
 
-def live_table(progress: Progress) -> "Table":
+def live_table(study: Execution) -> "Table":
     """One row per kind of step, below it the steps that run or failed; above it the time left."""
     from rich.table import Table
 
-    table = Table(
-        box=None, pad_edge=False, expand=True, title=_head(progress), title_justify="left"
-    )
+    table = Table(box=None, pad_edge=False, expand=True, title=_head(study), title_justify="left")
     table.add_column("steps", overflow="ellipsis", no_wrap=True, ratio=1)
     table.add_column("state", overflow="ellipsis", no_wrap=True)
     table.add_column("time", no_wrap=True)
+    failed = study.failed()
     for kind in KINDS:
-        names = sorted(n for n in progress.chosen if n.split("/")[0] == kind)
-        done = sum(progress.states[n].name == "done" for n in names)
+        names = sorted(n for n in study.chosen if n.split("/")[0] == kind)
+        done = sum(study.states[n].name == "done" for n in names)
         if names:
             table.add_row(kind, f"{done} of {len(names)} done", "")
         for name in names:
-            if name in progress.running:
-                expected = duration(progress.estimate.seconds[name])
-                took = duration(time.time() - progress.running[name])
+            if name in study.running:
+                expected = duration(study.estimate.seconds[name])
+                took = duration(time.time() - study.running[name].since)
                 table.add_row(f"  {name}", "running", f"{took} of about {expected}")
-            elif progress.states[name].name == "failed":
-                table.add_row(f"  {name}", f"FAILED: {progress.states[name].why}", "")
+            elif name in failed:
+                table.add_row(f"  {name}", f"FAILED: {failed[name]}", "")
     return table
 
 
-def _head(progress: Progress) -> str:
-    done, failed = progress.count("done"), progress.count("failed")
-    text = (
-        f"{done} of {counted(len(progress.chosen), 'step')} done, {len(progress.running)} running"
-    )
+def _head(study: Execution) -> str:
+    done, failed = study.count("done"), study.count("failed")
+    steps = counted(len(study.chosen), "step")
+    text = f"{done} of {steps} done, {len(study.running)} running"
     text += f", {failed} failed" if failed else ""
-    return f"{text}, about {duration(progress.seconds_left())} left"
+    return f"{text}, about {duration(study.seconds_left())} left"
 
 
-def _line(progress: Progress, ended: Outcome) -> str:
+def _line(study: Execution, ended: Outcome) -> str:
     if ended.reason:
         return f"FAILED  {ended.step}: {ended.reason}"
-    return f"done  {ended.step}  {ended.seconds:.1f} s  ({_head(progress)})"
+    return f"done  {ended.step}  {ended.seconds:.1f} s  ({_head(study)})"
 
 
-def end_sentences(plan: Plan, progress: Progress, jobs: int) -> list[str]:
+def end_sentences(study: Execution) -> list[str]:
     """What was done, how long each stage took and how good the estimate was, what failed."""
-    done = {n: o for n, o in progress.outcomes.items() if not o.reason}
-    took = time.time() - progress.began
-    lines = []
-    for kind in KINDS:
-        seconds = [o.seconds for n, o in done.items() if plan.steps[n].kind == kind]
-        if seconds:
-            lines.append(f"{kind:9} {counted(len(seconds), 'step'):>10}  {duration(sum(seconds))}")
+    seconds = defaultdict[str, list[float]](list)
+    done = {n: o.seconds for n, o in study.outcomes.items() if not o.reason}
+    for name, each in done.items():
+        seconds[study.plan.steps[name].kind].append(each)
+    lines = [
+        f"{kind:9} {counted(len(seconds[kind]), 'step'):>10}  {duration(sum(seconds[kind]))}"
+        for kind in KINDS
+        if kind in seconds
+    ]
     if done:
-        expected = progress.estimate.total(set(done), progress.cores, jobs)
+        took = time.time() - study.began
+        expected = study.expected(done)
         off = max(took, expected) / min(took, expected)
         lines.append(
             f"{counted(len(done), 'step')} took {duration(took)}; {duration(expected)} were "
             f"expected, so the estimate was off by a factor of {off:.2f}."
         )
-    elif not progress.outcomes:
-        lines.append(_nothing(plan, progress))
-    return lines + failures(plan.file.folder, progress)
+    elif not study.outcomes:
+        lines.append(
+            "Nothing to do: all that was asked for is done, or sums up steps that are not done."
+        )
+    return lines + failures(study)
 
 
-def failures(folder: Path, progress: Progress) -> list[str]:
+def failures(study: Execution) -> list[str]:
     """What failed and why, and what can be done about it."""
-    failed = _failed(progress)
+    folder, failed = study.plan.file.folder, study.failed()
     lines = _reasons(failed)
-    if progress.blocked:
-        lines.append(f"Waiting for what failed: {counted(len(progress.blocked), 'step')}.")
+    if study.blocked:
+        lines.append(f"Waiting for what failed: {counted(len(study.blocked), 'step')}.")
     if failed:
         lines.append(
             f"`memloc logs {folder} {next(iter(failed))}` shows more; `memloc run {folder} "
@@ -218,31 +205,15 @@ def _reasons(failed: Mapping[str, str]) -> list[str]:
     return [f"FAILED {names[0]}{more[why]}: {why}" for why, names in steps.items()]
 
 
-def _failed(progress: Progress) -> dict[str, str]:
-    states = {name: progress.states[name] for name in sorted(progress.chosen)}
-    return {name: state.why for name, state in states.items() if state.name == "failed"}
-
-
-def _nothing(plan: Plan, progress: Progress) -> str:
-    """Why no step was done."""
-    for name in sorted(progress.chosen):
-        step = plan.steps[name]
-        if step.soft and progress.states[name].name == "missing" and step.inputs:
-            kinds = {plan.steps[need].kind for need in step.inputs}
-            words = " or ".join(f"`--only {kind}`" for kind in KINDS if kind in kinds)
-            return f"Nothing to do: {name} sums up other steps, and none of them is done; {words}."
-    return "Nothing to do: everything that can be done is done."
-
-
-def progress_record(plan: Plan, progress: Progress) -> dict[str, Any]:
+def end_record(study: Execution) -> dict[str, Any]:
     """How it ended, for machines."""
     return {
-        "folder": str(plan.file.folder),
-        "seconds": time.time() - progress.began,
-        "done": {n: o.seconds for n, o in progress.outcomes.items() if not o.reason},
-        "failed": _failed(progress),
-        "blocked": progress.blocked,
-        "states": {n: progress.states[n].name for n in plan.steps if n in progress.chosen},
+        "folder": str(study.plan.file.folder),
+        "seconds": time.time() - study.began,
+        "done": {n: o.seconds for n, o in study.outcomes.items() if not o.reason},
+        "failed": study.failed(),
+        "blocked": study.blocked,
+        "states": {n: s.name for n, s in study.states.items() if n in study.chosen},
     }
 
 
