@@ -10,17 +10,7 @@ import typer
 from memloc import console
 from memloc.cli.options import AsJson, Loading, ModelName, check_model, option_by_option
 from memloc.cli.runs import adopt, analyse, find, localise, repair, train
-from memloc.cli.studies import (
-    control,
-    figures,
-    init,
-    logs,
-    plan,
-    report,
-    run,
-    status,
-    tables,
-)
+from memloc.cli.studies import control, figures, init, logs, plan, report, run, status, tables
 
 
 def tasks(

@@ -76,8 +76,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.models.known import default_preset
     from memloc.protocol import protocol_of_run
 
-    _check_source(task, own, flip)
-    changes = constants.changes | _rate(flip, constants.changes)
+    changes = _with_flip(constants.changes, task, own, flip)
     protocol = protocol_of_run(constants.preset or default_preset(model), changes)
     check_model(model, loading.depth)
     found = _read_task(task, data_folder, own, protocol.noise.seed)
@@ -114,8 +113,13 @@ def _tell_cost(*given: Any) -> None:
     tell_cost(*given)
 
 
-def _check_source(task: str | None, own: Marked, flip: float | None) -> None:
-    """One source of texts; for a file of one's own, one way to say which labels are wrong."""
+def _with_flip(
+    changes: Mapping[str, Any], task: str | None, own: Marked, flip: float | None
+) -> dict[str, Any]:
+    """The settings with the share of labels to flip among them.
+
+    There is one source of texts; for a file of one's own, one way to say which labels are wrong.
+    """
     noise = {"flip": flip, "original": own.original, "flag": own.flag}
     given = [f"--{name}" for name, value in noise.items() if value is not None]
     if (task is None) == (own.data is None):
@@ -131,19 +135,13 @@ def _check_source(task: str | None, own: Marked, flip: float | None) -> None:
             "of them wrong, --original COLUMN names the labels before noise, --flag COLUMN a "
             "column that is true or 1 where the label is wrong."
         )
-
-
-def _rate(flip: float | None, changes: Mapping[str, Any]) -> dict[str, float]:
-    """The share of labels to flip as a setting."""
-    if flip is None:
-        return {}
-    if not 0 < flip < 1:
+    if flip is not None and not 0 < flip < 1:
         raise SettingsError(
             f"--flip {flip:g}: a share above 0 and below 1 is needed, such as 0.15."
         )
-    if "noise.rate" in changes:
+    if flip is not None and "noise.rate" in changes:
         raise SettingsError("--flip and --set noise.rate say the same thing: give one of them.")
-    return {"noise.rate": flip}
+    return {**changes, **({} if flip is None else {"noise.rate": flip})}
 
 
 @option_by_option
@@ -263,8 +261,7 @@ Change = Annotated[
 def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     run: RunFolder,
     methods: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="METHOD", help="Default: all that can run."),
+        list[str] | None, typer.Argument(metavar="METHOD", help="Default: all that can run.")
     ] = None,
     change: Change = None,
     force: Force = False,

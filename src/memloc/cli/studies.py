@@ -7,15 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from memloc import console, paths
-from memloc.cli.options import (
-    AsJson,
-    Constants,
-    DataFolder,
-    Depth,
-    Fewer,
-    Plants,
-    option_by_option,
-)
+from memloc.cli.options import AsJson, Constants, DataFolder, Depth, Fewer, Plants, option_by_option
 from memloc.progress import bars
 
 StudyFolder = Annotated[Path, typer.Argument(help="Folder with a study.yaml.")]

@@ -158,15 +158,12 @@ def _line(study: Execution, ended: Outcome) -> str:
 
 def end_sentences(study: Execution) -> list[str]:
     """What was done, how long each stage took and how good the estimate was, what failed."""
-    seconds = defaultdict[str, list[float]](list)
     done = {n: o.seconds for n, o in study.outcomes.items() if not o.reason}
-    for name, each in done.items():
-        seconds[study.plan.steps[name].kind].append(each)
-    lines = [
-        f"{kind:9} {counted(len(seconds[kind]), 'step'):>10}  {duration(sum(seconds[kind]))}"
-        for kind in KINDS
-        if kind in seconds
-    ]
+    lines = []
+    for kind in KINDS:
+        seconds = [each for n, each in done.items() if study.plan.steps[n].kind == kind]
+        if seconds:
+            lines.append(f"{kind:9} {counted(len(seconds), 'step'):>10}  {duration(sum(seconds))}")
     if done:
         took = time.time() - study.began
         expected = study.expected(done)
