@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.errors import lookup
-from memloc.stats.depth import Rule, events, first_layer, last_crossing
+from memloc.stats.depth import Rule, first_layer, last_crossing
 
 Which: TypeAlias = Literal["first", "last", "sure"]
 
@@ -36,7 +36,7 @@ def crossings(centroids: pd.DataFrame, which: Which, at: float = 0.5) -> pd.Data
     for values, part in noisy.sort_values("layer").groupby(key):
         separable = part["separable"].to_numpy(bool)
         below = part[column].to_numpy(float) < at
-        layer = events((below & separable if which == "sure" else below)[None], rule)[0]
+        layer = float(rule(below & separable if which == "sure" else below))
         happens_where_apart = not np.isnan(layer) and separable[int(layer) - 1]
         rows.append([*values, "centroids", "crossing", layer, bool(happens_where_apart)])
     return pd.DataFrame(rows, columns=[*key, "source", "event", "layer", "separable"])

@@ -205,15 +205,15 @@ def rates(scores: Mapping[str, FloatArray], is_wrong: BoolArray) -> list[dict[st
         statistic=lambda rows: aurocs(rows, place),
         n_resamples=RESAMPLES,
     )
+    areas, above = np.stack([both.estimate, both.low, both.high], axis=-1)
     n_wrong, rows = int(is_wrong.sum()), []
-    for number, (name, values) in enumerate(scores.items()):
-        area, more = both.at(0, number), both.at(1, number)
+    for name, values, area, more in zip(scores, scores.values(), areas, above, strict=True):
         first = np.argsort(-values, kind="stable")
         rows.append(
             {
                 "score": name,
-                **_rounded("auroc", area.estimate, area.low, area.high),
-                **_rounded("above_ours", more.estimate, more.low, more.high),
+                **_rounded("auroc", *area),
+                **_rounded("above_ours", *more),
                 "at_half": round(float(is_wrong[first[: n_wrong // 2]].mean()), 3),
                 "at_all": round(float(is_wrong[first[:n_wrong]].mean()), 3),
             }

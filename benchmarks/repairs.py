@@ -201,7 +201,7 @@ def errors(found: pd.DataFrame) -> pd.DataFrame:
     for case, (way, verdict) in cases.items():
         wrong = found.loc[found["way"] == way, "verdict"] == verdict
         runs = len(found[["model", "task", "seed"]].drop_duplicates())
-        rate = wilson(float(wrong.mean()), runs).at()
+        rate = wilson(float(wrong.mean()), runs)
         ends = f"{rate.low:.2f}, {rate.high:.2f}"
         cells = {"runs": runs, "cases": len(wrong), "wrong": int(wrong.sum())}
         rows.append({"model": case, **cells, "rate": f"{rate.estimate:.2f} [{ends}]"})

@@ -252,7 +252,7 @@ def _is_wrong(plant: Judged) -> bool:
 def _rate(name: str, hits: Sequence[bool]) -> dict[str, float | None]:
     if not hits:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
-    found = wilson(float(np.mean(hits)), len(hits)).at()
+    found = wilson(float(np.mean(hits)), len(hits))
     ends = {f"{name}_low": round(found.low, 4), f"{name}_high": round(found.high, 4)}
     return {name: round(found.estimate, 4), **ends}
 

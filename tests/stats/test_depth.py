@@ -10,7 +10,6 @@ from memloc.stats.depth import (
     centres_of_gravity,
     event,
     event_depth,
-    events,
     first_layer,
     last_crossing,
     last_uninterrupted,
@@ -66,51 +65,53 @@ def test_in_a_batch_such_layers_are_marked():
     np.testing.assert_allclose(centres_of_gravity(batch), [[1, np.nan], [np.nan, 1.75]])
 
 
+NEVER = np.nan
+
+
 @pytest.mark.parametrize(
     ("curve", "first", "crossing", "uninterrupted"),
     [
-        ("....", None, None, None),
-        ("", None, None, None),
+        ("....", NEVER, NEVER, NEVER),
         ("xxxx", 1, 1, 1),
-        ("x...", 1, 1, None),
+        ("x...", 1, 1, NEVER),
         (".xxx", 2, 2, 2),
         ("...x", 4, 4, 4),
         (".x.x", 2, 4, 4),
         ("x.xx", 1, 3, 3),
-        (".xx.x.", 2, 5, None),
-        ("x.x.", 1, 3, None),
+        (".xx.x.", 2, 5, NEVER),
+        ("x.x.", 1, 3, NEVER),
     ],
 )
 def test_events_are_the_first_the_last_and_the_lasting_beginning(
     curve, first, crossing, uninterrupted
 ):
     condition = np.array([mark == "x" for mark in curve], dtype=bool)
-    assert first_layer(condition) == first
-    assert last_crossing(condition) == crossing
-    assert last_uninterrupted(condition) == uninterrupted
+    found = [rule(condition) for rule in (first_layer, last_crossing, last_uninterrupted)]
+    np.testing.assert_array_equal(found, [first, crossing, uninterrupted])
 
 
 @quick
 @given(arrays(np.bool_, st.integers(1, 30)))
 def test_events_come_in_order_and_where_the_condition_holds(condition):
     first, crossing = first_layer(condition), last_crossing(condition)
-    assert (first is None) == (crossing is None) == (not condition.any())
-    if first is not None and crossing is not None:
+    assert np.isnan(first) == np.isnan(crossing) == (not condition.any())
+    if condition.any():
         assert first <= crossing
-        assert condition[crossing - 1]
+        assert condition[int(crossing) - 1]
     lasting = last_uninterrupted(condition)
-    assert lasting == (crossing if condition[-1] else None)
-    if lasting is not None:
-        assert condition[lasting - 1 :].all()
+    np.testing.assert_equal(lasting, crossing if condition[-1] else np.nan)
+    if condition[-1]:
+        assert condition[int(lasting) - 1 :].all()
 
 
 def curves(*texts):
     return np.array([[mark == "x" for mark in text] for text in texts], dtype=bool)
 
 
-def test_never_is_no_number_among_events():
-    found = events(curves("....", ".x..", "...x"), first_layer)
-    np.testing.assert_array_equal(found, [np.nan, 2, 4])
+@pytest.mark.parametrize("rule", [first_layer, last_crossing, last_uninterrupted])
+def test_events_of_many_rows_are_those_of_each(rule):
+    rows = curves("....", ".x..", "...x", "x.xx", "xx..")
+    np.testing.assert_array_equal(rule(rows), [rule(row) for row in rows])
 
 
 def test_an_event_has_an_interval_of_layers_that_occur():

@@ -410,7 +410,7 @@ def generalised(examples: "pd.DataFrame", n_classes: int) -> Interval:
     if len(above) == 0:
         return Interval(np.nan, np.nan, np.nan)
     rng = generator(0, "bootstrap", "generalisation")
-    return bootstrap(above, rng=rng).at()
+    return bootstrap(above, rng=rng)
 
 
 def validation_score(run: "Run") -> float:

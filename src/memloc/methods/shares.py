@@ -282,7 +282,7 @@ def _scores(
         return centres_of_gravity(by_layer(np.maximum(0, lost.mean(0))))
 
     band = bootstrap(by_example[0, 0], rng=rng)
-    mcog = bootstrap(by_example[0, 0], rng=rng, statistic=centre).at()
+    mcog = bootstrap(by_example[0, 0], rng=rng, statistic=centre)
     tables = {
         "shares": _shares_table(by_example, errors, plan.units, rng),
         "example_shares": _examples_table(by_example, rows[:n_noisy], plan.units),

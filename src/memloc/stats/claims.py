@@ -47,17 +47,19 @@ def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.D
     and so on are single methods; `M-CoG` is the mean over those that most tasks and models have,
     of the tasks and models that have all of them.
     """
-    layers = runs.groupby(POINT)[["depth"]].first().reset_index()
-    layers = layers.rename(columns={"depth": "layers"})
-    found = pd.concat([_event_depths(events), _mcog_depths(mcog)], ignore_index=True)
-    found = found.merge(layers, on=POINT)
-    found["never"] = found["is_event"] & found["depth"].isna()
-    found["inseparable"] = found["is_event"] & ~found["never"] & ~found["separable"]
-    known = event_depth(found["depth"].to_numpy(float), found["layers"].to_numpy(float))
-    found["depth"] = np.where(found["is_event"], known, found["depth"])
-    found = found.dropna(subset="depth")
-    grouped = found.groupby([*POINT, "measure"])
-    table = grouped.agg(
+    layers = runs.groupby(POINT)["depth"].first().rename("layers").reset_index()
+    plain = events[events["variant"] == "plain"].merge(layers, on=POINT)
+    never = plain["layer"].isna()
+    happened = plain[[*POINT, "layers"]].assign(
+        measure=plain["event"],
+        depth=event_depth(plain["layer"].to_numpy(float), plain["layers"].to_numpy(float)),
+        never=never,
+        inseparable=~never & ~plain["separable"].astype(bool),
+        methods="",
+    )
+    centres = _mcog_depths(mcog).merge(layers, on=POINT).assign(never=False, inseparable=False)
+    found = pd.concat([happened, centres], ignore_index=True)
+    table = found.groupby([*POINT, "measure"]).agg(
         depth=("depth", "mean"),
         layers=("layers", "first"),
         n=("depth", "size"),
@@ -252,13 +254,6 @@ def _with_ends(name: str) -> list[str]:
     return [name, f"{name}_low", f"{name}_high"]
 
 
-def _event_depths(events: pd.DataFrame) -> pd.DataFrame:
-    plain = events[events["variant"] == "plain"]
-    columns = {"event": "measure", "layer": "depth"}
-    found = plain.rename(columns=columns)[[*POINT, "measure", "depth", "separable"]]
-    return found.assign(is_event=True, methods="")
-
-
 def methods_of(depth: pd.DataFrame, measure: str) -> str:
     """Which methods a measure in a table of `depths` is the mean of; of an event: none."""
     return next(iter(depth.loc[depth["measure"] == measure, "methods"]), "")
@@ -276,7 +271,7 @@ def _mcog_depths(mcog: pd.DataFrame) -> pd.DataFrame:
         # task and model that lacks a method has no mean, since methods differ in depth.
         named["M-CoG"] = wide[usual].fillna(over_seeds[usual]).mean(axis=1, skipna=False)
     found = named.reset_index().melt([*POINT, "seed"], var_name="measure", value_name="depth")
-    found = found.drop(columns="seed").dropna().assign(is_event=False, separable=True)
+    found = found.drop(columns="seed").dropna()
     single = found["measure"].astype(str).str.removeprefix("M-CoG ")
     return found.assign(methods=single.where(found["measure"] != "M-CoG", ", ".join(usual)))
 

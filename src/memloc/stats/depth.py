@@ -11,7 +11,7 @@ from memloc.records import BoolArray, FloatArray
 
 LEVEL = 0.95
 """Of every interval."""
-Rule: TypeAlias = Callable[[BoolArray], int | None]
+Rule: TypeAlias = Callable[[BoolArray], FloatArray]
 """Which layer of those where a condition holds is the event: `first_layer` or one of the others."""
 
 
@@ -52,32 +52,27 @@ def centres_of_gravity(weights: FloatArray) -> FloatArray:
     return centres
 
 
-def first_layer(condition: BoolArray) -> int | None:
-    """First layer of 1..L where `condition` (L,) holds; `None`: it never does."""
-    return min(_layers(condition), default=None)
+def first_layer(condition: BoolArray) -> FloatArray:
+    """First layer of 1..L where `condition` (..., L) holds; NaN: it never does."""
+    return np.where(condition.any(axis=-1), condition.argmax(axis=-1) + 1.0, np.nan)
 
 
-def last_crossing(condition: BoolArray) -> int | None:
-    """Last layer of 1..L where `condition` (L,) begins to hold, even if it ends again later.
+def last_crossing(condition: BoolArray) -> FloatArray:
+    """Last layer of 1..L where `condition` (..., L) begins to hold, even if it ends again later.
 
-    Holding at layer 1 counts as beginning there; `None`: it never holds.
+    Holding at layer 1 counts as beginning there; NaN: it never holds.
     """
-    before = np.concatenate([[False], condition[:-1]])
-    return max(_layers(condition & ~before), default=None)
+    begins = condition.copy()
+    begins[..., 1:] &= ~condition[..., :-1]
+    return np.asarray(condition.shape[-1] + 1 - first_layer(begins[..., ::-1]))
 
 
-def last_uninterrupted(condition: BoolArray) -> int | None:
-    """Layer of 1..L from which `condition` (L,) holds up to the last one.
+def last_uninterrupted(condition: BoolArray) -> FloatArray:
+    """Layer of 1..L from which `condition` (..., L) holds up to the last one.
 
-    `None`: it does not hold at the last layer, whatever came before.
+    NaN: it does not hold at the last layer, whatever came before.
     """
-    return last_crossing(condition) if condition[-1:].any() else None
-
-
-def events(conditions: BoolArray, rule: Rule) -> FloatArray:
-    """The layer of each row of `conditions` (rows, L); NaN: never."""
-    found = (rule(row) for row in conditions)
-    return np.array([np.nan if layer is None else layer for layer in found], dtype=np.float64)
+    return np.where(condition[..., -1], last_crossing(condition), np.nan)
 
 
 def event(condition: BoolArray, resampled: BoolArray, rule: Rule) -> Event:
@@ -85,18 +80,14 @@ def event(condition: BoolArray, resampled: BoolArray, rule: Rule) -> Event:
 
     The ends are layers that occur, not means of two: the layer is a whole number.
     """
-    layer = float(events(condition[None], rule)[0])
-    others = events(resampled, rule)
+    others = rule(resampled)
     deep = np.where(np.isnan(others), np.inf, others)
     ends = np.quantile(deep, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
     low, high = np.where(np.isinf(ends), np.nan, ends)
-    return Event(layer, float(low), float(high), float(np.isnan(others).mean()))
+    never = float(np.isnan(others).mean())
+    return Event(float(rule(condition)), float(low), float(high), never)
 
 
 def event_depth(layers: FloatArray, depth: FloatArray | int) -> FloatArray:
     """Layers as numbers to average and to rank: never (NaN) counts as `depth` + 1."""
     return np.where(np.isnan(layers), np.asarray(depth) + 1.0, layers)
-
-
-def _layers(condition: BoolArray) -> list[int]:
-    return [int(index) + 1 for index in np.flatnonzero(condition)]

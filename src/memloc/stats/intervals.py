@@ -23,30 +23,14 @@ CHUNK = 1_000_000
 
 @dataclass(frozen=True)
 class Interval:
-    """A number with its interval, usually the percentiles of its resamples."""
+    """A number with its interval, usually the percentiles of its resamples; or an array of them."""
 
-    estimate: float
-    low: float
-    high: float
+    estimate: Any
+    low: Any
+    high: Any
     level: float = LEVEL
     n_dropped: int = 0
-    """Resamples in which the number did not exist; the interval is that of the others."""
-
-
-@dataclass(frozen=True)
-class Band:
-    """An array of numbers, each with its interval, usually that of its resamples."""
-
-    estimate: FloatArray
-    low: FloatArray
-    high: FloatArray
-    n_dropped: int = 0
-    """Resamples in which some number did not exist; the intervals are those of the others."""
-
-    def at(self, *index: int) -> Interval:
-        """The number at `index` alone."""
-        low, estimate, high = (float(a[index]) for a in (self.low, self.estimate, self.high))
-        return Interval(estimate, low, high, n_dropped=self.n_dropped)
+    """Resamples in which some number did not exist; the interval is that of the others."""
 
 
 def window_intervals(
@@ -57,7 +41,7 @@ def window_intervals(
     rng: Generator,
     n_resamples: int = RESAMPLES,
     known: Sequence[range] | None = None,
-) -> tuple[Band, Interval]:
+) -> tuple[Interval, Interval]:
     """Intervals of the layer weights (L,) and of M-CoG from `wrong` (examples, W).
 
     `wrong` says of each example and window whether the prediction is not the assigned label. With
@@ -71,7 +55,7 @@ def window_intervals(
         errors = _normalised_resamples(errors, full_window(depth, known))
     weights = layer_weights(window_matrix(errors, depth, known))
     n_dropped = 1 + n_resamples - len(errors)
-    return band(weights, n_dropped), band(centres_of_gravity(weights), n_dropped).at()
+    return band(weights, n_dropped), band(centres_of_gravity(weights), n_dropped)
 
 
 def bootstrap(
@@ -80,7 +64,7 @@ def bootstrap(
     rng: Generator,
     statistic: Statistic = lambda values: values.mean(axis=0),
     n_resamples: int = RESAMPLES,
-) -> Band:
+) -> Interval:
     """Intervals of `statistic` of `values` (n, ...), whose rows are resampled; by default the mean.
 
     Resamples in which a number is NaN that exists in `values` are dropped.
@@ -92,7 +76,7 @@ def bootstrap(
     return band(np.array(found, dtype=np.float64))
 
 
-def wilson(shares: FloatArray | float, n: FloatArray | float) -> Band:
+def wilson(shares: FloatArray | float, n: FloatArray | float) -> Interval:
     """Wilson's intervals of `shares` of `n` trials each; NaN where there are no trials.
 
     They are not empty where all trials agree, unlike a bootstrap. accuracy@k above k = 1 is a mean
@@ -105,7 +89,7 @@ def wilson(shares: FloatArray | float, n: FloatArray | float) -> Band:
     shrunk = 1 + z**2 / trials
     centre = (share + z**2 / (2 * trials)) / shrunk
     half = z / shrunk * np.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2))
-    return Band(share, np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1))
+    return Interval(share[()], np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1))
 
 
 def percentiles(resampled: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -174,13 +158,14 @@ def _normalised_resamples(errors: FloatArray, full: int) -> FloatArray:
     return normalised(errors[usable], full)
 
 
-def band(stack: FloatArray, n_dropped: int = 0) -> Band:
+def band(stack: FloatArray, n_dropped: int = 0) -> Interval:
     """Row 0 of `stack` (1 + resamples, ...) is the estimate, the others make the interval."""
     estimate, resampled = stack[0], stack[1:]
     lost = np.isnan(resampled) & ~np.isnan(estimate)
     kept = resampled[~lost.any(axis=tuple(range(1, lost.ndim)))]
     n_dropped += len(resampled) - len(kept)
-    return Band(np.asarray(estimate), *percentiles(kept), n_dropped)
+    low, high = percentiles(kept)
+    return Interval(estimate, low[()], high[()], n_dropped=n_dropped)
 
 
 def _check_resampling(n: int) -> None:

@@ -191,7 +191,7 @@ def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
         if not len(real) or not len(null):
             continue
         threshold = float(np.quantile(real, 1 - FOUND, method="lower"))
-        called = wilson((null >= threshold).mean(), len(null)).at()
+        called = wilson((null >= threshold).mean(), len(null))
         undone = {
             "undone_planted": part.loc[~is_null, "undone"],
             "undone_null": part.loc[is_null, "undone"],

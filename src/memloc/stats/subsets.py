@@ -88,13 +88,7 @@ def random_orders(n_units: int, pairs: int, rng: Generator) -> IntArray:
 
 def passed_subsets(orders: IntArray) -> list[list[int]]:
     """The subsets that each order goes through, from none to all units; bits are units."""
-    found = []
-    for order in orders.tolist():
-        passed = [0]
-        for unit in order:
-            passed.append(passed[-1] | 1 << unit)
-        found.append(passed)
-    return found
+    return [[0, *subsets] for subsets in (1 << orders).cumsum(axis=1).tolist()]
 
 
 def sampled_values(values: FloatArray, orders: IntArray) -> tuple[FloatArray, FloatArray]:
