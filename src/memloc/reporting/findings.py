@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,11 +66,13 @@ class Findings:
         Without rows that an unlearnt reference decided, too: swapping, centroids of variants.
         """
         table: pd.DataFrame = getattr(self.results, name)
-        runs = self.results.runs
-        kept = runs.loc[runs["memorised"].astype(bool), RUN]
         if table.empty:
             return table
-        found = self._by_learnt_references(table.merge(kept, on=RUN))
+        found = table.merge(self._kept[[*RUN, "unlearnt"]], on=RUN)
+        decided: Any = found.get("variant", "plain") != "plain"
+        if "method" in found:
+            decided = found["method"].isin(by_reference())
+        found = found[~(found.pop("unlearnt") & decided)].reset_index(drop=True)
         return self._weighed(found) if name == "mcog" else found
 
     def _weighed(self, mcog: pd.DataFrame) -> pd.DataFrame:
@@ -79,28 +82,29 @@ class Findings:
         return claims.weigh_mean_weights(mcog, self.results.layers)
 
     @cached_property
+    def _kept(self) -> pd.DataFrame:
+        """Runs that memorised, and whether their reference weights do not know their own labels."""
+        runs, needed = self.results.runs, self.protocol.verdict.noisy_at_least
+        kept = runs[runs["memorised"].astype(bool)]
+        return kept.assign(unlearnt=kept["reference_accuracy"] < needed)
+
+    @property
     def unlearnt(self) -> pd.DataFrame:
         """Runs that memorised, but whose reference weights do not know their own labels."""
-        runs, needed = self.results.runs, self.protocol.verdict.noisy_at_least
-        return runs[runs["memorised"].astype(bool) & (runs["reference_accuracy"] < needed)]
+        return self._kept[self._kept["unlearnt"].astype(bool)]
 
     def outcomes_of(self, run: pd.DataFrame) -> dict[str, Outcomes]:
         """What windows of one run (a row of `runs`) revert, by methods that can be trusted."""
+        left_out = by_reference() if self._is_unlearnt(run) else set()
         found = self.results.outcomes_of(run)
-        left_out = set() if run[RUN].merge(self.unlearnt[RUN]).empty else by_reference()
         return {method: outcomes for method, outcomes in found.items() if method not in left_out}
 
-    def _by_learnt_references(self, table: pd.DataFrame) -> pd.DataFrame:
-        decided = pd.Series(False, index=table.index)
-        if "method" in table:
-            decided |= table["method"].isin(by_reference())
-        if "variant" in table:
-            decided |= table["variant"] != "plain"
-        if self.unlearnt.empty or not decided.any():
-            return table
-        unlearnt = pd.MultiIndex.from_frame(self.unlearnt[RUN])
-        left_out = decided & pd.MultiIndex.from_frame(table[RUN]).isin(unlearnt)
-        return table[~left_out].reset_index(drop=True)
+    def shares_of(self, run: pd.DataFrame) -> pd.DataFrame | None:
+        """What each layer holds of each noisy example of one run, if its reference learnt."""
+        return None if self._is_unlearnt(run) else self.results.example_shares_of(run)
+
+    def _is_unlearnt(self, run: pd.DataFrame) -> bool:
+        return len(run[RUN].merge(self.unlearnt[RUN])) > 0
 
     def whole(self, name: str) -> pd.DataFrame:
         """The same without binarised tasks, which are only compared with the whole ones."""
@@ -109,10 +113,8 @@ class Findings:
 
     def first_runs(self) -> list[pd.DataFrame]:
         """One row of `runs` a task and model: of those that memorised, the least seed."""
-        runs = self.results.runs
-        kept = runs[runs["memorised"].astype(bool)]
-        rows = kept.groupby(["task", "model"], sort=False)["seed"].idxmin()
-        return [runs.loc[[row]] for row in rows]
+        rows = self._kept.groupby(POINT, sort=False)["seed"].idxmin()
+        return [self.results.runs.loc[[row]] for row in rows]
 
     @cached_property
     def events(self) -> pd.DataFrame:
@@ -184,7 +186,8 @@ class Findings:
             values = self.whole(name)
             if len(values):
                 if column == "mcog":  # models may have other depths
-                    values = values.assign(mcog=_share_of_layers(values, self.results.runs))
+                    values = values.merge(self.results.runs[[*RUN, "depth"]], on=RUN, how="left")
+                    values["mcog"] /= values["depth"]
                 for between in ("methods", "models"):
                     found = claims.agreement(values, column, between, self.protocol.agreement)
                     parts.append(found.assign(what=what, between=between))
@@ -286,17 +289,12 @@ class Findings:
             texts = self.results.examples_of(run, noisy_only=True).drop(columns="is_noisy")
             for method, outcomes in self.outcomes_of(run).items():
                 weights = example_weights(outcomes.noisy_wrong, outcomes.windows)
-                parts.append(_example_rows(method, outcomes.noisy_rows, weights, texts))
+                held = pd.DataFrame(weights, outcomes.noisy_rows, range(1, weights.shape[1] + 1))
+                parts.append(_example_rows(method, held, texts))
             shares = self.shares_of(run)
             if shares is not None:
-                parts.append(_example_rows("shares", shares.index, shares.to_numpy(), texts))
+                parts.append(_example_rows("shares", shares, texts))
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-    def shares_of(self, run: pd.DataFrame) -> pd.DataFrame | None:
-        """What each layer holds of each noisy example of one run, if its reference learnt."""
-        if not run[RUN].merge(self.unlearnt[RUN]).empty:
-            return None
-        return self.results.example_shares_of(run)
 
     @cached_property
     def single_layers(self) -> pd.DataFrame:
@@ -320,16 +318,13 @@ def spread(weights: FloatArray) -> IntArray:
     return order
 
 
-def _example_rows(
-    method: str, examples: "pd.Index | IntArray", weights: FloatArray, texts: pd.DataFrame
-) -> pd.DataFrame:
-    order = spread(weights)
-    place, layer = np.indices((len(order), weights.shape[1]))
-    named = texts.set_index("example").loc[np.asarray(examples)[order]].reset_index()
-    rows: pd.DataFrame = named.take(place.ravel()).reset_index(drop=True)
+def _example_rows(method: str, weights: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
+    """One row per example, in their order, and layer."""
+    chosen = weights.iloc[spread(weights.to_numpy())].rename_axis("example").reset_index()
+    rows = chosen.melt("example", var_name="layer", value_name="share").astype({"layer": int})
+    rows = rows.merge(texts, on="example")
     short = rows["text"].str.slice(0, 60) + "  #" + rows["example"].astype(str)
-    share = weights[order].ravel()
-    return rows.assign(method=method, layer=layer.ravel() + 1, share=share, row=short)
+    return rows.assign(method=method, row=short)
 
 
 def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:
@@ -360,11 +355,6 @@ def largest(table: pd.DataFrame, key: list[str], value: str = "error") -> pd.Dat
     return table.loc[table.groupby(key)[value].idxmax()] if len(table) else table
 
 
-def _share_of_layers(mcog: pd.DataFrame, runs: pd.DataFrame) -> FloatArray:
-    depth = mcog.merge(runs[[*RUN, "depth"]], on=RUN, how="left")["depth"]
-    return np.asarray(mcog["mcog"].to_numpy(float) / depth.to_numpy(float))
-
-
 COMPARED = {"M-CoG": ("mcog", "mcog"), "layer weights": ("layers", "weight")}
 
 
@@ -378,13 +368,10 @@ def depth_ends(findings: Findings) -> pd.DataFrame:
     averaged = claims.methods_of(findings.main_depths, "M-CoG").split(", ")
     usual = methods["measure"].isin([f"M-CoG {method}" for method in averaged])
     mean = methods[usual].groupby(POINT)[["depth_low", "depth_high"]]
-    events = findings.events
-    depth = events["depth"].to_numpy(float)
-    filled = {n: event_depth(events[n].to_numpy(float), depth) for n in ("low", "high")}
     parts = [
         methods,
         mean.mean().reset_index().assign(measure="M-CoG"),
-        _ends(events.assign(measure=events["event"], **filled), "depth"),
+        _ends(counted_events(findings.events).rename(columns={"event": "measure"}), "depth"),
     ]
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
