@@ -239,12 +239,13 @@ def weak(findings):
 
 
 def test_reference_weights_that_learnt_too_little_are_told(findings, weak):
-    assert "is left out of swapping" not in " ".join(summarise(findings).open)
+    assert "Left out of swapping" not in " ".join(summarise(findings).open)
     runs = weak.results.runs
-    (line,) = [said for said in summarise(weak).open if "is left out of swapping" in said]
+    (line,) = [said for said in summarise(weak).open if "Left out of swapping" in said]
     name = f"{runs['task'][0]} · {runs['model'][0]} · seed {runs['seed'][0]}"
-    assert line.startswith(f"{name} is left out of swapping, of centroids with swapped layers")
+    assert line.startswith("Left out of swapping, of centroids with swapped layers and of what")
     assert "predicts only 89% of them" in line
+    assert line.endswith(f"({name}).")
 
 
 def of_first(weak, table):
@@ -385,8 +386,8 @@ def test_what_cannot_be_concluded_is_said_with_its_reason(one):
     found = summarise(one)
     assert found.learnt.startswith("0 of 2 runs")
     said = " ".join(found.open)
-    assert "tiny-topic · tiny-opt · seed 1, which predicts only 40% of its wrong labels" in said
-    assert "tiny-topic · tiny-bert · seed 1, which is not finished" in said
+    assert "only 40% of the wrong labels are predicted (tiny-topic · tiny-opt · seed 1)." in said
+    assert "training that is not finished (tiny-topic · tiny-bert · seed 1)." in said
     untested = "no labels were planted in known layers (`memloc control --model tiny-bert --task"
     assert untested in found.trust
     assert "one seed" in found.trust

@@ -269,7 +269,7 @@ def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     scale = alt.Scale(zero=False)
     if look.limits is not None:
         scale = alt.Scale(domain=look.limits, clamp=True, nice=False)
-    axis = alt.Axis(**_given("format", look.format))
+    axis = alt.Axis(format=look.format or alt.Undefined)
     y = alt.Y(f"{look.y}:Q", title=look.y_title, scale=scale, axis=axis)
     if look.apart is not None:
         base = base.encode(detail=f"{look.apart}:N")
@@ -306,8 +306,8 @@ def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         same = {"x": "least:Q", "x2": "most:Q", "y": "least:Q", "y2": "most:Q"}
         parts.append(ends.mark_rule(**DASHED).encode(**same))
     rules = base.mark_rule().encode(opacity=fade(0.65))
-    for axis_name, (low, high) in _pairs(look.intervals):
-        ends = {axis_name: f"{low}:Q", f"{axis_name}2": f"{high}:Q"}
+    for axis, low, high in zip("xy", look.intervals[::2], look.intervals[1::2], strict=False):
+        ends = {axis: f"{low}:Q", f"{axis}2": f"{high}:Q"}
         parts.append(rules.encode(**{"x": x, "y": y, **ends}))
     marks = _marks(base, rows, look, opacity=fade(1), size=90).encode(x=x, y=y)
     parts.append(marks.add_params(*chosen))
@@ -327,7 +327,7 @@ def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         order = style.order(look.apart, rows[look.apart])
         base = base.encode(yOffset=alt.YOffset(f"{look.apart}:N", sort=order))
     scale = style.ROOM if look.limits is None else alt.Scale(domain=look.limits, clamp=True)
-    axis = alt.Axis(tickCount=5, **_given("format", look.format))
+    axis = alt.Axis(tickCount=5, format=look.format or alt.Undefined)
     x = alt.X(f"{look.x}:Q", title=look.x_title, scale=scale, axis=axis)
     low, high = look.intervals
     ends = base.mark_rule(strokeWidth=2).encode(x=f"{low}:Q", x2=f"{high}:Q", opacity=fade(1))
@@ -349,7 +349,7 @@ def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         tooltip=_hover(rows, look),
     )
     legend = alt.Legend(
-        orient="bottom", gradientLength=220, titleLimit=400, **_given("format", look.format)
+        orient="bottom", gradientLength=220, titleLimit=400, format=look.format or alt.Undefined
     )
     limits = {"domainMin": 0} if look.limits is None else {"domain": look.limits, "clamp": True}
     scale = alt.Scale(**limits, **scheme)
@@ -366,12 +366,7 @@ def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     return alt.layer(*parts)
 
 
-SHAPES: dict[str, Callable[[pd.DataFrame, Look], alt.LayerChart]] = {
-    "curves": curves,
-    "points": points,
-    "bars": bars,
-    "cells": cells,
-}
+SHAPES = {shape.__name__: shape for shape in (curves, points, bars, cells)}
 LOWEST = 14
 """Pixels of a row in which a number can be read."""
 FEW_BANDS = 5
@@ -422,7 +417,7 @@ def _hover(rows: pd.DataFrame, look: Look) -> list[alt.Tooltip]:
     for name, form in look.hover.items():
         kind = "Q" if pd.api.types.is_numeric_dtype(rows[name]) else "N"
         title = style.TITLES.get(name, name.replace("_", " "))
-        found.append(alt.Tooltip(f"{name}:{kind}", title=title, **_given("format", form)))
+        found.append(alt.Tooltip(f"{name}:{kind}", title=title, format=form or alt.Undefined))
     return found
 
 
@@ -432,12 +427,3 @@ def _discrete(rows: pd.DataFrame, name: str, title: str | None, channel: Any) ->
     sort = style.order(name, rows[name])
     kind = "O" if pd.api.types.is_numeric_dtype(rows[name]) else "N"
     return channel(f"{name}:{kind}", title=title, sort=sort, axis=axis)
-
-
-def _pairs(ends: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
-    """Lower and upper ends by axis, of which the second may have none."""
-    return [("xy"[i // 2], ends[i : i + 2]) for i in range(0, len(ends), 2)]
-
-
-def _given(name: str, value: Any) -> dict[str, Any]:
-    return {} if value is None else {name: value}

@@ -4,7 +4,8 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -110,6 +111,7 @@ def render(findings: Findings, summary: Summary) -> str:
         first=[_heading(f, d) for f, d in drawn.items() if d and f.section == "answer"],
         absent=_absent(findings, drawn),
         summary=summary,
+        short=SHORT,
         choices=choices,
         start=page["start"],
         has_shares=page["shares"],
@@ -137,15 +139,10 @@ def _sections(
             "found": [s.text for s in summary.lines if s.section == name and not s.is_open],
             "open": [s.text for s in summary.lines if s.section == name and s.is_open],
             "figures": [_heading(f, d) for f, d in drawn.items() if d and f.section == name],
-            "tables": _first_open([table for table in tables if table["section"] == name]),
+            "tables": [table for table in tables if table["section"] == name],
         }
         if name == "made" or any(parts.values()) or (name == "examples" and has_examples):
             yield {"name": name, **called, **parts}
-
-
-def _first_open(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Only the first table of a section is unfolded, if it is short."""
-    return [table | {"open": table["open"] and i == 0} for i, table in enumerate(tables)]
 
 
 def _absent(findings: Findings, drawn: dict[Figure, Drawn | None]) -> dict[str, list[str]]:
@@ -180,15 +177,8 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
         caption = f"{caption.replace('{method}', method)} {weakness(method)}".rstrip()
     if number and not number.startswith("Table"):
         number = f"Figure{'s' if ' and ' in number else ''} {number}"
-    return {
-        "name": figure.name,
-        "title": figure.title,
-        "caption": f"{caption} {drawn.remarks({})}".rstrip(),
-        "more": figure.more,
-        "by_method": "method" in figure.choose,
-        "wide": figure.look.panel is not None,
-        "number": f"paper: {number}" if number else "",
-    }
+    said = f"{caption} {drawn.remarks({})}".rstrip()
+    return {"figure": figure, "caption": said, "number": f"paper: {number}" if number else ""}
 
 
 def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn | None]) -> dict[str, str]:
@@ -242,7 +232,6 @@ def _tables(findings: Findings) -> Iterator[dict[str, Any]]:
             "columns": list(text.columns),
             "rows": text.to_numpy().tolist(),
             "note": table.said_of(tidy),
-            "open": len(text) <= SHORT,
         }
 
 
@@ -268,18 +257,18 @@ def commands(results: Results) -> list[str]:
 
 def settings(results: Results) -> list[dict[str, Any]]:
     """Every setting of the runs and of the methods, once for all that share them."""
-    groups: dict[str, dict[str, Any]] = {}
-    for row, record in zip(results.runs.to_dict("records"), results.records, strict=True):
-        values = record.settings.flat()
-        key = json.dumps(values, sort_keys=True)
-        group = {"kind": "preset", "name": row["preset"], "changes": row["changes"], "runs": 0}
-        group = groups.setdefault(key, {**group, "values": _readable(values)})
-        group["runs"] += 1
+    runs = zip(results.runs.to_dict("records"), results.records, strict=True)
+    used = Counter(
+        ("preset", row["preset"], row["changes"], json.dumps(record.settings.flat()))
+        for row, record in runs
+    )
     for (method, text), n in results.method_settings.items():
-        values = {f"{method}.{k}": v for k, v in json.loads(text).items()}
-        group = {"kind": "method", "name": method, "changes": "", "runs": n}
-        groups[f"{method} {text}"] = {**group, "values": _readable(values)}
-    return list(groups.values())
+        named = {f"{method}.{k}": v for k, v in json.loads(text).items()}
+        used["method", method, "", json.dumps(named)] += n
+    return [
+        {"kind": kind, "name": name, "changes": changes, "runs": n, "values": _readable(text)}
+        for (kind, name, changes, text), n in used.items()
+    ]
 
 
 def versions(results: Results) -> list[str]:
@@ -287,12 +276,11 @@ def versions(results: Results) -> list[str]:
     return [", ".join(f"{k} {v}" for k, v in found.items()) for found in results.versions]
 
 
-def _readable(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, _value(value)) for name, value in values.items()]
-
-
-def _value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _readable(text: str) -> list[tuple[str, str]]:
+    return [
+        (name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for name, value in json.loads(text).items()
+    ]
 
 
 def _environment() -> jinja2.Environment:

@@ -162,7 +162,7 @@ def summarise(findings: Findings) -> Summary:
         planted = tuple(_trust(findings))  # a study may do nothing but plant
         lines = planted or (Line("where", none, is_open=True),)
         return Summary(lines[0].text, "", "", lines[1:])
-    told = (_not_memorised, _trust, _depth, _windows, _events, _left_out, _coefficients)
+    told = (_trust, _depth, _windows, _events, _left_out, _coefficients)
     lines = tuple(line for tell in told for line in tell(findings))
     return Summary(_answer(findings), _how_sure(findings), _learnt(findings), lines)
 
@@ -305,15 +305,6 @@ def _learnt(findings: Findings) -> str:
     return f"{said}."
 
 
-def _not_memorised(findings: Findings) -> Iterator[Line]:
-    runs = findings.results.runs
-    for row in runs[~runs["memorised"].astype(bool)].to_dict("records"):
-        why = f"predicts only {row['noisy_accuracy']:.0%} of its wrong labels"
-        if pd.isna(row["noisy_accuracy"]):
-            why = "is not finished"
-        yield Line("how", f"Nothing is concluded from {_name(row)}, which {why}.", is_open=True)
-
-
 def _trust(findings: Findings) -> Iterator[Line]:
     if findings.results.control.empty:
         return
@@ -395,20 +386,29 @@ def _events(findings: Findings) -> Iterator[Line]:
 
 
 def _left_out(findings: Findings) -> Iterator[Line]:
-    """What results say against themselves, and runs or methods that say nothing."""
-    for row in findings.unlearnt.to_dict("records"):
-        yield Line(
-            "where",
-            f"{_name(row)} is left out of swapping, of centroids with swapped layers and of what "
-            "follows from them: its reference, trained on the original labels, predicts only "
-            f"{row['reference_accuracy']:.0%} of them, so its layers undo what they never learnt.",
-            is_open=True,
-        )
-    table = findings.whole("mcog")
-    none = table[table["mcog"].isna()]
-    blind = none["method"].str.capitalize() + " sees no layer, so there is no centre of gravity."
-    for said in filter(None, (remarks_on(table), remarks_on(none.assign(remark=blind)))):
-        yield Line("where", said, is_open=True)
+    """Runs and methods that say nothing, and what results say against themselves."""
+    runs, weak, mcog = findings.results.runs, findings.unlearnt, findings.whole("mcog")
+    blind = mcog[mcog["mcog"].isna()]
+    begun = runs[runs["noisy_accuracy"].isna()]
+    short = runs[~runs["memorised"].astype(bool)].drop(begun.index)
+    for section, table, words in (
+        ("how", begun, ["Nothing is concluded from training that is not finished"] * len(begun)),
+        ("how", short, map(NOT_MEMORISED.format, short["noisy_accuracy"])),
+        ("where", weak, map(UNLEARNT.format, weak["reference_accuracy"])),
+        ("where", mcog, mcog["remark"]),
+        ("where", blind, map(BLIND.format, blind["method"].str.capitalize())),
+    ):
+        if said := remarks_on(table.assign(remark=list(words))):
+            yield Line(section, said, is_open=True)
+
+
+NOT_MEMORISED = "Nothing is concluded where only {:.0%} of the wrong labels are predicted"
+UNLEARNT = (
+    "Left out of swapping, of centroids with swapped layers and of what follows from them, because "
+    "the reference, trained on the original labels, predicts only {:.0%} of them, so its layers "
+    "undo what they never learnt"
+)
+BLIND = "{} sees no layer, so there is no centre of gravity"
 
 
 def _coefficients(findings: Findings) -> Iterator[Line]:

@@ -1,8 +1,8 @@
 """Small pictures made of characters, for the terminal."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from memloc.methods.result import Result
 from memloc.reporting.sentences import layer_name
@@ -32,18 +32,24 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
+def _curves(title: str, curves: "Iterable[tuple[str, Sequence[float], str]]") -> str:
+    """One line per curve: what it is, a bar for each of its values, what to say of its end."""
+    every = list(curves)
+    width = max(len(label) for label, _, _ in every)
+    lines = (f"{label:{width}} |{sparkline(values)}| {end}" for label, values, end in every)
+    return "\n".join([title, *lines])
+
+
 def memorisation_curve(table: "pd.DataFrame") -> str:
     """How a training on noisy labels went: one line a group of examples, one bar an epoch."""
     noisy = table[table["training"] == "noisy"].sort_values("epoch")
-    known = [column for column in CURVES if noisy[column].notna().any()]
-    noisy = noisy.dropna(subset=known)
-    label_width = max(map(len, CURVES.values()))
+    known = {column: name for column, name in CURVES.items() if noisy[column].notna().any()}
+    noisy = noisy.dropna(subset=list(known))
     first, last = noisy["epoch"].iloc[0], noisy["epoch"].iloc[-1]
-    lines = [f"{f'predicted correctly, epoch {first} to {last}':{label_width}}"]
-    for column in known:
-        label, values = CURVES[column], noisy[column].tolist()
-        lines.append(f"{label:{label_width}} |{sparkline(values)}| {values[-1]:.0%}")
-    return "\n".join(lines)
+    return _curves(
+        f"predicted correctly, epoch {first} to {last}",
+        [(name, noisy[c].tolist(), f"{noisy[c].iloc[-1]:.0%}") for c, name in known.items()],
+    )
 
 
 def layer_bars(scores: "LayerScores", width: int = 30) -> str:
@@ -76,35 +82,29 @@ def picture(found: Result) -> str:
 
 
 def _drift(found: Result) -> str:
-    layers = found["layers"]
-    noisy = layers[layers["kind"] == "noisy"]
-    last = noisy["layer"].max()
-    lines = [f"where noisy examples are, layer 1 to {last}: full original class, empty assigned"]
-    width = max(map(len, noisy["variant"]))
-    events = found["events"]
-    crossings = {e.variant: e for e in events[events["event"] == "crossing"].itertuples()}
-    for variant, part in noisy.groupby("variant", sort=False):
-        event: Any = crossings[variant]
-        when = layer_name(event.layer)
-        if not math.isnan(event.layer) and not event.separable:
-            when += ", where the classes cannot be told apart"
-        lines.append(f"{variant!s:{width}} |{_bars(part, 'mean')}| crossing {when}")
-    return "\n".join(lines)
+    layers, events = found["layers"], found["events"]
+    noisy = layers[(layers["kind"] == "noisy") & (layers["layer"] > 0)].sort_values("layer")
+    curves = []
+    for event in events[events["event"] == "crossing"].to_dict("records"):
+        when = layer_name(event["layer"])
+        unclear = when != "never" and not event["separable"]
+        said = f"crossing {when}{', where the classes cannot be told apart' if unclear else ''}"
+        values = noisy.loc[noisy["variant"] == event["variant"], "mean"]
+        curves.append((event["variant"], values.tolist(), said))
+    return _curves(
+        f"where noisy examples are, layer 1 to {noisy['layer'].max()}: full original class, empty "
+        "assigned",
+        curves,
+    )
 
 
 def _probes(found: Result) -> str:
-    layers = found["layers"]
-    width = max(map(len, PROBES.values()))
-    lines = [f"{'F1 of label probes, layer 1 to ' + str(layers['layer'].max()):{width}}"]
+    layers = found["layers"].query("layer > 0").sort_values("layer")
+    curves = []
     for (examples, labels), name in PROBES.items():
-        part = layers[(layers["examples"] == examples) & (layers["labels"] == labels)]
-        lines.append(f"{name:{width}} |{_bars(part, 'f1')}| {part['f1'].iloc[-1]:.2f}")
-    return "\n".join(lines)
-
-
-def _bars(part: "pd.DataFrame", column: str) -> str:
-    ordered = part[part["layer"] > 0].sort_values("layer")
-    return sparkline([float(value) for value in ordered[column]])
+        f1 = layers.loc[(layers["examples"] == examples) & (layers["labels"] == labels), "f1"]
+        curves.append((name, f1.tolist(), f"{f1.iloc[-1]:.2f}"))
+    return _curves(f"F1 of label probes, layer 1 to {layers['layer'].max()}", curves)
 
 
 def _memory(found: Result) -> str:
