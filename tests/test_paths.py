@@ -35,6 +35,7 @@ def test_everything_of_a_run_is_in_its_folder():
     run = Path("run")
     assert paths.checkpoint(run, "final") == Path("run/checkpoints/final")
     assert paths.training_state(run, "noisy") == Path("run/checkpoints/noisy.state")
+    assert paths.training_state(run, "a", "b") == Path("run/checkpoints/a-b.state")
     assert paths.result(run, "swapping") == Path("run/results/swapping")
     assert paths.work(run, "retraining") == Path("run/work/retraining")
     assert paths.page(OUT) == Path("study/report/index.html")

@@ -40,9 +40,9 @@ def checkpoint(run: Path, weights: str) -> Path:
     return run / CHECKPOINTS / weights
 
 
-def training_state(run: Path, training: str) -> Path:
-    """A training that is not finished."""
-    return run / CHECKPOINTS / f"{training}.state"
+def training_state(run: Path, *trainings: str) -> Path:
+    """A training that is not finished, or several that are carried out as one."""
+    return run / CHECKPOINTS / f"{'-'.join(trainings)}.state"
 
 
 def result(run: Path, method: str) -> Path:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
 """The trainings of a run, in order, and the weights that each ends with."""
+AS_ONE = ("noisy", "original")
+"""Those that differ in their labels alone: narrow models carry them out as one."""
 WEIGHTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAININGS.items()}
 """The weights of a run, and the training that makes each."""
 

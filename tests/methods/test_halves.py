@@ -61,7 +61,7 @@ def test_models_are_trained_as_one_as_if_each_were_alone(pool):
 
 
 def test_stacks_hold_halves_of_one_size_and_stay_when_the_first_are_done(pool, monkeypatch):
-    monkeypatch.setattr("memloc.training.loop.most_members", lambda _: 4)
+    monkeypatch.setattr("memloc.training.loop.most_members", lambda *_: 4)
     assert stacks_of(pool, range(1, 10)) == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
     assert stacks_of(pool, range(5, 10)) == stacks_of(pool, range(1, 10))[1:]
     parts = list(pool.examples.parts)

@@ -136,7 +136,7 @@ def test_windows_run_in_any_order_and_are_kept(tmp_path):
     with prepared(run, METHOD) as setup:
         stacks = stacks_of(setup, every)
         forwards = [retrain_windows(setup, stack) for stack in stacks]
-    assert sorted(map(len, stacks)) == [1, 1, 1, 3]
+    assert sorted(map(len, stacks)) == [1, 2, 3]
     with prepared(run, METHOD) as setup:
         for stack in stacks[::-1]:
             outcomes_of(setup, stack)
@@ -178,7 +178,7 @@ def test_a_stack_of_which_a_window_is_missing_is_made_again(tmp_path, monkeypatc
     """So that what comes out never depends on when it was interrupted."""
     run = retrainable(tmp_path, "gpt_neo", dropout=0.2)
     with prepared(run, METHOD) as setup:
-        (stack,) = [s for s in stacks_of(setup, METHOD.windows(DEPTH)) if len(s) > 1]
+        (stack,) = [s for s in stacks_of(setup, METHOD.windows(DEPTH)) if len(s) > 2]
         outcomes_of(setup, stack)
         record = run.work("retraining") / "window-1-2.json"
         before = record.read_bytes()

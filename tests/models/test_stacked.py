@@ -25,10 +25,11 @@ from memloc.models.stacked import (
 from memloc.protocol import FineTuneSettings
 from memloc.training.checkpoints import save_checkpoint
 from memloc.training.loop import learning_groups, logits_of, one_objective, train_epoch
+from memloc.training.planting import share_body
 from support import FAMILIES, make_tokenizer
 from tasks_support import make_task
 
-K = 3
+K, CPU = 3, torch.device("cpu")
 SETTINGS = FineTuneSettings(
     learning_rate=1e-2, batch_size=6, epochs=2, weight_decay=0.1, warmup=0.2, clip=0.5
 )
@@ -187,7 +188,7 @@ def test_what_is_done_with_weights_in_another_way_is_noticed(family, can):
     """Gemma adds 1 to the weights of its norms, for which there is no rule."""
     stack = random_stack(family)
     assert can_stack(stack) == can
-    assert most_members(stack) == (MOST if can else 1)
+    assert most_members(stack, CPU) == (MOST if can else 1)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -240,6 +241,35 @@ def test_an_unknown_use_of_weights_is_refused(members):
 
 def test_wide_models_on_a_cpu_are_trained_one_by_one(tiny_model, monkeypatch):
     stack = load_model(str(tiny_model("opt", depth=2)), ["a", "b"]).stack
-    assert most_members(stack) == MOST
+    assert most_members(stack, CPU) == MOST
     monkeypatch.setattr(module, "NARROW", stack.width)
-    assert most_members(stack) == 1
+    assert most_members(stack, CPU) == 1
+
+
+def test_what_does_not_learn_alone_does_not_learn_in_a_stack(members):
+    """The base model beside an adapter, for instance."""
+    found, _ = members("opt")
+    for one in found:
+        one.model.get_input_embeddings().weight.requires_grad_(False)
+    stack = Stacked([one.stack for one in found])
+    still = [name for name, p in stack.model.named_parameters() if not p.requires_grad]
+    assert still == ["model.decoder.embed_tokens.weight"]
+
+
+def test_stacks_of_models_with_one_body_have_one_body(members):
+    found, encoded = members("bert")
+    others, _ = members("bert")
+    for one, other in zip(found, others, strict=True):
+        share_body(one, other)
+    first = together([one.stack for one in found])
+    second = together([one.stack for one in others], beside=first)
+    pairs = zip(first.blocks.parameters(), second.blocks.parameters(), strict=True)
+    assert all(one is other for one, other in pairs)
+    assert first.model.classifier.weight is not second.model.classifier.weight
+    batch = batch_of(encoded, np.tile(np.arange(4), K))
+    alone = batch_of(encoded, np.arange(4))
+    with torch.no_grad():
+        for stack, each in ((first, found), (second, others)):
+            stack.model.eval()
+            wanted = torch.cat([one.stack.logits(alone) for one in each])
+            assert torch.allclose(stack.logits(batch), wanted, atol=1e-5)

@@ -108,7 +108,7 @@ def test_everything_is_there_when_it_is_done(finished):
     assert 50 < record["peak_mb"] < 5000
     assert record["versions"]["memloc"]
     said = memloc("logs", finished, f"train/{RUN}")
-    assert "tiny-opt · noisy  begins" in said.stdout
+    assert "tiny-opt · noisy and original  begins" in said.stdout
 
 
 def test_done_again_it_changes_nothing(copied):

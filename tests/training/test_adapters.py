@@ -121,10 +121,20 @@ def test_an_interrupted_training_continues_to_the_same_adapter(trained, tmp_path
 
     monkeypatch.setattr(module, "save_state", stop_after_one)
     with pytest.raises(KeyboardInterrupt):
-        train_run(recipe, tmp_path / "run", ["final"])
-    again = train_run(recipe, tmp_path / "run", ["final"])
+        train_run(recipe, tmp_path / "run")
+    again = train_run(recipe, tmp_path / "run")
     one, two = (r.load("final").model.state_dict() for r in (run, again))
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_two_adapters_that_learn_as_one_learn_as_alone(trained, tmp_path):
+    recipe, as_one = trained
+    for weights in ("final", "reference"):
+        alone = train_run(recipe, tmp_path / weights, [weights])
+        found = [json.loads((r.path(weights) / "memloc.json").read_text()) for r in (as_one, alone)]
+        assert [len(about["together"]) for about in found] == [2, 1]
+        one, two = (r.load(weights).model.state_dict() for r in (as_one, alone))
+        assert all(torch.allclose(one[name], two[name], atol=1e-3) for name in one)
 
 
 def test_a_plant_changes_the_adapters_of_its_window_for_the_noisy_task(tiny_model, tmp_path):

@@ -29,18 +29,19 @@ def learners(tiny_model, family, window, *, pooler_and_norm=False, **changes):
     """The planted task and the auxiliary one on one body, with all parameters by name."""
     folder = str(tiny_model(family, depth=DEPTH))
     settings = SETTINGS.replace(changes)
+    tasks = make_task(16, 3), make_task(24, 2, "other")
+    loaded = [load_model(folder, task.label_names) for task in tasks]
+    share_body(*loaded)
     both = []
-    for name, task in (("noisy", make_task(16, 3)), ("auxiliary", make_task(24, 2, "other"))):
-        loaded = load_model(folder, task.label_names)
-        texts = encode(task.train.parts, loaded.tokenizer, loaded.separator, 64)
+    for name, task, model in zip(("noisy", "auxiliary"), tasks, loaded, strict=True):
+        texts = encode(task.train.parts, model.tokenizer, model.separator, 64)
         labels = torch.from_numpy(task.train.labels)
-        both.append(Learner(name, loaded, texts, labels, settings, np.arange(len(texts))))
-    share_body(both[0].model, both[1].model)
-    named = {f"noisy.{n}": p for n, p in both[0].model.model.named_parameters()}
+        both.append(Learner(name, model.stack, texts, labels, settings, np.arange(len(texts))))
+    named = {f"noisy.{n}": p for n, p in both[0].stack.model.named_parameters()}
     shared = {id(p) for p in named.values()}
     named |= {
         f"auxiliary.{n}": p
-        for n, p in both[1].model.model.named_parameters()
+        for n, p in both[1].stack.model.named_parameters()
         if id(p) not in shared
     }
     planted = {tuple(window): both[0]}
@@ -54,7 +55,7 @@ def test_the_planted_task_changes_its_window_and_head_alone(tiny_model, family, 
     """Bit for bit, after steps of both: weights, AdamW's moments, weight decay and clipping."""
     window = range(1, 3)
     with learners(tiny_model, family, window, clip_over=over) as (both, objectives, named):
-        stack = both[0].model.stack
+        stack = both[0].stack
         train_epoch(objectives, 1, 1, lambda _: None)  # both have moments now
         before = {n: p.detach().clone() for n, p in named.items()}
         moments = [m.clone() for m in _moments(objectives[1])]
@@ -63,7 +64,7 @@ def test_the_planted_task_changes_its_window_and_head_alone(tiny_model, family, 
         train_epoch(objectives[:1], 1, 2, lambda _: None)
         changed = {n for n, p in named.items() if not torch.equal(p, before[n])}
         in_window = {id(p) for index in window for p in stack.blocks[index].parameters()}
-        body = f"noisy.{both[0].model.model.base_model_prefix}."
+        body = f"noisy.{both[0].stack.model.base_model_prefix}."
         for name in changed:
             assert id(named[name]) in in_window or not name.startswith(body), name
             assert not name.startswith("auxiliary."), name
@@ -79,7 +80,7 @@ def test_steps_of_both_in_one_epoch_leave_the_rest_to_the_auxiliary_task(tiny_mo
         objectives[1].settings = SETTINGS.replace({"learning_rate": 1e-30, "weight_decay": 0.0})
         before = {n: p.detach().clone() for n, p in named.items()}
         train_epoch(objectives, 1, 1, lambda _: None)
-        stack = both[0].model.stack
+        stack = both[0].stack
         outside = [p for index in (0, 1) for p in stack.blocks[index].parameters()]
         kept = {id(p) for p in outside}
         for name, parameter in named.items():
@@ -94,9 +95,9 @@ def test_the_auxiliary_task_changes_every_layer_and_not_the_other_head(tiny_mode
         before = {n: p.detach().clone() for n, p in named.items()}
         train_epoch(objectives[1:], 1, 1, lambda _: None)
         changed = {id(p) for n, p in named.items() if not torch.equal(p, before[n])}
-        for block in both[0].model.stack.blocks:
+        for block in both[0].stack.blocks:
             assert all(id(p) in changed for p in block.parameters() if p.dim() > 1)
-        body = f"noisy.{both[0].model.model.base_model_prefix}."
+        body = f"noisy.{both[0].stack.model.base_model_prefix}."
         heads = [p for n, p in named.items() if n.startswith("noisy.") and not n.startswith(body)]
         assert heads
         assert not any(id(p) in changed for p in heads)
@@ -106,7 +107,7 @@ def test_embeddings_learn_with_the_auxiliary_task_where_they_are_not_frozen(tiny
     for freeze in (True, False):
         with learners(tiny_model, "bert", range(1), freeze_embeddings=freeze) as found:
             both, objectives, _named = found
-            words = both[0].model.model.get_input_embeddings().weight
+            words = both[0].stack.model.get_input_embeddings().weight
             before = words.detach().clone()
             train_epoch(objectives[:1], 1, 1, lambda _: None)
             assert torch.equal(words, before)
@@ -119,8 +120,8 @@ def test_the_planted_task_changes_pooler_and_final_norm_where_that_is_asked(tiny
     for asked in (False, True):
         with learners(tiny_model, family, range(1), pooler_and_norm=asked) as found:
             both, objectives, named = found
-            body = both[0].model.model.base_model_prefix
-            after = [n for n in find_parts(both[0].model.stack).after if n.startswith(body)]
+            body = both[0].stack.model.base_model_prefix
+            after = [n for n in find_parts(both[0].stack).after if n.startswith(body)]
             before = {n: p.detach().clone() for n, p in named.items()}
             train_epoch(objectives[:1], 1, 1, lambda _: None)
             changed = {n for n, p in named.items() if not torch.equal(p, before[n])}
@@ -144,7 +145,7 @@ def test_clipping_over_all_parameters_counts_the_whole_body_and_one_head(tiny_mo
         for index, objective in enumerate(objectives):
             with only_trainable(objectives, index):
                 update(objective, rows)
-        words = both[0].model.model.get_input_embeddings().weight
+        words = both[0].stack.model.get_input_embeddings().weight
         assert words.grad is not None
     # The second is after an update of the first, whose rate is still zero.
     torch.testing.assert_close(torch.stack(norms), torch.stack(expected), rtol=1e-4, atol=0)
@@ -152,7 +153,7 @@ def test_clipping_over_all_parameters_counts_the_whole_body_and_one_head(tiny_mo
 
 def test_one_body_computes_for_both_heads(tiny_model):
     with learners(tiny_model, "gpt_neo", range(1)) as (both, objectives, _named):
-        assert both[0].model.stack.blocks[0] is both[1].model.stack.blocks[0]
+        assert both[0].stack.blocks[0] is both[1].stack.blocks[0]
         rows = torch.arange(3).numpy()
         assert [o.logits(rows).shape[1] for o in objectives] == [3, 2]
 
@@ -236,7 +237,7 @@ def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
     assert np.bincount(group[run.clean_rows]).tolist() == [7, 7]
     seen = []
     for labels in ("noisy", "original"):
-        training = _Training(recipe, run, labels)
+        training = _Training(recipe, run, [labels])
         with training._objectives() as objectives:
             learns = [{n for n in o.parameters if "layers." in n} for o in objectives]
             sizes = [o.labels.shape[1] for o in objectives]

@@ -1,12 +1,14 @@
 """From a recipe to a run on disk, on models that really learn a few labels by heart."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import memloc
 from memloc.data.encode import encode
@@ -15,9 +17,10 @@ from memloc.identity import hash_weights
 from memloc.models.known import default_preset
 from memloc.models.load import load_model
 from memloc.models.parts import find_parts
-from memloc.records import Examples, NoisyLabels
-from memloc.run import Accuracies, Run
+from memloc.records import Examples, NoisyLabels, read_json
+from memloc.run import TRAININGS, Accuracies, Run
 from memloc.training import recipe as training
+from memloc.training.planting import Plant
 from memloc.training.predict import predict
 from memloc.training.recipe import train, train_run
 from support import PAPER_FAMILIES, SPECIAL
@@ -106,7 +109,7 @@ def test_memorised_is_the_first_epoch_above_the_threshold(made):
 def test_measuring_less_often_changes_nothing_else(made, tmp_path):
     recipe, run = made
     seldom = recipe.protocol.replace({"finetune.measure_every": 5})
-    other = train_run(replace(recipe, protocol=seldom), tmp_path, ["final", "memorised"])
+    other = train_run(replace(recipe, protocol=seldom), tmp_path, [*ALL])
     one, two = (r.load("final").model.state_dict() for r in (run, other))
     assert all(torch.equal(one[name], two[name]) for name in one)
     plain, less = curve(run), curve(other)
@@ -326,12 +329,13 @@ def test_the_reference_preset_takes_the_last_epoch_where_none_is_near_the_ceilin
 def test_the_near_ceiling_score_can_be_macro_f1(recipe_of):
     made = training._Training.__new__(training._Training)
     made.recipe = recipe_of(finetune__near_ceiling_score="macro F1")
-    made.rows = [{"accuracy": 1.0, "macro_f1": 0.9}, {"accuracy": 0.5, "macro_f1": 0.994}]
-    assert made._is_first_near_ceiling()
+    rows = [{"accuracy": 1.0, "macro_f1": 0.9}, {"accuracy": 0.5, "macro_f1": 0.994}]
+    member = training._Member("noisy", None, None, rows)
+    assert made._is_first_near_ceiling(member)
     made.recipe = recipe_of(finetune__near_ceiling_score="accuracy")
-    assert not made._is_first_near_ceiling()
-    made.rows = [{"accuracy": 0.993, "macro_f1": 0.0}]
-    assert not made._is_first_near_ceiling()  # above, not at
+    assert not made._is_first_near_ceiling(member)
+    member.rows = [{"accuracy": 0.993, "macro_f1": 0.0}]
+    assert not made._is_first_near_ceiling(member)  # above, not at
 
 
 def frozen_weights(recipe, folder):
@@ -446,11 +450,11 @@ def test_the_front_door_trains_as_a_recipe_does(made, tmp_path):
         recipe.task,
         tmp_path / "run",
         settings=settings,
-        weights=["final"],
+        weights=ALL[:3],
         device="cpu",
     )
     assert memloc.train is train
-    assert mine.weights() == ["memorised", "final"]
+    assert mine.weights() == ALL[:3]
     one, two = (r.load("final").model.state_dict() for r in (mine, run))
     assert all(torch.equal(one[n], two[n]) for n in one)
     assert mine.record == run.record
@@ -460,3 +464,45 @@ def test_the_front_door_trains_on_tasks_with_noise_only(task, tmp_path):
     with pytest.raises(DataError, match=r"add_noise\(task, rate=0.15\) flips labels"):
         memloc.train("tiny-opt", task, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+KEY_BIAS = re.compile(r"(key|k_proj|query_key_value)\.bias$")
+"""It changes no attention: its gradient is float noise, which AdamW makes as large as others."""
+
+
+@pytest.mark.parametrize("planted", [None, "2", "1/3"])
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_noisy_and_original_labels_learnt_as_one_are_learnt_as_alone(
+    tiny_model, tmp_path, family, planted
+):
+    """Beside each other and one after the other; up to float noise, with dropout."""
+    protocol = fast_protocol(finetune__epochs=2, finetune__learning_rate=1e-3)
+    plant = planted and Plant(planted, make_task(8, 2, "other"))
+    model = tiny_model(family, depth=3, dropout=0.1)
+    recipe = make_recipe(model, make_task(), 1, protocol, plant=plant)
+    as_one = train_run(recipe, tmp_path / "one", ["final", "reference"])
+    alone = train_run(recipe, tmp_path / "two", ["final"])
+    alone = train_run(recipe, tmp_path / "two", ["reference"])
+    for weights in ("final", "reference"):
+        notes = [read_json(run.path(weights) / "memloc.json") for run in (as_one, alone)]
+        own = next(name for name, last in TRAININGS.items() if last == weights)
+        assert [note["together"] for note in notes] == [["noisy", "original"], [own]]
+        one, two = (load_file(run.path(weights) / "model.safetensors") for run in (as_one, alone))
+        assert not {n for n in differing(one, two, near=1e-5) if not KEY_BIAS.search(n)}
+    different = [load_file(as_one.path(w) / "model.safetensors") for w in ("final", "reference")]
+    assert differing(*different, near=1e-4)
+    curves = [run.training().drop(columns="seconds") for run in (as_one, alone)]
+    pd.testing.assert_frame_equal(*curves, rtol=1e-3)
+
+
+def test_the_reference_is_made_beside_the_noisy_labels_where_that_costs_little(
+    recipe_of, tmp_path, monkeypatch
+):
+    assert train_run(recipe_of(), tmp_path / "1", ["final"], beside=["reference"]).weights() == [
+        "memorised",
+        "final",
+        "reference",
+    ]
+    monkeypatch.setattr(training, "members_at_once", lambda *_: 1)
+    wide = train_run(recipe_of(), tmp_path / "2", ["final"], beside=["reference"])
+    assert wide.weights() == ["memorised", "final"]

@@ -222,8 +222,7 @@ def stacks_of(pool: Pool, models: Sequence[int]) -> list[list[int]]:
     from memloc.training.loop import in_stacks, members_at_once
 
     start = pool.start(pool.seed)
-    start.model.to(pick_device(pool.device))
-    most = members_at_once(start.stack, pool.training)
+    most = members_at_once(start.stack, pool.training, pick_device(pool.device))
     return in_stacks(models, most, alike=lambda model: len(pool.rows(model)))
 
 

@@ -121,7 +121,8 @@ def stacks_of(setup: Setup, windows: Sequence[range]) -> list[list[range]]:
 
     It depends on the windows and the model alone, so outcomes do not depend on what was there.
     """
-    most = members_at_once(setup.stack, setup.settings) if setup.shares_states else 1
+    stack = setup.stack
+    most = members_at_once(stack, setup.settings, stack.device) if setup.shares_states else 1
     wide_first = sorted(windows, key=lambda window: -window.stop)
     return in_stacks(wide_first, most, alike=lambda window: window.start)
 

@@ -35,9 +35,8 @@ from memloc.models.stack import (
 )
 from memloc.seeds import number, torch_seeded
 
-FEWEST, MOST = 3, 16
-"""Members of a stack: two gain nothing over one after the other (measured for the embedded
-models), and more than 16 would mostly take more memory (not measured)."""
+MOST = 16
+"""Members of a stack: more would mostly take more memory (not measured)."""
 
 
 class CannotStack(ModelError):
@@ -72,13 +71,19 @@ class Members(nn.Parameter):
 class Stacked(Stack):
     """Classifiers of the same architecture, one a member; batches hold as many texts of each."""
 
-    def __init__(self, members: Sequence[Stack]) -> None:
+    def __init__(self, members: Sequence[Stack], beside: "Stacked | None" = None) -> None:
+        """`beside`: a stack whose members have parameters in common with these, as with tasks that
+        learn on one body; both then have the same parameters of all."""
         first = members[0]
         self.members = tuple(members)
         wholes: dict[int, Any] = {}
+        if beside is not None:
+            wholes = {id(whole.own[0]): whole for whole in beside.model.parameters()}
         for same in zip(*(stack.model.parameters() for stack in members), strict=True):
-            whole = wholes[id(same[0])] = Members(torch.stack([p.detach() for p in same]))
-            whole.own = same
+            if id(same[0]) not in wholes:
+                numbers, learns = torch.stack([p.detach() for p in same]), same[0].requires_grad
+                whole = wholes[id(same[0])] = Members(numbers, requires_grad=learns)
+                whole.own = same
         for key in _shared_tables(first):
             wholes[key].by_text = False
         # A copy in which each parameter of the first model is that of all.
@@ -162,28 +167,30 @@ class Stacked(Stack):
         return found
 
 
-def together(members: Sequence[Stack]) -> Stack:
-    """One model as it is, several as one."""
-    return members[0] if len(members) == 1 else Stacked(members)
+def together(members: Sequence[Stack], beside: Stack | None = None) -> Stack:
+    """One model as it is, several as one; `beside` a stack with which they share parameters."""
+    if len(members) == 1:
+        return members[0]
+    return Stacked(members, beside if isinstance(beside, Stacked) else None)
 
 
-def most_members(stack: Stack) -> int:
-    """How many models like this are trained as one: by width, device and memory, 1 for none.
+def most_members(stack: Stack, device: torch.device) -> int:
+    """How many models like this are trained as one there: by width and memory, 1 for none.
 
     Wide models on a CPU are bound by arithmetic: there is nothing to gain.
     """
-    if stack.device.type == "cpu" and stack.width >= NARROW:
+    if device.type == "cpu" and stack.width >= NARROW:
         return 1
     if not can_stack(stack):
         return 1
-    if stack.device.type == "cpu":
+    if device.type == "cpu":
         return MOST
     # Weights, gradients and two moments; as much again for states, in a quarter of the memory.
     each = 2 * 16 * sum(p.numel() for p in stack.model.parameters())
-    if stack.device.type == "mps":
+    if device.type == "mps":
         memory = torch.mps.recommended_max_memory()
     else:
-        memory = torch.cuda.get_device_properties(stack.device).total_memory
+        memory = torch.cuda.get_device_properties(device).total_memory
     return int(min(MOST, max(1, memory // 4 // each)))
 
 
@@ -520,7 +527,8 @@ def can_stack(stack: Stack) -> bool:
     """Whether this model's numbers are the same in a stack, tried on two changed copies of it."""
     if stack.readout == "all" or not stack.pads:
         return False
-    kind = (type(stack.model), stack.model.config.to_json_string())
+    names = tuple(name for name, _ in stack.model.named_parameters())  # adapters', too
+    kind = (type(stack.model), stack.model.config.to_json_string(), names)
     if kind not in _KNOWN:
         leaves_out = any(getattr(module, "layerdrop", 0) for module in stack.model.modules())
         _KNOWN[kind] = not leaves_out and _tried(stack)

@@ -17,7 +17,7 @@ from memloc.methods import find_method
 from memloc.models.known import default_preset
 from memloc.protocol import MEMORISED_ONLY, Protocol
 from memloc.records import whole_file
-from memloc.run import WEIGHTS, Run
+from memloc.run import AS_ONE, WEIGHTS, Run
 from memloc.settings import Settings
 from memloc.stats.windows import check_plant, every_window, plant_name, read_plant, usual_plants
 from memloc.study.config import Block, ControlBlock, StudyFile, parse_study, read_study
@@ -331,6 +331,7 @@ class _Makers:
         again = (
             where / paths.RUN,
             paths.training_state(where, "noisy"),
+            paths.training_state(where, *AS_ONE),
             *(paths.checkpoint(where, weights) for weights in ("final", "memorised")),
         )
         # The memorised weights may not be there: whether they are is found out in training.

@@ -192,7 +192,8 @@ def _make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, 
     while True:
         current = _with_rate(recipe, settings.rate_factor ** len(tries))
         _forget(folder, tries)
-        run = train_run(current, folder, ["final", "memorised"])
+        beside = [name for name in weights if name == "reference"]
+        run = train_run(current, folder, ["final", "memorised"], beside=beside)
         enough = _is_enough(run, recipe.protocol)
         if enough or len(tries) + 1 >= settings.tries:
             break

@@ -69,7 +69,7 @@ def load_state(path: Path, objectives: Sequence[Objective]) -> dict[str, Any]:
 def epochs_kept(path: Path) -> int:
     """How many epochs a saved state has behind it; none where it is missing or damaged."""
     with suppress(*UNREADABLE), safe_open(path, framework="pt") as file:
-        return len(json.loads(file.metadata()["memloc"])["rows"])
+        return int(json.loads(file.metadata()["memloc"])["epochs"])
     return 0
 
 

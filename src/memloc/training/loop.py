@@ -18,7 +18,7 @@ from memloc.errors import TrainingError, counted
 from memloc.models.parts import find_parts
 from memloc.models.shortcuts import training_logits
 from memloc.models.stack import Batch, Stack
-from memloc.models.stacked import FEWEST, Stacked, dropout_seeded, most_members
+from memloc.models.stacked import Stacked, dropout_seeded, most_members
 from memloc.protocol import FineTuneSettings
 from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
@@ -212,25 +212,23 @@ def autocast(settings: FineTuneSettings, device: torch.device) -> Any:
 T = TypeVar("T")
 
 
-def members_at_once(stack: Stack, settings: FineTuneSettings) -> int:
+def members_at_once(stack: Stack, settings: FineTuneSettings, device: torch.device) -> int:
     """How many models like this learn as one with these settings, each from its own seed."""
     # Batches of similar length differ from seed to seed in where the smaller one is.
     if settings.autocast != "none" or settings.length_grouped or settings.gradient_checkpointing:
         return 1
-    return most_members(stack)
+    return most_members(stack, device)
 
 
 def in_stacks(things: Iterable[T], most: int, alike: Callable[[T], int]) -> list[list[T]]:
-    """What is trained as one: so many at a time, and one by one where too few are left.
+    """What is trained as one: so many at a time, and only things for which `alike` says the same.
 
-    Only things for which `alike` says the same go together. Without the first stacks, the others
-    stay the same: work that was interrupted goes on with them.
+    Without the first stacks, the others stay the same: work that was interrupted goes on with them.
     """
     found: list[list[T]] = []
     for _, group in groupby(sorted(things, key=alike), key=alike):
         same = list(group)
-        for some in (same[start : start + most] for start in range(0, len(same), most)):
-            found += [[one] for one in some] if len(some) < FEWEST else [some]
+        found += [same[start : start + most] for start in range(0, len(same), most)]
     return found
 
 

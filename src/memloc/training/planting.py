@@ -16,6 +16,7 @@ from memloc.errors import ModelError
 from memloc.identity import hash_examples
 from memloc.models.load import Classifier
 from memloc.models.parts import find_parts
+from memloc.models.stack import Stack
 from memloc.protocol import ControlSettings, FineTuneSettings
 from memloc.records import IntArray, Task
 from memloc.run import PlantRecord
@@ -64,10 +65,10 @@ def share_body(trained: Classifier, auxiliary: Classifier) -> None:
 
 @dataclass(frozen=True)
 class Learner:
-    """A task on a model: what an objective is made of."""
+    """A task on a model, or on several that learn as one: what an objective is made of."""
 
     name: str
-    model: Classifier
+    stack: Stack
     texts: Encoded
     labels: Tensor
     settings: FineTuneSettings
@@ -78,12 +79,12 @@ class Learner:
         self, tensors: Parameters, parameters: Parameters, counted: Parameters
     ) -> Objective:
         """The objective that may change these."""
-        rows, compute = self.rows, logits_of(self.model.stack, self.texts, self.settings)
+        rows, compute = self.rows, logits_of(self.stack, self.texts, self.settings)
         learns = tensors, parameters, self.settings, counted
         return Objective(
             self.name,
             lambda batch: compute(rows[batch]),
-            self.labels[rows],
+            self.labels[..., rows],
             self.texts.lengths[rows],
             *learns,
         )
@@ -101,8 +102,8 @@ def planted_objectives(
     first = next(iter(planted.values()))
     count_all = first.settings.clip_over == "all"
     learnt = not first.settings.freeze_embeddings
-    groups = shared_groups(first.model, auxiliary.model, embeddings=learnt or count_all)
-    both = nn.ModuleList([first.model.model, auxiliary.model.model])
+    groups = shared_groups(first.stack, auxiliary.stack, embeddings=learnt or count_all)
+    both = nn.ModuleList([first.stack.model, auxiliary.stack.model])
     head = [HEAD, *([AFTER] if pooler_and_norm else [])]
     learners = [(each, [*head, *map(_block, layers)]) for layers, each in planted.items()]
     others = [name for name in groups if name != HEAD and (learnt or name != EMBEDDINGS)]
@@ -119,11 +120,9 @@ def planted_objectives(
         ]
 
 
-def shared_groups(
-    planted: Classifier, auxiliary: Classifier, *, embeddings: bool
-) -> dict[str, Parameters]:
+def shared_groups(planted: Stack, auxiliary: Stack, *, embeddings: bool) -> dict[str, Parameters]:
     """The parameters of two models with one body, in groups that always learn together."""
-    parts, named = find_parts(planted.stack), dict(planted.model.named_parameters())
+    parts, named = find_parts(planted), dict(planted.model.named_parameters())
     body = f"{planted.model.base_model_prefix}."
     heads = [
         {n: p for n, p in model.named_parameters() if not n.startswith(body) and p.requires_grad}

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from memloc.models.device import pick_device, suitable_threads
 from memloc.models.known import default_preset
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
+from memloc.models.stacked import together
 from memloc.progress import Advance, request, tell, track
 from memloc.protocol import FineTuneSettings, Protocol, protocol_of_run
 from memloc.records import (
@@ -30,10 +31,11 @@ from memloc.records import (
     IntArray,
     NoisyTask,
     Task,
+    read_json,
     read_table,
     write_table,
 )
-from memloc.run import TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
+from memloc.run import AS_ONE, TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import torch_seeded
 from memloc.stats.windows import check_plant, read_plant
 from memloc.training.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
@@ -42,6 +44,7 @@ from memloc.training.loop import (
     Objective,
     learning_groups,
     logits_of,
+    members_at_once,
     one_objective,
     out_of_memory_explained,
     train_epoch,
@@ -124,49 +127,101 @@ def train_run(
     folder: Path,
     weights: Sequence[str] = tuple(WEIGHTS),
     announce: Announce = lambda _model, _left: None,
+    *,
+    beside: Sequence[str] = (),
 ) -> Run:
-    """Make the missing ones of a run's weights; what is there stays, what was begun goes on."""
+    """Make the missing ones of a run's weights; what is there stays, what was begun goes on.
+
+    Those of `beside` are made as well if they learn as one with the others, at little cost.
+    """
     for name in weights:
         lookup("set of weights", name, WEIGHTS)
-    pick_device(recipe.device)  # one that is not there is refused before anything is written
+    device = pick_device(recipe.device)  # refused before anything is written if not there
     start = _load(recipe, recipe.task)
     require_agreement(start)
     if recipe.plant is not None:
         check_plant(recipe.plant.planted, start.stack.depth)
+    as_one = _learn_as_one(recipe, start, device)
     with Lock(folder, RUN):
         run = begin(Path(folder), recipe.task, _record(recipe, start))
         tell(recipe.task.labels.summary())
-        left = _left(run, weights, recipe.settings.epochs)
+        wanted = [*weights, *(beside if as_one else ())]
+        left = _left(run, wanted, recipe.settings.epochs)
         if left:
             announce(start, left)
-        return make_weights(recipe, run, left)
+        return make_weights(recipe, run, left, as_one=as_one)
 
 
-def make_weights(recipe: Recipe, run: Run, trainings: Iterable[str]) -> Run:
+def _learn_as_one(recipe: Recipe, start: Classifier, device: torch.device) -> bool:
+    """Whether this model learns its noisy and its original labels as one."""
+    if recipe.plant is not None and recipe.plant.null:
+        return False  # its noisy labels are learnt in another order
+    if members_at_once(start.stack, recipe.settings, device) == 1:
+        return False
+    learner = start if recipe.settings.adapter == "none" else _learner(recipe, recipe.seed)
+    return members_at_once(learner.stack, recipe.settings, device) > 1
+
+
+def make_weights(
+    recipe: Recipe, run: Run, trainings: Iterable[str], *, as_one: bool = False
+) -> Run:
     """Carry out some trainings of a run that has been begun."""
+    names = list(trainings)
+    begun_alone = any(_state(run, [name]).is_file() for name in AS_ONE)
+    wanted = {*AS_ONE} <= {*names} and not begun_alone
+    as_one = wanted and (as_one or _state(run, AS_ONE).is_file())
+    stacks: list[Sequence[str]] = [AS_ONE] if as_one else []
+    stacks += [(name,) for name in names if not as_one or name not in AS_ONE]
     with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
-        for training in trainings:
-            run = _Training(recipe, run, training).make()
+        for some in stacks:
+            run = _Training(recipe, run, some).make()
     return run
 
 
 def _left(run: Run, weights: Sequence[str], epochs: int) -> dict[str, int]:
     """The trainings that are wanted and not done, and how many epochs are left of each."""
     wanted = {WEIGHTS[name] for name in weights}
+    done = {training for training, last in TRAININGS.items() if run.has(last)}
+    both = _state(run, AS_ONE)
+    if done.issuperset(AS_ONE):
+        both.unlink(missing_ok=True)  # stopped just before this
+    elif both.is_file() or (wanted.intersection(AS_ONE) - done and _was_as_one(run)):
+        wanted |= {*AS_ONE}
+        done -= {*AS_ONE}
     left = {}
-    for training, last in TRAININGS.items():
-        state = paths.training_state(run.folder, training)
-        if run.has(last):
-            state.unlink(missing_ok=True)  # stopped just before this
+    for training in TRAININGS:
+        state = _state(run, (training,))
+        if training in done:
+            state.unlink(missing_ok=True)
         elif training in wanted:
-            left[training] = epochs - epochs_kept(state)
+            begun = both if training in AS_ONE and both.is_file() else state
+            left[training] = epochs - epochs_kept(begun)
     return left
+
+
+def _was_as_one(run: Run) -> bool:
+    """Whether one of the two is there that was learnt with the other: so that one is, again."""
+    there = [run.path(TRAININGS[name]) / paths.PROVENANCE for name in AS_ONE]
+    return any(read_json(path).get("together") == [*AS_ONE] for path in there if path.is_file())
+
+
+def _state(run: Run, trainings: Sequence[str]) -> Path:
+    return paths.training_state(run.folder, *trainings)
 
 
 def _load(recipe: Recipe, task: Task, seed: int | None = None) -> Classifier:
     """The pretrained weights with a new head from `seed`; default: the recipe's."""
     seed = recipe.seed if seed is None else seed
     return load_model(recipe.model, task.label_names, seed=seed, options=recipe.options)
+
+
+def _learner(recipe: Recipe, seed: int) -> Classifier:
+    """The same with an adapter, if one learns in place of the weights."""
+    loaded = _load(recipe, recipe.task, seed)
+    if recipe.settings.adapter == "none":
+        return loaded
+    with torch_seeded(recipe.seed, "adapter"):
+        return add_adapter(loaded, recipe.settings)
 
 
 def _record(recipe: Recipe, start: Classifier) -> RunRecord:
@@ -185,53 +240,70 @@ def _record(recipe: Recipe, start: Classifier) -> RunRecord:
     )
 
 
-class _Training:
+@dataclass
+class _Member:
     """One of the three trainings of a run: `noisy`, `original` or `frozen`."""
 
-    def __init__(self, recipe: Recipe, run: Run, name: str) -> None:
-        self.recipe, self.run, self.name = recipe, run, name
-        of_frozen = recipe.settings.frozen_seed if name == "frozen" else None
+    name: str
+    trained: Classifier
+    labels: IntArray
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """What was measured after each epoch."""
+
+
+class _Training:
+    """One training of a run, or those that learn as one; each member is what it would be alone."""
+
+    def __init__(self, recipe: Recipe, run: Run, names: Sequence[str]) -> None:
+        self.recipe, self.run, self.names = recipe, run, tuple(names)
+        self.is_frozen = self.names == ("frozen",)
+        of_frozen = recipe.settings.frozen_seed if self.is_frozen else None
         self.head_seed = recipe.seed if of_frozen is None else of_frozen
-        self.trained = _load(recipe, recipe.task, self.head_seed)
-        if recipe.settings.adapter != "none":
-            with torch_seeded(recipe.seed, "adapter"):
-                self.trained = add_adapter(self.trained, recipe.settings)
-        self.trained.model.to(pick_device(recipe.device))
-        self.labels = recipe.task.labels.assigned
-        if name == "original":  # without the examples whose original label nobody knows
-            known = recipe.task.labels.original >= 0
-            self.labels = np.where(known, recipe.task.labels.original, LEFT_OUT)
+        self.members = [self._member(name) for name in self.names]
+        self.stack = together([member.trained.stack for member in self.members])
         self.texts = {
             "train": self._encode(recipe.task.train),
             "validation": self._encode(recipe.task.validation),
         }
         self.vectors: dict[str, Tensor] = {}
-        self.state = paths.training_state(run.folder, name)
-        self.rows: list[dict[str, Any]] = []
-        self.plant = recipe.plant if name != "frozen" else _frozen_plant(recipe)
+        self.state = _state(run, self.names)
+        self.plant = _frozen_plant(recipe) if self.is_frozen else recipe.plant
         # The null of a planted run differs from its reference by the order of the data alone.
-        other_order = self.plant is not None and self.plant.null and name == "noisy"
+        other_order = self.plant is not None and self.plant.null and "noisy" in self.names
         self.seed = self.head_seed + (NULL_SEED if other_order else 0)
+
+    def _member(self, name: str) -> _Member:
+        trained, noisy = _learner(self.recipe, self.head_seed), self.recipe.task.labels
+        trained.model.to(pick_device(self.recipe.device))
+        labels = noisy.assigned
+        if name == "original":  # without the examples whose original label nobody knows
+            labels = np.where(noisy.original >= 0, noisy.original, LEFT_OUT)
+        return _Member(name, trained, labels)
 
     def make(self) -> Run:
         """Train from where it was left, epoch by epoch, and keep the weights."""
-        settings = self.recipe.settings
+        settings, done = self.recipe.settings, 0
         with self._objectives() as objectives:
             if self.state.is_file():
-                self.rows = load_state(self.state, objectives)["rows"]
-            label = f"{self.recipe.task.name} · {Path(self.recipe.model).name} · {self.name}"
-            updates = sum(objective.updates_per_epoch for objective in objectives)
+                note = load_state(self.state, objectives)
+                done = note["epochs"]
+                for member in self.members:
+                    member.rows = note["rows"][member.name]
+            task, model = self.recipe.task.name, Path(self.recipe.model).name
+            updates = len(self.members) * sum(o.updates_per_epoch for o in objectives)
+            label = f"{task} · {model} · {' and '.join(self.names)}"
             with track(label, settings.epochs * updates) as advance:
-                advance(len(self.rows) * updates)
-                for epoch in range(len(self.rows) + 1, settings.epochs + 1):
+                advance(done * updates)
+                for epoch in range(done + 1, settings.epochs + 1):
                     self._epoch(objectives, epoch, advance)
         return self._finish()
 
     @contextmanager
     def _objectives(self) -> Iterator[list[Objective]]:
         """What is learnt: the task alone, or a planted one beside an auxiliary one."""
-        stack, settings, train = self.trained.stack, self.recipe.settings, self.texts["train"]
-        labels = torch.from_numpy(self.labels).to(stack.device)
+        stack, settings, train = self.stack, self.recipe.settings, self.texts["train"]
+        each = np.stack([member.labels for member in self.members])
+        labels = torch.from_numpy(each).to(stack.device)
         if self.plant is not None:
             with self._planted(self.plant, labels) as objectives:
                 yield objectives
@@ -240,50 +312,59 @@ class _Training:
         with one_objective(
             stack,
             groups,
-            name=self.name,
+            name=self.names[0],
             logits=compute,
             labels=labels,
             lengths=train.lengths,
             settings=settings,
         ) as objective:
-            if self.name == "frozen" and not settings.frozen_dropout:
+            if self.is_frozen and not settings.frozen_dropout:
                 stack.blocks.eval()
             yield [objective]
 
     @contextmanager
     def _planted(self, plant: Plant, labels: Tensor) -> Iterator[list[Objective]]:
         settings, control = self.recipe.settings, self.recipe.protocol.control
-        other = _load(self.recipe, plant.auxiliary, self.head_seed)
-        share_body(self.trained, other)
-        other.model.to(labels.device)
+        others = [_load(self.recipe, plant.auxiliary, self.head_seed) for _ in self.members]
+        for member, other in zip(self.members, others, strict=True):
+            share_body(member.trained, other)
+            other.model.to(labels.device)
         answers = torch.from_numpy(plant.auxiliary.train.labels).to(labels.device)
         own = settings.replace({"learning_rate": control.auxiliary_learning_rate})
         texts = self._encode(plant.auxiliary.train)
         first = {}
         for number, (layers, rows) in enumerate(self._groups(plant)):
-            name = f"group {number + 1}" if number else self.name
+            name = f"group {number + 1}" if number else self.names[0]
             train = self.texts["train"]
-            first[layers] = Learner(name, self.trained, train, labels, settings, rows)
-        second = Learner(AUXILIARY, other, texts, answers, own, np.arange(len(texts)))
+            first[layers] = Learner(name, self.stack, train, labels, settings, rows)
+        second = Learner(
+            AUXILIARY,
+            together([other.stack for other in others], beside=self.stack),
+            texts,
+            answers.expand(len(others), -1),
+            own,
+            np.arange(len(texts)),
+        )
         also = control.trains_pooler_and_norm
         with planted_objectives(first, second, pooler_and_norm=also) as objectives:
             yield objectives
 
     def _groups(self, plant: Plant) -> list[tuple[tuple[int, ...], IntArray]]:
         """The layers that each group of examples may change, and its rows; of θ_F the head."""
-        if self.name == "frozen":
-            return [((), np.arange(len(self.labels)))]
+        if self.is_frozen:
+            return [((), np.arange(len(self.recipe.task.train)))]
         group, groups = self.run.planted_groups, read_plant(plant.planted)
         return [(layers, np.flatnonzero(group == i)) for i, layers in enumerate(groups)]
 
     def _encode(self, examples: Examples) -> Encoded:
-        return encode_for(self.trained, examples, self.recipe.protocol.text.max_tokens)
+        reader = self.members[0].trained
+        return encode_for(reader, examples, self.recipe.protocol.text.max_tokens)
 
     def _forward(self, stack: Stack) -> tuple[Callable[[IntArray], Tensor], list[Parameters]]:
         """How logits are computed in training, and the groups of parameters that learn."""
         settings, train = self.recipe.settings, self.texts["train"]
         groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
-        if self.name != "frozen":
+        if not self.is_frozen:
             return logits_of(stack, train, settings), groups
         if stack.readout != "all":
             # Without dropout, frozen blocks give the same every time: it is computed once.
@@ -298,27 +379,32 @@ class _Training:
 
     def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:
         began = time.perf_counter()
-        losses = train_epoch(objectives, self.seed, epoch, advance)
-        own = [loss for name, loss in losses.items() if name != AUXILIARY]
-        row = {"training": self.name, "epoch": epoch, "loss": float(np.mean(own))}
+        losses = train_epoch(objectives, [self.seed] * len(self.members), epoch, advance)
+        own = np.mean([loss for name, loss in losses.items() if name != AUXILIARY], axis=0)
         every, last = self.recipe.settings.measure_every, self.recipe.settings.epochs
-        if epoch % every == 0 or epoch == last:
-            row |= self._measure()
-        if AUXILIARY in losses:
-            row["auxiliary_loss"] = float(losses[AUXILIARY][0])
-        self.rows.append({**row, "seconds": time.perf_counter() - began})
-        if self.name == "noisy" and self._is_first_near_ceiling():
-            self._save("memorised", epoch)
-        save_state(self.state, objectives, {"rows": self.rows})
+        for k, member in enumerate(self.members):
+            row = {"training": member.name, "epoch": epoch, "loss": float(own[k])}
+            if epoch % every == 0 or epoch == last:
+                row |= self._measure(member)
+            if AUXILIARY in losses:
+                row["auxiliary_loss"] = float(losses[AUXILIARY][k])
+            member.rows.append(row)
+            if member.name == "noisy" and self._is_first_near_ceiling(member):
+                self._save(member, "memorised", epoch)
+        for member in self.members:
+            member.rows[-1]["seconds"] = (time.perf_counter() - began) / len(self.members)
+        rows = {member.name: member.rows for member in self.members}
+        save_state(self.state, objectives, {"epochs": epoch, "rows": rows})
 
-    def _measure(self) -> dict[str, float]:
-        right = self._predict("validation") == self.recipe.task.validation.labels
-        measured = accuracies(self._predict("train"), self.labels, self.recipe.task.labels)
+    def _measure(self, member: _Member) -> dict[str, float]:
+        right = self._predict(member, "validation") == self.recipe.task.validation.labels
+        predicted = self._predict(member, "train")
+        measured = accuracies(predicted, member.labels, self.recipe.task.labels)
         unseen = float(right.mean()) if len(right) else float("nan")
         return {**measured, "validation_accuracy": unseen}
 
-    def _predict(self, split: str) -> IntArray:
-        stack = self.trained.stack
+    def _predict(self, member: _Member, split: str) -> IntArray:
+        stack = member.trained.stack
         if split in self.vectors:
             with evaluating(stack.model):
                 logits = stack.finish(self.vectors[split]).cpu().numpy()
@@ -326,40 +412,47 @@ class _Training:
             logits = predict(stack, self.texts[split])
         return np.asarray(logits.argmax(1), dtype=np.int64)
 
-    def _is_first_near_ceiling(self) -> bool:
+    def _is_first_near_ceiling(self, member: _Member) -> bool:
         settings = self.recipe.settings
         score = "accuracy" if settings.near_ceiling_score == "accuracy" else "macro_f1"
-        above = [row.get(score, 0) > settings.near_ceiling for row in self.rows]
+        above = [row.get(score, 0) > settings.near_ceiling for row in member.rows]
         return above[-1] and not any(above[:-1])
 
     def _finish(self) -> Run:
-        epochs = len(self.rows)
-        self._write_curve()
-        if self.name == "noisy":
-            fallback = self.recipe.settings.without_near_ceiling == "use last epoch"
-            if fallback and not self.run.path("memorised").is_dir():
-                self._save("memorised", epochs)
-            self.run = self.run.note(**self._ending())
-        # Last: the presence of these weights says that the training is done.
-        self._save(TRAININGS[self.name], epochs)
+        for member in self.members:
+            if not self.run.has(TRAININGS[member.name]):
+                self._keep(member)
         self.state.unlink()
         return self.run
 
-    def _write_curve(self) -> None:
+    def _keep(self, member: _Member) -> None:
+        epochs = len(member.rows)
+        self._write_curve(member)
+        if member.name == "noisy":
+            fallback = self.recipe.settings.without_near_ceiling == "use last epoch"
+            if fallback and not self.run.path("memorised").is_dir():
+                self._save(member, "memorised", epochs)
+            self.run = self.run.note(**self._ending(member))
+        # Last: the presence of these weights says that the training is done.
+        self._save(member, TRAININGS[member.name], epochs)
+
+    def _write_curve(self, member: _Member) -> None:
         import pandas as pd
 
         path = self.run.folder / paths.TRAINING
-        table = pd.DataFrame(self.rows)
+        table = pd.DataFrame(member.rows)
         if path.is_file():
             others = read_table(path)[0]
-            table = pd.concat([others[others["training"] != self.name], table], ignore_index=True)
+            table = pd.concat([others[others["training"] != member.name], table], ignore_index=True)
         write_table(path, table, {"run": self.run.name})
 
-    def _ending(self) -> dict[str, Any]:
+    def _ending(self, member: _Member) -> dict[str, Any]:
         """What the run's record says once its noisy labels are learnt."""
-        last, settings = self.rows[-1], self.recipe.settings
-        final = Accuracies.of(last)
-        best = max(row.get("accuracy", 0) for row in self.rows)
+        last, settings = member.rows[-1], self.recipe.settings
+        final = Accuracies(
+            noisy=last["noisy_accuracy"], clean=last["clean_accuracy"], training=last["accuracy"]
+        )
+        best = max(row.get("accuracy", 0) for row in member.rows)
         why = (
             f"no epoch had a training {settings.near_ceiling_score} above "
             f"{settings.near_ceiling:g} (best accuracy {best:.3f}); train longer or with a "
@@ -368,9 +461,14 @@ class _Training:
         is_there = self.run.path("memorised").is_dir()
         return {"final": final, "without": {} if is_there else {"memorised": why}}
 
-    def _save(self, weights: str, epoch: int) -> None:
-        about = {"weights": weights, "epoch": epoch, "run": self.run.record.model_dump(mode="json")}
-        save_checkpoint(self.run.path(weights), self.trained, about)
+    def _save(self, member: _Member, weights: str, epoch: int) -> None:
+        about = {
+            "weights": weights,
+            "epoch": epoch,
+            "together": self.names,
+            "run": self.run.record.model_dump(mode="json"),
+        }
+        save_checkpoint(self.run.path(weights), member.trained, about)
 
 
 def _frozen_plant(recipe: Recipe) -> Plant | None:
