@@ -132,7 +132,7 @@ def settings() -> str:
 
     paper, *others = map(preset, PRESETS)
     groups: dict[str, list[tuple[str, ...]]] = {}
-    for row in describe(paper):
+    for row in describe(paper.preset):
         name = row["setting"]
         values = {other.preset: readable(other.flat()[name]) for other in others}
         differ = [f"{p}: {v}" for p, v in values.items() if v != row["value"]]

@@ -162,14 +162,11 @@ def _read(
     """The examples that the final weights know by heart, and unseen ones if there are any."""
     columns.require_noise(data)
     rows = read_rows(data, columns, names)
-    noisy = columns.noise(rows.original, rows.assigned)
-    unseen = NO_EXAMPLES
+    noisy, unseen = columns.noise(rows.examples.labels, rows.assigned), NO_EXAMPLES
     if held_out is not None:
-        held = read_rows(Path(held_out), columns.right, names)
-        unseen = Examples(held.parts, held.original)
-    train = Examples(rows.parts, noisy.original)
-    name = data.name.split(".")[0]
-    return NoisyTask(name, OWN, tuple(names), train, unseen, unseen, f"file: {data}", noisy)
+        unseen = read_rows(Path(held_out), columns.right, names).examples
+    parts, name = (rows.examples, unseen, unseen), data.name.split(".")[0]
+    return NoisyTask(name, OWN, rows.names, *parts, f"file: {data}", noisy)
 
 
 def _examined(

@@ -271,34 +271,30 @@ def _with_methods() -> type[Protocol]:
     return create_model("Protocol", __base__=Protocol, __doc__=Protocol.__doc__, **groups)
 
 
-def describe(protocol: Protocol) -> list[dict[str, str]]:
-    """One row per setting: dotted name, value, source and description, in the method's order."""
-    groups = {name: getattr(protocol, name) for name in type(protocol).model_fields}
-    changed = protocol.changes()
+def describe(name: str) -> list[dict[str, str]]:
+    """One row per setting of a preset: dotted name, value, source and description."""
     return [
         {
-            "setting": f"{group}.{name}",
-            "value": readable(getattr(inner, name)),
-            "source": _source(protocol.preset, f"{group}.{name}", field, changed),
+            "setting": f"{group}.{leaf}",
+            "value": readable(getattr(inner, leaf)),
+            "source": _source(name, f"{group}.{leaf}", field),
             "meaning": " ".join((field.description or "").split()),
         }
-        for group, inner in groups.items()
+        for group, inner in preset(name)
         if isinstance(inner, Settings)
-        for name, field in type(inner).model_fields.items()
+        for leaf, field in type(inner).model_fields.items()
     ]
 
 
-def compare(one: Protocol, other: Protocol) -> list[dict[str, str]]:
-    """One row per setting that differs: both values side by side, with both sources."""
-    name = one.preset
-    other_name = other.preset if other.preset != name else f"other {name}"
+def compare(one: str, other: str) -> list[dict[str, str]]:
+    """One row per setting in which two presets differ: both values, with both sources."""
     return [
         {
             "setting": left["setting"],
-            name: left["value"],
-            f"{name} from": left["source"],
-            other_name: right["value"],
-            f"{other_name} from": right["source"],
+            one: left["value"],
+            f"{one} from": left["source"],
+            other: right["value"],
+            f"{other} from": right["source"],
         }
         for left, right in zip(describe(one), describe(other), strict=True)
         if left["value"] != right["value"]
@@ -314,9 +310,7 @@ def readable(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _source(preset_name: str, dotted: str, field: Any, changed: Mapping[str, Any]) -> str:
-    if dotted in changed:
-        return "changed here"
+def _source(preset_name: str, dotted: str, field: Any) -> str:
     if dotted in PRESETS[preset_name]:
         return {"reference": "published code", "demo": "our choice"}[preset_name]
     return str((field.json_schema_extra or {}).get("source", "its package"))

@@ -308,14 +308,13 @@ class Run:
         lookup("set of weights", weights, {"pretrained": "", **WEIGHTS})
         if self.has(weights):
             return
-        how = self.record.without.get(weights)
-        if how is None and self.record.made_by == "adopt":
-            made = weights in {"reference", "frozen"}
-            how = f"give them to `memloc adopt` with --{weights}" + (
-                ", or have them made by --train-missing." if made else "."
-            )
-        how = how or "`memloc train` with the same settings makes what is missing."
-        raise StoreError(f"{self.folder} has no {weights} weights: {how}")
+        how = "`memloc train` with the same settings makes what is missing."
+        if self.record.made_by == "adopt":
+            is_made = weights in {"reference", "frozen"}
+            else_made = ", or have them made by --train-missing" if is_made else ""
+            how = f"give them to `memloc adopt` with --{weights}{else_made}."
+        why = self.record.without.get(weights, how)
+        raise StoreError(f"{self.folder} has no {weights} weights: {why}")
 
     def load(self, weights: str) -> "Classifier":
         """A fresh copy of these weights, on the run's device, in evaluation mode."""
@@ -393,13 +392,15 @@ class Run:
         """Of the training texts, one for each layer 0..L; kept while the run is open."""
         from memloc.training.predict import vectors_of
 
-        kept = self.__dict__.setdefault("_vectors", {})
-        if (weights, last_layer) not in kept:
+        kept, key = self._vectors, (weights, last_layer)
+        if key not in kept:
             model = self.load(weights)
-            kept[weights, last_layer] = vectors_of(
-                model.stack, self.encode(model), last_layer=last_layer
-            )
-        return kept[weights, last_layer]  # type: ignore[no-any-return]
+            kept[key] = vectors_of(model.stack, self.encode(model), last_layer=last_layer)
+        return kept[key]
+
+    @cached_property
+    def _vectors(self) -> dict[tuple[str, str], "Vectors"]:
+        return {}
 
     def verdict(self, needed: float) -> Verdict | None:
         """Whether the final weights predict enough of the noisy labels; None before they exist."""
@@ -427,9 +428,8 @@ class Run:
         if record.made_by == "adopt":
             # What memloc trained for it came from the pre-trained weights.
             names = {name if name in record.adopted else "pretrained" for name in weights}
-            given = sorted(names & set(record.adopted))
-            checkpoints = {name: record.adopted[name] for name in given}
-            facts["adopted"] = {name: [c.hash, c.files] for name, c in checkpoints.items()}
+            given = [(name, c) for name, c in record.adopted.items() if name in names]
+            facts["adopted"] = {name: [c.hash, c.files] for name, c in sorted(given)}
         return {
             **facts,
             "weights": record.weights_hash,
@@ -442,7 +442,7 @@ class Run:
     def note(self, **facts: Any) -> "Run":
         """The run with more facts in its record; for the training that makes it."""
         record = RunRecord.model_validate({**dict(self.record), **facts})
-        _write(self.folder, record)
+        write_json(self.folder / paths.RUN, record.model_dump(mode="json"))
         return Run(self.folder, record, self.device)
 
 
@@ -468,12 +468,7 @@ def begin(folder: Path, task: NoisyTask, record: RunRecord) -> Run:
         _same_or_refuse(folder, run.record, record)
         return run
     write_table(folder / paths.LABELS, _labels_table(task), {"task": record.task.hash})
-    _write(folder, record)
-    return Run(folder, record)
-
-
-def _write(folder: Path, record: RunRecord) -> None:
-    write_json(folder / paths.RUN, record.model_dump(mode="json"))
+    return Run(folder, record).note()
 
 
 def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
@@ -512,13 +507,11 @@ def _compared(record: RunRecord) -> dict[str, Any]:
 def _labels_table(task: NoisyTask) -> "pd.DataFrame":
     import pandas as pd
 
-    columns = ("original", "assigned", "is_noisy")
-
     tables = []
     for split, part in task.splits.items():
-        labels = dict(zip(columns, (part.labels, part.labels, False), strict=True))
+        labels = {"original": part.labels, "assigned": part.labels, "is_noisy": False}
         if split == "train":
-            labels = {name: getattr(task.labels, name) for name in columns}
+            labels = {name: getattr(task.labels, name) for name in labels}
         texts = {"row": np.arange(len(part)), "parts": [list(parts) for parts in part.parts]}
         tables.append(pd.DataFrame({"split": split, **texts, **labels}))
     return pd.concat(tables, ignore_index=True)

@@ -196,7 +196,7 @@ def _pool(
     method = protocol.method("generalisation")
     pool = Pool(
         name=data.name.split(".")[0],
-        examples=Examples(rows.parts, rows.assigned),
+        examples=replace(rows.examples, labels=rows.assigned),
         n_classes=len(rows.names),
         load=lambda number: load_model(model, rows.names, seed=number),
         weights_hash=hash_loaded(start),

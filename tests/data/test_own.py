@@ -234,7 +234,7 @@ def test_more_wrong_labels_than_right_ones_are_suspected_to_be_flags(tmp_path):
 def read_known(path, known=("no", "yes"), **columns):
     names = Columns("t", "y", **columns)
     found = read_rows(path, names, known)
-    return names.noise(found.original, found.assigned)
+    return names.noise(found.examples.labels, found.assigned)
 
 
 def test_flags_mark_examples_of_a_model_s_classes(tmp_path):

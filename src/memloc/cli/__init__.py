@@ -71,10 +71,8 @@ def protocol(
     Example: `memloc protocol paper --diff reference`
     """
     from memloc.protocol import compare, describe
-    from memloc.protocol import preset as named
 
-    rows = describe(named(preset)) if diff is None else compare(named(preset), named(diff))
-    console.show(as_json, rows)
+    console.show(as_json, describe(preset) if diff is None else compare(preset, diff))
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {

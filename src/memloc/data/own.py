@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +48,19 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     rows = read_rows(path, columns)
     name = name or path.name.split(".")[0]
     rng = generator(seed, "split", name)
-    kept: IntArray = np.arange(len(rows.parts))
+    examples, kept = rows.examples, np.arange(len(rows.examples))
     if held_out is None:
         # Rows in place of labels: one cut for the labels before and after noise.
-        train, rest = split_off(Examples(rows.parts, kept), rng)
-        kept, held = train.labels, Examples(rest.parts, rows.original[rest.labels])
+        train, rest = split_off(replace(examples, labels=kept), rng)
+        kept, held = train.labels, examples.take(rest.labels)
     else:
-        unseen = read_rows(Path(held_out), columns, rows.names, knower="training file")
-        held = Examples(unseen.parts, unseen.original)
+        held = read_rows(Path(held_out), columns, rows.names, knower="training file").examples
     validation, test = halve(held.take(np.flatnonzero(held.labels >= 0)), rng)
-    train = Examples(rows.parts, rows.original).take(kept)
+    train = examples.take(kept)
     task = Task(name, OWN, rows.names, train, validation, test, f"file: {path}")
     if not columns.marked:
         return task
-    return NoisyTask.of(task, columns.noise(rows.original[kept], rows.assigned[kept]))
+    return NoisyTask.of(task, columns.noise(train.labels, rows.assigned[kept]))
 
 
 def check_noisy_file(path: Path, held_out: Path | None = None, **columns: Any) -> None:
@@ -132,10 +131,10 @@ class Rows:
     """A file's texts with their labels, as indices into the names of the classes."""
 
     names: tuple[str, ...]
-    parts: tuple[tuple[str, ...], ...]
     assigned: IntArray
-    original: IntArray
-    """The same where nothing says which are wrong; UNKNOWN where flags leave it open."""
+    examples: Examples
+    """With original labels: the same where nothing says which are wrong; UNKNOWN where flags leave
+    it open."""
 
 
 def read_rows(
@@ -167,7 +166,7 @@ def read_rows(
     if columns.flag is not None:
         other = 1 - after if len(names) == 2 else np.full_like(after, UNKNOWN)
         before = np.where(flags_of(path, columns.flag, table[columns.flag]), other, after)
-    return Rows(names, tuple(zip(*parts, strict=True)), after, before)
+    return Rows(names, after, Examples(tuple(zip(*parts, strict=True)), before))
 
 
 def _refuse_flags(path: Path, columns: Columns, original: set[str], assigned: set[str]) -> None:

@@ -144,11 +144,10 @@ def subsample(task: AnyTask, n_train: int, seed: int) -> AnyTask:
     kinds = {split: part.labels for split, part in task.splits.items()}
     if isinstance(task, NoisyTask):
         kinds["train"] = 2 * task.labels.assigned + task.labels.is_noisy
-    purpose = ("subsample", task.name)
-    rows = {
-        split: _some(of, n_train, generator(seed, *purpose, *([split] if split != "train" else [])))
-        for split, of in kinds.items()
-    }
+    rows = {}
+    for split, of in kinds.items():
+        purpose = () if split == "train" else (split,)
+        rows[split] = _some(of, n_train, generator(seed, "subsample", task.name, *purpose))
     some: dict[str, Any] = {split: part.take(rows[split]) for split, part in task.splits.items()}
     if isinstance(task, NoisyTask):
         noisy, kept = task.labels, rows["train"]
