@@ -2,6 +2,7 @@
 
 import copy
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -273,3 +274,16 @@ def test_stacks_of_models_with_one_body_have_one_body(members):
             stack.model.eval()
             wanted = torch.cat([one.stack.logits(alone) for one in each])
             assert torch.allclose(stack.logits(batch), wanted, atol=1e-5)
+
+
+def test_on_a_gpu_memory_says_how_many_and_a_model_without_room_is_not_tried(
+    tiny_model, monkeypatch
+):
+    stack = load_model(str(tiny_model("opt", depth=2)), ["a", "b"]).stack
+    each = 32 * sum(p.numel() for p in stack.model.parameters())
+    memory = SimpleNamespace(total_memory=4 * 5 * each)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: memory)
+    assert most_members(stack, torch.device("cuda")) == 5
+    memory.total_memory = 4 * each
+    monkeypatch.setattr(module, "can_stack", lambda _stack: pytest.fail("tried"))
+    assert most_members(stack, torch.device("cuda")) == 1

@@ -175,16 +175,14 @@ def together(members: Sequence[Stack], beside: Stack | None = None) -> Stack:
 
 
 def most_members(stack: Stack, device: torch.device) -> int:
-    """How many models like this are trained as one there: by width and memory, 1 for none.
+    """How many models like this are trained as one there: by width and memory, 1 for none."""
+    most = _fitting(stack, device)
+    return most if most > 1 and can_stack(stack) else 1  # it is tried where there is room for it
 
-    Wide models on a CPU are bound by arithmetic: there is nothing to gain.
-    """
-    if device.type == "cpu" and stack.width >= NARROW:
-        return 1
-    if not can_stack(stack):
-        return 1
-    if device.type == "cpu":
-        return MOST
+
+def _fitting(stack: Stack, device: torch.device) -> int:
+    if device.type == "cpu":  # where arithmetic bounds wide models, and there is nothing to gain
+        return 1 if stack.width >= NARROW else MOST
     # Weights, gradients and two moments; as much again for states, in a quarter of the memory.
     each = 2 * 16 * sum(p.numel() for p in stack.model.parameters())
     if device.type == "mps":
