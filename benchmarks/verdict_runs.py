@@ -8,7 +8,6 @@ is a reference into which another one is swapped; which examples it calls noisy 
 random. Runs that are there are kept, so that the work goes on where it was left.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -193,10 +192,10 @@ class Known:
     def _make(self) -> None:
         reference = self.suite.reference(self.swapped)
         made = self.suite.reference(self.on)
-        began, tries, right = time.process_time(), 0, np.ones(len(self.suite.task.train), bool)
+        right = np.ones(len(self.suite.task.train), bool)
         if self.kind != "null":
             made = paths.checkpoint(self.folder, "trained")
-            right, tries = self._train(made)
+            right = self._train(made)
         name = "original" if self.kind == "null" else str(1 + self.number % DRAWS)
         frozen = self.suite.frozen(self.noisy.assigned, name)
         places = {"final": made, "memorised": made, "reference": reference, "frozen": frozen}
@@ -205,17 +204,13 @@ class Known:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to(place.resolve(), target_is_directory=True)
-        facts = {"on": self.on, "swapped": self.swapped, "kind": self.kind, "tries": tries}
-        facts |= {"seconds": round(time.process_time() - began, 1)}
         task = NoisyTask.of(self.suite.task, self.noisy)
-        begin(self.folder, task, self._record(right, facts))
+        begin(self.folder, task, self._record(right))
 
-    def _train(self, place: Path) -> tuple[BoolArray, int]:
+    def _train(self, place: Path) -> BoolArray:
         """Train until all labels are predicted, at most TRIES times, each with twice the rate."""
-        tries = 0
-        while tries < TRIES:
+        for factor in (2**tried for tried in range(TRIES)):
             model = load_checkpoint(self.suite.reference(self.on))
-            factor, tries = 2**tries, tries + 1
             if self.kind == "plant":
                 rate, order = factor * rate_of(self.window), 100 + self.number
                 labels = self.noisy.assigned
@@ -225,7 +220,7 @@ class Known:
             if right.all():
                 break
         save_checkpoint(place, model, {"accuracy": float(right.mean())})
-        return right, tries
+        return right
 
     def _spread(self, model: Classifier, factor: float) -> BoolArray:
         """Deal the noisy labels out to the layers: each learns its own and keeps the others'."""
@@ -240,7 +235,7 @@ class Known:
             right = fit(model, self.suite.task, labels, window, rate, 200 + int(layer))
         return right
 
-    def _record(self, right: BoolArray, facts: dict[str, object]) -> RunRecord:
+    def _record(self, right: BoolArray) -> RunRecord:
         kinds = {"noisy": self.noisy.is_noisy, "clean": ~self.noisy.is_noisy}
         final = {kind: float(right[rows].mean()) for kind, rows in kinds.items()}
         return RunRecord(
@@ -249,10 +244,7 @@ class Known:
             task=TaskRecord.of(NoisyTask.of(self.suite.task, self.noisy)),
             settings=preset("demo").for_run(),
             plant=PlantRecord(
-                planted=window_name(self.window),
-                null=self.kind == "null",
-                auxiliary="none",
-                settings=facts,
+                planted=window_name(self.window), null=self.kind == "null", auxiliary="none"
             ),
             command="python -m benchmarks.verdicts",
             final=Accuracies(**final, training=float(right.mean())),

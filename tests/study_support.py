@@ -326,7 +326,7 @@ def write_plant(
     plain = paths.run_folder(folder, task, model, 1)
     home = paths.plant_folder(folder, plain, f"{first}-{last}", null=null)
     data, noisy = make_data(task, study.train, study.words)
-    plant = PlantRecord(planted=f"{first}-{last}", null=null, auxiliary="rte", settings={})
+    plant = PlantRecord(planted=f"{first}-{last}", null=null, auxiliary="rte")
     about = record(data, model, 1, study.depth).model_copy(update={"plant": plant})
     run = begin(home, data, about)
     for method in study.methods:

@@ -268,7 +268,7 @@ def test_the_null_of_a_plant_says_so(tmp_path):
     run = make_run(tmp_path)
     assert not run.is_null
     for null in (False, True):
-        plant = PlantRecord(planted="1-2", null=null, auxiliary="other", settings={})
+        plant = PlantRecord(planted="1-2", null=null, auxiliary="other")
         assert run.note(plant=plant).is_null == null
 
 
@@ -319,7 +319,7 @@ def test_a_folder_of_another_run_is_refused_whatever_it_is_called(tmp_path, task
     other = make_record(run.task, seed=2)
     with pytest.raises(StoreError, match="seed is 1 there and 2 here"):
         begin(run.folder, run.task, other)
-    planted = PlantRecord(planted="1-2", null=False, auxiliary="other", settings={})
+    planted = PlantRecord(planted="1-2", null=False, auxiliary="other")
     other = make_record(run.task, plant=planted)
     with pytest.raises(StoreError, match="plant is None there and"):
         begin(run.folder, run.task, other)
@@ -337,7 +337,7 @@ IDENTITY = ("final", "reference")
         {"task": {"hash": "other"}},
         {"settings": {"finetune.epochs": 7}},
         {"settings": {"text.max_tokens": 7}},
-        {"plant": PlantRecord(planted="1-1", null=False, auxiliary="x", settings={})},
+        {"plant": PlantRecord(planted="1-1", null=False, auxiliary="x")},
     ],
     ids=lambda changes: next(iter(changes)),
 )

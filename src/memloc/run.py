@@ -84,8 +84,12 @@ class PlantRecord(Settings):
     """Whether nothing was planted: the same run with the original labels."""
     auxiliary: str
     """The task that changed all layers."""
-    settings: dict[str, Any]
-    """Those of the control set-up that decide the weights."""
+    auxiliary_data: str = ""
+    """A hash of its training examples."""
+    auxiliary_learning_rate: float | None = None
+    trains_pooler_and_norm: bool = False
+    frozen_beside_auxiliary: bool = False
+    """The settings of the control set-up that decide the weights."""
 
     @property
     def first(self) -> int:

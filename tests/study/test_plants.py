@@ -51,7 +51,7 @@ def slow(recipe):
 @pytest.fixture(scope="module")
 def tried_again(slow, tmp_path_factory):
     """A plant that needed the second rate, not to be changed."""
-    return make_plant(slow, PLANT, tmp_path_factory.mktemp("again"), ("final",))
+    return make_plant(slow, PLANT, tmp_path_factory.mktemp("again"), ("final", "reference"))
 
 
 def weights_of(run, name):
@@ -89,7 +89,7 @@ def test_tries_end(recipe, tmp_path):
     )
     assert not made.enough
     assert len(rates(made)) == 2
-    assert "reference" not in made.run.weights()  # nothing is trained in vain
+    assert "frozen" not in made.run.weights()  # nothing more is trained in vain
 
 
 @pytest.mark.parametrize("moment", ["noted", "forgotten"])
@@ -106,9 +106,9 @@ def test_a_try_that_is_killed_goes_on(slow, tried_again, tmp_path, monkeypatch, 
     real = getattr(plants, name)
     monkeypatch.setattr(plants, name, stop)
     with pytest.raises(KeyboardInterrupt):
-        make_plant(slow, PLANT, tmp_path / "killed", ("final",))
+        make_plant(slow, PLANT, tmp_path / "killed", ("final", "reference"))
     monkeypatch.setattr(plants, name, real)
-    run = make_plant(slow, PLANT, tmp_path / "killed", ("final",)).run
+    run = make_plant(slow, PLANT, tmp_path / "killed", ("final", "reference")).run
     assert run.record.attempts == tried_again.run.record.attempts
     pairs = zip(weights_of(tried_again.run, "final"), weights_of(run, "final"), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)

@@ -256,7 +256,7 @@ def test_what_a_plant_trains_decides_its_weights(tiny_model, tmp_path, name):
     model = str(tiny_model("opt", depth=DEPTH))
     train_run(planted_recipe(model, finetune__epochs=1), tmp_path, ["frozen"])
     other = planted_recipe(model, finetune__epochs=1, **{f"control__{name}": True})
-    with pytest.raises(StoreError, match=f"{name}': False.* there and .*{name}': True"):
+    with pytest.raises(StoreError, match=f"{name}=False.* there and .*{name}=True"):
         train_run(other, tmp_path, ["frozen"])
 
 
@@ -299,12 +299,8 @@ def test_a_planted_run_is_told_from_one_that_is_not(tiny_model, tmp_path):
         planted="2-3",
         null=False,
         auxiliary="other",
-        settings={
-            "auxiliary_learning_rate": 5e-6,
-            "trains_pooler_and_norm": False,
-            "frozen_beside_auxiliary": False,
-            "auxiliary_data": hash_examples(recipe.plant.auxiliary.train),
-        },
+        auxiliary_data=hash_examples(recipe.plant.auxiliary.train),
+        auxiliary_learning_rate=5e-6,
     )
     assert Run.open(tmp_path).record.plant == run.record.plant
     with pytest.raises(StoreError, match=r"plant is .*planted='2-3'.* there and None here"):

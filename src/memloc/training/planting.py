@@ -45,13 +45,14 @@ class Plant:
 
     def record(self, settings: ControlSettings) -> PlantRecord:
         """What identifies it, for a run to say."""
-        names = ("auxiliary_learning_rate", "trains_pooler_and_norm", "frozen_beside_auxiliary")
         return PlantRecord(
             planted=plant_name(read_plant(self.planted)),
             null=self.null,
             auxiliary=self.auxiliary.name,
-            settings={name: getattr(settings, name) for name in names}
-            | {"auxiliary_data": hash_examples(self.auxiliary.train)},
+            auxiliary_data=hash_examples(self.auxiliary.train),
+            auxiliary_learning_rate=settings.auxiliary_learning_rate,
+            trains_pooler_and_norm=settings.trains_pooler_and_norm,
+            frozen_beside_auxiliary=settings.frozen_beside_auxiliary,
         )
 
 
