@@ -8,9 +8,8 @@ from memloc.settings import checked, packaged
 
 
 def test_data_are_checked_like_settings(tmp_path):
-    file = tmp_path / "hub.yaml"
-    file.write_text("{repository: a/b, parts: [text]}")
-    hub = packaged(file)
+    (tmp_path / "hub.yaml").write_text("{repository: a/b, parts: [text]}")
+    hub = packaged(str(tmp_path / "hub.py"))
     assert checked(HubSource, hub) == HubSource(repository="a/b", parts=("text",))
     with pytest.raises(SettingsError, match="Setting rows is 'some'"):
         checked(HubSource, {**hub, "rows": "some"})

@@ -6,7 +6,6 @@ change is in `protocol.yaml`.
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import create_model
@@ -240,7 +239,7 @@ class Protocol(RunSettings):
         return RunSettings(**{name: getattr(self, name) for name in RunSettings.model_fields})
 
 
-PRESETS: dict[str, dict[str, Any]] = packaged(Path(__file__).with_suffix(".yaml"))
+PRESETS: dict[str, dict[str, Any]] = packaged(__file__)
 """What each preset changes; its names and values are checked when it is made."""
 
 

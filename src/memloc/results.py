@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from memloc import paths
 from memloc.errors import MemlocWarning, StoreError
@@ -21,13 +20,14 @@ from memloc.methods.result import Outcomes, check_origin, outcomes_from, read_ab
 from memloc.protocol import ControlSettings, Protocol, preset
 from memloc.records import as_stored, read_columns
 from memloc.run import Accuracies, Run, RunRecord, at_the_end
+from memloc.settings import packaged
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import accuracy_at_k, null_claims, plant_scores
 from memloc.stats.verdicts import ALPHA, corrected
 from memloc.stats.windows import planted_layers
 from memloc.study.config import read_study
 
-_FILE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_FILE = packaged(__file__)
 KEY: tuple[str, ...] = tuple(_FILE["run"])
 """What a table starts with: which run a row is of."""
 PLANT: tuple[str, ...] = tuple(_FILE["plant"])

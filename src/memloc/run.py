@@ -411,7 +411,7 @@ class Run:
         found = self.record.final
         return None if found is None else Verdict(found.noisy >= needed, needed, found)
 
-    def require_memorised(self, needed: float, *, force: bool = False) -> None:
+    def require_memorised(self, needed: float, *, force: bool = False) -> Verdict:
         """Refuse to draw conclusions from a run that did not memorise."""
         verdict = self.verdict(needed)
         if verdict is None:
@@ -424,6 +424,7 @@ class Run:
                 f"{verdict.accuracies.noisy:.1%} of the noisy labels, and {needed:.0%} are needed. "
                 "Train longer or with a higher rate, or use --force to continue all the same."
             )
+        return verdict
 
     def identity(self, weights: Iterable[str]) -> dict[str, Any]:
         """What decides the weights of these names, and the data that they are looked at with."""

@@ -77,11 +77,11 @@ def checked(kind: type[S], values: Mapping[str, Any]) -> S:
         raise SettingsError(f"Setting {name} is {explained(first)}") from None
 
 
-def packaged(path: Path) -> Any:
-    """The data in a YAML file that comes with memloc."""
+def packaged(module: str) -> Any:
+    """The data in the YAML file beside a module of memloc, which is given as `__file__`."""
     import yaml
 
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.safe_load(Path(module).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 def explained(error: ErrorDetails) -> str:

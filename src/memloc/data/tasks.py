@@ -1,7 +1,6 @@
 """The twelve tasks of the paper (the table is `tasks.yaml`), and every task that memloc knows."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from memloc.data.tiny import SIZE, SUITE, TinyTask
@@ -57,9 +56,7 @@ class TaskSpec(Settings):
         return ("train",) if self.held_out is None else ("train", self.held_out)
 
 
-PAPER_TASKS = {
-    row["name"]: TaskSpec(**row) for row in packaged(Path(__file__).with_suffix(".yaml"))["tasks"]
-}
+PAPER_TASKS = {row["name"]: TaskSpec(**row) for row in packaged(__file__)["tasks"]}
 """The twelve tasks, in the order of the paper's Table 1."""
 
 

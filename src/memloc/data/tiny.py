@@ -12,7 +12,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -50,7 +49,7 @@ def _groups(texts: Mapping[str, str]) -> dict[str, Words]:
     return {name: Words(tuple(a.split()), tuple(b.split())) for name, (a, _, b) in halves}
 
 
-LEXICON = packaged(Path(__file__).with_suffix(".yaml"))
+LEXICON = packaged(__file__)
 WORDS = _groups(LEXICON["words"])
 TOPICS = {name: WORDS | _groups(texts) for name, texts in LEXICON["topics"].items()}
 """What people do, use and say in one corner of life, and what they say everywhere."""

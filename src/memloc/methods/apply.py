@@ -106,7 +106,7 @@ def apply(
 
     Nothing is concluded from a run that did not memorise, unless forced.
     """
-    run.require_memorised(verdict.noisy_at_least, force=force)
+    memorised = run.require_memorised(verdict.noisy_at_least, force=force)
     for method in chosen:
         for weights in method.needs:
             run.require(weights)
@@ -114,8 +114,6 @@ def apply(
         method.check(run)
     tell(run.noisy.summary())
     _tell_weak_reference(run, chosen, verdict.noisy_at_least)
-    memorised = run.verdict(verdict.noisy_at_least)
-    assert memorised is not None
     # By the bar of today.
     judged = {
         "forced": not memorised.memorised,
