@@ -182,20 +182,18 @@ def _load(folder: Path) -> Results:
     planted = _read([run for run in every if run.record.plant is not None], folder)
     curves = [(of.key, of.run.training()) for of in runs]
     rows = [
-        (of.key, _run_row(of.run, folder, curve, needed))
+        {**of.key, **_run_row(of.run, folder, curve, needed)}
         for of, (_, curve) in zip(runs, curves, strict=True)
     ]
-    plants = [(of.key, of.run) for of in planted]
     found = _collected(runs)
-    judged = verdicts(found.pop("verdicts"))
     settings = [(a["method"], a["about"].get("settings", {})) for of in runs for a in of.abouts]
     return Results(
         folder=folder,
-        runs=stacked("runs", rows),
+        runs=pd.DataFrame(rows, columns=COLUMNS["runs"]),
         training=stacked("training", [(key, curve) for key, curve in curves if len(curve)]),
-        verdicts=judged,
+        verdicts=verdicts(found.pop("verdicts")),
         **{name: stacked(name, parts) for name, parts in found.items()},
-        **control_tables(plants, _collected(planted, needed), protocol.control),
+        **_control_tables(planted, _collected(planted, needed), protocol.control),
         commands=(*_commands(runs), *_commands(planted)),
         method_settings=Counter((name, json.dumps(s, sort_keys=True)) for name, s in settings),
     )
@@ -291,30 +289,39 @@ def _collected(runs: Sequence[_Read], reference_at_least: float = 0.0) -> dict[s
                 continue
             is_localiser = "mcog" in about["tables"]
             names = {n: n for n in LOCALISED} if is_localiser else ANALYSED.get(about["method"], {})
-            remark = " ".join(about["about"].get("remarks", []))
-            more = {"method": about["method"], "remark": remark} if is_localiser else {}
+            tables = {table: _table(about, table) for table in set(names) & set(about["tables"])}
+            key = dict(of.key)
+            if is_localiser:
+                key |= {"method": about["method"], "undone": np.nan}
+                key["remark"] = " ".join(about["about"].get("remarks", []))
+            if "windows" in tables:
+                key["undone"] = tables["windows"]["error"].to_numpy().max()
             if "verdict" in about["about"]:
-                found["verdicts"].append(({**of.key, **more}, about["about"]["verdict"]))
-            for table in set(names) & set(about["tables"]):
-                rows = read_columns(paths.table(about["folder"], table))
-                note = json.loads(rows.schema.metadata[b"memloc"])
-                check_origin(about["folder"], about, table, note)
-                found[names[table]].append(({**of.key, **more}, rows))
+                found["verdicts"].append((key, about["about"]["verdict"]))
+            for table, rows in tables.items():
+                found[names[table]].append((key, rows))
     return found
+
+
+def _table(about: Mapping[str, Any], name: str) -> Any:
+    rows = read_columns(paths.table(about["folder"], name))
+    note = json.loads(rows.schema.metadata[b"memloc"])
+    check_origin(about["folder"], about, name, note)
+    return rows
 
 
 def _without_null(key: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(value for name, value in key.items() if name != "null")
 
 
-def _run_row(run: Run, folder: Path, curve: pd.DataFrame, needed: float) -> pd.DataFrame:
+def _run_row(run: Run, folder: Path, curve: pd.DataFrame, needed: float) -> dict[str, Any]:
     """What the run is of and what became of it; a run that is not finished memorised nothing."""
     task, final, verdict = run.record.task, run.record.final, run.verdict(needed)
     labels = run.folder / paths.LABELS
     chance = 1 / len(task.label_names)
     unseen = at_the_end(curve, "noisy", "validation_accuracy")
     accuracies = {f"{n}_accuracy": getattr(final, n, np.nan) for n in Accuracies.model_fields}
-    row = {
+    return {
         "depth": run.depth,
         "n_classes": len(task.label_names),
         "train": task.train,
@@ -329,7 +336,6 @@ def _run_row(run: Run, folder: Path, curve: pd.DataFrame, needed: float) -> pd.D
         "changes": ", ".join(f"{k}={v}" for k, v in run.settings.changes().items()),
         "folder": str(run.folder.relative_to(folder)),
     }
-    return pd.DataFrame([row])
 
 
 def _examples(run: Run, noisy_only: bool) -> pd.DataFrame:
@@ -382,30 +388,22 @@ def stacked(name: str, parts: Keyed) -> pd.DataFrame:
     return whole[COLUMNS[name]]
 
 
-def control_tables(
-    planted: Sequence[tuple[Mapping[str, Any], Run]],
-    found: Mapping[str, Keyed],
-    settings: ControlSettings,
+def _control_tables(
+    planted: Sequence[_Read], found: Mapping[str, Keyed], settings: ControlSettings
 ) -> dict[str, pd.DataFrame]:
     """The tables of the control set-up, empty where nothing was planted."""
-    undone = {
-        _plant(key, "method"): rows["error"].to_numpy().max() for key, rows in found["windows"]
-    }
-    layers = [
-        ({**key, "undone": float(undone.get(_plant(key, "method"), np.nan))}, rows)
-        for key, rows in found["layers"]
-    ]
-    weights = stacked("control_layers", layers)
+    weights = stacked("control_layers", found["layers"])
     norms = stacked("control_gradients", found["gradients"])
+    scores = plant_scores(weights, settings.ks, settings.validation_tasks)
+    methods = weights.groupby([*KEY, *PLANT])["method"].unique().to_dict()
+    plants = [_plant_row(of, methods.get(tuple(of.key.values()), [])) for of in planted]
     return {
-        "control": plant_scores(weights, settings.ks, settings.validation_tasks)[
-            COLUMNS["control"]
-        ],
+        "control": scores[COLUMNS["control"]],
         "control_layers": weights,
         "control_gradients": norms,
         "nulls": null_claims(weights).reindex(columns=COLUMNS["nulls"]),
         "control_verdicts": control_verdicts(found["verdicts"]),
-        "plants": _plants(planted, found["mcog"]),
+        "plants": pd.DataFrame(plants, columns=COLUMNS["plants"]),
         "post_processing": _post_processing(norms, settings.validation_tasks),
     }
 
@@ -420,58 +418,39 @@ def verdicts(found: Keyed) -> pd.DataFrame:
     able = np.array([bool(record["answers"]) for _, record in found], dtype=bool)
     table["corrected"] = 1.0
     table.loc[able, "corrected"] = corrected(table.loc[able, "p"].tolist())
-    table["finding"] = table["corrected"] <= ALPHA
-    return table[COLUMNS["verdicts"]]
+    return table.assign(finding=table["corrected"] <= ALPHA)
 
 
 def control_verdicts(found: Keyed) -> pd.DataFrame:
     """The same of planted runs; `right`: localised, and in planted layers alone."""
-    table = _verdict_rows(found, COLUMNS["control_verdicts"])
-    rows = zip(table["outcome"], found, strict=True)
-    table["right"] = [
-        outcome == "localised" and set(record["layers"]) <= set(_planted_in(key))
-        for outcome, (key, record) in rows
+    right = [
+        record["outcome"] == "localised"
+        and not key["null"]
+        and {layer - 1 for layer in record["layers"]} <= set(planted_layers(str(key["planted"])))
+        for key, record in found
     ]
-    return table[COLUMNS["control_verdicts"]]
-
-
-def _planted_in(key: Mapping[str, Any]) -> Sequence[int]:
-    return [] if key["null"] else [layer + 1 for layer in planted_layers(str(key["planted"]))]
+    return _verdict_rows(found, COLUMNS["control_verdicts"]).assign(right=right)
 
 
 def _verdict_rows(found: Keyed, columns: Sequence[str]) -> pd.DataFrame:
     rows = [
-        {**key, **{name: record[name] for name in ("outcome", "p", "sentence")}}
-        | {"layers": ", ".join(map(str, record["layers"]))}
-        for key, record in found
+        {**key, **record, "layers": ", ".join(map(str, record["layers"]))} for key, record in found
     ]
     return pd.DataFrame(rows, columns=list(columns))
 
 
-def _plant(key: Mapping[str, Any], *more: str) -> tuple[Any, ...]:
-    return tuple(key[name] for name in (*KEY, *PLANT, *more))
-
-
-def _plants(planted: Sequence[tuple[Mapping[str, Any], Run]], mcog: Keyed) -> pd.DataFrame:
-    """One row per plant: the rate that was needed, the accuracies, whether it was used."""
-    methods: dict[tuple[Any, ...], list[str]] = {}
-    for key, _ in mcog:
-        methods.setdefault(_plant(key), []).append(key["method"])
-    rows = []
-    for key, run in planted:
-        final, used = run.record.final, methods.get(_plant(key), [])
-        rows.append(
-            {
-                **key,
-                "learning_rate": run.settings.finetune.learning_rate,
-                "tries": max(1, len(run.record.attempts)),
-                "training_accuracy": getattr(final, "training", np.nan),
-                "noisy_accuracy": getattr(final, "noisy", np.nan),
-                "methods": ", ".join(used),
-                "used": bool(used),
-            }
-        )
-    return pd.DataFrame(rows, columns=COLUMNS["plants"])
+def _plant_row(of: _Read, methods: Sequence[str]) -> dict[str, Any]:
+    """The rate that a plant needed, its accuracies, whether it was used."""
+    record, final = of.run.record, of.run.record.final
+    return {
+        **of.key,
+        "learning_rate": record.settings.finetune.learning_rate,
+        "tries": max(1, len(record.attempts)),
+        "training_accuracy": getattr(final, "training", np.nan),
+        "noisy_accuracy": getattr(final, "noisy", np.nan),
+        "methods": ", ".join(methods),
+        "used": len(methods) > 0,
+    }
 
 
 def _post_processing(norms: pd.DataFrame, validation_tasks: Sequence[str]) -> pd.DataFrame:

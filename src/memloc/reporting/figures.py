@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
-import yaml
 
 from memloc.errors import lookup
 from memloc.progress import track
@@ -82,26 +81,15 @@ class Look(Settings):
     small: str | None = None
 
 
-class Figure(Settings):
+class Figure(style.Exhibit):
     """A figure of the report and of `memloc figures`, as `figures.yaml` describes it."""
 
-    name: str
-    """Its files begin with this."""
-    section: Literal["answer", "where", "how", "examples", "trust", "paper"]
-    """Where the page shows it."""
-    title: str
     caption: str
     """At most two sentences."""
     more: str = ""
     """What else there is to know, folded away on the page."""
-    number: str = ""
-    """The paper's number; empty where the paper has none."""
-    table: str
-    """Where its table is: see `Findings.table`."""
     choose: tuple[str, ...] = ()
     """Columns of what is drawn, of which one value is shown at a time."""
-    part: str = "localise"
-    """Whose results it needs."""
     compares: bool = False
     """Only on the page if it has several panels: another figure shows what a single one would."""
     shape: Literal["curves", "points", "bars", "cells"]
@@ -168,13 +156,7 @@ def _chosen(rows: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
     return rows
 
 
-def read_figures() -> tuple[Figure, ...]:
-    """Every figure, in the order of the page."""
-    described = yaml.safe_load(style.asset("figures.yaml"))
-    return tuple(Figure(name=name, **words) for name, words in described.items())
-
-
-FIGURES = read_figures()
+FIGURES = Figure.read("figures.yaml")
 FORMATS = ("png", "svg", "pdf")
 SCALED = {"png": {"scale": 2}}
 PRINT = {
@@ -194,10 +176,8 @@ def write_figures(
 ) -> tuple[list[Path], list[Figure]]:
     """Write what can be drawn, or those called `only`; the files, and figures without results."""
     lookup("figure format", kind, {name: name for name in FORMATS})
-    known = {figure.name: figure for figure in FIGURES}
-    chosen = [lookup("figure", name, known) for name in only] or list(FIGURES)
     findings = Findings(results)
-    drawn = {figure: figure.drawn(findings) for figure in chosen}
+    drawn = {figure: figure.drawn(findings) for figure in Figure.chosen(FIGURES, only)}
     jobs = [(f, d, c) for f, d in drawn.items() if d is not None for c in d.choices(f.choose)]
     written = []
     with track("figures", len(jobs)) as advance:
@@ -211,7 +191,7 @@ def write_figures(
 
 def save_figure(name: str, table: pd.DataFrame, path: Path) -> None:
     """Draw one table as the figure of this name; PNG, SVG or PDF by the file's ending."""
-    (figure,) = [each for each in FIGURES if each.name == name]
+    (figure,) = Figure.chosen(FIGURES, [name])
     drawn = Drawn.of(figure.draw(table), table.head(0))
     save_spec({**drawn.with_rows({}), "title": figure.title}, path)
 

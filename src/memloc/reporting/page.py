@@ -21,13 +21,13 @@ from markupsafe import Markup, escape
 
 from memloc import paths
 from memloc.errors import counted
-from memloc.records import FloatArray, IntArray, as_stored, read_json, whole_file, write_json
+from memloc.records import FloatArray, as_stored, read_json, whole_file, write_json
 from memloc.reporting.figures import DATA, FIGURES, Drawn, Figure
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import command, commands_of, coverage
 from memloc.reporting.sentences import Line, Summary, summarise
-from memloc.reporting.style import TITLES, asset, method_order, task_order
-from memloc.reporting.tables import TABLES, Table, as_text, cell
+from memloc.reporting.style import TITLES, Exhibit, asset, method_order, task_order
+from memloc.reporting.tables import TABLES, as_text, cell
 from memloc.results import Results, load_results
 from memloc.stats.verdicts import weakness
 
@@ -147,7 +147,7 @@ def _sections(
 
 def _absent(findings: Findings, drawn: dict[Figure, Drawn | None]) -> dict[str, list[str]]:
     """What this study has no results for, by the command that makes it."""
-    parts: list[Figure | Table] = [figure for figure, found in drawn.items() if found is None]
+    parts: list[Exhibit] = [figure for figure, found in drawn.items() if found is None]
     parts += [table for table in TABLES if table.tidy(findings).empty]
     found: dict[str, list[str]] = {}
     for each in parts:
@@ -351,16 +351,18 @@ def example_block(findings: Findings, runs: "list[pd.DataFrame]") -> dict[str, A
 
     A bit for each example and window of each run. None where there are no noisy examples.
     """
-    texts = [findings.results.examples_of(run, noisy_only=True) for run in runs]
     keys = ["example", "text", "original", "assigned"]
-    noisy = pd.concat([t[keys] for t in texts]).drop_duplicates()
+    texts = [findings.results.examples_of(run, noisy_only=True)[keys] for run in runs]
+    noisy = pd.concat(texts).drop_duplicates()
     if noisy.empty:
         return None
     shown = noisy.head(MOST_EXAMPLES)
     labels = sorted({*shown["original"], *shown["assigned"]})
     place = {label: i for i, label in enumerate(labels)}
     rows = [[int(e), _cut(t), place[o], place[a]] for e, t, o, a in shown.itertuples(index=False)]
-    found = [_bits(findings, run, t[keys], shown) for run, t in zip(runs, texts, strict=True)]
+    numbered = shown.assign(place=np.arange(len(shown)))
+    places = [own.merge(numbered, on=keys).set_index("example")["place"] for own in texts]
+    found = [_bits(findings, run, mine) for run, mine in zip(runs, places, strict=True)]
     return {
         "labels": labels,
         "rows": rows,
@@ -369,36 +371,33 @@ def example_block(findings: Findings, runs: "list[pd.DataFrame]") -> dict[str, A
     }
 
 
-def _bits(
-    findings: Findings, run: pd.DataFrame, texts: pd.DataFrame, shown: pd.DataFrame
-) -> list[dict[str, Any]]:
-    """Of every method that changes windows: which of the examples shown each window reverts."""
-    numbered = shown.assign(place=np.arange(len(shown)))
-    mine = texts.merge(numbered, on=list(shown.columns)).set_index("example")["place"]
-    head = {"model": str(run["model"].iloc[0]), "seed": int(run["seed"].iloc[0])}
+def _bits(findings: Findings, run: pd.DataFrame, places: "pd.Series") -> list[dict[str, Any]]:
+    """Of every method that changes layers: what it says of the examples shown, at their `places`.
 
-    def of(method: str, examples: IntArray) -> dict[str, Any]:
-        places = mine.loc[examples.tolist()].tolist()
-        all_shown = places == list(range(len(shown)))
-        return {**head, "method": method, "rows": None if all_shown else places}
-
+    Which windows revert them, as bits, or which shares of their labels the layers hold.
+    """
+    about = run.iloc[0]
+    head = {"model": str(about["model"]), "seed": int(about["seed"])}
     found = []
     for method, outcomes in findings.outcomes_of(run).items():
-        kept = np.isin(outcomes.noisy_rows, mine.index)
+        kept = np.isin(outcomes.noisy_rows, places.index)
         bits = np.packbits(outcomes.noisy_wrong[kept]).tobytes()
         found.append(
             {
-                **of(method, outcomes.noisy_rows[kept]),
-                "depth": int(run["depth"].iloc[0]),
+                **head,
+                "method": method,
+                "rows": places.loc[outcomes.noisy_rows[kept].tolist()].tolist(),
+                "depth": int(about["depth"]),
                 "windows": [[window.start + 1, window.stop] for window in outcomes.windows],
                 "bits": base64.b64encode(bits).decode(),
             }
         )
     shares = findings.shares_of(run)
     if shares is not None:
-        some = shares[shares.index.isin(mine.index)]
+        some = shares[shares.index.isin(places.index)]
         percent = (100 * some.fillna(0)).round().astype(int).to_numpy().tolist()
-        found.append({**of("shares", some.index.to_numpy()), "shares": percent})
+        rows = places.loc[some.index].tolist()
+        found.append({**head, "method": "shares", "rows": rows, "shares": percent})
     return found
 
 

@@ -3,19 +3,49 @@
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal, Self
 
 import altair as alt
 import pandas as pd
 import yaml
 
+from memloc.errors import lookup
 from memloc.methods import method_names
+from memloc.settings import Settings
 from memloc.stats.verdicts import trust
 
 
 def asset(name: str) -> str:
     """The text of a file of the report's."""
     return (files("memloc.reporting") / "assets" / name).read_text(encoding="utf-8")
+
+
+class Exhibit(Settings):
+    """A figure or a table of the page, which is written as a file, too."""
+
+    name: str
+    """Its files begin with this."""
+    section: Literal["answer", "where", "how", "examples", "trust", "paper", "made"]
+    """Where the page shows it."""
+    title: str
+    number: str = ""
+    """The paper's number; empty where the paper has none."""
+    table: str = ""
+    """Where its numbers are: see `Findings.table`."""
+    part: str = "localise"
+    """Whose results it needs."""
+
+    @classmethod
+    def read(cls, file: str) -> "tuple[Self, ...]":
+        """Every one that an asset describes, in the order of the page."""
+        described = yaml.safe_load(asset(file))
+        return tuple(cls(name=name, **words) for name, words in described.items())
+
+    @classmethod
+    def chosen(cls, every: "Sequence[Self]", names: Sequence[str]) -> "list[Self]":
+        """Those with these names; without any, all."""
+        known = {each.name: each for each in every}
+        return [lookup(cls.__name__.lower(), name, known) for name in names] or list(every)
 
 
 _FILE = yaml.safe_load(asset("style.yaml"))

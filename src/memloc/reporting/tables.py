@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,8 @@ from memloc.models.known import TINY, tiny_folder
 from memloc.records import FloatArray, whole_file, write_table
 from memloc.reporting.findings import BINARY, POINT, Findings, counted_events, over_seeds
 from memloc.reporting.sentences import remarks_on
-from memloc.reporting.style import asset, method_order, task_order
+from memloc.reporting.style import Exhibit, asset, method_order, task_order
 from memloc.results import Results
-from memloc.settings import Settings
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
@@ -31,23 +30,16 @@ FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}
 """Names of the formats, and the endings of their files."""
 
 
-class Table(Settings):
-    """A table of the report and of `memloc tables`, as `tables.yaml` describes it."""
+class Table(Exhibit):
+    """A table of the report and of `memloc tables`, as `tables.yaml` describes it.
 
-    name: str
-    section: Literal["where", "how", "trust", "paper", "made"]
-    """Where the page shows it."""
-    title: str
-    number: str = ""
-    """The paper's number; empty where the paper has none."""
-    table: str = ""
-    """Where its numbers are: see `Findings.table`; empty: in `TIDY`."""
+    Where it names no table of the findings, its numbers are in `TIDY`.
+    """
+
     columns: dict[str, str | None] | None = None
     """For people: titles, and the column of each, perhaps with the ends of its interval."""
     wide: tuple[str, ...] = ()
     """Titles whose values get columns of their own, which show the last of `columns`."""
-    part: str = "localise"
-    """Whose results it needs."""
     note: str = ""
     """What its intervals are, and why some are not there."""
 
@@ -68,13 +60,7 @@ class Table(Settings):
         return f"{note} {remarks_on(tidy)}".strip()
 
 
-def read_tables() -> tuple[Table, ...]:
-    """Every table, in the order of the page."""
-    described = yaml.safe_load(asset("tables.yaml"))
-    return tuple(Table(name=name, **words) for name, words in described.items())
-
-
-TABLES = read_tables()
+TABLES = Table.read("tables.yaml")
 PERMUTED = (
     "*: p ≤ .05. For p, whole tasks are permuted (all orders up to eight tasks): it is small where "
     "both sides agree on how tasks differ, whatever all tasks share."
@@ -111,11 +97,9 @@ def write_tables(
 ) -> tuple[list[Path], list[Table]]:
     """Write what there is, or the tables called `only`; the files, and tables without results."""
     ending = lookup("table format", kind, FORMATS)
-    known = {table.name: table for table in TABLES}
-    chosen = [lookup("table", name, known) for name in only] or list(TABLES)
     findings = Findings(results)
     written, missing = [], []
-    for table in chosen:
+    for table in Table.chosen(TABLES, only):
         tidy = table.tidy(findings)
         if tidy.empty:
             missing.append(table)
@@ -211,24 +195,18 @@ def tasks(findings: Findings) -> pd.DataFrame:
     from memloc.data.tasks import PAPER_TASKS, known_tasks
 
     known, runs = known_tasks(), findings.results.runs
-    first = {row["task"]: row for row in runs.drop_duplicates("task").to_dict("records")}
-    rows = []
-    for task in task_order(runs["task"]):
-        paper = PAPER_TASKS.get(task.removesuffix(BINARY))
-        about = known[task].description if task in known else "own data"
-        row = first[task]
-        rows.append(
-            {
-                "category": row["category"],
-                "dataset": task,
-                "task": paper.description if paper and paper.name == task else about,
-                "domain": paper.domain if paper else "–",
-                "size": row["train"],
-                "noisy": row["noisy"],
-                "labels": row["n_classes"],
-            }
-        )
-    return pd.DataFrame(rows)
+    found = runs.drop_duplicates("task").set_index("task").loc[task_order(runs["task"])]
+    papers = [PAPER_TASKS.get(task.removesuffix(BINARY)) for task in found.index]
+    about = {task: row.description for task, row in known.items()}
+    about |= {task: spec.description for task, spec in PAPER_TASKS.items()}  # without the domain
+    columns = {
+        "category": found["category"],
+        "dataset": found.index,
+        "task": [about.get(task, "own data") for task in found.index],
+        "domain": [paper.domain if paper else "–" for paper in papers],
+    }
+    sizes = {"size": found["train"], "noisy": found["noisy"], "labels": found["n_classes"]}
+    return pd.DataFrame({**columns, **sizes}).reset_index(drop=True)
 
 
 def models(findings: Findings) -> pd.DataFrame:

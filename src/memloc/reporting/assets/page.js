@@ -249,7 +249,7 @@
           const at = r * count + w;
           bits[w] = (bytes[at >> 3] >> (7 - (at & 7))) & 1;
         }
-        of.set(run.rows ? run.rows[r] : r, bits);
+        of.set(run.rows[r], bits);
       }
       return of;
     }
@@ -374,10 +374,10 @@
       const mine = block.runs.filter((r) => r.model === chosen.model);
       const run = mine.find((r) => r.windows && r.method === chosen.method) ?? mine.find((r) => r.windows);
       const exact = mine.find((r) => r.shares);
-      const n = run ? (run.rows ? run.rows.length : block.rows.length) : 0;
+      const n = run ? run.rows.length : 0;
       state = { all: block.rows.map((row, at) => ({ row, at })), labels: block.labels, left: block.left, run,
         bits: run && decode(run, n, run.windows.length), rows: [], shown: 0,
-        shares: exact && new Map(exact.shares.map((row, i) => [exact.rows ? exact.rows[i] : i, row])) };
+        shares: exact && new Map(exact.shares.map((row, i) => [exact.rows[i], row])) };
       filter();
     }
 
