@@ -299,46 +299,25 @@ def show_repaired(found: "Repaired", as_json: bool) -> None:
 
 
 def show_control(found: "Results", as_json: bool) -> None:
-    """Verdicts, accuracy@k of every method beside chance, the nulls, and what cannot be used."""
+    """The report's tables of verdicts, of planted layers found and of nulls; what is not used."""
+    from memloc.reporting.findings import Findings
     from memloc.reporting.sentences import remarks_on
-    from memloc.stats.planted import mean_scores
-    from memloc.stats.verdicts import over_plants
+    from memloc.reporting.tables import TABLES
 
-    every = [("method",), ("method", "task"), ("method", "model")]
-    tables = {"_".join(by): mean_scores(found.control, by) for by in every}
-    tables |= {"verdicts": over_plants(found.control_verdicts)}
-    names = ("control_verdicts", "nulls", "post_processing", "plants")
-    record = {"folder": str(found.folder)} | tables | {n: getattr(found, n) for n in names}
+    described, findings = {table.name: table for table in TABLES}, Findings(found)
+    tables = [described[name] for name in ("control-verdicts", "control", "nulls")]
+    verdicts, scores, nulls = (table.tidy(findings) for table in tables)
     said: list[Any] = []
-    if len(tables["verdicts"]):
-        title = "Verdicts: planted runs localised in the right layers, and nulls at all:"
-        said += [title, tables["verdicts"], ""]
-    if len(found.control):
-        said += [_accuracy_rows(tables["method"]), ""]
-    if len(found.nulls):
-        columns = ["method", "nulls", "distance_planted", "distance_null", "threshold", "called"]
-        columns += ["undone_planted", "undone_null"]
-        title = "Where nothing was planted (distance of the layer weights from uniform):"
-        said += [title, found.nulls[columns], ""]
+    for table, tidy in zip(tables, (verdicts, scores, nulls), strict=True):
+        said += [f"{table.title}:", table.layout(tidy), ""] if len(tidy) else []
     said += _unused(found.plants)
     said += filter(None, [remarks_on(found.control_layers)])
+    more = {
+        name: getattr(found, name) for name in ("control_verdicts", "post_processing", "plants")
+    }
+    record = {"folder": str(found.folder), "verdicts": verdicts, "method": scores, "nulls": nulls}
     where = f"{found.folder}: `memloc report {found.folder}` shows all of it."
-    show(as_json, record, *said, where)
-
-
-def _accuracy_rows(table: "pd.DataFrame") -> list[dict[Any, Any]]:
-    """One row per method; for each k its accuracy, and what chance would give."""
-    from memloc.stats.planted import MEASURES
-
-    rows = []
-    for method, part in table.groupby("method", sort=False):
-        records = part.to_dict("records")
-        row: dict[Any, Any] = {"method": method}
-        for each in records:
-            text = f"{each['accuracy']:.2f} [{each['low']:.2f}, {each['high']:.2f}]"
-            row |= {f"accuracy@{each['k']}": text, f"chance@{each['k']}": each["chance"]}
-        rows.append(row | {name: records[0][name] for name in (*MEASURES, "plants")})
-    return rows
+    show(as_json, record | more, *said, where)
 
 
 def _unused(plants: "pd.DataFrame") -> Iterator[str]:

@@ -28,10 +28,11 @@ def test_control_writes_a_study_and_scores_overlapping_windows(run, tmp_path):
     noise = "tiny-politeness: 6 noisy of 40 examples, labels flipped by memloc (a share of 0.15 "
     assert shown.stderr.count(noise) == 1
     lines = table.splitlines()
-    assert lines[0].startswith("Verdicts: planted runs localised in the right layers")
-    assert lines[2].split()[:4] == ["swapping", "2", "0", "0"]  # too few noisy examples to judge
-    head = lines[4].split()
-    assert head == ["method", "accuracy@1", "chance@1", "accuracy@2", "chance@2", *MORE]
+    assert lines[0] == "Verdicts on planted runs:"
+    assert lines[2].split()[:3] == ["swapping", "2", "0.00"]  # too few noisy examples to judge
+    assert lines[4] == "Planted layers found:"
+    assert lines[5].split() == ["method", "k", "accuracy", "chance", *MORE]
+    assert [line.split()[:2] for line in lines[6:8]] == [["swapping", "1"], ["swapping", "2"]]
     assert "control: `memloc report control` shows all of it." in table
     written = (tmp_path / "control" / "study.yaml").read_text(encoding="utf-8")
     assert "preset: demo" in written

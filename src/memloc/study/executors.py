@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from memloc.data.sources import DATA_VARIABLE
-from memloc.errors import SettingsError
+from memloc.errors import SettingsError, in_words
 from memloc.study.records import Store
 
 CAN_COPY = sys.platform == "linux"
@@ -218,23 +218,17 @@ class RayExecutor:
             ) from None
         self._ray: Any = ray
         self.folder = folder.resolve()
-        self._began_here = not ray.is_initialized()
-        if self._began_here:
-            self._connect(address)
         self._running: dict[Any, Order] = {}
         self._remote = ray.remote(_do_on_worker)
-
-    def _connect(self, address: str | None) -> None:
         try:
-            self._ray.init(
+            ray.init(
                 address=address or os.environ.get("RAY_ADDRESS"),
                 log_to_driver=False,
                 logging_level="ERROR",
                 include_dashboard=False if address is None else None,
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise SettingsError(f"No Ray cluster at {address}: {reason}") from error
+            raise SettingsError(f"No Ray cluster at {address}: {in_words(error)}") from error
 
     @property
     def cores(self) -> int:
@@ -281,16 +275,14 @@ class RayExecutor:
         try:
             return Outcome(**self._ray.get(reference))
         except self._ray.exceptions.RayError as error:
-            reason = " ".join(str(error).split())[:300]
-            return Outcome(step, f"{type(error).__name__}: {reason}")
+            return Outcome(step, in_words(error))
 
     def stop(self) -> None:
         """End whatever still runs, and leave the cluster."""
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._running.clear()
-        if self._began_here:
-            self._ray.shutdown()
+        self._ray.shutdown()
 
 
 Executor = LocalExecutor | RayExecutor

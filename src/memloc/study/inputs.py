@@ -16,7 +16,7 @@ from memloc.data.own import load_csv
 from memloc.data.perturb import noisy_task
 from memloc.data.sources import DATA_VARIABLE, AnyTask, load_task, subsample
 from memloc.data.tasks import PAPER_TASKS, known_tasks
-from memloc.errors import MemlocError, ModelError, SettingsError, lookup
+from memloc.errors import MemlocError, ModelError, SettingsError, in_words, lookup
 from memloc.identity import hash_checkpoint, hash_files, hashed
 from memloc.methods import find_method
 from memloc.models.known import KNOWN, TINY, no_such_model, source_of
@@ -131,8 +131,15 @@ def config_of(name: str) -> Path:
     try:
         return Path(hf_hub_download(name, "config.json"))
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(no_such_model(name, reason)) from error
+        raise ModelError(no_such_model(name, in_words(error))) from error
+
+
+SIZES = (
+    ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+    ("hidden_size", "n_embd", "dim", "d_model"),
+    ("vocab_size",),
+)
+"""What configurations call the number of layers, their width and the vocabulary."""
 
 
 def _shape_in(name: str, path: Path) -> Shape:
@@ -141,12 +148,7 @@ def _shape_in(name: str, path: Path) -> Shape:
     except (OSError, ValueError, TypeError) as error:
         raise ModelError(f"{name} is not a model: {path} cannot be read ({error}).") from error
     depth, width, vocabulary = (
-        next((config[key] for key in keys if key in config), None)
-        for keys in (
-            ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
-            ("hidden_size", "n_embd", "dim", "d_model"),
-            ("vocab_size",),
-        )
+        next((config[key] for key in keys if key in config), None) for keys in SIZES
     )
     sizes = [n for n in (depth, width, vocabulary or 0) if type(n) is int and n >= 0]
     if len(sizes) < 3:
