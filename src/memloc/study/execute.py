@@ -153,8 +153,8 @@ class Execution:
 
     def seconds_left(self) -> float:
         """Until all that can be done is done."""
-        over = {n for n in self.chosen if self.states[n].name in {"done", "failed"}}
-        return self.expected(self.chosen - (over - self.running.keys()) - self.blocked.keys())
+        to_do = {n for n in self.chosen if self.states[n].name in {"missing", "stale"}}
+        return self.expected((to_do - self.blocked.keys()) | self.running.keys())
 
     def run(self, watch: "Watcher") -> "Execution":
         """Do all that can be done; what fails does not hinder what does not need it."""
@@ -168,6 +168,7 @@ class Execution:
             try:
                 if self.waiting:
                     self.executor.start()
+                self.began = time.time()  # an estimate does not count what is loaded for all steps
                 while self._submit():
                     for outcome in self.executor.wait(TICK):
                         self._note(outcome)
