@@ -80,7 +80,7 @@ def test_a_reference_may_be_a_trainer_s_folder_as_well(noisy, tmp_path):
 
 def test_weights_are_kept_the_first_time_they_are_near_the_ceiling(noisy, tmp_path):
     callback = train(noisy, tmp_path / "out", near_ceiling=0.9999, epochs=1)
-    assert callback.memorised_after is None
+    assert callback.kept == ["final"]
     run = memloc.adopt(tmp_path / "run", final=tmp_path / "out")
     assert not run.has("memorised")
 

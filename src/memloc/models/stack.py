@@ -110,8 +110,7 @@ class Stack:
         self.model = model
         with explained(model):
             self.blocks = find_blocks(model)
-            seen = _observe(model, self.blocks)
-            self._answers, self.readout, self.width = seen
+            self._answers, self.readout, self.width = _observe(model, self.blocks)
             self.pads = True
             """Whether padding changes nothing; if not, only texts of one length go together."""
             self.pads = self._is_padding_harmless()

@@ -151,7 +151,7 @@ def agreement(
     of different depth cannot be compared layer by layer, which the column `why` says.
     """
     by, other, kind = "method", "model", settings.between_methods
-    layer, depth = [name for name in ("layer",) if name in values], {}
+    layer, depth = ["layer"] if "layer" in values else [], {}
     if between == "models":
         by, other, kind = "model", "method", settings.between_models
         if layer:

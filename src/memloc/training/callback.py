@@ -62,9 +62,6 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
                 "label than before noise; both noisy and clean examples are needed."
             )
         self.near_ceiling, self.max_tokens = near_ceiling, max_tokens
-        self.predicted: list[IntArray] = []
-        self.rows: list[dict[str, Any]] = []
-        self.memorised_after: float | None = None
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
         """Refuse at once what could not be read afterwards."""
@@ -83,7 +80,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
             )
         self._classifier(given)
         self.folder = Path(args.output_dir) / paths.TRAINER
-        self.predicted, self.rows, self.memorised_after = [], [], None
+        self.rows: list[dict[str, Any]] = []
+        self.predicted: dict[str, IntArray] = {}
+        self.kept: list[str] = []
         self.began = time.perf_counter()
 
     def on_epoch_end(self, _args: Any, state: Any, _control: Any, **given: Any) -> None:
@@ -93,13 +92,13 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         predicted = predict(trained.stack, encoded).argmax(1)
         found = accuracies(predicted, self.noisy.assigned, self.noisy)
         losses = [np.nan, *(entry["loss"] for entry in state.log_history if "loss" in entry)]
-        self.predicted.append(predicted)
-        what = {"training": "noisy", "epoch": len(self.rows) + 1, "loss": float(losses[-1])}
+        epoch = len(self.rows) + 1
+        self.predicted[f"epoch {epoch}"] = predicted
+        what = {"training": "noisy", "epoch": epoch, "loss": float(losses[-1])}
         began, self.began = self.began, time.perf_counter()
         times = {"validation_accuracy": np.nan, "seconds": self.began - began}
         self.rows.append({**what, **found, **times})
-        if self.memorised_after is None and found["accuracy"] > self.near_ceiling:
-            self.memorised_after = float(len(self.rows))
+        if not self.kept and found["accuracy"] > self.near_ceiling:
             self._save("memorised", given)
 
     def on_train_end(self, args: Any, _state: Any, _control: Any, **given: Any) -> None:
@@ -108,20 +107,17 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
 
         self._save("final", given)
         trained = self._classifier(given)
-        columns = [f"epoch {row['epoch']}" for row in self.rows]
-        table = pd.DataFrame(dict(zip(columns, self.predicted, strict=True)))
-        write_table(self.folder / paths.PREDICTIONS, table, {})
+        write_table(self.folder / paths.PREDICTIONS, pd.DataFrame(self.predicted), {})
         write_table(self.folder / paths.TRAINING, pd.DataFrame(self.rows), {})
         data = f"{Path(args.output_dir).resolve().name}.parquet"
         write_table(self.folder / data, self._data(trained.label_names), {})
-        kept = ["final"] + (["memorised"] if self.memorised_after else [])
         record = {
             "pretrained": _pretrained(given["model"]),
             "seed": int(args.seed),
             "data": data,
             "parts": len(self.examples.parts[0]),
             "max_tokens": self.max_tokens,
-            "files": {name: hash_checkpoint(self.folder / name) for name in kept},
+            "files": {name: hash_checkpoint(self.folder / name) for name in self.kept},
             "versions": versions(),
         }
         write_json(self.folder / paths.TRAINER_RECORD, record)
@@ -145,6 +141,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
             if hasattr(given["model"], "peft_config"):
                 given["model"].get_base_model().config.save_pretrained(draft)  # for the labels
             given["processing_class"].save_pretrained(draft)
+        self.kept.append(weights)
 
     def _data(self, names: Sequence[str]) -> Any:
         import pandas as pd
