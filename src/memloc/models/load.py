@@ -265,19 +265,18 @@ def _refuse_no_numbers(name: str, model: Any) -> None:
 @contextmanager
 def quiet() -> Iterator[None]:
     """No reports or bars from transformers: a new head, say, is what one wants here."""
-    level, hub = transformers.logging.get_verbosity(), logging.getLogger("huggingface_hub")
-    transformers.logging.set_verbosity_error()
-    hub_level = hub.level
+    own, hub = transformers.logging, logging.getLogger("huggingface_hub")
+    level, hub_level, bars = own.get_verbosity(), hub.level, own.is_progress_bar_enabled()
+    own.set_verbosity_error()
     hub.setLevel(logging.ERROR)
-    bars = transformers.logging.is_progress_bar_enabled()
-    transformers.logging.disable_progress_bar()
+    own.disable_progress_bar()
     try:
         yield
     finally:
-        transformers.logging.set_verbosity(level)
+        own.set_verbosity(level)
         hub.setLevel(hub_level)
         if bars:
-            transformers.logging.enable_progress_bar()
+            own.enable_progress_bar()
 
 
 def _loading(name: str) -> AbstractContextManager[None]:

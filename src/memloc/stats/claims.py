@@ -19,7 +19,7 @@ import pandas as pd
 from memloc.protocol import AgreementSettings
 from memloc.stats.agreement import Correlation, Kind, correlation, correlations
 from memloc.stats.depth import centres_of_gravity, event_depth
-from memloc.stats.intervals import bootstrap_ends
+from memloc.stats.intervals import Interval, bootstrap_ends
 
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
 """The measures of depth that Table 2 compares with generalisation."""
@@ -244,7 +244,7 @@ def binarisation(
         tasks = difference.index.get_level_values("task")
         for name, values in (("difference", difference), ("absolute", difference.abs())):
             ends = bootstrap_ends(values.to_numpy(np.float64), list(tasks))
-            found |= dict(zip(_with_ends(f"mean_{name}"), (values.mean(), *ends), strict=True))
+            found |= Interval(values.mean(), *ends).named(f"mean_{name}")
         rows.append({"measure": measure, **found})
     means = [*_with_ends("mean_difference"), *_with_ends("mean_absolute")]
     return _table(rows, ["measure"], [*MARKS, *means])

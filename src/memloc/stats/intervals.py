@@ -32,6 +32,10 @@ class Interval:
     n_dropped: int = 0
     """Resamples in which some number did not exist; the interval is that of the others."""
 
+    def named(self, name: str) -> dict[str, Any]:
+        """The number as a column of this name, its ends as two more."""
+        return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
+
 
 def window_intervals(
     wrong: BoolArray,

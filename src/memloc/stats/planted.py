@@ -16,7 +16,14 @@ from memloc.errors import ScoreError, counted
 from memloc.records import BoolArray, FloatArray
 from memloc.seeds import generator
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.intervals import RESAMPLES, bootstrap_counts, bootstrap_ends, percentiles, wilson
+from memloc.stats.intervals import (
+    RESAMPLES,
+    Interval,
+    bootstrap_counts,
+    bootstrap_ends,
+    percentiles,
+    wilson,
+)
 from memloc.stats.windows import planted_layers
 
 KEY = ["task", "category", "model", "seed", "planted", "first", "last", "null", "method"]
@@ -191,30 +198,21 @@ def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
         if not len(real) or not len(null):
             continue
         threshold = float(np.quantile(real, 1 - FOUND, method="lower"))
-        called = wilson((null >= threshold).mean(), len(null))
-        undone = {
-            "undone_planted": part.loc[~is_null, "undone"],
-            "undone_null": part.loc[is_null, "undone"],
+        row = {
+            "method": method,
+            "plants": len(real),
+            "nulls": len(null),
+            "distance_planted": real.mean(),
+            "distance_null": null.mean(),
+            "threshold": threshold,
+            **wilson((null >= threshold).mean(), len(null)).named("called"),
+            **Interval(share_above(real, null), *_apart_ends(real, null)).named("apart"),
         }
-        ends = {n: bootstrap_ends(values.to_numpy(np.float64)) for n, values in undone.items()}
-        ends = {"apart": _apart_ends(real, null), **ends}
-        rows.append(
-            {
-                "method": method,
-                "plants": len(real),
-                "nulls": len(null),
-                "distance_planted": real.mean(),
-                "distance_null": null.mean(),
-                "threshold": threshold,
-                "called": called.estimate,
-                "called_low": called.low,
-                "called_high": called.high,
-                "apart": share_above(real, null),
-                **{name: values.mean() for name, values in undone.items()},
-                **{f"{name}_low": low for name, (low, _) in ends.items()},
-                **{f"{name}_high": high for name, (_, high) in ends.items()},
-            }
-        )
+        for name, kind in (("undone_planted", ~is_null), ("undone_null", is_null)):
+            undone = part.loc[kind, "undone"]
+            ends = bootstrap_ends(undone.to_numpy(np.float64))
+            row |= Interval(undone.mean(), *ends).named(name)
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

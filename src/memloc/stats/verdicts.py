@@ -453,8 +453,7 @@ def _by_method(
 
 
 def _share(name: str, hits: "pd.Series") -> dict[str, float]:
-    found = wilson(float(hits.mean()) if len(hits) else math.nan, len(hits))
-    return {name: found.estimate, f"{name}_low": found.low, f"{name}_high": found.high}
+    return wilson(float(hits.mean()) if len(hits) else math.nan, len(hits)).named(name)
 
 
 def _strata(evidence: Evidence) -> IntArray:
