@@ -286,7 +286,8 @@ def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         same = {"x": "least:Q", "x2": "most:Q", "y": "least:Q", "y2": "most:Q"}
         parts.append(ends.mark_rule(**DASHED).encode(**same))
     rules = base.mark_rule().encode(opacity=fade(0.65))
-    for axis, low, high in zip("xy", look.intervals[::2], look.intervals[1::2], strict=False):
+    lows, highs = look.intervals[::2], look.intervals[1::2]
+    for axis, low, high in zip("xy"[: len(lows)], lows, highs, strict=True):
         ends = {axis: f"{low}:Q", f"{axis}2": f"{high}:Q"}
         parts.append(rules.encode(**{"x": x, "y": y, **ends}))
     marks = _marks(base, rows, look, opacity=fade(1), size=90).encode(x=x, y=y)
