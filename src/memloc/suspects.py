@@ -18,6 +18,7 @@ from memloc.data.own import Columns, read_rows
 from memloc.errors import MemlocWarning, ModelError, SettingsError, StoreError, counted
 from memloc.identity import hash_files, hash_loaded
 from memloc.lock import RUN, Lock
+from memloc.methods.apply import open_run
 from memloc.methods.halves import (
     Half,
     Pool,
@@ -28,10 +29,10 @@ from memloc.methods.halves import (
 )
 from memloc.models.device import suitable_threads
 from memloc.models.known import default_preset
+from memloc.models.load import Classifier, load_model
 from memloc.progress import tell
 from memloc.protocol import preset as preset_called
 from memloc.records import (
-    BoolArray,
     Examples,
     FloatArray,
     IntArray,
@@ -71,13 +72,11 @@ class Suspects:
 
     def sentences(self) -> list[str]:
         """What was found, for people."""
-        counts = self.examples["group"].value_counts()
-        several = counted(int(counts.get(UNCLEAR, 0)), "example")
+        wrong, unclear = (int((self.examples["group"] == kind).sum()) for kind in (WRONG, UNCLEAR))
         found = (
-            f"{counted(int(counts.get(WRONG, 0)), 'label')} of {len(self.examples):,} "
-            f"{'is' if counts.get(WRONG, 0) == 1 else 'are'} likely wrong: models that did not see "
-            f"the example give it another label. {several} cannot be decided with "
-            f"{self.models} models."
+            f"{counted(wrong, 'label')} of {len(self.examples):,} {'is' if wrong == 1 else 'are'} "
+            "likely wrong: models that did not see the example give it another label. "
+            f"{counted(unclear, 'example')} cannot be decided with {self.models} models."
         )
         return [found, *self.remarks]
 
@@ -109,36 +108,52 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
     reference's training. `settings` are those that differ from the preset, such as
     `{"generalisation.models": 12}`.
     """
-    run = _run_of(model, data)
-    if run is not None:
-        run = _as_asked(run, seed, settings or {}, device)
-        protocol = preset_called(preset or run.settings.preset).replace(settings or {})
+    changes = settings or {}
+    if isinstance(model, Run) or (Path(model) / paths.RUN).is_file():
+        run = open_run(model, None if device == "auto" else device)
+        if data is not None:
+            raise SettingsError(f"{run.folder} is a run, which has its data: leave out --data.")
+        _refuse_choices(run, seed, changes)
+        protocol = preset_called(preset or run.settings.preset).replace(changes)
         method: Any = protocol.method("generalisation")
-        pool = pool_of(run, method)
-        home, lock = Path(folder or run.folder / paths.FOUND), run.folder
-        names, start = run.task.label_names, run.load_pretrained(run.seed)
+        home, lock, names = folder or run.folder / paths.FOUND, run.folder, run.task.label_names
+        pool, start = pool_of(run, method), run.load_pretrained(run.seed)
     else:
         if data is None or folder is None:
             raise SettingsError("Give the file with the examples (data) and a folder for results.")
-        home = lock = Path(folder)
-        protocol = preset_called(preset or default_preset(str(model))).replace(settings or {})
+        protocol = preset_called(preset or default_preset(model)).replace(changes)
         method = protocol.method("generalisation")
-        how = home, protocol, 1 if seed is None else seed, device
-        pool, names, start = _pool(str(model), Path(data), Columns(text, label, pair), how)
-    _refuse_corrected(home)
+        home = lock = Path(folder)
+        rows, first = read_rows(Path(data), Columns(text, label, pair)), 1 if seed is None else seed
+        names, start = rows.names, _pretrained(model, rows.names, first, data)
+        pool = Pool(
+            name=Path(data).name.split(".")[0],
+            examples=replace(rows.examples, labels=rows.assigned),
+            n_classes=len(names),
+            load=lambda number: load_model(model, names, seed=number),
+            weights_hash=hash_loaded(start),
+            training=method.training(protocol.finetune),
+            max_tokens=protocol.text.max_tokens,
+            share=method.share,
+            seed=first,
+            folder=paths.work(home, method.name),
+            device=device,
+        )
+    _refuse_corrected(Path(home))
     with Lock(lock, RUN):
         remarks = _remarks(pool, names, method.models)
         if not all(pool.path(number).is_file() for number in range(1, method.models + 1)):
             announce(pool, start, method.models)
         with suitable_threads(start.stack.width):
             halves = half_models(pool, method.models)
-        found = Suspects(home, suspects_table(halves, pool.examples, names), method.models, remarks)
+        table = suspects_table(halves, pool.examples, names)
+        found = Suspects(Path(home), table, method.models, remarks)
         _write(found, pool.name)
     return found
 
 
-def _as_asked(run: Run, seed: int | None, settings: Mapping[str, Any], device: str) -> Run:
-    """A run on this device; its seed and how it was trained stay as they are."""
+def _refuse_choices(run: Run, seed: int | None, settings: Mapping[str, Any]) -> None:
+    """A run's seed and how it was trained stay as they are."""
     others = [name for name in settings if name.split(".")[0] != "generalisation"]
     if others or seed not in {None, run.seed}:
         what = others[0] if others else f"seed {seed}"
@@ -146,7 +161,6 @@ def _as_asked(run: Run, seed: int | None, settings: Mapping[str, Any], device: s
             f"{what} cannot be chosen for {run.name}, which has its own (seed {run.seed}): "
             "settings of generalisation can, such as generalisation.models."
         )
-    return run if device == "auto" else replace(run, device=device)
 
 
 def _refuse_corrected(folder: Path) -> None:
@@ -162,24 +176,9 @@ def _refuse_corrected(folder: Path) -> None:
         )
 
 
-def _run_of(model: str | Run, data: str | Path | None) -> Run | None:
-    if isinstance(model, Run):
-        return model
-    is_run = (Path(model) / paths.RUN).is_file()
-    if is_run and data is not None:
-        raise SettingsError(f"{model} is a run, which has its data: leave out --data.")
-    return Run.open(model) if is_run else None
-
-
-def _pool(
-    model: str, data: Path, columns: Columns, how: tuple[Path, Any, int, str]
-) -> tuple[Pool, tuple[str, ...], Any]:
-    """The examples of a file, and the pre-trained model with a head for their classes."""
-    from memloc.models.load import load_model
-
-    folder, protocol, seed, device = how
-    rows = read_rows(data, columns)
-    start = load_model(model, rows.names, seed=seed)
+def _pretrained(model: str, names: tuple[str, ...], seed: int, data: str | Path) -> Classifier:
+    """The pre-trained model with a head for these classes; one that may know labels is refused."""
+    start = load_model(model, names, seed=seed)
     if not start.new_weights:
         raise ModelError(
             f"{model} is fine-tuned already: models that start from it may have seen every label. "
@@ -193,21 +192,7 @@ def _pool(
             MemlocWarning,
             stacklevel=3,
         )
-    method = protocol.method("generalisation")
-    pool = Pool(
-        name=data.name.split(".")[0],
-        examples=replace(rows.examples, labels=rows.assigned),
-        n_classes=len(rows.names),
-        load=lambda number: load_model(model, rows.names, seed=number),
-        weights_hash=hash_loaded(start),
-        training=method.training(protocol.finetune),
-        max_tokens=protocol.text.max_tokens,
-        share=method.share,
-        seed=seed,
-        folder=paths.work(folder, method.name),
-        device=device,
-    )
-    return pool, rows.names, start
+    return start
 
 
 def suspects_table(
@@ -218,25 +203,37 @@ def suspects_table(
     `low` and `high` are the ends of a 95 % interval of `counterfactual` (Newcombe's, for as many
     models as there are); groups are by intervals, too, so that few models decide little.
     """
-    labels, names_of = examples.labels, np.array(names)
-    table = examples_table(halves, labels)
-    other = _other_labels(halves, labels)
-    low, high = _difference(table)
-    group = _groups(table, other["chance"])
-    wrong, given = group == WRONG, names_of[labels]
+    labels, every, names_of = examples.labels, np.arange(len(examples)), np.array(names)
+    table, chances = examples_table(halves, labels), held_out_chances(halves)
+    unseen = np.isnan(chances[:, 0])
+    above = chances - _usual(chances[~unseen], labels[~unseen])
+    above[unseen] = 0
+    others = np.where(labels[:, None] == np.arange(len(names)), -np.inf, above).argmax(1)
+    doubt = above[every, others] - above[every, labels]
+    suggested = np.where(unseen, labels, above.argmax(1))
+    # Whether the intervals of the given label's chance and of the other's are apart.
+    held, trained = (
+        wilson(table[kind].to_numpy(), table[f"n_{kind}"].to_numpy(np.float64))
+        for kind in ("held_out", "trained")
+    )
+    other = wilson(chances[every, others], table["n_held_out"].to_numpy(np.float64))
+    wrong, fits = other.low > held.high, held.low > other.high
+    # Newcombe's interval of a difference, from Wilson's of both.
+    below = np.hypot(trained.estimate - trained.low, held.high - held.estimate)
+    beyond = np.hypot(trained.high - trained.estimate, held.estimate - held.low)
     parts = [list(part) for part in zip(*examples.parts, strict=True)]
-    texts = dict(zip(PARTS[: len(parts)], parts, strict=True))
+    texts = dict(zip(PARTS, parts, strict=False))
     table = table.assign(
         **texts,
-        row=table["example"] + 1,
-        label=given,
-        suggested=names_of[other["suggested"]],
-        corrected=np.where(wrong, names_of[other["others"]], given),
+        row=every + 1,
+        label=names_of[labels],
+        suggested=names_of[suggested],
+        corrected=names_of[np.where(wrong, others, labels)],
         wrong=wrong,
-        group=group,
-        doubt=other["doubt"],
-        low=low,
-        high=high,
+        group=np.select([wrong, fits], [WRONG, FITS], UNCLEAR),
+        doubt=np.where(unseen, np.nan, doubt),
+        low=table["counterfactual"] - below,
+        high=table["counterfactual"] + beyond,
     ).sort_values(["doubt", "row"], ascending=[False, True], ignore_index=True)
     return table.assign(rank=table.index + 1)[["rank", "row", *texts, *COLUMNS]]
 
@@ -251,51 +248,13 @@ COLUMNS = (
 out, each relative to what is usual for its class."""
 
 
-def _other_labels(halves: list[Half], labels: IntArray) -> "dict[str, Any]":
-    """By models that held an example out: the likeliest other label and its chance, the likeliest
-    of all, and how far the former is above the given label.
-
-    Chances count relative to what is usual for their class, the mean chance of the label among
-    examples that have it: models are surer of some classes than of others.
-    """
-    chances, every = held_out_chances(halves), np.arange(len(labels))
-    unseen = np.isnan(chances[:, 0])
-    above = chances - _usual(chances[~unseen], labels[~unseen])
-    above[unseen] = 0
-    without = above.copy()
-    without[every, labels] = -np.inf
-    others = without.argmax(1)
-    doubt = above[every, others] - above[every, labels]
-    return {
-        "others": others,
-        "suggested": np.where(unseen, labels, above.argmax(1)),
-        "chance": chances[every, others],
-        "doubt": np.where(unseen, np.nan, doubt),
-    }
-
-
 def _usual(chances: FloatArray, labels: IntArray) -> FloatArray:
-    """(classes,): the mean chance of a class among the examples that have it; 0 without any."""
+    """(classes,): the mean chance of a class among the examples that have it; 0 without any.
+
+    Chances count relative to it, as models are surer of some classes than of others.
+    """
     of_class = labels[:, None] == np.arange(chances.shape[1])
     return np.asarray((chances * of_class).sum(0) / np.maximum(1, of_class.sum(0)))
-
-
-def _difference(table: "pd.DataFrame") -> tuple[FloatArray, FloatArray]:
-    """Newcombe's interval of trained minus held out, from Wilson's of both."""
-    seen = wilson(table["trained"].to_numpy(), table["n_trained"].to_numpy(np.float64))
-    unseen = wilson(table["held_out"].to_numpy(), table["n_held_out"].to_numpy(np.float64))
-    difference = seen.estimate - unseen.estimate
-    below = np.hypot(seen.estimate - seen.low, unseen.high - unseen.estimate)
-    above = np.hypot(seen.high - seen.estimate, unseen.estimate - unseen.low)
-    return difference - below, difference + above
-
-
-def _groups(table: "pd.DataFrame", other: FloatArray) -> "BoolArray":
-    """By whether the intervals of the given label's and the other's chance are apart."""
-    n = table["n_held_out"].to_numpy(np.float64)
-    given, another = wilson(table["held_out"].to_numpy(), n), wilson(other, n)
-    fits, wrong = given.low > another.high, another.low > given.high
-    return np.select([wrong, fits], [WRONG, FITS], UNCLEAR)
 
 
 def _remarks(pool: Pool, names: tuple[str, ...], models: int) -> tuple[str, ...]:
@@ -332,9 +291,7 @@ def _remarks(pool: Pool, names: tuple[str, ...], models: int) -> tuple[str, ...]
 
 def _write(found: Suspects, name: str) -> None:
     """The table, the file to correct, and the page."""
-    for_people = found.examples.copy()
-    for column in (*NUMBERS, "doubt"):
-        for_people[column] = for_people[column].round(3)
+    for_people = found.examples.round(dict.fromkeys((*NUMBERS, "doubt"), 3))
     for_people["wrong"] = np.where(for_people["wrong"], "yes", "no")
     with whole_file(found.folder / paths.TO_CORRECT) as draft:
         for_people.to_csv(draft, index=False)
