@@ -6,9 +6,9 @@ given is computed without a graph.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from memloc.models.shortcuts import Layout, can_pack
 from memloc.models.stack import Stack
 from memloc.progress import Advance
 from memloc.records import FloatArray, IntArray
-from memloc.training.gathering import Parameters, clear_gradients
+from memloc.training.gathering import clear_gradients
 from memloc.training.loop import gradients_for
 from memloc.training.predict import to_batch, without_harm
 
@@ -66,36 +66,6 @@ class Data:
         return -cross_entropy(logits, labels, reduction="sum")
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Gradients summed over noisy and over clean examples, those of all blocks end to end."""
-
-    noisy: Tensor
-    clean: Tensor
-    n_noisy: int
-    n_clean: int
-
-    def plus(self, other: "Sums", sign: int = 1) -> "Sums":
-        """With the examples of another one, or without them."""
-        return Sums(
-            self.noisy.add(other.noisy, alpha=sign),
-            self.clean.add(other.clean, alpha=sign),
-            self.n_noisy + sign * other.n_noisy,
-            self.n_clean + sign * other.n_clean,
-        )
-
-    def mean(self, kind: str) -> Tensor:
-        """The mean gradient of `noisy` or `clean` examples, or their `difference`."""
-        if kind == "difference":
-            return self.mean("noisy").sub_(self.clean, alpha=1 / self.n_clean)
-        return self.noisy / self.n_noisy if kind == "noisy" else self.clean / self.n_clean
-
-    def split(self, sizes: list[int]) -> "list[Sums]":
-        """Each block's part, without a copy."""
-        noisy, clean = (torch.split_with_sizes(v, sizes) for v in (self.noisy, self.clean))
-        return [Sums(n, c, self.n_noisy, self.n_clean) for n, c in zip(noisy, clean, strict=True)]
-
-
 def measure(
     stack: Stack, data: Data, groups: Sequence[Group], advance: Advance = lambda _: None
 ) -> tuple[Norms, FloatArray]:
@@ -105,36 +75,31 @@ def measure(
     """
     blocks = [dict(block.named_parameters()) for block in stack.blocks]
     sizes = [sum(p.numel() for p in block.values()) for block in blocks]
-    value = partial(data.value, stack)
-    cut = partial(_batches, stack, data.encoded.lengths, can_pack(stack))
-    with gradients_for(stack.model, blocks) as tensors:
-        every = [_sums(value, cut, group, tensors, advance) for group in groups]
-    total = reduce(Sums.plus, every)
-    kinds = ("noisy", "clean", "difference")
-    norms = {f"{n} {kind}": v for kind in kinds for n, v in _norms(total, sizes, kind).items()}
-    kind = kind_of(data.settings.subtract_clean)
-    without = (total.plus(part, -1) for part in every if len(every) > 1)
-    left_out = [_norms(rest, sizes, kind)[data.settings.norm] for rest in without]
-    return norms, np.array(left_out).reshape(-1, stack.depth)
+    lengths, packs = data.encoded.lengths, can_pack(stack)
 
-
-def _sums(
-    value: Callable[[Batch], Tensor],
-    cut: Callable[[IntArray], list[Batch]],
-    group: Group,
-    tensors: Sequence[Parameters],
-    advance: Advance,
-) -> Sums:
-    vectors = []
-    for rows in group:
+    def summed(rows: IntArray) -> Tensor:
+        """Over these examples, those of all blocks end to end."""
         for block in tensors:
             clear_gradients(block)
-        for batch in cut(rows):
+        for batch in _batches(stack, lengths, packs, rows):
             with torch.enable_grad():
-                value(batch).backward()  # type: ignore[no-untyped-call]
+                data.value(stack, batch).backward()  # type: ignore[no-untyped-call]
             advance(sum(map(len, batch)))
-        vectors.append(torch.cat([_gradient(t) for block in tensors for t in block.values()]))
-    return Sums(vectors[0], vectors[1], len(group[0]), len(group[1]))
+        return torch.cat([_gradient(t) for block in tensors for t in block.values()])
+
+    with gradients_for(stack.model, blocks) as tensors:
+        every = [[summed(rows) for rows in group] for group in groups]
+    total = [reduce(torch.add, sums) for sums in zip(*every, strict=True)]
+    counts = np.array([[len(rows) for rows in group] for group in groups])
+    norms: Norms = {}
+    for kind in ("noisy", "clean", "difference"):
+        both = _norms(total, counts.sum(0), sizes, kind)
+        norms |= {f"{name} {kind}": values for name, values in both.items()}
+    kind, left_out = kind_of(data.settings.subtract_clean), []
+    for sums, n in zip(every, counts, strict=True) if len(every) > 1 else ():
+        rest = [whole - part for whole, part in zip(total, sums, strict=True)]
+        left_out.append(_norms(rest, counts.sum(0) - n, sizes, kind)[data.settings.norm])
+    return norms, np.array(left_out).reshape(-1, stack.depth)
 
 
 def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> list[Batch]:
@@ -145,12 +110,16 @@ def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> li
     alone = without_harm(stack, cheapest_batches(own, per_batch, at_most), own)
     ways = [[[rows[[i]] for i in some] for some in alone]]
     if packs and len(rows) and own.min() > 0:
-        for most in _sizes(int(own.max())):
+        # So many tokens may go end to end: powers of two below the longest text, and its own.
+        longest = int(own.max())
+        powers = [2**power for power in range(4, longest.bit_length()) if 2**power < longest]
+        for most in (*powers, longest):
             long = [rows[some] for some in end_to_end(own, most)]
             totals = np.array([lengths[some].sum() for some in long])
             cut = cheapest_batches(totals, per_batch, at_most)
             way = [[long[i] for i in some] for some in cut]
-            if max(_pairs(lengths[np.concatenate(batch)]) for batch in way) <= PAIRS:
+            padded = [lengths[np.concatenate(batch)] for batch in way]
+            if max(len(each) * int(each.max()) ** 2 for each in padded) <= PAIRS:
                 ways.append(way)
 
     def cost(batch: Batch) -> float:
@@ -159,16 +128,6 @@ def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> li
         return per_batch + len(batch) * longest * (1 + longest / (6 * stack.width))
 
     return min(ways, key=lambda way: sum(map(cost, way)))
-
-
-def _pairs(lengths: IntArray) -> int:
-    """Pairs of positions in the masks that a model makes of these texts, padded."""
-    return len(lengths) * int(lengths.max()) ** 2
-
-
-def _sizes(longest: int) -> list[int]:
-    """How many tokens may go end to end: powers of two below the longest text, and its own."""
-    return [2**power for power in range(4, longest.bit_length()) if 2**power < longest] + [longest]
 
 
 def end_to_end(lengths: IntArray, most: int) -> list[IntArray]:
@@ -194,15 +153,23 @@ def _gradient(tensor: Tensor) -> Tensor:
     return found.detach().flatten()
 
 
-def _norms(sums: Sums, sizes: list[int], kind: str) -> Norms:
-    """L1 and L2 of each block's mean gradient."""
-    found = [_both(block.mean(kind)) for block in sums.split(sizes)]
+def _norms(sums: Sequence[Tensor], counts: IntArray, sizes: list[int], kind: str) -> Norms:
+    """L1 and L2 of each block's mean gradient, from the sums over noisy and over clean examples."""
+    found = []
+    for noisy, clean in zip(*(torch.split_with_sizes(v, sizes) for v in sums), strict=True):
+        mean = mean_gradient(noisy, clean, counts, kind)
+        # Plain sums are pairwise, so single precision is enough for millions of numbers.
+        found.append((float(mean.abs().sum()), float(mean.square().sum().sqrt())))
     return dict(zip(("L1", "L2"), np.array(found, dtype=np.float64).T, strict=True))
 
 
-def _both(vector: Tensor) -> tuple[float, float]:
-    # Plain sums are pairwise, so single precision is enough for millions of numbers.
-    return float(vector.abs().sum()), float(vector.square().sum().sqrt())
+def mean_gradient(noisy: Tensor, clean: Tensor, counts: IntArray, kind: str) -> Tensor:
+    """Of `noisy` or `clean` examples, whose sums and counts are given, or their `difference`."""
+    n_noisy, n_clean = map(int, counts)
+    if kind == "clean":
+        return clean / n_clean
+    mean = noisy / n_noisy
+    return mean if kind == "noisy" else mean.sub_(clean, alpha=1 / n_clean)
 
 
 def cheapest_batches(lengths: IntArray, per_batch: int, most: int) -> list[IntArray]:

@@ -78,8 +78,15 @@ class Gradients(Method):
 
     def groups(self, run: "Run", stack: "Stack", memory: int = MEMORY) -> tuple[list[Group], str]:
         """Noisy examples and as many clean ones in random groups; what to say of intervals."""
-        noisy, clean = _rows(run)
-        asked = self.interval_groups
+        noisy, clean = run.noisy_rows, run.clean_rows
+        if len(noisy) == 0 or len(clean) == 0:
+            raise ScoreError(
+                f"{run.name} has {len(noisy)} noisy and {len(clean)} clean examples; gradients "
+                "compare the two."
+            )
+        rng = generator(run.seed, "gradients clean")
+        clean = rng.choice(clean, min(len(noisy), len(clean)), replace=False)
+        noisy, asked = rng.permutation(noisy), self.interval_groups
         size = 8 * sum(p.numel() for block in stack.blocks for p in block.parameters())
         fitting = min(asked, len(noisy), len(clean), memory // size)
         if fitting < 2:
@@ -185,16 +192,3 @@ def jackknife(estimate: FloatArray, left_out: FloatArray) -> tuple[FloatArray, F
 def kind_of(subtract_clean: bool) -> str:
     """Which mean gradient is weighed."""
     return "difference" if subtract_clean else "noisy"
-
-
-def _rows(run: "Run") -> Group:
-    """All noisy examples and as many clean ones, both in random order."""
-    noisy, clean = run.noisy_rows, run.clean_rows
-    if len(noisy) == 0 or len(clean) == 0:
-        raise ScoreError(
-            f"{run.name} has {len(noisy)} noisy and {len(clean)} clean examples; gradients "
-            "compare the two."
-        )
-    rng = generator(run.seed, "gradients clean")
-    picked = rng.choice(clean, min(len(noisy), len(clean)), replace=False)
-    return rng.permutation(noisy), picked
