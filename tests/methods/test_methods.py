@@ -58,6 +58,7 @@ def test_the_weights_that_methods_need():
         "centroids": (("final",), ("reference",)),
         "label_probes": (("final",), ()),
         "generalisation": (("final", "pretrained"), ()),
+        "adapter_off": (("final", "pretrained"), ()),
     }
 
 

@@ -68,6 +68,8 @@ class Method(Settings, ABC):
     """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
     version: ClassVar[int] = 1
     """Raised when the same settings give other results, so that stored results are made again."""
+    by_default: ClassVar[bool] = True
+    """Whether it runs where no method is named."""
     scratch: ClassVar[bool] = False
     """Whether its unfinished work is large and can be deleted once the result is there."""
     uses: ClassVar[tuple[str, ...]] = ()
@@ -124,16 +126,14 @@ def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "cl
 @cache
 def methods() -> dict[str, type[Method]]:
     """Every method by name: memloc's own, then those that other packages bring and that load."""
-    return {
-        **_ours(),
-        **_where_named(),
-        **{name: kind for name, kind in _theirs().items() if _is_method(kind)},
-    }
+    theirs = {name: kind for name, kind in _theirs().items() if not isinstance(kind, Exception)}
+    return {**_ours(), **theirs}
 
 
 def method_names(kind: Kind) -> tuple[str, ...]:
     """memloc's own methods of a kind: those that run where none is named."""
-    return tuple(name for name, method in _ours().items() if method.kind == kind)
+    ours = _ours().items()
+    return tuple(name for name, method in ours if method.kind == kind and method.by_default)
 
 
 def by_reference() -> set[str]:
@@ -164,20 +164,13 @@ def _ours() -> dict[str, type[Method]]:
     from memloc.methods.probing import Probing
     from memloc.methods.retraining import Retraining
     from memloc.methods.shares import Shares
-    from memloc.methods.swapping import Swapping
+    from memloc.methods.swapping import AdapterOff, Swapping
 
     kinds: tuple[type[Method], ...] = (
         *(Swapping, Retraining, Gradients, Probing, Shares),
-        *(Centroids, LabelProbes, Generalisation),
+        *(Centroids, LabelProbes, Generalisation, AdapterOff),
     )
     return {kind.name: kind for kind in kinds}
-
-
-def _where_named() -> dict[str, type[Method]]:
-    """memloc's own that never run unless they are named."""
-    from memloc.methods.swapping import AdapterOff
-
-    return {AdapterOff.name: AdapterOff}
 
 
 @cache
@@ -198,14 +191,11 @@ def _loaded(point: EntryPoint) -> Any:
 def _check(point: EntryPoint, found: Any) -> None:
     from memloc.protocol import Protocol
 
-    if not _is_method(found) or getattr(found, "name", None) != point.name:
+    is_method = isinstance(found, type) and issubclass(found, Method)
+    if not is_method or getattr(found, "name", None) != point.name:
         raise SettingsError(f"{point.value} is not a memloc.Method called {point.name!r}")
-    if point.name in {**_ours(), **_where_named()} or hasattr(Protocol(), point.name):
+    if point.name in _ours() or hasattr(Protocol(), point.name):
         raise SettingsError(f"memloc has something else called {point.name!r}")
     if not hasattr(found, "needs"):
         raise SettingsError(f"{point.value} does not say which weights it `needs`")
     checked(found, {})  # every setting has a default, as presets hold all methods
-
-
-def _is_method(found: Any) -> bool:
-    return isinstance(found, type) and issubclass(found, Method)

@@ -79,6 +79,7 @@ class AdapterOff(Swapping):
     name = "adapter_off"
     needs = ("final", "pretrained")
     version = 1
+    by_default = False
 
     def check(self, run: "Run") -> None:
         """Without an adapter there is nothing to switch off."""
