@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memloc import paths
-from memloc.data.own import Columns, read_rows
+from memloc.data.own import Columns, Rows, read_rows
 from memloc.errors import MemlocWarning, ModelError, SettingsError, StoreError, counted
 from memloc.identity import hash_files, hash_loaded
 from memloc.lock import RUN, Lock
@@ -31,6 +31,7 @@ from memloc.models.device import suitable_threads
 from memloc.models.known import default_preset
 from memloc.models.load import Classifier, load_model
 from memloc.progress import tell
+from memloc.protocol import Protocol
 from memloc.protocol import preset as preset_called
 from memloc.records import (
     Examples,
@@ -111,9 +112,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
     changes = settings or {}
     if isinstance(model, Run) or (Path(model) / paths.RUN).is_file():
         run = open_run(model, None if device == "auto" else device)
-        if data is not None:
-            raise SettingsError(f"{run.folder} is a run, which has its data: leave out --data.")
-        _refuse_choices(run, seed, changes)
+        _refuse_choices(run, data, seed, changes)
         protocol = preset_called(preset or run.settings.preset).replace(changes)
         method: Any = protocol.method("generalisation")
         home, lock, names = folder or run.folder / paths.FOUND, run.folder, run.task.label_names
@@ -126,34 +125,22 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         home = lock = Path(folder)
         rows, first = read_rows(Path(data), Columns(text, label, pair)), 1 if seed is None else seed
         names, start = rows.names, _pretrained(model, rows.names, first, data)
-        pool = Pool(
-            name=Path(data).name.split(".")[0],
-            examples=replace(rows.examples, labels=rows.assigned),
-            n_classes=len(names),
-            load=lambda number: load_model(model, names, seed=number),
-            weights_hash=hash_loaded(start),
-            training=method.training(protocol.finetune),
-            max_tokens=protocol.text.max_tokens,
-            share=method.share,
-            seed=first,
-            folder=paths.work(home, method.name),
-            device=device,
-        )
+        pool = _pool(model, start, rows, protocol, home, first)
+        pool = replace(pool, name=Path(data).name.split(".")[0], device=device)
     _refuse_corrected(Path(home))
     with Lock(lock, RUN):
         remarks = _remarks(pool, names, method.models)
         if not all(pool.path(number).is_file() for number in range(1, method.models + 1)):
             announce(pool, start, method.models)
         with suitable_threads(start.stack.width):
-            halves = half_models(pool, method.models)
-        table = suspects_table(halves, pool.examples, names)
-        found = Suspects(Path(home), table, method.models, remarks)
-        _write(found, pool.name)
-    return found
+            table = suspects_table(half_models(pool, method.models), pool.examples, names)
+        return _written(Suspects(Path(home), table, method.models, remarks), pool.name)
 
 
-def _refuse_choices(run: Run, seed: int | None, settings: Mapping[str, Any]) -> None:
-    """A run's seed and how it was trained stay as they are."""
+def _refuse_choices(run: Run, data: Any, seed: int | None, settings: Mapping[str, Any]) -> None:
+    """A run's data, its seed and how it was trained stay as they are."""
+    if data is not None:
+        raise SettingsError(f"{run.folder} is a run, which has its data: leave out --data.")
     others = [name for name in settings if name.split(".")[0] != "generalisation"]
     if others or seed not in {None, run.seed}:
         what = others[0] if others else f"seed {seed}"
@@ -195,6 +182,25 @@ def _pretrained(model: str, names: tuple[str, ...], seed: int, data: str | Path)
     return start
 
 
+def _pool(
+    model: str, start: Classifier, rows: Rows, protocol: Protocol, folder: Path, seed: int
+) -> Pool:
+    """The examples of a file, and how models on halves of them are trained."""
+    method: Any = protocol.method("generalisation")
+    return Pool(
+        name=model,
+        examples=replace(rows.examples, labels=rows.assigned),
+        n_classes=len(rows.names),
+        load=lambda number: load_model(model, rows.names, seed=number),
+        weights_hash=hash_loaded(start),
+        training=method.training(protocol.finetune),
+        max_tokens=protocol.text.max_tokens,
+        share=method.share,
+        seed=seed,
+        folder=paths.work(folder, method.name),
+    )
+
+
 def suspects_table(
     halves: list[Half], examples: Examples, names: tuple[str, ...]
 ) -> "pd.DataFrame":
@@ -222,7 +228,7 @@ def suspects_table(
     below = np.hypot(trained.estimate - trained.low, held.high - held.estimate)
     beyond = np.hypot(trained.high - trained.estimate, held.estimate - held.low)
     parts = [list(part) for part in zip(*examples.parts, strict=True)]
-    texts = dict(zip(PARTS, parts, strict=False))
+    texts = dict(zip(PARTS[: len(parts)], parts, strict=True))
     table = table.assign(
         **texts,
         row=every + 1,
@@ -289,7 +295,7 @@ def _remarks(pool: Pool, names: tuple[str, ...], models: int) -> tuple[str, ...]
     return tuple(remarks)
 
 
-def _write(found: Suspects, name: str) -> None:
+def _written(found: Suspects, name: str) -> Suspects:
     """The table, the file to correct, and the page."""
     for_people = found.examples.round(dict.fromkeys((*NUMBERS, "doubt"), 3))
     for_people["wrong"] = np.where(for_people["wrong"], "yes", "no")
@@ -300,6 +306,7 @@ def _write(found: Suspects, name: str) -> None:
     write_table(found.folder / paths.SUSPECTS, found.examples, about)
     with whole_file(found.folder / paths.PAGE) as draft:
         draft.write_text(_page(found, for_people.head(SHOWN), name), encoding="utf-8")
+    return found
 
 
 def _page(found: Suspects, shown: "pd.DataFrame", name: str) -> str:
