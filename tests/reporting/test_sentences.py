@@ -490,7 +490,7 @@ def test_an_analysis_of_somebody_else_is_named_by_its_tables():
 
 def test_several_tasks_share_a_sentence(findings):
     answer = summarise(findings).answer
-    assert answer.startswith("The memorised labels cannot be placed in all 12 runs, where noisy ex")
+    assert answer.startswith("In all 12 runs, the memorised labels cannot be placed, because noisy")
     assert ". The centre of what was memorised by layer shares is at layer 2.4 to 2.6 of" in answer
     one = Findings(findings.results.only(model="tiny-opt", seed=1))
     for task in ("tiny-topic", "tiny-acceptability", "tiny-entailment"):
@@ -521,23 +521,24 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
 
     assert answer(verdict("tiny-topic")) == "About tiny-topic."
     assert answer(verdict("tiny-topic", finding=False)).startswith(
-        "The memorised labels cannot be placed for tiny-topic, where a verdict holds taken alone, "
-        "but not after correction for all that are shown. Most of "
+        "The memorised labels cannot be placed for tiny-topic, because a verdict holds taken "
+        "alone, but not after correction for all that are shown. Most of "
     )
     spread = verdict("tiny-entailment", "spread", "")
     unsure = verdict("tiny-acceptability", finding=False)
     assert answer(verdict("tiny-topic"), spread, unsure) == (
         "The memorised labels sit in layers 1 to 2 and 4 for tiny-topic; they are spread over the "
-        "layers for tiny-entailment; they cannot be placed for tiny-acceptability, where a verdict "
-        "holds taken alone, but not after correction for all that are shown."
+        "layers for tiny-entailment; they cannot be placed for tiny-acceptability, because a "
+        "verdict holds taken alone, but not after correction for all that are shown."
     )
     between = {**unsure, "outcome": "cannot tell", "sentence": "Cannot tell: effectively 6 layers."}
     assert answer(verdict("tiny-topic"), between).endswith(
-        "where noisy examples are too few to tell a few layers from many (more of them would help)."
+        "because noisy examples are too few to tell a few layers from many (more of them would "
+        "help)."
     )
     lost = {**between, "sentence": "Cannot tell: nothing is undone; about tiny-acceptability."}
     assert answer(verdict("tiny-topic"), lost).endswith(
-        "; they cannot be placed for tiny-acceptability, where changing layers undoes nothing."
+        "; they cannot be placed for tiny-acceptability, because changing layers undoes nothing."
     )
     why = {"outcome": "cannot tell", "sentence": "Cannot tell: they are too few."}
     assert answer({**verdict("tiny-topic", finding=False), **why}).startswith(
@@ -545,16 +546,16 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
     )
     many = [{**verdict("tiny-topic"), "seed": 1} for _ in range(3)]
     assert answer(*many, spread) == (
-        "The memorised labels sit in a few layers, most often in layer 1 in 3 of 4 runs; they are "
-        "spread over the layers in 1 of 4 runs."
+        "In 3 of 4 runs, the memorised labels sit in a few layers, most often in layer 1; in 1 of "
+        "4 runs, they are spread over the layers."
     )
     assert answer(*[spread] * 4) == (
-        "The memorised labels are spread over the layers in all 4 runs."
+        "In all 4 runs, the memorised labels are spread over the layers."
     )
     assert answer(*many, lost, between).endswith(
-        "; they cannot be placed in 1 of 5 runs, where changing layers undoes nothing; they cannot "
-        "be placed in 1 of 5 runs, where noisy examples are too few to tell a few layers from many "
-        "(more of them would help)."
+        "; in 1 of 5 runs, they cannot be placed, because changing layers undoes nothing; in 1 of "
+        "5 runs, they cannot be placed, because noisy examples are too few to tell a few layers "
+        "from many (more of them would help)."
     )
 
 

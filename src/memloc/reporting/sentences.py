@@ -200,17 +200,18 @@ def _judged(verdicts: pd.DataFrame) -> str:
     for name, row in zip(_names(rows), rows, strict=True):
         said, why = "are spread over the layers", ""
         if not row["finding"]:
-            said, why = "cannot be placed", f", where {_unsure(row)}"
+            said, why = "cannot be placed", f", because {_unsure(row)}"
         elif row["outcome"] == "localised":
             layers = map(int, row["layers"].split(", "))
             said = f"sit {f'in {layer_ranges(layers)}' if few else often}"
         groups.setdefault((said, why), []).append(name)
-    parts = []
+    text, labels = "", "the memorised labels"
     for (said, why), who in sorted(groups.items(), key=lambda group: group[0][1] != ""):
         share = "all" if len(who) == len(rows) else f"{len(who)} of"
-        runs = f"for {_listed(who)}" if few else f"in {share} {len(rows)} runs"
-        parts.append(f"{said} {runs}{why}")
-    return f"The memorised labels {'; they '.join(parts)}."
+        part = f"in {share} {len(rows)} runs, {labels} {said}{why}"
+        text += f"; {labels} {said} for {_listed(who)}{why}" if few else f"; {part}"
+        labels = "they"
+    return f"{text[2].upper()}{text[3:]}."
 
 
 def _unsure(verdict: Mapping[Any, Any]) -> str:
