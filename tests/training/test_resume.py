@@ -2,8 +2,10 @@
 
 import os
 import random
+import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,10 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 from forked import ended, forked
+from memloc import paths
 from memloc.errors import StoreError
+from memloc.progress import telling
 from memloc.run import Run
 from memloc.training import checkpoints
 from memloc.training import recipe as training
+from memloc.training.checkpoints import epochs_kept
 from memloc.training.recipe import Recipe, train_run
 from tasks_support import fast_protocol, make_recipe, make_task
 
@@ -142,6 +147,38 @@ def test_a_damaged_state_says_what_to_delete(recipe, tmp_path, monkeypatch, dama
     assert "final" in train_run(recipe, tmp_path, ["final"]).weights()
 
 
+def test_what_is_there_of_two_that_learn_as_one_stays_when_the_other_is_made_again(
+    recipe, uninterrupted, tmp_path
+):
+    run = train_run(recipe, tmp_path)
+    before = {name: (run.path(name) / "model.safetensors").stat().st_mtime_ns for name in ALL}
+    shutil.rmtree(run.path("reference"))
+    train_run(recipe, tmp_path, ["reference"])
+    made = [load_file(r.path("reference") / "model.safetensors") for r in (run, uninterrupted)]
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+    after = {name: (run.path(name) / "model.safetensors").stat().st_mtime_ns for name in ALL}
+    assert {name for name in ALL if before[name] != after[name]} == {"reference"}
+
+
+def test_a_training_as_one_that_is_not_wanted_now_waits(recipe, tmp_path, monkeypatch):
+    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path))
+    assert train_run(recipe, tmp_path, ["frozen"]).weights() == ["frozen"]
+    assert epochs_kept(paths.training_state(tmp_path, "noisy", "original")) == 2
+
+
+def test_where_two_cannot_learn_as_one_any_more_they_start_anew_and_that_is_said(
+    recipe, tmp_path, monkeypatch
+):
+    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path))
+    less = recipe.protocol.replace({"finetune.gradient_checkpointing": True})
+    said = []
+    with telling(said.append):
+        run = train_run(replace(recipe, protocol=less), tmp_path, ["final"])
+    assert run.weights() == ["memorised", "final"]
+    assert any("starts anew, one after the other" in sentence for sentence in said)
+    assert not list(tmp_path.rglob("*.state"))
+
+
 def test_a_state_of_another_model_is_refused(recipe, tmp_path, monkeypatch, tiny_model):
     for folder, model in (("one", "opt"), ("two", "gpt_neox")):
         other = long_recipe(tiny_model(model, depth=2, dropout=0.1))
@@ -186,7 +223,7 @@ def test_a_parameter_that_is_never_used_does_not_hinder(tmp_path):
     one, two = make(), make()
     rows = torch.arange(2).numpy()
     update(one, rows)
-    checkpoints.save_state(tmp_path / "s", [one], {"epochs": 1})
+    checkpoints.save_state(tmp_path / "s", [one], {"one": []})
     checkpoints.load_state(tmp_path / "s", [two])
     update(one, rows)
     update(two, rows)

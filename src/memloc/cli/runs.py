@@ -103,7 +103,8 @@ def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) ->
 
     if own.data is None:
         return load_task(str(name), folder=folder, seed=seed)
-    return load_csv(own.data, seed=seed, **own.columns)
+    task: Task = load_csv(own.data, seed=seed, **own.columns)
+    return task
 
 
 def _tell_cost(*given: Any) -> None:

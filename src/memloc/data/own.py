@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -18,6 +18,29 @@ from memloc.seeds import generator
 
 UNKNOWN = -1
 """The original label of an example that is flagged as noisy in a task of more than two classes."""
+
+
+class _More(TypedDict, total=False):
+    text: str
+    label: str
+    pair: str | None
+    held_out: str | Path | None
+    seed: int
+    name: str | None
+
+
+@overload
+def load_csv(
+    path: str | Path, *, original: None = ..., flag: None = ..., **more: Unpack[_More]
+) -> Task: ...
+
+
+@overload
+def load_csv(path: str | Path, *, original: str, **more: Unpack[_More]) -> NoisyTask: ...
+
+
+@overload
+def load_csv(path: str | Path, *, flag: str, **more: Unpack[_More]) -> NoisyTask: ...
 
 
 def load_csv(  # noqa: PLR0913 - each names something that varies between people's files

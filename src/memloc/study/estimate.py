@@ -238,4 +238,5 @@ def _memory(step: Step, plan: Plan) -> float:
         return BASE
     shape, protocol = step.run.shape, plan.file.study.protocol
     tokens = protocol.finetune.batch_size * min(protocol.text.max_tokens, 256)
-    return BASE + 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth
+    each = 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth
+    return BASE + each * (2 if shape.width < NARROW else 1)  # narrow ones learn two sets of labels

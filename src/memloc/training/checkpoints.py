@@ -36,7 +36,11 @@ def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any])
         write_json(draft / paths.PROVENANCE, facts)
 
 
-def save_state(path: Path, objectives: Sequence[Objective], about: Mapping[str, Any]) -> None:
+Curves = dict[str, list[dict[str, Any]]]
+"""Of each training, what was measured after every epoch."""
+
+
+def save_state(path: Path, objectives: Sequence[Objective], curves: Curves) -> None:
     """Everything a training needs to go on after this epoch: weights, AdamW's moments, counters."""
     tensors: dict[str, torch.Tensor] = {}
     for objective in objectives:
@@ -45,31 +49,32 @@ def save_state(path: Path, objectives: Sequence[Objective], about: Mapping[str, 
             for kind, moment in objective.optimiser.state[parameter].items():
                 tensors[f"{objective.name}/{kind}/{name}"] = moment
     facts = {o.name: {"updates": o.updates, "learns": list(o.parameters)} for o in objectives}
-    note = {**about, "objectives": facts}
+    note = {"curves": curves, "objectives": facts}
     with whole_file(path) as draft, _as_os_error():
         save_file(
             {k: v.contiguous() for k, v in tensors.items()}, draft, {"memloc": json.dumps(note)}
         )
 
 
-def load_state(path: Path, objectives: Sequence[Objective]) -> dict[str, Any]:
-    """Put a saved state back into the objectives; returns what was noted about it."""
+def load_state(path: Path, objectives: Sequence[Objective]) -> Curves:
+    """Put a saved state back into the objectives; returns what was measured so far."""
     try:
         with safe_open(path, framework="pt") as file:
-            note: dict[str, Any] = json.loads(file.metadata()["memloc"])
+            note = json.loads(file.metadata()["memloc"])
             for objective in objectives:
                 _restore(objective, file, note["objectives"][objective.name])
+            curves: Curves = note["curves"]
     except UNREADABLE as error:
         raise StoreError(
             f"{path} cannot be continued from ({error}): delete it to train from the start."
         ) from error
-    return note
+    return curves
 
 
 def epochs_kept(path: Path) -> int:
     """How many epochs a saved state has behind it; none where it is missing or damaged."""
     with suppress(*UNREADABLE), safe_open(path, framework="pt") as file:
-        return int(json.loads(file.metadata()["memloc"])["epochs"])
+        return max(map(len, json.loads(file.metadata()["memloc"])["curves"].values()))
     return 0
 
 

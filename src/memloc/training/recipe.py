@@ -145,8 +145,11 @@ def train_run(
     with Lock(folder, RUN):
         run = begin(Path(folder), recipe.task, _record(recipe, start))
         tell(recipe.task.labels.summary())
+        if not as_one and (begun := _state(run, AS_ONE)).is_file():
+            tell("The training of both labels as one starts anew, one after the other, as asked.")
+            begun.unlink()
         wanted = [*weights, *(beside if as_one else ())]
-        left = _left(run, wanted, recipe.settings.epochs)
+        left = _left(run, wanted, recipe.settings.epochs, as_one=as_one)
         if left:
             announce(start, left)
         return make_weights(recipe, run, left, as_one=as_one)
@@ -168,34 +171,31 @@ def make_weights(
     """Carry out some trainings of a run that has been begun."""
     names = list(trainings)
     begun_alone = any(_state(run, [name]).is_file() for name in AS_ONE)
-    wanted = {*AS_ONE} <= {*names} and not begun_alone
-    as_one = wanted and (as_one or _state(run, AS_ONE).is_file())
+    as_one = as_one and {*AS_ONE} <= {*names} and not begun_alone
     stacks: list[Sequence[str]] = [AS_ONE] if as_one else []
-    stacks += [(name,) for name in names if not as_one or name not in AS_ONE]
+    stacks += [[name] for name in names if not as_one or name not in AS_ONE]
     with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
         for some in stacks:
             run = _Training(recipe, run, some).make()
     return run
 
 
-def _left(run: Run, weights: Sequence[str], epochs: int) -> dict[str, int]:
+def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dict[str, int]:
     """The trainings that are wanted and not done, and how many epochs are left of each."""
-    wanted = {WEIGHTS[name] for name in weights}
     done = {training for training, last in TRAININGS.items() if run.has(last)}
+    wanted = {WEIGHTS[name] for name in weights} - done
     both = _state(run, AS_ONE)
-    if done.issuperset(AS_ONE):
-        both.unlink(missing_ok=True)  # stopped just before this
-    elif both.is_file() or (wanted.intersection(AS_ONE) - done and _was_as_one(run)):
-        wanted |= {*AS_ONE}
-        done -= {*AS_ONE}
+    if as_one and wanted.intersection(AS_ONE) and (both.is_file() or _was_as_one(run)):
+        wanted |= {*AS_ONE}  # the one that is there is made again beside the other, and stays
     left = {}
     for training in TRAININGS:
-        state = _state(run, (training,))
-        if training in done:
-            state.unlink(missing_ok=True)
-        elif training in wanted:
-            begun = both if training in AS_ONE and both.is_file() else state
+        if training in wanted:
+            begun = both if training in AS_ONE and both.is_file() else _state(run, [training])
             left[training] = epochs - epochs_kept(begun)
+        elif training in done:
+            _state(run, [training]).unlink(missing_ok=True)  # stopped just before this
+    if done.issuperset(AS_ONE):
+        both.unlink(missing_ok=True)
     return left
 
 
@@ -256,7 +256,7 @@ class _Training:
 
     def __init__(self, recipe: Recipe, run: Run, names: Sequence[str]) -> None:
         self.recipe, self.run, self.names = recipe, run, tuple(names)
-        self.is_frozen = self.names == ("frozen",)
+        self.name, self.is_frozen = " and ".join(names), self.names == ("frozen",)
         of_frozen = recipe.settings.frozen_seed if self.is_frozen else None
         self.head_seed = recipe.seed if of_frozen is None else of_frozen
         self.members = [self._member(name) for name in self.names]
@@ -282,17 +282,16 @@ class _Training:
 
     def make(self) -> Run:
         """Train from where it was left, epoch by epoch, and keep the weights."""
-        settings, done = self.recipe.settings, 0
+        settings = self.recipe.settings
         with self._objectives() as objectives:
             if self.state.is_file():
-                note = load_state(self.state, objectives)
-                done = note["epochs"]
+                curves = load_state(self.state, objectives)
                 for member in self.members:
-                    member.rows = note["rows"][member.name]
+                    member.rows = curves[member.name]
             task, model = self.recipe.task.name, Path(self.recipe.model).name
             updates = len(self.members) * sum(o.updates_per_epoch for o in objectives)
-            label = f"{task} · {model} · {' and '.join(self.names)}"
-            with track(label, settings.epochs * updates) as advance:
+            with track(f"{task} · {model} · {self.name}", settings.epochs * updates) as advance:
+                done = len(self.members[0].rows)
                 advance(done * updates)
                 for epoch in range(done + 1, settings.epochs + 1):
                     self._epoch(objectives, epoch, advance)
@@ -312,7 +311,7 @@ class _Training:
         with one_objective(
             stack,
             groups,
-            name=self.names[0],
+            name=self.name,
             logits=compute,
             labels=labels,
             lengths=train.lengths,
@@ -334,7 +333,7 @@ class _Training:
         texts = self._encode(plant.auxiliary.train)
         first = {}
         for number, (layers, rows) in enumerate(self._groups(plant)):
-            name = f"group {number + 1}" if number else self.names[0]
+            name = f"group {number + 1}" if number else self.name
             train = self.texts["train"]
             first[layers] = Learner(name, self.stack, train, labels, settings, rows)
         second = Learner(
@@ -389,12 +388,12 @@ class _Training:
             if AUXILIARY in losses:
                 row["auxiliary_loss"] = float(losses[AUXILIARY][k])
             member.rows.append(row)
-            if member.name == "noisy" and self._is_first_near_ceiling(member):
+            is_new = member.name == "noisy" and not self.run.has("final")
+            if is_new and self._is_first_near_ceiling(member):
                 self._save(member, "memorised", epoch)
         for member in self.members:
             member.rows[-1]["seconds"] = (time.perf_counter() - began) / len(self.members)
-        rows = {member.name: member.rows for member in self.members}
-        save_state(self.state, objectives, {"epochs": epoch, "rows": rows})
+        save_state(self.state, objectives, {m.name: m.rows for m in self.members})
 
     def _measure(self, member: _Member) -> dict[str, float]:
         right = self._predict(member, "validation") == self.recipe.task.validation.labels
