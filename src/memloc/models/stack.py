@@ -274,11 +274,22 @@ def register_stack(model_type: str, blocks: FindBlocks) -> None:
 
 
 def find_blocks(model: PreTrainedModel) -> nn.ModuleList:
-    """The transformer blocks: the one list of modules that is as long as the model is deep."""
-    if model.config.model_type in _REGISTERED:
-        found_blocks = nn.ModuleList(_REGISTERED[model.config.model_type](model))
-        _refuse_shared(model, found_blocks)
-        return found_blocks
+    """The transformer blocks: those that were registered, or the one list of them."""
+    registered = _REGISTERED.get(model.config.model_type)
+    blocks = nn.ModuleList(registered(model)) if registered else _listed_blocks(model)
+    seen: dict[int, int] = {}
+    for number, block in enumerate(blocks, 1):
+        for name, parameter in block.named_parameters():
+            if seen.setdefault(id(parameter), number) != number:
+                raise ModelError(
+                    f"{type(model).__name__} is not supported: its layers {seen[id(parameter)]} "
+                    f"and {number} share the weights {name}, so neither can be changed alone."
+                )
+    return blocks
+
+
+def _listed_blocks(model: PreTrainedModel) -> nn.ModuleList:
+    """The one list of modules that is as long as the model is deep."""
     if getattr(model.config, "is_encoder_decoder", False):
         raise ModelError(
             f"{type(model).__name__} is not supported: it has an encoder and a decoder, and memloc "
@@ -295,19 +306,7 @@ def find_blocks(model: PreTrainedModel) -> nn.ModuleList:
         found = [m for m in found if all(called[id(block)] == 1 for block in m)]
     if len(found) != 1:
         raise ModelError(_no_blocks(model, len(found), depth))
-    _refuse_shared(model, found[0])
     return found[0]
-
-
-def _refuse_shared(model: PreTrainedModel, blocks: nn.ModuleList) -> None:
-    seen: dict[int, int] = {}
-    for number, block in enumerate(blocks, 1):
-        for name, parameter in block.named_parameters():
-            if seen.setdefault(id(parameter), number) != number:
-                raise ModelError(
-                    f"{type(model).__name__} is not supported: its layers {seen[id(parameter)]} "
-                    f"and {number} share the weights {name}, so neither can be changed alone."
-                )
 
 
 def calls_of(model: PreTrainedModel) -> Counter[int]:
