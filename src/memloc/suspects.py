@@ -66,11 +66,6 @@ class Suspects:
     models: int
     remarks: tuple[str, ...] = ()
 
-    @property
-    def wrong(self) -> "pd.DataFrame":
-        """The examples whose label is likely wrong."""
-        return self.examples[self.examples["group"] == WRONG]
-
     def sentences(self) -> list[str]:
         """What was found, for people."""
         wrong, unclear = (int((self.examples["group"] == kind).sum()) for kind in (WRONG, UNCLEAR))
