@@ -30,7 +30,7 @@ KEPT, SMALL = (Path(__file__).with_name(name) for name in ("twelve", "small"))
 PICTURES = {
     "twelve-shares.svg": ("strip", {}),
     "twelve-events.svg": ("events", {"source": "centroids", "models": "all-models"}),
-    "twelve-depth.svg": ("generalisation", {"measure": "crossing", "against": "validation"}),
+    "twelve-depth.svg": ("generalisation", {"measure": "crossing", "against": "generalisation"}),
 }
 """Figures of the report, each with what is chosen in it."""
 RUN, POINT = ["task", "model", "seed"], ["task", "model"]
@@ -127,7 +127,8 @@ def draw(found: Findings, name: str, choice: Mapping[str, str], path: Path) -> N
     """One figure of the report as a file."""
     with TemporaryDirectory() as folder:
         written, _ = write_figures(found.results, Path(folder), "svg", [name])
-        (file,) = [f for f in written if all(word in f.stem for word in choice.values())]
+        chosen = {f: f.stem.removeprefix(name) for f in written}
+        (file,) = [f for f, words in chosen.items() if all(w in words for w in choice.values())]
         shutil.copyfile(file, path)
 
 
