@@ -66,9 +66,14 @@ class Suspects:
     models: int
     remarks: tuple[str, ...] = ()
 
+    @property
+    def wrong(self) -> "pd.DataFrame":
+        """The examples whose label is likely wrong."""
+        return self.examples[self.examples["group"] == WRONG]
+
     def sentences(self) -> list[str]:
         """What was found, for people."""
-        wrong, unclear = (int((self.examples["group"] == kind).sum()) for kind in (WRONG, UNCLEAR))
+        wrong, unclear = len(self.wrong), int((self.examples["group"] == UNCLEAR).sum())
         found = (
             f"{counted(wrong, 'label')} of {len(self.examples):,} {'is' if wrong == 1 else 'are'} "
             "likely wrong: models that did not see the example give it another label. "

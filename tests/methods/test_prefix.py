@@ -27,7 +27,7 @@ def test_kept_states_change_nothing(tmp_path, family, window):
         with prepared(run, METHOD.replace({"frozen_dropout": plainly})) as setup:
             assert isinstance(setup.forward, Plain if plainly else Prefix)
             found.append(trained_logits(setup, window, rows))
-    assert (found[0] - found[1]).abs().max() <= 1e-5 * found[1].abs().max()
+    assert (found[0] - found[1]).abs().max() <= 1e-4 * found[1].abs().max()
     assert torch.equal(found[0].argmax(-1), found[1].argmax(-1))
 
 

@@ -72,9 +72,9 @@ def test_train_says_how_many_updates_there_will_be(run, command, monkeypatch):
     done = []
     monkeypatch.setattr(calibrate, "speed", lambda *_: pytest.fail("measured again"))
     plain = finetune.update
-    monkeypatch.setattr(finetune, "update", lambda *given: done.append(1) or plain(*given))
+    monkeypatch.setattr(finetune, "update", lambda o, r: done.append(o.members) or plain(o, r))
     first, second = said_before(run(*command))
-    assert f", {len(done)} updates in all: about " in first
+    assert f", {sum(done)} updates in all: about " in first
     assert second.startswith("Results will take ")
     assert second.endswith(" are free.")
 
