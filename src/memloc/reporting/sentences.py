@@ -217,7 +217,7 @@ def _judged(verdicts: pd.DataFrame) -> str:
 def _unsure(verdict: Mapping[Any, Any]) -> str:
     """Why the labels of a run cannot be placed, and what would help."""
     if verdict["outcome"] != "cannot tell":
-        return "a verdict holds taken alone, but not after correction for all that are shown"
+        return "their verdict holds on its own, but not corrected for how many verdicts are shown"
     if NOTHING in verdict["sentence"]:
         return "changing layers undoes nothing"
     return "noisy examples are too few to tell a few layers from many (more of them would help)"

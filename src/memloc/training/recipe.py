@@ -145,8 +145,12 @@ def train_run(
     with Lock(folder, RUN):
         run = begin(Path(folder), recipe.task, _record(recipe, start))
         tell(recipe.task.labels.summary())
+        as_one = as_one and not any(_state(run, [name]).is_file() for name in AS_ONE)
         if not as_one and (begun := _state(run, AS_ONE)).is_file():
-            tell("The training of both labels as one starts anew, one after the other, as asked.")
+            tell(
+                "The noisy and the original labels were learnt as one, which these settings or "
+                "this device do not allow: both are learnt from the start, one after the other."
+            )
             begun.unlink()
         wanted = [*weights, *(beside if as_one else ())]
         left = _left(run, wanted, recipe.settings.epochs, as_one=as_one)
@@ -170,8 +174,7 @@ def make_weights(
 ) -> Run:
     """Carry out some trainings of a run that has been begun."""
     names = list(trainings)
-    begun_alone = any(_state(run, [name]).is_file() for name in AS_ONE)
-    as_one = as_one and {*AS_ONE} <= {*names} and not begun_alone
+    as_one = as_one and {*AS_ONE} <= {*names}
     stacks: list[Sequence[str]] = [AS_ONE] if as_one else []
     stacks += [[name] for name in names if not as_one or name not in AS_ONE]
     with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
