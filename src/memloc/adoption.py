@@ -49,7 +49,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     pretrained: str | Path | None = None,
     memorised: str | Path | None = None,
     frozen: str | Path | None = None,
-    seed: int = 1,
+    seed: int | None = None,
     preset: str = "paper",
     settings: Mapping[str, Any] | None = None,
     train_missing: bool = False,
@@ -65,7 +65,8 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     reference and frozen weights from `pretrained`, by the settings of `preset` with `settings`.
     A checkpoint may be an adapter (PEFT); `pretrained` is its base model then, by default the one
     that it names. Without `data`, `final` is the output folder of a Hugging Face Trainer that had a
-    `memloc.RunCallback`, which says all that is needed.
+    `memloc.RunCallback`, which says all that is needed. `seed` is that of random choices and of
+    trainings; default: the Trainer's there, else 1.
 
     Checkpoints stay where they are and are known by their contents; the data are copied.
     `announce` is told before training: the recipe, the model, and the epochs of each training.
@@ -74,13 +75,15 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         _say_nothing_twice(text, pair, label, original, flag, pretrained, memorised)
         given: dict[str, Any] = {"reference": reference, "frozen": frozen, "held_out": held_out}
         given |= {"preset": preset, "train_missing": train_missing, "device": device}
-        return adopt(folder, **_of_trainer(Path(final), settings), **given, announce=announce)
+        trainer = _of_trainer(Path(final), settings, seed)
+        return adopt(folder, **trainer, **given, announce=announce)
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     protocol = protocol_of_run(preset, settings or {})
     facts, names, adopted = _examined(places, pretrained)
     task = _read(Path(data), Columns(text, label, pair, original, flag), held_out, names)
-    facts |= {"model": str(pretrained or final), "seed": seed, "command": request()}
+    facts |= {"model": str(pretrained or final), "seed": 1 if seed is None else seed}
+    facts["command"] = request()
     facts |= {"task": TaskRecord.of(task), "settings": protocol.for_run()}
     record = RunRecord(**facts, made_by="adopt", adopted=adopted)
     with Lock(Path(folder), RUN):
@@ -98,7 +101,9 @@ def _say_nothing_twice(*said: str | Path | None) -> None:
         )
 
 
-def _of_trainer(output: Path, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+def _of_trainer(
+    output: Path, settings: Mapping[str, Any] | None, seed: int | None
+) -> dict[str, Any]:
     """What `RunCallback` left in a Trainer's output folder, as arguments of `adopt`."""
     kept = output / paths.TRAINER
     if not (kept / paths.TRAINER_RECORD).is_file():
@@ -116,7 +121,7 @@ def _of_trainer(output: Path, settings: Mapping[str, Any] | None) -> dict[str, A
             **{"data": kept / record["data"], "original": "original"},
             "pair": "pair" if record["parts"] == 2 else None,
             "pretrained": record["pretrained"] or None,
-            "seed": record["seed"],
+            "seed": record["seed"] if seed is None else seed,
             "settings": {"text.max_tokens": record["max_tokens"], **(settings or {})},
         }
 

@@ -78,6 +78,12 @@ def test_a_reference_may_be_a_trainer_s_folder_as_well(noisy, tmp_path):
     assert run.record.adopted["reference"].path.endswith("clean/memloc/final")
 
 
+def test_another_seed_than_the_trainer_s_is_used_if_it_is_given(noisy, tmp_path):
+    train(noisy, tmp_path / "out", epochs=1)
+    assert memloc.adopt(tmp_path / "its", final=tmp_path / "out").seed == 3
+    assert memloc.adopt(tmp_path / "mine", final=tmp_path / "out", seed=0).seed == 0
+
+
 def test_weights_are_kept_the_first_time_they_are_near_the_ceiling(noisy, tmp_path):
     callback = train(noisy, tmp_path / "out", near_ceiling=0.9999, epochs=1)
     assert callback.kept == ["final"]

@@ -151,7 +151,9 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     *,
     checkpoints: Checkpoints,
     own: Marked,
-    seed: Annotated[int, typer.Option(help="Seed of random choices.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of random choices. Default: the Trainer's, or 1.")
+    ] = None,
     train_missing: TrainMissing = False,
     constants: Constants,
     as_json: AsJson = False,
