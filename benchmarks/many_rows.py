@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pretraining.language import vocabulary
 
 from benchmarks.findings import put
-from memloc.data.tiny import vocabulary
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
 from memloc.suspects import find

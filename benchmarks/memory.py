@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pretraining.language import vocabulary
 
 from benchmarks.findings import put
 from benchmarks.growth import make_model
 from benchmarks.many_rows import peak_mb
 from memloc.data.perturb import OWN, add_noise
-from memloc.data.tiny import vocabulary
 from memloc.methods.apply import localise
 from memloc.records import Examples, NoisyTask, Task
 from memloc.reporting.tables import markdown

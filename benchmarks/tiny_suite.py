@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.findings import put
-from memloc.data.tiny import SUITE
+from memloc.data.tasks import EMBEDDED_TASKS
 from memloc.models.known import TINY
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "tiny.md"
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--models", nargs="*", default=TINY, help="Default: all four.")
     options = parser.parse_args()
-    pairs = [(model, task, options.out) for task in SUITE for model in options.models]
+    pairs = [(model, task, options.out) for task in EMBEDDED_TASKS for model in options.models]
     context = get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
         rows = []

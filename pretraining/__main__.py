@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from memloc.data.tiny import vocabulary
 from memloc.models.known import TINY
 from pretraining.batches import Batch, Batches
 from pretraining.documents import corpus
 from pretraining.families import FAMILIES, Family, make_config, make_tokenizer
+from pretraining.language import vocabulary
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from numpy.random import Generator
 
-from memloc.data import tiny
-from memloc.data.tiny import Speaker, request, restatement, scene, spoiled
+from pretraining import language
+from pretraining.language import Speaker, request, restatement, scene, spoiled
 
 Genre = Callable[[Speaker], list[str]]
 
@@ -17,7 +17,7 @@ NOES = ("how rude !", "no , go away !", "never !")
 
 def corpus(seed: int, n_documents: int) -> Iterator[list[str]]:
     """Documents for pre-training, each a list of sentences."""
-    rng = tiny.generator_of("corpus", seed=seed)
+    rng = language.generator_of("corpus", seed=seed)
     for _ in range(n_documents):
         yield document(rng)
 
@@ -26,7 +26,7 @@ def document(rng: Generator) -> list[str]:
     """One document as a list of sentences."""
     share = rng.random()
     genre = next(genre for limit, genre in GENRES if share < limit)
-    return genre(tiny.any_speaker(rng))
+    return genre(language.any_speaker(rng))
 
 
 def review(speaker: Speaker) -> list[str]:
@@ -43,12 +43,12 @@ def review(speaker: Speaker) -> list[str]:
 def _opinion(speaker: Speaker, positive: bool) -> str:
     share = speaker.rng.random()
     if share < 0.75:
-        return tiny.praise(speaker, positive)
+        return language.praise(speaker, positive)
     if share < 0.87:
-        return tiny.negated_praise(speaker, positive)
+        return language.negated_praise(speaker, positive)
     if share < 0.95:
-        return tiny.mixed_praise(speaker, positive)
-    return tiny.rare_praise(speaker, positive)
+        return language.mixed_praise(speaker, positive)
+    return language.rare_praise(speaker, positive)
 
 
 def story(speaker: Speaker) -> list[str]:
@@ -58,7 +58,7 @@ def story(speaker: Speaker) -> list[str]:
         if speaker.chance(0.3):
             sentences.extend(_twice(speaker))
         else:
-            sentences.append(tiny.fact(speaker))
+            sentences.append(language.fact(speaker))
     return sentences
 
 
@@ -71,7 +71,7 @@ def lesson(speaker: Speaker) -> list[str]:
     """Sentences, some of them spoiled, each followed by a verdict."""
     sentences: list[str] = []
     for _ in range(int(speaker.rng.integers(2, 4))):
-        sentence = tiny.fact(speaker)
+        sentence = language.fact(speaker)
         if speaker.chance(0.5):
             sentences += [spoiled(speaker, sentence), "oops !"]
         else:

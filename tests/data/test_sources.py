@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memloc.data import tiny
 from memloc.data.sources import halve, load_task, split_off, subsample
-from memloc.data.tasks import PAPER_TASKS
+from memloc.data.tasks import EMBEDDED_TASKS, PAPER_TASKS
 from memloc.errors import DataError, SettingsError, UnknownName
 from memloc.records import Examples, NoisyLabels, NoisyTask, Task
 from memloc.seeds import generator
@@ -121,14 +120,10 @@ def test_a_binary_variant_is_the_same_split_with_its_two_largest_classes(name, l
         ]
 
 
-@pytest.mark.parametrize("name", tiny.SUITE)
-def test_an_embedded_task_has_the_suites_texts_and_halves_of_its_held_out_split(name):
-    task, splits = load_task(name), tiny.generate(name)
-    parts, labels = splits["train"]
-    assert task.train.parts == tuple(parts)
-    assert task.train.labels.tolist() == labels
-    assert texts(task.validation) + texts(task.test) == Counter(splits["validation"][0])
-    assert len(task.validation) == len(task.test)
+@pytest.mark.parametrize("name", EMBEDDED_TASKS)
+def test_an_embedded_task_needs_no_folder_and_is_not_read_from_one(tmp_path, name):
+    task = load_task(name, folder=tmp_path)
+    assert [len(part) for part in task.splits.values()] == [400, 200, 200]
     assert task.source == "embedded"
 
 
@@ -181,16 +176,17 @@ def test_a_folder_may_number_the_labels_in_another_order(tmp_path):
     [
         ('["no", "yes"]', zipped('{"text": "a", "label": 0}'), "does not list the labels"),
         ('["negative", "positive"]', zipped('{"text": "a", "label": -1}'), "is damaged"),
-        ('["negative", "positive"]', zipped('{"txt": "a", "label": 1}'), "is damaged"),
-        ('["negative", "positive"]', zipped("not JSON"), "is damaged"),
+        ('["negative", "positive"]', zipped('{"txt": "a", "label": 1}'), "has no column 'text'"),
+        ('["negative", "positive"]', zipped('{"text": null, "label": 1}'), "is damaged"),
+        ('["negative", "positive"]', zipped("not JSON"), "could not be read"),
         ('["negative", "positive"]', b"not gzip", "could not be read"),
         ('["negative", "positive"]', zipped("x" * 99)[:-9], "could not be read"),
     ],
-    ids=["other labels", "label -1", "no text", "not JSON", "not gzip", "cut off"],
+    ids=["other labels", "label -1", "no column", "no text", "not JSON", "not gzip", "cut off"],
 )
 def test_a_damaged_folder_is_refused(tmp_path, names, rows, sentence):
     write_folder(tmp_path, names=names, rows=rows)
-    with pytest.raises(DataError, match=f"{sentence}.*fetch the task's data again"):
+    with pytest.raises(DataError, match=f"sst2.*{sentence}"):
         load_task("sst2", folder=tmp_path)
 
 

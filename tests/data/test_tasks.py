@@ -1,5 +1,4 @@
-from memloc.data import tiny
-from memloc.data.tasks import PAPER_TASKS, known_tasks
+from memloc.data.tasks import EMBEDDED_TASKS, PAPER_TASKS, known_tasks
 
 PARQUET = "refs/convert/parquet"
 
@@ -49,15 +48,20 @@ def test_every_task_has_distinct_labels():
         assert len(set(spec.label_names)) == len(spec.label_names)
 
 
+def test_a_task_has_as_many_parts_in_a_folder_as_on_the_hub():
+    for spec in PAPER_TASKS.values():
+        assert len(spec.columns) == len(spec.hub.parts)
+
+
 def test_wic_puts_its_word_before_its_two_sentences():
     wic = PAPER_TASKS["wic"]
     assert wic.hub.parts == ("word", "sentence1", "sentence2")
-    assert wic.folder_columns == ("word", "text_a", "text_b")
+    assert wic.columns == ("word", "text_a", "text_b")
 
 
 def test_the_list_holds_the_embedded_suite_the_twelve_and_the_binary_variants_of_five():
     names = list(known_tasks())
-    assert names[: len(tiny.SUITE)] == list(tiny.SUITE)
+    assert names[: len(EMBEDDED_TASKS)] == list(EMBEDDED_TASKS)
     assert set(PAPER_TASKS) < set(names)
     binary = [n for n in names if n.endswith("-binary") and not n.startswith("tiny-")]
     assert binary == [f"{n}-binary" for n in ("sst5", "emotion", "implicithate", "reuters", "trec")]

@@ -1,7 +1,6 @@
 import pytest
 
-from memloc.data.tasks import PAPER_TASKS
-from memloc.data.tiny import SUITE
+from memloc.data.tasks import EMBEDDED_TASKS, PAPER_TASKS
 from memloc.reporting.style import COLOURS, TASKS, order, task_order, task_style
 
 PAPER, DARK = "#ffffff", "#14181d"
@@ -18,7 +17,7 @@ def contrast(one, other):
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("suite", [PAPER_TASKS, SUITE], ids=["paper", "tiny"])
+@pytest.mark.parametrize("suite", [PAPER_TASKS, EMBEDDED_TASKS], ids=["paper", "tiny"])
 def test_every_task_has_a_colour_and_marker_of_its_own(suite):
     styles = [TASKS[name] for name in suite]
     assert len(set(styles)) == len(styles)

@@ -1,12 +1,9 @@
 """Reads a task by its name (embedded, from a folder, or from the hub), and cuts it into splits."""
 
-import gzip
 import json
 import os
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,13 +11,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.random import Generator
 
-from memloc.data import tiny
 from memloc.data.perturb import binarise
-from memloc.data.tasks import BINARY, PAPER_TASKS, TaskSpec, known_tasks
-from memloc.errors import DataError, SettingsError, counted, lookup
+from memloc.data.tables import read_columns
+from memloc.data.tasks import BINARY, EMBEDDED_TASKS, PAPER_TASKS, PaperTask, TaskSpec, known_tasks
+from memloc.errors import DataError, SettingsError, counted, in_words, lookup
 from memloc.records import Examples, IntArray, NoisyLabels, NoisyTask, Task
 from memloc.seeds import generator
 
+EMBEDDED = Path(__file__).parent / "tiny"
+"""The folder of the tasks that come with memloc."""
 DATA_VARIABLE = "MEMLOC_DATA"
 """Environment variable that names the folder to read the paper's tasks from."""
 
@@ -43,14 +42,15 @@ def load_task(
     lookup("task", name, known_tasks())
     whole = name.removesuffix(BINARY)
     rng = generator(seed, "split", whole)
-    if whole in tiny.SUITE:
-        spec: tiny.TinyTask | TaskSpec = tiny.SUITE[whole]
-        parts, source = [_examples(*split) for split in tiny.generate(whole).values()], "embedded"
+    spec = {**EMBEDDED_TASKS, **PAPER_TASKS}[whole]
+    home = folder or os.environ.get(DATA_VARIABLE)
+    if whole in EMBEDDED_TASKS:
+        parts, source = _read_folder(spec, EMBEDDED / whole), "embedded"
+    elif home:
+        parts, source = _read_folder(spec, Path(home) / whole), f"folder: {Path(home)}"
     else:
-        spec = PAPER_TASKS[whole]
-        home = folder or os.environ.get(DATA_VARIABLE)
-        source = f"folder: {Path(home)}" if home else f"hub: {_where(spec)}"
-        parts = _read_folder(spec, Path(home) / whole) if home else _read_hub(spec, cache_dir)
+        paper = PAPER_TASKS[whole]
+        parts, source = _read_hub(paper, cache_dir), f"hub: {_where(paper)}"
     train, held_out = parts if len(parts) == 2 else split_off(parts[0], rng)
     task = Task(whole, spec.category, spec.label_names, train, *halve(held_out, rng), source)
     if name != whole:
@@ -59,44 +59,38 @@ def load_task(
 
 
 def _read_folder(spec: TaskSpec, home: Path) -> list[Examples]:
-    meta, labels = home / "meta.json", spec.label_names
-    needed = f"its `label_names` must be {', '.join(labels)}"
-    with _sound(meta, spec, f"does not list the labels of {spec.name!r}", needed):
-        names = json.loads(meta.read_bytes().decode())["label_names"]
-        # The folder's number of every label, and the number that it has in the table of tasks.
-        numbers = {i: labels.index(name) for i, name in enumerate(names)}
-    found, columns = [], spec.folder_columns
-    needed = f"every line must be a JSON object with {', '.join(columns)} and label"
+    numbers = _label_numbers(spec, home / "meta.json")
+    found = []
     for path in (home / f"{split}.jsonl.gz" for split in spec.splits):
-        with _sound(path, spec, "is damaged", needed):
-            # Not splitlines: texts may hold characters that it takes for the end of a line.
-            lines = gzip.decompress(path.read_bytes()).decode().split("\n")
-            rows = [json.loads(line) for line in lines if line]
-            parts = [tuple(row[column] for column in columns) for row in rows]
-            found.append(_examples(parts, [numbers[row["label"]] for row in rows]))
+        table = read_columns(path, [*spec.columns, "label"])
+        labels = table.pop("label")
+        known = range(len(numbers))
+        are_texts = all(isinstance(t, str) for column in table.values() for t in column)
+        if not are_texts or not all(label in known for label in labels):
+            raise DataError(
+                f"{path} is damaged: every line must have {', '.join(spec.columns)} and a label"
+                f" from 0 to {known[-1]}; fetch the task's data again."
+            )
+        parts = list(zip(*table.values(), strict=True))
+        found.append(_examples(parts, [numbers[int(label)] for label in labels]))
     return found
 
 
-@contextmanager
-def _sound(path: Path, spec: TaskSpec, wrong: str, needed: str) -> Iterator[None]:
-    """What is wrong with a file of a task's folder becomes one sentence."""
+def _label_numbers(spec: TaskSpec, meta: Path) -> list[int]:
+    """By the number that a folder gives a label, the number that it has in the table of tasks."""
+    name = spec.name
     try:
-        yield
+        names = json.loads(meta.read_bytes())["label_names"]
+        return [spec.label_names.index(label) for label in names]
     except FileNotFoundError:
         raise DataError(
-            f"{path} is not there; {spec.name!r} needs {spec.name}/meta.json and"
-            f" {spec.name}/train.jsonl.gz in the folder of tasks: give another folder, or none to"
-            " use the hub."
+            f"{meta} is not there; {name!r} needs {name}/meta.json and {name}/train.jsonl.gz in the"
+            " folder of tasks: give another folder, or none to use the hub."
         ) from None
-    except (OSError, EOFError, UnicodeError, zlib.error) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise DataError(
-            f"{path} could not be read ({error}); it must be a complete file in UTF-8: fetch the"
-            " task's data again."
-        ) from error
-    except (ValueError, LookupError, TypeError) as error:
-        said = f"{type(error).__name__}: {error}"
-        raise DataError(
-            f"{path} {wrong} ({said}); {needed}: fetch the task's data again."
+            f"{meta} does not list the labels of {name!r} ({in_words(error)}); its `label_names`"
+            f" must be {', '.join(spec.label_names)}: fetch the task's data again."
         ) from error
 
 
@@ -172,7 +166,7 @@ def _some(kinds: IntArray, size: int, rng: Generator) -> IntArray:
     return np.sort(np.concatenate(chosen))
 
 
-def _read_hub(spec: TaskSpec, cache_dir: str | Path | None) -> list[Examples]:
+def _read_hub(spec: PaperTask, cache_dir: str | Path | None) -> list[Examples]:
     there = _download(spec, cache_dir)
     _require(spec, "split", spec.splits, there)
     splits = [there[name] for name in spec.splits]
@@ -184,7 +178,7 @@ def _read_hub(spec: TaskSpec, cache_dir: str | Path | None) -> list[Examples]:
     return [_hub_examples(spec, *both) for both in zip(splits, labels, strict=True)]
 
 
-def _download(spec: TaskSpec, cache_dir: str | Path | None) -> Any:
+def _download(spec: PaperTask, cache_dir: str | Path | None) -> Any:
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
     from huggingface_hub import errors
@@ -208,12 +202,12 @@ def _download(spec: TaskSpec, cache_dir: str | Path | None) -> Any:
         ) from error
 
 
-def _where(spec: TaskSpec) -> str:
+def _where(spec: PaperTask) -> str:
     hub = spec.hub
     return ", ".join(filter(None, (hub.repository, hub.config or hub.subfolder, hub.revision)))
 
 
-def _require(spec: TaskSpec, what: str, needed: Iterable[str], found: Iterable[str]) -> None:
+def _require(spec: PaperTask, what: str, needed: Iterable[str], found: Iterable[str]) -> None:
     for name in needed:
         if name not in found:
             raise _other_data(
@@ -221,11 +215,11 @@ def _require(spec: TaskSpec, what: str, needed: Iterable[str], found: Iterable[s
             )
 
 
-def _other_data(spec: TaskSpec, found: str) -> DataError:
+def _other_data(spec: PaperTask, found: str) -> DataError:
     return DataError(f"{found}: the hub's data have changed, so read {spec.name!r} from a folder.")
 
 
-def _label_names(spec: TaskSpec, split: Any) -> list[Any]:
+def _label_names(spec: PaperTask, split: Any) -> list[Any]:
     """The label of every row as a name; None for documents without exactly one topic."""
     values = split[:][spec.hub.label]
     if spec.hub.rows == "single topic":
@@ -235,7 +229,7 @@ def _label_names(spec: TaskSpec, split: Any) -> list[Any]:
     return [names[value] if value in known else value for value in values]
 
 
-def _check_topics(spec: TaskSpec, labels: list[Any]) -> None:
+def _check_topics(spec: PaperTask, labels: list[Any]) -> None:
     """The most frequent single topics of the training data must be the ones in the table."""
     known = spec.label_names
     counts = Counter(name for name in labels if name is not None)
@@ -247,7 +241,7 @@ def _check_topics(spec: TaskSpec, labels: list[Any]) -> None:
         )
 
 
-def _hub_examples(spec: TaskSpec, split: Any, labels: list[Any]) -> Examples:
+def _hub_examples(spec: PaperTask, split: Any, labels: list[Any]) -> Examples:
     parts = list(zip(*(split[:][column] for column in spec.hub.parts), strict=True))
     index = {name: i for i, name in enumerate(spec.label_names)}
     rows = [i for i, label in enumerate(labels) if spec.hub.rows == "all" or label in index]

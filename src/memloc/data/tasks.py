@@ -1,13 +1,32 @@
-"""The twelve tasks of the paper (the table is `tasks.yaml`), and every task that memloc knows."""
+"""Every task that has a name; the table is `tasks.yaml`."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from memloc.data.tiny import SIZE, SUITE, TinyTask
 from memloc.settings import Settings, packaged
 
 BINARY = "-binary"
 """What the name of a task's variant with its two most frequent classes ends in."""
+
+
+class TaskSpec(Settings):
+    """What is known of a task without its texts."""
+
+    name: str
+    category: Literal["nlu", "sentiment", "hate", "topic"]
+    description: str
+    label_names: tuple[str, ...]
+    train_size: str
+    """Training examples as the paper prints them."""
+    held_out: str | None
+    """The split that is halved into validation and test; None: 20 % of the only split."""
+    columns: tuple[str, ...] = ("text",)
+    """Columns of the text's parts in a folder, in the order in which they are joined."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """What is read: the training split, and the held-out one if there is one."""
+        return ("train",) if self.held_out is None else ("train", self.held_out)
 
 
 class HubSource(Settings):
@@ -19,7 +38,7 @@ class HubSource(Settings):
 
     repository: str
     parts: tuple[str, ...]
-    """Columns of the text's parts, in the order in which they are joined."""
+    """Columns of the text's parts there."""
     label: str = "label"
     config: str | None = None
     """Named configuration, on branches that describe their configurations."""
@@ -30,33 +49,17 @@ class HubSource(Settings):
     """Which of the hub's rows belong to the task; local folders hold the right rows already."""
 
 
-class TaskSpec(Settings):
+class PaperTask(TaskSpec):
     """One row of the paper's Table 1, and where its texts come from."""
 
-    name: str
-    category: Literal["nlu", "sentiment", "hate", "topic"]
-    description: str
     domain: str
-    label_names: tuple[str, ...]
-    train_size: str
-    """Training examples as the paper prints them."""
-    held_out: str | None
-    """The split that is halved into validation and test; None: 20 % of the only split."""
     hub: HubSource
 
-    @property
-    def folder_columns(self) -> tuple[str, ...]:
-        """Columns of the text's parts in a local folder."""
-        n_parts = len(self.hub.parts)
-        return ("text",) if n_parts == 1 else ("word", "text_a", "text_b")[-n_parts:]
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """What is read: the training split, and the held-out one if there is one."""
-        return ("train",) if self.held_out is None else ("train", self.held_out)
-
-
-PAPER_TASKS = {row["name"]: TaskSpec(**row) for row in packaged(__file__)["tasks"]}
+_TABLE = packaged(__file__)
+EMBEDDED_TASKS = {row["name"]: TaskSpec(**row) for row in _TABLE["embedded"]}
+"""The tasks that come with memloc, easy ones first."""
+PAPER_TASKS = {row["name"]: PaperTask(**row) for row in _TABLE["paper"]}
 """The twelve tasks, in the order of the paper's Table 1."""
 
 
@@ -76,16 +79,10 @@ class TaskRow:
 
 def known_tasks() -> dict[str, TaskRow]:
     """Every name that `load_task` understands: embedded, the twelve, and their binary variants."""
-    whole: list[tuple[TinyTask | TaskSpec, str, str, str]] = [
-        *((t, t.description, str(SIZE), "embedded") for t in SUITE.values()),
-        *(
-            (t, f"{t.description} ({t.domain})", t.train_size, t.hub.repository)
-            for t in PAPER_TASKS.values()
-        ),
-    ]
-    rows = [
-        TaskRow(t.name, t.category, about, size, len(t.label_names), t.label_names, source)
-        for t, about, size, source in whole
+    rows = [_row(task, task.description, "embedded") for task in EMBEDDED_TASKS.values()]
+    rows += [
+        _row(task, f"{task.description} ({task.domain})", task.hub.repository)
+        for task in PAPER_TASKS.values()
     ]
     rows += [
         replace(
@@ -100,3 +97,8 @@ def known_tasks() -> dict[str, TaskRow]:
         if row.n_classes > 2
     ]
     return {row.name: row for row in rows}
+
+
+def _row(task: TaskSpec, about: str, source: str) -> TaskRow:
+    labels = task.label_names
+    return TaskRow(task.name, task.category, about, task.train_size, len(labels), labels, source)

@@ -1,15 +1,9 @@
-"""The embedded suite: graded tasks in simple English, made up by a small generator.
+"""Simple English, made up: the language of the embedded tasks and of the models' pre-training.
 
-The words are in `tiny.yaml`; the order in which they are drawn decides the texts, to the letter.
-
->>> splits = generate("tiny-sentiment", seed=1)
->>> texts, labels = splits["train"]
->>> len(texts), sorted(set(labels))
-(400, [0, 1])
+The words are in `language.yaml`; the order in which they are drawn decides the texts.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
@@ -17,16 +11,10 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.random import Generator
 
-from memloc.errors import lookup
 from memloc.settings import packaged
 
 T = TypeVar("T")
-Split = tuple[list[tuple[str, ...]], list[int]]
 Scope = Literal["all", "seen", "held"]
-Example = tuple[tuple[str, ...], int]
-"""The parts of a text (two for a pair) and its label."""
-SIZE = 400
-"""Examples of every split."""
 
 
 class Words(NamedTuple):
@@ -53,48 +41,6 @@ LEXICON = packaged(__file__)
 WORDS = _groups(LEXICON["words"])
 TOPICS = {name: WORDS | _groups(texts) for name, texts in LEXICON["topics"].items()}
 """What people do, use and say in one corner of life, and what they say everywhere."""
-
-
-@dataclass(frozen=True)
-class TinyTask:
-    """A task whose examples are made up on demand."""
-
-    name: str
-    category: str
-    """As in the paper: topic, sentiment, hate (here a harmless stand-in) or nlu."""
-    description: str
-    label_names: tuple[str, ...]
-    make: Callable[["Speaker", bool], Example]
-    """Makes one example; with True, of held-out data: more words and constructions."""
-
-
-def generate(name: str, seed: int = 1) -> dict[str, Split]:
-    """The splits of a task: texts (as tuples of parts) and labels, balanced, without duplicates.
-
-    `validation` has words and constructions that `train` has not.
-    """
-    task = lookup("embedded task", name, SUITE)
-    taken: set[tuple[str, ...]] = set()
-    return {
-        "train": _split(task, generator_of(name, "train", seed=seed), False, taken),
-        "validation": _split(task, generator_of(name, "validation", seed=seed), True, taken),
-    }
-
-
-def _split(task: TinyTask, rng: Generator, held_out: bool, taken: set[tuple[str, ...]]) -> Split:
-    """New examples; classes differ by one example at most. Adds their texts to `taken`."""
-    room = Counter(i % len(task.label_names) for i in range(SIZE))
-    texts: list[tuple[str, ...]] = []
-    labels: list[int] = []
-    while len(texts) < SIZE:
-        parts, label = task.make(any_speaker(rng, "held" if held_out else "seen"), held_out)
-        if room[label] == 0 or parts in taken:
-            continue
-        room[label] -= 1
-        taken.add(parts)
-        texts.append(parts)
-        labels.append(label)
-    return texts, labels
 
 
 def generator_of(*names: str, seed: int) -> Generator:
@@ -384,49 +330,3 @@ def _shortened(speaker: Speaker, claim: Scene) -> str:
     if speaker.chance(0.3):
         claim = replace(claim, target_is="")
     return claim.sentence(passive=speaker.chance(0.6))
-
-
-def topic(speaker: Speaker, _held_out: bool) -> Example:
-    """Which of six topics do these facts belong to?"""
-    return (fact(speaker),), list(TOPICS).index(speaker.topic)
-
-
-def sentiment(speaker: Speaker, held_out: bool) -> Example:
-    """Is this opinion good or bad, denials and concessions included?"""
-    label = int(speaker.rng.integers(2))
-    kinds = [praise] * 12 + [negated_praise] * 5 + [mixed_praise] * 3
-    if held_out:
-        kinds += [rare_praise] * 2
-    return (speaker.one_of(*kinds)(speaker, bool(label)),), label
-
-
-def politeness(speaker: Speaker, held_out: bool) -> Example:
-    """Is this request polite or rude?"""
-    label = int(speaker.rng.integers(2))
-    return (request(speaker, polite=bool(label), unusual=held_out and speaker.chance(0.4)),), label
-
-
-def acceptability(speaker: Speaker, _held_out: bool) -> Example:
-    """Is this sentence well formed?"""
-    label = int(speaker.rng.integers(2))
-    sentence = fact(speaker)
-    return (sentence if label else spoiled(speaker, sentence),), label
-
-
-def entailment(speaker: Speaker, _held_out: bool) -> Example:
-    """Does the second sentence follow from the first?"""
-    label = int(speaker.rng.integers(2))
-    first = scene(speaker)
-    claim = (restatement if label else other_claim)(speaker, first)
-    return (first.sentence(), claim), label
-
-
-_TASKS = (
-    TinyTask("tiny-topic", "topic", "What is it about?", tuple(TOPICS), topic),
-    TinyTask("tiny-sentiment", "sentiment", "Good or bad?", ("negative", "positive"), sentiment),
-    TinyTask("tiny-politeness", "hate", "Polite or rude?", ("rude", "polite"), politeness),
-    TinyTask("tiny-acceptability", "nlu", "Well formed?", ("wrong", "right"), acceptability),
-    TinyTask("tiny-entailment", "nlu", "Does it follow?", ("no", "yes"), entailment),
-)
-SUITE: dict[str, TinyTask] = {task.name: task for task in _TASKS}
-"""The tasks, easy ones first. A task is one function and one entry here."""

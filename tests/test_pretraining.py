@@ -1,4 +1,4 @@
-"""The embedded suite: its texts are what it says they are, and its models read them."""
+"""The embedded suite: its texts are as they were made, and its models read them."""
 
 import subprocess
 import sys
@@ -6,14 +6,16 @@ from collections import Counter
 
 import pytest
 from pretraining.documents import corpus
+from pretraining.language import TOPICS, WORDS, forms, past, plural, vocabulary
+from pretraining.tasks import generate
 
-from memloc.data import tiny
-from memloc.data.tiny import TOPICS, WORDS, forms, past, plural
+from memloc.data.sources import load_task
+from memloc.data.tasks import EMBEDDED_TASKS
 from memloc.errors import UnknownName
 from memloc.models.known import TINY, tiny_folder
 
 MEGABYTE = 1_000_000
-TASKS = list(tiny.SUITE)
+TASKS = list(EMBEDDED_TASKS)
 SEPARATORS = {"tiny-bert": "[SEP]", "tiny-opt": "</s>", "tiny-gpt-neo": "|", "tiny-gpt-neox": "|"}
 
 
@@ -23,33 +25,33 @@ def words_of(texts):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_same_seed_makes_the_same_texts_and_another_seed_others(name):
-    assert tiny.generate(name, seed=1) == tiny.generate(name, seed=1)
-    assert tiny.generate(name, seed=1) != tiny.generate(name, seed=2)
+    assert generate(name, seed=1) == generate(name, seed=1)
+    assert generate(name, seed=1) != generate(name, seed=2)
 
 
 def test_texts_are_the_same_on_every_machine():
-    (text,), label = (column[0] for column in tiny.generate("tiny-topic", seed=1)["train"])
+    (text,), label = (column[0] for column in generate("tiny-topic", seed=1)["train"])
     assert (text, label) == ("the drums are melodic .", 2)
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_classes_are_balanced(name):
-    for texts, labels in tiny.generate(name).values():
+    for texts, labels in generate(name).values():
         counts = Counter(labels)
         assert len(texts) == len(labels) == 400
-        assert set(counts) == set(range(len(tiny.SUITE[name].label_names)))
+        assert set(counts) == set(range(len(EMBEDDED_TASKS[name].label_names)))
         assert max(counts.values()) - min(counts.values()) <= 1
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_no_text_appears_twice(name):
-    texts = [parts for split, _ in tiny.generate(name).values() for parts in split]
+    texts = [parts for split, _ in generate(name).values() for parts in split]
     assert len(set(texts)) == len(texts)
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_held_out_words_appear_in_held_out_data_only(name):
-    splits = tiny.generate(name)
+    splits = generate(name)
     held_out = forms(lambda group: group.held)
     assert not words_of(splits["train"][0]) & held_out
     assert words_of(splits["validation"][0]) & held_out
@@ -57,17 +59,17 @@ def test_held_out_words_appear_in_held_out_data_only(name):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_vocabulary_covers_every_task(name):
-    for texts, _ in tiny.generate(name, seed=3).values():
-        assert words_of(texts) <= set(tiny.vocabulary())
+    for texts, _ in generate(name, seed=3).values():
+        assert words_of(texts) <= set(vocabulary())
 
 
 def test_the_vocabulary_is_small_sorted_and_fully_used_by_the_corpus():
-    vocabulary = tiny.vocabulary()
+    known = vocabulary()
     used = words_of(corpus(seed=1, n_documents=20_000))
-    assert used == set(vocabulary)
-    assert vocabulary == sorted(vocabulary)
-    assert len(vocabulary) < 1000
-    assert "|" in vocabulary
+    assert used == set(known)
+    assert known == sorted(known)
+    assert len(known) < 1000
+    assert "|" in known
 
 
 def test_documents_are_the_same_for_the_same_seed():
@@ -88,7 +90,7 @@ def test_no_word_belongs_to_two_topics():
 
 def test_pairs_have_two_parts_and_other_texts_one():
     for name in TASKS:
-        parts = {len(parts) for parts in tiny.generate(name)["train"][0]}
+        parts = {len(parts) for parts in generate(name)["train"][0]}
         assert parts == ({2} if name == "tiny-entailment" else {1})
 
 
@@ -104,9 +106,22 @@ def test_verbs_have_a_past(verb, expected):
     assert past(verb) == expected
 
 
-def test_generating_needs_no_torch():
+@pytest.mark.parametrize("name", TASKS)
+def test_the_texts_that_come_with_memloc_are_those_that_are_made(name):
+    task, splits = load_task(name), generate(name)
+    texts, labels = splits["train"]
+    assert task.train.parts == tuple(texts)
+    assert task.train.labels.tolist() == labels
+    unseen = Counter(zip(*splits["validation"], strict=True))
+    for part in (task.validation, task.test):
+        unseen.subtract(zip(part.parts, part.labels.tolist(), strict=True))
+    assert set(unseen.values()) == {0}
+
+
+def test_embedded_tasks_are_read_without_torch():
     code = (
-        "import sys, memloc.data.tiny, memloc.models.known;"
+        "import sys, memloc, memloc.models.known;"
+        "memloc.load_task('tiny-topic');"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -137,7 +152,7 @@ def test_a_tokenizer_gives_back_every_text_without_unknown_words(name):
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_folder(name), local_files_only=True)
     for task in TASKS:
-        for parts in tiny.generate(task)["validation"][0][:50]:
+        for parts in generate(task)["validation"][0][:50]:
             text = f" {SEPARATORS[name]} ".join(parts)
             ids = tokenizer(text, add_special_tokens=False).input_ids
             assert len(ids) == len(text.split())
