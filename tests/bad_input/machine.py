@@ -13,7 +13,7 @@ from memloc.records import write_json
 from memloc.study.estimate import machine
 
 WIDTHS, DEPTHS = (16, 64, 768, 1024, 2048), 32
-SPEED = {"update": 0.06, "predict": 0.001, "probe_epoch": 0.001, "batch": 16, "length": 9}
+SPEED = {"update": 0.06, "predict": 0.001, "probe": 0.001, "batch": 16, "length": 9}
 
 
 def write_calibration(folder: Path) -> None:
@@ -28,7 +28,7 @@ def measured_at_once() -> Iterator[None]:
     """Calibrations are written, not measured."""
 
     def measure(command: Sequence[str], **_: Any) -> "subprocess.CompletedProcess[str]":
-        write_calibration(Path(command[-2]))
+        write_calibration(Path(command[-1]))
         return subprocess.CompletedProcess(command, 0, "", "")
 
     with (

@@ -1,26 +1,32 @@
 """What a single run will cost is said before it begins, by the same count as a study's."""
 
 import json
+import time
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from command_support import COLUMNS, FAST, printed, rows_of, write_csv
 from memloc import paths
 from memloc.cli import app
 from memloc.data.sources import load_task, subsample
+from memloc.models.device import on_threads
 from memloc.models.load import LoadOptions, load_model
 from memloc.progress import telling
+from memloc.protocol import preset
 from memloc.records import read_json, write_json
 from memloc.study import calibrate
-from memloc.study.calibrate import tell_cost
+from memloc.study.calibrate import speed, tell_cost
 from memloc.study.config import read_study
 from memloc.study.estimate import Calibration, estimate, keep, machine, measured_here
+from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
 from memloc.training import loop as finetune
+from memloc.training.predict import predict
 from tasks_support import make_recipe
 
-SPEED = {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
+SPEED = {"update": 0.8, "predict": 0.01, "probe": 0.001, "batch": 8, "length": 20}
 
 
 @pytest.fixture
@@ -123,8 +129,20 @@ def test_what_cannot_be_used_is_measured_again(tmp_path, kept):
 
 
 def test_a_model_of_any_width_can_be_measured():
-    from memloc.protocol import preset
-    from memloc.study.calibrate import speed
-    from memloc.study.inputs import Shape
-
     assert speed(Shape(2, 6, 100), 5, preset("demo").finetune, "cpu")["update"] > 0
+
+
+def test_waiting_for_others_is_not_measured_and_threads_are_not_fought_for(monkeypatch):
+    threads = set()
+
+    def slow(*given, **more):
+        threads.add(torch.get_num_threads())
+        time.sleep(2.0)  # as if other programs had the core
+        return predict(*given, **more)
+
+    monkeypatch.setattr(calibrate, "predict", slow)
+    with on_threads(2):
+        found = speed(Shape(1, 256, 100), 5, preset("demo").finetune, "cpu")
+        assert torch.get_num_threads() == 2
+    assert threads == {1}
+    assert found["predict"] * calibrate.FEW < 2.0

@@ -27,9 +27,7 @@ from planning_support import RUN
 MEASURED = {
     "machine": "here",
     "tokens": {"tiny-sentiment": 20.0},
-    "speeds": {
-        "2x64": {"update": 0.8, "predict": 0.01, "probe_epoch": 0.001, "batch": 8, "length": 20}
-    },
+    "speeds": {"2x64": {"update": 0.8, "predict": 0.01, "probe": 0.001, "batch": 8, "length": 20}},
 }
 
 
@@ -38,9 +36,9 @@ def expected(folder, **measured):
     return plan, estimate(plan, Calibration(**MEASURED | measured), dict.fromkeys(plan.steps, 1))
 
 
-def finish(plan, name, seconds):
+def finish(plan, name, seconds, **more):
     step = plan.steps[name]
-    facts = {"seconds": seconds, "peak_mb": 500.0}
+    facts = {"seconds": seconds, "peak_mb": 500.0, **more}
     for path in (plan.file.folder / path for path in step.outputs if path.endswith(paths.ABOUT)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -115,6 +113,39 @@ def test_sorts_that_were_never_seen_stay_unsure(micro):
     assert SURE < after.factor < UNSURE
 
 
+def test_hours_in_which_a_step_was_stopped_do_not_count(micro):
+    folder = micro()
+    plan, before = expected(folder)
+    for name, seconds in before.seconds.items():
+        finish(plan, name, seconds + 7200, processor=seconds)
+    _, after = expected(folder)
+    assert after.seconds == pytest.approx(before.seconds)
+    assert after.factor == pytest.approx(SURE)
+
+
+def test_beside_other_work_steps_take_longer_by_what_is_usual(micro):
+    folder = micro()
+    plan, before = expected(folder)
+    for name, seconds in before.seconds.items():
+        finish(plan, name, 2 * seconds, processor=seconds)
+    finish(plan, f"train/{RUN}", 9999, processor=before.seconds[f"train/{RUN}"])
+    _, after = expected(folder)
+    assert after.seconds == pytest.approx({n: 2 * each for n, each in before.seconds.items()})
+
+
+def test_more_threads_take_less_time_but_more_of_the_processor(micro):
+    folder = micro()
+    plan, one = expected(folder)
+    measured = Calibration(**MEASURED)
+    two = estimate(plan, measured, dict.fromkeys(plan.steps, 2))
+    name = f"train/{RUN}"
+    assert one.seconds[name] / 2 < two.seconds[name] < one.seconds[name]
+    # A step that was done on two threads is compared with what it should take on two.
+    finish(plan, name, 3 * two.seconds[name], processor=6 * two.seconds[name], threads=2)
+    after = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
+    assert after.seconds[name] == pytest.approx(3 * one.seconds[name])
+
+
 def test_two_at_once_take_half_as_long_but_never_less_than_the_longest(micro):
     _, found = expected(micro())
     alone = found.together(found.seconds, cores=2, jobs=1)
@@ -124,7 +155,9 @@ def test_two_at_once_take_half_as_long_but_never_less_than_the_longest(micro):
     assert found.together({}, 2, 2) == 0
 
 
-def test_the_plan_says_what_is_left_and_how_sure_that_is(micro):
+@pytest.mark.parametrize("load", [0.0, 900.0])
+def test_the_plan_says_what_is_left_and_how_sure_that_is(micro, monkeypatch, load):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
     plan, found = expected(micro())
     executor = LocalExecutor(plan.file.folder, 1, 1)
     study = Execution(plan, executor, found, set(plan.steps), study_states(plan))
@@ -135,10 +168,13 @@ def test_the_plan_says_what_is_left_and_how_sure_that_is(micro):
         ("analyse", 3, 3),
         ("plant", 1, 1),
     ]
-    first, second = plan_sentences(study)
+    first, *busy, last = plan_sentences(study)
     assert first.startswith("9 of 9 steps left: about ")
     assert "from a calibration alone" in first
-    assert second.endswith("are free.")
+    assert last.endswith("are free.")
+    assert [line.startswith("This machine is busy (load 900.0 on ") for line in busy] == (
+        [True] if load else []
+    )
 
 
 @pytest.mark.parametrize(

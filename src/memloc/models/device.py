@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from memloc.errors import SettingsError
@@ -32,14 +32,25 @@ def pick_device(name: str = "auto") -> "torch.device":
 
 
 @contextmanager
-def suitable_threads(width: int) -> Iterator[int]:
-    """As many threads as a model of this width can use; put back on exit."""
+def on_threads(number: int) -> Iterator[int]:
+    """Torch uses so many threads; put back on exit."""
     import torch
 
     before = torch.get_num_threads()
-    wanted = 1 if width < NARROW else min(before, os.cpu_count() or 1)
-    torch.set_num_threads(wanted)
+    torch.set_num_threads(number)
     try:
-        yield wanted
+        yield number
     finally:
         torch.set_num_threads(before)
+
+
+def suitable_threads(width: int) -> AbstractContextManager[int]:
+    """As many threads as a model of this width can use; put back on exit."""
+    return on_threads(usable_threads(width))
+
+
+def usable_threads(width: int) -> int:
+    """How many of the threads that torch has a model of this width can use."""
+    import torch
+
+    return 1 if width < NARROW else min(torch.get_num_threads(), os.cpu_count() or 1)

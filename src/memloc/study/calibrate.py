@@ -1,7 +1,9 @@
 """How fast this machine is at what a study or a run consists of: a few seconds of the real thing.
 
 A random model as wide as each of the study's takes a few updates on texts of the usual length.
-Narrow models are as deep as the real ones; of wide ones two layers stand for all.
+Narrow models are as deep as the real ones; of wide ones two layers stand for all. What counts is
+the processor's time on one thread. Beside other work, seconds by the clock say little, and threads
+that wait for each other without a core of their own use up more than they compute.
 `python -m memloc.study.calibrate STUDY` writes what it finds into the study's folder.
 """
 
@@ -9,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from memloc.data.encode import Encoded
 from memloc.errors import MemlocError
 from memloc.methods.halves import Pool
 from memloc.methods.probing import Probing
-from memloc.models.device import NARROW, pick_device, suitable_threads
+from memloc.models.device import NARROW, on_threads, pick_device, usable_threads
 from memloc.models.load import Classifier
 from memloc.models.stack import Stack
 from memloc.progress import duration, hidden, tell
@@ -34,6 +37,7 @@ from memloc.study.estimate import (
     USUAL_TOKENS,
     keep,
     measured_here,
+    on_cores,
     sizes_of,
     training_seconds,
 )
@@ -46,6 +50,7 @@ from memloc.training.predict import predict
 from memloc.training.probes import Target, train_probes
 from memloc.training.recipe import Recipe
 
+Clock = Callable[[], float]
 UPDATES = 4
 """Timed ones, after one that is not."""
 LONGEST = 64
@@ -55,9 +60,9 @@ FOR_DEPTH, FEW = 2, 16
 """Layers of a wide model that are timed, and texts that it looks at."""
 
 
-def calibrate(plan: Plan, threads: int) -> dict[str, Any]:
+def calibrate(plan: Plan) -> dict[str, Any]:
     """Tokens of every task, and how fast this machine is with every model."""
-    limit_threads(threads)
+    limit_threads(1)
     runs = [step.run for step in plan.steps.values() if step.run is not None]
     tokens = {run.task: _tokens(plan.file, run) for run in {run.task: run for run in runs}.values()}
     usual = float(np.mean(list(tokens.values()) or [USUAL_TOKENS]))
@@ -80,7 +85,7 @@ def tell_cost(folder: Path, recipe: Recipe, model: Classifier, left: Mapping[str
         found = speed(shape, tokens, settings, recipe.device)
         measured = keep(folder, {"speeds": {shape.name: found}})
     sizes = sizes_of(shape, recipe.protocol, len(examples), tokens, measured)
-    seconds = training_seconds(recipe.protocol, sizes, left)
+    seconds = on_cores(usable_threads(shape.width), training_seconds(recipe.protocol, sizes, left))
     updates = sum(left.values()) * -(-len(examples) // settings.batch_size)
     many = "training is" if len(left) == 1 else "trainings are"
     tell(
@@ -98,7 +103,8 @@ def tell_cost_of_halves(pool: Pool, model: Classifier, models: int) -> None:
     updates = sum(map(pool.updates, left))
     shape = Shape(model.stack.depth, model.stack.width, 0)
     found = speed(shape, tokens_of(pool.examples), pool.training, pool.device)
-    seconds = updates * found["update"] + len(left) * len(pool.examples) * found["predict"]
+    work = updates * found["update"] + len(left) * len(pool.examples) * found["predict"]
+    seconds = on_cores(usable_threads(shape.width), work)
     tell(
         f"{len(left)} of {models} models on halves are left, {updates:,} updates in all: about "
         f"{duration(seconds)} (from a calibration alone)."
@@ -124,18 +130,20 @@ def tokens_of(examples: Examples, task: str = "") -> float:
 def speed(shape: Shape, tokens: float, training: FineTuneSettings, device: str) -> dict[str, float]:
     """Seconds of an update, of an example's prediction and of a probe epoch of an example.
 
-    Texts have so many tokens, within limits.
+    They are those of one thread. Texts have so many tokens, within limits.
     """
     is_narrow, length = shape.width < NARROW, max(4, min(LONGEST, round(tokens)))
     depth = shape.depth if is_narrow else FOR_DEPTH
     scale, settings = shape.depth / depth, training.replace({"epochs": 1 + UPDATES})
     stack = _stand_in(shape.width, depth, pick_device(device))
+    # Where another device computes, the processor's time says little.
+    clock = time.process_time if stack.device.type == "cpu" else time.perf_counter
     texts, many = (_texts(n, length) for n in (settings.batch_size, PROBED if is_narrow else FEW))
-    with suitable_threads(shape.width), hidden():
+    with on_threads(1), hidden():
         return {
-            "update": scale * _update_seconds(stack, texts, settings),
-            "predict": scale * _timed(lambda: predict(stack, many)) / len(many),
-            "probe_epoch": _probe_seconds(shape) / PROBED,
+            "update": scale * _update_seconds(clock, stack, texts, settings),
+            "predict": scale * _timed(clock, lambda: predict(stack, many)) / len(many),
+            "probe": _probe_seconds(shape) / PROBED,
             "batch": settings.batch_size,
             "length": length,
         }
@@ -166,7 +174,9 @@ def _texts(n: int, length: int) -> Encoded:
     return Encoded(tokens, offsets, 1)
 
 
-def _update_seconds(stack: Stack, texts: Encoded, settings: FineTuneSettings) -> float:
+def _update_seconds(
+    clock: Clock, stack: Stack, texts: Encoded, settings: FineTuneSettings
+) -> float:
     with one_objective(
         stack,
         learning_groups(stack, embeddings=False),
@@ -177,8 +187,8 @@ def _update_seconds(stack: Stack, texts: Encoded, settings: FineTuneSettings) ->
         settings=settings,
     ) as objective:
         seconds = [
-            _timed(lambda e=e: train_epoch([objective], 0, e, lambda _: None))  # type: ignore[misc]
-            for e in range(1, 2 + UPDATES)
+            _timed(clock, partial(train_epoch, [objective], 0, epoch, lambda _: None))
+            for epoch in range(1, 2 + UPDATES)
         ]
     return float(np.median(seconds[1:]))
 
@@ -189,19 +199,20 @@ def _probe_seconds(shape: Shape) -> float:
     vectors = rng.normal(size=(PROBED, shape.depth + 1, shape.width)).astype(np.float32)
     labels = np.arange(PROBED, dtype=np.int64) % 2
     settings = Probing(epochs=2, first_epoch=0)
-    return _timed(lambda: train_probes(vectors, {"noise": Target(labels, 2)}, settings)) / 2
+    train = partial(train_probes, vectors, {"noise": Target(labels, 2)}, settings)
+    return _timed(time.process_time, train) / 2
 
 
-def _timed(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
+def _timed(clock: Clock, work: Callable[[], Any]) -> float:
+    began = clock()
     work()
-    return time.perf_counter() - began
+    return clock() - began
 
 
 def main() -> None:
-    """Calibrate for the study that the command line names, on so many threads."""
+    """Calibrate for the study that the command line names."""
     plan = make_plan(read_study(sys.argv[1]))
-    keep(plan.file.folder, calibrate(plan, int(sys.argv[2])))
+    keep(plan.file.folder, calibrate(plan))
 
 
 if __name__ == "__main__":

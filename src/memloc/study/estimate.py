@@ -5,7 +5,7 @@ import platform
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -32,6 +32,11 @@ UNSURE = 2.0
 """Factor by which an estimate without any finished step may be off (see the guide on studies)."""
 SURE = 1.2
 """The least that is ever promised."""
+GAIN = 0.6
+"""Of a core that each thread beyond the first gains a wide model (measured at width 384)."""
+STOPPED = 5.0
+"""A step that took so many times its processor's time was not only slow: its process was stopped,
+or the machine slept."""
 BASE = 700e6
 """Bytes of a process that has loaded everything and no model yet (measured)."""
 USUAL_TOKENS = 48.0
@@ -67,11 +72,11 @@ def machine() -> str:
 
 
 class Speed(Settings):
-    """What is measured of a model: seconds, and the size of the batch and texts they are of."""
+    """What is measured of a model on one thread: seconds, and the batch and texts they are of."""
 
     update: float = Field(ge=0)
     predict: float = Field(ge=0)
-    probe_epoch: float = Field(ge=0)
+    probe: float = Field(ge=0)
     batch: float = Field(gt=0)
     length: float = Field(gt=0)
 
@@ -86,13 +91,13 @@ class Calibration(Settings):
     """Of a text, by task."""
 
 
-def calibration(plan: Plan, threads: int) -> Calibration:
+def calibration(plan: Plan) -> Calibration:
     """What was measured on this machine for this study; measured now where that is missing."""
     shapes = {step.run.shape.name for step in plan.steps.values() if step.run}
     known = measured_here(plan.file.folder)
     if shapes <= set(known.speeds):
         return known
-    command = [sys.executable, "-m", "memloc.study.calibrate", str(plan.file.folder), str(threads)]
+    command = [sys.executable, "-m", "memloc.study.calibrate", str(plan.file.folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -123,23 +128,43 @@ def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> E
     """From the calibration, corrected by the steps that are done."""
     store, steps = Store(plan.file.folder), plan.steps.values()
     count = cache(partial(training_examples, plan.file))
-    plain = {step.name: _seconds(step, count, measured) for step in steps}
+    work = {step.name: _seconds(step, count, measured) for step in steps}
     records = {s.name: r for s in steps if (r := store.record(s.name)) and r["state"] == "done"}
     sorts = {step.name: _sort(step) for step in steps}
     ratios, peaks = defaultdict[str, list[float]](list), defaultdict[str, float](float)
     for name, record in records.items():
-        ratios[sorts[name]].append(record["seconds"] / max(0.1, plain[name]))
+        expected = on_cores(record.get("threads", 1), work[name])
+        ratios[sorts[name]].append(_busy(record) / max(0.1, expected))
         peaks[sorts[name]] = max(peaks[sorts[name]], record["peak_mb"] * 1e6)
     factors = {sort: median(many) for sort, many in ratios.items()}
-    usual = median(chain(*ratios.values())) if ratios else 1.0
+    usual, pace = median(chain(*ratios.values())) if ratios else 1.0, _pace(records.values())
     return Estimate(
-        seconds={n: plain[n] * factors.get(sort, usual) for n, sort in sorts.items()},
+        seconds={
+            name: pace * factors.get(sort, usual) * on_cores(threads[name], work[name])
+            for name, sort in sorts.items()
+        },
         memory={s.name: peaks.get(sorts[s.name], _memory(s, plan)) for s in steps},
         disk={step.name: _disk(step) for step in steps},
         threads=threads,
         factor=_factor(ratios, factors, set(sorts.values())),
         compared=len(records),
     )
+
+
+def on_cores(threads: int, seconds: float) -> float:
+    """How long work takes on so many threads that takes these seconds on one."""
+    return seconds / (1 + GAIN * (threads - 1))
+
+
+def _busy(record: Mapping[str, Any]) -> float:
+    """Seconds that a step would have taken with its cores to itself, and never stopped."""
+    return float(max(1e-3, min(record["seconds"], record.get("processor", math.inf))))
+
+
+def _pace(records: Iterable[Mapping[str, Any]]) -> float:
+    """How many times longer steps take beside other work; those that were stopped say nothing."""
+    slower = [record["seconds"] / _busy(record) for record in records]
+    return float(median([1.0, *(each for each in slower if each < STOPPED)]))
 
 
 def critical_path(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
@@ -205,7 +230,7 @@ def sizes_of(
         depth=shape.depth,
         update=speed.update * longer / speed.batch,
         predict=speed.predict * longer,
-        probe=speed.probe_epoch,
+        probe=speed.probe,
         all_gradients=protocol.finetune.clip_over == "all",
     )
 

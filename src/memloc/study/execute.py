@@ -66,10 +66,8 @@ def checked_jobs(jobs: int | None) -> int:
 
 def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
     """What each step will cost; measures this machine for some seconds where that is not done."""
-    there = cores()
-    threads = {s.name: threads_for(s, jobs or 1, there) for s in plan.steps.values()}
-    widest = max(threads.values(), default=1)
-    return estimate(plan, calibration(plan, widest), threads)
+    threads = {s.name: threads_for(s, jobs or 1, cores()) for s in plan.steps.values()}
+    return estimate(plan, calibration(plan), threads)
 
 
 def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:

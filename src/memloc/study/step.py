@@ -45,7 +45,7 @@ RATE = "finetune.learning_rate"
 
 def do_step(folder: Path, order: Order) -> Outcome:
     """Do a step in this process and keep a record of how it went."""
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     store = Store(folder)
     try:
         plan = make_plan(read_study(folder))
@@ -59,7 +59,10 @@ def do_step(folder: Path, order: Order) -> Outcome:
         if lacking := store.lacking(step):
             raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
         facts = {"seconds": time.perf_counter() - began, "peak_mb": _peak_mb()}
-        store.finish(step, order.identity, {**facts, "threads": order.threads})
+        processor = time.process_time() - used
+        store.finish(
+            step, order.identity, {**facts, "processor": processor, "threads": order.threads}
+        )
         return Outcome(order.step, "", **facts)
     except MemlocError as error:
         print(f"memloc: {error}", file=sys.stderr)

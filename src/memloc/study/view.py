@@ -1,5 +1,6 @@
 """How people see a study: its plan, how far it is, and how it ended."""
 
+import os
 import shutil
 import sys
 import time
@@ -14,7 +15,7 @@ from rich.filesize import decimal
 from memloc.errors import StoreError, counted, lookup
 from memloc.lock import STUDY, who_runs
 from memloc.progress import duration
-from memloc.study.execute import Execution, Watcher
+from memloc.study.execute import Execution, Watcher, cores
 from memloc.study.executors import Outcome
 from memloc.study.plan import KINDS, open_plan
 from memloc.study.records import Store, study_states
@@ -22,6 +23,8 @@ from memloc.study.records import Store, study_states
 if TYPE_CHECKING:
     from rich.table import Table
 
+BUSY = 0.5
+"""Load of a core from which on it is said."""
 STATES = ("done", "missing", "stale", "failed")
 
 
@@ -57,8 +60,20 @@ def plan_sentences(study: Execution) -> list[str]:
         f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} with "
         f"{study.executor.jobs} at once ({around(seconds, estimate.factor)}; from a calibration "
         f"{source}).",
+        *_load_sentences(study),
         *disk_sentences(sum(estimate.disk[n] for n in left), study.plan.file.folder),
         *(f"{n} stale, to be done again: {why}." for why, n in reasons.items()),
+    ]
+
+
+def _load_sentences(study: Execution) -> list[str]:
+    """Whether other programs are at work, beside which steps take longer than estimated."""
+    load, there = os.getloadavg()[0], cores()
+    if load < BUSY * there or who_runs(study.plan.file.folder, STUDY) is not None:
+        return []
+    return [
+        f"This machine is busy (load {load:.1f} on {counted(there, 'core')}): beside other work, "
+        "steps take longer."
     ]
 
 
