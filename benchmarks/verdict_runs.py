@@ -186,8 +186,7 @@ class Known:
         if not (self.folder / paths.RUN).is_file():
             self._make()
         run = Run.open(self.folder)
-        verdict = run.verdict(preset("demo").verdict.noisy_at_least)
-        return run if verdict and verdict.memorised else None
+        return run if run.memorised(preset("demo").verdict.noisy_at_least) else None
 
     def _make(self) -> None:
         reference = self.suite.reference(self.swapped)

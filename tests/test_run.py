@@ -240,7 +240,7 @@ def test_texts_with_odd_characters_come_back(recipe_of, task, tmp_path):
     assert found.task.train.parts == parts
     assert found.task.train.labels.dtype == np.int64
     assert found.noisy.is_noisy.dtype == bool
-    assert run.verdict(0.95) is None
+    assert not run.memorised(0.95)
 
 
 def test_rows_of_noisy_and_clean_examples_are_all_rows(tmp_path):
@@ -249,14 +249,12 @@ def test_rows_of_noisy_and_clean_examples_are_all_rows(tmp_path):
     assert sorted([*run.noisy_rows, *run.clean_rows]) == list(range(24))
 
 
-def test_the_verdict_is_whether_enough_noisy_labels_are_predicted(tmp_path):
+def test_a_run_memorised_if_it_predicts_enough_noisy_labels(tmp_path):
     run = make_run(tmp_path)
     run = run.note(final=Accuracies(noisy=0.9, clean=0.8, training=0.7))
     for needed, memorised in ((0.9, True), (0.91, False)):
-        verdict = Run.open(run.folder).verdict(needed)
-        assert (verdict.memorised, verdict.needed) == (memorised, needed)
-        assert verdict.accuracies.training == 0.7
-    run.require_memorised(0.9)
+        assert Run.open(run.folder).memorised(needed) == memorised
+    assert run.require_memorised(0.9).training == 0.7
     run.require_memorised(0.95, force=True)
     with pytest.raises(TrainingError, match=r"not memorised.* 90\.0% .*95% are needed.*force"):
         run.require_memorised(0.95)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from memloc.repairs import Repaired
     from memloc.reporting.page import Report
     from memloc.results import Results
-    from memloc.run import Run, Verdict
+    from memloc.run import Run
     from memloc.suspects import Suspects
 
 
@@ -181,13 +181,14 @@ def _show_table(rows: Sequence[Mapping[Any, Any]]) -> None:
 
 def show_run(run: "Run", needed: float, as_json: bool) -> None:
     """What a run came to: the curve, the verdict in a sentence, where everything is."""
-    weights, verdict, noise = run.weights(), run.verdict(needed), run.noisy.summary()
-    judged = verdict and asdict(verdict) | {"accuracies": dict(verdict.accuracies)}
+    weights, final, noise = run.weights(), run.record.final, run.noisy.summary()
     said = [f"No {name} weights: {why}" for name, why in run.record.without.items()]
-    if verdict is not None and not as_json:
-        said = [*_curve(run, needed), _sentence(run, verdict), noise, *said]
-    facts = {"folder": str(run.folder), "weights": weights, "noise": noise, "verdict": judged}
-    record = {**facts, "without": run.record.without}
+    if final is not None and not as_json:
+        said = [*_curve(run, needed), _sentence(run, final.noisy, needed), noise, *said]
+    facts = {"folder": str(run.folder), "weights": weights, "noise": noise}
+    bar = {"memorised": run.memorised(needed), "needed": needed}
+    verdict = final and {**bar, "accuracies": dict(final)}
+    record = {**facts, "verdict": verdict, "without": run.record.without}
     show(as_json, record, *said, f"\n{run.folder}: {', '.join(weights)}")
 
 
@@ -210,14 +211,14 @@ def _curve(run: "Run", needed: float) -> Iterator[str]:
     yield f"The curve as a picture: {picture}"
 
 
-def _sentence(run: "Run", verdict: "Verdict") -> str:
+def _sentence(run: "Run", predicted: float, needed: float) -> str:
     task = run.record.task
-    what = f"{verdict.accuracies.noisy:.0%} of {counted(task.noisy, 'wrong label')}"
-    if verdict.memorised:
+    what = f"{predicted:.0%} of {counted(task.noisy, 'wrong label')}"
+    if run.memorised(needed):
         return f"{run.model_name} memorised {what} among {task.train} of {task.name}."
     return (
         f"NOT MEMORISED: {run.model_name} predicts only {what} of {task.name}; "
-        f"{verdict.needed:.0%} are needed before anything can be concluded."
+        f"{needed:.0%} are needed before anything can be concluded."
     )
 
 

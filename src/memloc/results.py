@@ -316,7 +316,7 @@ def _without_null(key: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _run_row(run: Run, folder: Path, curve: pd.DataFrame, needed: float) -> dict[str, Any]:
     """What the run is of and what became of it; a run that is not finished memorised nothing."""
-    task, final, verdict = run.record.task, run.record.final, run.verdict(needed)
+    task, final = run.record.task, run.record.final
     labels = run.folder / paths.LABELS
     chance = 1 / len(task.label_names)
     unseen = at_the_end(curve, "noisy", "validation_accuracy")
@@ -327,7 +327,7 @@ def _run_row(run: Run, folder: Path, curve: pd.DataFrame, needed: float) -> dict
         "train": task.train,
         "noisy": task.noisy,
         "validation": len(read_columns(labels, ["split"], UNSEEN)) if labels.is_file() else 0,
-        "memorised": verdict is not None and verdict.memorised,
+        "memorised": run.memorised(needed),
         **accuracies,
         "reference_accuracy": run.reference_accuracy,
         "validation_accuracy": unseen,

@@ -165,15 +165,6 @@ class RunRecord(Settings):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether a run memorised its noisy labels."""
-
-    memorised: bool
-    needed: float
-    accuracies: Accuracies
-
-
-@dataclass(frozen=True)
 class Run:
     """A run's folder, opened."""
 
@@ -406,25 +397,24 @@ class Run:
     def _vectors(self) -> dict[tuple[str, str], "Vectors"]:
         return {}
 
-    def verdict(self, needed: float) -> Verdict | None:
-        """Whether the final weights predict enough of the noisy labels; None before they exist."""
-        found = self.record.final
-        return None if found is None else Verdict(found.noisy >= needed, needed, found)
+    def memorised(self, needed: float) -> bool:
+        """Whether its final weights are there and predict enough of the noisy labels."""
+        return self.record.final is not None and self.record.final.noisy >= needed
 
-    def require_memorised(self, needed: float, *, force: bool = False) -> Verdict:
-        """Refuse to draw conclusions from a run that did not memorise."""
-        verdict = self.verdict(needed)
-        if verdict is None:
+    def require_memorised(self, needed: float, *, force: bool = False) -> Accuracies:
+        """What the final weights predict; nothing is concluded from a run that did not memorise."""
+        final = self.record.final
+        if final is None:
             raise StoreError(
                 f"{self.folder} has no final weights yet: finish `memloc {self.record.made_by}`."
             )
-        if not verdict.memorised and not force:
+        if not self.memorised(needed) and not force:
             raise TrainingError(
                 f"{self.folder} is marked `not memorised`: its final weights predict "
-                f"{verdict.accuracies.noisy:.1%} of the noisy labels, and {needed:.0%} are needed. "
+                f"{final.noisy:.1%} of the noisy labels, and {needed:.0%} are needed. "
                 "Train longer or with a higher rate, or use --force to continue all the same."
             )
-        return verdict
+        return final
 
     def identity(self, weights: Iterable[str]) -> dict[str, Any]:
         """What decides the weights of these names, and the data that they are looked at with."""

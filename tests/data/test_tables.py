@@ -85,7 +85,7 @@ def test_a_missing_column_is_refused_with_the_nearest_and_all_others(tmp_path):
     [
         ("mine.csv", "text,label\nolé,1\n".encode("latin-1"), "decode"),
         ("mine.csv", b'text,label\n"open,1\n', "EOF inside string"),
-        ("mine.csv", b"text,label\na,b,c\nd,e,f\n", "more fields than its header"),
+        ("mine.csv", b"text,label\na,b,c\nd,e,f\n", "Expected 2 fields in line 2, saw 3"),
         ("mine.csv", b"text,label\na,b\nd,e,f\n", "Expected 2 fields"),
         ("mine.csv.gz", b"not gzip", "gzip"),
         ("mine.csv.gz", gzip.compress(b"text,label\n" * 50, mtime=0)[:-9], "end-of-stream|ended"),

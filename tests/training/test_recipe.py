@@ -144,7 +144,7 @@ def test_a_run_that_memorised_says_so_with_the_numbers(made):
     assert run.record.final == Accuracies(
         noisy=last["noisy_accuracy"], clean=last["clean_accuracy"], training=last["accuracy"]
     )
-    assert run.verdict(0.95).memorised
+    assert run.memorised(0.95)
     run.require_memorised(0.95)
     assert Run.open(run.folder).record == run.record
     assert run.record.without == {}
@@ -305,7 +305,7 @@ def test_weights_that_do_not_exist_are_refused_with_the_nearest(recipe_of, tmp_p
 
 def test_a_run_that_did_not_memorise_is_marked_and_refused_unless_forced(recipe_of, tmp_path):
     run = train_run(recipe_of(finetune__epochs=1, finetune__learning_rate=1e-6), tmp_path)
-    assert run.verdict(0.95).memorised is False
+    assert not run.memorised(0.95)
     assert run.weights() == ["final", "reference", "frozen"]
     with pytest.raises(TrainingError, match=r"not memorised.* 25\.0% .*95% are needed.*force"):
         run.require_memorised(0.95)

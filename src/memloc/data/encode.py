@@ -54,7 +54,10 @@ def encode(
     for start in range(0, len(examples_parts), AT_ONCE):
         some = examples_parts[start : start + AT_ONCE]
         texts = [f" {separator} ".join(parts) for parts in some]
-        ids = [tokens or [filler] for tokens in _shortened(tokenizer, texts, max_tokens)]
+        # verbose=False: it would complain of long texts before it cuts them.
+        options = {"return_attention_mask": False, "verbose": False}
+        cut = tokenizer(texts, truncation=True, max_length=max_tokens, **options)["input_ids"]
+        ids = [tokens or [filler] for tokens in cut]
         lengths.append(np.array([len(tokens) for tokens in ids], np.int64))
         flat.append(np.fromiter(chain.from_iterable(ids), np.int32))
     return Encoded(np.concatenate(flat), np.cumsum(np.concatenate(lengths)), pad_id)
@@ -98,26 +101,6 @@ def sorted_batches(lengths: IntArray, max_tokens_per_batch: int) -> list[IntArra
 
 def _cut(rows: IntArray, size: int) -> list[IntArray]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
-def _tokenise(tokenizer: Any, texts: list[str], **options: Any) -> list[list[int]]:
-    if not texts:
-        return []
-    # verbose=False: the warning about long texts would come before they are cut.
-    return list(
-        tokenizer(texts, return_attention_mask=False, verbose=False, **options)["input_ids"]
-    )
-
-
-def _shortened(tokenizer: Any, texts: list[str], most: int) -> list[list[int]]:
-    """The ids of texts of at most `most` tokens."""
-    ids = _tokenise(tokenizer, texts)
-    too_long = [i for i, tokens in enumerate(ids) if len(tokens) > most]
-    # Cut by the tokenizer, which keeps its closing special token.
-    cut = _tokenise(tokenizer, [texts[i] for i in too_long], truncation=True, max_length=most)
-    for i, tokens in zip(too_long, cut, strict=True):
-        ids[i] = tokens
-    return ids
 
 
 def _special_ids(tokenizer: Any) -> tuple[int, int]:

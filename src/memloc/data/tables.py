@@ -142,7 +142,7 @@ def _open(path: Path, columns: Sequence[str]) -> Table:
 def _advice(error: Exception) -> str:
     if isinstance(error, UnicodeError):
         return "check how it is encoded and save it as UTF-8"
-    if "tokenizing" in str(error) or "header" in str(error):
+    if "tokenizing" in str(error):
         return (
             "check that every row has as many fields as the header, that texts which hold the"
             " separator are in quotes and that quotes are closed"
@@ -167,34 +167,30 @@ def _text_of(path: Path) -> str:
 
 
 def _read_csv(path: Path, columns: Sequence[str]) -> Table:
-    import pandas as pd
-
     text = _text_of(path)
     headers = {separator: _header(text, separator) for separator in SEPARATORS}
     # The separator with which the columns that were asked for are there; else the likeliest.
     fitting = [s for s, names in headers.items() if {*columns} <= {*names}]
     separator = (fitting or [max(headers, key=lambda s: len(headers[s]))])[0]
-    frame, names = _parsed(text, separator, header=0), headers[separator]
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas took the first column for an index
-        raise ValueError("its rows have more fields than its header")
-    return names, lambda column: frame.iloc[:, names.index(column)].tolist()
+    rows, names = _parsed(text, separator).iloc[1:], headers[separator]
+    return names, lambda column: rows.iloc[:, names.index(column)].tolist()
 
 
 def _header(text: str, separator: str) -> list[str]:
     try:
-        return [str(name) for name in _parsed(text, separator, header=None, nrows=1).iloc[0]]
+        return [str(name) for name in _parsed(text, separator, nrows=1).iloc[0]]
     except ValueError:  # reading all of it with this separator says why
         return []
 
 
-def _parsed(text: str, separator: str, **options: Any) -> "pd.DataFrame":
+def _parsed(text: str, separator: str, nrows: int | None = None) -> "pd.DataFrame":
     import pandas as pd
 
+    # The header is a row like others: two columns may have one name, and none is an index.
     # Without keep_default_na=False the texts "NA", "null" and "None" would become missing.
-    frame: pd.DataFrame = pd.read_csv(
-        io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, **options
+    return pd.read_csv(
+        io.StringIO(text), sep=separator, header=None, nrows=nrows, dtype=str, keep_default_na=False
     )
-    return frame
 
 
 def _read_jsonl(path: Path, _columns: Sequence[str]) -> Table:

@@ -106,7 +106,7 @@ def apply(
 
     Nothing is concluded from a run that did not memorise, unless forced.
     """
-    memorised = run.require_memorised(verdict.noisy_at_least, force=force)
+    final = run.require_memorised(verdict.noisy_at_least, force=force)
     for method in chosen:
         for weights in method.needs:
             run.require(weights)
@@ -115,10 +115,8 @@ def apply(
     tell(run.noisy.summary())
     _tell_weak_reference(run, chosen, verdict.noisy_at_least)
     # By the bar of today.
-    judged = {
-        "forced": not memorised.memorised,
-        "final_noisy_accuracy": memorised.accuracies.noisy,
-    }
+    forced = not run.memorised(verdict.noisy_at_least)
+    judged = {"forced": forced, "final_noisy_accuracy": final.noisy}
     results, reused = {}, []
     for method in chosen:
         kept = stored(run, method)

@@ -243,10 +243,10 @@ def _with_rate(recipe: Recipe, factor: float) -> Recipe:
 
 
 def _is_enough(run: Run, protocol: Protocol) -> bool:
-    verdict = run.verdict(protocol.verdict.noisy_at_least)
-    if verdict is None or not run.has("memorised") or not verdict.memorised:
+    final, is_memorised = run.record.final, run.memorised(protocol.verdict.noisy_at_least)
+    if final is None or not is_memorised or not run.has("memorised"):
         return False
-    return verdict.accuracies.training > protocol.control.accuracy_above
+    return final.training > protocol.control.accuracy_above
 
 
 def _attempt(run: Run) -> Attempt:
