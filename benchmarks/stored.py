@@ -7,20 +7,18 @@ study can be done in pieces, on several machines.
 
 import argparse
 import shutil
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from memloc import paths
 from memloc.records import whole_file
-from memloc.results import COLUMNS, KEY, TABLES, Results, load_results
+from memloc.results import COLUMNS, KEY, READ, Results, load_results, settings_of
 
-KEPT = ("runs", "training", "verdicts", *(name for name in TABLES if name != "memorisation"))
-"""Tables of runs; `memorisation` has a row per example, and no table or figure is made of it."""
-
-ALL = {field.name for field in fields(Results)}
+LEFT_OUT = {"made", "memorisation"}
+"""Settings of methods, and a table with a row per example: nothing is made of them there."""
+KEPT = [name for name in READ if name not in LEFT_OUT and "planted" not in COLUMNS[name]]
+"""Tables of runs."""
 
 
 def main() -> None:
@@ -54,12 +52,12 @@ def keep(results: Results, folder: Path) -> None:
 
 def kept(folder: Path) -> Results:
     """The tables that are kept in a folder; texts and weights of the runs are not."""
-    found: dict[str, Any] = {
-        name: pd.read_parquet(path) if path.is_file() else pd.DataFrame(columns=columns)
-        for name, columns, path in ((n, c, _file(folder, n)) for n, c in COLUMNS.items())
-        if name in ALL
+    files = {name: _file(folder, name) for name in READ}
+    tables = {
+        name: pd.read_parquet(path) if path.is_file() else pd.DataFrame(columns=COLUMNS[name])
+        for name, path in files.items()
     }
-    return Results(folder=folder, **found)
+    return Results(folder, settings_of(folder, []), tables)
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -163,7 +163,7 @@ def test_the_python_of_the_documents_type_checks(tmp_path):
 @pytest.mark.slow
 def test_the_method_of_the_page_is_installed_and_used_by_name(desk, tmp_path):
     """It is one file: the class of the page, named in the package's pyproject.toml."""
-    (code,), (entry,) = blocks(METHOD_PAGE, "python"), blocks(METHOD_PAGE, "toml")
+    (code, _), (entry,) = blocks(METHOD_PAGE, "python"), blocks(METHOD_PAGE, "toml")
     package, site = tmp_path / "package", tmp_path / "site"
     package.mkdir()
     (package / "distance.py").write_text(code, encoding="utf-8")

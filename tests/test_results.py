@@ -185,10 +185,10 @@ def test_what_was_asked_for_is_told_in_order(tmp_path):
         "memloc localise x swapping",
         "memloc localise x gradients",
     }
-    assert results.method_settings == {
-        ("swapping", '{"seed": 1}'): 1,
-        ("gradients", '{"seed": 1}'): 1,
-    }
+    assert results.made[["method", "settings"]].to_numpy().tolist() == [
+        ["gradients", '{"seed": 1}'],
+        ["swapping", '{"seed": 1}'],
+    ]
 
 
 def test_settings_are_those_of_the_study_or_of_the_first_run(tmp_path, folder, results):
@@ -213,8 +213,7 @@ def test_presets_are_not_mixed_in_silence(tmp_path):
             memloc.load_results(tmp_path)
     with pytest.warns(MemlocWarning, match="made with the presets demo and paper and reference"):
         found = memloc.load_results(tmp_path)
-    with pytest.warns(MemlocWarning):
-        assert found.protocol == preset("demo")
+    assert found.protocol == preset("demo")
 
 
 def test_how_much_must_be_memorised_is_asked_of_the_study(tmp_path):
@@ -350,6 +349,13 @@ def test_tables_of_methods_that_are_not_memloc_s_are_among_the_layers(tmp_path):
     Result("counts", {"layers": found["layers"]}).write(paths.result(run.folder, "counts"))
     results = memloc.load_results(tmp_path)
     assert set(results.layers["method"]) == set(results.mcog["method"]) == {"distance", "gradients"}
+    assert set(results.counts_layers["method"]) == {"counts"}  # which is installed nowhere
+
+
+def test_a_table_that_is_not_there_is_named_with_those_that_are(results):
+    with pytest.raises(AttributeError, match="no table 'layer': there are runs, training"):
+        _ = results.layer
+    assert {"layers", "mcog", "control"} <= set(dir(results))
 
 
 def test_a_run_in_a_checkpoint_s_folder_is_none(folder, results):

@@ -2,9 +2,9 @@
 
 import json
 import warnings
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ import pandas as pd
 
 from memloc import paths
 from memloc.errors import MemlocWarning, StoreError
-from memloc.methods import by_reference
+from memloc.methods import by_reference, methods
 from memloc.methods.gradients import norms_from, variants
 from memloc.methods.result import Outcomes, check_origin, outcomes_from, read_about
-from memloc.protocol import ControlSettings, Protocol, preset
+from memloc.protocol import Protocol, preset
 from memloc.records import as_stored, read_columns
 from memloc.run import Accuracies, Run, RunRecord, at_the_end
 from memloc.settings import packaged
@@ -41,55 +41,54 @@ POST_PROCESSED_AT = 2
 
 Keyed = Sequence[tuple[Mapping[str, Any], Any]]
 """Parts of a table, each with the key that stands before its rows."""
-LOCALISED = ("layers", "mcog", "shares", "windows", "gradients", "noise_probes")
-"""Tables of localisers, which keep their name and get a column with the method's."""
-ANALYSED = {
-    "centroids": {"layers": "centroids", "events": "events"},
-    "label_probes": {"layers": "label_probes", "events": "events"},
-    "generalisation": {"summary": "generalisation", "examples": "memorisation"},
-}
-"""Tables of analyses, and what each is called here."""
-TABLES = (*LOCALISED, "centroids", "events", "label_probes", "generalisation", "memorisation")
+LOCALISED = {name: name for name in ("layers", "mcog", "windows")}
+"""Tables that localisers share: they keep their name."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """A study's tidy tables; one whose files are not there is empty with its columns.
+    """A study's tidy tables, each an attribute; one whose files are not there has its columns.
 
     `examples` and `reverted` are read when they are first asked for: they are large.
     """
 
     folder: Path
-    runs: pd.DataFrame
-    training: pd.DataFrame
-    layers: pd.DataFrame
-    mcog: pd.DataFrame
-    shares: pd.DataFrame
-    verdicts: pd.DataFrame
-    windows: pd.DataFrame
-    gradients: pd.DataFrame
-    noise_probes: pd.DataFrame
-    centroids: pd.DataFrame
-    events: pd.DataFrame
-    label_probes: pd.DataFrame
-    generalisation: pd.DataFrame
-    memorisation: pd.DataFrame
-    control: pd.DataFrame
-    control_layers: pd.DataFrame
-    control_gradients: pd.DataFrame
-    control_verdicts: pd.DataFrame
-    nulls: pd.DataFrame
-    plants: pd.DataFrame
-    post_processing: pd.DataFrame
+    protocol: Protocol
+    """The settings of the study; of runs without one, the first run's preset."""
+    tables: Mapping[str, pd.DataFrame]
+    """By name: those of `COLUMNS`, and what other people's methods leave."""
     commands: tuple[str, ...] = ()
     """What was asked for, in the order to repeat it: runs first, then methods, then plants."""
-    method_settings: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Method and its settings as JSON, and how many runs it looked at with them."""
+
+    def __getattr__(self, name: str) -> pd.DataFrame:
+        tables: Mapping[str, pd.DataFrame] = vars(self).get("tables", {})
+        if name not in tables:
+            raise AttributeError(f"There is no table {name!r}: there are {', '.join(tables)}.")
+        return tables[name]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.tables]
+
+    def with_tables(self, **tables: pd.DataFrame) -> "Results":
+        """The same with other tables in place of those of these names."""
+        return replace(self, tables={**self.tables, **tables})
 
     @cached_property
-    def protocol(self) -> Protocol:
-        """The settings of the study; of runs without one, the first run's preset."""
-        return _of_study(self.folder) or _of_presets(self.folder, self.records)
+    def control(self) -> pd.DataFrame:
+        """How well each method finds the layers of each plant."""
+        settings = self.protocol.control
+        scores = plant_scores(self.control_layers, settings.ks, settings.validation_tasks)
+        return scores[COLUMNS["control"]]
+
+    @cached_property
+    def nulls(self) -> pd.DataFrame:
+        """What each method claims where nothing was planted."""
+        return null_claims(self.control_layers).reindex(columns=COLUMNS["nulls"])
+
+    @cached_property
+    def post_processing(self) -> pd.DataFrame:
+        """Appendix E: accuracy@2 of gradients with each step on and off."""
+        return post_processing(self.control_gradients, self.protocol.control.validation_tasks)
 
     @cached_property
     def examples(self) -> pd.DataFrame:
@@ -148,19 +147,21 @@ class Results:
 
     def only(self, **values: object) -> "Results":
         """The rows of one task, model or seed, e.g. `only(model="tiny-opt")`."""
-        chosen: dict[str, Any] = {}
-        for name in (f.name for f in fields(self) if f.name in COLUMNS):
-            table = getattr(self, name)
+
+        def chosen(table: pd.DataFrame) -> pd.DataFrame:
             for column in values.keys() & set(table.columns):
                 table = table[table[column] == values[column]]
-            chosen[name] = table.reset_index(drop=True)
-        return replace(self, **chosen)
+            return table.reset_index(drop=True)
+
+        return self.with_tables(**{name: chosen(table) for name, table in self.tables.items()})
 
     def _opened(self, runs: pd.DataFrame) -> Iterator[tuple[dict[str, Any], Run]]:
         for row in runs.to_dict("records"):
             yield {name: row[name] for name in KEY}, Run.open(self.folder / row["folder"])
 
 
+READ = tuple(name for name in COLUMNS if not hasattr(Results, name))
+"""Tables that are read at once; others follow from them or are read when they are asked for."""
 NOISY = [("is_noisy", "==", True)]
 UNSEEN = [("split", "==", "validation")]
 
@@ -176,7 +177,7 @@ def load_results(path: str | Path) -> Results:
 
 def _load(folder: Path) -> Results:
     every = _find_runs(folder)
-    protocol = _of_study(folder) or _of_presets(folder, [run.record for run in every])
+    protocol = settings_of(folder, [run.record for run in every])
     needed = protocol.verdict.noisy_at_least
     runs = _read([run for run in every if run.record.plant is None], folder)
     planted = _read([run for run in every if run.record.plant is not None], folder)
@@ -185,18 +186,23 @@ def _load(folder: Path) -> Results:
         {**of.key, **_run_row(of.run, folder, curve, needed)}
         for of, (_, curve) in zip(runs, curves, strict=True)
     ]
-    found = _collected(runs)
-    settings = [(a["method"], a["about"].get("settings", {})) for of in runs for a in of.abouts]
-    return Results(
-        folder=folder,
-        runs=pd.DataFrame(rows, columns=COLUMNS["runs"]),
-        training=stacked("training", [(key, curve) for key, curve in curves if len(curve)]),
-        verdicts=verdicts(found.pop("verdicts")),
-        **{name: stacked(name, parts) for name, parts in found.items()},
-        **_control_tables(planted, _collected(planted, needed), protocol.control),
-        commands=(*_commands(runs), *_commands(planted)),
-        method_settings=Counter((name, json.dumps(s, sort_keys=True)) for name, s in settings),
-    )
+    found, of_plants = _collected(runs), _collected(planted, needed)
+    made, judged = found.pop("made", []), found.pop("verdicts", [])
+    parts = {
+        **{name: [] for name in READ},
+        **found,
+        "training": [(key, curve) for key, curve in curves if len(curve)],
+        **{f"control_{name}": of_plants[name] for name in ("layers", "gradients")},
+    }
+    tables = {name: stacked(name, keyed) for name, keyed in parts.items()}
+    tables |= {
+        "runs": pd.DataFrame(rows, columns=COLUMNS["runs"]),
+        "made": pd.DataFrame(made, columns=COLUMNS["made"]),
+        "verdicts": verdicts(judged),
+        "control_verdicts": control_verdicts(of_plants["verdicts"]),
+        "plants": _plants(planted, tables["control_layers"]),
+    }
+    return Results(folder, protocol, tables, (*_commands(runs), *_commands(planted)))
 
 
 @dataclass(frozen=True)
@@ -257,11 +263,10 @@ COMPARING = {"verdict", "agreement", "summary"}
 """Settings by which the results of several runs are put together."""
 
 
-def _of_study(folder: Path) -> Protocol | None:
-    return read_study(folder).study.protocol if (folder / paths.STUDY).is_file() else None
-
-
-def _of_presets(folder: Path, records: Sequence[RunRecord]) -> Protocol:
+def settings_of(folder: Path, records: Sequence[RunRecord]) -> Protocol:
+    """The settings of a study; of runs without its file, the preset of the first."""
+    if (folder / paths.STUDY).is_file():
+        return read_study(folder).study.protocol
     used = list(dict.fromkeys(record.settings.preset for record in records)) or ["paper"]
     rules = [preset(name).model_dump(include=COMPARING) for name in used]
     if any(rule != rules[0] for rule in rules):
@@ -279,28 +284,37 @@ def _collected(runs: Sequence[_Read], reference_at_least: float = 0.0) -> dict[s
 
     Layers of a reference that did not learn its own labels undo anything, so such are left out.
     """
-    found: dict[str, list[Any]] = {name: [] for name in (*TABLES, "verdicts")}
+    found: dict[str, list[Any]] = defaultdict(list)
     own = {_without_null(of.key): of.run.reference_accuracy for of in runs if not of.run.is_null}
     for of in runs:
         # A null has the reference weights of its plant.
         accuracy = own.get(_without_null(of.key), of.run.reference_accuracy)
-        for about in of.abouts:
-            if accuracy < reference_at_least and about["method"] in by_reference():
+        for made in of.abouts:
+            method, about = made["method"], made["about"]
+            if accuracy < reference_at_least and method in by_reference():
                 continue
-            is_localiser = "mcog" in about["tables"]
-            names = {n: n for n in LOCALISED} if is_localiser else ANALYSED.get(about["method"], {})
-            tables = {table: _table(about, table) for table in set(names) & set(about["tables"])}
-            key = dict(of.key)
-            if is_localiser:
-                key |= {"method": about["method"], "undone": np.nan}
-                key["remark"] = " ".join(about["about"].get("remarks", []))
-            if "windows" in tables:
-                key["undone"] = tables["windows"]["error"].to_numpy().max()
-            if "verdict" in about["about"]:
-                found["verdicts"].append((key, about["about"]["verdict"]))
-            for table, rows in tables.items():
-                found[names[table]].append((key, rows))
+            key = {**of.key, "method": method, "remark": " ".join(about.get("remarks", []))}
+            settings = json.dumps(about.get("settings", {}), sort_keys=True)
+            found["made"].append({**key, "settings": settings})
+            called = _called(made)
+            tables = {name: _table(made, name) for name in made["tables"] if name in called}
+            undone = tables["windows"]["error"].to_numpy().max() if "windows" in tables else np.nan
+            if "verdict" in about:
+                found["verdicts"].append((key, about["verdict"]))
+            for name, rows in tables.items():
+                found[called[name]].append(({**key, "undone": undone}, rows))
     return found
+
+
+def _called(made: Mapping[str, Any]) -> dict[str, str]:
+    """The tables of a result that are shown, and what each is called here.
+
+    That of a method that is not installed here is shown, too.
+    """
+    method = made["method"]
+    usual = {name: f"{method}_{name}" for name in ("layers", "summary")}
+    shared = LOCALISED if "mcog" in made["tables"] else {**usual, "events": "events"}
+    return {**shared, **(methods()[method].shows if method in methods() else {})}
 
 
 def _table(about: Mapping[str, Any], name: str) -> Any:
@@ -367,12 +381,13 @@ def stacked(name: str, parts: Keyed) -> pd.DataFrame:
     """The table of this name from its parts, which are all of pandas or all of Arrow."""
     import pyarrow as pa
 
+    columns = COLUMNS.get(name, [])
     if not parts:
-        return pd.DataFrame(columns=COLUMNS[name])
+        return pd.DataFrame(columns=columns)
     keys, tables = zip(*parts, strict=True)
     for key, table in parts:
         there = {*key, *(table.columns if isinstance(table, pd.DataFrame) else table.column_names)}
-        if lacking := sorted(set(COLUMNS[name]) - there):
+        if lacking := sorted(set(columns) - there):
             raise StoreError(
                 f"A table of {name} ({key['task']}, {key['model']}) has no column {lacking[0]}: it "
                 "is damaged or of another version; run what made it again."
@@ -385,27 +400,7 @@ def stacked(name: str, parts: Keyed) -> pd.DataFrame:
     before = pd.DataFrame([dict(key) for key in keys]).take(rows).reset_index(drop=True)
     twice = [column for column in before if column in body]
     whole: pd.DataFrame = pd.concat([before, body.drop(columns=twice)], axis=1)
-    return whole[COLUMNS[name]]
-
-
-def _control_tables(
-    planted: Sequence[_Read], found: Mapping[str, Keyed], settings: ControlSettings
-) -> dict[str, pd.DataFrame]:
-    """The tables of the control set-up, empty where nothing was planted."""
-    weights = stacked("control_layers", found["layers"])
-    norms = stacked("control_gradients", found["gradients"])
-    scores = plant_scores(weights, settings.ks, settings.validation_tasks)
-    methods = weights.groupby([*KEY, *PLANT])["method"].unique().to_dict()
-    plants = [_plant_row(of, methods.get(tuple(of.key.values()), [])) for of in planted]
-    return {
-        "control": scores[COLUMNS["control"]],
-        "control_layers": weights,
-        "control_gradients": norms,
-        "nulls": null_claims(weights).reindex(columns=COLUMNS["nulls"]),
-        "control_verdicts": control_verdicts(found["verdicts"]),
-        "plants": pd.DataFrame(plants, columns=COLUMNS["plants"]),
-        "post_processing": _post_processing(norms, settings.validation_tasks),
-    }
+    return whole[columns] if columns else whole.drop(columns="undone")
 
 
 def verdicts(found: Keyed) -> pd.DataFrame:
@@ -439,21 +434,26 @@ def _verdict_rows(found: Keyed, columns: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(columns))
 
 
-def _plant_row(of: _Read, methods: Sequence[str]) -> dict[str, Any]:
-    """The rate that a plant needed, its accuracies, whether it was used."""
-    record, final = of.run.record, of.run.record.final
-    return {
-        **of.key,
-        "learning_rate": record.settings.finetune.learning_rate,
-        "tries": max(1, len(record.attempts)),
-        "training_accuracy": getattr(final, "training", np.nan),
-        "noisy_accuracy": getattr(final, "noisy", np.nan),
-        "methods": ", ".join(methods),
-        "used": len(methods) > 0,
-    }
+def _plants(planted: Sequence[_Read], weights: pd.DataFrame) -> pd.DataFrame:
+    """The rate that each plant needed, its accuracies, whether it was used."""
+    used = weights.groupby([*KEY, *PLANT])["method"].unique()
+    rows = []
+    for of in planted:
+        record, final = of.run.record, of.run.record.final
+        methods = used.get(tuple(of.key.values()), [])
+        row = {
+            "learning_rate": record.settings.finetune.learning_rate,
+            "tries": max(1, len(record.attempts)),
+            "training_accuracy": getattr(final, "training", np.nan),
+            "noisy_accuracy": getattr(final, "noisy", np.nan),
+            "methods": ", ".join(methods),
+            "used": len(methods) > 0,
+        }
+        rows.append({**of.key, **row})
+    return pd.DataFrame(rows, columns=COLUMNS["plants"])
 
 
-def _post_processing(norms: pd.DataFrame, validation_tasks: Sequence[str]) -> pd.DataFrame:
+def post_processing(norms: pd.DataFrame, validation_tasks: Sequence[str]) -> pd.DataFrame:
     """Appendix E: accuracy@2 of gradients with each step on and off, on the validation tasks."""
     rows = []
     chosen = norms[norms["task"].isin(validation_tasks) & ~norms["null"].astype(bool)]

@@ -25,9 +25,7 @@ def where(table, **values):
 def with_settings(results, **summary):
     """Findings by other settings of `summary`."""
     changes = {f"summary.{name}": value for name, value in summary.items()}
-    other = replace(results)
-    vars(other)["protocol"] = results.protocol.replace(changes)
-    return Findings(other)
+    return Findings(replace(results, protocol=results.protocol.replace(changes)))
 
 
 def make_windows(errors, *, seed, divided=True):
@@ -75,7 +73,7 @@ def test_the_figure_of_single_layers_follows_the_setting(results):
     # The first seed's largest layer is the second, every other seed's the third.
     largest = results.windows["seed"].map(lambda seed: 2 if seed == 1 else 3)
     error = np.where((first == last) & (first == largest), 0.8, 0.1)
-    changed = replace(results, windows=results.windows.assign(error=error, normalised=error))
+    changed = results.with_tables(windows=results.windows.assign(error=error, normalised=error))
     figure = next(figure for figure in FIGURES if figure.name == "single-layers")
     for how, expected in (("mean of largest", 0.8), ("largest mean", 0.45)):
         rows = figure.drawn(with_settings(changed, single_layer=how)).rows
@@ -85,10 +83,10 @@ def test_the_figure_of_single_layers_follows_the_setting(results):
 
 def test_single_layers_of_runs_that_undo_nothing_have_no_share(results):
     none = {"error": 0.0, "normalised": np.nan}
-    nothing = replace(results, windows=results.windows.assign(**none))
+    nothing = results.with_tables(windows=results.windows.assign(**none))
     findings = with_settings(nothing, single_layer="largest mean")
     assert findings.single_layers.empty
-    plain = replace(results, windows=results.windows.assign(error=0.0, normalised=0.0))
+    plain = results.with_tables(windows=results.windows.assign(error=0.0, normalised=0.0))
     found = with_settings(plain, single_layer="largest mean").single_layers
     assert set(found["error"]) == {0.0}
     assert (found["high"] > 0).all()

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from memloc.methods import methods
 from memloc.reporting.figures import FIGURES
 from memloc.reporting.findings import MOST_EXAMPLES, Findings, example_weights, spread
 from memloc.reporting.missing import COMMANDS
@@ -55,7 +56,7 @@ def test_without_results_nothing_is_drawn(figure, nothing):
 @EACH
 def test_every_figure_says_what_it_shows_and_which_command_makes_it(figure):
     assert figure.caption.endswith(".")
-    assert figure.part in COMMANDS
+    assert figure.part in {*COMMANDS, *methods()}
 
 
 @EACH
@@ -169,7 +170,7 @@ def test_points_are_those_that_table_2_is_of(results):
     """A large model with one method does not change what the M-CoG of the others is over."""
     mcog = results.mcog
     fewer = mcog[(mcog["model"] != "tiny-bert") | (mcog["method"] == "swapping")]
-    found = Findings(replace(results, mcog=fewer))
+    found = Findings(results.with_tables(mcog=fewer))
     found.__dict__["_large"] = ["tiny-bert"]
     points = found.points
     assert set(points["model"]) == {"tiny-opt"}
@@ -383,7 +384,8 @@ def test_only_tasks_with_both_versions_are_compared():
 def test_chance_is_averaged_over_seeds_like_the_probes():
     key = {"task": "a", "category": "c", "model": "m", "layer": 0, "low": 0.1, "high": 0.9}
     seeds = [{"seed": 1, "f1": 0.4, "chance": 0.1}, {"seed": 2, "f1": 0.6, "chance": 0.3}]
-    (row,) = ROWS["noise-probes"](pd.DataFrame([{**key, **s} for s in seeds])).to_dict("records")
+    table = pd.DataFrame([{**key, **seed} for seed in seeds])
+    (row,) = BY_NAME["noise-probes"].draw(table).data.to_dict("records")
     assert (row["f1"], row["chance"]) == (0.5, 0.2)
 
 
@@ -483,7 +485,7 @@ def test_without_shares_a_strip_is_of_the_papers_first_method(findings):
     results = findings.results
     tables = {n: getattr(results, n) for n in ("layers", "control_layers")}
     without = {n: table[table["method"] != "shares"] for n, table in tables.items()}
-    drawn = BY_NAME["strip"].drawn(Findings(replace(results, **without))).rows
+    drawn = BY_NAME["strip"].drawn(Findings(results.with_tables(**without))).rows
     assert set(drawn["method"]) == {"swapping"}
     assert drawn.groupby("row")["weight"].sum().to_numpy() == pytest.approx(1)
 

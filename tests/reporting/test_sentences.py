@@ -235,7 +235,7 @@ def weak(findings):
     """The same, but the reference of the first run did not learn."""
     runs = findings.results.runs.copy()
     runs.loc[0, "reference_accuracy"] = 0.889
-    return Findings(replace(findings.results, runs=runs))
+    return Findings(findings.results.with_tables(runs=runs))
 
 
 def test_reference_weights_that_learnt_too_little_are_told(findings, weak):
@@ -286,7 +286,7 @@ def test_coefficients_and_figures_do_not_know_an_unlearnt_reference(findings, we
         name: table.drop(of_first(weak, table[table["method"].isin(["shares", "swapping"])]).index)
         for name, table in (("mcog", results.mcog), ("layers", results.layers))
     }
-    plain = Findings(replace(results, **gone))
+    plain = Findings(results.with_tables(**gone))
     for name in ("table_2", "agreement"):
         pd.testing.assert_frame_equal(getattr(weak, name), getattr(plain, name))
     drawn = BY_NAME["mcog-models"].drawn
@@ -370,7 +370,7 @@ def test_a_method_that_sees_no_layer_is_named(tmp_path):
     Study(control=0, analyses=(), seeds=(1,), models=("tiny-opt",)).write(tmp_path)
     results = load_results(tmp_path)
     nothing = (results.mcog["method"] == "probing") & (results.mcog["task"] == "tiny-topic")
-    results = replace(results, mcog=results.mcog.assign(mcog=results.mcog["mcog"].mask(nothing)))
+    results = results.with_tables(mcog=results.mcog.assign(mcog=results.mcog["mcog"].mask(nothing)))
     said = " ".join(summarise(Findings(results)).open)
     none = "Probing sees no layer, so there is no centre of gravity"
     assert f"{none} (tiny-topic · tiny-opt · seed 1)." in said
@@ -503,7 +503,7 @@ def test_no_layer_is_named_where_nothing_was_memorised(one, weak):
     )
     runs = weak.results.runs.assign(reference_accuracy=0.5)
     only = weak.results.layers[weak.results.layers["method"] == "shares"]
-    found = Findings(replace(weak.results, runs=runs, layers=only))
+    found = Findings(weak.results.with_tables(runs=runs, layers=only))
     assert "the references did not learn their own labels" in summarise(found).answer
 
 
@@ -517,7 +517,7 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
     results = findings.results.only(model="tiny-opt", seed=1)
 
     def answer(*rows):
-        return summarise(Findings(replace(results, verdicts=pd.DataFrame(rows)))).answer
+        return summarise(Findings(results.with_tables(verdicts=pd.DataFrame(rows)))).answer
 
     assert answer(verdict("tiny-topic")) == "About tiny-topic."
     assert answer(verdict("tiny-topic", finding=False)).startswith(

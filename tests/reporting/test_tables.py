@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -201,7 +199,7 @@ def test_a_deeper_model_is_a_large_one(results):
     """So that the command which the page names makes the table."""
     runs = results.runs.copy()
     runs.loc[runs["model"] == "tiny-bert", "depth"] = 8
-    tidy = BY_NAME["sizes"].tidy(Findings(replace(results, runs=runs)))
+    tidy = BY_NAME["sizes"].tidy(Findings(results.with_tables(runs=runs)))
     assert set(tidy["large"]) == {"tiny-bert"}
 
 

@@ -74,6 +74,11 @@ class Method(Settings, ABC):
     """Whether its unfinished work is large and can be deleted once the result is there."""
     uses: ClassVar[tuple[str, ...]] = ()
     """Weights that it also uses if they are there."""
+    shows: ClassVar[Mapping[str, str]] = {}
+    """Further tables for the report, and what each is called among the tables of a study.
+
+    Of a localiser, `layers` is shown anyway; of an analysis `layers`, `events` and `summary`.
+    """
 
     @abstractmethod
     def run(self, run: "Run") -> "Result | Tables | Weights":
@@ -81,7 +86,8 @@ class Method(Settings, ABC):
 
         A localiser gives the weight of each layer, or its tables by name: `layers` has a row per
         layer with its `weight` and, if known, the ends `low` and `high` of its interval. An
-        analysis gives its tables by name.
+        analysis gives its tables by name. The report draws its `layers`, rows with a `layer` and a
+        number, counts its `events` among those of others, and has its `summary` as a table.
         """
 
     def found(self, run: "Run") -> Result:
@@ -90,7 +96,8 @@ class Method(Settings, ABC):
         if isinstance(made, Result):
             return made
         if isinstance(made, Mapping) and self.kind == "analysis":
-            return Result(self.name, made)
+            events = {"events": _events(self.name, made["events"])} if "events" in made else {}
+            return Result(self.name, {**made, **events})
         return _scores(self.name, made, run.depth)
 
     def check(self, run: "Run") -> None:
@@ -114,6 +121,13 @@ def _scores(method: str, made: "Tables | Weights", depth: int) -> LayerScores:
     weights, low, high = filled.T
     others = {name: table for name, table in tables.items() if name != "layers"}
     return LayerScores.of(method, weights, (low, high), tables=others)
+
+
+def _events(source: str, table: "pd.DataFrame") -> "pd.DataFrame":
+    """Events, whose `event` and `layer` (NaN: never) are given, with all that is said of them."""
+    usual: dict[str, Any] = {"source": source, "variant": "plain", "separable": True}
+    usual |= {"low": table["layer"], "high": table["layer"], "never": table["layer"].isna() * 1.0}
+    return table.assign(**{name: usual[name] for name in usual.keys() - set(table.columns)})
 
 
 def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "clean") -> IntArray:

@@ -59,6 +59,7 @@ class Centroids(Method):
     name = "centroids"
     kind = "analysis"
     needs = ("final",)
+    shows = {"layers": "centroids"}
     uses = ("reference",)
 
     crossing_at: float = paper(0.5, "§5", gt=0, lt=1)

@@ -36,6 +36,7 @@ class Gradients(Method):
 
     name = "gradients"
     needs = ("memorised", "frozen")
+    shows = {"gradients": "gradients"}
 
     objective: Literal["loss", "logit"] = paper("loss", "§3.1")
     """Gradient of the negative loss, or of the assigned label's raw logit."""

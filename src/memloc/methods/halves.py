@@ -51,6 +51,7 @@ class Generalisation(Method):
     name = "generalisation"
     kind = "analysis"
     needs = ("final", "pretrained")
+    shows = {"summary": "generalisation", "examples": "memorisation"}
     version = 2
 
     models: int = paper(30, "§5, footnote 8", ge=2)

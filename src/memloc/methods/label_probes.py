@@ -42,6 +42,7 @@ class LabelProbes(Method, ProbeSettings):
     name = "label_probes"
     kind = "analysis"
     needs = ("final",)
+    shows = {"layers": "label_probes"}
 
     margin: float = paper(0.10, "§5", gt=0, lt=1)
     """F1 of assigned labels exceeds F1 of original ones by this: memorisation » generalisation."""

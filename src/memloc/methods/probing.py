@@ -38,6 +38,7 @@ class Probing(Method, ProbeSettings):
 
     name = "probing"
     needs = ("final", "frozen")
+    shows = {"noise_probes": "noise_probes"}
 
     class_weights: tuple[PositiveFloat, PositiveFloat] = published((0.33, 0.67))
     """Weights of clean and noisy examples in the loss of a probe."""

@@ -60,6 +60,7 @@ class Shares(Method):
 
     name = "shares"
     needs = ("final", "reference")
+    shows = {"shares": "shares"}
     version = 3
     scratch = True
 

@@ -19,10 +19,10 @@ from memloc.errors import lookup
 from memloc.progress import track
 from memloc.records import whole_file
 from memloc.reporting import style
-from memloc.reporting.findings import Findings
-from memloc.reporting.rows import ROWS
+from memloc.reporting.findings import Findings, over_seeds
+from memloc.reporting.rows import ROWS, RUN
 from memloc.reporting.sentences import marked, remarks_on
-from memloc.reporting.style import GREY
+from memloc.reporting.style import GREY, Theirs
 from memloc.results import Results
 from memloc.settings import Settings
 from memloc.stats.verdicts import weakness
@@ -100,7 +100,18 @@ class Figure(style.Exhibit):
 
     def draw(self, table: pd.DataFrame) -> alt.TopLevelMixin:
         """The chart of such a table."""
-        return draw(self.shape, ROWS[self.name](table), self.look)
+        rows = ROWS[self.name](table) if self.name in ROWS else self._means(table)
+        return draw(self.shape, rows, self.look)
+
+    def _means(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Means over seeds of what is drawn, and of the numbers that a hover shows after it."""
+        look, names = self.look, list(self.look.hover)
+        value = look.x if self.shape == "bars" else look.y
+        at = names.index(value)
+        by = dict.fromkeys([*RUN, *self.choose, *names[:at]])
+        others = [*names[at + 1 :], *([look.chance] if look.chance else [])]
+        means = [name for name in others if name in table and name not in {"low", "high"}]
+        return over_seeds(table, list(by), value, list(dict.fromkeys(means)))
 
     def repeats(self, drawn: "Drawn | None") -> bool:
         """Whether the page shows all of it already."""
@@ -157,6 +168,36 @@ def _chosen(rows: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
 
 
 FIGURES = Figure.read("figures.yaml")
+
+
+def figures_of(findings: Findings) -> list[Figure]:
+    """Every figure: those of `figures.yaml`, and the layers of methods that are not memloc's."""
+    theirs = [each for each in findings.theirs if "layer" in each.table and each.numbers]
+    return [*FIGURES, *map(layers_of, theirs)]
+
+
+def layers_of(theirs: Theirs) -> Figure:
+    """The first number of somebody's table by layer: curves of tasks, or of what its texts name."""
+    value, *others = theirs.numbers
+    ends = [name for name in ("low", "high") if name in theirs.table]
+    apart: dict[str, Any] = {"colour": "task", "panel": "category", "height": 240}
+    choose = ["model"]
+    if theirs.texts:
+        apart, choose = {"colour": theirs.texts[0]}, ["model", "task", *theirs.texts[1:]]
+    hover = dict.fromkeys(["task", "model", *theirs.texts, "layer"])
+    numbers = dict.fromkeys([value, *ends, *others], ".3g")
+    chance = "chance" if "chance" in others else None
+    apart |= {"x": "layer", "y": value, "y_title": value.replace("_", " "), "chance": chance}
+    said = "Mean over seeds" + ("; bands hold the seeds' intervals." if ends else ".")
+    return Figure(
+        **theirs.words,
+        caption=f"{theirs.about} {said}".strip(),
+        choose=tuple(choose),
+        shape="curves",
+        look=Look(**apart, intervals=tuple(ends), hover={**hover, **numbers, "seeds": None}),
+    )
+
+
 FORMATS = ("png", "svg", "pdf")
 SCALED = {"png": {"scale": 2}}
 PRINT = {
@@ -177,7 +218,7 @@ def write_figures(
     """Write what can be drawn, or those called `only`; the files, and figures without results."""
     lookup("figure format", kind, {name: name for name in FORMATS})
     findings = Findings(results)
-    drawn = {figure: figure.drawn(findings) for figure in Figure.chosen(FIGURES, only)}
+    drawn = {figure: figure.drawn(findings) for figure in Figure.chosen(figures_of(findings), only)}
     jobs = [(f, d, c) for f, d in drawn.items() if d is not None for c in d.choices(f.choose)]
     written = []
     with track("figures", len(jobs)) as advance:
@@ -396,15 +437,15 @@ def _hover(rows: pd.DataFrame, look: Look) -> list[alt.Tooltip]:
     """Every column with its title in words."""
     found = []
     for name, form in look.hover.items():
-        kind = "Q" if pd.api.types.is_numeric_dtype(rows[name]) else "N"
+        kind = "Q" if style.is_number(rows[name]) else "N"
         title = style.TITLES.get(name, name.replace("_", " "))
         found.append(alt.Tooltip(f"{name}:{kind}", title=title, format=form or alt.Undefined))
     return found
 
 
 def _discrete(rows: pd.DataFrame, name: str, title: str | None, channel: Any) -> Any:
-    slant = 0 if pd.api.types.is_numeric_dtype(rows[name]) or channel is alt.Y else -30
+    slant = 0 if style.is_number(rows[name]) or channel is alt.Y else -30
     axis = alt.Axis(labelAngle=slant)
     sort = style.order(name, rows[name])
-    kind = "O" if pd.api.types.is_numeric_dtype(rows[name]) else "N"
+    kind = "O" if style.is_number(rows[name]) else "N"
     return channel(f"{name}:{kind}", title=title, sort=sort, axis=axis)

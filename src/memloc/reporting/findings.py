@@ -12,8 +12,8 @@ from memloc.methods import by_reference
 from memloc.methods.result import Outcomes
 from memloc.protocol import Protocol
 from memloc.records import BoolArray, FloatArray, IntArray
-from memloc.reporting.style import method_order
-from memloc.results import Results
+from memloc.reporting.style import Theirs, method_order
+from memloc.results import COLUMNS, Results
 from memloc.stats import claims
 from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import bootstrap_ends, wilson
@@ -52,6 +52,13 @@ class Findings:
         if of not in {"", "results"}:
             return pd.DataFrame(getattr(self, of)(name))
         return pd.DataFrame(getattr(self.results if of else self, name))
+
+    @property
+    def theirs(self) -> list[Theirs]:
+        """Tables of methods that are not memloc's own."""
+        names = [name for name in self.results.tables if name not in COLUMNS]
+        found = [Theirs(name, self.memorised(name)) for name in names]
+        return [each for each in found if len(each.table)]
 
     @property
     def calibration(self) -> pd.DataFrame:
@@ -404,10 +411,11 @@ def over_seeds(
     """Mean of `value` over the seeds of each group, from the lowest lower end to the highest upper.
 
     With one seed that is the run's own interval; with several it holds every seed's. Other columns
-    are averaged, too, if they are named in `means`.
+    are averaged, too, if they are named in `means`. Without ends, there are none.
     """
     grouped = table.groupby(list(by), sort=False, observed=True, dropna=False)
     named = {value: (value, "mean"), "low": ("low", "min"), "high": ("high", "max")}
+    named = {name: how for name, how in named.items() if name in table}
     others = {name: (name, "mean") for name in means}
     return pd.DataFrame(grouped.agg(**named, seeds=("seed", "nunique"), **others)).reset_index()
 

@@ -19,6 +19,8 @@ from memloc.run import Run
 _FILE: dict[str, dict[str, str]] = yaml.safe_load(asset("commands.yaml"))
 COMMANDS, IN_STUDIES = _FILE["commands"], _FILE["in_studies"]
 """Which command makes a part of a study; the same where the folder has a study's file."""
+VERBS = {"localiser": "localise", "analysis": "analyse"}
+"""The command that runs methods of a kind."""
 LARGE = "facebook/opt-1.3b"
 """The model of appendix B."""
 RUN = ("task", "model", "seed")
@@ -34,27 +36,25 @@ class Coverage:
 
 def command(part: str, results: Results) -> str:
     """The command that makes a part, for the first run that lacks it; empty where none would."""
-    study = _Study.of(results)
+    study, there = _Study.of(results), _there(results)
     if results.runs.empty:
         return study.written(part, study.usual)
     parts = method_names("localiser") if part == "localise" else (part,)
-    there = _there(results)
     every = (
         study.command(name, row, run)
         for row, run in _each(results)
         for name in parts
-        if tuple(row[n] for n in RUN) not in there.get(name, ())
+        if _key(row) not in there.get(name, ())
     )
     return next(filter(None, every), "")
 
 
 def commands_of(results: Results) -> dict[str, dict[str, str]]:
-    """By `model|task`: the command of every part and localiser that can be made there.
+    """By `model|task`: the command of every part and method that can be made there.
 
     Of several seeds, that of the first.
     """
-    parts = dict.fromkeys([*COMMANDS, *method_names("localiser")])
-    del parts["localise"]
+    parts = [*(part for part in COMMANDS if part not in VERBS.values()), *_there(results)]
     study, found = _Study.of(results), dict[str, dict[str, str]]()
     for row, run in sorted(_each(results), key=lambda each: int(each[0]["seed"])):
         lines = {part: study.command(part, row, run) for part in parts}
@@ -65,31 +65,30 @@ def commands_of(results: Results) -> dict[str, dict[str, str]]:
 
 def coverage(results: Results) -> Coverage:
     """What every run has of localisers and analyses."""
-    there = _there(results)
-    parts = list(there)
-    study, rows, commands = _Study.of(results), [], list[str]()
+    there, study = _there(results), _Study.of(results)
+    rows, commands = [], list[str]()
     for row, run in _each(results):
-        key = (row["task"], row["model"], row["seed"])
-        has = {part: key in there[part] for part in parts}
-        rows.append({**dict(zip(RUN, key, strict=True)), "memorised": row["memorised"], **has})
+        has = {part: _key(row) in runs for part, runs in there.items()}
+        rows.append({**{n: row[n] for n in (*RUN, "memorised")}, **has})
         # Nothing is localised in a run that did not memorise: training comes first.
-        lacking = [part for part in parts if not has[part]] if row["memorised"] else ["train"]
+        lacking = [part for part in has if not has[part]] if row["memorised"] else ["train"]
         commands += filter(None, (study.command(part, row, run) for part in lacking))
-    columns = [*RUN, "memorised", *parts]
+    columns = [*RUN, "memorised", *there]
     return Coverage(pd.DataFrame(rows, columns=columns), tuple(dict.fromkeys(commands)))
 
 
-def _there(results: Results) -> dict[str, set[tuple[object, ...]]]:
-    """By method: the runs that have its results."""
-    mcog = results.mcog
-    return {
-        **{m: _runs(mcog[mcog["method"] == m]) for m in method_names("localiser")},
-        **{name: _runs(getattr(results, name)) for name in method_names("analysis")},
-    }
+def _there(results: Results) -> dict[str, set[tuple[Any, ...]]]:
+    """By method, memloc's own and others that looked at some run: the runs that it looked at."""
+    named = [*method_names("localiser"), *method_names("analysis"), *results.made["method"]]
+    usual = [n for n in dict.fromkeys(named) if n not in methods() or methods()[n].by_default]
+    found: dict[str, set[tuple[Any, ...]]] = {name: set() for name in usual}
+    for row in results.made.to_dict("records"):
+        found.get(row["method"], set()).add(_key(row))
+    return found
 
 
-def _runs(table: pd.DataFrame) -> set[tuple[object, ...]]:
-    return set(table[list(RUN)].itertuples(index=False, name=None))
+def _key(row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in RUN)
 
 
 def _each(results: Results) -> Iterator[tuple[Mapping[Any, Any], Run]]:
@@ -110,23 +109,23 @@ class _Study:
 
     def command(self, part: str, row: Mapping[Any, Any], run: Run) -> str:
         """The command that makes a part of one run; empty where none does."""
-        if part in methods():
-            can = bool(row["memorised"]) and _can_run(part, run)
-        else:
-            can = run.record.made_by == "train" and self._can_train(part, row, run)
+        can = run.record.made_by == "train" and self._can_train(part, row, run)
+        if part not in COMMANDS:
+            can = bool(row["memorised"]) and part in methods() and _can_run(part, run)
         if not can:
             return ""
         if part == "train" and run.record.command:
             return run.record.command
         own = {"model": run.record.model, "run": str(run.folder), "task": str(row["task"])}
         named = {name: shlex.quote(value) for name, value in own.items()}
-        values = {**self.usual, **named, "seed": str(row["seed"]), "method": part}
-        name = "localise" if part in method_names("localiser") else part
-        return self.written(name, values)
+        return self.written(part, {**self.usual, **named, "seed": str(row["seed"])})
 
     def written(self, part: str, values: Mapping[str, str]) -> str:
         """A command with these values in it."""
-        return (COMMANDS | (IN_STUDIES if self.has_file else {}))[part].format(**values)
+        known, named = COMMANDS | (IN_STUDIES if self.has_file else {}), {}
+        if part not in COMMANDS:
+            part, named = VERBS[find_method(part).kind], {"method": part}
+        return known[part].format(**{**values, **named})
 
     def _can_train(self, part: str, row: Mapping[Any, Any], run: Run) -> bool:
         """Own data have columns that only a study's file or the recorded command knows."""

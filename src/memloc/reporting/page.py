@@ -5,7 +5,7 @@ import gzip
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
@@ -22,15 +22,17 @@ from markupsafe import Markup, escape
 from memloc import paths
 from memloc.errors import counted
 from memloc.records import FloatArray, as_stored, read_json, whole_file, write_json
-from memloc.reporting.figures import DATA, FIGURES, Drawn, Figure
+from memloc.reporting.figures import DATA, Drawn, Figure, figures_of
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import command, commands_of, coverage
 from memloc.reporting.sentences import Line, Summary, summarise
 from memloc.reporting.style import TITLES, Exhibit, asset, method_order, task_order
-from memloc.reporting.tables import TABLES, as_text, cell
+from memloc.reporting.tables import Table, as_text, cell, tables_of
 from memloc.results import Results, load_results
 from memloc.stats.verdicts import weakness
 
+Tidy = Sequence[tuple[Table, pd.DataFrame]]
+"""Tables, and their numbers."""
 SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(asset("page.yaml"))
 """By name: what each is called in the list at the top and as a heading; the words below it."""
 SHORT = 16
@@ -90,7 +92,8 @@ def read_report(study: str | Path) -> Report | None:
 def render(findings: Findings, summary: Summary) -> str:
     """The whole page as text."""
     results = findings.results
-    drawn = {f: d for f in FIGURES if not f.repeats(d := f.drawn(findings))}
+    drawn = {f: d for f in figures_of(findings) if not f.repeats(d := f.drawn(findings))}
+    tables = [(table, table.tidy(findings)) for table in tables_of(findings)]
     blocks = {f"data-{f.name}": packed(columns_of(d.rows)) for f, d in drawn.items() if d}
     texts = dict(_example_blocks(findings))
     blocks |= {f"examples-{i}": packed(block) for i, block in enumerate(texts.values())}
@@ -107,9 +110,9 @@ def render(findings: Findings, summary: Summary) -> str:
     return template.render(
         name=results.folder.resolve().name,
         folder=str(results.folder),
-        sections=list(_sections(findings, summary, drawn, bool(texts))),
+        sections=list(_sections(summary, drawn, tables, bool(texts))),
         first=[_heading(f, d) for f, d in drawn.items() if d and f.section == "answer"],
-        absent=_absent(findings, drawn),
+        absent=_absent(results, drawn, tables),
         summary=summary,
         short=SHORT,
         choices=choices,
@@ -130,28 +133,29 @@ def render(findings: Findings, summary: Summary) -> str:
 
 
 def _sections(
-    findings: Findings, summary: Summary, drawn: dict[Figure, Drawn | None], has_examples: bool
+    summary: Summary, drawn: dict[Figure, Drawn | None], tables: Tidy, has_examples: bool
 ) -> Iterator[dict[str, Any]]:
     """Sections that have something to show, with their sentences, figures and tables."""
-    tables = list(_tables(findings))
     for name, called in SECTIONS.items():
         parts = {
             "found": [s.text for s in summary.lines if s.section == name and not s.is_open],
             "open": [s.text for s in summary.lines if s.section == name and s.is_open],
             "figures": [_heading(f, d) for f, d in drawn.items() if d and f.section == name],
-            "tables": [table for table in tables if table["section"] == name],
+            "tables": [_shown(t, rows) for t, rows in tables if t.section == name and len(rows)],
         }
         if name == "made" or any(parts.values()) or (name == "examples" and has_examples):
             yield {"name": name, **called, **parts}
 
 
-def _absent(findings: Findings, drawn: dict[Figure, Drawn | None]) -> dict[str, list[str]]:
+def _absent(
+    results: Results, drawn: dict[Figure, Drawn | None], tables: Tidy
+) -> dict[str, list[str]]:
     """What this study has no results for, by the command that makes it."""
     parts: list[Exhibit] = [figure for figure, found in drawn.items() if found is None]
-    parts += [table for table in TABLES if table.tidy(findings).empty]
+    parts += [table for table, tidy in tables if tidy.empty]
     found: dict[str, list[str]] = {}
     for each in parts:
-        titles = found.setdefault(command(each.part, findings.results), [])
+        titles = found.setdefault(command(each.part, results), [])
         if each.title not in titles:
             titles.append(each.title)
     return dict(sorted(found.items(), reverse=True))  # last what no command makes
@@ -219,20 +223,15 @@ def _example_blocks(findings: Findings) -> Iterator[tuple[str, dict[str, Any]]]:
             yield task, block
 
 
-def _tables(findings: Findings) -> Iterator[dict[str, Any]]:
-    for table in TABLES:
-        tidy = table.tidy(findings)
-        if tidy.empty:
-            continue
-        text = as_text(table, tidy)
-        yield {
-            "section": table.section,
-            "title": table.title,
-            "number": f"paper: Table {table.number}" if table.number else "",
-            "columns": list(text.columns),
-            "rows": text.to_numpy().tolist(),
-            "note": table.said_of(tidy),
-        }
+def _shown(table: Table, tidy: pd.DataFrame) -> dict[str, Any]:
+    text = as_text(table, tidy)
+    return {
+        "title": table.title,
+        "number": f"paper: Table {table.number}" if table.number else "",
+        "columns": list(text.columns),
+        "rows": text.to_numpy().tolist(),
+        "note": table.said_of(tidy),
+    }
 
 
 def _coverage(results: Results) -> dict[str, Any]:
@@ -262,9 +261,9 @@ def settings(results: Results) -> list[dict[str, Any]]:
         ("preset", row["preset"], row["changes"], json.dumps(record.settings.flat()))
         for row, record in runs
     )
-    for (method, text), n in results.method_settings.items():
-        named = {f"{method}.{k}": v for k, v in json.loads(text).items()}
-        used["method", method, "", json.dumps(named)] += n
+    for row in results.made.to_dict("records"):
+        named = {f"{row['method']}.{k}": v for k, v in json.loads(row["settings"]).items()}
+        used["method", row["method"], "", json.dumps(named)] += 1
     return [
         {"kind": kind, "name": name, "changes": changes, "runs": n, "values": _readable(text)}
         for (kind, name, changes, text), n in used.items()

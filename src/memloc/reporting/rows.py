@@ -290,10 +290,6 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "control-layers": control_layers,
     "calibration": calibration,
     "gradient-steps": gradient_steps,
-    "layers": partial(over_seeds, by=[*RUN, "method", "layer"], value="weight"),
-    "noise-probes": partial(over_seeds, by=[*RUN, "layer"], value="f1", means=["chance"]),
-    "single-layers": partial(over_seeds, by=[*RUN, "method"], value="error", means=CLEAN),
-    "mcog-models": partial(over_seeds, by=[*RUN, "method"], value="mcog"),
     "mcog-over-models": partial(averaged_mcog, by=["task", "category", "method"], group="model"),
     "mcog-over-methods": partial(averaged_mcog, by=RUN, group="method"),
     "events": event_pairs,
@@ -311,4 +307,4 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "necessity": necessity,
     "centres": centres,
 }
-"""By the name of the figure."""
+"""By the name of the figure; others show means over seeds."""

@@ -77,7 +77,8 @@ def _happenings(found: Result) -> str:
         at = layer if layer == "never" else f"layer {layer}"
         unclear = layer != "never" and not event["separable"]
         mark = ", where the classes cannot be told apart, so beware" if unclear else ""
-        said.append(f"{EVENTS[event['event']]}: {at} (95 % interval {low} to {high}){mark}")
+        what = EVENTS.get(event["event"], event["event"])
+        said.append(f"{what}: {at} (95 % interval {low} to {high}){mark}")
     return "; ".join(said).capitalize() + "."
 
 

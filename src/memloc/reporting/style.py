@@ -2,7 +2,9 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
+from inspect import getdoc
 from typing import Any, Literal, Self
 
 import altair as alt
@@ -10,7 +12,7 @@ import pandas as pd
 import yaml
 
 from memloc.errors import lookup
-from memloc.methods import method_names
+from memloc.methods import method_names, methods
 from memloc.settings import Settings
 from memloc.stats.verdicts import trust
 
@@ -46,6 +48,57 @@ class Exhibit(Settings):
         """Those with these names; without any, all."""
         known = {each.name: each for each in every}
         return [lookup(cls.__name__.lower(), name, known) for name in names] or list(every)
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """A table of a method that is not memloc's own: what it says of itself is what is shown."""
+
+    name: str
+    table: pd.DataFrame
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What figures and tables of it have in common."""
+        what = self.name.removeprefix(f"{self._method}_")
+        title = self._method.replace("_", " ").capitalize()
+        return {
+            "name": self.name.replace("_", "-"),
+            "section": "how",
+            "title": title if what == "layers" else f"{title}: {what}",
+            "table": f"memorised.{self.name}",
+            "part": self._method,
+        }
+
+    @property
+    def about(self) -> str:
+        """The first paragraph of the method's description, where the method is installed."""
+        found = methods().get(self._method)
+        return " ".join((getdoc(found) or "").split("\n\n")[0].split()) if found else ""
+
+    @property
+    def texts(self) -> list[str]:
+        """Its own columns that are not numbers."""
+        return [name for name in self._own if not is_number(self.table[name])]
+
+    @property
+    def numbers(self) -> list[str]:
+        """Its own columns of numbers; the interval is that of the first of them."""
+        return [name for name in self._own if is_number(self.table[name])]
+
+    @property
+    def _method(self) -> str:
+        return str(self.table["method"].iloc[0])
+
+    @property
+    def _own(self) -> list[str]:
+        shared = {"task", "category", "model", "seed", "method", "remark"}
+        return [str(name) for name in self.table if name not in shared | {"layer", "low", "high"}]
+
+
+def is_number(values: "pd.Series") -> bool:
+    """Whether a column is one of numbers."""
+    return bool(pd.api.types.is_numeric_dtype(values))
 
 
 _FILE = yaml.safe_load(asset("style.yaml"))
@@ -94,7 +147,7 @@ def method_order(names: Iterable[str]) -> list[str]:
 def order(column: str, values: Iterable[Any]) -> list[Any]:
     """The values of a column as they are drawn: numbers by size, names as above or as they come."""
     names = pd.Series(list(values)).drop_duplicates()
-    if pd.api.types.is_numeric_dtype(names):
+    if is_number(names):
         return sorted(names.tolist(), reverse=column == "width")  # wide windows on top
     known = {"task": TASKS, "method": METHODS, "category": CATEGORIES, "model": ()}
     known |= {"one": METHODS, "other": METHODS}

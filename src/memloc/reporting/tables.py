@@ -18,7 +18,7 @@ from memloc.models.known import TINY, tiny_folder
 from memloc.records import FloatArray, whole_file, write_table
 from memloc.reporting.findings import BINARY, POINT, Findings, counted_events, over_seeds
 from memloc.reporting.sentences import remarks_on
-from memloc.reporting.style import Exhibit, asset, method_order, task_order
+from memloc.reporting.style import Exhibit, Theirs, asset, method_order, task_order
 from memloc.results import Results
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.intervals import wilson
@@ -61,6 +61,25 @@ class Table(Exhibit):
 
 
 TABLES = Table.read("tables.yaml")
+
+
+def tables_of(findings: Findings) -> list[Table]:
+    """Every table: those of `tables.yaml`, and those of methods that are not memloc's."""
+    return [*TABLES, *map(table_of, findings.theirs)]
+
+
+def table_of(theirs: Theirs) -> Table:
+    """A table of somebody's; of one by layer, people read the number that is drawn."""
+    by_layer = ["layer"] if "layer" in theirs.table else []
+    numbers = theirs.numbers[:1] if by_layer else theirs.numbers
+    first = ["task", "model", "seed", *theirs.texts, *by_layer]
+    columns: dict[str, str | None] = dict.fromkeys([*first, *numbers])
+    if numbers and {"low", "high"} <= set(theirs.table):
+        columns[numbers[0]] = f"{numbers[0]} low high"
+    wide = () if theirs.table.duplicated(first).any() else tuple(by_layer)
+    return Table(**theirs.words, columns=columns, wide=wide, note=theirs.about)
+
+
 PERMUTED = (
     "*: p ≤ .05. For p, whole tasks are permuted (all orders up to eight tasks): it is small where "
     "both sides agree on how tasks differ, whatever all tasks share."
@@ -99,7 +118,7 @@ def write_tables(
     ending = lookup("table format", kind, FORMATS)
     findings = Findings(results)
     written, missing = [], []
-    for table in Table.chosen(TABLES, only):
+    for table in Table.chosen(tables_of(findings), only):
         tidy = table.tidy(findings)
         if tidy.empty:
             missing.append(table)
@@ -330,7 +349,7 @@ def in_columns(tidy: pd.DataFrame, columns: Mapping[str, str | None]) -> pd.Data
     """Columns by their titles, numbers with their intervals; methods in their usual order."""
     found: dict[str, Any] = {}
     for title, named in columns.items():
-        value, *ends = named.split() if named else [title]
+        value, *ends = named.rsplit(maxsplit=2) if named else [title]
         if value in tidy:
             marks = _marks(tidy) if value == "rho" and "significant" in tidy else None
             found[title] = tidy[value]

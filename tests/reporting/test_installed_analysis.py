@@ -1,0 +1,178 @@
+"""Somebody's installed analysis has a figure and tables, like memloc's own."""
+
+import importlib
+
+import pandas as pd
+import pytest
+
+from memloc import methods as base
+from memloc import paths
+from memloc.methods import find_method
+from memloc.protocol import _with_methods, preset
+from memloc.reporting.figures import figures_of, layers_of, write_figures
+from memloc.reporting.findings import Findings
+from memloc.reporting.missing import commands_of, coverage
+from memloc.reporting.page import render
+from memloc.reporting.sentences import sentence, summarise
+from memloc.reporting.style import Theirs
+from memloc.reporting.tables import as_text, table_of, tables_of, write_tables
+from memloc.results import load_results
+from memloc.run import Run
+from study_support import Study
+
+MODULE = '''
+import pandas as pd
+from memloc import Method
+
+
+class Steps(Method):
+    """How far each layer moves the vectors.
+
+    Not shown.
+    """
+
+    name = "long_steps"
+    kind = "analysis"
+    needs = ("final",)
+
+    def run(self, run):
+        layers = range(1, run.depth + 1)
+        rows = [{"of": kind, "layer": i, "step": i / run.seed, "low": 0.0, "high": 9.0, "n": 7}
+                for kind in ("noisy", "clean") for i in layers]
+        return {
+            "layers": pd.DataFrame(rows),
+            "events": pd.DataFrame({"event": ["longest"], "layer": [run.depth]}),
+            "summary": pd.DataFrame({"mean": [0.5], "examples": [len(run.noisy_rows)]}),
+            "details": pd.DataFrame({"example": [1]}),
+        }
+'''
+
+
+def forget():
+    for found in (base.methods, base._theirs, preset, _with_methods):
+        found.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A package with an entry point, as pip would have installed it."""
+    site = tmp_path_factory.mktemp("site")
+    about = site / "steps-1.0.dist-info"
+    about.mkdir()
+    (site / "steps_analysis.py").write_text(MODULE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: steps\nVersion: 1.0\n")
+    point = "[memloc.methods]\nlong_steps = steps_analysis:Steps\n"
+    (about / "entry_points.txt").write_text(point)
+    return site
+
+
+@pytest.fixture
+def installed(site, monkeypatch):
+    monkeypatch.syspath_prepend(site)
+    importlib.invalidate_caches()
+    forget()
+    yield
+    monkeypatch.undo()
+    forget()
+
+
+@pytest.fixture
+def folder(installed, tmp_path):
+    """A study in which it looked at all runs but the last."""
+    study = Study(tasks=("tiny-topic",), methods=("swapping",), control=0)
+    places = sorted(path.parent for path in study.write(tmp_path / "study").rglob(paths.RUN))
+    for place in places[:-1]:
+        find_method("long_steps")().found(Run.open(place)).write(paths.result(place, "long_steps"))
+    return tmp_path / "study"
+
+
+@pytest.fixture
+def theirs(folder):
+    return Findings(load_results(folder))
+
+
+def test_its_tables_are_among_those_of_the_study(theirs):
+    results = theirs.results
+    assert results.long_steps_layers.columns.tolist()[:4] == ["task", "category", "model", "seed"]
+    assert len(results.long_steps_layers) == 3 * 2 * 4
+    assert results.long_steps_summary["examples"].tolist() == [7, 7, 7]
+    assert "long_steps_details" not in dir(results)
+    assert len(results.only(seed=1).long_steps_summary) == 2
+
+
+def test_its_events_stand_beside_those_of_others(theirs):
+    mine = theirs.results.events.query("event == 'longest'")
+    assert mine["source"].unique().tolist() == ["long_steps"]
+    assert mine[["layer", "low", "high", "never"]].drop_duplicates().to_numpy().tolist() == [
+        [4, 4, 4, 0]
+    ]
+    events = next(table for table in tables_of(theirs) if table.name == "events")
+    assert "longest" in as_text(events, events.tidy(theirs)).columns
+    assert "Longest: layer 4" in sentence(find_method("long_steps")().found(_first_run(theirs)))
+
+
+def _first_run(findings):
+    return Run.open(findings.results.folder / findings.results.runs["folder"][0])
+
+
+def test_its_layers_are_drawn_by_what_its_texts_name(theirs):
+    figure = figures_of(theirs)[-1]
+    assert (figure.name, figure.title) == ("long-steps-layers", "Long steps")
+    assert figure.caption.startswith("How far each layer moves the vectors. Mean over seeds; bands")
+    rows = figure.drawn(theirs).rows
+    assert (figure.look.y, figure.look.colour, figure.choose) == ("step", "of", ("model", "task"))
+    both = rows[(rows["model"] == "tiny-bert") & (rows["layer"] == 4)]
+    assert both["step"].tolist() == [3.0, 3.0]  # 4 with seed 1, 2 with seed 2
+    assert both["seeds"].tolist() == [2, 2]
+    assert both["n"].tolist() == [7, 7]
+
+
+def test_tasks_are_its_curves_where_it_has_no_texts(theirs):
+    plain = theirs.results.long_steps_layers.drop(columns=["of", "low", "high"])
+    figure = layers_of(Theirs("long_steps_layers", plain.drop_duplicates()))
+    assert (figure.look.colour, figure.look.panel) == ("task", "category")
+    assert figure.look.intervals == ()
+    assert figure.caption.endswith("vectors. Mean over seeds.")
+    assert "low" not in figure.draw(plain).data
+
+
+def test_people_read_one_row_per_run_and_one_column_per_layer(theirs):
+    layers = next(each for each in theirs.theirs if each.name == "long_steps_layers")
+    text = as_text(table_of(layers), layers.table)
+    assert text.columns.tolist() == ["task", "model", "seed", "of", "1", "2", "3", "4"]
+    assert text.iloc[0].tolist()[2:5] == ["1", "noisy", "1.00 [0.00, 9.00]"]
+    twice = Theirs(layers.name, pd.concat([layers.table, layers.table]))
+    assert as_text(table_of(twice), twice.table).columns.tolist()[-2:] == ["layer", "step"]
+
+
+def test_its_figure_and_tables_are_files_too(theirs, tmp_path):
+    (figure, other), _ = write_figures(theirs.results, tmp_path, "svg", ["long-steps-layers"])
+    assert figure.name == "long-steps-layers-tiny-bert-tiny-topic.svg"
+    assert "Long steps" in other.read_text()
+    names = ["long-steps-layers", "long-steps-summary"]
+    written, missing = write_tables(theirs.results, tmp_path, "csv", names)
+    assert [path.stem for path in written] == names
+    assert missing == []
+    assert len(pd.read_csv(written[0])) == 3 * 2 * 4
+
+
+def test_the_page_shows_them_and_what_is_missing(theirs):
+    html = render(theirs, summarise(theirs))
+    assert 'id="figure-long-steps-layers"' in html
+    assert "Long steps: summary" in html
+    found = coverage(theirs.results)
+    assert found.table["long_steps"].tolist() == [True, True, True, False]
+    last = theirs.results.folder / theirs.results.runs["folder"].iloc[-1]
+    assert f"memloc analyse {last} long_steps" in found.commands
+    assert "long_steps" in commands_of(theirs.results)["tiny-opt|tiny-topic"]
+
+
+def test_results_are_shown_where_the_method_is_not_installed(theirs):
+    base._theirs.cache_clear()
+    base.methods.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "entry_points", lambda group: [])
+        figure = figures_of(theirs)[-1]
+        assert figure.caption == "Mean over seeds; bands hold the seeds' intervals."
+        assert coverage(theirs.results).table["long_steps"].sum() == 3
+        assert not any("long_steps" in line for line in coverage(theirs.results).commands)
