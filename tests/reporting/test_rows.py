@@ -1,7 +1,6 @@
 """What figures show: the values of their tables, from real files and from tables made by hand."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
