@@ -75,20 +75,18 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         _say_nothing_twice(text, pair, label, original, flag, pretrained, memorised)
         given: dict[str, Any] = {"reference": reference, "frozen": frozen, "held_out": held_out}
         given |= {"preset": preset, "train_missing": train_missing, "device": device}
-        trainer = _of_trainer(Path(final), settings, seed)
-        return adopt(folder, **trainer, **given, announce=announce)
+        given |= {**_of_trainer(Path(final), settings, seed), "announce": announce}
+        return adopt(folder, **given)
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     protocol = protocol_of_run(preset, settings or {})
     facts, names, adopted = _examined(places, pretrained)
     task = _read(Path(data), Columns(text, label, pair, original, flag), held_out, names)
-    facts |= {"model": str(pretrained or final), "seed": 1 if seed is None else seed}
-    facts["command"] = request()
+    facts |= {"model": str(pretrained or final), "command": request()}
     facts |= {"task": TaskRecord.of(task), "settings": protocol.for_run()}
-    record = RunRecord(**facts, made_by="adopt", adopted=adopted)
+    record = RunRecord(**facts, made_by="adopt", adopted=adopted, seed=1 if seed is None else seed)
     with Lock(Path(folder), RUN):
-        run = replace(begin(Path(folder), task, record), device=device)
-        run = _noted(run, adopted)
+        run = _noted(replace(begin(Path(folder), task, record), device=device), adopted)
         _keep_curves(run, Path(data).parent)
         return _with_missing(run, protocol, announce) if train_missing else run
 
@@ -235,4 +233,4 @@ def _with_missing(run: Run, protocol: Protocol, announce: Callable[[Any, Any, An
     left = dict.fromkeys(trainings, protocol.finetune.epochs)
     if left:
         announce(recipe, run.load_pretrained(run.seed), left)
-    return make_weights(recipe, run, left)
+    return make_weights(recipe, run, [(name,) for name in left])

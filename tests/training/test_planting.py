@@ -15,7 +15,7 @@ from memloc.models.parts import find_parts
 from memloc.run import PlantRecord, Run
 from memloc.stats.windows import planted_layers
 from memloc.training.loop import epoch_order, only_trainable, train_epoch, update
-from memloc.training.planting import Learner, Plant, planted_objectives, share_body
+from memloc.training.planting import Plant, learner, planted_objectives, share_body
 from memloc.training.recipe import _Training, train_run
 from support import FAMILIES
 from tasks_support import fast_protocol, make_recipe, make_task
@@ -36,17 +36,17 @@ def learners(tiny_model, family, window, *, pooler_and_norm=False, **changes):
     for name, task, model in zip(("noisy", "auxiliary"), tasks, loaded, strict=True):
         texts = encode(task.train.parts, model.tokenizer, model.separator, 64)
         labels = torch.from_numpy(task.train.labels)
-        both.append(Learner(name, model.stack, texts, labels, settings, np.arange(len(texts))))
-    named = {f"noisy.{n}": p for n, p in both[0].stack.model.named_parameters()}
+        both.append(learner(name, model.stack, texts, labels, settings))
+    named = {f"noisy.{n}": p for n, p in loaded[0].model.named_parameters()}
     shared = {id(p) for p in named.values()}
     named |= {
-        f"auxiliary.{n}": p
-        for n, p in both[1].stack.model.named_parameters()
-        if id(p) not in shared
+        f"auxiliary.{n}": p for n, p in loaded[1].model.named_parameters() if id(p) not in shared
     }
-    planted = {tuple(window): both[0]}
-    with planted_objectives(planted, both[1], pooler_and_norm=pooler_and_norm) as objectives:
-        yield both, objectives, named
+    planted, stacks = {tuple(window): both[0]}, [model.stack for model in loaded]
+    with planted_objectives(
+        stacks, planted, both[1], settings, pooler_and_norm=pooler_and_norm
+    ) as objectives:
+        yield loaded, objectives, named
 
 
 @pytest.mark.parametrize("over", ["trained", "all"])
@@ -240,7 +240,7 @@ def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
         training = _Training(recipe, run, [labels])
         with training._objectives() as objectives:
             learns = [{n for n in o.parameters if "layers." in n} for o in objectives]
-            sizes = [o.labels.shape[1] for o in objectives]
+            sizes = [o.learnt.shape[1] for o in objectives]
             orders = epoch_order(objectives, [1], 1)
         assert sizes == [8, 8, 24]
         assert [{int(n.split("layers.")[1][0]) for n in names} for names in learns[:2]] == [

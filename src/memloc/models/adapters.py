@@ -30,6 +30,7 @@ from memloc.models.load import (
     settle_padding,
 )
 from memloc.models.stack import Stack, as_model_error, setting
+from memloc.seeds import torch_seeded
 
 if TYPE_CHECKING:
     from memloc.protocol import FineTuneSettings
@@ -76,8 +77,13 @@ def _merging(folder: Path) -> AbstractContextManager[None]:
     return as_model_error(lambda error: f"{sentence}: {in_words(error)}.")
 
 
-def add_adapter(start: Classifier, settings: "FineTuneSettings") -> Classifier:
-    """The classifier with a new adapter in its blocks: it and the head learn, nothing else."""
+def with_adapter(start: Classifier, settings: "FineTuneSettings", seed: int) -> Classifier:
+    """The classifier with what these settings add: nothing, or a new adapter in its blocks.
+
+    Then the adapter and the head learn, and nothing else.
+    """
+    if settings.adapter == "none":
+        return start
     peft = _peft(start.name)
     targets = _targets(start, settings.adapter_targets)
     transposed = {isinstance(start.model.get_submodule(name), Conv1D) for name in targets}
@@ -90,7 +96,7 @@ def add_adapter(start: Classifier, settings: "FineTuneSettings") -> Classifier:
         modules_to_save=_head_modules(start),
         fan_in_fan_out=transposed == {True},
     )
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings(action="ignore"), torch_seeded(seed, "adapter"):
         adapted = peft.get_peft_model(start.model, config)
     here = Path(start.name).expanduser()
     name = str(here.resolve()) if here.is_dir() else start.name

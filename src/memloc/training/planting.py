@@ -5,9 +5,10 @@ in its layers, so there it is known where a localiser should point. The first ta
 be dealt out to groups, each with layers of its own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -64,60 +65,53 @@ def share_body(trained: Classifier, auxiliary: Classifier) -> None:
     setattr(auxiliary.model, prefix, getattr(trained.model, prefix))
 
 
-@dataclass(frozen=True)
-class Learner:
-    """A task on a model, or on several that learn as one: what an objective is made of."""
+Learner = Callable[..., Objective]
+"""An objective of which all is known but the tensors that learn and their parameters."""
 
-    name: str
-    stack: Stack
-    texts: Encoded
-    labels: Tensor
-    settings: FineTuneSettings
-    rows: IntArray
-    """Which of the texts it learns."""
 
-    def objective(
-        self, tensors: Parameters, parameters: Parameters, counted: Parameters
-    ) -> Objective:
-        """The objective that may change these."""
-        rows, compute = self.rows, logits_of(self.stack, self.texts, self.settings)
-        learns = tensors, parameters, self.settings, counted
-        return Objective(
-            self.name,
-            lambda batch: compute(rows[batch]),
-            self.labels[..., rows],
-            self.texts.lengths[rows],
-            *learns,
-        )
+def learner(
+    name: str,
+    stack: Stack,
+    texts: Encoded,
+    labels: Tensor,
+    settings: FineTuneSettings,
+    rows: IntArray | None = None,
+) -> Learner:
+    """A task that a model learns from the texts at `rows`, by default from all."""
+    of = name, logits_of(stack, texts, settings), labels, texts.lengths
+    return partial(Objective, *of, settings=settings, rows=rows)
 
 
 @contextmanager
 def planted_objectives(
-    planted: Mapping[tuple[int, ...], Learner], auxiliary: Learner, *, pooler_and_norm: bool = False
+    stacks: Sequence[Stack],
+    planted: Mapping[tuple[int, ...], Learner],
+    auxiliary: Learner,
+    settings: FineTuneSettings,
+    *,
+    pooler_and_norm: bool = False,
 ) -> Iterator[list[Objective]]:
     """While active, two tasks learn on one body: the first in some layers, the other everywhere.
 
-    `planted` are the learners of the first task, which share its model and its head, by the layers
-    (from 0) that each may change; if `pooler_and_norm`, also what follows the blocks.
+    `stacks` are the models of both tasks, and `planted` the learners of the first task, by the
+    layers (from 0) that each may change; if `pooler_and_norm`, also what follows the blocks.
     """
-    first = next(iter(planted.values()))
-    count_all = first.settings.clip_over == "all"
-    learnt = not first.settings.freeze_embeddings
-    groups = shared_groups(first.stack, auxiliary.stack, embeddings=learnt or count_all)
-    both = nn.ModuleList([first.stack.model, auxiliary.stack.model])
+    count_all, learnt = settings.clip_over == "all", not settings.freeze_embeddings
+    groups = shared_groups(*stacks, embeddings=learnt or count_all)
+    both = nn.ModuleList([stack.model for stack in stacks])
     head = [HEAD, *([AFTER] if pooler_and_norm else [])]
-    learners = [(each, [*head, *map(_block, layers)]) for layers, each in planted.items()]
+    made = [(each, [*head, *map(_block, layers)]) for layers, each in planted.items()]
     others = [name for name in groups if name != HEAD and (learnt or name != EMBEDDINGS)]
     body = [name for name in groups if name not in {HEAD, OTHER_HEAD}] if count_all else []
     with learning(both, list(groups.values())) as gathered:
         tensors = dict(zip(groups, gathered, strict=True))
         yield [
-            learner.objective(
-                merged(tensors[n] for n in names),
-                merged(groups[n] for n in names),
-                merged(tensors[n] for n in body if n not in names),
+            objective(
+                tensors=merged(tensors[n] for n in names),
+                parameters=merged(groups[n] for n in names),
+                counted=merged(tensors[n] for n in body if n not in names),
             )
-            for learner, names in (*learners, (auxiliary, others))
+            for objective, names in (*made, (auxiliary, others))
         ]
 
 

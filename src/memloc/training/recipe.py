@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from memloc.data.encode import Encoded
 from memloc.errors import DataError, lookup
 from memloc.identity import hash_loaded
 from memloc.lock import RUN, Lock
-from memloc.models.adapters import add_adapter
+from memloc.models.adapters import with_adapter
 from memloc.models.check import require_agreement
 from memloc.models.device import pick_device, suitable_threads
 from memloc.models.known import default_preset
@@ -31,12 +31,12 @@ from memloc.records import (
     IntArray,
     NoisyTask,
     Task,
+    as_table,
     read_json,
     read_table,
     write_table,
 )
 from memloc.run import AS_ONE, TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
-from memloc.seeds import torch_seeded
 from memloc.stats.windows import check_plant, read_plant
 from memloc.training.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
 from memloc.training.gathering import Parameters
@@ -49,7 +49,7 @@ from memloc.training.loop import (
     out_of_memory_explained,
     train_epoch,
 )
-from memloc.training.planting import Learner, Plant, planted_objectives, share_body
+from memloc.training.planting import Plant, learner, planted_objectives, share_body
 from memloc.training.predict import (
     accuracies,
     encode_for,
@@ -86,6 +86,14 @@ class Recipe:
     def settings(self) -> FineTuneSettings:
         """How it is fine-tuned."""
         return self.protocol.finetune
+
+    def load(self, task: Task, seed: int) -> Classifier:
+        """The pretrained weights with a new head for a task, from `seed`."""
+        return load_model(self.model, task.label_names, seed=seed, options=self.options)
+
+    def learner(self, seed: int) -> Classifier:
+        """The same for its own task, with an adapter if one learns in place of the weights."""
+        return with_adapter(self.load(self.task, seed), self.settings, self.seed)
 
 
 def train(  # noqa: PLR0913 - one argument for each thing that people vary
@@ -137,7 +145,7 @@ def train_run(
     for name in weights:
         lookup("set of weights", name, WEIGHTS)
     device = pick_device(recipe.device)  # refused before anything is written if not there
-    start = _load(recipe, recipe.task)
+    start = recipe.load(recipe.task, recipe.seed)
     require_agreement(start)
     if recipe.plant is not None:
         check_plant(recipe.plant.planted, start.stack.depth)
@@ -155,8 +163,8 @@ def train_run(
         wanted = [*weights, *(beside if as_one else ())]
         left = _left(run, wanted, recipe.settings.epochs, as_one=as_one)
         if left:
-            announce(start, left)
-        return make_weights(recipe, run, left, as_one=as_one)
+            announce(start, {name: epochs for names, epochs in left.items() for name in names})
+        return make_weights(recipe, run, left)
 
 
 def _learn_as_one(recipe: Recipe, start: Classifier, device: torch.device) -> bool:
@@ -165,66 +173,51 @@ def _learn_as_one(recipe: Recipe, start: Classifier, device: torch.device) -> bo
         return False  # its noisy labels are learnt in another order
     if members_at_once(start.stack, recipe.settings, device) == 1:
         return False
-    learner = start if recipe.settings.adapter == "none" else _learner(recipe, recipe.seed)
-    return members_at_once(learner.stack, recipe.settings, device) > 1
+    learns = start if recipe.settings.adapter == "none" else recipe.learner(recipe.seed)
+    return members_at_once(learns.stack, recipe.settings, device) > 1
 
 
-def make_weights(
-    recipe: Recipe, run: Run, trainings: Iterable[str], *, as_one: bool = False
-) -> Run:
+Together = tuple[str, ...]
+"""One of a run's trainings, or those that learn as one."""
+
+
+def make_weights(recipe: Recipe, run: Run, trainings: Iterable[Together]) -> Run:
     """Carry out some trainings of a run that has been begun."""
-    names = list(trainings)
-    as_one = as_one and {*AS_ONE} <= {*names}
-    stacks: list[Sequence[str]] = [AS_ONE] if as_one else []
-    stacks += [[name] for name in names if not as_one or name not in AS_ONE]
     with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
-        for some in stacks:
-            run = _Training(recipe, run, some).make()
+        for names in trainings:
+            run = _Training(recipe, run, names).make()
     return run
 
 
-def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dict[str, int]:
+def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dict[Together, int]:
     """The trainings that are wanted and not done, and how many epochs are left of each."""
     done = {training for training, last in TRAININGS.items() if run.has(last)}
     wanted = {WEIGHTS[name] for name in weights} - done
-    both = _state(run, AS_ONE)
-    if as_one and wanted.intersection(AS_ONE) and (both.is_file() or _was_as_one(run)):
+    alone: list[Together] = [(name,) for name in TRAININGS]
+    for names in (AS_ONE, *alone):
+        if done.issuperset(names):
+            _state(run, names).unlink(missing_ok=True)  # stopped just before this
+    if as_one and wanted.intersection(AS_ONE) and _was_as_one(run):
         wanted |= {*AS_ONE}  # the one that is there is made again beside the other, and stays
-    left = {}
-    for training in TRAININGS:
-        if training in wanted:
-            begun = both if training in AS_ONE and both.is_file() else _state(run, [training])
-            left[training] = epochs - epochs_kept(begun)
-        elif training in done:
-            _state(run, [training]).unlink(missing_ok=True)  # stopped just before this
-    if done.issuperset(AS_ONE):
-        both.unlink(missing_ok=True)
-    return left
+    if as_one and wanted.issuperset(AS_ONE):
+        alone = [AS_ONE, *(names for names in alone if names[0] not in AS_ONE)]
+    return {
+        names: epochs - epochs_kept(_state(run, names))
+        for names in alone
+        if wanted.issuperset(names)
+    }
 
 
 def _was_as_one(run: Run) -> bool:
-    """Whether one of the two is there that was learnt with the other: so that one is, again."""
+    """Whether the two were begun as one, or one is there that was learnt with the other."""
+    if _state(run, AS_ONE).is_file():
+        return True
     there = [run.path(TRAININGS[name]) / paths.PROVENANCE for name in AS_ONE]
     return any(read_json(path).get("together") == [*AS_ONE] for path in there if path.is_file())
 
 
 def _state(run: Run, trainings: Sequence[str]) -> Path:
     return paths.training_state(run.folder, *trainings)
-
-
-def _load(recipe: Recipe, task: Task, seed: int | None = None) -> Classifier:
-    """The pretrained weights with a new head from `seed`; default: the recipe's."""
-    seed = recipe.seed if seed is None else seed
-    return load_model(recipe.model, task.label_names, seed=seed, options=recipe.options)
-
-
-def _learner(recipe: Recipe, seed: int) -> Classifier:
-    """The same with an adapter, if one learns in place of the weights."""
-    loaded = _load(recipe, recipe.task, seed)
-    if recipe.settings.adapter == "none":
-        return loaded
-    with torch_seeded(recipe.seed, "adapter"):
-        return add_adapter(loaded, recipe.settings)
 
 
 def _record(recipe: Recipe, start: Classifier) -> RunRecord:
@@ -270,13 +263,14 @@ class _Training:
         }
         self.vectors: dict[str, Tensor] = {}
         self.state = _state(run, self.names)
-        self.plant = _frozen_plant(recipe) if self.is_frozen else recipe.plant
+        alone = self.is_frozen and not recipe.protocol.control.frozen_beside_auxiliary
+        self.plant = None if alone else recipe.plant
         # The null of a planted run differs from its reference by the order of the data alone.
         other_order = self.plant is not None and self.plant.null and "noisy" in self.names
         self.seed = self.head_seed + (NULL_SEED if other_order else 0)
 
     def _member(self, name: str) -> _Member:
-        trained, noisy = _learner(self.recipe, self.head_seed), self.recipe.task.labels
+        trained, noisy = self.recipe.learner(self.head_seed), self.recipe.task.labels
         trained.model.to(pick_device(self.recipe.device))
         labels = noisy.assigned
         if name == "original":  # without the examples whose original label nobody knows
@@ -298,18 +292,21 @@ class _Training:
                 advance(done * updates)
                 for epoch in range(done + 1, settings.epochs + 1):
                     self._epoch(objectives, epoch, advance)
-        return self._finish()
+        for member in self.members:
+            if not self.run.has(TRAININGS[member.name]):
+                self._keep(member)
+        self.state.unlink()
+        return self.run
+
+    def _objectives(self) -> AbstractContextManager[list[Objective]]:
+        """What is learnt: the task alone, or a planted one beside an auxiliary one."""
+        each = np.stack([member.labels for member in self.members])
+        labels = torch.from_numpy(each).to(self.stack.device)
+        return self._alone(labels) if self.plant is None else self._planted(self.plant, labels)
 
     @contextmanager
-    def _objectives(self) -> Iterator[list[Objective]]:
-        """What is learnt: the task alone, or a planted one beside an auxiliary one."""
+    def _alone(self, labels: Tensor) -> Iterator[list[Objective]]:
         stack, settings, train = self.stack, self.recipe.settings, self.texts["train"]
-        each = np.stack([member.labels for member in self.members])
-        labels = torch.from_numpy(each).to(stack.device)
-        if self.plant is not None:
-            with self._planted(self.plant, labels) as objectives:
-                yield objectives
-            return
         compute, groups = self._forward(stack)
         with one_objective(
             stack,
@@ -324,32 +321,24 @@ class _Training:
                 stack.blocks.eval()
             yield [objective]
 
-    @contextmanager
-    def _planted(self, plant: Plant, labels: Tensor) -> Iterator[list[Objective]]:
+    def _planted(self, plant: Plant, labels: Tensor) -> AbstractContextManager[list[Objective]]:
         settings, control = self.recipe.settings, self.recipe.protocol.control
-        others = [_load(self.recipe, plant.auxiliary, self.head_seed) for _ in self.members]
+        others = [self.recipe.load(plant.auxiliary, self.head_seed) for _ in self.members]
         for member, other in zip(self.members, others, strict=True):
             share_body(member.trained, other)
             other.model.to(labels.device)
         answers = torch.from_numpy(plant.auxiliary.train.labels).to(labels.device)
         own = settings.replace({"learning_rate": control.auxiliary_learning_rate})
-        texts = self._encode(plant.auxiliary.train)
-        first = {}
+        stack, beside = self.stack, together([o.stack for o in others], beside=self.stack)
+        train, texts = self.texts["train"], self._encode(plant.auxiliary.train)
+        planted = {}
         for number, (layers, rows) in enumerate(self._groups(plant)):
             name = f"group {number + 1}" if number else self.name
-            train = self.texts["train"]
-            first[layers] = Learner(name, self.stack, train, labels, settings, rows)
-        second = Learner(
-            AUXILIARY,
-            together([other.stack for other in others], beside=self.stack),
-            texts,
-            answers.expand(len(others), -1),
-            own,
-            np.arange(len(texts)),
-        )
+            planted[layers] = learner(name, stack, train, labels, settings, rows)
+        second = learner(AUXILIARY, beside, texts, answers.expand(len(others), -1), own)
         also = control.trains_pooler_and_norm
-        with planted_objectives(first, second, pooler_and_norm=also) as objectives:
-            yield objectives
+        stacks = stack, beside
+        return planted_objectives(stacks, planted, second, settings, pooler_and_norm=also)
 
     def _groups(self, plant: Plant) -> list[tuple[tuple[int, ...], IntArray]]:
         """The layers that each group of examples may change, and its rows; of θ_F the head."""
@@ -420,13 +409,6 @@ class _Training:
         above = [row.get(score, 0) > settings.near_ceiling for row in member.rows]
         return above[-1] and not any(above[:-1])
 
-    def _finish(self) -> Run:
-        for member in self.members:
-            if not self.run.has(TRAININGS[member.name]):
-                self._keep(member)
-        self.state.unlink()
-        return self.run
-
     def _keep(self, member: _Member) -> None:
         epochs = len(member.rows)
         self._write_curve(member)
@@ -439,21 +421,16 @@ class _Training:
         self._save(member, TRAININGS[member.name], epochs)
 
     def _write_curve(self, member: _Member) -> None:
-        import pandas as pd
-
         path = self.run.folder / paths.TRAINING
-        table = pd.DataFrame(member.rows)
+        table = as_table(member.rows)
         if path.is_file():
             others = read_table(path)[0]
-            table = pd.concat([others[others["training"] != member.name], table], ignore_index=True)
+            table = as_table(others[others["training"] != member.name], table)
         write_table(path, table, {"run": self.run.name})
 
     def _ending(self, member: _Member) -> dict[str, Any]:
         """What the run's record says once its noisy labels are learnt."""
         last, settings = member.rows[-1], self.recipe.settings
-        final = Accuracies(
-            noisy=last["noisy_accuracy"], clean=last["clean_accuracy"], training=last["accuracy"]
-        )
         best = max(row.get("accuracy", 0) for row in member.rows)
         why = (
             f"no epoch had a training {settings.near_ceiling_score} above "
@@ -461,7 +438,7 @@ class _Training:
             "higher rate."
         )
         is_there = self.run.path("memorised").is_dir()
-        return {"final": final, "without": {} if is_there else {"memorised": why}}
+        return {"final": Accuracies.of(last), "without": {} if is_there else {"memorised": why}}
 
     def _save(self, member: _Member, weights: str, epoch: int) -> None:
         about = {
@@ -471,11 +448,6 @@ class _Training:
             "run": self.run.record.model_dump(mode="json"),
         }
         save_checkpoint(self.run.path(weights), member.trained, about)
-
-
-def _frozen_plant(recipe: Recipe) -> Plant | None:
-    """Beside what θ_F is trained: nothing, or an auxiliary task."""
-    return recipe.plant if recipe.protocol.control.frozen_beside_auxiliary else None
 
 
 def _last_vectors(stack: Stack, encoded: Encoded) -> Tensor:
