@@ -19,7 +19,7 @@ from scipy.stats import rankdata
 from benchmarks.crowd import KINDS, Crowd, embedded, missing, parser_of, sample
 from benchmarks.findings import put
 from memloc.identity import hash_loaded
-from memloc.methods.halves import Half, Pool, fit, half_models, held_out_chances
+from memloc.methods.halves import Half, Pool, fit, half_models, mean_chances
 from memloc.models.load import load_model
 from memloc.protocol import preset
 from memloc.records import BoolArray, FloatArray, IntArray, whole_file
@@ -58,7 +58,7 @@ class Setting:
         return Pool(
             name=folder.name,
             examples=crowd.examples(labels),
-            n_classes=len(crowd.names),
+            label_names=crowd.names,
             load=lambda seed: load_model(self.model, crowd.names, seed=seed),
             weights_hash=hash_loaded(start),
             training=preset("demo").finetune.replace(own),
@@ -151,7 +151,7 @@ def watched(pool: Pool) -> FloatArray:
 
 def out_of_sample(halves: Sequence[Half]) -> FloatArray:
     """The mean probabilities by models that held a text out; equal ones where there is none."""
-    means = held_out_chances(halves)
+    means = mean_chances(halves, trained=False)
     return np.where(np.isnan(means), 1 / means.shape[1], means)
 
 

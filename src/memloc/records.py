@@ -179,6 +179,13 @@ def _sealed(raw: bytes) -> bytes:
     return before + f"{checksum:08x}".encode() + after
 
 
+def as_table(*parts: Any) -> "pd.DataFrame":
+    """Columns by name, or rows, one part below another; one value may stand for a whole column."""
+    import pandas as pd
+
+    return pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
+
+
 def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
     """A table and what was written about it."""
     arrow = read_columns(path)

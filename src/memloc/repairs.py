@@ -12,27 +12,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
+import torch
 
 from memloc import paths
 from memloc.errors import DataError, SettingsError, StoreError, counted
 from memloc.identity import hashed
 from memloc.methods.apply import localise, open_run
 from memloc.methods.halves import fit
+from memloc.methods.mixtures import final_with
 from memloc.methods.shares import MOST_EXACT
 from memloc.models.device import suitable_threads
+from memloc.models.load import Classifier
+from memloc.models.parts import find_parts
 from memloc.progress import track
 from memloc.records import FloatArray, IntArray, as_stored, read_json, whole_file, write_json
+from memloc.reporting.figures import save_spec
 from memloc.run import Run
 from memloc.seeds import generator
-from memloc.settings import Settings, checked, ours
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from memloc.models.load import Classifier
+from memloc.settings import Settings, checked, ours, packaged
+from memloc.stats.windows import layers_name
+from memloc.training.checkpoints import save_checkpoint
+from memloc.training.predict import encode_for, predict
 
 BEFORE, REFERENCE = "before", "reference"
 LAYERS, RETRAINED, AGAIN = "reference's layers", "retrained layers", "fine-tuned again"
@@ -66,9 +70,9 @@ class Repaired:
     """The repaired model's folder, and how it compares with other repairs."""
 
     folder: Path
-    table: "pd.DataFrame"
+    table: pd.DataFrame
     """One row per model: labels still predicted, accuracies, updates to relearn, cost, verdict."""
-    curves: "pd.DataFrame"
+    curves: pd.DataFrame
     """Share of noisy labels predicted by model, order and update while they are learnt again."""
     chosen: str
     settings: RepairSettings
@@ -128,7 +132,7 @@ class Repaired:
         return 1 - margin, 1 + margin
 
     @cached_property
-    def _reference(self) -> "pd.DataFrame":
+    def _reference(self) -> pd.DataFrame:
         return self.curves[self.curves["way"] == REFERENCE]
 
     def sentences(self) -> list[str]:
@@ -238,10 +242,8 @@ class _Workshop:
     settings: RepairSettings
     layers: tuple[int, ...]
 
-    def compare(self) -> "tuple[pd.DataFrame, pd.DataFrame]":
+    def compare(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """One row per way, and the curves of learning the noisy labels again."""
-        import pandas as pd
-
         rows, curves = [], []
         with track(f"{self.run.name} · repair", len(self.ways)) as advance:
             for number, way in enumerate(self.ways):
@@ -255,10 +257,8 @@ class _Workshop:
         relearning = table["relearnt_updates"] / (never_saw or np.nan)
         return table.assign(relearning=relearning), pd.concat(curves, ignore_index=True)
 
-    def _compared(self, way: str, path: Path) -> "tuple[dict[str, Any], pd.DataFrame]":
+    def _compared(self, way: str, path: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         """What becomes of a model that is made in a way; kept, so that a repair can go on."""
-        import pandas as pd
-
         kept = read_json(path) if path.is_file() else {}
         if kept.get("identity") != self.identity:
             layers, make = self.ways[way]
@@ -296,10 +296,8 @@ class _Workshop:
         return commonest + self.settings.relearnt * (1 - commonest)
 
     @property
-    def ways(self) -> "dict[str, tuple[tuple[int, ...] | None, Callable[[], Classifier]]]":
+    def ways(self) -> dict[str, tuple[tuple[int, ...] | None, Callable[[], Classifier]]]:
         """By name: the layers that change (from 0; None: not blocks), and how it is made."""
-        from memloc.methods.mixtures import final_with
-
         run, own, every = self.run, self.layers, tuple(range(self.run.depth))
         rest = [layer for layer in every if layer not in own]
         draw = generator(run.seed, "repair", "random")
@@ -316,12 +314,8 @@ class _Workshop:
             AGAIN: (every, lambda: self._learnt(run.load("final"), None)),
         }
 
-    def _with_head(self) -> "Classifier":
+    def _with_head(self) -> Classifier:
         """What follows the blocks from the reference: it hides labels that the blocks hold."""
-        import torch
-
-        from memloc.models.parts import find_parts
-
         final, reference = self.run.load("final"), self.run.load("reference")
         theirs = dict(reference.model.named_parameters())
         with torch.no_grad():
@@ -330,7 +324,7 @@ class _Workshop:
                     parameter.copy_(theirs[name])
         return final
 
-    def _learnt(self, model: "Classifier", layers: Sequence[int] | None) -> "Classifier":
+    def _learnt(self, model: Classifier, layers: Sequence[int] | None) -> Classifier:
         """The model after some or all of its layers learnt the clean examples."""
         rows, labels = self.run.clean_rows, self.run.noisy.assigned
         training = self.run.settings.finetune.replace({"epochs": self.settings.epochs})
@@ -339,18 +333,15 @@ class _Workshop:
         return model
 
     def _scores(
-        self, way: str, layers: tuple[int, ...] | None, model: "Classifier", seconds: float
+        self, way: str, layers: tuple[int, ...] | None, model: Classifier, seconds: float
     ) -> dict[str, Any]:
-        from memloc.training.predict import encode_for, predict
-
         run, test, unseen = self.run, self.run.task.test, np.nan
         right = predict(model.stack, run.encode(model)).argmax(1) == run.noisy.assigned
         if len(test):
             texts = encode_for(model, test, run.settings.text.max_tokens)
             unseen = float((predict(model.stack, texts).argmax(1) == test.labels).mean())
         named = {None: "head", (): "none", tuple(range(run.depth)): "all layers"}
-        numbers = ", ".join(str(layer + 1) for layer in layers or ())
-        some = f"layer{'s' * (len(layers or ()) > 1)} {numbers}"
+        some = layers_name([layer + 1 for layer in layers or ()])
         passes = BACKWARD * self.settings.epochs * len(run.clean_rows) * run.depth
         return {
             "way": way,
@@ -363,10 +354,8 @@ class _Workshop:
             "block_passes": float(passes) if way in {RETRAINED, AGAIN} else 0.0,
         }
 
-    def _relearnt(self, way: str, model: "Classifier") -> "pd.DataFrame":
+    def _relearnt(self, way: str, model: Classifier) -> pd.DataFrame:
         """How the noisy labels alone are learnt again, in several orders; weights are put back."""
-        import pandas as pd
-
         kept = {name: values.clone() for name, values in model.model.state_dict().items()}
         frames = []
         for order in range(1, self.settings.orders + 1):
@@ -374,11 +363,7 @@ class _Workshop:
             model.model.load_state_dict(kept)
         return pd.concat(frames, ignore_index=True)
 
-    def _relearn(self, model: "Classifier", order: int) -> "pd.DataFrame":
-        import pandas as pd
-
-        from memloc.training.predict import encode_for, predict
-
+    def _relearn(self, model: Classifier, order: int) -> pd.DataFrame:
         run, usual = self.run, self.run.settings.finetune
         noisy, labels = run.task.train.take(run.noisy_rows), run.noisy.assigned[run.noisy_rows]
         texts = encode_for(model, noisy, run.settings.text.max_tokens)
@@ -407,7 +392,7 @@ UPDATES = 4
 and measurements per epoch at most."""
 
 
-def relearnt_at(curves: "pd.DataFrame", share: float) -> FloatArray:
+def relearnt_at(curves: pd.DataFrame, share: float) -> FloatArray:
     """Updates until `share` of the labels are predicted, by order; the most there were if never."""
     steps = []
     for _, curve in curves.groupby("order"):
@@ -421,9 +406,6 @@ def relearnt_at(curves: "pd.DataFrame", share: float) -> FloatArray:
 
 def _write(found: Repaired, workshop: _Workshop) -> None:
     """The checkpoint, what was compared, and the figure."""
-    from memloc.reporting.figures import save_spec
-    from memloc.training.checkpoints import save_checkpoint
-
     run, (_, make) = workshop.run, workshop.ways[found.chosen]
     facts = {"repaired": run.name, "way": found.chosen, "layers": found.row(found.chosen)["layers"]}
     about = {**facts, "settings": found.settings.model_dump(mode="json"), "level": found.level}
@@ -441,20 +423,9 @@ def figure(found: Repaired) -> dict[str, Any]:
     """Relearning curves, means over orders, over the range of the reference's."""
     curves = found.curves.groupby(["way", "update"])["predicted"]
     drawn = curves.agg(mean="mean", low="min", high="max").reset_index()
-    band = drawn[drawn["way"] == REFERENCE].to_dict("records")
-    lines = drawn[drawn["way"] != BEFORE].to_dict("records")
-    share = {"type": "quantitative", "title": "noisy labels predicted", "axis": {"format": "%"}}
-    update = {"field": "update", "type": "quantitative", "title": "updates on the noisy examples"}
-    area = {"x": update, "y": {**share, "field": "low"}, "y2": {"field": "high"}}
-    line = {"x": update, "y": {**share, "field": "mean"}, "color": {"field": "way", "title": None}}
-    title = counted(found.settings.orders, "order")
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "title": f"Learning the noisy labels again (means over {title}; band: the reference)",
-        "width": 420,
-        "height": 260,
-        "layer": [
-            {"data": {"values": band}, "mark": {"type": "area", "opacity": 0.2}, "encoding": area},
-            {"data": {"values": lines}, "mark": "line", "encoding": line},
-        ],
-    }
+    spec: dict[str, Any] = packaged(__file__)
+    parts = drawn[drawn["way"] == REFERENCE], drawn[drawn["way"] != BEFORE]
+    for layer, part in zip(spec["layer"], parts, strict=True):
+        layer["data"] = {"values": part.to_dict("records")}
+    title = spec["title"].format(orders=counted(found.settings.orders, "order"))
+    return {**spec, "title": title}

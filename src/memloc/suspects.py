@@ -4,7 +4,6 @@ Models are trained on random halves of the data. What those that did not see an 
 is compared with its label, and with what those say that did see it.
 """
 
-import html
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memloc import paths
-from memloc.data.own import Columns, Rows, read_rows
+from memloc.data.own import Columns, read_rows
 from memloc.errors import MemlocWarning, ModelError, SettingsError, StoreError, counted
 from memloc.identity import hash_files, hash_loaded
 from memloc.lock import RUN, Lock
@@ -24,7 +23,7 @@ from memloc.methods.halves import (
     Pool,
     examples_table,
     half_models,
-    held_out_chances,
+    mean_chances,
     pool_of,
 )
 from memloc.models.device import suitable_threads
@@ -53,6 +52,8 @@ FEW = 10
 """A class with fewer examples is named in a warning: a half may hold none of them."""
 ENOUGH = 8
 """With fewer models hardly any example can be called wrong: half of them hold it out."""
+PAGE = Path(__file__).with_suffix(".html")
+"""What the page of suspects looks like."""
 WRONG, UNCLEAR, FITS = "likely wrong", "unclear", "fits"
 NUMBERS = ("held_out", "trained", "counterfactual", "low", "high")
 
@@ -115,7 +116,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         _refuse_choices(run, data, seed, changes)
         protocol = preset_called(preset or run.settings.preset).replace(changes)
         method: Any = protocol.method("generalisation")
-        home, lock, names = folder or run.folder / paths.FOUND, run.folder, run.task.label_names
+        home, lock = folder or run.folder / paths.FOUND, run.folder
         pool, start = pool_of(run, method), run.load_pretrained(run.seed)
     else:
         if data is None or folder is None:
@@ -123,17 +124,17 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         protocol = preset_called(preset or default_preset(model)).replace(changes)
         method = protocol.method("generalisation")
         home = lock = Path(folder)
-        rows, first = read_rows(Path(data), Columns(text, label, pair)), 1 if seed is None else seed
-        names, start = rows.names, _pretrained(model, rows.names, first, data)
-        pool = _pool(model, start, rows, protocol, home, first)
-        pool = replace(pool, name=Path(data).name.split(".")[0], device=device)
+        columns, first = Columns(text, label, pair), 1 if seed is None else seed
+        pool, start = _of_file(model, Path(data), columns, protocol, home, first)
+        pool = replace(pool, device=device)
     _refuse_corrected(Path(home))
     with Lock(lock, RUN):
-        remarks = _remarks(pool, names, method.models)
+        remarks = _remarks(pool, method.models)
         if not all(pool.path(number).is_file() for number in range(1, method.models + 1)):
             announce(pool, start, method.models)
         with suitable_threads(start.stack.width):
-            table = suspects_table(half_models(pool, method.models), pool.examples, names)
+            halves = half_models(pool, method.models)
+        table = suspects_table(halves, pool.examples, pool.label_names)
         return _written(Suspects(Path(home), table, method.models, remarks), pool.name)
 
 
@@ -182,15 +183,17 @@ def _pretrained(model: str, names: tuple[str, ...], seed: int, data: str | Path)
     return start
 
 
-def _pool(
-    model: str, start: Classifier, rows: Rows, protocol: Protocol, folder: Path, seed: int
-) -> Pool:
-    """The examples of a file, and how models on halves of them are trained."""
+def _of_file(
+    model: str, data: Path, columns: Columns, protocol: Protocol, folder: Path, seed: int
+) -> tuple[Pool, Classifier]:
+    """The examples of a file with how models learn halves of them, and what these start from."""
     method: Any = protocol.method("generalisation")
-    return Pool(
-        name=model,
+    rows = read_rows(data, columns)
+    start = _pretrained(model, rows.names, seed, data)
+    pool = Pool(
+        name=data.name.split(".")[0],
         examples=replace(rows.examples, labels=rows.assigned),
-        n_classes=len(rows.names),
+        label_names=rows.names,
         load=lambda number: load_model(model, rows.names, seed=number),
         weights_hash=hash_loaded(start),
         training=method.training(protocol.finetune),
@@ -199,6 +202,7 @@ def _pool(
         seed=seed,
         folder=paths.work(folder, method.name),
     )
+    return pool, start
 
 
 def suspects_table(
@@ -210,7 +214,7 @@ def suspects_table(
     models as there are); groups are by intervals, too, so that few models decide little.
     """
     labels, every, names_of = examples.labels, np.arange(len(examples)), np.array(names)
-    table, chances = examples_table(halves, labels), held_out_chances(halves)
+    table, chances = examples_table(halves, labels), mean_chances(halves, trained=False)
     unseen = np.isnan(chances[:, 0])
     above = chances - _usual(chances[~unseen], labels[~unseen])
     above[unseen] = 0
@@ -263,9 +267,9 @@ def _usual(chances: FloatArray, labels: IntArray) -> FloatArray:
     return np.asarray((chances * of_class).sum(0) / np.maximum(1, of_class.sum(0)))
 
 
-def _remarks(pool: Pool, names: tuple[str, ...], models: int) -> tuple[str, ...]:
+def _remarks(pool: Pool, models: int) -> tuple[str, ...]:
     """What is unusual about the data: said before the work begins, and again with the results."""
-    labels, groups = pool.examples.labels, pool.groups
+    labels, groups, names = pool.examples.labels, pool.groups, pool.label_names
     counts = np.bincount(labels, minlength=len(names))
     small = [f"{names[c]} ({counts[c]})" for c in np.flatnonzero(counts < FEW)]
     if small:
@@ -311,25 +315,9 @@ def _written(found: Suspects, name: str) -> Suspects:
 
 def _page(found: Suspects, shown: "pd.DataFrame", name: str) -> str:
     """Plain HTML: sentences, and a table of the examples to look at first."""
+    import jinja2
+
     columns = [c for c in shown.columns if c not in {"rank", "wrong", "corrected"}]
-    said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in found.sentences())
-    title = f"{html.escape(name)}: labels to look at first"
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{STYLE}</style></head><body><h1>{title}</h1>{said}<p>{LEGEND}</p>"
-        f"{shown[columns].to_html(index=False, border=0, na_rep='–')}</body></html>\n"
-    )
-
-
-STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem}"
-    "table{border-collapse:collapse;font-size:.875rem}"
-    "td,th{border-bottom:1px solid #ccc;padding:.3rem .5rem;text-align:left;vertical-align:top}"
-)
-LEGEND = (
-    "<b>held_out</b> and <b>trained</b>: mean probability of the label by models that did not see "
-    "the example in training, and by those that did. <b>counterfactual</b> is the difference, "
-    "<b>low</b> to <b>high</b> its 95 % interval for this number of models: for a single example "
-    "it is wide, so look at groups. <b>doubt</b> orders the table: how far the likeliest other "
-    "label is above the given one, held out, each compared with what is usual for its class."
-)
+    table = shown[columns].to_html(index=False, border=0, na_rep="–")
+    page = jinja2.Template(PAGE.read_text(encoding="utf-8"), autoescape=True)
+    return str(page.render(name=name, sentences=found.sentences(), table=table))

@@ -10,7 +10,7 @@ from memloc.methods.halves import (
     Generalisation,
     Half,
     half_models,
-    held_out_chances,
+    mean_chances,
     pool_of,
     stacks_of,
     train_halves,
@@ -96,7 +96,7 @@ def test_means_are_over_the_models_that_held_an_example_out():
         Half(np.array([i == 0, True]), np.array([[0, i], [0, i]], np.float32)) for i in (0, 1, 2)
     ]
     chance = 1 / (1 + np.exp([-1.0, -2.0]))
-    found = held_out_chances(says)
+    found = mean_chances(says, trained=False)
     np.testing.assert_allclose(found[0], [1 - chance.mean(), chance.mean()])
     assert np.isnan(found[1]).all()
 

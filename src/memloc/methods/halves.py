@@ -28,6 +28,7 @@ from memloc.records import (
     FloatArray,
     IntArray,
     as_stored,
+    as_table,
     read_table,
     write_table,
 )
@@ -119,7 +120,7 @@ class Pool:
     name: str
     examples: Examples
     """With the labels that are learnt."""
-    n_classes: int
+    label_names: tuple[str, ...]
     load: "Callable[[int], Classifier]"
     """The pre-trained weights with a new head from a seed."""
     weights_hash: str
@@ -149,14 +150,9 @@ class Pool:
 
     def start(self, seed: int) -> "Classifier":
         """The weights that a model starts from, with an adapter if it learns with one."""
-        from memloc.models.adapters import add_adapter
-        from memloc.seeds import torch_seeded
+        from memloc.models.adapters import with_adapter
 
-        loaded = self.load(seed)
-        if self.training.adapter == "none":
-            return loaded
-        with torch_seeded(seed, "adapter"):
-            return add_adapter(loaded, self.training)
+        return with_adapter(self.load(seed), self.training, seed)
 
     def updates(self, model: int) -> int:
         """How many updates a model needs."""
@@ -169,7 +165,7 @@ class Pool:
             "share": self.share,
             "finetune": self.training.model_dump(mode="json", exclude=_NOT_DECIDING),
             "examples": self.examples_hash,
-            "start": [self.weights_hash, self.n_classes, self.seed, self.max_tokens],
+            "start": [self.weights_hash, len(self.label_names), self.seed, self.max_tokens],
         }
         return hashed(facts)
 
@@ -187,7 +183,7 @@ def pool_of(run: "Run", method: Generalisation) -> Pool:
     return Pool(
         name=run.name,
         examples=Examples(run.task.train.parts, run.noisy.assigned),
-        n_classes=run.task.n_classes,
+        label_names=run.task.label_names,
         load=run.load_pretrained,
         weights_hash=adopted.hash if adopted else run.record.weights_hash,
         training=method.training(run.settings.finetune),
@@ -293,10 +289,8 @@ def fit(  # noqa: PLR0913
 
 
 def _write(pool: Pool, model: int, stack: Sequence[int], half: Half) -> None:
-    import pandas as pd
-
-    columns = {f"logit_{i}": half.logits[:, i] for i in range(pool.n_classes)}
-    table = pd.DataFrame({"trained": half.trained, **columns})
+    columns = {f"logit_{i}": logits for i, logits in enumerate(half.logits.T)}
+    table = as_table({"trained": half.trained, **columns})
     note = {"identity": pool.identity(model), "together": list(stack)}
     write_table(pool.path(model), table, note)
 
@@ -313,7 +307,7 @@ def _read(pool: Pool, model: int) -> Half | None:
     others = [_kept(pool, other) for other in note["together"] if other != model]
     if any(other is None or other[1]["together"] != note["together"] for other in others):
         return None
-    columns = [f"logit_{i}" for i in range(pool.n_classes)]
+    columns = [f"logit_{i}" for i in range(len(pool.label_names))]
     with as_stored(path):
         logits = table[columns].to_numpy(np.float32, copy=True)
         return Half(table["trained"].to_numpy(bool, copy=True), logits)
@@ -334,41 +328,32 @@ def examples_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
 
     NaN where no model is of that kind.
     """
-    import pandas as pd
-
-    every = np.arange(len(labels))
-    trained = np.stack([half.trained for half in halves])
-    probability = np.stack([half.chances[every, labels] for half in halves])
-    with_it, without = mean_where(probability, trained), mean_where(probability, ~trained)
-    return pd.DataFrame(
+    every, count = np.arange(len(labels)), np.sum([half.trained for half in halves], axis=0)
+    with_it = mean_chances(halves, trained=True)[every, labels]
+    without = mean_chances(halves, trained=False)[every, labels]
+    return as_table(
         {
             "example": every,
             "trained": with_it,
             "held_out": without,
             "counterfactual": with_it - without,
-            "n_trained": trained.sum(0),
-            "n_held_out": (~trained).sum(0),
+            "n_trained": count,
+            "n_held_out": len(halves) - count,
         }
     )
 
 
-def held_out_chances(halves: Sequence[Half]) -> FloatArray:
-    """(examples, classes): mean probabilities by models that held it out; NaN where none did.
+def mean_chances(halves: Sequence[Half], *, trained: bool) -> FloatArray:
+    """(examples, classes): mean probabilities by models that were trained on it, or held it out.
 
-    One model after the other, as all of them at once take memory.
+    NaN where there are none. One model after the other, as all of them at once take memory.
     """
     total, count = np.zeros(halves[0].logits.shape), np.zeros((len(halves[0].trained), 1))
     for half in halves:
-        held = ~half.trained[:, None]
-        total += np.where(held, half.chances, 0)
-        count += held
+        chosen = half.trained[:, None] == trained
+        total += np.where(chosen, half.chances, 0)
+        count += chosen
     return np.asarray(total / np.where(count > 0, count, np.nan))
-
-
-def mean_where(values: FloatArray, chosen: BoolArray) -> FloatArray:
-    """Means over the models that are chosen for an example; NaN where there are none."""
-    count = chosen.sum(0)
-    return np.asarray((values * chosen).sum(0) / np.where(count > 0, count, np.nan))
 
 
 def summary(
@@ -379,8 +364,6 @@ def summary(
     `majority` is the score of always predicting the most frequent of the `assigned` labels, and
     `normalised` what is left of the score above it: (score - majority) / (1 - majority).
     """
-    import pandas as pd
-
     clean = examples[~examples["is_noisy"]]
     every, only_clean = (generalised(part, n_classes) for part in (examples, clean))
     majority = float(np.bincount(assigned).max() / len(assigned))
@@ -397,7 +380,7 @@ def summary(
         "validation_score": validation,
         "models": models,
     }
-    return pd.DataFrame([row])
+    return as_table([row])
 
 
 def generalised(examples: "pd.DataFrame", n_classes: int) -> Interval:
@@ -421,8 +404,6 @@ def validation_score(run: "Run") -> float:
 
 
 def _models_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
-    import pandas as pd
-
     rows = [
         {
             "model": model,
@@ -431,7 +412,7 @@ def _models_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
         }
         for model, half in enumerate(halves, start=1)
     ]
-    return pd.DataFrame(rows)
+    return as_table(rows)
 
 
 def _remarks(examples: "pd.DataFrame") -> list[str]:

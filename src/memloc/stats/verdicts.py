@@ -32,7 +32,7 @@ from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.stats.intervals import wilson
 from memloc.stats.subsets import subset_sizes
-from memloc.stats.windows import windows
+from memloc.stats.windows import layers_name, windows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,7 +166,7 @@ def _located(shares: FloatArray, undone: Answer, method: str) -> LayerVerdict:
     where, layers = which_layers(shares)
     if concentrated.holds and where.holds:
         p = max(undone.p, concentrated.p, where.p)
-        sentence = f"Localised in {_layers(layers)}. {concentrated.sentence}"
+        sentence = f"Localised in {layers_name(layers)}. {concentrated.sentence}"
         return LayerVerdict("localised", sentence, layers, p, (undone, concentrated, where))
     if spread.holds:
         p = max(undone.p, spread.p)
@@ -255,7 +255,7 @@ def which_layers(shares: FloatArray) -> tuple[Answer, tuple[int, ...]]:
     found = p <= ALPHA
     layers = tuple(int(layer) + 1 for layer in np.flatnonzero(found))
     value = float(shares[:, found].sum() / shares.sum())
-    held = f"of what is undone is in {_layers(layers)}" if layers else "is in no layer for sure"
+    held = f"of what is undone is in {layers_name(layers)}" if layers else "is in no layer for sure"
     said = f"{value:.0%} {held} ({_p(float(p.min()))} over all layers)."
     null = "an even share of every layer (max-T over layers)"
     statistic = "share of these layers in what is undone"
@@ -346,7 +346,7 @@ def judge_weights(method: str, weights: FloatArray) -> LayerVerdict:
     """Of a method that changes no layer: weights do not say that there is anything to find."""
     outcome, layers = by_profile(weights)
     looks = {"cannot tell": "say nothing", "spread": "look spread over the layers"}
-    said = looks.get(outcome, f"look localised in {_layers(layers)}")
+    said = looks.get(outcome, f"look localised in {layers_name(layers)}")
     return cannot_tell(
         f"{method} changes no layer, so it does not see whether anything is undone. Its weights "
         f"{said}. {weakness(method)}"
@@ -477,8 +477,8 @@ def other_sets(lost: FloatArray, layers: Sequence[int]) -> str:
     others = int(np.count_nonzero(sizes == len(layers))) - 1
     as_much = int(np.count_nonzero(undone[sizes == len(layers)] >= own - NEAR)) - 1
     return (
-        f"Swapping {_layers(layers)} alone undoes {own / undone[-1]:.0%} of what all layers undo; "
-        f"of the {others:,} other sets of as many layers, {as_much or 'none'} "
+        f"Swapping {layers_name(layers)} alone undoes {own / undone[-1]:.0%} of what all layers "
+        f"undo; of the {others:,} other sets of as many layers, {as_much or 'none'} "
         f"undo{'es' if as_much < 2 else ''} as much."
     )
 
@@ -506,10 +506,6 @@ def _at_least(drawn: FloatArray, observed: float) -> float:
     """P of a permutation test; ties count against the finding, and what was observed is one."""
     near = NEAR * max(1.0, abs(observed))
     return float((1 + np.count_nonzero(drawn >= observed - near)) / (1 + len(drawn)))
-
-
-def _layers(layers: Sequence[int]) -> str:
-    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
 
 
 def _p(p: float) -> str:

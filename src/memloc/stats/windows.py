@@ -125,6 +125,11 @@ def window_name(window: range) -> str:
     return f"{window.start + 1}-{window.stop}"
 
 
+def layers_name(layers: Sequence[int]) -> str:
+    """Some layers, each by its number."""
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
+
+
 def read_plant(text: str) -> Groups:
     """The layers (from 0) that each group of noisy examples may change.
 
