@@ -16,7 +16,7 @@ from memloc import paths
 from memloc.errors import MemlocWarning, StoreError
 from memloc.methods import by_reference, methods
 from memloc.methods.gradients import norms_from, variants
-from memloc.methods.result import Outcomes, check_origin, outcomes_from, read_about
+from memloc.methods.result import Outcomes, outcomes_from, read_about, stored_table
 from memloc.protocol import Protocol, preset
 from memloc.records import as_stored, read_columns
 from memloc.run import Accuracies, Run, RunRecord, at_the_end
@@ -297,7 +297,8 @@ def _collected(runs: Sequence[_Read], reference_at_least: float = 0.0) -> dict[s
             settings = json.dumps(about.get("settings", {}), sort_keys=True)
             found["made"].append({**key, "settings": settings})
             called = _called(made)
-            tables = {name: _table(made, name) for name in made["tables"] if name in called}
+            shown = [name for name in made["tables"] if name in called]
+            tables = {name: stored_table(made["folder"], made, name) for name in shown}
             undone = tables["windows"]["error"].to_numpy().max() if "windows" in tables else np.nan
             if "verdict" in about:
                 found["verdicts"].append((key, about["verdict"]))
@@ -315,13 +316,6 @@ def _called(made: Mapping[str, Any]) -> dict[str, str]:
     usual = {name: f"{method}_{name}" for name in ("layers", "summary")}
     shared = LOCALISED if "mcog" in made["tables"] else {**usual, "events": "events"}
     return {**shared, **(methods()[method].shows if method in methods() else {})}
-
-
-def _table(about: Mapping[str, Any], name: str) -> Any:
-    rows = read_columns(paths.table(about["folder"], name))
-    note = json.loads(rows.schema.metadata[b"memloc"])
-    check_origin(about["folder"], about, name, note)
-    return rows
 
 
 def _without_null(key: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from memloc.errors import (
     lookup,
 )
 from memloc.methods.result import LayerScores, Result
-from memloc.records import FloatArray, IntArray
+from memloc.records import FloatArray, IntArray, as_table
 from memloc.seeds import generator
 from memloc.settings import Settings, checked
 
@@ -110,10 +110,8 @@ class Method(Settings, ABC):
 
 def _scores(method: str, made: "Tables | Weights", depth: int) -> LayerScores:
     """What a localiser gave, as a result."""
-    import pandas as pd
-
-    tables = made if isinstance(made, Mapping) else {"layers": pd.DataFrame({"weight": made})}
-    layers = tables.get("layers", pd.DataFrame({"weight": []}))
+    tables = made if isinstance(made, Mapping) else {"layers": as_table({"weight": made})}
+    layers = tables.get("layers", as_table({"weight": []}))
     if len(layers) != depth:
         said = f"{counted(len(layers), 'weight')} for {counted(depth, 'layer')}"
         raise ModelError(f"{method} gave {said}: one for each is needed.")

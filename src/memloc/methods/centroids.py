@@ -5,7 +5,7 @@ and the top half of the layers swapped in from there. Positions of all pairs are
 draw examples anew and leave the lines where they are.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from memloc.methods.positions import (
 )
 from memloc.methods.result import Result
 from memloc.progress import track
-from memloc.records import FloatArray, IntArray, NoisyLabels
+from memloc.records import FloatArray, IntArray, NoisyLabels, as_table
 from memloc.seeds import generator
 from memloc.settings import ours, paper, published
 from memloc.stats.depth import (
@@ -76,11 +76,9 @@ class Centroids(Method):
 
     def run(self, run: "Run") -> Result:
         """The tables `layers`, `events`, `positions` and `pairs` for every variant."""
-        import pandas as pd
-
         self.check(run)
         wanted = self.variants(run)
-        every: dict[str, dict[str, pd.DataFrame]] = {name: {} for name in TABLES}
+        every: dict[str, list[Any]] = {name: [] for name in TABLES}
         remarks: list[str] = []
         if "bottom" not in wanted and run.depth > 1:
             remarks.append(
@@ -93,17 +91,13 @@ class Centroids(Method):
                 separability = pooled_separability(found, vectors, run.noisy)
                 layers, events = drift(found, separability, self, len(vectors))
                 tables = layers, events, positions_table(found), pairs_table(found)
-                for table, frame in zip(TABLES, tables, strict=True):
-                    every[table][name] = frame
+                for table, columns in zip(TABLES, tables, strict=True):
+                    every[table].append({"variant": name, **columns})
                 said = found.remarks(run.task.label_names)
                 remarks += [s if window is None else f"{name}: {s}" for s in said]
                 advance(1)
-        below = {
-            name: pd.concat(frames, names=["variant"]).reset_index("variant").reset_index(drop=True)
-            for name, frames in every.items()
-        }
         about = {"level": LEVEL, "resamples": RESAMPLES, "shuffles": SHUFFLES, "remarks": remarks}
-        return Result(self.name, below, about)
+        return Result(self.name, {name: as_table(*parts) for name, parts in every.items()}, about)
 
     def check(self, run: "Run") -> None:
         """Refuse data without two kinds of labels, and windows that the model does not have."""
@@ -139,11 +133,9 @@ class Centroids(Method):
 
 def positions_table(found: Positions) -> "pd.DataFrame":
     """One row per example, pair and layer; `a` is the assigned class, `b` the original one."""
-    import pandas as pd
-
     rows, layer = (index.ravel() for index in np.indices(found.position.shape))
     ends = found.pairs[found.pair[rows]]
-    return pd.DataFrame(
+    return as_table(
         {
             "layer": layer.astype(np.int16),
             "a": ends[:, 0].astype(np.int16),
@@ -157,10 +149,8 @@ def positions_table(found: Positions) -> "pd.DataFrame":
 
 def pairs_table(found: Positions) -> "pd.DataFrame":
     """One row per pair and layer: how many examples there are and how far apart the centroids."""
-    import pandas as pd
-
     pair, layer = (index.ravel() for index in np.indices(found.separability.shape))
-    return pd.DataFrame(
+    return as_table(
         {
             "layer": layer,
             "a": found.pairs[pair, 0],
@@ -179,7 +169,6 @@ def drift(
     found: Positions, separability: "pd.DataFrame", settings: Centroids, n_examples: int
 ) -> "tuple[pd.DataFrame, pd.DataFrame]":
     """The tables `layers` and `events` of one set of positions, without their variant."""
-    import pandas as pd
 
     def every_kind(counts: IntArray) -> FloatArray:
         """(draws, kinds, 3, K)."""
@@ -189,14 +178,14 @@ def drift(
     rng = generator(0, "bootstrap", "centroids")
     stack = resampled(every_kind, n_examples, rng, size=len(found.pair))
     means, low, high = np.moveaxis(stack, 2, 0)  # (1 + draws, kinds, K) each
-    frames = []
+    parts = []
     for place, kind in enumerate(KINDS):
         ends = [percentiles(drawn[~np.isnan(drawn)]) for drawn in means[1:, place].T]
         mean_low, mean_high = np.array(ends).T
         shares = {"mean": means[0, place], "low": low[0, place], "high": high[0, place]}
         of_mean = {"mean_low": mean_low, "mean_high": mean_high}
-        columns = {"layer": np.arange(len(mean_low)), "kind": kind, **shares, **of_mean}
-        frames.append(pd.DataFrame(columns).join(separability))
+        of = {"layer": np.arange(len(mean_low)), "kind": kind}
+        parts.append({**of, **shares, **of_mean, **separability})
     # Layer 0 is not a layer where anything can happen: for models that read the first token its
     # vector is the same for every text.
     crossed = means[:, 0, 1:] < settings.crossing_at
@@ -210,7 +199,7 @@ def drift(
     }
     separable = separability["separable"].to_numpy()
     rows = [e.row("centroids", name, separable) for name, e in events.items()]
-    return pd.concat(frames, ignore_index=True), pd.DataFrame(rows)
+    return as_table(*parts), as_table(rows)
 
 
 def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> FloatArray:
@@ -244,15 +233,13 @@ def pooled_separability(
     `by_chance` is what 95 % of shuffled labels do not exceed. Where the classes are not further
     apart than that, they are not `separable` and a position means nothing.
     """
-    import pandas as pd
-
     rng = generator(0, "shuffles", "centroids")
     weights = found.n_noisy.astype(np.float64)
     own = _average(found.separability, weights)
     others = _average(shuffled_separability(vectors, noisy, found.pairs, shuffles, rng), weights)
     limit = np.quantile(np.nan_to_num(others), LEVEL, axis=0)
     separable = np.nan_to_num(own) > limit
-    return pd.DataFrame({"separability": own, "by_chance": limit, "separable": separable})
+    return as_table({"separability": own, "by_chance": limit, "separable": separable})
 
 
 def _quantiles(

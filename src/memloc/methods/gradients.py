@@ -9,7 +9,7 @@ from memloc.errors import ScoreError
 from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores
 from memloc.progress import track
-from memloc.records import FloatArray, IntArray
+from memloc.records import FloatArray, IntArray, as_table
 from memloc.seeds import generator
 from memloc.settings import ours, paper
 from memloc.stats.depth import LEVEL, centre_of_gravity, centres_of_gravity
@@ -124,14 +124,12 @@ class Gradients(Method):
 
 def norms_table(norms: Norms) -> "pd.DataFrame":
     """One row per layer and kind; kind is e.g. `frozen noisy`: θ_F's gradient, noisy examples."""
-    import pandas as pd
-
-    frames = []
+    parts = []
     for name, values in norms.items():
         norm, _, kind = name.partition(" ")
         layer = np.arange(1, len(values) + 1)
-        frames.append(pd.DataFrame({"kind": kind, "norm": norm, "layer": layer, "value": values}))
-    return pd.concat(frames, ignore_index=True)
+        parts.append({"kind": kind, "norm": norm, "layer": layer, "value": values})
+    return as_table(*parts)
 
 
 def norms_from(table: "pd.DataFrame") -> Norms:

@@ -7,7 +7,7 @@ also be the F1 of the labels dealt out anew themselves, without a probe.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from memloc.methods import Method, Sizes
 from memloc.methods.positions import check_labels
 from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
-from memloc.records import BoolArray, FloatArray, IntArray
+from memloc.records import BoolArray, FloatArray, IntArray, as_table
 from memloc.seeds import generator
 from memloc.settings import ours, paper
 from memloc.stats.depth import LEVEL, Event, event, first_layer
@@ -127,16 +127,13 @@ def over_seeds(f1: FloatArray) -> FloatArray:
 
 def summarise(found: FloatArray, settings: LabelProbes) -> "dict[str, pd.DataFrame]":
     """The tables `layers` and `events`; `found` (1 + draws, curves, 2, 0..L): row 0 is the data."""
-    import pandas as pd
-
-    frames = []
+    parts: list[dict[str, Any]] = []
     for place, (examples, labels) in enumerate(CURVES):
         (f1, chance), drawn = found[0, place], found[1:, place, 0]
         low, high = percentiles(drawn[~np.isnan(drawn).any(1)])
         named = {"layer": np.arange(len(f1)), "examples": examples, "labels": labels}
-        columns = {**named, "f1": f1, "low": low, "high": high, "chance": chance}
-        frames.append(pd.DataFrame(columns))
-    readable = (frames[CLEAN]["low"] > frames[CLEAN]["chance"]).to_numpy()
+        parts.append({**named, "f1": f1, "low": low, "high": high, "chance": chance})
+    readable = parts[CLEAN]["low"] > parts[CLEAN]["chance"]
     holds = {"ninety": ninety(found, settings)}
     # Without a noisy example to test on, in the data or in a draw, nothing can be said.
     known = np.asarray(~np.isnan(found[:, NOISY_ASSIGNED, 0]).all(1))
@@ -146,9 +143,9 @@ def summarise(found: FloatArray, settings: LabelProbes) -> "dict[str, pd.DataFra
         _event(condition, settings).row("label probes", name, readable)
         for name, condition in holds.items()
     ]
-    events = pd.DataFrame(rows)
+    events = as_table(rows)
     events.insert(1, "variant", "plain")
-    return {"layers": pd.concat(frames, ignore_index=True), "events": events}
+    return {"layers": as_table(*parts), "events": events}
 
 
 def memorisation(found: FloatArray, settings: LabelProbes) -> BoolArray:
@@ -180,18 +177,13 @@ def _event(condition: BoolArray, settings: LabelProbes) -> Event:
 
 
 def _seeds_table(by_seed: FloatArray, seeds: tuple[int, ...]) -> "pd.DataFrame":
-    import pandas as pd
-
     layer, place = (index.ravel() for index in np.indices(by_seed.shape[2:]))
-    of = {"layer": layer, "probe_seed": np.array(seeds)[place]}
-    frames = [
-        pd.DataFrame({**of, "examples": examples, "labels": labels, "f1": f1, "chance": chance})
-        for (examples, labels), (f1, chance) in zip(
-            CURVES, by_seed.reshape(len(CURVES), 2, -1), strict=True
-        )
-    ]
-    names = ["layer", "examples", "labels", "probe_seed", "f1", "chance"]
-    return pd.concat(frames, ignore_index=True)[names]
+    parts = []
+    for (examples, labels), values in zip(CURVES, by_seed, strict=True):
+        of = {"layer": layer, "examples": examples, "labels": labels}
+        f1, chance = values.reshape(2, -1)
+        parts.append({**of, "probe_seed": np.array(seeds)[place], "f1": f1, "chance": chance})
+    return as_table(*parts)
 
 
 def _remarks(by_seed: FloatArray) -> list[str]:

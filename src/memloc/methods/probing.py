@@ -10,7 +10,7 @@ from memloc.errors import DataError
 from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores
 from memloc.protocol import ProbeSettings
-from memloc.records import FloatArray, IntArray
+from memloc.records import FloatArray, IntArray, as_table
 from memloc.seeds import generator
 from memloc.settings import published
 from memloc.stats.depth import centres_of_gravity
@@ -105,20 +105,16 @@ def summarise(noise: "Probes", chance: "Probes", resampled: FloatArray) -> Layer
 
 def _means_table(f1: FloatArray, chance: FloatArray) -> "pd.DataFrame":
     """F1 of layers 0..L: mean over probe seeds, their range, and what shuffled labels give."""
-    import pandas as pd
-
     values = {"f1": f1.mean(1), "low": f1.min(1), "high": f1.max(1), "chance": chance.mean(1)}
-    return pd.DataFrame({"layer": np.arange(len(f1)), **values})
+    return as_table({"layer": np.arange(len(f1)), **values})
 
 
 def _seeds_table(noise: "Probes", f1: FloatArray) -> "pd.DataFrame":
     """F1 of every layer and probe seed; `frozen` is layer 1 of the frozen weights."""
-    import pandas as pd
-
     layer, seed = (index.ravel() for index in np.indices(f1.shape))
-    rows = pd.DataFrame({"of": "final", "layer": layer, "probe": seed, "f1": f1.ravel()})
+    rows = {"of": "final", "layer": layer, "probe": seed, "f1": f1.ravel()}
     first = {"of": "frozen", "layer": 1, "probe": np.arange(f1.shape[1]), "f1": noise.f1[-1]}
-    return pd.concat([rows, pd.DataFrame(first)], ignore_index=True)
+    return as_table(rows, first)
 
 
 def rises(f1: FloatArray) -> FloatArray:

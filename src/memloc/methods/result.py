@@ -1,5 +1,6 @@
 """What a method found: tidy tables by name, and how they came to be; one Parquet file per table."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from memloc.records import (
     FloatArray,
     IntArray,
     as_stored,
+    as_table,
+    read_columns,
     read_json,
-    read_table,
     whole_folder,
     write_json,
     write_table,
@@ -36,6 +38,7 @@ from memloc.stats.windows import full_window, normalised, window_matrix, windows
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 
 MCOG = ("mcog", "low", "high", "level", "dropped")
@@ -73,8 +76,8 @@ class Result:
         record = read_about(folder)
         tables = {}
         for name in record["tables"]:
-            tables[name], note = read_table(paths.table(folder, name))
-            check_origin(folder, record, name, note)
+            with as_stored(paths.table(folder, name)):
+                tables[name] = stored_table(folder, record, name).to_pandas()
         if not {"layers", "mcog"} <= set(tables):
             return Result(record["method"], tables, record["about"])
         found = LayerScores(record["method"], tables, record["about"])
@@ -91,16 +94,17 @@ def origin(method: str, table: str, about: Mapping[str, Any]) -> dict[str, Any]:
     return {"method": method, "table": table, "identity": about.get("identity", "")}
 
 
-def check_origin(
-    folder: Path, record: Mapping[str, Any], table: str, note: Mapping[str, Any]
-) -> None:
-    """Refuse a file of another table, method or run."""
+def stored_table(folder: Path, record: Mapping[str, Any], table: str) -> "pa.Table":
+    """A table of a result that `record` is about; one of another method or run is refused."""
+    found = read_columns(paths.table(folder, table))
+    note = json.loads(found.schema.metadata[b"memloc"])
     wanted = origin(record["method"], table, record["about"])
     if any(note.get(name) != value for name, value in wanted.items()):
         raise StoreError(
             f"{folder / table}.parquet is another table than its name and {paths.ABOUT} say: "
             f"delete {folder} and run the method again."
         )
+    return found
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -177,14 +181,12 @@ class LayerScores(Result):
 
         Without `ends` there are no intervals (NaN); without `mcog` it is computed.
         """
-        import pandas as pd
-
-        low, high = ends or (np.full(len(weights), np.nan), np.full(len(weights), np.nan))
+        low, high = ends or (np.nan, np.nan)
         mcog = mcog or Interval(centre_of_gravity(weights), np.nan, np.nan)
         layers = {"layer": np.arange(1, len(weights) + 1), "weight": weights}
         own = {
-            "layers": pd.DataFrame({**layers, "low": low, "high": high}),
-            "mcog": pd.DataFrame([dict(zip(MCOG, astuple(mcog), strict=True))]),
+            "layers": as_table({**layers, "low": low, "high": high}),
+            "mcog": as_table([dict(zip(MCOG, astuple(mcog), strict=True))]),
         }
         return cls(method, {**own, **(tables or {})}, about or {})
 
@@ -302,8 +304,6 @@ def from_outcomes(
     method: str, outcomes: Outcomes, depth: int, *, normalise: bool, about: dict[str, Any]
 ) -> LayerScores:
     """Scores of a method that changes windows: errors, window matrix, weights, intervals."""
-    import pandas as pd
-
     weights, mcog = window_intervals(
         outcomes.noisy_wrong,
         depth,
@@ -329,8 +329,8 @@ def from_outcomes(
         "missed": np.repeat(outcomes.missed, n_windows),
     }
     tables = {
-        "windows": pd.DataFrame({**ends, **measured, "n_noisy": n_noisy}),
-        "outcomes": pd.DataFrame(by_example),
+        "windows": as_table({**ends, **measured, "n_noisy": n_noisy}),
+        "outcomes": as_table(by_example),
     }
     band = weights.low, weights.high
     return LayerScores.of(method, weights.estimate, band, mcog, tables=tables, about=about)

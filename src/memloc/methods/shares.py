@@ -20,7 +20,7 @@ from memloc.identity import hashed
 from memloc.methods import Method, Sizes, drawn
 from memloc.methods.result import LayerScores
 from memloc.progress import tell, track
-from memloc.records import FloatArray, IntArray, whole_file
+from memloc.records import FloatArray, IntArray, as_table, whole_file
 from memloc.seeds import generator
 from memloc.settings import ours
 from memloc.stats.depth import centres_of_gravity
@@ -308,9 +308,7 @@ def _shares_table(
     by_example: FloatArray, errors: FloatArray, units: Sequence[range], rng: np.random.Generator
 ) -> "pd.DataFrame":
     """By direction, value (labels, margin) and unit, with intervals over examples."""
-    import pandas as pd
-
-    frames = []
+    parts = []
     for d, direction in enumerate(DIRECTIONS):
         for v, value in enumerate(("labels", "margin")):
             # Necessary layers lose labels and margins, sufficient ones bring them back.
@@ -318,8 +316,8 @@ def _shares_table(
             band = bootstrap(sign * by_example[d, v], rng=rng)
             columns = {"share": band.estimate, "low": band.low, "high": band.high}
             place = {"direction": direction, "value": value, **_ends(units)}
-            frames.append(pd.DataFrame({**place, **columns, "se": errors[d, v]}))
-    return pd.concat(frames, ignore_index=True)
+            parts.append({**place, **columns, "se": errors[d, v]})
+    return as_table(*parts)
 
 
 def _ends(units: Sequence[range]) -> dict[str, list[int]]:
@@ -332,13 +330,11 @@ def _examples_table(found: FloatArray, noisy: IntArray, units: Sequence[range]) 
     `share` is of the margin that it loses when units come from the reference, `lost` of its label
     (0 to 1), and `sufficient` of the margin that the final model's units bring to the reference.
     """
-    import pandas as pd
-
     ends = {name: np.tile(values, len(noisy)) for name, values in _ends(units).items()}
     example = np.repeat(noisy.astype(np.int32), len(units))
     (lost, margin), (_, gained) = ([each.ravel() for each in direction] for direction in found)
     columns = {"share": -margin, "lost": lost, "sufficient": gained}
-    return pd.DataFrame({"example": example, **ends, **columns})
+    return as_table({"example": example, **ends, **columns})
 
 
 def _labels_table(rows: IntArray, n_noisy: int, values: FloatArray) -> "pd.DataFrame":
@@ -346,11 +342,9 @@ def _labels_table(rows: IntArray, n_noisy: int, values: FloatArray) -> "pd.DataF
 
     Lost is meant of all layers together.
     """
-    import pandas as pd
-
     (before, margin), (after, _) = values[0, :, :, [0, -1]]
     of = {"example": rows, "is_noisy": np.arange(len(rows)) < n_noisy}
-    return pd.DataFrame({**of, "margin": margin, "lost": after - before})
+    return as_table({**of, "margin": margin, "lost": after - before})
 
 
 def _subset_tables(
@@ -365,7 +359,7 @@ def _subset_tables(
     for direction, values, error in zip(DIRECTIONS, lost, clean_error, strict=True):
         place = {"direction": direction, "one": first[one], "other": first[other]}
         sign = 1 if direction == "necessary" else -1  # what is kept there, not what is lost
-        pairs.append(pd.DataFrame({**place, "value": interactions(sign * values)[one, other]}))
+        pairs.append({**place, "value": interactions(sign * values)[one, other]})
         for subset in smallest_sets(values, KEPT):
             layers = [layer + 1 for u in units_of(int(subset)) for layer in units[u]]
             named = {"direction": direction, "layers": ", ".join(map(str, layers))}
@@ -378,7 +372,7 @@ def _subset_tables(
         "clean_error_with_only_these": clean_error[1],
     }
     return {
-        "interactions": pd.concat(pairs, ignore_index=True),
+        "interactions": as_table(*pairs),
         "sets": pd.DataFrame(sets, columns=["direction", "layers", "lost", "clean_error"]),
-        "subsets": pd.DataFrame(columns),
+        "subsets": as_table(columns),
     }

@@ -17,6 +17,7 @@ from memloc.records import (
     Examples,
     IntArray,
     NoisyLabels,
+    as_table,
     versions,
     whole_folder,
     write_json,
@@ -103,12 +104,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
 
     def on_train_end(self, args: Any, _state: Any, _control: Any, **given: Any) -> None:
         """Keep the last weights, the data, the predictions, and what says how they belong."""
-        import pandas as pd
-
         self._save("final", given)
         trained = self._classifier(given)
-        write_table(self.folder / paths.PREDICTIONS, pd.DataFrame(self.predicted), {})
-        write_table(self.folder / paths.TRAINING, pd.DataFrame(self.rows), {})
+        write_table(self.folder / paths.PREDICTIONS, as_table(self.predicted), {})
+        write_table(self.folder / paths.TRAINING, as_table(self.rows), {})
         data = f"{Path(args.output_dir).resolve().name}.parquet"
         write_table(self.folder / data, self._data(trained.label_names), {})
         record = {
@@ -144,12 +143,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         self.kept.append(weights)
 
     def _data(self, names: Sequence[str]) -> Any:
-        import pandas as pd
-
         parts = [list(part) for part in zip(*self.examples.parts, strict=True)]
         columns: dict[str, Any] = dict(zip(("text", "pair")[: len(parts)], parts, strict=True))
         labels = {"label": self.noisy.assigned, "original": self.noisy.original}
-        return pd.DataFrame(columns | {k: [names[i] for i in v] for k, v in labels.items()})
+        return as_table(columns | {k: [names[i] for i in v] for k, v in labels.items()})
 
 
 def _pretrained(model: Any) -> str:
