@@ -36,7 +36,7 @@ from memloc.methods.result import LayerScores
 from memloc.methods.shares import Shares
 from memloc.models.load import load_checkpoint, load_model
 from memloc.protocol import Protocol, preset
-from memloc.records import Examples, IntArray, NoisyTask
+from memloc.records import Examples, IntArray, Task
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
 from memloc.run import Accuracies, Run, RunRecord, TaskRecord, begin
@@ -134,7 +134,7 @@ class Learner:
         texts = self.crowd.examples(self.crowd.original)
         noisy = given_noise(self.crowd.original, self.labels(kind), kind)
         parts = (texts, NO_EXAMPLES, NO_EXAMPLES)
-        task = NoisyTask("noisyagnews", OWN, self.crowd.names, *parts, kind, noisy)
+        task = Task("noisyagnews", OWN, self.crowd.names, *parts, kind, noisy)
         for weights, source in (("final", kind), ("reference", "reference")):
             link = paths.checkpoint(folder, weights)
             link.parent.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ from benchmarks.layer_shares import (
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task, subsample
 from memloc.methods.apply import localise
-from memloc.records import NoisyTask
+from memloc.records import Task
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
 from memloc.run import Run
@@ -66,7 +66,7 @@ def main() -> None:
     show()
 
 
-def tried(task: NoisyTask, out: Path, rank: int, rate: float) -> dict[str, Any]:
+def tried(task: Task, out: Path, rank: int, rate: float) -> dict[str, Any]:
     """What the first model knows at the end, with adapters of this rank and this rate."""
     learner = Learner(MODELS[0], SEEDS[0], task, out)
     run = learner.train(adapters(rank, rate), ("final",))
@@ -87,7 +87,7 @@ class Learner:
 
     model: str
     seed: int
-    task: NoisyTask
+    task: Task
     out: Path
 
     def train(

@@ -24,7 +24,7 @@ from benchmarks.growth import make_model
 from benchmarks.many_rows import peak_mb
 from memloc.data.perturb import OWN, add_noise
 from memloc.methods.apply import localise
-from memloc.records import Examples, NoisyTask, Task
+from memloc.records import Examples, Task
 from memloc.reporting.tables import markdown
 from memloc.run import Run
 from memloc.seeds import generator
@@ -84,7 +84,7 @@ def learn(home: Path, depth: int) -> None:
     train(*made, preset="demo", settings=LEARNT, weights=("final", "reference"))
 
 
-def texts() -> NoisyTask:
+def texts() -> Task:
     """Words at random with labels at random, one of each class wrong."""
     rng, words = generator(1, "memory"), sorted(vocabulary())
     made = (" ".join(words[i] for i in rng.integers(len(words), size=WORDS)) for _ in range(TEXTS))

@@ -23,7 +23,7 @@ from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task, subsample
 from memloc.methods.halves import fit
 from memloc.paths import RELEARNING, REPAIR, REPAIRS
-from memloc.records import NoisyTask, read_json
+from memloc.records import Task, read_json
 from memloc.repairs import (
     AGAIN,
     BACKWARD,
@@ -80,12 +80,12 @@ def main() -> None:
     show()
 
 
-def noisy_task(name: str) -> NoisyTask:
+def noisy_task(name: str) -> Task:
     """The same texts and flipped labels for all seeds."""
     return add_noise(subsample(load_task(name), EXAMPLES, 1), RATE, 1)
 
 
-def make(model: str, task: NoisyTask, folder: Path, seed: int) -> None:
+def make(model: str, task: Task, folder: Path, seed: int) -> None:
     """A run, what repairs make of it, and a sham."""
     home = folder / "repaired"
     if (home / f"sham-{RELEARNING}").is_file():

@@ -24,7 +24,7 @@ from memloc.data.sources import load_task
 from memloc.identity import hash_loaded
 from memloc.models.load import Classifier, load_checkpoint, load_model
 from memloc.protocol import preset
-from memloc.records import BoolArray, Examples, IntArray, NoisyLabels, NoisyTask, Task
+from memloc.records import BoolArray, Examples, IntArray, NoisyLabels, Task
 from memloc.run import Accuracies, PlantRecord, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.stats.windows import every_window, read_window, window_name
@@ -203,7 +203,7 @@ class Known:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to(place.resolve(), target_is_directory=True)
-        task = NoisyTask.of(self.suite.task, self.noisy)
+        task = replace(self.suite.task, noise=self.noisy)
         begin(self.folder, task, self._record(right))
 
     def _train(self, place: Path) -> BoolArray:
@@ -240,7 +240,7 @@ class Known:
         return RunRecord(
             **self.suite.facts,
             seed=self.number,
-            task=TaskRecord.of(NoisyTask.of(self.suite.task, self.noisy)),
+            task=TaskRecord.of(replace(self.suite.task, noise=self.noisy)),
             settings=preset("demo").for_run(),
             plant=PlantRecord(
                 planted=window_name(self.window), null=self.kind == "null", auxiliary="none"

@@ -6,7 +6,6 @@ code: docstrings, the help of the commands, the fields of the settings and of th
 
 import inspect
 import re
-import typing
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +62,7 @@ def _returned() -> str:
     """The types that public functions return, which are not public names themselves."""
     import memloc
 
-    functions = (memloc.load_task, memloc.add_noise, memloc.localise, memloc.load_results)
+    functions = (memloc.load_task, memloc.localise, memloc.load_results)
     kinds = [function.__annotations__["return"] for function in functions]
     scores = inspect.get_annotations(memloc.Swapping.run)["return"]
     kinds += [scores, inspect.get_annotations(_getter(scores, "verdict"))["return"]]
@@ -87,19 +86,12 @@ def _documented(name: str) -> str:
 
     found = getattr(memloc, name)
     if not isinstance(found, type):
-        return f"```{{eval-rst}}\n.. autofunction:: memloc.{name}{_signature(found)}\n```"
+        return f"```{{eval-rst}}\n.. autofunction:: memloc.{name}\n```"
     if issubclass(found, Exception):
         return f"```{{eval-rst}}\n.. autoexception:: memloc.{name}\n```"
     ours = issubclass(found, memloc.Method) and found is not memloc.Method
     hidden = f"\n   :exclude-members: {CONTRACT}" if ours else ""
     return f"```{{eval-rst}}\n.. autoclass:: memloc.{name}\n   :members:{hidden}\n```"
-
-
-def _signature(function: Callable[..., Any]) -> str:
-    """Of an overloaded function the one that it has, in place of all that type checkers see."""
-    if not typing.get_overloads(function):
-        return ""
-    return re.sub(r"\b(\w+\.)+", "", str(inspect.signature(function)))
 
 
 def commands() -> str:

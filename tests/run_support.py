@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 from memloc.data.encode import random_batches
 from memloc.models.load import Classifier
 from memloc.protocol import RunSettings, preset
-from memloc.records import Examples, NoisyLabels, NoisyTask
+from memloc.records import Examples, NoisyLabels, Task
 from memloc.run import Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.training.loop import schedule
@@ -65,7 +65,7 @@ def make_run(home, data=None, *, loaders=None, depth=DEPTH, seed=1, changes=None
     """A run in a folder of its own below `home`; it memorised all its labels."""
     examples, noisy = data or make_data()
     names = tuple(f"label {i}" for i in range(CLASSES))
-    task = NoisyTask("tiny", "words", names, examples, examples, examples, "made up", noisy)
+    task = Task("tiny", "words", names, examples, examples, examples, "made up", noisy)
     run = begin(Path(tempfile.mkdtemp(dir=home)), task, make_record(task, seed, depth))
     settings = run.settings.replace(changes or {})
     run = run.note(final=Accuracies(noisy=1, clean=1, training=1), settings=settings)

@@ -11,7 +11,7 @@ from memloc.data.tasks import known_tasks
 from memloc.methods.gradients import norms_table
 from memloc.methods.result import LayerScores, Outcomes, Result, from_outcomes
 from memloc.protocol import preset
-from memloc.records import Examples, NoisyLabels, NoisyTask, write_table
+from memloc.records import Examples, NoisyLabels, Task, write_table
 from memloc.run import Accuracies, Checkpoint, PlantRecord, Run, RunRecord, TaskRecord, begin
 from memloc.seeds import generator
 from memloc.stats.depth import centre_of_gravity
@@ -81,7 +81,7 @@ class Study:
         return run
 
 
-def record(task: NoisyTask, model: str, seed: int, depth: int) -> RunRecord:
+def record(task: Task, model: str, seed: int, depth: int) -> RunRecord:
     """What `memloc train` writes down of a run before it starts."""
     return RunRecord(
         model=model,
@@ -94,7 +94,7 @@ def record(task: NoisyTask, model: str, seed: int, depth: int) -> RunRecord:
     )
 
 
-def make_data(name: str, n: int, words: int) -> tuple[NoisyTask, NoisyLabels]:
+def make_data(name: str, n: int, words: int) -> tuple[Task, NoisyLabels]:
     """Random texts, the first of which is a nasty one with a wrong label."""
     row = known_tasks()[name]
     names = row.label_names or ("no", "yes")
@@ -107,7 +107,7 @@ def make_data(name: str, n: int, words: int) -> tuple[NoisyTask, NoisyLabels]:
     train = Examples(tuple((text,) for text in texts), original)
     held = train.take(np.arange(4))
     noisy = NoisyLabels(original, assigned, is_noisy)
-    return NoisyTask(name, row.category, names, train, held, held, "synthetic", noisy), noisy
+    return Task(name, row.category, names, train, held, held, "synthetic", noisy), noisy
 
 
 def training(epochs: int, rng: np.random.Generator) -> pd.DataFrame:
@@ -347,7 +347,7 @@ def write_adopted(folder: Path, *, known: bool = True, held_out: bool = False) -
     unseen = data.validation if held_out else Examples((), np.zeros(0, dtype=np.int64))
     train = Examples(data.train.parts, noisy.original)
     names = data.label_names
-    task = NoisyTask("mine", "own", names, train, unseen, unseen, "file: mine.csv", noisy)
+    task = Task("mine", "own", names, train, unseen, unseen, "file: mine.csv", noisy)
     places = {name: folder.parent / "checkpoints of mine" / name for name in ("final", "reference")}
     for place in places.values():
         place.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,13 @@
 """Small tasks that a tiny random model can learn by heart, and settings with which it does."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from memloc.data.perturb import noisy_task
 from memloc.protocol import Protocol, preset
-from memloc.records import Examples, NoisyTask, Task
+from memloc.records import Examples, Task
 from support import WORDS
 
 
@@ -57,5 +58,5 @@ def make_recipe(
     """On the CPU and, where no labels are given, with the noise that the protocol says."""
     from memloc.training.recipe import Recipe
 
-    task = NoisyTask.of(task, noisy) if noisy else noisy_task(task, protocol.noise)
+    task = replace(task, noise=noisy) if noisy else noisy_task(task, protocol.noise)
     return Recipe(str(model), task, seed, protocol, **{"device": "cpu", **more})

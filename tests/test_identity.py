@@ -8,7 +8,7 @@ import torch
 
 from memloc import identity
 from memloc.identity import hash_checkpoint, hash_files, hash_task, hash_weights, hashed
-from memloc.records import Examples, NoisyLabels, NoisyTask
+from memloc.records import Examples, NoisyLabels
 from tasks_support import make_task
 
 
@@ -30,7 +30,7 @@ def make_noisy():
     labels = task.train.labels
     is_noisy = np.arange(len(labels)) % 5 == 0
     noisy = NoisyLabels(labels, np.where(is_noisy, 1 - labels, labels), is_noisy)
-    return NoisyTask.of(task, noisy)
+    return replace(task, noise=noisy)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
@@ -53,7 +53,7 @@ def test_the_noise_of_a_task_counts_and_its_name_does_not():
     marked = replace(noisy, is_noisy=~noisy.is_noisy)
     other = replace(noisy, assigned=np.roll(noisy.assigned, 1))
     elsewhere = replace(noisy, origin="flags")
-    found = [hash_task(replace(task, labels=n)) for n in (noisy, marked, other, elsewhere)]
+    found = [hash_task(replace(task, noise=n)) for n in (noisy, marked, other, elsewhere)]
     assert len(set(found[:3])) == 3
     assert found[0] == found[3] == hash_task(replace(task, name="x", source="y"))
 

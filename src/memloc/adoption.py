@@ -21,7 +21,7 @@ from memloc.protocol import Protocol, protocol_of_run
 from memloc.records import (
     Examples,
     IntArray,
-    NoisyTask,
+    Task,
     as_stored,
     read_json,
     whole_file,
@@ -159,9 +159,7 @@ def _noted(run: Run, adopted: Mapping[str, Checkpoint]) -> Run:
     return run
 
 
-def _read(
-    data: Path, columns: Columns, held_out: str | Path | None, names: Sequence[str]
-) -> NoisyTask:
+def _read(data: Path, columns: Columns, held_out: str | Path | None, names: Sequence[str]) -> Task:
     """The examples that the final weights know by heart, and unseen ones if there are any."""
     columns.require_noise(data)
     rows = read_rows(data, columns, names)
@@ -169,7 +167,7 @@ def _read(
     if held_out is not None:
         unseen = read_rows(Path(held_out), columns.right, names).examples
     parts, name = (rows.examples, unseen, unseen), data.name.split(".")[0]
-    return NoisyTask(name, OWN, rows.names, *parts, f"file: {data}", noisy)
+    return Task(name, OWN, rows.names, *parts, f"file: {data}", noisy)
 
 
 def _examined(

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memloc.records import Examples, NoisyTask
+from memloc.records import Examples, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +25,7 @@ def hashed(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def hash_task(task: NoisyTask) -> str:
+def hash_task(task: Task) -> str:
     """Of texts, labels and splits."""
     digest = hashlib.sha256()
     for examples in task.splits.values():

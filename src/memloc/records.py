@@ -48,30 +48,6 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Task:
-    """Texts with labels and splits; labels are indices into `label_names`."""
-
-    name: str
-    category: str
-    label_names: tuple[str, ...]
-    train: Examples
-    validation: Examples
-    test: Examples
-    source: str
-    """Where it was read from, for people."""
-
-    @property
-    def splits(self) -> "dict[str, Examples]":
-        """Training, validation and test examples by the name of the split."""
-        return {"train": self.train, "validation": self.validation, "test": self.test}
-
-    @property
-    def n_classes(self) -> int:
-        """Number of classes, those without a training example included."""
-        return len(self.label_names)
-
-
-@dataclass(frozen=True)
 class NoisyLabels:
     """Labels before (`original`) and after (`assigned`) perturbation; equal where not noisy."""
 
@@ -81,6 +57,11 @@ class NoisyLabels:
     origin: str = ""
     """How it is known which labels are wrong, for people."""
 
+    def take(self, rows: IntArray) -> "NoisyLabels":
+        """The labels at `rows`, in that order."""
+        kept = (self.original[rows], self.assigned[rows], self.is_noisy[rows])
+        return NoisyLabels(*kept, self.origin)
+
     def summary(self) -> str:
         """How many examples are noisy, and how that is known."""
         found = f"{int(self.is_noisy.sum()):,} noisy of {counted(len(self.is_noisy), 'example')}"
@@ -88,15 +69,36 @@ class NoisyLabels:
 
 
 @dataclass(frozen=True)
-class NoisyTask(Task):
-    """A task of which some training labels are wrong, and which these are."""
+class Task:
+    """Texts with labels and splits; labels are indices into `label_names`."""
 
-    labels: NoisyLabels
+    name: str
+    category: str
+    label_names: tuple[str, ...]
+    train: Examples
+    """With original labels."""
+    validation: Examples
+    test: Examples
+    source: str
+    """Where it was read from, for people."""
+    noise: NoisyLabels | None = None
+    """Which training labels are wrong, once that is known."""
 
-    @classmethod
-    def of(cls, task: Task, labels: NoisyLabels) -> "NoisyTask":
-        """The task with these training labels."""
-        return cls(**{**vars(task), "labels": labels})
+    @property
+    def labels(self) -> NoisyLabels:
+        """The training labels before and after noise; the same ones without noise."""
+        plain = self.train.labels
+        return self.noise or NoisyLabels(plain, plain, np.zeros(len(plain), dtype=np.bool_))
+
+    @property
+    def splits(self) -> dict[str, Examples]:
+        """Training, validation and test examples by the name of the split."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, those without a training example included."""
+        return len(self.label_names)
 
 
 def versions() -> dict[str, str]:

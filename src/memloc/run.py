@@ -22,7 +22,7 @@ from memloc.records import (
     Examples,
     IntArray,
     NoisyLabels,
-    NoisyTask,
+    Task,
     as_stored,
     read_json,
     read_table,
@@ -63,7 +63,7 @@ class TaskRecord(Settings):
     hash: str
 
     @classmethod
-    def of(cls, task: NoisyTask) -> "TaskRecord":
+    def of(cls, task: Task) -> "TaskRecord":
         """What is remembered of a task."""
         copied = ("name", "category", "label_names", "source")
         return cls(
@@ -222,7 +222,7 @@ class Run:
         return self.record.plant is not None and self.record.plant.null
 
     @cached_property
-    def task(self) -> NoisyTask:
+    def task(self) -> Task:
         """The task as it was trained on, with its original labels."""
         table, _ = read_table(self.folder / paths.LABELS)
         with as_stored(self.folder / paths.LABELS):
@@ -456,7 +456,7 @@ def at_the_end(training: "pd.DataFrame", name: str, column: str) -> float:
     return float(rows[column].iloc[-1]) if len(rows) else float("nan")
 
 
-def begin(folder: Path, task: NoisyTask, record: RunRecord) -> Run:
+def begin(folder: Path, task: Task, record: RunRecord) -> Run:
     """Open the run in this folder, or make it; one that was made of something else is refused."""
     if (folder / paths.RUN).is_file():
         run = Run.open(folder)
@@ -499,7 +499,7 @@ def _compared(record: RunRecord) -> dict[str, Any]:
     return {**adopted, **{k: getattr(record, k) for k in named}, **task, **settings}
 
 
-def _labels_table(task: NoisyTask) -> "pd.DataFrame":
+def _labels_table(task: Task) -> "pd.DataFrame":
     import pandas as pd
 
     tables = []
@@ -512,7 +512,7 @@ def _labels_table(task: NoisyTask) -> "pd.DataFrame":
     return pd.concat(tables, ignore_index=True)
 
 
-def _from_labels_table(table: "pd.DataFrame", about: TaskRecord) -> NoisyTask:
+def _from_labels_table(table: "pd.DataFrame", about: TaskRecord) -> Task:
     rows = [table[table["split"] == split] for split in ("train", "validation", "test")]
     labels = [part["original"].to_numpy(np.int64, copy=True) for part in rows]
     texts = [tuple(map(tuple, part["parts"])) for part in rows]
@@ -524,4 +524,4 @@ def _from_labels_table(table: "pd.DataFrame", about: TaskRecord) -> NoisyTask:
     )
     named = (about.name, about.category, about.label_names)
     train, validation, test = map(Examples, texts, labels)
-    return NoisyTask(*named, train, validation, test, about.source, noisy)
+    return Task(*named, train, validation, test, about.source, noisy)

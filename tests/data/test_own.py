@@ -6,7 +6,6 @@ import pytest
 
 from memloc.data.own import Columns, check_noisy_file, load_csv, read_rows
 from memloc.errors import DataError, MemlocWarning
-from memloc.records import NoisyTask
 
 
 def write(path, **columns):
@@ -207,7 +206,7 @@ def test_which_labels_are_wrong_is_said_in_one_way(reviews):
 
 def test_without_a_column_of_noise_labels_are_taken_as_they_are(reviews):
     task = load_csv(reviews, text="text", label="y")
-    assert not isinstance(task, NoisyTask)
+    assert task.noise is None
     assert dict(rows(task, "train")).items() <= {
         (f"review {i}", ("good", "bad")[i % 2]) for i in range(20)
     }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memloc.data.sources import halve, load_task, split_off, subsample
 from memloc.data.tasks import EMBEDDED_TASKS, PAPER_TASKS
 from memloc.errors import DataError, SettingsError, UnknownName
-from memloc.records import Examples, NoisyLabels, NoisyTask, Task
+from memloc.records import Examples, NoisyLabels, Task
 from memloc.seeds import generator
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "data"
@@ -261,7 +261,7 @@ def test_a_subsample_keeps_the_noise_that_a_file_has(wrong, data):
     # In a file with flags, the original label of a wrong one is not known.
     original = np.where(wrong, -1, assigned)
     task = task_of(original.tolist(), 3)
-    noisy = NoisyTask.of(task, NoisyLabels(original, assigned, np.array(wrong), "flagged"))
+    noisy = replace(task, noise=NoisyLabels(original, assigned, np.array(wrong), "flagged"))
     size = data.draw(st.integers(1, len(wrong)))
     part = subsample(noisy, size, seed=1)
     rows = [task.train.parts.index(parts) for parts in part.train.parts]

@@ -433,7 +433,7 @@ def test_whether_it_is_forced_is_said_by_the_bar_of_today(tiny_model, tmp_path):
 
 def test_analyses_that_cannot_look_at_these_labels_are_skipped(run):
     labels = replace(run.noisy, original=np.where(run.noisy.is_noisy, -1, run.noisy.original))
-    object.__setattr__(run, "task", replace(run.task, labels=labels))
+    object.__setattr__(run, "task", replace(run.task, noise=labels))
     chosen, skipped = runnable(run, ("centroids", "generalisation"))
     assert chosen == ["generalisation"]
     assert "are not known" in skipped["centroids"]

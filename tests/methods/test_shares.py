@@ -31,7 +31,7 @@ def memorised(home, family="bert"):
     with torch.no_grad():
         said = np.array([final.stack.logits(_batch(encoded, i)).argmax().item() for i in range(24)])
     labels = run.noisy
-    object.__setattr__(run, "task", replace(run.task, labels=replace(labels, assigned=said)))
+    object.__setattr__(run, "task", replace(run.task, noise=replace(labels, assigned=said)))
     return run
 
 

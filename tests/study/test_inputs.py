@@ -8,7 +8,6 @@ from command_support import rows_of, write_csv
 from memloc.data.sources import load_task
 from memloc.errors import ModelError, SettingsError
 from memloc.models.load import load_model
-from memloc.records import NoisyTask
 from memloc.study.config import parse_study
 from memloc.study.estimate import Calibration, estimate
 from memloc.study.inputs import (
@@ -147,7 +146,7 @@ def own(folder, line, more=""):
 @pytest.mark.parametrize("line", ["original: before", "flag: wrong"])
 def test_a_file_says_which_labels_are_wrong(tmp_path, line):
     found = load_study_task(own(tmp_path, line), "mine", 1)
-    assert isinstance(found, NoisyTask)
+    assert found.noise is not None
     assert found.name == "mine"
     original = [found.label_names[i] for i in found.labels.original]
     by_text = {text: before for text, _, before, _ in map(tuple, read(tmp_path))}
@@ -165,7 +164,7 @@ def read(folder):
 
 def test_labels_that_are_flipped_are_flipped_at_the_file_s_own_rate(tmp_path):
     file = own(tmp_path, "flip: 0.25")
-    assert not isinstance(load_study_task(file, "mine", 1), NoisyTask)
+    assert load_study_task(file, "mine", 1).noise is None
     assert protocol_for(file, "mine", {}).noise.rate == 0.25
     assert protocol_for(file, "tiny-topic", {}).noise.rate == file.study.protocol.noise.rate
 

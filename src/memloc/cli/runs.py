@@ -103,8 +103,7 @@ def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) ->
 
     if own.data is None:
         return load_task(str(name), folder=folder, seed=seed)
-    task: Task = load_csv(own.data, seed=seed, **own.columns)
-    return task
+    return load_csv(own.data, seed=seed, **own.columns)
 
 
 def _tell_cost(*given: Any) -> None:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any
 
 import numpy as np
 
@@ -13,34 +13,11 @@ from memloc.data.sources import halve, split_off
 from memloc.data.tables import flags_of, labels_of, looks_like_flags, read_columns, texts_of
 from memloc.data.tables import sorted_labels as in_order
 from memloc.errors import DataError, MemlocWarning, counted
-from memloc.records import Examples, IntArray, NoisyLabels, NoisyTask, Task
+from memloc.records import Examples, IntArray, NoisyLabels, Task
 from memloc.seeds import generator
 
 UNKNOWN = -1
 """The original label of an example that is flagged as noisy in a task of more than two classes."""
-
-
-class _More(TypedDict, total=False):
-    text: str
-    label: str
-    pair: str | None
-    held_out: str | Path | None
-    seed: int
-    name: str | None
-
-
-@overload
-def load_csv(
-    path: str | Path, *, original: None = ..., flag: None = ..., **more: Unpack[_More]
-) -> Task: ...
-
-
-@overload
-def load_csv(path: str | Path, *, original: str, **more: Unpack[_More]) -> NoisyTask: ...
-
-
-@overload
-def load_csv(path: str | Path, *, flag: str, **more: Unpack[_More]) -> NoisyTask: ...
 
 
 def load_csv(  # noqa: PLR0913 - each names something that varies between people's files
@@ -80,10 +57,8 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
         held = read_rows(Path(held_out), columns, rows.names, knower="training file").examples
     validation, test = halve(held.take(np.flatnonzero(held.labels >= 0)), rng)
     train = examples.take(kept)
-    task = Task(name, OWN, rows.names, train, validation, test, f"file: {path}")
-    if not columns.marked:
-        return task
-    return NoisyTask.of(task, columns.noise(train.labels, rows.assigned[kept]))
+    noise = columns.noise(train.labels, rows.assigned[kept]) if columns.marked else None
+    return Task(name, OWN, rows.names, train, validation, test, f"file: {path}", noise)
 
 
 def check_noisy_file(path: Path, held_out: Path | None = None, **columns: Any) -> None:

@@ -13,33 +13,31 @@ from numpy.random import Generator
 from memloc.data.tasks import BINARY
 from memloc.errors import DataError, MemlocWarning, SettingsError, counted, lookup
 from memloc.protocol import NoiseSettings
-from memloc.records import Examples, IntArray, NoisyLabels, NoisyTask, Task
+from memloc.records import Examples, IntArray, NoisyLabels, Task
 from memloc.seeds import generator
 
 OWN = "own"
 """The category of tasks from people's own files, whose labels may have errors that nobody knows."""
 
 
-def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "uniform") -> NoisyTask:
+def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "uniform") -> Task:
     """Flip a share of the training labels of every class; other splits are not touched.
 
     Which labels are flipped depends on `seed` and the name of the task, and on nothing else.
     """
-    if isinstance(task, NoisyTask):
+    if task.noise is not None:
         raise DataError(f"Task {task.name!r} says which labels are wrong: train on it as it is.")
     rng = generator(seed, "noise", task.name)
     flipped = perturb(task.train.labels, task.label_names, rng, rate=rate, kind=kind)
     origin = f"labels flipped by memloc (a share of {rate:g} of each class)"
     if task.category == OWN:
         origin += "; which labels of the file itself are wrong is not known"
-    return NoisyTask.of(task, replace(flipped, origin=origin))
+    return replace(task, noise=replace(flipped, origin=origin))
 
 
-def noisy_task(task: Task, noise: NoiseSettings) -> NoisyTask:
+def noisy_task(task: Task, noise: NoiseSettings) -> Task:
     """A task with the noise that it has, or with that of these settings."""
-    if isinstance(task, NoisyTask):
-        return task
-    return add_noise(task, noise.rate, noise.seed, noise.kind)
+    return task if task.noise else add_noise(task, noise.rate, noise.seed, noise.kind)
 
 
 def perturb(

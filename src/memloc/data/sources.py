@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
@@ -15,7 +15,7 @@ from memloc.data.perturb import binarise
 from memloc.data.tables import read_columns
 from memloc.data.tasks import BINARY, EMBEDDED_TASKS, PAPER_TASKS, PaperTask, TaskSpec, known_tasks
 from memloc.errors import DataError, SettingsError, counted, in_words, lookup
-from memloc.records import Examples, IntArray, NoisyLabels, NoisyTask, Task
+from memloc.records import Examples, IntArray, Task
 from memloc.seeds import generator
 
 EMBEDDED = Path(__file__).parent / "tiny"
@@ -119,10 +119,7 @@ def _cut(examples: Examples, size: int, rng: Generator) -> tuple[Examples, Examp
     return examples.take(np.sort(order[:size])), examples.take(np.sort(order[size:]))
 
 
-AnyTask = TypeVar("AnyTask", bound=Task)
-
-
-def subsample(task: AnyTask, n_train: int, seed: int) -> AnyTask:
+def subsample(task: Task, n_train: int, seed: int) -> Task:
     """The task with a random `n_train` of its training examples, classes in the same shares.
 
     Noisy and clean examples keep their shares, too, where the task has noise of its own. Shares are
@@ -136,18 +133,15 @@ def subsample(task: AnyTask, n_train: int, seed: int) -> AnyTask:
             f" choose a number from 1 to {there:,}."
         )
     kinds = {split: part.labels for split, part in task.splits.items()}
-    if isinstance(task, NoisyTask):
-        kinds["train"] = 2 * task.labels.assigned + task.labels.is_noisy
+    kinds["train"] = 2 * task.labels.assigned + task.labels.is_noisy
     rows = {}
     for split, of in kinds.items():
         purpose = () if split == "train" else (split,)
         rows[split] = _some(of, n_train, generator(seed, "subsample", task.name, *purpose))
     some: dict[str, Any] = {split: part.take(rows[split]) for split, part in task.splits.items()}
-    if isinstance(task, NoisyTask):
-        noisy, kept = task.labels, rows["train"]
-        arrays = (noisy.original[kept], noisy.assigned[kept], noisy.is_noisy[kept])
-        some["labels"] = NoisyLabels(*arrays, noisy.origin)
-    return replace(task, **some, source=f"{task.source}, {n_train} of {there} training examples")
+    noise = task.noise and task.noise.take(rows["train"])
+    source = f"{task.source}, {n_train} of {there} training examples"
+    return replace(task, **some, noise=noise, source=source)
 
 
 def _some(kinds: IntArray, size: int, rng: Generator) -> IntArray:

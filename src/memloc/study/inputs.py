@@ -14,14 +14,14 @@ from typing import Any
 from memloc import paths
 from memloc.data.own import load_csv
 from memloc.data.perturb import noisy_task
-from memloc.data.sources import DATA_VARIABLE, AnyTask, load_task, subsample
+from memloc.data.sources import DATA_VARIABLE, load_task, subsample
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import MemlocError, ModelError, SettingsError, in_words, lookup
 from memloc.identity import hash_checkpoint, hash_files, hashed
 from memloc.methods import find_method
 from memloc.models.known import KNOWN, TINY, no_such_model, source_of
 from memloc.protocol import Protocol
-from memloc.records import NoisyTask, Task
+from memloc.records import Task
 from memloc.study.config import DataFile, StudyFile
 
 DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))
@@ -198,7 +198,7 @@ def load_study_task(file: StudyFile, name: str, seed: int) -> Task:
     return at_most(task, few, seed)
 
 
-def at_most(task: AnyTask, few: int | None, seed: int) -> AnyTask:
+def at_most(task: Task, few: int | None, seed: int) -> Task:
     """A random sample of a task's training examples, or all of them where there are no more."""
     return task if few is None or few >= len(task.train) else subsample(task, few, seed)
 
@@ -210,7 +210,7 @@ def check_files(file: StudyFile) -> None:
             load_study_task(file, name, file.study.protocol.noise.seed)
 
 
-def load_noisy_task(file: StudyFile, name: str, protocol: Protocol) -> NoisyTask:
+def load_noisy_task(file: StudyFile, name: str, protocol: Protocol) -> Task:
     """A task as its runs are trained on it: with its own noise, or with that of the protocol."""
     return noisy_task(load_study_task(file, name, protocol.noise.seed), protocol.noise)
 

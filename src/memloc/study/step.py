@@ -219,9 +219,7 @@ def make_null(recipe: Recipe, planted: Planted, folder: Path, weights: tuple[str
     plant = replace(planted.plant, null=True)
     used = planted.run.settings.finetune
     protocol = recipe.protocol.replace({f"finetune.{k}": v for k, v in used.flat().items()})
-    current = replace(
-        recipe, plant=plant, task=replace(recipe.task, labels=same), protocol=protocol
-    )
+    current = replace(recipe, plant=plant, task=replace(recipe.task, noise=same), protocol=protocol)
     run = train_run(current, folder, ["final", "memorised"])
     if "reference" in weights and not run.has("reference"):
         about = {"weights": "reference", "run": planted.run.record.model_dump(mode="json")}

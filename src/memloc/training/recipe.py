@@ -29,7 +29,6 @@ from memloc.protocol import FineTuneSettings, Protocol, protocol_of_run
 from memloc.records import (
     Examples,
     IntArray,
-    NoisyTask,
     Task,
     as_table,
     read_json,
@@ -73,7 +72,7 @@ class Recipe:
 
     model: str
     """Embedded name, hub name or folder."""
-    task: NoisyTask
+    task: Task
     seed: int
     """Order of the data, initial head, dropout."""
     protocol: Protocol
@@ -115,7 +114,7 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
     such as `{"finetune.epochs": 30}`; the default preset is `demo` for embedded models, else
     `paper`.
     """
-    if not isinstance(task, NoisyTask):
+    if task.noise is None:
         raise DataError(
             "Train on a task with noise: memloc.add_noise(task, rate=0.15) flips labels, and "
             "memloc.load_csv(..., original=COLUMN) reads which are wrong already."
