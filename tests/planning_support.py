@@ -17,12 +17,12 @@ def finish_all(plan):
     """As if everything had been done: records, and files that are there."""
     store = Store(plan.file.folder)
     for step in plan.steps.values():
-        store.begin(step, plan.identities[step.name], "token")
+        store.begin(step, "token")
         for path in step.outputs:
             (store.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (store.folder / path).touch()
         facts = {"seconds": 1.0, "peak_mb": 1.0}
-        store.finish(step, plan.identities[step.name], facts)
+        store.finish(step, facts)
     return store
 
 

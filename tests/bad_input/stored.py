@@ -199,8 +199,10 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "checkpoint": CHECKPOINT,
     "study": (
-        *("study.yaml", "calibration.json", "steps/running.json", "steps/report.json"),
-        *("steps/train/tiny-topic/tiny-opt/seed-1.json", "logs/report.log"),
+        *("study.yaml", "calibration.json", "steps/running.json"),
+        "logs/train/tiny-topic/tiny-opt/seed-1.log",
+        "steps/train/tiny-topic/tiny-opt/seed-1.json",
+        "steps/analyse/tiny-topic/tiny-opt/seed-1/centroids.json",
         "steps/localise/tiny-topic/tiny-opt/seed-1/swapping.json",
     ),
 }
@@ -213,7 +215,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "checkpoint": [(), ("--depth", "1")],
     "study": [
         *[("status", "--json"), ("status",), ("plan",), ("plan", "--json"), ("plan", "--steps")],
-        ("logs", "report"),
+        ("logs", "train/tiny-topic/tiny-opt/seed-1"),
     ],
 }
 

@@ -144,7 +144,7 @@ def test_a_model_is_looked_for_where_the_command_was_given(tmp_path, tiny_model,
     monkeypatch.chdir(tmp_path)
     out = control_study(tmp_path / "out", {**ASKED, "models": ["./model"]}, {"windows": ["1"]})
     (step,) = open_plan(out).steps.values()
-    assert step.asked.model == str(tmp_path / "model")
+    assert step.run.model == str(tmp_path / "model")
 
 
 def test_the_key_is_named_and_no_file_that_nobody_has_seen(tmp_path):

@@ -42,7 +42,7 @@ def finish(plan, name, seconds, **more):
     for path in (plan.file.folder / path for path in step.outputs if path.endswith(paths.ABOUT)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    Store(plan.file.folder).finish(step, plan.identities[name], facts)
+    Store(plan.file.folder).finish(step, facts)
 
 
 def test_time_is_counted_in_updates_and_predictions(micro):

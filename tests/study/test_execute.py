@@ -1,19 +1,20 @@
 """The order of steps, failures, retries: with an executor that does nothing but say how it went."""
 
-import re
-
 import pytest
 
+from memloc import paths
 from memloc.errors import MemlocError, SettingsError
 from memloc.progress import telling
+from memloc.reporting import page
 from memloc.study import execute
 from memloc.study.config import read_study
-from memloc.study.estimate import Estimate, critical_path
+from memloc.study.estimate import Estimate, urgency
 from memloc.study.execute import (
     Execution,
     Options,
     checked_jobs,
     cores,
+    page_of,
     run_study,
     threads_for,
 )
@@ -54,11 +55,11 @@ class Saying:
         if any(word in order.step for word in self.fails):
             return [Outcome(order.step, "it was told to")]
         step = self.plan.steps[order.step]
-        self.store.begin(step, order.identity, order.token)
+        self.store.begin(step, order.token)
         for path in step.outputs:
             (self.store.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.store.folder / path).touch()
-        self.store.finish(step, order.identity, {"seconds": 1.0, "peak_mb": 1.0})
+        self.store.finish(step, {"seconds": 1.0, "peak_mb": 1.0})
         return [Outcome(order.step, "", 1.0, 1.0)]
 
     def stop(self):
@@ -87,7 +88,7 @@ def test_everything_is_done_once_and_in_order(folder):
     assert sorted(executor.submitted) == sorted(steps)
     for step in steps.values():
         before = executor.submitted[: executor.submitted.index(step.name)]
-        assert set(step.inputs) <= set(before)
+        assert step.needs is None or step.needs.name in before
     assert progress.count("done") == len(steps)
     assert executor.most == 2
     assert (executor.started, executor.stopped) == (1, 1)
@@ -100,11 +101,12 @@ def test_a_second_time_there_is_nothing_to_do(folder):
     executor, progress, _ = run_steps(folder)
     assert (executor.submitted, executor.started) == ([], 0)
     assert progress.seconds_left() == 0
+    assert end_sentences(progress) == ["Nothing to do: all that was asked for is done."]
 
 
 def test_what_fails_does_not_stop_what_does_not_need_it(folder):
     executor, progress, _ = run_steps(folder, fails=["train"])
-    assert set(executor.submitted) == {TRAIN, PLANT, "report"}
+    assert set(executor.submitted) == {TRAIN, PLANT}
     assert progress.states[TRAIN].why == "it was told to"
     assert set(progress.blocked.values()) == {TRAIN}
     assert len(progress.blocked) == 7
@@ -116,46 +118,45 @@ def test_what_failed_is_tried_again_only_if_asked(folder):
     assert executor.submitted == []
     assert progress.count("failed") == 1
     executor, progress, _ = run_steps(folder, retry=True)
-    assert executor.submitted == [f"analyse/{RUN}/centroids", "report"]
+    assert executor.submitted == [f"analyse/{RUN}/centroids"]
     assert progress.count("failed") == 0
 
 
-def test_a_summary_is_made_of_what_is_there_and_again_when_there_is_more(folder):
-    executor, progress, _ = run_steps(folder, fails=["plant", "train"])
-    assert "report" not in executor.submitted  # there is nothing to sum up
-    executor, progress, _ = run_steps(folder, fails=["plant"], retry=True)
-    assert "report" in executor.submitted
-    executor, progress, _ = run_steps(folder, retry=True)
-    assert executor.submitted == [PLANT, "report"]
-    assert progress.count("done") == len(executor.plan.steps)
+def test_the_report_is_made_of_what_is_there_and_again_when_there_is_more(folder, monkeypatch):
+    written = []
+
+    def write(folder):
+        written.append(folder)
+        paths.page(folder).parent.mkdir(exist_ok=True)
+        paths.page(folder).touch()
+
+    monkeypatch.setattr(page, "write_report", write)
+    monkeypatch.setattr(page, "read_report", lambda folder: folder)
+    _, nothing, _ = run_steps(folder, fails=["plant", "train"])
+    assert page_of(nothing) is None  # there is nothing to sum up
+    _, some, _ = run_steps(folder, fails=["plant"], retry=True)
+    page_of(some)
+    assert page_of(some) == folder  # it is as new as what it sums up
+    assert len(written) == 1
+    _, everything, _ = run_steps(folder, retry=True)
+    page_of(everything)
+    assert len(written) == 2
+    (folder / "study.yaml").write_text((folder / "study.yaml").read_text())
+    page_of(everything)  # it may be summed up in another way
+    assert len(written) == 3
 
 
 def test_only_some_steps(folder):
     executor, _, _ = run_steps(folder, only=["swapping localise"])
     assert executor.submitted == [TRAIN, f"localise/{RUN}/swapping"]
-    executor, _, _ = run_steps(folder, only=["report"])
-    assert executor.submitted == ["report"]
-
-
-def test_a_summary_of_nothing_is_not_begun(folder):
-    text = (folder / "study.yaml").read_text()
-    for kind in ("methods", "analyses"):
-        text = re.sub(f"^{kind}: .*", f"{kind}: []", text, flags=re.MULTILINE)
-    (folder / "study.yaml").write_text(text)
-    executor, progress, _ = run_steps(folder, only=["report"])
-    assert executor.submitted == []
-    (line,) = end_sentences(progress)
-    assert line.startswith("Nothing to do: ")
-    assert line.endswith("or sums up steps that are not done.")
 
 
 def test_steps_on_which_most_depends_come_first(folder):
     plan = make_plan(read_study(folder))
     seconds = {name: 9.0 if name == PLANT else 1.0 for name in plan.steps}
-    urgency = critical_path(plan, seconds)
-    assert urgency[PLANT] == 9 + 1  # itself and the report
-    assert urgency[TRAIN] == 3
-    assert urgency["report"] == 1
+    urgent = urgency(plan, seconds)
+    assert urgent[PLANT] == 9
+    assert urgent[TRAIN] == 1 + 1  # itself and one of those that wait for it
 
 
 @pytest.mark.parametrize(

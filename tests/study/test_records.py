@@ -20,6 +20,7 @@ def make_step(training=1, swapping=1, probing=1):
     return Step(
         name="plant/x",
         kind="plant",
+        run=None,
         products={
             "plant": Product({"rate": training}, ("run",)),
             "swapping": Product({"swaps": swapping}, ("run/swapping",)),
@@ -41,21 +42,21 @@ def files(folder):
 
 def finished(tmp_path, step):
     store = Store(tmp_path)
-    store.begin(step, step.identity([]), "one")
+    store.begin(step, "one")
     make_files(tmp_path)
-    store.finish(step, step.identity([]), {"seconds": 1.0, "peak_mb": 2.0})
+    store.finish(step, {"seconds": 1.0, "peak_mb": 2.0})
     return store
 
 
 def test_a_step_is_missing_then_begun_then_done(tmp_path):
     step = make_step()
     store = Store(tmp_path)
-    assert store.state(step, step.identity([])).name == "missing"
-    store.begin(step, step.identity([]), "one")
-    assert store.state(step, step.identity([])).why == "begun"
+    assert store.state(step).name == "missing"
+    store.begin(step, "one")
+    assert store.state(step).why == "begun"
     make_files(tmp_path)
-    store.finish(step, step.identity([]), {"seconds": 1.0, "peak_mb": 2.0})
-    assert store.state(step, step.identity([])).name == "done"
+    store.finish(step, {"seconds": 1.0, "peak_mb": 2.0})
+    assert store.state(step).name == "done"
 
 
 @pytest.mark.parametrize("name", ["products", "settings", "allowed", "results"])
@@ -65,14 +66,14 @@ def test_a_record_that_holds_something_else_is_refused(tmp_path, name):
     path = store.record_path(step.name)
     write_json(path, {**read_json(path), name: [1]})
     with pytest.raises(StoreError, match=f"{name} is .*delete it and run again"):
-        store.begin(step, "another", "two")
+        store.begin(make_step(training=2), "two")
 
 
 def test_a_done_step_whose_files_are_gone_is_missing(tmp_path):
     step = make_step()
     store = finished(tmp_path, step)
     (tmp_path / "run" / "json").unlink()
-    state = store.state(step, step.identity([]))
+    state = store.state(step)
     assert (state.name, state.why) == ("missing", "run/json is not there")
 
 
@@ -82,33 +83,33 @@ def test_a_result_that_another_command_made_anew_is_stale(tmp_path):
     about = tmp_path / "run" / "about.json"
     about.write_text("norm: L1")
     store = finished(tmp_path, step)
-    assert store.state(step, step.identity([])).name == "done"
+    assert store.state(step).name == "done"
     about.write_text("norm: L2")
-    state = store.state(step, step.identity([]))
+    state = store.state(step)
     assert (state.name, state.why) == ("stale", "run/about.json was made anew by another command")
 
 
 def test_a_failure_keeps_its_reason_until_settings_change(tmp_path):
     step, other = make_step(), make_step(training=2)
     store = Store(tmp_path)
-    store.fail(step, step.identity([]), "no luck")
-    assert store.state(step, step.identity([])).why == "no luck"
-    assert store.state(other, other.identity([])).name == "stale"
+    store.fail(step, "no luck")
+    assert store.state(step).why == "no luck"
+    assert store.state(other).name == "stale"
 
 
 @pytest.mark.parametrize(
-    ("now", "inputs", "left"),
+    ("now", "left"),
     [
-        (make_step(), [], ["json", "probing", "swapping"]),
-        (make_step(swapping=2), [], ["json", "probing"]),
-        (make_step(training=2), [], []),
-        (make_step(), ["another"], []),
+        (make_step(), ["json", "probing", "swapping"]),
+        (make_step(swapping=2), ["json", "probing"]),
+        (make_step(training=2), []),
+        (replace(make_step(), needs=make_step(), reads=("plant",)), []),
     ],
-    ids=["same", "one product", "the ground of all", "inputs"],
+    ids=["same", "one product", "the ground of all", "what it reads"],
 )
-def test_what_no_longer_holds_is_removed_and_nothing_else(tmp_path, now, inputs, left):
+def test_what_no_longer_holds_is_removed_and_nothing_else(tmp_path, now, left):
     store = finished(tmp_path, make_step())
-    store.begin(now, now.identity(inputs), "two")
+    store.begin(now, "two")
     assert files(tmp_path) == left
     assert store.owner("plant/x") == "two"
 
@@ -122,9 +123,9 @@ def test_killed_while_removing_it_is_removed_next_time(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(store_module, "_remove", killed)
         with pytest.raises(KeyboardInterrupt):
-            store.begin(now, now.identity([]), "two")
-    assert store.state(now, now.identity([])).name == "stale"
-    store.begin(now, now.identity([]), "two")
+            store.begin(now, "two")
+    assert store.state(now).name == "stale"
+    store.begin(now, "two")
     assert files(tmp_path) == []
 
 
@@ -152,7 +153,7 @@ def test_a_damaged_record_says_what_to_delete(tmp_path):
 )
 def test_a_damaged_record_of_a_step_is_refused_by_its_name(tmp_path, name, value):
     store, step = Store(tmp_path), make_step()
-    store.finish(step, "a", {"seconds": 1.0, "peak_mb": 2.0})
+    store.finish(step, {"seconds": 1.0, "peak_mb": 2.0})
     write_json(store.record_path(step.name), {**store.record(step.name), name: value})
     with pytest.raises(StoreError, match=r"plant/x.json does not hold what it should"):
         store.record(step.name)
@@ -168,11 +169,11 @@ def test_a_run_that_another_process_is_training_is_not_removed(tmp_path):
     is_trained_elsewhere(tmp_path / "run")
     for step in (now, make_step(swapping=2)):
         with pytest.raises(StoreError, match="run is being trained by process 1 on elsewhere"):
-            store.begin(step, step.identity([]), "two")
+            store.begin(step, "two")
     assert files(tmp_path) == ["json", "probing", "running.json", "swapping"]
     assert store.owner("plant/x") == "two"  # so that a process which it was taken from ends
     (tmp_path / "run" / "running.json").unlink()
-    store.begin(now, now.identity([]), "two")
+    store.begin(now, "two")
     assert not files(tmp_path)
     assert not list(tmp_path.rglob("*.part"))
 

@@ -27,7 +27,7 @@ def ordered(micro, monkeypatch):
         monkeypatch.setattr(module, "do", action)
         monkeypatch.setattr(module, "_watch", lambda *_: None)
         monkeypatch.setattr(module, "limit_threads", lambda _: None)
-        identity = identity or open_plan(folder).identities[TRAIN]
+        identity = identity or open_plan(folder).steps[TRAIN].identity
         return folder, do_step(folder, Order(TRAIN, identity, "token"))
 
     return run

@@ -48,11 +48,11 @@ def test_status_of_a_study_that_was_never_run(run, micro):
 def test_status_names_what_failed(run, micro):
     plan = open_plan(micro())
     store, name = Store(plan.file.folder), f"train/{RUN}"
-    store.fail(plan.steps[name], plan.identities[name], "no luck")
+    store.fail(plan.steps[name], "no luck")
     assert f"FAILED {name}: no luck" in run("status", plan.file.folder).stdout
     for method in ("gradients", "probing", "swapping"):
         step = plan.steps[f"localise/{RUN}/{method}"]
-        store.fail(step, plan.identities[step.name], "it did not memorise")
+        store.fail(step, "it did not memorise")
     first, second = run("status", plan.file.folder).stdout.splitlines()[-2:]
     assert first == f"FAILED {name}: no luck"
     assert second.startswith(f"FAILED localise/{RUN}/")
@@ -104,7 +104,7 @@ def test_a_run_of_memloc_0_1_where_one_is_to_be_trained_fails_in_one_sentence(mi
     folder = micro()
     make_old(folder / RUN / "run.json")
     outcome = do_step(
-        folder, Order(f"train/{RUN}", open_plan(folder).identities[f"train/{RUN}"], "t")
+        folder, Order(f"train/{RUN}", open_plan(folder).steps[f"train/{RUN}"].identity, "t")
     )
     assert OLD in outcome.reason
     assert "\n" not in outcome.reason

@@ -49,9 +49,9 @@ def test_the_first_line_says_how_much_there_is_to_do(capsys):
 
 def test_a_terminal_shows_one_table_with_what_runs_and_the_time_left():
     console = Console(width=80, file=io.StringIO())
-    console.print(live_table(make_execution(["report"])))  # the first line is not folded
+    console.print(live_table(make_execution(["train/a"])))  # the first line is not folded
     assert console.file.getvalue().startswith("0 of 1 step done, 0 running, about 2.0 min left ")
-    execution = make_execution(["train/a", "train/b", "localise/a/swapping", "report"])
+    execution = make_execution(["train/a", "train/b", "localise/a/swapping", "plant/a"])
     execution.running["train/b"] = order("train/b", since=30)
     execution.states["train/a"] = State("done")
     execution.states["localise/a/swapping"] = State("failed", "no luck")
@@ -65,7 +65,7 @@ def test_a_terminal_shows_one_table_with_what_runs_and_the_time_left():
         ["train/b", "running", "30", "s", "of", "about", "2.0", "min"],
         ["localise", "0", "of", "1", "done"],
         ["localise/a/swapping", "FAILED:", "no", "luck"],
-        ["report", "0", "of", "1", "done"],
+        ["plant", "0", "of", "1", "done"],
     ]
 
 

@@ -65,17 +65,16 @@ def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
 ) -> None:
     """Run what is missing of a study, in parallel; continue where it stopped.
 
-    Example: `memloc run demo --only "localise tiny-topic" --only report`
+    Example: `memloc run demo --only "localise tiny-topic" --only plant`
     """
-    from memloc.reporting.page import read_report
-    from memloc.study.execute import Options, run_study
+    from memloc.study.execute import Options, page_of, run_study
     from memloc.study.view import end_record, end_sentences, shown
 
     with shown() as watch:
         ended = run_study(study, Options(jobs, only or (), retry, on, address), watch)
     console.show(as_json, end_record(ended), *end_sentences(ended))
-    report = None if as_json else read_report(ended.plan.file.folder)
-    if report is not None:
+    report = page_of(ended)
+    if report is not None and not as_json:
         typer.echo("")
         console.show_report(report, as_json)
     if ended.count("failed"):

@@ -63,7 +63,7 @@ FOR_DEPTH, FEW = 2, 16
 def calibrate(plan: Plan) -> dict[str, Any]:
     """Tokens of every task, and how fast this machine is with every model."""
     limit_threads(1)
-    runs = [step.run for step in plan.steps.values() if step.run is not None]
+    runs = [step.run for step in plan.steps.values()]
     tokens = {run.task: _tokens(plan.file, run) for run in {run.task: run for run in runs}.values()}
     usual = float(np.mean(list(tokens.values()) or [USUAL_TOKENS]))
     training, device = plan.file.study.protocol.finetune, plan.file.study.device

@@ -41,8 +41,6 @@ BASE = 700e6
 """Bytes of a process that has loaded everything and no model yet (measured)."""
 USUAL_TOKENS = 48.0
 """Assumed of a task whose texts are not on this machine."""
-FIXED = {"report": 20.0}
-"""Seconds that do not depend on the model (measured on one core)."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class Calibration(Settings):
 
 def calibration(plan: Plan) -> Calibration:
     """What was measured on this machine for this study; measured now where that is missing."""
-    shapes = {step.run.shape.name for step in plan.steps.values() if step.run}
+    shapes = {step.run.shape.name for step in plan.steps.values()}
     known = measured_here(plan.file.folder)
     if shapes <= set(known.speeds):
         return known
@@ -167,19 +165,19 @@ def _pace(records: Iterable[Mapping[str, Any]]) -> float:
     return float(median([1.0, *(each for each in slower if each < STOPPED)]))
 
 
-def critical_path(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Of every step: its seconds and those of the longest chain of steps that wait for it."""
-    after = dict.fromkeys(plan.steps, 0.0)
-    for step in reversed(list(plan.steps.values())):
-        total = seconds[step.name] + after[step.name]
-        for name in step.inputs:
-            after[name] = max(after[name], total)
-    return {name: seconds[name] + after[name] for name in plan.steps}
+def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
+    """Of every step: its seconds, with those of the longest step that waits for it."""
+    found = dict(seconds)
+    for step in plan.steps.values():
+        if step.needs is not None:
+            need = step.needs.name
+            found[need] = max(found[need], seconds[need] + seconds[step.name])
+    return found
 
 
 def _sort(step: Step) -> str:
     """Steps of one sort are off by the same factor."""
-    return f"{step.kind} {step.method} {step.run.shape.width if step.run else 0}"
+    return f"{step.kind} {step.method} {step.run.shape.width}"
 
 
 def _factor(
@@ -195,10 +193,7 @@ def _factor(
 
 
 def _seconds(step: Step, count: Callable[[str], int], measured: Calibration) -> float:
-    run = step.run
-    if run is None:
-        return FIXED[step.kind]
-    protocol = run.protocol
+    run, protocol = step.run, step.run.protocol
     examples = count(run.task) if run.there is None else run.there.record.task.train
     tokens = measured.tokens.get(run.task, USUAL_TOKENS)
     sizes = sizes_of(run.shape, protocol, examples, tokens, measured)
@@ -249,8 +244,6 @@ def training_seconds(
 
 
 def _disk(step: Step) -> float:
-    if step.run is None:
-        return 10e6
     weights = step.run.shape.bytes
     if step.kind == "train":
         return weights * len(step.run.weights)
@@ -259,8 +252,6 @@ def _disk(step: Step) -> float:
 
 def _memory(step: Step, plan: Plan) -> float:
     """A process, the weights with gradients and two moments, and what a batch leaves behind."""
-    if step.run is None:
-        return BASE
     shape, protocol = step.run.shape, plan.file.study.protocol
     tokens = protocol.finetune.batch_size * min(protocol.text.max_tokens, 256)
     each = 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth

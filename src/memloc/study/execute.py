@@ -7,16 +7,21 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from memloc import paths
 from memloc.errors import SettingsError, StoreError, counted, lookup
 from memloc.lock import STUDY, Lock
 from memloc.models.device import NARROW
 from memloc.progress import tell
-from memloc.study.estimate import Estimate, calibration, critical_path, estimate
+from memloc.study.estimate import Estimate, calibration, estimate, urgency
 from memloc.study.executors import Executor, LocalExecutor, Order, Outcome, RayExecutor
 from memloc.study.inputs import noise_sentence
 from memloc.study.plan import Plan, Step, open_plan
-from memloc.study.records import State, Store, current_identity, study_states
+from memloc.study.records import State, Store, study_states
+
+if TYPE_CHECKING:
+    from memloc.reporting.page import Report
 
 TICK = 0.5
 """Seconds between two looks at how far everything is."""
@@ -54,6 +59,19 @@ def open_study(place: str | Path, options: Options) -> "Execution":
     return Execution(plan, executor, expected, chosen, states, options.retry)
 
 
+def page_of(study: "Execution") -> "Report | None":
+    """The report of a study that is to have one, made anew where its file or a step is newer."""
+    from memloc.reporting.page import read_report, write_report
+
+    file, page = study.plan.file, paths.page(study.plan.file.folder)
+    done = [name for name, state in study.states.items() if state.name == "done"]
+    if not file.study.report or not done:
+        return None
+    changed = (path.stat().st_mtime for path in (file.path, *map(study.store.record_path, done)))
+    is_new = page.is_file() and page.stat().st_mtime >= max(changed)
+    return read_report(file.folder) if is_new else write_report(file.folder)
+
+
 def checked_jobs(jobs: int | None) -> int:
     """At most one a core: more of them would only wait for each other."""
     there = cores()
@@ -74,9 +92,9 @@ def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:
     """Of every task of these steps: how many labels are wrong, and how that is known."""
     found = dict[tuple[str, str], str]()
     for step in plan.steps.values():
-        if step.run is None or step.name not in names:
-            continue
         run, there = step.run, step.run.there
+        if step.name not in names:
+            continue
         if there is not None:
             found[there.name, ""] = f"{there.name}: {there.noisy.summary()}"
         elif (key := (run.task, repr(run.protocol.noise))) not in found:
@@ -90,7 +108,7 @@ def _executor(plan: Plan, options: Options, jobs: int) -> Executor:
         return RayExecutor(plan.file.folder, options.address)
     if options.address is not None:
         raise SettingsError("--address is for --on ray.")
-    kinds = {step.run.shape.kind for step in plan.steps.values() if step.run}
+    kinds = {step.run.shape.kind for step in plan.steps.values()}
     return LocalExecutor(plan.file.folder, jobs, cores(), kinds)
 
 
@@ -103,7 +121,7 @@ def cores() -> int:
 
 def threads_for(step: Step, jobs: int, there: int) -> int:
     """One for narrow models, which gain nothing from more; a fair share of the cores for others."""
-    if step.run is None or step.run.shape.width < NARROW:
+    if step.run.shape.width < NARROW:
         return 1
     return max(1, there // jobs)
 
@@ -180,55 +198,40 @@ class Execution:
     def _to_do(self) -> list[str]:
         """The steps to be done, the most urgent first: those on which most depends."""
         again = {"missing", "stale", "failed"} if self.retry else {"missing", "stale"}
-        wanted = [n for n in self.plan.steps if n in self.chosen]
-        found = [n for n in wanted if self.states[n].name in again]
-        # Whether a soft step has to be done again is seen when all before it has ended.
-        wanted = [n for n in wanted if n in found or (found and self.plan.steps[n].soft)]
-        urgency = critical_path(self.plan, self.estimate.seconds)
-        return sorted(wanted, key=lambda name: -urgency[name])
+        found = [n for n in self.plan.steps if n in self.chosen and self.states[n].name in again]
+        urgent = urgency(self.plan, self.estimate.seconds)
+        return sorted(found, key=lambda name: -urgent[name])
 
     def _submit(self) -> bool:
         """Begin the steps that can; whether any runs, without which none can still be waiting."""
         for name in list(self.waiting):
             step = self.plan.steps[name]
-            if not any(need in self.waiting or need in self.running for need in step.inputs):
-                self._begin(step)
+            need = "" if step.needs is None else step.needs.name
+            if need in self.waiting or need in self.running:
+                continue
+            if need and self.states[need].name != "done":
+                self.waiting.remove(name)
+                self.blocked[name] = need
+            elif self.executor.has_room(order := self._order(step)):
+                self.waiting.remove(name)
+                self.running[name] = order
+                self.executor.submit(order)
         return bool(self.running)
-
-    def _begin(self, step: Step) -> None:
-        """Submit a step if there is room; one that never can begin does not wait on."""
-        lacking = [need for need in step.inputs if self.states[need].name != "done"]
-        # Of a soft step: without a single input there is nothing to sum up.
-        never = len(lacking) == len(step.inputs) if step.soft else bool(lacking)
-        order = self._order(step)
-        if not (never or self.executor.has_room(order)):
-            return
-        self.waiting.remove(step.name)
-        if never and not step.soft:
-            self.blocked[step.name] = self.blocked.get(lacking[0], lacking[0])
-        elif not never and not (step.soft and self._is_done(step, order.identity)):
-            self.running[step.name] = order
-            self.executor.submit(order)
-
-    def _is_done(self, step: Step, identity: str) -> bool:
-        state = self.states[step.name] = self.store.state(step, identity)
-        return state.name == "done" or (state.name == "failed" and not self.retry)
 
     def _order(self, step: Step) -> Order:
         study, estimate = self.plan.file.study, self.estimate
-        gpus = study.gpus if step.run and study.device != "cpu" else 0.0
+        gpus = study.gpus if study.device != "cpu" else 0.0
         needs = estimate.threads[step.name], int(estimate.memory[step.name]), gpus
-        identity = current_identity(self.plan, step, self.states)
-        return Order(step.name, identity, secrets.token_hex(8), *needs)
+        return Order(step.name, step.identity, secrets.token_hex(8), *needs)
 
     def _note(self, outcome: Outcome) -> None:
         name, reason = outcome.step, outcome.reason
-        identity = self.running.pop(name).identity
+        del self.running[name]
         self.outcomes[name] = outcome
-        self.states[name] = State("failed" if reason else "done", reason, identity)
+        self.states[name] = State("failed" if reason else "done", reason)
         if reason:
             with suppress(StoreError):  # where nothing can be written, the next run tries again
-                self.store.fail(self.plan.steps[name], identity, reason)
+                self.store.fail(self.plan.steps[name], reason)
 
     def _facts(self) -> dict[str, object]:
         """For others to see, beside the records of the steps."""

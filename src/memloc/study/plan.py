@@ -30,7 +30,7 @@ from memloc.study.inputs import (
     task_fingerprint,
 )
 
-KINDS = ("train", "localise", "analyse", "plant", "report")
+KINDS = ("train", "localise", "analyse", "plant")
 """In the order in which a study needs them."""
 NOT_PLANTED = ("validation_tasks", "ks", "seed", "width")
 """Settings of the control set-up that are about its summary, or are a plant's own."""
@@ -82,31 +82,23 @@ class Step:
 
     name: str
     kind: str
+    run: Asked
+    """The run that is made or looked at."""
     products: Mapping[str, Product]
     outputs: tuple[str, ...]
     """Files and folders, in the study's folder, that are there when it is done."""
-    run: Asked | None = None
-    """The run that is made or looked at; none: all of them."""
     method: str = ""
     """That looks at the run."""
     window: str = ""
     """Of layers in which the run is planted."""
     folders: tuple[str, ...] = ()
     """Of the planted run, and of its null if there is one."""
-    inputs: tuple[str, ...] = ()
-    """Names of the steps whose results it reads."""
+    needs: "Step | None" = None
+    """The step that trains the run."""
     reads: tuple[str, ...] = ()
-    """The products of its inputs that decide it; none: all."""
+    """The products of that step that decide this one."""
     allowed: Mapping[str, Any] = field(default_factory=dict)
     """Settings that decide whether it may be done, and nothing of what comes out."""
-    soft: bool = False
-    """Whether it makes do with those of its inputs that are there."""
-
-    @property
-    def asked(self) -> Asked:
-        """The run, of a step that has one."""
-        assert self.run is not None
-        return self.run
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -115,34 +107,26 @@ class Step:
         as_read: dict[str, Any] = json.loads(json.dumps(made))
         return as_read
 
-    def identity(self, inputs: Iterable[str]) -> str:
-        """A hash of what decides it, and of the identities of its inputs."""
+    @cached_property
+    def identity(self) -> str:
+        """A hash of what decides it, and of what it reads."""
+        read = [] if self.needs is None else [_hashed(self.needs, self.reads)]
         own = {name: product.identity for name, product in self.products.items()}
-        return hashed({"kind": self.kind, "products": own, "inputs": sorted(inputs)})
+        return hashed({"kind": self.kind, "products": own, "inputs": read})
+
+
+def _hashed(step: Step, names: Iterable[str]) -> str:
+    """What decides some of a step's products."""
+    own = {name: step.products[name].identity for name in names}
+    return hashed({"kind": step.kind, "products": own})
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of a study by name, each after those that it needs."""
+    """The steps of a study by name, each after the one that it needs."""
 
     file: StudyFile
     steps: Mapping[str, Step] = field(default_factory=dict)
-
-    @cached_property
-    def identities(self) -> dict[str, str]:
-        """Of every step, given that all its inputs are there."""
-        found: dict[str, str] = {}
-        for step in self.steps.values():
-            found[step.name] = step.identity(
-                self._read(step, self.steps[name]) or found[name] for name in step.inputs
-            )
-        return found
-
-    @staticmethod
-    def _read(step: Step, need: Step) -> str:
-        """A hash of what a step reads of one that it needs, where that is not all of it."""
-        own = {name: need.products[name].identity for name in step.reads}
-        return hashed({"kind": need.kind, "products": own}) if own else ""
 
     def chosen(self, only: Sequence[str]) -> set[str]:
         """The steps that the words name, and all that these need; no words: every step.
@@ -158,10 +142,8 @@ class Plan:
                 command = f"`memloc plan {self.file.folder} --steps`"
                 raise SettingsError(f"No step matches --only {text!r}: {command} lists the steps.")
             found |= fits
-        for step in reversed([*self.steps.values()]):  # what a step needs stands before it
-            if step.name in found and not step.soft:
-                found |= set(step.inputs)
-        return found
+        needs = [self.steps[name].needs for name in found]
+        return found | {need.name for need in needs if need is not None}
 
 
 def _fits(name: str, words: Sequence[str]) -> bool:
@@ -309,8 +291,6 @@ class _Makers:
             made += [self._look(run, name, None) for name in run.methods]
         if self.study.control is not None:
             made += self._plants(self.study.control)
-        if self.study.report:
-            made.append(self._report(made))
         return made
 
     def _train_settings(self, run: Asked) -> dict[str, Any]:
@@ -362,7 +342,7 @@ class _Makers:
             method=name,
             products={"result": Product(settings, (str(path),))},
             outputs=(str(path / paths.ABOUT),),
-            inputs=(train.name,) if train else (),
+            needs=train,
             reads=("weights", "memorised") if is_late else ("weights",),
             allowed={"force": self.study.force, **_flat("verdict", self.protocol.verdict)},
         )
@@ -417,24 +397,6 @@ class _Makers:
             "auxiliary": self._of_task(own.auxiliary),
             "window": window,
         }
-
-    def _report(self, made: Sequence[Step]) -> Step:
-        protocol = self.protocol
-        control = _flat("control", protocol.control)
-        settings = {
-            **_flat("agreement", protocol.agreement),
-            **_flat("summary", protocol.summary),
-            **_flat("verdict", protocol.verdict),
-            **{name: control[name] for name in ("control.validation_tasks", "control.ks")},
-        }
-        return Step(
-            name="report",
-            kind="report",
-            products={"page": Product(settings, ())},
-            outputs=(str(paths.page(Path())),),
-            inputs=tuple(step.name for step in made),
-            soft=True,
-        )
 
 
 def _method_settings(run: Asked, name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,6 @@ class State:
 
     name: str
     why: str = ""
-    identity: str = ""
-    """What it should be made of."""
 
 
 class Store:
@@ -53,25 +51,23 @@ class Store:
             _check_record(record)
         return record
 
-    def begin(self, step: Step, identity: str, token: str) -> None:
+    def begin(self, step: Step, token: str) -> None:
         """Make a step this process's: what older settings left is removed, its record says so."""
         record = self.record(step.name)
-        if record is not None and record["identity"] != identity:
+        if record is not None and record["identity"] != step.identity:
             # A process that the step was taken from sees the token and ends.
             write_json(self.record_path(step.name), {**record, "token": token})
             self._clear(step, record)
-        facts = {"state": "begun", "token": token, "pid": os.getpid()}
-        self._write(step, identity, facts)
+        self._write(step, {"state": "begun", "token": token, "pid": os.getpid()})
 
-    def finish(self, step: Step, identity: str, facts: Mapping[str, Any]) -> None:
+    def finish(self, step: Step, facts: Mapping[str, Any]) -> None:
         """Note that a step is done."""
         made = {"results": self._results(step), "versions": versions()}
-        self._write(step, identity, {"state": "done", **made, **facts})
+        self._write(step, {"state": "done", **made, **facts})
 
-    def fail(self, step: Step, identity: str, reason: str) -> None:
+    def fail(self, step: Step, reason: str) -> None:
         """Note that a step failed, and why."""
-        facts = {"state": "failed", "reason": reason, "allowed": dict(step.allowed)}
-        self._write(step, identity, facts)
+        self._write(step, {"state": "failed", "reason": reason, "allowed": dict(step.allowed)})
 
     def sweep(self) -> None:
         """Remove the drafts of files that processes which were killed left behind."""
@@ -91,39 +87,39 @@ class Store:
         """Which of a step's files are not there."""
         return [path for path in step.outputs if not (self.folder / path).exists()]
 
-    def state(self, step: Step, identity: str) -> State:
-        """How a step stands, if this is what it should be."""
+    def state(self, step: Step) -> State:
+        """How a step stands."""
         record = self.record(step.name)
         if record is None:
-            return State("missing", "", identity)
-        if record["identity"] != identity:
-            return State("stale", _difference(step, record), identity)
+            return State("missing")
+        if record["identity"] != step.identity:
+            return State("stale", _difference(step, record))
         if record["state"] == "failed":
             if record.get("allowed", {}) != step.allowed:
-                return State("missing", "it may be allowed now", identity)
-            return State("failed", record["reason"], identity)
+                return State("missing", "it may be allowed now")
+            return State("failed", record["reason"])
         if record["state"] == "begun":
-            return State("missing", "begun", identity)
-        return self._done(step, identity, record)
+            return State("missing", "begun")
+        return self._done(step, record)
 
-    def _done(self, step: Step, identity: str, record: Mapping[str, Any]) -> State:
+    def _done(self, step: Step, record: Mapping[str, Any]) -> State:
         """Of a step that was done: whether what it left is still there, and as it was."""
         if lacking := self.lacking(step):
-            return State("missing", f"{lacking[0]} is not there", identity)
+            return State("missing", f"{lacking[0]} is not there")
         known, now = record.get("results", {}), self._results(step)
         if other := [path for path in now if now[path] != known.get(path)]:
-            return State("stale", f"{other[0]} was made anew by another command", identity)
-        return State("done", "", identity)
+            return State("stale", f"{other[0]} was made anew by another command")
+        return State("done")
 
     def _results(self, step: Step) -> dict[str, str]:
         """What a step's results are, by contents: another command may write into their folders."""
         about = [path for path in step.outputs if Path(path).name == paths.ABOUT]
         return {path: hash_files([self.folder / path]) for path in about}
 
-    def _write(self, step: Step, identity: str, facts: Mapping[str, Any]) -> None:
+    def _write(self, step: Step, facts: Mapping[str, Any]) -> None:
         about = {
             "step": step.name,
-            "identity": identity,
+            "identity": step.identity,
             "products": {name: product.identity for name, product in step.products.items()},
             "settings": step.settings,
             "host": socket.gethostname(),
@@ -182,23 +178,9 @@ def _is_amount(value: Any) -> bool:
 
 
 def study_states(plan: Plan) -> dict[str, State]:
-    """How every step stands; one that makes do with some of its inputs counts those there."""
-    store, found = Store(plan.file.folder), dict[str, State]()
-    for step in plan.steps.values():
-        found[step.name] = store.state(step, current_identity(plan, step, found))
-        waits = [n for n in step.inputs if found[n].name in {"missing", "stale"}]
-        if step.soft and waits and found[step.name].name == "done":
-            why = f"{waits[0]} is {found[waits[0]].name}"
-            found[step.name] = replace(found[step.name], name="stale", why=why)
-    return found
-
-
-def current_identity(plan: Plan, step: Step, states: Mapping[str, State]) -> str:
-    """What a step's identity should be now: soft ones take those of their inputs that are done."""
-    if not step.soft:
-        return plan.identities[step.name]
-    there = [states[name] for name in step.inputs]
-    return step.identity(state.identity for state in there if state.name == "done")
+    """How every step stands."""
+    store = Store(plan.file.folder)
+    return {name: store.state(step) for name, step in plan.steps.items()}
 
 
 def _remove(path: Path) -> None:

@@ -51,7 +51,7 @@ def do_step(folder: Path, order: Order) -> Outcome:
         plan = make_plan(read_study(folder))
         step = _checked(plan, order)
         with patient(2 * SILENT):  # a process that the step was taken from may be about to end
-            store.begin(step, order.identity, order.token)
+            store.begin(step, order.token)
             _watch(store, order)
             limit_threads(order.threads)
             with lines(), telling(lambda sentence: print(sentence, file=sys.stderr)):
@@ -60,9 +60,7 @@ def do_step(folder: Path, order: Order) -> Outcome:
             raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
         facts = {"seconds": time.perf_counter() - began, "peak_mb": _peak_mb()}
         processor = time.process_time() - used
-        store.finish(
-            step, order.identity, {**facts, "processor": processor, "threads": order.threads}
-        )
+        store.finish(step, {**facts, "processor": processor, "threads": order.threads})
         return Outcome(order.step, "", **facts)
     except MemlocError as error:
         print(f"memloc: {error}", file=sys.stderr)
@@ -75,7 +73,7 @@ def do_step(folder: Path, order: Order) -> Outcome:
 
 def _checked(plan: Plan, order: Order) -> Step:
     step = plan.steps.get(order.step)
-    if step is None or (not step.soft and plan.identities[step.name] != order.identity):
+    if step is None or step.identity != order.identity:
         raise SettingsError(
             f"{plan.file.folder} was changed while it ran, and {order.step} is another step now: "
             "run it again."
@@ -116,11 +114,11 @@ def do(plan: Plan, step: Step) -> None:
 
 
 def _train(plan: Plan, step: Step) -> None:
-    train_run(_recipe(plan, step), plan.file.folder / step.asked.folder, step.asked.weights)
+    train_run(_recipe(plan, step), plan.file.folder / step.run.folder, step.run.weights)
 
 
 def _recipe(plan: Plan, step: Step) -> Recipe:
-    study, run = plan.file.study, step.asked
+    study, run = plan.file.study, step.run
     return Recipe(
         run.model,
         load_noisy_task(plan.file, run.task, run.protocol),
@@ -132,18 +130,18 @@ def _recipe(plan: Plan, step: Step) -> Recipe:
 
 
 def _look(plan: Plan, step: Step) -> None:
-    study, protocol = plan.file.study, step.asked.protocol
-    run = Run.open(plan.file.folder / step.asked.folder, study.device)
+    study, protocol = plan.file.study, step.run.protocol
+    run = Run.open(plan.file.folder / step.run.folder, study.device)
     apply(run, [protocol.method(step.method)], protocol.verdict, force=study.force)
 
 
 def _plant(plan: Plan, step: Step) -> None:
-    recipe, weights = _recipe(plan, step), step.asked.weights
+    recipe, weights = _recipe(plan, step), step.run.weights
     plant = Plant(step.window, _auxiliary(plan))
     folder, *nulls = (plan.file.folder / folder for folder in step.folders)
     found = [made := make_plant(recipe, plant, folder, weights)]
     found += [make_null(recipe, made, null, weights) for null in nulls if made.enough]
-    methods = [recipe.protocol.method(name) for name in step.asked.methods]
+    methods = [recipe.protocol.method(name) for name in step.run.methods]
     for planted in found:
         if planted.enough:
             run = Run.open(planted.run.folder, plan.file.study.device)
@@ -157,18 +155,11 @@ def _auxiliary(plan: Plan) -> Task:
     return at_most(task, settings.auxiliary_examples, seed)
 
 
-def _report(plan: Plan, step: Step) -> None:  # noqa: ARG001
-    from memloc.reporting.page import write_report
-
-    write_report(plan.file.folder)
-
-
 DO: dict[str, Callable[[Plan, Step], None]] = {
     "train": _train,
     "localise": _look,
     "analyse": _look,
     "plant": _plant,
-    "report": _report,
 }
 
 

@@ -97,7 +97,7 @@ def step_rows(study: Execution) -> list[dict[str, Any]]:
             "step": step.name,
             "state": study.states[step.name].name,
             "seconds": round(study.estimate.seconds[step.name]),
-            "needs": [] if step.soft else list(step.inputs),
+            "needs": [] if step.needs is None else [step.needs.name],
             "why": study.states[step.name].why,
         }
         for step in study.plan.steps.values()
@@ -187,10 +187,8 @@ def end_sentences(study: Execution) -> list[str]:
             f"{counted(len(done), 'step')} took {duration(took)}; {duration(expected)} were "
             f"expected, so the estimate was off by a factor of {off:.2f}."
         )
-    elif not study.outcomes:
-        lines.append(
-            "Nothing to do: all that was asked for is done, or sums up steps that are not done."
-        )
+    elif not (study.outcomes or study.failed()):
+        lines.append("Nothing to do: all that was asked for is done.")
     return lines + failures(study)
 
 
