@@ -67,13 +67,14 @@ def measure(family: str, folder: Path) -> dict:
     model = str(write_model(folder / f"model-{family}", family, 3, 0.1, 0))
     recipe = make_recipe(model, make_task(60, 3), 1, fast_protocol(**SETTINGS))
     run = train_run(recipe, folder / "run")
-    plant = make_plant(recipe, Plant("2-2", make_task(24, 2, "other")), folder / "plant", WEIGHTS)
-    null = make_null(recipe, plant, folder / "null", WEIGHTS)
+    plant = Plant("2-2", make_task(24, 2, "other"))
+    planted = make_plant(recipe, plant, folder / "plant", WEIGHTS)
+    null = make_null(recipe, plant, planted, folder / "null", WEIGHTS)
     return {
         "run": _run(run, METHODS),
         **_analyses(run),
-        "plant": _run(plant.run, ("swapping", "gradients")),
-        "null": _run(null.run, ("swapping", "gradients")),
+        "plant": _run(planted, ("swapping", "gradients")),
+        "null": _run(null, ("swapping", "gradients")),
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from memloc.study import step as plants
-from memloc.study.step import make_null, make_plant
+from memloc.study.step import is_enough, make_null, make_plant
 from memloc.training.planting import Plant
 from tasks_support import fast_protocol, make_recipe, make_task
 
@@ -59,26 +59,28 @@ def weights_of(run, name):
 
 
 def rates(made):
-    return [attempt.learning_rate for attempt in made.run.record.attempts]
+    return [attempt.learning_rate for attempt in made.record.attempts]
 
 
-def test_a_plant_has_all_weights(planted):
-    assert planted.enough
-    assert set(planted.run.weights()) == set(ALL)
+def test_a_plant_has_all_weights(recipe, planted):
+    assert is_enough(planted, recipe.protocol)
+    assert set(planted.weights()) == set(ALL)
     assert rates(planted) == [1e-2]
     # The reference is planted, too: outside the window only the auxiliary task changed it.
-    plant = planted.run.record.plant
+    plant = planted.record.plant
     assert (plant.first, plant.last, plant.null) == (2, 2, False)
 
 
-def test_a_plant_that_did_not_memorise_is_tried_again_with_a_higher_rate(planted, tried_again):
-    run = tried_again.run
-    assert tried_again.enough
+def test_a_plant_that_did_not_memorise_is_tried_again_with_a_higher_rate(
+    slow, planted, tried_again
+):
+    run = tried_again
+    assert is_enough(run, slow.protocol)
     assert rates(tried_again) == pytest.approx([1e-6, 1e-2])
     assert run.record.attempts[0].training_accuracy <= 0.9
     assert run.settings.finetune.learning_rate == pytest.approx(1e-2)
     # The same as if the right rate had been there from the start.
-    for a, b in zip(weights_of(run, "final"), weights_of(planted.run, "final"), strict=True):
+    for a, b in zip(weights_of(run, "final"), weights_of(planted, "final"), strict=True):
         assert torch.equal(a, b)
 
 
@@ -87,41 +89,46 @@ def test_tries_end(recipe, tmp_path):
     made = make_plant(
         replace(recipe, protocol=recipe.protocol.replace(changes)), PLANT, tmp_path, ALL
     )
-    assert not made.enough
+    assert not is_enough(made, recipe.protocol)
     assert len(rates(made)) == 2
-    assert "frozen" not in made.run.weights()  # nothing more is trained in vain
+    assert "frozen" not in made.weights()  # nothing more is trained in vain
 
 
-@pytest.mark.parametrize("moment", ["noted", "forgotten"])
-def test_a_try_that_is_killed_goes_on(slow, tried_again, tmp_path, monkeypatch, moment):
-    """Stopped right after a try was noted, or right after its files were removed."""
+@pytest.mark.parametrize(("name", "call"), [("remove", 1), ("remove", 2), ("train_run", 2)])
+def test_a_try_that_is_killed_goes_on(slow, tried_again, tmp_path, monkeypatch, name, call):
+    """Stopped while the files of a try are removed, or just before the next one."""
+    calls, real = [], getattr(plants, name)
 
-    def stop(*given):
-        real(*given)
-        if moment == "forgotten" and not given[1]:
-            return  # the first call has nothing to forget
-        raise KeyboardInterrupt
+    def stop(*given, **more):
+        calls.append(given)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return real(*given, **more)
 
-    name = "write_json" if moment == "noted" else "_forget"
-    real = getattr(plants, name)
-    monkeypatch.setattr(plants, name, stop)
-    with pytest.raises(KeyboardInterrupt):
-        make_plant(slow, PLANT, tmp_path / "killed", ("final", "reference"))
-    monkeypatch.setattr(plants, name, real)
-    run = make_plant(slow, PLANT, tmp_path / "killed", ("final", "reference")).run
-    assert run.record.attempts == tried_again.run.record.attempts
-    pairs = zip(weights_of(tried_again.run, "final"), weights_of(run, "final"), strict=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(plants, name, stop)
+        with pytest.raises(KeyboardInterrupt):
+            make_plant(slow, PLANT, tmp_path / "killed", ("final", "reference"))
+    run = make_plant(slow, PLANT, tmp_path / "killed", ("final", "reference"))
+    assert run.record.attempts == tried_again.record.attempts
+    pairs = zip(weights_of(tried_again, "final"), weights_of(run, "final"), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
+def test_a_plant_that_is_there_is_not_tried_again(slow, tried_again, monkeypatch):
+    monkeypatch.setattr(plants, "remove", lambda path: pytest.fail(f"{path} is removed"))
+    again = make_plant(slow, PLANT, tried_again.folder, ("final", "reference"))
+    assert again.record == tried_again.record
+
+
 def test_a_null_shares_the_reference_and_learns_original_labels(recipe, planted, tmp_path):
-    null = make_null(recipe, planted, tmp_path / "null", ALL)
-    noisy = null.run.noisy
+    null = make_null(recipe, PLANT, planted, tmp_path / "null", ALL)
+    noisy = null.noisy
     assert (noisy.assigned == noisy.original).all()
     assert (noisy.is_noisy == recipe.task.labels.is_noisy).all()
-    same = zip(weights_of(planted.run, "reference"), weights_of(null.run, "reference"), strict=True)
+    same = zip(weights_of(planted, "reference"), weights_of(null, "reference"), strict=True)
     assert all(torch.equal(a, b) for a, b in same)
     # Same labels and start, another order: the null's final weights are not the reference's.
-    pairs = zip(weights_of(null.run, "final"), weights_of(null.run, "reference"), strict=True)
+    pairs = zip(weights_of(null, "final"), weights_of(null, "reference"), strict=True)
     assert not all(torch.equal(a, b) for a, b in pairs)
-    assert null.run.is_null
+    assert null.is_null

@@ -121,7 +121,7 @@ def test_killed_while_removing_it_is_removed_next_time(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "_remove", killed)
+        patch.setattr(store_module, "remove", killed)
         with pytest.raises(KeyboardInterrupt):
             store.begin(now, "two")
     assert store.state(now).name == "stale"

@@ -74,7 +74,7 @@ class Store:
         for draft in [*self.folder.rglob("*.part")]:
             run = self._run_of(draft)
             if run is None or is_free(run, RUN):  # a run may be trained by itself
-                _remove(draft)
+                remove(draft)
 
     def owner(self, name: str) -> str | None:
         """The token of the process that a step belongs to."""
@@ -151,7 +151,7 @@ class Store:
                 return
             except OSError as error:
                 raise cannot_write(path, error) from error
-        _remove(draft)
+        remove(draft)
 
     def _run_of(self, path: Path) -> Path | None:
         """The folder of the run that a path is, or is in."""
@@ -183,7 +183,8 @@ def study_states(plan: Plan) -> dict[str, State]:
     return {name: store.state(step) for name, step in plan.steps.items()}
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it, if it is there."""
     try:
         if path.is_dir():
             shutil.rmtree(path)

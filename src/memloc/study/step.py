@@ -7,13 +7,12 @@ started it is gone, or when the step has been given to another one.
 
 import json
 import os
-import shutil
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import threadpoolctl
@@ -27,13 +26,13 @@ from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
 from memloc.progress import lines, requested, telling
 from memloc.protocol import Protocol
-from memloc.records import Task, as_stored, read_json, write_json
+from memloc.records import Task
 from memloc.run import Attempt, Run
 from memloc.study.config import read_study
 from memloc.study.executors import Order, Outcome, as_sent, die_with
 from memloc.study.inputs import at_most, data_folder, load_noisy_task
 from memloc.study.plan import Plan, Step, make_plan
-from memloc.study.records import Store
+from memloc.study.records import Store, remove
 from memloc.training.checkpoints import save_checkpoint
 from memloc.training.planting import Plant
 from memloc.training.recipe import Recipe, train_run
@@ -139,13 +138,15 @@ def _plant(plan: Plan, step: Step) -> None:
     recipe, weights = _recipe(plan, step), step.run.weights
     plant = Plant(step.window, _auxiliary(plan))
     folder, *nulls = (plan.file.folder / folder for folder in step.folders)
-    found = [made := make_plant(recipe, plant, folder, weights)]
-    found += [make_null(recipe, made, null, weights) for null in nulls if made.enough]
+    planted = make_plant(recipe, plant, folder, weights)
+    if not is_enough(planted, recipe.protocol):
+        return
+    made = [planted, *(make_null(recipe, plant, planted, null, weights) for null in nulls)]
     methods = [recipe.protocol.method(name) for name in step.run.methods]
-    for planted in found:
-        if planted.enough:
-            run = Run.open(planted.run.folder, plan.file.study.device)
-            apply(run, methods, recipe.protocol.verdict)
+    for run in made:
+        if is_enough(run, recipe.protocol):
+            looked_at = Run.open(run.folder, plan.file.study.device)
+            apply(looked_at, methods, recipe.protocol.verdict)
 
 
 def _auxiliary(plan: Plan) -> Task:
@@ -163,43 +164,28 @@ DO: dict[str, Callable[[Plan, Step], None]] = {
 }
 
 
-@dataclass(frozen=True)
-class Planted:
-    """A planted run and how it came about."""
-
-    run: Run
-    plant: Plant
-    enough: bool
-    """Whether it learnt its labels as the protocol asks."""
-
-
-def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Planted:
+def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Run:
     """Train a planted run; where its training accuracy is too low, again with a higher rate."""
-    with Lock(folder, RUN):  # between two tries as well
-        return _make_plant(recipe, plant, folder, weights)
-
-
-def _make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Planted:
     recipe = replace(recipe, plant=plant, protocol=_planting(recipe.protocol))
-    settings = recipe.protocol.control
-    tries = _tries(folder)
-    while True:
-        current = _with_rate(recipe, settings.rate_factor ** len(tries))
-        _forget(folder, tries)
-        beside = [name for name in weights if name == "reference"]
-        run = train_run(current, folder, ["final", "memorised"], beside=beside)
-        enough = _is_enough(run, recipe.protocol)
-        if enough or len(tries) + 1 >= settings.tries:
-            break
-        tries.append(_attempt(run))
-        write_json(folder / paths.TRIES, {"tries": [attempt.model_dump() for attempt in tries]})
-    run = run.note(attempts=(*tries, _attempt(run)))
-    if enough:
-        run = train_run(current, folder, weights)
-    return Planted(run, plant, enough)
+    beside = [name for name in weights if name == "reference"]
+    with Lock(folder, RUN):  # between two tries as well
+        before = _fell_short(folder)
+        while True:
+            current = _with_rate(recipe, len(before))
+            if before:
+                _begin_again(folder, current, before)
+            run = train_run(current, folder, ["final", "memorised"], beside=beside)
+            enough = is_enough(run, recipe.protocol)
+            if enough or len(before) + 1 >= recipe.protocol.control.tries:
+                break
+            before = (*before, _attempt(run))
+        run = run.note(attempts=(*before, _attempt(run)))
+        return train_run(current, folder, weights) if enough else run
 
 
-def make_null(recipe: Recipe, planted: Planted, folder: Path, weights: tuple[str, ...]) -> Planted:
+def make_null(
+    recipe: Recipe, plant: Plant, planted: Run, folder: Path, weights: tuple[str, ...]
+) -> Run:
     """The null of a planted run: the same run with the original labels, so nothing is memorised.
 
     The examples that were noisy in the planted run are still looked at; its reference weights are
@@ -207,16 +193,26 @@ def make_null(recipe: Recipe, planted: Planted, folder: Path, weights: tuple[str
     """
     noisy = recipe.task.labels
     same = replace(noisy, assigned=noisy.original, origin="")
-    plant = replace(planted.plant, null=True)
-    used = planted.run.settings.finetune
-    protocol = recipe.protocol.replace({f"finetune.{k}": v for k, v in used.flat().items()})
-    current = replace(recipe, plant=plant, task=replace(recipe.task, noise=same), protocol=protocol)
+    used = planted.settings.finetune
+    current = replace(
+        recipe,
+        plant=replace(plant, null=True),
+        task=replace(recipe.task, noise=same),
+        protocol=recipe.protocol.replace({f"finetune.{k}": v for k, v in used.flat().items()}),
+    )
     run = train_run(current, folder, ["final", "memorised"])
     if "reference" in weights and not run.has("reference"):
-        about = {"weights": "reference", "run": planted.run.record.model_dump(mode="json")}
-        save_checkpoint(run.path("reference"), planted.run.load("reference"), about)
-    run = train_run(current, folder, [name for name in weights if name != "reference"])
-    return Planted(run, plant, _is_enough(run, protocol))
+        about = {"weights": "reference", "run": planted.record.model_dump(mode="json")}
+        save_checkpoint(run.path("reference"), planted.load("reference"), about)
+    return train_run(current, folder, [name for name in weights if name != "reference"])
+
+
+def is_enough(run: Run, protocol: Protocol) -> bool:
+    """Whether a planted run learnt its labels as the protocol asks."""
+    final, is_memorised = run.record.final, run.memorised(protocol.verdict.noisy_at_least)
+    if final is None or not is_memorised or not run.has("memorised"):
+        return False
+    return final.training > protocol.control.accuracy_above
 
 
 def _planting(protocol: Protocol) -> Protocol:
@@ -226,16 +222,10 @@ def _planting(protocol: Protocol) -> Protocol:
     return protocol.replace({k: v for k, v in changes.items() if v is not None})
 
 
-def _with_rate(recipe: Recipe, factor: float) -> Recipe:
-    rate = recipe.settings.learning_rate * factor
+def _with_rate(recipe: Recipe, tries: int) -> Recipe:
+    """The recipe after so many tries that fell short."""
+    rate = recipe.settings.learning_rate * recipe.protocol.control.rate_factor**tries
     return replace(recipe, protocol=recipe.protocol.replace({RATE: rate}))
-
-
-def _is_enough(run: Run, protocol: Protocol) -> bool:
-    final, is_memorised = run.record.final, run.memorised(protocol.verdict.noisy_at_least)
-    if final is None or not is_memorised or not run.has("memorised"):
-        return False
-    return final.training > protocol.control.accuracy_above
 
 
 def _attempt(run: Run) -> Attempt:
@@ -244,25 +234,23 @@ def _attempt(run: Run) -> Attempt:
     return Attempt(learning_rate=rate, training_accuracy=run.record.final.training)
 
 
-def _tries(folder: Path) -> list[Attempt]:
-    path = folder / paths.TRIES
-    with as_stored(path):
-        return [Attempt(**each) for each in read_json(path)["tries"]] if path.is_file() else []
-
-
-def _forget(folder: Path, tries: list[Attempt]) -> None:
-    """Remove what a try that fell short left behind; the note of it stays."""
+def _fell_short(folder: Path) -> tuple[Attempt, ...]:
+    """The tries before the one that is in a folder; its record has them, and itself once done."""
     if not (folder / paths.RUN).is_file():
+        return ()
+    run = Run.open(folder)
+    rate = run.settings.finetune.learning_rate
+    return tuple(each for each in run.record.attempts if each.learning_rate != rate)
+
+
+def _begin_again(folder: Path, recipe: Recipe, before: tuple[Attempt, ...]) -> None:
+    """Make a run that fell short one of the recipe, of which nothing is trained yet."""
+    run, settings = Run.open(folder), recipe.protocol.for_run()
+    if run.settings == settings:  # it was begun before
         return
-    rate = Run.open(folder).settings.finetune.learning_rate
-    if rate not in [attempt.learning_rate for attempt in tries]:
-        return
-    try:
-        shutil.rmtree(folder / paths.CHECKPOINTS, ignore_errors=True)
-        for name in (paths.TRAINING, paths.LABELS, paths.RUN):
-            (folder / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be cleared for another try: {error}.") from error
+    for name in (paths.CHECKPOINTS, paths.TRAINING):
+        remove(folder / name)
+    run.note(settings=settings, attempts=before, final=None, without={})
 
 
 def main() -> None:
