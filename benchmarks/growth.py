@@ -13,7 +13,7 @@ from pathlib import Path
 
 from memloc import paths
 from memloc.models.known import tiny_folder
-from memloc.study.execute import Options, estimate_study, run_study
+from memloc.study.execute import estimate_study, open_study
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
 
@@ -64,7 +64,7 @@ def measure(place: Path, jobs: int, seeds: int, depth: int) -> dict[str, float]:
     (folder / paths.STUDY).write_text(text, encoding="utf-8")
     estimate_study(open_plan(folder), jobs)
     began = time.perf_counter()
-    progress = run_study(folder, Options(jobs=jobs), lambda *_: None)
+    progress = open_study(folder, jobs=jobs).run()
     wall = time.perf_counter() - began
     if progress.count("failed"):
         raise SystemExit(f"{progress.states}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.harness import Measured
 from memloc import paths
 from memloc.study.config import init_study
-from memloc.study.execute import Options, run_study
+from memloc.study.execute import open_study
 from memloc.study.executors import LocalExecutor, Order, as_sent
 from memloc.study.plan import open_plan
 from memloc.study.records import Store, study_states
@@ -66,7 +66,7 @@ def _planning(folder: Path, repeats: int) -> tuple[float, int]:
 def _shortest_step(folder: Path) -> float:
     folder.mkdir()
     (folder / paths.STUDY).write_text(SHORT, encoding="utf-8")
-    run_study(folder, Options(jobs=1), lambda *_: None)
+    open_study(folder, jobs=1).run()
     records = [Store(folder).record(name) for name in open_plan(folder).steps]
     return min(float(record["seconds"]) for record in records if record)
 

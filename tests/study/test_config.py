@@ -170,6 +170,6 @@ def test_true_is_true_where_that_is_asked_for():
 def test_an_example_is_written_once_and_never_over_another_one(tmp_path, name):
     path = init_study(name, tmp_path)
     assert init_study(name, tmp_path) == path
-    path.write_text(path.read_text() + "seeds: [7]\n")
-    with pytest.raises(StoreError, match="exists and describes another study"):
+    path.write_text("models: [tiny-opt]\ntasks: [tiny-topic]\n")
+    with pytest.raises(StoreError, match="describes another study"):
         init_study(name, tmp_path)

@@ -16,7 +16,7 @@ from memloc.study.estimate import (
     measured_here,
     sizes_of,
 )
-from memloc.study.execute import Execution
+from memloc.study.execute import Execution, cores
 from memloc.study.executors import LocalExecutor
 from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
@@ -155,12 +155,16 @@ def test_two_at_once_take_half_as_long_but_never_less_than_the_longest(micro):
     assert found.together({}, 2, 2) == 0
 
 
+def execution(plan, found):
+    executor = LocalExecutor(plan.file.folder, 1, 1)
+    return Execution(plan, executor, found, set(plan.steps), study_states(plan))
+
+
 @pytest.mark.parametrize("load", [0.0, 900.0])
 def test_the_plan_says_what_is_left_and_how_sure_that_is(micro, monkeypatch, load):
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
     plan, found = expected(micro())
-    executor = LocalExecutor(plan.file.folder, 1, 1)
-    study = Execution(plan, executor, found, set(plan.steps), study_states(plan))
+    study = execution(plan, found)
     rows = plan_rows(study)
     assert [(r["steps"], r["all"], r["missing"]) for r in rows] == [
         ("train", 1, 1),
@@ -172,9 +176,20 @@ def test_the_plan_says_what_is_left_and_how_sure_that_is(micro, monkeypatch, loa
     assert first.startswith("9 of 9 steps left: about ")
     assert "from a calibration alone" in first
     assert last.endswith("are free.")
-    assert [line.startswith("This machine is busy (load 900.0 on ") for line in busy] == (
+    assert [line.endswith("beside other work, steps take longer.") for line in busy] == (
         [True] if load else []
     )
+
+
+def test_where_threads_would_wait_for_each_other_a_busy_machine_is_said_to_need_jobs(
+    micro, monkeypatch
+):
+    monkeypatch.setattr("os.getloadavg", lambda: (900.0, 0.0, 0.0))
+    plan = make_plan(read_study(micro()))
+    found = estimate(plan, Calibration(**MEASURED), dict.fromkeys(plan.steps, 2))
+    busy = plan_sentences(execution(plan, found))[1]
+    assert busy.startswith("This machine is busy (load 900.0 on ")
+    assert busy.endswith(f"use `--jobs {cores()}`.")
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,10 @@ from memloc.study.config import read_study
 from memloc.study.estimate import Estimate, urgency
 from memloc.study.execute import (
     Execution,
-    Options,
     checked_jobs,
     cores,
+    open_study,
     page_of,
-    run_study,
     threads_for,
 )
 from memloc.study.executors import Child, LocalExecutor, Order, Outcome
@@ -191,9 +190,9 @@ def test_jobs_are_at_most_one_for_each_core():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Options(on="moon"), "No place to run is called 'moon'"),
-        (Options(address="auto"), "--address is for --on ray"),
-        (Options(only=["bert"]), "No step matches --only 'bert'"),
+        ({"on": "moon"}, "No place to run is called 'moon'"),
+        ({"address": "auto"}, "--address is for --on ray"),
+        ({"only": ["bert"]}, "No step matches --only 'bert'"),
     ],
 )
 def test_options_that_mean_nothing_are_refused_before_anything_runs(
@@ -202,7 +201,7 @@ def test_options_that_mean_nothing_are_refused_before_anything_runs(
     monkeypatch.setattr(execute, "estimate_study", lambda *_: None)
     folder = micro()
     with pytest.raises(MemlocError, match=message):
-        run_study(folder, options, lambda *_: None)
+        open_study(folder, **options)
     assert not (folder / "steps").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 from forked import ended, forked
 from memloc import paths
 from memloc.results import load_results
-from memloc.study.execute import Options, run_study
+from memloc.study.execute import open_study
 from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan
 from memloc.study.records import study_states
@@ -30,7 +30,7 @@ def copy_of(finished, folder):
 
 def started(folder):
     def work():
-        progress = run_study(folder, Options(jobs=1), lambda *_: None)
+        progress = open_study(folder, jobs=1).run()
         raise SystemExit(progress.count("failed"))
 
     return forked(work)

@@ -27,7 +27,7 @@ import psutil
 from ray.cluster_utils import Cluster
 
 from memloc.errors import StoreError
-from memloc.study.execute import Options, run_study
+from memloc.study.execute import open_study
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
 
@@ -56,7 +56,7 @@ def kill_a_node_at_work():
     cluster.remove_node(killed[0], allow_graceful=False)
 
 threading.Thread(target=kill_a_node_at_work, daemon=True).start()
-progress = run_study(folder, Options(on="ray", address=cluster.address), lambda *_: None)
+progress = open_study(folder, on="ray", address=cluster.address).run()
 print("killed beside", len(killed), "failed", progress.count("failed"), flush=True)
 for name in progress.chosen:
     if progress.states[name].name == "failed":

@@ -21,7 +21,7 @@ from memloc.errors import StoreError
 from memloc.lock import STUDY, who_runs
 from memloc.methods.result import Result
 from memloc.run import Run
-from memloc.study.execute import Options, run_study
+from memloc.study.execute import open_study
 from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan
 from memloc.study.records import Store, study_states
@@ -70,7 +70,7 @@ def test_when_the_memorised_weights_are_kept_changes_no_other_weights(copied):
     others = [run / "checkpoints/reference/model.safetensors", run / "results/swapping/about.json"]
     when = [path.stat().st_mtime_ns for path in others]
     change(copied, "near_ceiling: 0.01", "near_ceiling: 0.02")
-    progress = run_study(copied, Options(only=["train", "localise"]), lambda *_: None)
+    progress = open_study(copied, only=["train", "localise"]).run()
     assert set(progress.outcomes) >= {f"train/{RUN}", f"localise/{RUN}/gradients"}
     assert f"localise/{RUN}/swapping" not in progress.outcomes
     assert bytes_of(run / "checkpoints" / "final")["model.safetensors"] == before
@@ -83,13 +83,13 @@ def test_another_bar_is_a_new_verdict_and_no_training(copied):
     weights = (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns
     change(copied, "noisy_at_least: 0.001", "noisy_at_least: 1.0")
     (run / "results/swapping/about.json").unlink()
-    progress = run_study(copied, Options(only=[step]), lambda *_: None)
+    progress = open_study(copied, only=[step]).run()
     assert "`not memorised`" in progress.states[step].why
     assert not memloc_api.load_results(copied).runs["memorised"].any()
-    again = run_study(copied, Options(only=[step]), lambda *_: None)
+    again = open_study(copied, only=[step]).run()
     assert not again.outcomes  # what failed is not tried again
     change(copied, "noisy_at_least: 1.0", "noisy_at_least: 0.001")
-    progress = run_study(copied, Options(only=[step]), lambda *_: None)
+    progress = open_study(copied, only=[step]).run()
     assert progress.states[step].name == "done"
     assert (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns == weights
 
@@ -204,7 +204,7 @@ def wait_for(happened):
 def test_two_at_once_one_says_that_the_other_is_running(fresh, long, runner):
     step = Store(fresh).record(f"train/{RUN}")["pid"]  # before it is done
     with pytest.raises(StoreError, match=f"is being run by process {runner}"):
-        run_study(fresh, Options(jobs=1), lambda *_: None)
+        open_study(fresh, jobs=1).run()
     assert f"Process {runner}" in memloc("status", fresh).stdout
     # A step that lost its runner ends, too: its process does not go on alone.
     os.kill(runner, signal.SIGKILL)

@@ -88,12 +88,13 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
 
     from memloc.models.load import LoadOptions
     from memloc.run import WEIGHTS
+    from memloc.study.calibrate import tell_cost
     from memloc.training.recipe import Recipe, train_run
 
     options = LoadOptions(**asdict(loading))
     recipe = Recipe(model, noisy, seed, protocol, options, constants.device)
     with bars():
-        run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(_tell_cost, out, recipe))
+        run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(tell_cost, out, recipe))
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)
 
 
@@ -104,13 +105,6 @@ def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) ->
     if own.data is None:
         return load_task(str(name), folder=folder, seed=seed)
     return load_csv(own.data, seed=seed, **own.columns)
-
-
-def _tell_cost(*given: Any) -> None:
-    """What training will cost, measured on this machine; torch is loaded by then."""
-    from memloc.study.calibrate import tell_cost
-
-    tell_cost(*given)
 
 
 def _with_flip(
@@ -178,6 +172,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         check_noisy_file(own.data, **own.columns)
 
     from memloc.adoption import adopt as adopt_checkpoints
+    from memloc.study.calibrate import tell_cost
 
     with bars():
         made = adopt_checkpoints(
@@ -189,7 +184,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
             settings=constants.changes,
             train_missing=train_missing,
             device=constants.device,
-            announce=partial(_tell_cost, run.parent),
+            announce=partial(tell_cost, run.parent),
         )
     console.show_run(made, needed, as_json)
 
@@ -227,6 +222,7 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
         out = out or Path("found")
     changes = constants.changes | ({} if models is None else {"generalisation.models": models})
 
+    from memloc.study.calibrate import tell_cost_of_halves
     from memloc.suspects import find as look
 
     with bars():
@@ -238,15 +234,9 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
             preset=constants.preset,
             settings=changes,
             device=constants.device,
-            announce=_tell_cost_of_halves,
+            announce=tell_cost_of_halves,
         )
     console.show_suspects(found, as_json)
-
-
-def _tell_cost_of_halves(*given: Any) -> None:
-    from memloc.study.calibrate import tell_cost_of_halves
-
-    tell_cost_of_halves(*given)
 
 
 RunFolder = Annotated[

@@ -38,10 +38,10 @@ def plan(
 
     Example: `memloc plan demo`
     """
-    from memloc.study.execute import Options, open_study
+    from memloc.study.execute import open_study
     from memloc.study.view import plan_rows, plan_sentences, step_rows
 
-    found = open_study(study, Options(jobs))
+    found = open_study(study, jobs=jobs)
     every = step_rows(found)
     shown = [every] if steps else []
     console.show(as_json, every, *shown, plan_rows(found), "", *plan_sentences(found))
@@ -67,11 +67,12 @@ def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
 
     Example: `memloc run demo --only "localise tiny-topic" --only plant`
     """
-    from memloc.study.execute import Options, page_of, run_study
+    from memloc.study.execute import open_study, page_of
     from memloc.study.view import end_record, end_sentences, shown
 
+    opened = open_study(study, jobs=jobs, only=only or (), retry=retry, on=on, address=address)
     with shown() as watch:
-        ended = run_study(study, Options(jobs, only or (), retry, on, address), watch)
+        ended = opened.run(watch)
     console.show(as_json, end_record(ended), *end_sentences(ended))
     report = page_of(ended)
     if report is not None and not as_json:
@@ -129,7 +130,7 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     Example: `memloc control --model tiny-opt --task tiny-topic --method swapping`
     """
     from memloc.results import load_results
-    from memloc.study.execute import Options, run_study
+    from memloc.study.execute import open_study
     from memloc.study.plan import control_study
     from memloc.study.view import failures, shown
 
@@ -146,7 +147,7 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     }
     folder = control_study(out, study, asdict(plants))
     with shown() as watch:
-        ended = run_study(folder, Options(), watch)
+        ended = open_study(folder).run(watch)
     for sentence in failures(ended):
         typer.echo(sentence, err=True)
     found = load_results(folder)

@@ -157,9 +157,6 @@ def _stand_in(width: int, depth: int, device: torch.device) -> Stack:
         ffn_dim=4 * width,
         num_hidden_layers=depth,
         num_attention_heads=HEADS if width % HEADS == 0 else 1,
-        max_position_embeddings=2 * LONGEST,
-        num_labels=2,
-        pad_token_id=1,
     )
     with torch_seeded(0, "calibration"):
         model = transformers.AutoModelForSequenceClassification.from_config(config)

@@ -138,11 +138,20 @@ def init_study(example: str, folder: str | Path | None = None) -> Path:
     """Write the example's file into a folder, which becomes the study's; returns the file."""
     lookup("example study", example, dict.fromkeys(EXAMPLES))
     text = files("memloc.study").joinpath("examples", f"{example}.yaml").read_text("utf-8")
-    path = (Path(example) if folder is None else Path(folder)) / paths.STUDY
-    if path.exists() and path.read_text(encoding="utf-8") != text:
-        raise StoreError(f"{path} exists and describes another study: choose another folder.")
-    with whole_file(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+    return write_study(text, Path(example) if folder is None else Path(folder))
+
+
+def write_study(text: str, folder: Path) -> Path:
+    """Write the file of a study into a folder, unless the same study is there."""
+    path = folder / paths.STUDY
+    if not path.is_file():
+        with whole_file(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+    elif read_study(folder).study != parse_study(text, folder).study:
+        raise StoreError(
+            f"{path} describes another study: choose another folder, or edit that file and use "
+            f"`memloc run {folder}`."
+        )
     return path
 
 

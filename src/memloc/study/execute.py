@@ -27,36 +27,36 @@ TICK = 0.5
 """Seconds between two looks at how far everything is."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Where a study runs, and which of its steps."""
+def open_study(
+    place: str | Path,
+    *,
+    jobs: int | None = None,
+    only: Sequence[str] = (),
+    retry: bool = False,
+    on: str = "local",
+    address: str | None = None,
+) -> "Execution":
+    """A study that can be run: what is done of it, and what the rest will cost.
 
-    jobs: int | None = None
-    """Steps at once; default: as many as there are cores."""
-    only: Sequence[str] = ()
-    """Words that choose steps; none: all."""
-    retry: bool = False
-    """Whether steps that failed before are tried again."""
-    on: str = "local"
-    """`local`: processes of this machine; `ray`: a Ray cluster."""
-    address: str | None = None
-    """Of the cluster; default: the one that this machine is part of, or a new one on it."""
-
-
-def run_study(place: str | Path, options: Options, watch: "Watcher") -> "Execution":
-    """Do what is missing of a study."""
-    return open_study(place, options).run(watch)
-
-
-def open_study(place: str | Path, options: Options) -> "Execution":
-    """A study that can be run: what is done of it, and what the rest will cost."""
+    `jobs` steps run at once, by default as many as there are cores; `only` are words that choose
+    steps; `retry` repeats steps that failed before. They run `on` processes of this machine
+    (`local`) or on a Ray cluster (`ray`): the one at `address`, by default that which this machine
+    is part of, or a new one on it.
+    """
+    lookup("place to run", on, {"local": 1, "ray": 1})
+    if on == "local" and address is not None:
+        raise SettingsError("--address is for --on ray.")
     plan = open_plan(place)
-    chosen = plan.chosen(options.only)  # words that fit nothing are refused before anything else
-    jobs = checked_jobs(options.jobs)
+    chosen = plan.chosen(only)  # words that fit nothing are refused before anything else
+    at_once = checked_jobs(jobs)
     states = study_states(plan)  # and records that cannot be read before this machine is measured
-    expected = estimate_study(plan, options.jobs)
-    executor = _executor(plan, options, jobs)
-    return Execution(plan, executor, expected, chosen, states, options.retry)
+    expected = estimate_study(plan, jobs)
+    if on == "ray":
+        ray = RayExecutor(plan.file.folder, address)
+        return Execution(plan, ray, expected, chosen, states, retry)
+    kinds = {step.run.shape.kind for step in plan.steps.values()}
+    local = LocalExecutor(plan.file.folder, at_once, cores(), kinds)
+    return Execution(plan, local, expected, chosen, states, retry)
 
 
 def page_of(study: "Execution") -> "Report | None":
@@ -100,16 +100,6 @@ def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:
         elif (key := (run.task, repr(run.protocol.noise))) not in found:
             found[key] = noise_sentence(plan.file, run.task, run.protocol)
     return list(found.values())
-
-
-def _executor(plan: Plan, options: Options, jobs: int) -> Executor:
-    lookup("place to run", options.on, {"local": 1, "ray": 1})
-    if options.on == "ray":
-        return RayExecutor(plan.file.folder, options.address)
-    if options.address is not None:
-        raise SettingsError("--address is for --on ray.")
-    kinds = {step.run.shape.kind for step in plan.steps.values()}
-    return LocalExecutor(plan.file.folder, jobs, cores(), kinds)
 
 
 def cores() -> int:
@@ -172,7 +162,7 @@ class Execution:
         to_do = {n for n in self.chosen if self.states[n].name in {"missing", "stale"}}
         return self.expected((to_do - self.blocked.keys()) | self.running.keys())
 
-    def run(self, watch: "Watcher") -> "Execution":
+    def run(self, watch: "Watcher" = lambda _study, _ended: None) -> "Execution":
         """Do all that can be done; what fails does not hinder what does not need it."""
         with Lock(self.plan.file.folder, STUDY) as lock:
             self.store.sweep()

@@ -11,16 +11,22 @@ from typing import Any
 
 from memloc import paths
 from memloc.data.tasks import known_tasks
-from memloc.errors import MemlocError, SettingsError, StoreError, lookup
+from memloc.errors import MemlocError, SettingsError, lookup
 from memloc.identity import hashed
 from memloc.methods import find_method
 from memloc.models.known import default_preset
 from memloc.protocol import MEMORISED_ONLY, Protocol
-from memloc.records import whole_file
 from memloc.run import AS_ONE, WEIGHTS, Run
 from memloc.settings import Settings
 from memloc.stats.windows import check_plant, every_window, plant_name, read_plant, usual_plants
-from memloc.study.config import Block, ControlBlock, StudyFile, parse_study, read_study
+from memloc.study.config import (
+    Block,
+    ControlBlock,
+    StudyFile,
+    parse_study,
+    read_study,
+    write_study,
+)
 from memloc.study.inputs import (
     Shape,
     check_files,
@@ -178,21 +184,12 @@ def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any])
     planted = _given({"tasks": [*study["tasks"]], **block})  # a copy: YAML would refer to it
     asked |= {"methods": [], "analyses": [], "report": False, "control": planted}
     text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True)
-    path = out / paths.STUDY
     try:
-        plan = make_plan(parse_study(text, out))
+        make_plan(parse_study(text, out))
     except SettingsError as error:  # of a file that nobody has seen
-        said = re.sub(r"^line \d+, ", "", str(error).removeprefix(f"{path}, "))
+        said = re.sub(r"^line \d+, ", "", str(error).removeprefix(f"{out / paths.STUDY}, "))
         raise SettingsError(said) from None
-    if not path.is_file():
-        with whole_file(path) as draft:
-            draft.write_text(text, encoding="utf-8")
-    elif read_study(out).study != plan.file.study:
-        raise StoreError(
-            f"{path} describes another study: choose another folder with --out, or edit that file "
-            f"and use `memloc run {out}`."
-        )
-    return out
+    return write_study(text, out).parent
 
 
 def _found(model: str) -> str:

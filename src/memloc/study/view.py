@@ -71,10 +71,10 @@ def _load_sentences(study: Execution) -> list[str]:
     load, there = os.getloadavg()[0], cores()
     if load < BUSY * there or who_runs(study.plan.file.folder, STUDY) is not None:
         return []
-    return [
-        f"This machine is busy (load {load:.1f} on {counted(there, 'core')}): beside other work, "
-        "steps take longer."
-    ]
+    busy = f"This machine is busy (load {load:.1f} on {counted(there, 'core')})"
+    if max(study.estimate.threads.values()) == 1:
+        return [f"{busy}: beside other work, steps take longer."]
+    return [f"{busy}: beside other work, threads wait for each other; use `--jobs {there}`."]
 
 
 def around(seconds: float, factor: float) -> str:
