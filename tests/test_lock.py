@@ -11,14 +11,14 @@ import pytest
 
 from memloc import lock as locks
 from memloc.errors import StoreError
-from memloc.lock import RUN, SILENT, STUDY, Lock, patient, refuse_if_busy, who_runs
+from memloc.lock import RUN, SILENT, STUDY, locked, patient, refuse_if_busy, who_runs
 from memloc.records import read_json, write_json
 
 HOLDING = """
 import os, sys, time
 from pathlib import Path
 from memloc import lock
-with lock.Lock(Path(sys.argv[1]), getattr(lock, sys.argv[2])):
+with lock.locked(Path(sys.argv[1]), getattr(lock, sys.argv[2])):
     if "child" in sys.argv and not os.fork():
         while not Path(sys.argv[1], "go").exists():  # a step that is there without its runner
             time.sleep(0.01)
@@ -63,7 +63,10 @@ both = pytest.mark.parametrize("kind", [STUDY, RUN], ids=["study", "run"])
 def test_a_second_one_says_who_is_there(tmp_path, holder, kind, doing, hint):
     process = holder(kind)
     said = f"is being {doing} by process {process.pid} on "
-    for take in (lambda: Lock(tmp_path, kind).__enter__(), lambda: refuse_if_busy(tmp_path, kind)):
+    for take in (
+        lambda: locked(tmp_path, kind).__enter__(),
+        lambda: refuse_if_busy(tmp_path, kind),
+    ):
         with pytest.raises(StoreError, match=said) as error:
             take()
         assert hint in str(error.value)
@@ -78,7 +81,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path, holder, kind):
     assert record(tmp_path, kind).is_file()
     assert who_runs(tmp_path, kind) is None
     refuse_if_busy(tmp_path, kind)
-    with Lock(tmp_path, kind):
+    with locked(tmp_path, kind):
         assert read_json(record(tmp_path, kind))["pid"] == os.getpid()
     assert not record(tmp_path, kind).exists()
 
@@ -88,14 +91,14 @@ def test_a_process_that_has_the_number_of_a_dead_one_does_not_block(tmp_path, ki
     here = os.uname().nodename
     write_json(record(tmp_path, kind), {"pid": os.getppid(), "host": here, "beat": time.time()})
     refuse_if_busy(tmp_path, kind)
-    with Lock(tmp_path, kind):
+    with locked(tmp_path, kind):
         pass
 
 
 @both
 def test_a_damaged_record_does_not_block(tmp_path, kind):
     write_json(record(tmp_path, kind), {"pid": 1})
-    with Lock(tmp_path, kind):
+    with locked(tmp_path, kind):
         assert read_json(record(tmp_path, kind))["pid"] == os.getpid()
 
 
@@ -105,7 +108,7 @@ def test_a_study_is_taken_over_when_its_last_step_is_gone(tmp_path, holder):
     process.wait()
     end_it = threading.Timer(0.3, (tmp_path / "go").touch)
     end_it.start()
-    with patient(60), Lock(tmp_path, STUDY):
+    with patient(60), locked(tmp_path, STUDY):
         assert (tmp_path / "go").exists()
     end_it.join()
 
@@ -117,17 +120,17 @@ def test_on_another_machine_the_heartbeat_counts(tmp_path, kind, age, runs):
     write_json(record(tmp_path, kind), about)
     if runs:
         with pytest.raises(StoreError, match="process 1 on elsewhere"):
-            Lock(tmp_path, kind).__enter__()
+            locked(tmp_path, kind).__enter__()
     else:
-        with Lock(tmp_path, kind):
+        with locked(tmp_path, kind):
             pass
 
 
 def test_the_record_says_how_far_it_is(tmp_path):
-    with Lock(tmp_path, STUDY) as lock:
-        lock.beat({"running": {"train/x": 1.0}})  # too soon after the first
+    with locked(tmp_path, STUDY) as beat:
+        beat({"running": {"train/x": 1.0}})  # too soon after the first
         assert "running" not in read_json(record(tmp_path, STUDY))
-        lock.beat({"running": {"train/x": 1.0}}, now=True)
+        beat({"running": {"train/x": 1.0}}, now=True)
         about = read_json(record(tmp_path, STUDY))
         assert about["running"] == {"train/x": 1.0}
         assert about["pid"] == os.getpid()
@@ -135,7 +138,7 @@ def test_the_record_says_how_far_it_is(tmp_path):
 
 def test_a_run_gives_signs_of_life_by_itself_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "BEAT", 0.02)
-    with Lock(tmp_path, RUN):
+    with locked(tmp_path, RUN):
         first = read_json(record(tmp_path, RUN))["beat"]
         until = time.monotonic() + 10
         while read_json(record(tmp_path, RUN))["beat"] == first and time.monotonic() < until:
@@ -145,8 +148,8 @@ def test_a_run_gives_signs_of_life_by_itself_and_leaves_nothing(tmp_path, monkey
 
 
 def test_a_process_may_take_its_own_lock_again(tmp_path, holder):
-    with Lock(tmp_path, RUN):
-        with Lock(tmp_path, RUN):
+    with locked(tmp_path, RUN):
+        with locked(tmp_path, RUN):
             pass
         assert record(tmp_path, RUN).is_file()
     holder(RUN)  # it is free now
@@ -154,7 +157,7 @@ def test_a_process_may_take_its_own_lock_again(tmp_path, holder):
 
 def test_a_step_of_a_study_waits_for_the_one_before_it(tmp_path, holder):
     holder(RUN, seconds=1)
-    with patient(30), Lock(tmp_path, RUN):
+    with patient(30), locked(tmp_path, RUN):
         assert read_json(record(tmp_path, RUN))["pid"] == os.getpid()
 
 
@@ -162,10 +165,10 @@ def test_of_many_that_wait_one_at_a_time_has_it(tmp_path):
     taking = """
 import sys, os, time
 from pathlib import Path
-from memloc.lock import RUN, Lock, patient
+from memloc.lock import RUN, locked, patient
 folder = Path(sys.argv[1])
 for _ in range(15):
-    with patient(60), Lock(folder, RUN):
+    with patient(60), locked(folder, RUN):
         os.mkdir(folder / "alone")  # fails where another one is there
         os.rmdir(folder / "alone")
 """

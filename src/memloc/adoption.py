@@ -13,7 +13,7 @@ from memloc.data.own import Columns, read_rows
 from memloc.data.perturb import OWN
 from memloc.errors import SettingsError
 from memloc.identity import hash_checkpoint, hash_loaded
-from memloc.lock import RUN, Lock
+from memloc.lock import RUN, locked
 from memloc.models.device import suitable_threads
 from memloc.models.known import adapter_base, is_adapter
 from memloc.progress import request, tell
@@ -85,7 +85,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     facts |= {"model": str(pretrained or final), "command": request()}
     facts |= {"task": TaskRecord.of(task), "settings": protocol.for_run()}
     record = RunRecord(**facts, made_by="adopt", adopted=adopted, seed=1 if seed is None else seed)
-    with Lock(Path(folder), RUN):
+    with locked(Path(folder), RUN):
         run = _noted(replace(begin(Path(folder), task, record), device=device), adopted)
         _keep_curves(run, Path(data).parent)
         return _with_missing(run, protocol, announce) if train_missing else run

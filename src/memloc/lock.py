@@ -4,12 +4,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from memloc.errors import StoreError
 from memloc.progress import during
@@ -45,8 +46,8 @@ RUN = Kind(
     alone=True,
 )
 
-_held: set[Path] = set()
-"""The locks that this process has; it may take them again."""
+_held: dict[Path, float] = {}
+"""The locks that this process has, each with its last heartbeat; it may take them again."""
 _patience: ContextVar[float] = ContextVar("patience", default=0.0)
 
 
@@ -55,100 +56,89 @@ def patient(seconds: float) -> AbstractContextManager[None]:
     return during(_patience, seconds)
 
 
-class Lock:
-    """`with Lock(folder, RUN): ...`, or `with Lock(folder, STUDY) as lock: ... lock.beat({...})`.
+@contextmanager
+def locked(folder: Path, kind: Kind) -> Iterator[Callable[..., None]]:
+    """`with locked(folder, RUN): ...`, or `with locked(folder, STUDY) as beat: ... beat({...})`.
 
     The steps of a study inherit its lock: whoever takes it over finds none of them still at work.
     """
-
-    def __init__(self, folder: Path, kind: Kind) -> None:
-        self.folder, self.kind = Path(folder), kind
-        self.path = (self.folder / kind.place).resolve()
-        self._file = -1
-        self._beaten = 0.0
-        self._ended = threading.Event()
-        self._heart = threading.Thread(target=self._keep_beating, daemon=True)
-
-    def __enter__(self) -> Self:
-        if self.path in _held:
-            return self
-        self._take()
-        try:
-            self.beat({}, now=True)
-        except BaseException:
-            os.close(self._file)
-            raise
-        _held.add(self.path)
-        if self.kind.alone:  # a process that is copied must not have other threads
-            self._heart.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file < 0:
-            return
-        if self.kind.alone:
-            self._ended.set()
-            self._heart.join()
+    path = (Path(folder) / kind.place).resolve()
+    if path in _held:
+        yield partial(_beat, path)
+        return
+    file, ended = _taken(Path(folder), kind), threading.Event()
+    heart = threading.Thread(target=_keep_beating, args=(path, ended), daemon=True)
+    try:
+        _beat(path, {}, now=True)
+        if kind.alone:  # a process that is copied must not have other threads
+            heart.start()
+        yield partial(_beat, path)
+    finally:
+        ended.set()
+        if heart.ident is not None:
+            heart.join()
         with suppress(OSError):
-            _record(self.path).unlink(missing_ok=True)
-            if self.kind.alone:  # otherwise steps that are about to end still hold it
-                _file(self.path).unlink(missing_ok=True)
-        _held.discard(self.path)
-        os.close(self._file)
-        self._file = -1
+            _record(path).unlink(missing_ok=True)
+            if kind.alone:  # otherwise steps that are about to end still hold it
+                _file(path).unlink(missing_ok=True)
+        _held.pop(path, None)
+        os.close(file)
 
-    def beat(self, facts: Mapping[str, Any], *, now: bool = False) -> None:
-        """Say that this process is alive, and how far it is; seldom, unless `now`."""
-        if not now and time.time() - self._beaten < BEAT:
-            return
-        self._beaten = time.time()
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "beat": self._beaten}
-        write_json(_record(self.path), {**about, **facts})
 
-    def _keep_beating(self) -> None:
-        while not self._ended.wait(BEAT):
-            with suppress(StoreError):  # a full disk is for the work itself to report
-                self.beat({}, now=True)
+def _beat(path: Path, facts: Mapping[str, Any], *, now: bool = False) -> None:
+    """Say that this process is alive, and how far it is; seldom, unless `now`."""
+    if now or time.time() - _held[path] >= BEAT:
+        _held[path] = time.time()
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "beat": _held[path]}
+        write_json(_record(path), {**about, **facts})
 
-    def _take(self) -> None:
-        began = time.monotonic()
-        while not self._is_taken():
-            other = who_runs(self.folder, self.kind)
-            wait = _patience.get() if other else max(PATIENCE, _patience.get())
-            if time.monotonic() - began >= wait:
-                raise _busy(self.folder, self.kind, other)
-            time.sleep(0.05)
 
-    def _is_taken(self) -> bool:
-        """Take the lock unless somebody else has it."""
-        import fcntl
+def _keep_beating(path: Path, ended: threading.Event) -> None:
+    while not ended.wait(BEAT):
+        with suppress(StoreError):  # a full disk is for the work itself to report
+            _beat(path, {}, now=True)
 
-        other = who_runs(self.folder, self.kind)
+
+def _taken(folder: Path, kind: Kind) -> int:
+    """Wait for the lock, and take it: the open file that holds it."""
+    began = time.monotonic()
+    while True:
+        other = who_runs(folder, kind)
         # Locks do not always reach across machines; on this one they are the truth.
-        if other is not None and other["host"] != socket.gethostname():
-            return False
-        file = -1
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(_file(self.path), os.O_RDWR | os.O_CREAT)
+        if other is None or other["host"] == socket.gethostname():
+            file = _flocked(_file((folder / kind.place).resolve()))
+            if file is not None:
+                return file
+        wait = _patience.get() if other else max(PATIENCE, _patience.get())
+        if time.monotonic() - began >= wait:
+            who = f"process {other['pid']} on {other['host']}" if other else "another process"
+            raise StoreError(kind.sentence.format(folder=folder, who=who))
+        time.sleep(0.05)
+
+
+def _flocked(path: Path) -> int | None:
+    """The lock's file, opened and locked; none: somebody else has it."""
+    import fcntl
+
+    try:
+        with suppress(BlockingIOError, FileNotFoundError), ExitStack() as opened:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT)
+            opened.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Who had it before may have removed the file after it was opened here.
-            if os.path.samestat(os.fstat(file), _file(self.path).stat()):
-                self._file = file
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        finally:
-            if file not in {-1, self._file}:
-                os.close(file)
-        return self._file >= 0
+            if os.path.samestat(os.fstat(file), path.stat()):
+                opened.pop_all()
+                return file
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return None
 
 
 def refuse_if_busy(folder: Path, kind: Kind) -> None:
     """Say before any work that another process has the lock."""
     if who_runs(folder, kind) is not None:  # it, or one with the number of a dead one
-        with Lock(folder, kind):
+        with locked(folder, kind):
             pass
 
 
@@ -189,8 +179,3 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return pid != os.getpid()
-
-
-def _busy(folder: Path, kind: Kind, other: Mapping[str, Any] | None) -> StoreError:
-    who = f"process {other['pid']} on {other['host']}" if other else "another process"
-    return StoreError(kind.sentence.format(folder=folder, who=who))

@@ -16,7 +16,7 @@ from memloc import paths
 from memloc.data.own import Columns, read_rows
 from memloc.errors import MemlocWarning, ModelError, SettingsError, StoreError, counted
 from memloc.identity import hash_files, hash_loaded
-from memloc.lock import RUN, Lock
+from memloc.lock import RUN, locked
 from memloc.methods.apply import open_run
 from memloc.methods.halves import (
     Half,
@@ -128,7 +128,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         pool, start = _of_file(model, Path(data), columns, protocol, home, first)
         pool = replace(pool, device=device)
     _refuse_corrected(Path(home))
-    with Lock(lock, RUN):
+    with locked(lock, RUN):
         remarks = _remarks(pool, method.models)
         if not all(pool.path(number).is_file() for number in range(1, method.models + 1)):
             announce(pool, start, method.models)

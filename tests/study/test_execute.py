@@ -128,6 +128,7 @@ def test_the_report_is_made_of_what_is_there_and_again_when_there_is_more(folder
         written.append(folder)
         paths.page(folder).parent.mkdir(exist_ok=True)
         paths.page(folder).touch()
+        paths.page(folder).with_suffix(".json").touch()
 
     monkeypatch.setattr(page, "write_report", write)
     monkeypatch.setattr(page, "read_report", lambda folder: folder)
@@ -143,6 +144,9 @@ def test_the_report_is_made_of_what_is_there_and_again_when_there_is_more(folder
     (folder / "study.yaml").write_text((folder / "study.yaml").read_text())
     page_of(everything)  # it may be summed up in another way
     assert len(written) == 3
+    paths.page(folder).with_suffix(".json").unlink()  # as if killed while it was written
+    page_of(everything)
+    assert len(written) == 4
 
 
 def test_only_some_steps(folder):

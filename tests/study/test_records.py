@@ -9,7 +9,7 @@ import pytest
 
 from forked import ended, forked
 from memloc.errors import StoreError
-from memloc.lock import RUN, Lock, who_runs
+from memloc.lock import RUN, locked, who_runs
 from memloc.records import read_json, write_json
 from memloc.study import records as store_module
 from memloc.study.plan import Product, Step
@@ -192,7 +192,7 @@ def test_drafts_of_a_killed_process_go_even_before_its_parent_has_noticed(tmp_pa
     store, draft = finished(tmp_path, make_step()), tmp_path / "run" / "final.13.part"
 
     def work():
-        with Lock(tmp_path / "run", RUN):
+        with locked(tmp_path / "run", RUN):
             draft.write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
 

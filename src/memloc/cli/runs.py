@@ -88,13 +88,12 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
 
     from memloc.models.load import LoadOptions
     from memloc.run import WEIGHTS
-    from memloc.study.calibrate import tell_cost
     from memloc.training.recipe import Recipe, train_run
 
     options = LoadOptions(**asdict(loading))
     recipe = Recipe(model, noisy, seed, protocol, options, constants.device)
     with bars():
-        run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(tell_cost, out, recipe))
+        run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(_tell_cost, out, recipe))
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)
 
 
@@ -105,6 +104,13 @@ def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) ->
     if own.data is None:
         return load_task(str(name), folder=folder, seed=seed)
     return load_csv(own.data, seed=seed, **own.columns)
+
+
+def _tell_cost(*given: Any) -> None:
+    """What training will cost, measured on this machine; torch is loaded by then."""
+    from memloc.study.calibrate import tell_cost
+
+    tell_cost(*given)
 
 
 def _with_flip(
@@ -172,7 +178,6 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         check_noisy_file(own.data, **own.columns)
 
     from memloc.adoption import adopt as adopt_checkpoints
-    from memloc.study.calibrate import tell_cost
 
     with bars():
         made = adopt_checkpoints(
@@ -184,7 +189,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
             settings=constants.changes,
             train_missing=train_missing,
             device=constants.device,
-            announce=partial(tell_cost, run.parent),
+            announce=partial(_tell_cost, run.parent),
         )
     console.show_run(made, needed, as_json)
 

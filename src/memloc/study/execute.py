@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from memloc import paths
 from memloc.errors import SettingsError, StoreError, counted, lookup
-from memloc.lock import STUDY, Lock
+from memloc.lock import STUDY, locked
 from memloc.models.device import NARROW
 from memloc.progress import tell
 from memloc.study.estimate import Estimate, calibration, estimate, urgency
@@ -64,11 +64,13 @@ def page_of(study: "Execution") -> "Report | None":
     from memloc.reporting.page import read_report, write_report
 
     file, page = study.plan.file, paths.page(study.plan.file.folder)
-    done = [name for name, state in study.states.items() if state.name == "done"]
-    if not file.study.report or not done:
+    if not file.study.report or all(state.name != "done" for state in study.states.values()):
         return None
-    changed = (path.stat().st_mtime for path in (file.path, *map(study.store.record_path, done)))
-    is_new = page.is_file() and page.stat().st_mtime >= max(changed)
+    records = filter(Path.is_file, map(study.store.record_path, study.states))
+    changed = max(path.stat().st_mtime for path in (file.path, *records))
+    # What it says is written last.
+    parts = (page, page.with_suffix(".json"))
+    is_new = all(path.is_file() and path.stat().st_mtime >= changed for path in parts)
     return read_report(file.folder) if is_new else write_report(file.folder)
 
 
@@ -164,7 +166,7 @@ class Execution:
 
     def run(self, watch: "Watcher" = lambda _study, _ended: None) -> "Execution":
         """Do all that can be done; what fails does not hinder what does not need it."""
-        with Lock(self.plan.file.folder, STUDY) as lock:
+        with locked(self.plan.file.folder, STUDY) as beat:
             self.store.sweep()
             self.states = study_states(self.plan)
             self.waiting = self._to_do()
@@ -180,7 +182,7 @@ class Execution:
                         self._note(outcome)
                         watch(self, outcome)
                     watch(self, None)
-                    lock.beat(self._facts())
+                    beat(self._facts())
             finally:
                 self.executor.stop()
         return self

@@ -14,7 +14,7 @@ from typing import Any
 from memloc import paths
 from memloc.errors import StoreError
 from memloc.identity import hash_files
-from memloc.lock import RUN, Lock, is_free, who_runs
+from memloc.lock import RUN, is_free, locked, who_runs
 from memloc.records import as_stored, cannot_write, read_json, versions, write_json
 from memloc.study.plan import Plan, Step
 
@@ -144,7 +144,7 @@ class Store:
         """Remove what no other process is at work on: at once by its name, then file by file."""
         run = self._run_of(path)
         draft = path.with_name(f"{path.name}.{os.getpid()}.part")
-        with nullcontext() if run is None else Lock(run, RUN):
+        with nullcontext() if run is None else locked(run, RUN):
             try:
                 os.replace(path, draft)
             except (FileNotFoundError, NotADirectoryError):

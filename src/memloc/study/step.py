@@ -21,7 +21,7 @@ import torch
 from memloc import paths
 from memloc.data.sources import load_task
 from memloc.errors import MemlocError, SettingsError, StoreError
-from memloc.lock import RUN, SILENT, Lock, patient
+from memloc.lock import RUN, SILENT, locked, patient
 from memloc.methods.apply import apply
 from memloc.models.load import LoadOptions
 from memloc.progress import lines, requested, telling
@@ -168,7 +168,7 @@ def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, .
     """Train a planted run; where its training accuracy is too low, again with a higher rate."""
     recipe = replace(recipe, plant=plant, protocol=_planting(recipe.protocol))
     beside = [name for name in weights if name == "reference"]
-    with Lock(folder, RUN):  # between two tries as well
+    with locked(folder, RUN):  # between two tries as well
         before = _fell_short(folder)
         while True:
             current = _with_rate(recipe, len(before))

@@ -16,7 +16,7 @@ from memloc import paths
 from memloc.data.encode import Encoded
 from memloc.errors import DataError, lookup
 from memloc.identity import hash_loaded
-from memloc.lock import RUN, Lock
+from memloc.lock import RUN, locked
 from memloc.models.adapters import with_adapter
 from memloc.models.check import require_agreement
 from memloc.models.device import pick_device, suitable_threads
@@ -149,7 +149,7 @@ def train_run(
     if recipe.plant is not None:
         check_plant(recipe.plant.planted, start.stack.depth)
     as_one = _learn_as_one(recipe, start, device)
-    with Lock(folder, RUN):
+    with locked(folder, RUN):
         run = begin(Path(folder), recipe.task, _record(recipe, start))
         tell(recipe.task.labels.summary())
         as_one = as_one and not any(_state(run, [name]).is_file() for name in AS_ONE)
