@@ -156,7 +156,7 @@ def test_two_at_once_take_half_as_long_but_never_less_than_the_longest(micro):
 
 
 def execution(plan, found):
-    executor = LocalExecutor(plan.file.folder, 1, 1)
+    executor = LocalExecutor(plan.file.folder, 2, 2)
     return Execution(plan, executor, found, set(plan.steps), study_states(plan))
 
 
@@ -174,6 +174,7 @@ def test_the_plan_says_what_is_left_and_how_sure_that_is(micro, monkeypatch, loa
     ]
     first, *busy, last = plan_sentences(study)
     assert first.startswith("9 of 9 steps left: about ")
+    assert " with 2 at once (" in first
     assert "from a calibration alone" in first
     assert last.endswith("are free.")
     assert [line.endswith("beside other work, steps take longer.") for line in busy] == (
@@ -181,13 +182,12 @@ def test_the_plan_says_what_is_left_and_how_sure_that_is(micro, monkeypatch, loa
     )
 
 
-def test_where_threads_would_wait_for_each_other_a_busy_machine_is_said_to_need_jobs(
-    micro, monkeypatch
-):
+def test_where_threads_would_wait_for_each_other_a_busy_machine_needs_more_jobs(micro, monkeypatch):
     monkeypatch.setattr("os.getloadavg", lambda: (900.0, 0.0, 0.0))
     plan = make_plan(read_study(micro()))
     found = estimate(plan, Calibration(**MEASURED), dict.fromkeys(plan.steps, 2))
-    busy = plan_sentences(execution(plan, found))[1]
+    first, busy, _ = plan_sentences(execution(plan, found))
+    assert " with 1 at once (" in first
     assert busy.startswith("This machine is busy (load 900.0 on ")
     assert busy.endswith(f"use `--jobs {cores()}`.")
 

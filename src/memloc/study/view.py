@@ -53,13 +53,14 @@ def plan_sentences(study: Execution) -> list[str]:
     left = {n for n, state in states.items() if state.name != "done"}
     if not left:
         return ["Everything is done."]
-    seconds = study.expected(left)
+    seconds, executor = study.expected(left), study.executor
+    fit = max(1, executor.cores // min(estimate.threads[n] for n in left))
     source = f"and {counted(estimate.compared, 'finished step')}" if estimate.compared else "alone"
     reasons = Counter(state.why for state in states.values() if state.name == "stale")
     return [
         f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} with "
-        f"{study.executor.jobs} at once ({around(seconds, estimate.factor)}; from a calibration "
-        f"{source}).",
+        f"{min(executor.jobs, fit)} at once ({around(seconds, estimate.factor)}; from a "
+        f"calibration {source}).",
         *_load_sentences(study),
         *disk_sentences(sum(estimate.disk[n] for n in left), study.plan.file.folder),
         *(f"{n} stale, to be done again: {why}." for why, n in reasons.items()),
