@@ -1,86 +1,110 @@
-"""Models trained as one beside the same models one by one: the same loop, the same data."""
+"""Models trained as one beside the same models one by one, plainly and by our own loop."""
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
-from benchmarks.harness import Measured, clock, middle, side_by_side
+from benchmarks.harness import Measured, clock, middle, timed
 from benchmarks.samples import questions
-from memloc.data.encode import Encoded
+from memloc.data.encode import Encoded, random_batches
 from memloc.models.device import suitable_threads
 from memloc.models.load import load_model
 from memloc.models.stack import Stack
 from memloc.models.stacked import together
 from memloc.protocol import FineTuneSettings, preset
 from memloc.records import FloatArray, IntArray
-from memloc.training.loop import learning_groups, logits_of, one_objective, train_epoch
+from memloc.seeds import generator, torch_seeded
+from memloc.training.loop import (
+    learning_groups,
+    logits_of,
+    one_objective,
+    schedule,
+    train_epoch,
+)
+from memloc.training.predict import to_batch
 
 MODEL, WIDTH, VOCABULARY = "tiny-opt", 64, 500
+Turn = tuple[float, float, Any]
 LABELS = [str(label) for label in range(6)]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """(seconds, peak megabytes, mean losses) of each turn."""
+
+    ours: list[Turn]
+    """All models as one."""
+    alone: list[Turn]
+    """One after the other by memloc's own loop."""
+    plain: list[Turn]
+    """One after the other as torch's documentation trains them."""
+
+    def ratio(self, slower: list[Turn]) -> float:
+        """How many times faster all as one are; a median over turns."""
+        return middle([other[0] / mine[0] for mine, other in zip(self.ours, slower, strict=True)])
 
 
 def measure(members: int, updates: int, repeats: int) -> Measured:
     """Seconds of so many models as one and one by one, in batches of 8; and of other sizes."""
-    found = {size: _compared(members, size, updates, repeats) for size in (8, 16)}
-    few = {k: _compared(k, 8, updates, repeats)[0] for k in (2, 3, 4)}
-    ratio, seconds, baseline, difference, memory = found[8]
+    eight, sixteen = (_turns(members, size, updates, repeats) for size in (8, 16))
+    few = {k: _turns(k, 8, updates, repeats) for k in (2, 3, 4)}
+    own = _turns(members, 8, updates, repeats, own=True)
     with suitable_threads(WIDTH) as threads:
         processes = _two_processes(members, updates) if clock() == "wall" else {}
     return Measured(
         stage="stacked",
         hidden=WIDTH,
-        ratio=ratio,
-        seconds=seconds,
-        baseline_seconds=baseline,
-        baseline="the same loop, one model after the other",
-        difference=difference,
-        peak_mb=memory[0],
-        baseline_peak_mb=memory[1],
+        ratio=eight.ratio(eight.plain),
+        seconds=middle([turn[0] for turn in eight.ours]),
+        baseline_seconds=middle([turn[0] for turn in eight.plain]),
+        baseline="one model after the other, padded batches, torch's own AdamW and clipping",
+        difference=float(np.abs(eight.ours[0][2] - eight.plain[0][2]).max()),
+        peak_mb=max(turn[1] for turn in eight.ours),
+        baseline_peak_mb=max(turn[1] for turn in eight.plain),
         threads=threads,
         details={
             "model": MODEL,
             "members": members,
             "updates": updates,
-            "ratio_in_batches_of_16": found[16][0],
-            "ratio_by_members": {str(k): r for k, r in few.items()},
-            "ratio_with_texts_of_their_own": _compared(members, 8, updates, repeats, own=True)[0],
+            "ratio_in_batches_of_16": sixteen.ratio(sixteen.plain),
+            "ratio_to_our_own_loop": eight.ratio(eight.alone),
+            "ratio_to_our_own_loop_in_batches_of_16": sixteen.ratio(sixteen.alone),
+            "ratio_to_our_own_loop_by_members": {str(k): t.ratio(t.alone) for k, t in few.items()},
+            "ratio_to_our_own_loop_with_texts_of_their_own": own.ratio(own.alone),
             **processes,
             "difference_is": "largest difference of the mean losses of an epoch",
         },
     )
 
 
-def _compared(
-    members: int, size: int, updates: int, repeats: int, *, own: bool = False
-) -> tuple[float, float, float, float, tuple[float, float]]:
-    """Ratio, seconds of both, difference of the losses and memory of both."""
+def _turns(members: int, size: int, updates: int, repeats: int, *, own: bool = False) -> Turns:
+    """The three ways by turns; `own`: each model has an order of its own."""
     encoded, labels = _data(size * updates)
     settings = preset("paper").finetune.replace(
         {"learning_rate": 1e-3, "epochs": 1, "batch_size": size}
     )
-    seeds = range(members) if own else [0] * members
-    models = _models(members)
-    with suitable_threads(WIDTH):
-        mine, plain = side_by_side(
-            lambda: _train([m.copied() for m in models], encoded, labels, settings, seeds),
-            lambda: np.concatenate(
-                [
-                    _train([model.copied()], encoded, labels, settings, [seed])
-                    for model, seed in zip(models, seeds, strict=True)
-                ]
-            ),
-            repeats,
+    models, seeds = _models(members), range(members) if own else [0] * members
+
+    def one_by_one(train: Callable[..., FloatArray]) -> FloatArray:
+        pairs = zip(models, seeds, strict=True)
+        return np.concatenate(
+            [train([m.copied()], encoded, labels, settings, [seed]) for m, seed in pairs]
         )
-    return (
-        middle([p[0] / m[0] for m, p in zip(mine, plain, strict=True)]),
-        middle([m[0] for m in mine]),
-        middle([p[0] for p in plain]),
-        float(np.abs(mine[0][2] - plain[0][2]).max()),
-        (max(m[1] for m in mine), max(p[1] for p in plain)),
+
+    ways = (
+        lambda: _train([m.copied() for m in models], encoded, labels, settings, seeds),
+        lambda: one_by_one(_train),
+        lambda: one_by_one(_plainly),
     )
+    with suitable_threads(WIDTH):
+        turns = [[timed(way) for way in ways] for _ in range(repeats)]
+    return Turns(*map(list, zip(*turns, strict=True)))
 
 
 def _data(examples: int) -> tuple[Encoded, IntArray]:
@@ -112,6 +136,40 @@ def _train(
         settings=settings,
     ) as objective:
         return train_epoch([objective], seeds, 1, lambda _: None)["bench"]
+
+
+def _plainly(
+    models: Sequence[Stack],
+    encoded: Encoded,
+    labels: IntArray,
+    settings: FineTuneSettings,
+    seeds: Sequence[int],
+) -> FloatArray:
+    """The same epoch of one model as anybody would write it."""
+    (stack,), (seed,) = models, seeds
+    learning = [p for group in learning_groups(stack, embeddings=False) for p in group.values()]
+    stack.model.requires_grad_(False).train()
+    for parameter in learning:
+        parameter.requires_grad_(True)
+    batches = random_batches(len(labels), settings.batch_size, generator(seed, "order", "first", 1))
+    optimiser = torch.optim.AdamW(
+        learning, lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda update: schedule(update, len(batches), settings.warmup)
+    )
+    losses = []
+    with torch_seeded(seed, "dropout", 1):
+        for rows in batches:
+            optimiser.zero_grad()
+            logits = stack.logits(to_batch(encoded, rows, stack.device))
+            loss = cross_entropy(logits, torch.from_numpy(labels[rows]))
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(learning, settings.clip)
+            optimiser.step()
+            rate.step()
+            losses.append(float(loss.detach()))
+    return np.array([np.mean(losses)])
 
 
 def _two_processes(members: int, updates: int) -> dict[str, float]:

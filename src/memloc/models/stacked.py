@@ -101,9 +101,10 @@ class Stacked(Stack):
         """(members * examples, classes), for the texts of one member after another's."""
         mask = batch["attention_mask"]
         with self._together(mask) as mode:
-            if not self._is_worth_packing(mask):
+            long_texts = self._long_texts(mask)
+            if long_texts == len(mask):
                 return super().logits(batch)
-            layout = Layout.of(mask, len(self.members))
+            layout = Layout.of(mask, long_texts)
             with self._replaced_blocks(self._packed_blocks(layout, self.positions(mask), mode)):
                 return forward(self.model, batch)
 
@@ -124,18 +125,26 @@ class Stacked(Stack):
         with self._together(read[:, :1]):
             return super().finish(read, batch)
 
-    def _is_worth_packing(self, mask: Tensor) -> bool:
-        """Whether blocks that run without padding gain more than packing the states costs."""
-        if not self._can_pack:
-            return False
-        tokens = int(mask.sum())
-        packed = work(self.width, tokens, tokens // len(self.members))
-        return packed < (1 - WORTH) * work(self.width, mask.numel(), mask.shape[1])
+    def _long_texts(self, mask: Tensor) -> int:
+        """In how many long texts the batch is run fastest; as many as it has texts: padded.
+
+        A long text has as many texts of one member as another. Few have little padding, and many
+        let each position attend to few others.
+        """
+        lengths, texts = mask.sum(1), len(mask) // len(self.members)
+        least, best = (1 - WORTH) * work(self.width, mask.numel(), mask.shape[1]), len(mask)
+        for together in range(texts, 1, -1) if self._can_pack else ():
+            if texts % together == 0:
+                longest = int(lengths.view(-1, together).sum(1).max())
+                cost = work(self.width, len(mask) // together * longest, longest)
+                if cost < least:
+                    least, best = cost, len(mask) // together
+        return best
 
     def _packed_blocks(
         self, layout: Layout, positions: Tensor, mode: "_Together"
     ) -> list[Callable[..., Tensor]]:
-        """Blocks that run without padding, where the texts of a member are one long text."""
+        """Blocks that run on long texts, each of several texts of one member, without padding."""
         current = torch.empty(0)
         pack = layout.once()
 
@@ -251,7 +260,7 @@ class _Together:
 
     @contextmanager
     def packed(self, layout: Layout) -> Iterator[None]:
-        """While active, states are those of long texts, one a member."""
+        """While active, states are those of long texts, as many of one member as of another."""
         before = self.rows, self.tokens
         (self.rows, self.tokens), self.layout = layout.example.shape, layout
         try:
@@ -389,7 +398,8 @@ class _Together:
     def _packed(self, noise: Tensor, streams: int) -> Tensor:
         """Noise for padded texts, for the long texts of so many members."""
         assert self.layout is not None
-        example, token = self.layout.example[:streams], self.layout.token[:streams]
+        rows = self.rows // len(self.lengths) * streams
+        example, token = self.layout.example[:rows], self.layout.token[:rows]
         if noise.ndim == 4:
             return replace(self.layout, example=example, token=token).pairs(noise)
         return noise[example, token]
