@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 from transformers import PreTrainedModel
 
 from memloc.errors import MemlocError, ModelError, in_words
@@ -368,36 +369,23 @@ def forward(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 def _like(output: Any, state: Tensor) -> Any:
     """A block's output with another state in it."""
-    if isinstance(output, tuple | list):
-        return _collected(output, [state, *output[1:]])
-    if isinstance(output, Mapping):
-        return {**output, next(iter(output)): state}
-    return state
+    leaves, form = tree_flatten(output)
+    return tree_unflatten([state, *leaves[1:]], form)
 
 
-def _emptied(output: Any) -> Any:
-    """The form of a block's output, without the tensors."""
-    if isinstance(output, tuple | list):
-        return _collected(output, [None] * len(output))
-    return dict.fromkeys(output) if isinstance(output, Mapping) else None
-
-
-def _collected(like: Any, values: list[Any]) -> Any:
-    return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
-
-
-def _wrapped(stand_in: _BlockStandIn, answer: Any) -> Callable[..., Any]:
+def _wrapped(stand_in: _BlockStandIn, answer: TreeSpec) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         if args:
             state, args = args[0], args[1:]
         else:
             state = kwargs.pop("hidden_states")
-        return _like(answer, stand_in(state, args, kwargs))
+        found = stand_in(state, args, kwargs)
+        return tree_unflatten([found, *[None] * (answer.num_leaves - 1)], answer)
 
     return forward
 
 
-def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[Any], Readout, int]:
+def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[TreeSpec], Readout, int]:
     """The form of each block's answer, what the head reads, and the size of the state at one
     position, seen on one small padded batch."""
     outputs: list[Any] = []
@@ -428,16 +416,12 @@ def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[Any], 
         total = (logits * weights).sum()
         (gradient,) = torch.autograd.grad(total, last[0], materialize_grads=True)
     readout = _readout(model, gradient.abs().sum(-1) > 0)
-    return [_emptied(output) for output in outputs], readout, gradient.shape[-1]
+    return [tree_structure(output) for output in outputs], readout, gradient.shape[-1]
 
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in what a block is given or returns, however deep they lie."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, tuple | list):
-        return [tensor for inner in value for tensor in tensors_in(inner)]
-    return [value] if isinstance(value, Tensor) else []
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _check_outputs(
