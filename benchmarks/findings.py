@@ -312,7 +312,8 @@ def other_crossings(found: Findings) -> pd.DataFrame:
     rows = []
     for rule in RULES:
         table = crossings(centroids[centroids["variant"] == "plain"], rule)  # type: ignore[arg-type]
-        depth = claims.depths(table, mcog, runs)
+        sure = table.assign(low=table["layer"], high=table["layer"])  # no interval is asked for
+        depth = claims.depths(sure, mcog, runs)
         depth = depth[depth["measure"] == "crossing"]
         layers = depth.groupby("task")["depth"].mean()
         row: dict[str, object] = {"crossing": rule}

@@ -23,6 +23,7 @@ from memloc.stats.claims import (
 )
 
 TASKS = ("a", "b", "c", "d")
+UNSEEN = ("validation_accuracy", "validation")
 
 
 def frame(columns, rows):
@@ -30,12 +31,12 @@ def frame(columns, rows):
 
 
 def make_runs(models=("m",), depth=12, seeds=(1,), tasks=TASKS):
-    columns = ("task", "model", "seed", "depth", "validation_score")
+    columns = ("task", "model", "seed", "depth", "validation_score", "n_classes", *UNSEEN)
     layers = depth if isinstance(depth, dict) else dict.fromkeys(models, depth)
     return frame(
         columns,
         [
-            (task, model, seed, layers[model], 0.1 * i)
+            (task, model, seed, layers[model], 0.1 * i, 2, 0.5, 100)
             for i, task in enumerate(tasks)
             for model in models
             for seed in seeds
@@ -44,19 +45,20 @@ def make_runs(models=("m",), depth=12, seeds=(1,), tasks=TASKS):
 
 
 def make_events(layers, event="crossing", model="m", seed=1, separable=True, tasks=TASKS):
-    columns = ("task", "model", "seed", "variant", "event", "layer", "separable")
+    columns = ("task", "model", "seed", "variant", "event", "layer", "low", "high", "separable")
     return frame(
         columns,
         [
-            (t, model, seed, "plain", event, x, separable)
+            (t, model, seed, "plain", event, x, x - 1, x + 1, separable)
             for t, x in zip(tasks, layers, strict=True)
         ],
     )
 
 
 def make_mcog(values, method="swapping", model="m", seed=1, tasks=TASKS):
-    columns = ("task", "model", "seed", "method", "mcog")
-    return frame(columns, [(t, model, seed, method, v) for t, v in zip(tasks, values, strict=True)])
+    columns = ("task", "model", "seed", "method", "mcog", "low", "high")
+    rows = [(t, model, seed, method, v, v - 1, v + 2) for t, v in zip(tasks, values, strict=True)]
+    return frame(columns, rows)
 
 
 NO_MCOG = make_mcog((), tasks=())
@@ -74,6 +76,7 @@ def test_an_event_that_never_happens_counts_as_the_layer_after_the_last():
     assert depth_of(found, "a", "crossing")["depth"] == 1.5
     assert depth_of(found, "b", "crossing")["depth"] == (13 + 12) / 2
     assert depth_of(found, "b", "crossing")["n_never"] == 1
+    assert depth_of(found, "b", "crossing")[["depth_low", "depth_high"]].tolist() == [11, 13]
     assert depth_of(found, "d", "crossing")["depth"] == (4 + 13) / 2
     assert (found["n"] == 2).all()
 
@@ -113,6 +116,8 @@ def test_the_mean_centre_of_gravity_is_that_of_the_papers_methods_that_most_have
     )
     found = depths(NO_EVENTS, mcog, make_runs())
     assert depth_of(found, "a", "M-CoG")["depth"] == 5
+    ends = ["depth_low", "depth_high"]
+    assert depth_of(found, "a", "M-CoG")[ends].tolist() == [4, 7]  # means of the methods' ends
     assert depth_of(found, "d", "M-CoG")["depth"] == 8
     assert depth_of(found, "a", "M-CoG retraining")["depth"] == 1
     assert methods_of(found, "M-CoG") == "gradients, swapping"
@@ -176,16 +181,27 @@ def test_a_missing_centre_of_gravity_is_missing_and_not_deep():
 def test_scores_are_means_over_the_seeds_that_have_them():
     runs = make_runs(seeds=(1, 2))
     runs.loc[runs.seed == 2, "validation_score"] += 0.2
-    generalisation = frame(("task", "model", "seed", "score"), [("b", "m", 1, 0.7)])
-    found = task_scores(runs, generalisation).set_index("task")
-    assert found.loc["b", "generalisation"] == 0.7
-    assert np.isnan(found.loc["a", "generalisation"])
-    assert found.loc["d", "validation"] == pytest.approx(0.4)
+    columns = ("task", "model", "seed", "score", "low", "high")
+    rows = [("b", "m", 1, 0.7, 0.6, 0.8), ("b", "m", 2, 0.5, 0.4, 0.9)]
+    found = task_scores(runs, frame(columns, rows)).set_index(["against", "task"])
+    names = ["score", "score_low", "score_high"]
+    assert found.loc[("generalisation", "b"), names].tolist() == [0.6, 0.4, 0.9]
+    assert ("generalisation", "a") not in found.index
+    assert found.loc[("validation", "d"), "score"] == pytest.approx(0.4)
+    # Right in half of 100 examples of two classes, which is chance.
+    low, high = found.loc[("validation", "d"), ["score_low", "score_high"]]
+    assert low == pytest.approx(-high)
+    assert low < 0
 
 
 def make_scores(values, model="m", tasks=TASKS):
-    columns = ("task", "model", "generalisation", "validation")
-    return frame(columns, [(t, model, v, 1 - v) for t, v in zip(tasks, values, strict=True)])
+    both = {"generalisation": lambda value: value, "validation": lambda value: 1 - value}
+    rows = [
+        (task, model, name, score(value))
+        for name, score in both.items()
+        for task, value in zip(tasks, values, strict=True)
+    ]
+    return frame(("task", "model", "against", "score"), rows)
 
 
 def row_of(table, **where):

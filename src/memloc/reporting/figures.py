@@ -19,12 +19,13 @@ from memloc.errors import lookup
 from memloc.progress import track
 from memloc.records import whole_file
 from memloc.reporting import style
-from memloc.reporting.findings import Findings, over_seeds
+from memloc.reporting.findings import Findings
 from memloc.reporting.rows import ROWS, RUN
 from memloc.reporting.sentences import marked, remarks_on
 from memloc.reporting.style import GREY, Theirs
 from memloc.results import Results
 from memloc.settings import Settings
+from memloc.stats.claims import over_seeds
 from memloc.stats.verdicts import weakness
 
 DATA = "drawn"

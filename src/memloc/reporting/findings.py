@@ -15,6 +15,7 @@ from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.reporting.style import Theirs, method_order
 from memloc.results import COLUMNS, Results
 from memloc.stats import claims
+from memloc.stats.claims import over_seeds
 from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import bootstrap_ends, wilson
 from memloc.stats.verdicts import TRUSTED, rates
@@ -150,17 +151,20 @@ class Findings:
         """Depth by every measure beside how well the task generalises, both with their ends."""
         if self.main_depths.empty:
             return pd.DataFrame()
-        depths = self.main_depths.merge(depth_ends(self), on=[*POINT, "measure"], how="left")
-        return depths.merge(score_ends(self), on=POINT).dropna(subset=["score", "depth"])
+        return self.main_depths.merge(self.scores, on=POINT).dropna(subset=["score", "depth"])
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """How well each task and model generalises: `claims.task_scores`."""
+        return claims.task_scores(self._main("runs"), self._main("generalisation"))
 
     @cached_property
     def table_2(self) -> pd.DataFrame:
         """Depth and generalisation, correlated over tasks."""
         if self.points.empty:
             return pd.DataFrame()
-        scores = claims.task_scores(self._main("runs"), self._main("generalisation"))
         return claims.depth_and_generalisation(
-            self.main_depths, scores, settings=self.protocol.agreement
+            self.main_depths, self.scores, settings=self.protocol.agreement
         )
 
     def _main(self, name: str) -> pd.DataFrame:
@@ -363,61 +367,6 @@ def largest(table: pd.DataFrame, key: list[str], value: str = "error") -> pd.Dat
 
 
 COMPARED = {"M-CoG": ("mcog", "mcog"), "layer weights": ("layers", "weight")}
-
-
-def depth_ends(findings: Findings) -> pd.DataFrame:
-    """What holds the seeds' intervals, by task, model and measure of depth.
-
-    Those of `M-CoG`, a mean over methods, are the means of the methods' ends.
-    """
-    mcog = findings.memorised("mcog")
-    methods = _ends(mcog.assign(measure="M-CoG " + mcog["method"].astype(str)), "depth")
-    averaged = claims.methods_of(findings.main_depths, "M-CoG").split(", ")
-    usual = methods["measure"].isin([f"M-CoG {method}" for method in averaged])
-    mean = methods[usual].groupby(POINT)[["depth_low", "depth_high"]]
-    parts = [
-        methods,
-        mean.mean().reset_index().assign(measure="M-CoG"),
-        _ends(counted_events(findings.events).rename(columns={"event": "measure"}), "depth"),
-    ]
-    return pd.concat([part for part in parts if len(part)], ignore_index=True)
-
-
-def score_ends(findings: Findings) -> pd.DataFrame:
-    """Either score (`against`) by task and model, with what holds the seeds' intervals."""
-    runs, generalisation = findings.memorised("runs"), findings.memorised("generalisation")
-    scores = claims.task_scores(runs, generalisation)
-    long = scores.melt(POINT, var_name="against", value_name="score")
-    chance = 1 / runs["n_classes"]
-    unseen = (runs[n].to_numpy(float) for n in ("validation_accuracy", "validation"))
-    found = wilson(*unseen)
-    low, high = ((end - chance) / (1 - chance) for end in (found.low, found.high))
-    parts = [
-        _ends(generalisation.assign(against="generalisation"), "score", "against"),
-        _ends(runs.assign(against="validation", low=low, high=high), "score", "against"),
-    ]
-    ends = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    return long.merge(ends, on=[*POINT, "against"], how="left")
-
-
-def _ends(table: pd.DataFrame, name: str, by: str = "measure") -> pd.DataFrame:
-    named = {f"{name}_low": ("low", "min"), f"{name}_high": ("high", "max")}
-    return pd.DataFrame(table.groupby([*POINT, by]).agg(**named)).reset_index()
-
-
-def over_seeds(
-    table: pd.DataFrame, by: Sequence[str], value: str, means: Sequence[str] = ()
-) -> pd.DataFrame:
-    """Mean of `value` over the seeds of each group, from the lowest lower end to the highest upper.
-
-    With one seed that is the run's own interval; with several it holds every seed's. Other columns
-    are averaged, too, if they are named in `means`. Without ends, there are none.
-    """
-    grouped = table.groupby(list(by), sort=False, observed=True, dropna=False)
-    named = {value: (value, "mean"), "low": ("low", "min"), "high": ("high", "max")}
-    named = {name: how for name, how in named.items() if name in table}
-    others = {name: (name, "mean") for name in means}
-    return pd.DataFrame(grouped.agg(**named, seeds=("seed", "nunique"), **others)).reset_index()
 
 
 def is_planted(layers: pd.DataFrame) -> BoolArray:

@@ -11,12 +11,12 @@ from memloc.reporting.findings import (
     counted_events,
     is_planted,
     over_groups,
-    over_seeds,
     usual_depth,
 )
 from memloc.reporting.style import task_order
 from memloc.reporting.terminal import CURVES, PROBES
 from memloc.seeds import generator
+from memloc.stats.claims import over_seeds
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.windows import planted_layers, window_matrix, windows_between

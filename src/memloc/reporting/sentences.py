@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import factorial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from memloc.errors import counted
 from memloc.methods.result import LayerScores, Result
@@ -18,23 +19,22 @@ from memloc.reporting.findings import (
     Findings,
     largest,
     layers_to_undo,
-    over_seeds,
 )
 from memloc.reporting.missing import command
-from memloc.reporting.style import method_order
+from memloc.reporting.style import asset, method_order
 from memloc.stats.agreement import FEWEST_GROUPS
-from memloc.stats.claims import ALL
+from memloc.stats.claims import ALL, over_seeds
 from memloc.stats.planted import mean_scores
 from memloc.stats.verdicts import NOTHING, TRUSTED
 from memloc.stats.windows import consecutive
 
-EVENTS = {
-    "crossing": "noisy examples cross from their original class to the assigned one",
-    "initiation": "the classes are separated",
-    "memorisation": "the assigned label of noisy examples is read better than the original one",
-    "ninety": "the label of clean examples is read nearly as well as at its best",
-}
-"""What happens, by the name of the event."""
+SAID: dict[str, Any] = yaml.safe_load(asset("sentences.yaml"))
+"""Sentences and parts of them, by name."""
+
+
+def say(name: str, **values: Any) -> str:
+    """The sentence of this name with these values in it."""
+    return str(SAID[name]).format(**values)
 
 
 def sentence(found: Result) -> str:
@@ -42,31 +42,26 @@ def sentence(found: Result) -> str:
     if isinstance(found, LayerScores):
         text = " ".join([_layers_matter(found), *found.remarks])
     elif found.method == "generalisation":
-        text = _generalised(found)
+        text = say("generalised", **found["summary"].iloc[0])
     elif "events" in found.tables:
         text = _happenings(found)
     else:  # an analysis of somebody else
         tables = [f"{name} ({counted(len(t), 'row')})" for name, t in found.tables.items()]
         text = f"{found.method} made {_listed(tables)}."
     if found.about.get("forced"):
-        share = found.about.get("final_noisy_accuracy", math.nan)
-        return f"FORCED (only {share:.0%} of the noisy labels are predicted): {text}"
+        return say("forced", share=found.about.get("final_noisy_accuracy", math.nan), text=text)
     return text
 
 
 def _layers_matter(scores: LayerScores) -> str:
-    mcog = scores.mcog
-    if math.isnan(mcog.estimate):
-        return f"{scores.method}: no layer stands out, so there is no centre of gravity."
-    sure = f" ({mcog.level:.0%} interval {mcog.low:.1f} to {mcog.high:.1f})"
-    parts = [
-        f"{scores.method}: the centre of gravity is layer {mcog.estimate:.1f} of {scores.depth}"
-        + ("" if math.isnan(mcog.low) else sure),
-        f"layer {int(np.argmax(scores.weights)) + 1} matters most",
-    ]
+    mcog = {**asdict(scores.mcog), "method": scores.method, "depth": scores.depth}
+    if math.isnan(mcog["estimate"]):
+        return say("no_centre", **mcog)
+    sure = "" if math.isnan(mcog["low"]) else say("centre_interval", **mcog)
+    text = say("centre", **mcog, sure=sure, most=int(np.argmax(scores.weights)) + 1)
     if "windows" in scores.tables:
-        parts.append(f"changing {_undone(scores['windows'].assign(run=1), ['run'])}")
-    return "; ".join(parts) + "."
+        text += f"; changing {_undone(scores['windows'].assign(run=1), ['run'])}"
+    return f"{text}."
 
 
 def _happenings(found: Result) -> str:
@@ -76,22 +71,10 @@ def _happenings(found: Result) -> str:
         layer, low, high = (layer_name(event[name]) for name in ("layer", "low", "high"))
         at = layer if layer == "never" else f"layer {layer}"
         unclear = layer != "never" and not event["separable"]
-        mark = ", where the classes cannot be told apart, so beware" if unclear else ""
-        what = EVENTS.get(event["event"], event["event"])
-        said.append(f"{what}: {at} (95 % interval {low} to {high}){mark}")
+        mark = SAID["unclear"] if unclear else ""
+        what = SAID.get(event["event"], event["event"])
+        said.append(say("event", what=what, at=at, low=low, high=high, mark=mark))
     return "; ".join(said).capitalize() + "."
-
-
-def _generalised(found: Result) -> str:
-    row = found["summary"].iloc[0]
-    return (
-        f"{row['score']:.0%} of the training examples (95 % interval {row['low']:.0%} to "
-        f"{row['high']:.0%}) are predicted better than by chance by those of {row['models']:.0f} "
-        f"models that were not trained on them, {row['clean_score']:.0%} of the clean ones; always "
-        f"predicting the most frequent label would score {row['majority']:.0%}, so normalised by "
-        f"that the score is {row['normalised']:.2f}; the validation score is "
-        f"{row['validation_score']:.2f}."
-    )
 
 
 def layer_name(layer: float) -> str:
@@ -176,16 +159,15 @@ def _answer(findings: Findings) -> str:
         for table in map(findings.whole, ("layers", "mcog", "verdicts"))
     )
     if findings.memorised("runs").empty:
-        return "No layer can be named: no run has memorised its wrong labels."
+        return say("nothing_memorised")
     if layers.empty:
         made = command("shares", results) or command("localise", results)
-        why = f"nothing was localised{_by(' yet (`{}`)', made)}"
-        if len(findings.unlearnt):
-            why = "the references did not learn their own labels"
-        return f"No layer can be named: {why}."
+        why = say("not_localised", todo=_by(" yet (`{}`)", made))
+        return say(
+            "nothing_named", why=SAID["unlearnt_references"] if len(findings.unlearnt) else why
+        )
     if method not in TRUSTED:
-        todo = _by(": try `{}`", command("shares", results))
-        return f"Whether a few layers hold the labels cannot be told by {method} alone{todo}."
+        return say("one_method", method=method, todo=_by(": try `{}`", command("shares", results)))
     said = _judged(verdicts) if len(verdicts) else ""
     return said if verdicts["finding"].any() else f"{said} {_described(layers, mcog)}".lstrip()
 
@@ -196,7 +178,7 @@ def _judged(verdicts: pd.DataFrame) -> str:
     if len(rows) == 1 and (rows[0]["finding"] or rows[0]["outcome"] == "cannot tell"):
         return str(rows[0]["sentence"])
     named = verdicts.loc[verdicts["finding"].astype(bool), "layers"].str.split(", ").explode()
-    often = f"in a few layers, most often in layer {''.join(named[named != ''].mode().head(1))}"
+    often = say("often", layer="".join(named[named != ""].mode().head(1)))
     groups: dict[tuple[str, str], list[str]] = {}
     for name, row in zip(_names(rows), rows, strict=True):
         said, why = "are spread over the layers", ""
@@ -218,10 +200,8 @@ def _judged(verdicts: pd.DataFrame) -> str:
 def _unsure(verdict: Mapping[Any, Any]) -> str:
     """Why the labels of a run cannot be placed, and what would help."""
     if verdict["outcome"] != "cannot tell":
-        return "their verdict holds on its own, but not corrected for how many verdicts are shown"
-    if NOTHING in verdict["sentence"]:
-        return "changing layers undoes nothing"
-    return "noisy examples are too few to tell a few layers from many (more of them would help)"
+        return say("uncorrected")
+    return say("undoes_nothing" if NOTHING in verdict["sentence"] else "too_few")
 
 
 def _described(layers: pd.DataFrame, mcog: pd.DataFrame) -> str:
@@ -231,14 +211,13 @@ def _described(layers: pd.DataFrame, mcog: pd.DataFrame) -> str:
     points = [part for _, part in layers.groupby(POINT, sort=False)]
     if len(points) > NAMED:
         centres = _range(over_seeds(mcog, POINT, "mcog")["mcog"], ".1f")
-        depth = layers["layer"].max()
-        return f"The centre of what was memorised {by} is at layer {centres} of {depth}."
+        return say("centres", by=by, centres=centres, depth=layers["layer"].max())
     groups: dict[str, list[str]] = {}
     for name, part in zip(_names([part.iloc[0] for part in points]), points, strict=True):
         where, held = _held(part)
         groups.setdefault(where, []).append(f"{held:.0%} for {name}")
     said = "; ".join(f"in {where} ({_listed(each)})" for where, each in groups.items())
-    return f"Most of what was memorised {by} sits {said}."
+    return say("most", by=by, where=said)
 
 
 def _held(layers: pd.DataFrame) -> tuple[str, float]:
@@ -279,18 +258,18 @@ def _how_sure(findings: Findings) -> str:
     if mine.empty:
         todo = _by(" (`{}`)", command("control", findings.results))
         why = f"{method} did not look at labels" if len(control) else "no labels were"
-        said = f"Not tested here: {why} planted in known layers{todo}."
+        said = say("untested", why=why, todo=todo)
     else:
-        means = mean_scores(mine, ["method"]).iloc[0]
-        said = (
-            f"Where labels were planted in known layers, {method} ranks a planted layer first in "
-            f"{means['accuracy']:.0%} of {counted(int(means['plants']), 'plant')} (95 % interval "
-            f"{means['low']:.0%} to {means['high']:.0%}; chance {means['chance']:.0%}) and puts "
-            f"{means['planted_mass']:.0%} of the weight on planted layers."
-        )
-    if findings.results.runs["seed"].nunique() == 1:
-        said += " There is one seed: another training may differ."
-    return said
+        said = say("tested", **_means(mine)[0])
+    return said + (SAID["one_seed"] if findings.results.runs["seed"].nunique() == 1 else "")
+
+
+def _means(control: pd.DataFrame) -> list[dict[str, Any]]:
+    """How often each method ranks a planted layer first, the one to trust most first."""
+    means = mean_scores(control, ["method"])
+    best = means[means["k"] == means["k"].min()].set_index("method", drop=False)
+    rows = best.loc[method_order(best.index)].to_dict("records")
+    return [{**row, "counted": counted(row["plants"], "plant")} for row in rows]
 
 
 def _learnt(findings: Findings) -> str:
@@ -310,18 +289,9 @@ def _learnt(findings: Findings) -> str:
 def _trust(findings: Findings) -> Iterator[Line]:
     if findings.results.control.empty:
         return
-    means = mean_scores(findings.results.control, ["method"])
-    best = means[means["k"] == means["k"].min()].set_index("method")
-    parts = [
-        f"{m} in {best.loc[m, 'accuracy']:.0%} of {counted(best.loc[m, 'plants'], 'plant')} "
-        f"({best.loc[m, 'low']:.0%} to {best.loc[m, 'high']:.0%})"
-        for m in method_order(best.index)
-    ]
-    yield Line(
-        "trust",
-        f"Control: a planted layer is ranked first by {', by '.join(parts)}; "
-        f"chance is {best['chance'].mean():.0%}.",
-    )
+    rows = _means(findings.results.control)
+    ranked, chance = [say("ranked", **row) for row in rows], [row["chance"] for row in rows]
+    yield Line("trust", say("control", methods=", by ".join(ranked), chance=np.mean(chance)))
     if said := remarks_on(findings.results.control_layers):
         yield Line("trust", f"Control: {said}", is_open=True)
 
@@ -336,15 +306,13 @@ def _depth(findings: Findings) -> Iterator[Line]:
     for method, part in _by_method(table):
         means = over_seeds(part, POINT, "mcog").sort_values("mcog")
         first, last = means.iloc[0], means.iloc[-1]
-        where = f"is layer {_sure(first, 'mcog', '.1f')}"
+        ends = {"first": _sure(first, "mcog", ".1f"), "last": _sure(last, "mcog", ".1f")}
+        where = say("depth_of_one", **ends)
         if len(means) > 1:
             apart = "do not overlap" if last["low"] > first["high"] else "overlap"
-            where = (
-                f"goes from layer {_sure(first, 'mcog', '.1f')} for {_point(first)} to "
-                f"{_sure(last, 'mcog', '.1f')} for {_point(last)}, over {len(means)} tasks and "
-                f"models; the intervals of these extremes {apart}"
-            )
-        yield Line("where", f"By {method}, the centre of gravity {where}.")
+            who = {"least": _point(first), "most": _point(last), "n": len(means)}
+            where = say("depth_of_many", **ends, **who, apart=apart)
+        yield Line("where", say("depth", method=method, where=where))
 
 
 def _windows(findings: Findings) -> Iterator[Line]:
@@ -352,12 +320,10 @@ def _windows(findings: Findings) -> Iterator[Line]:
         widths = layers_to_undo(part)
         best, mean = (_range(widths[n], ".0f", "all") for n in ("best", "on_average"))
         yield Line("where", f"{method.capitalize()} {_undone(part, RUN)}.")
-        yield Line(
-            "where",
-            f"To undo {UNDONE:.0%} of what all layers undo by {method}, the best window has a "
-            f"width of {best}; on average over windows, which is how the paper counts (7 to 10 of "
-            f"12 layers), it is {mean}.",
-        )
+        yield Line("where", say("widths", share=UNDONE, method=method, best=best, mean=mean))
+
+
+UNKNOWN = "an unknown share"
 
 
 def _undone(windows: pd.DataFrame, run: list[str]) -> str:
@@ -365,26 +331,26 @@ def _undone(windows: pd.DataFrame, run: list[str]) -> str:
     sized = windows.assign(width=windows["last"] - windows["first"] + 1)
     one, every = largest(sized[sized["width"] == 1], run, "error"), largest(sized, run, "width")
     said = [
-        f"{_range(each['error'], '.0%')} of the memorised labels (and "
-        f"{_range(each['clean_error'], '.1%', 'an unknown share')} of the clean ones)"
-        for each in (one, every)
+        say(
+            "undone",
+            labels=_range(e["error"], ".0%"),
+            clean=_range(e["clean_error"], ".1%", UNKNOWN),
+        )
+        for e in (one, every)
     ]
     over = f" (over {len(every)} runs)" if len(every) > 1 else ""
     return f"one layer undoes at most {', all layers '.join(said)}{over}"
 
 
 def _events(findings: Findings) -> Iterator[Line]:
-    for name, what in (
-        ("crossing", "By centroids, noisy examples cross to their wrong class"),
-        ("memorisation", "By label probes, the wrong label becomes easier to read than the right"),
-    ):
+    for name, words in SAID["happens"].items():
         part = findings.events[findings.events["event"] == name]
         if part.empty:
             continue
-        where = f"{what} at layer {_range(part['layer'], '.0f', 'none')}"
         unclear = int((part["layer"].notna() & ~part["separable"].astype(bool)).sum())
-        more = f"; in {counted(unclear, 'run')} classes cannot be told apart there"
-        yield Line("how", f"{where}{more if unclear else ''}.")
+        more = say("happens_unclear", counted=counted(unclear, "run")) if unclear else ""
+        layer = _range(part["layer"], ".0f", "none")
+        yield Line("how", words.format(layer=layer, unclear=more))
 
 
 def _left_out(findings: Findings) -> Iterator[Line]:
@@ -393,24 +359,18 @@ def _left_out(findings: Findings) -> Iterator[Line]:
     blind = mcog[mcog["mcog"].isna()]
     begun = runs[runs["noisy_accuracy"].isna()]
     short = runs[~runs["memorised"].astype(bool)].drop(begun.index)
-    for section, table, words in (
-        ("how", begun, ["Nothing is concluded from training that is not finished"] * len(begun)),
-        ("how", short, map(NOT_MEMORISED.format, short["noisy_accuracy"])),
-        ("where", weak, map(UNLEARNT.format, weak["reference_accuracy"])),
-        ("where", mcog, mcog["remark"]),
-        ("where", blind, map(BLIND.format, blind["method"].str.capitalize())),
+    for section, name, table in (
+        ("how", "begun", begun),
+        ("how", "short", short),
+        ("where", "weak", weak),
+        ("where", "remarked", mcog),
+        ("where", "blind", blind.assign(method=blind["method"].str.capitalize())),
     ):
-        if said := remarks_on(table.assign(remark=list(words))):
+        words = [
+            say(name, **{str(k): v for k, v in row.items()}) for row in table.to_dict("records")
+        ]
+        if said := remarks_on(table.assign(remark=words)):
             yield Line(section, said, is_open=True)
-
-
-NOT_MEMORISED = "Nothing is concluded where only {:.0%} of the wrong labels are predicted"
-UNLEARNT = (
-    "Left out of swapping, of centroids with swapped layers and of what follows from them, because "
-    "the reference, trained on the original labels, predicts only {:.0%} of them, so its layers "
-    "undo what they never learnt"
-)
-BLIND = "{} sees no layer, so there is no centre of gravity"
 
 
 def _coefficients(findings: Findings) -> Iterator[Line]:
@@ -429,13 +389,9 @@ def _coefficients(findings: Findings) -> Iterator[Line]:
             yield from _correlated(str(about), group)
     if any((table["rho"].notna() & table["low"].isna()).any() for table in tables):
         tasks = findings.whole("runs")["task"].nunique()
-        yield Line(
-            "paper",
-            f"With fewer than {FEWEST_GROUPS} tasks there is no interval for ρ, and p, for which "
-            f"whole tasks are permuted, cannot be below {1 / factorial(tasks):.2f} with "
-            f"{counted(tasks, 'task')}.",
-            is_open=True,
-        )
+        known = {"fewest": FEWEST_GROUPS, "counted": counted(tasks, "task")}
+        text = say("few_tasks", **known, least=1 / factorial(tasks))
+        yield Line("paper", text, is_open=True)
 
 
 def _correlated(about: str, table: pd.DataFrame) -> Iterator[Line]:
@@ -445,15 +401,14 @@ def _correlated(about: str, table: pd.DataFrame) -> Iterator[Line]:
     if rows:
         each = [f"{_sure(row, 'rho', '.2f')} for {row['name']}" for row in rows]
         shown = _listed(each) if len(each) <= NAMED else f"from {each[0]} to {each[-1]}"
-        yield Line("paper", f"{about}, ρ: {shown}; {len(rows)} of {len(table)} significant.")
+        found = say("coefficients", about=about, shown=shown, n=len(rows), every=len(table))
+        yield Line("paper", found)
     for why, part in table[~is_found].groupby("why", sort=False):
         names = part["name"].tolist()
         who = _listed(names) if len(names) <= NAMED else f"{len(names)} pairs"
-        unsure = (
-            f"ρ is {_range(part['rho'], '.2f')}, which cannot be told from 0 (p is "
-            f"{_range(part['p'], '.2f')})"
-        )
-        yield Line("paper", f"{about} is not known for {who}: {str(why) or unsure}.", is_open=True)
+        unsure = say("not_from_0", rho=_range(part["rho"], ".2f"), p=_range(part["p"], ".2f"))
+        text = say("not_known", about=about, who=who, why=str(why) or unsure)
+        yield Line("paper", text, is_open=True)
 
 
 def _found(table: pd.DataFrame) -> "pd.Series":

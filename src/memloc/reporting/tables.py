@@ -16,11 +16,12 @@ from memloc import paths
 from memloc.errors import lookup
 from memloc.models.known import TINY, tiny_folder
 from memloc.records import FloatArray, whole_file, write_table
-from memloc.reporting.findings import BINARY, POINT, Findings, counted_events, over_seeds
+from memloc.reporting.findings import BINARY, POINT, Findings, counted_events
 from memloc.reporting.sentences import remarks_on
 from memloc.reporting.style import Exhibit, Theirs, asset, method_order, task_order
 from memloc.results import Results
 from memloc.stats.agreement import FEWEST_GROUPS
+from memloc.stats.claims import over_seeds
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.verdicts import over_plants, over_runs

@@ -19,7 +19,7 @@ import pandas as pd
 from memloc.protocol import AgreementSettings
 from memloc.stats.agreement import Correlation, Kind, correlation, correlations
 from memloc.stats.depth import centres_of_gravity, event_depth
-from memloc.stats.intervals import Interval, bootstrap_ends
+from memloc.stats.intervals import Interval, bootstrap_ends, wilson
 
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
 """The measures of depth that Table 2 compares with generalisation."""
@@ -31,6 +31,8 @@ POINT = ["task", "model"]
 NUMBERS = ("rho", "p", "significant", "n", "low", "high", "why")
 """Of a coefficient; `why` says why it is NaN, where it is."""
 MARKS = ("n_never", "n_inseparable")
+CENTRE = "M-CoG "
+"""Before the name of a method: its centre of gravity, as a measure of depth."""
 NOT_IN_MEAN = ("shares",)
 """Not a method of the paper's, and sharper than those are: its centre stands for itself."""
 USUAL = 0.5
@@ -41,7 +43,8 @@ SETTINGS = AgreementSettings()
 def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """How deep memorisation is by every measure: one row per task, model and measure.
 
-    Columns: task, model, measure, depth (mean over seeds, in layers), layers (of the model),
+    Columns: task, model, measure, depth (mean over seeds, in layers), depth_low and depth_high (which
+    hold the seeds' intervals), layers (of the model),
     n (seeds), n_never and n_inseparable (seeds in which the event never happens, or happens at a
     layer where the classes cannot be told apart), methods (that the depth is by). `M-CoG swapping`
     and so on are single methods; `M-CoG` is the mean over those that most tasks and models have,
@@ -49,25 +52,56 @@ def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.D
     """
     layers = runs.groupby(POINT)["depth"].first().rename("layers").reset_index()
     plain = events[events["variant"] == "plain"].merge(layers, on=POINT)
-    never = plain["layer"].isna()
-    happened = plain[[*POINT, "layers"]].assign(
+    never, depth = plain["layer"].isna(), plain["layers"].to_numpy(float)
+    ends = {"depth": "layer", "low": "low", "high": "high"}
+    happened = plain[POINT].assign(
         measure=plain["event"],
-        depth=event_depth(plain["layer"].to_numpy(float), plain["layers"].to_numpy(float)),
         never=never,
         inseparable=~never & ~plain["separable"].astype(bool),
-        methods="",
+        **{name: event_depth(plain[end].to_numpy(float), depth) for name, end in ends.items()},
     )
-    centres = _mcog_depths(mcog).merge(layers, on=POINT).assign(never=False, inseparable=False)
-    found = pd.concat([happened, centres], ignore_index=True)
+    known = mcog.dropna(subset="mcog").rename(columns={"mcog": "depth"})
+    centres = known.assign(measure=CENTRE + known["method"], never=False, inseparable=False)
+    found = pd.concat([happened, centres[happened.columns]], ignore_index=True)
     table = found.groupby([*POINT, "measure"]).agg(
         depth=("depth", "mean"),
-        layers=("layers", "first"),
+        depth_low=("low", "min"),
+        depth_high=("high", "max"),
         n=("depth", "size"),
         n_never=("never", "sum"),
         n_inseparable=("inseparable", "sum"),
-        methods=("methods", "first"),
     )
-    return table.reset_index()
+    table = _with_mean_centre(table.reset_index())
+    return table.merge(layers, on=POINT).sort_values([*POINT, "measure"], ignore_index=True)
+
+
+def _with_mean_centre(table: pd.DataFrame) -> pd.DataFrame:
+    """With the mean over the methods that most have, for tasks and models that have all of them."""
+    method = table["measure"].str.removeprefix(CENTRE)
+    named = table.assign(methods=method.where(table["measure"].str.startswith(CENTRE), ""))
+    centres = named[named["methods"] != ""]
+    shares = centres.groupby("methods").size() / centres.groupby(POINT).ngroups
+    usual = [str(m) for m in shares.index[shares > USUAL] if m not in NOT_IN_MEAN]
+    grouped = centres[centres["methods"].isin(usual)].groupby(POINT)
+    how = {"depth": "mean", "depth_low": "mean", "depth_high": "mean", "n": "max"}
+    mean = grouped.agg(how | dict.fromkeys(MARKS, "sum"))[grouped.size() == len(usual)]
+    mean = mean.reset_index().assign(measure="M-CoG", methods=", ".join(usual))
+    return pd.concat([named, mean], ignore_index=True) if len(mean) else named
+
+
+def over_seeds(
+    table: pd.DataFrame, by: Sequence[str], value: str, means: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Mean of `value` over the seeds of each group, from the lowest lower end to the highest upper.
+
+    With one seed that is the run's own interval; with several it holds every seed's. Other columns
+    are averaged, too, if they are named in `means`. Without ends, there are none.
+    """
+    grouped = table.groupby(list(by), sort=False, observed=True, dropna=False)
+    named = {value: (value, "mean"), "low": ("low", "min"), "high": ("high", "max")}
+    named = {name: how for name, how in named.items() if name in table}
+    others = {name: (name, "mean") for name in means}
+    return pd.DataFrame(grouped.agg(**named, seeds=("seed", "nunique"), **others)).reset_index()
 
 
 def weigh_mean_weights(mcog: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
@@ -95,11 +129,21 @@ def over_models(depth: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_scores(runs: pd.DataFrame, generalisation: pd.DataFrame) -> pd.DataFrame:
-    """How well a model generalises: one row per task and model, means over seeds."""
-    validation = runs.groupby(POINT)["validation_score"].mean()
-    score = generalisation.groupby(POINT)["score"].mean()
-    joined = pd.concat([score.rename("generalisation"), validation.rename("validation")], axis=1)
-    return joined.rename_axis(POINT).reset_index()
+    """How well a model generalises: one row per task, model and score (`against`).
+
+    Means over seeds, with what holds the seeds' intervals.
+    """
+    chance = 1 / runs["n_classes"]
+    sure = wilson(*(runs[n].to_numpy(float) for n in ("validation_accuracy", "validation")))
+    low, high = ((end - chance) / (1 - chance) for end in (sure.low, sure.high))
+    validation = runs.assign(score=runs["validation_score"], low=low, high=high)
+    both = [
+        generalisation.assign(against="generalisation"),
+        validation.assign(against="validation"),
+    ]
+    there = [part for part in both if len(part)] or both
+    found = over_seeds(pd.concat(there), [*POINT, "against"], "score")
+    return found.rename(columns={"low": "score_low", "high": "score_high"})
 
 
 def depth_and_generalisation(
@@ -118,10 +162,11 @@ def depth_and_generalisation(
     for score in ("generalisation", "validation"):
         for measure in measures:
             what = {"score": score, "measure": measure, "methods": methods_of(depth, measure)}
-            points = _share(depth, measure).merge(scores, on=POINT)
+            of_score = scores[scores["against"] == score]
+            points = _share(depth, measure).merge(of_score, on=POINT, how="left")
             for model, part in _by_model(points):
-                found = _coefficient(part, measure, score, settings)
-                marks = _marks(part.dropna(subset=[measure, score]))
+                found = _coefficient(part, measure, "score", settings)
+                marks = _marks(part.dropna(subset=[measure, "score"]))
                 rows.append({**what, "model": model, **found, **marks})
     return _table(rows, ["score", "measure", "model"], [*MARKS, "methods"])
 
@@ -257,23 +302,6 @@ def _with_ends(name: str) -> list[str]:
 def methods_of(depth: pd.DataFrame, measure: str) -> str:
     """Which methods a measure in a table of `depths` is the mean of; of an event: none."""
     return next(iter(depth.loc[depth["measure"] == measure, "methods"]), "")
-
-
-def _mcog_depths(mcog: pd.DataFrame) -> pd.DataFrame:
-    """Each method's, and their mean over the methods that most tasks and models have."""
-    wide = _wide(mcog, "mcog", by="method", point=[*POINT, "seed"])
-    over_seeds = wide.groupby(level=POINT).transform("mean")
-    shares = over_seeds.groupby(level=POINT).first().notna().mean()
-    usual = [str(m) for m in shares.index[shares > USUAL] if m not in NOT_IN_MEAN]
-    named = wide.rename(columns=lambda method: f"M-CoG {method}")
-    if usual:
-        # A seed that a method was not tried on counts as that method's mean over the others; a
-        # task and model that lacks a method has no mean, since methods differ in depth.
-        named["M-CoG"] = wide[usual].fillna(over_seeds[usual]).mean(axis=1, skipna=False)
-    found = named.reset_index().melt([*POINT, "seed"], var_name="measure", value_name="depth")
-    found = found.drop(columns="seed").dropna()
-    single = found["measure"].astype(str).str.removeprefix("M-CoG ")
-    return found.assign(methods=single.where(found["measure"] != "M-CoG", ", ".join(usual)))
 
 
 def _share(depth: pd.DataFrame, measure: str) -> pd.DataFrame:
