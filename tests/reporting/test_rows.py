@@ -18,7 +18,7 @@ from memloc.reporting.rows import (
     training_curves,
     window_matrices,
 )
-from memloc.reporting.terminal import CURVES
+from memloc.reporting.style import WORDS
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.windows import layer_weights, window_matrix, windows
@@ -349,7 +349,7 @@ def test_training_curves_are_those_of_the_noisy_training():
     noisy = CURVE[CURVE["training"] == "noisy"]
     expected = {
         (label, row["epoch"]): row[column]
-        for column, label in CURVES.items()
+        for column, label in WORDS["curve"].items()
         for _, row in noisy.iterrows()
     }
     drawn = training_curves(CURVE).set_index(["group", "epoch"])["accuracy"]

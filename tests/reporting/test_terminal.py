@@ -1,7 +1,8 @@
 import pandas as pd
 import pytest
 
-from memloc.reporting.terminal import CURVES, memorisation_curve, sparkline
+from memloc.reporting.style import WORDS
+from memloc.reporting.terminal import memorisation_curve, sparkline
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_the_curve_has_a_line_a_group_and_a_bar_an_epoch():
     )
     title, *lines = memorisation_curve(table).splitlines()
     assert "epoch 1 to 3" in title
-    assert len(lines) == len(CURVES)
+    assert len(lines) == len(WORDS["curve"])
     by_label = {line.split("|")[0].strip(): line.split("|")[1:] for line in lines}
     assert by_label["clean examples, their label"] == [" ▄█", " 100%"]
     assert by_label["noisy examples, assigned (wrong) label"] == [" ▂▆", " 75%"]

@@ -201,16 +201,6 @@ def layers_of(theirs: Theirs) -> Figure:
 
 FORMATS = ("png", "svg", "pdf")
 SCALED = {"png": {"scale": 2}}
-PRINT = {
-    "background": "white",
-    "font": "sans-serif",
-    "axis": {"labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"},
-    "axisY": {"labelLimit": 300},
-    "legend": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
-    "header": {"labelFontSize": 12, "labelFontWeight": "bold"},
-    "title": {"fontSize": 14, "subtitleFontSize": 11, "anchor": "start", "offset": 12},
-}
-"""White, so that it can be read in print and on dark screens."""
 
 
 def write_figures(
@@ -243,7 +233,7 @@ def save_spec(spec: Mapping[str, Any], path: Path) -> None:
     import vl_convert
 
     kind = lookup("figure format", path.suffix.lstrip("."), {name: name for name in FORMATS})
-    plain = {**spec, "config": {**spec.get("config", {}), **PRINT}}
+    plain = {**spec, "config": {**spec.get("config", {}), **style.PRINT}}
     made = getattr(vl_convert, f"vegalite_to_{kind}")(plain, **SCALED.get(kind, {}))
     with whole_file(path) as draft:
         draft.write_bytes(made.encode() if kind == "svg" else made)

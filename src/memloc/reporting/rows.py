@@ -13,8 +13,7 @@ from memloc.reporting.findings import (
     over_groups,
     usual_depth,
 )
-from memloc.reporting.style import task_order
-from memloc.reporting.terminal import CURVES, PROBES
+from memloc.reporting.style import STEPS, WORDS, task_order
 from memloc.seeds import generator
 from memloc.stats.claims import over_seeds
 from memloc.stats.intervals import wilson
@@ -24,19 +23,9 @@ from memloc.stats.windows import planted_layers, window_matrix, windows_between
 RUN = ["task", "category", "model"]
 MOST_POINTS = 300
 """Noisy examples, and clean ones, drawn of one task and model."""
-KINDS = {
-    "clean a": "clean, class assigned to them",
-    "noisy": "noisy examples",
-    "clean b": "clean, class they had",
-}
 EVENTS = {"centroids": ("initiation", "crossing"), "label probes": ("ninety", "memorisation")}
 """By source: the event of the class, along the bottom, and that of memorisation."""
 ALL = "all models"
-DIRECTIONS = {
-    "necessary": "lost when swapped out",
-    "sufficient": "kept when it alone is swapped in",
-}
-VALUES = {"labels": "labels", "margin": "margin of the label"}
 
 
 def averaged_mcog(table: pd.DataFrame, by: list[str], group: str) -> pd.DataFrame:
@@ -56,10 +45,12 @@ def binarised(table: pd.DataFrame) -> pd.DataFrame:
 def training_curves(table: pd.DataFrame) -> pd.DataFrame:
     """Accuracy by epoch of the training on noisy labels: mean over seeds, and their range."""
     keys = [name for name in ("task", "model") if name in table.columns]
-    noisy = table.loc[table["training"] == "noisy", [*keys, "epoch", *CURVES]]
-    long = noisy.melt([*keys, "epoch"], list(CURVES), var_name="group", value_name="accuracy")
+    noisy = table.loc[table["training"] == "noisy", [*keys, "epoch", *WORDS["curve"]]]
+    long = noisy.melt(
+        [*keys, "epoch"], list(WORDS["curve"]), var_name="group", value_name="accuracy"
+    )
     long = long.dropna(subset="accuracy")  # not every epoch need be measured
-    long["group"] = long["group"].map(CURVES)
+    long["group"] = long["group"].map(WORDS["curve"])
     grouped = long.groupby([*keys, "group", "epoch"], sort=False)["accuracy"]
     return grouped.agg(accuracy="mean", low="min", high="max").reset_index()
 
@@ -72,13 +63,13 @@ def centroid_trajectories(table: pd.DataFrame) -> pd.DataFrame:
     how = dict.fromkeys(("mean", "low", "high", "separability", "by_chance"), "mean")
     how |= {"mean_low": "min", "mean_high": "max", "separable": "all"}
     keys = ["task", "model", "variant", "layer", "kind"]
-    named = _named(table, "kind", table["kind"], KINDS)
+    named = _named(table, "kind", table["kind"], WORDS["kind"])
     return named.groupby(keys, sort=False).agg(how).reset_index()
 
 
 def label_probes(table: pd.DataFrame) -> pd.DataFrame:
     """F1 of probes for the class, by the examples and the labels that they are tested on."""
-    named = _named(table, "what", zip(table["examples"], table["labels"], strict=True), PROBES)
+    named = _named(table, "what", table["examples"] + " " + table["labels"], WORDS["probe"])
     return over_seeds(named, ["task", "model", "what", "layer"], "f1", ["chance"])
 
 
@@ -138,16 +129,6 @@ def calibration(table: pd.DataFrame) -> pd.DataFrame:
     return drawn.assign(p=drawn.pop("null_p").astype(float), uniform=place / size)
 
 
-STEPS: dict[str, tuple[str, ...]] = {
-    "a frozen weights": ("frozen noisy",),
-    "b clean examples": ("clean",),
-    "c noisy examples": ("noisy",),
-    "d noisy, sum 1": ("noisy",),
-    "e noisy − clean": ("difference",),
-    "f noisy / frozen": ("noisy", "frozen noisy"),
-    "g (noisy − clean) / frozen": ("difference", "frozen difference"),
-}
-"""Steps of the gradients' post-processing: the norms, and those that they are divided by."""
 RAW = "abc"
 """Steps whose norms are shown as they are; the others are scaled to sum 1."""
 
@@ -257,8 +238,8 @@ def shares(table: pd.DataFrame) -> pd.DataFrame:
     found = over_seeds(table, keys, "share")
     return found.assign(
         layer=found["first"],
-        direction=found["direction"].map(DIRECTIONS),
-        value=found["value"].map(VALUES),
+        direction=found["direction"].map(WORDS["direction"]),
+        value=found["value"].map(WORDS["value"]),
     )
 
 
@@ -266,7 +247,7 @@ def necessity(table: pd.DataFrame) -> pd.DataFrame:
     """What is lost when a layer is swapped out, and kept when it alone is swapped in."""
     found = shares(table)
     keys = [*RUN, "value", "layer"]
-    both = [found[found["direction"] == name] for name in DIRECTIONS.values()]
+    both = [found[found["direction"] == name] for name in WORDS["direction"].values()]
     one, other = (part[[*keys, "share", "low", "high"]] for part in both)
     return one.merge(other, on=keys, suffixes=("_x", "_y"))
 

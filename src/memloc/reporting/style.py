@@ -106,6 +106,12 @@ TASKS: dict[str, tuple[str, str]] = {name: tuple(look) for name, look in _FILE["
 """Colours and markers of tasks."""
 TITLES: dict[str, str] = _FILE["titles"]
 """What columns are called, where that is not their name."""
+WORDS: dict[str, dict[str, str]] = _FILE["words"]
+"""What values are called, in the order in which they are drawn."""
+STEPS: dict[str, list[str]] = _FILE["steps"]
+"""Steps of the gradients' post-processing: the norms, and those that they are divided by."""
+PRINT: dict[str, Any] = _FILE["print"]
+"""The look of figures in files."""
 METHODS = tuple(sorted(method_names("localiser"), key=trust))
 """memloc's own localisers, the one to trust most first."""
 CATEGORIES = ("nlu", "sentiment", "hate", "topic")

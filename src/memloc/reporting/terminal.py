@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from memloc.methods.result import Result
 from memloc.reporting.sentences import layer_name
+from memloc.reporting.style import WORDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,14 +14,6 @@ if TYPE_CHECKING:
     from memloc.methods.result import LayerScores
 
 BARS = " ▁▂▃▄▅▆▇█"
-
-CURVES = {
-    "clean_accuracy": "clean examples, their label",
-    "noisy_accuracy": "noisy examples, assigned (wrong) label",
-    "noisy_as_original": "noisy examples, original (right) label",
-    "validation_accuracy": "unseen examples, their label",
-}
-"""Columns of a training table, and what they are for people."""
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -43,7 +36,7 @@ def _curves(title: str, curves: "Iterable[tuple[str, Sequence[float], str]]") ->
 def memorisation_curve(table: "pd.DataFrame") -> str:
     """How a training on noisy labels went: one line a group of examples, one bar an epoch."""
     noisy = table[table["training"] == "noisy"].sort_values("epoch")
-    known = {column: name for column, name in CURVES.items() if noisy[column].notna().any()}
+    known = {column: name for column, name in WORDS["curve"].items() if noisy[column].notna().any()}
     noisy = noisy.dropna(subset=list(known))
     first, last = noisy["epoch"].iloc[0], noisy["epoch"].iloc[-1]
     return _curves(
@@ -65,11 +58,6 @@ def layer_bars(scores: "LayerScores", width: int = 30) -> str:
     return "\n".join(lines)
 
 
-PROBES = {
-    ("noisy", "assigned"): "noisy examples, assigned (wrong) label",
-    ("noisy", "original"): "noisy examples, original (right) label",
-    ("clean", "original"): "clean examples, their label",
-}
 SHORT = ("layers", "events", "summary", "models")
 """The tables that do not have one row per example."""
 
@@ -101,8 +89,8 @@ def _drift(found: Result) -> str:
 def _probes(found: Result) -> str:
     layers = found["layers"].query("layer > 0").sort_values("layer")
     curves = []
-    for (examples, labels), name in PROBES.items():
-        f1 = layers.loc[(layers["examples"] == examples) & (layers["labels"] == labels), "f1"]
+    for kind, name in WORDS["probe"].items():
+        f1 = layers.loc[layers["examples"] + " " + layers["labels"] == kind, "f1"]
         curves.append((name, f1.tolist(), f"{f1.iloc[-1]:.2f}"))
     return _curves(f"F1 of label probes, layer 1 to {layers['layer'].max()}", curves)
 

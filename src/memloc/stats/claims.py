@@ -43,12 +43,11 @@ SETTINGS = AgreementSettings()
 def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """How deep memorisation is by every measure: one row per task, model and measure.
 
-    Columns: task, model, measure, depth (mean over seeds, in layers), depth_low and depth_high (which
-    hold the seeds' intervals), layers (of the model),
-    n (seeds), n_never and n_inseparable (seeds in which the event never happens, or happens at a
-    layer where the classes cannot be told apart), methods (that the depth is by). `M-CoG swapping`
-    and so on are single methods; `M-CoG` is the mean over those that most tasks and models have,
-    of the tasks and models that have all of them.
+    Columns: task, model, measure, depth (mean over seeds, in layers), depth_low and depth_high
+    (which hold the seeds' intervals), layers (of the model), n (seeds), n_never and n_inseparable
+    (seeds in which the event never happens, or happens at a layer where the classes cannot be told
+    apart), methods (that the depth is by). `M-CoG swapping` and so on are single methods; `M-CoG`
+    is the mean over those that most tasks and models have, of those that have all of them.
     """
     layers = runs.groupby(POINT)["depth"].first().rename("layers").reset_index()
     plain = events[events["variant"] == "plain"].merge(layers, on=POINT)
