@@ -420,7 +420,7 @@ def test_binarised_tasks_are_compared_in_layers():
     two = make_events([3, 6, 7, 13]).assign(task=list(binary.values()))
     runs = make_runs()
     runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
-    found = binarisation(depths(pd.concat([many, two]), NO_MCOG, runs), binary)
+    found = binarisation(depths(pd.concat([many, two]), NO_MCOG, runs))
     own = row_of(found, measure="crossing")
     assert own["rho"] == pytest.approx(1)
     assert own["mean_difference"] == pytest.approx(-0.5)
@@ -439,8 +439,8 @@ def test_events_of_binarised_tasks_can_be_compared_over_task_means():
     runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
     mcog += [table.assign(task=list(binary.values())) for table in mcog]
     found = depths(pd.concat([*many, *two]), pd.concat(mcog), runs)
-    by_model = binarisation(found, binary)
-    by_task = binarisation(over_models(found), binary)
+    by_model = binarisation(found)
+    by_task = binarisation(over_models(found))
     assert row_of(by_model, measure="crossing")["n"] == 8
     own = row_of(by_task, measure="crossing")
     assert own["n"] == 4
@@ -457,13 +457,13 @@ def test_binarised_tasks_are_compared_with_the_same_seeds():
     others = [make_events([9, 9, 9, 9], seed=seed) for seed in (2, 3)]
     alone = make_events([1], tasks=["z"])
     events = pd.concat([make_events([3, 4, 5, 6]), two, *others, alone])
-    kept = same_seeds(events, binary, "event")
+    kept = same_seeds(events, "event")
     assert set(kept["seed"]) == {1}
-    assert same_seeds(events, {}, "event").empty
+    assert same_seeds(alone, "event").empty
     assert set(kept["task"]) == {*binary, *binary.values()}
     runs = make_runs()
     runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
-    found = binarisation(depths(kept, NO_MCOG, runs), binary)
+    found = binarisation(depths(kept, NO_MCOG, runs))
     assert row_of(found, measure="crossing")["mean_difference"] == 0
 
 
@@ -476,7 +476,7 @@ def test_models_of_other_depth_are_pooled_by_shares_of_their_layers():
         parts += [many, two.assign(task=list(binary.values()))]
     runs = make_runs(("m", "deep"), {"m": 12, "deep": 24})
     runs = pd.concat([runs, runs.assign(task=runs["task"] + "-binary")])
-    found = binarisation(depths(pd.concat(parts), NO_MCOG, runs), binary)
+    found = binarisation(depths(pd.concat(parts), NO_MCOG, runs))
     assert row_of(found, measure="crossing")["rho"] == pytest.approx(-1)
 
 
@@ -507,7 +507,7 @@ def test_nothing_in_is_nothing_out():
     assert found["rho"].isna().all()
     assert len(agreement(NO_MCOG, "mcog", "methods")) == 0
     assert len(size_agreement(depth, "large", ("m",))) == 0
-    assert len(binarisation(depth, {})) == 0
+    assert len(binarisation(depth)) == 0
 
 
 def test_the_order_of_tasks_is_a_mean_over_pairs_of_models():

@@ -15,7 +15,7 @@ from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.reporting.style import Theirs, method_order
 from memloc.results import COLUMNS, Results
 from memloc.stats import claims
-from memloc.stats.claims import over_seeds
+from memloc.stats.claims import BINARY, over_seeds
 from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import bootstrap_ends, wilson
 from memloc.stats.verdicts import TRUSTED, rates
@@ -23,7 +23,6 @@ from memloc.stats.windows import layer_weights, planted_layers, window_matrix, w
 
 RUN = ["task", "model", "seed"]
 POINT = ["task", "model"]
-BINARY = "-binary"
 MOST_EXAMPLES = 40
 """Rows of the picture of examples."""
 UNDONE = 0.9
@@ -230,17 +229,11 @@ class Findings:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
     @cached_property
-    def binary(self) -> dict[str, str]:
-        """Tasks whose binarised version is there, too."""
-        tasks = set(self.results.runs["task"])
-        return {t: f"{t}{BINARY}" for t in sorted(tasks) if f"{t}{BINARY}" in tasks}
-
-    @cached_property
     def binarisation(self) -> pd.DataFrame:
         """Tasks with all their classes beside those with two."""
-        if not self.binary or self.binary_depths.empty:
+        if self.binary_depths.empty:
             return pd.DataFrame()
-        return claims.binarisation(self.binary_depths, self.binary, self.protocol.agreement)
+        return claims.binarisation(self.binary_depths, self.protocol.agreement)
 
     @cached_property
     def binary_depths(self) -> pd.DataFrame:
@@ -251,7 +244,7 @@ class Findings:
 
     def paired(self, name: str, by: str) -> pd.DataFrame:
         """A table of tasks with all their classes and with two, of the seeds that have both."""
-        found = claims.same_seeds(self.memorised(name), self.binary, by)
+        found = claims.same_seeds(self.memorised(name), by)
         return self._weighed(found) if name == "mcog" else found
 
     @cached_property

@@ -15,6 +15,7 @@ from memloc.methods import find_method, method_names, methods
 from memloc.reporting.style import asset
 from memloc.results import Results
 from memloc.run import Run
+from memloc.stats.claims import BINARY
 
 _FILE: dict[str, dict[str, str]] = yaml.safe_load(asset("commands.yaml"))
 COMMANDS, IN_STUDIES = _FILE["commands"], _FILE["in_studies"]
@@ -151,7 +152,7 @@ def _usual(results: Results) -> dict[str, str]:
     """What commands are filled with where there is no run to take it from."""
     study, task = str(results.folder), "tiny-topic"
     runs = results.runs[results.runs["category"] != OWN]
-    many = runs.loc[(runs["n_classes"] > 2) & ~runs["task"].str.endswith("-binary"), "task"]
+    many = runs.loc[(runs["n_classes"] > 2) & ~runs["task"].str.endswith(BINARY), "task"]
     usual = {"task": task, "model": "tiny-opt", "seed": "1", "method": "swapping", "large": LARGE}
     # A task on which gradients' post-processing is chosen, and one with classes to leave out.
     usual |= {"validation": [*results.protocol.control.validation_tasks, task][0]}

@@ -15,7 +15,7 @@ from memloc.reporting.findings import (
 )
 from memloc.reporting.style import STEPS, WORDS, task_order
 from memloc.seeds import generator
-from memloc.stats.claims import over_seeds
+from memloc.stats.claims import BINARY, over_seeds
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.windows import planted_layers, window_matrix, windows_between
@@ -35,9 +35,9 @@ def averaged_mcog(table: pd.DataFrame, by: list[str], group: str) -> pd.DataFram
 
 def binarised(table: pd.DataFrame) -> pd.DataFrame:
     """The centre of gravity of tasks with all their classes and with two of them."""
-    is_binary = table["task"].str.endswith("-binary")
+    is_binary = table["task"].str.endswith(BINARY)
     keys = ["task", "method"]
-    two = table[is_binary].assign(task=table["task"].str.removesuffix("-binary"))
+    two = table[is_binary].assign(task=table["task"].str.removesuffix(BINARY))
     whole, halved = (over_groups(t, keys, "mcog", "model") for t in (table[~is_binary], two))
     return whole.merge(halved, on=keys, suffixes=("", "_binary"))
 
@@ -97,7 +97,7 @@ def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
         along, up = (_event(of[of["event"] == name], keys) for name in names)
         parts.append(along.merge(up, on=keys, suffixes=("_x", "_y")))
     found = pd.concat(parts, ignore_index=True)
-    found["set"] = np.where(found["task"].str.endswith("-binary"), "two classes", "all classes")
+    found["set"] = np.where(found["task"].str.endswith(BINARY), "two classes", "all classes")
     return found
 
 

@@ -14,6 +14,7 @@ import yaml
 from memloc.errors import lookup
 from memloc.methods import method_names, methods
 from memloc.settings import Settings
+from memloc.stats.claims import BINARY
 from memloc.stats.verdicts import trust
 
 
@@ -128,7 +129,7 @@ ROOM = alt.Scale(zero=False, nice=False, padding=12)
 
 def task_style(name: str) -> tuple[str, str]:
     """Colour and marker of a task; those of a task that nobody listed follow from its name."""
-    known = TASKS.get(name.removesuffix("-binary"))
+    known = TASKS.get(name.removesuffix(BINARY))
     if known is not None:
         return known
     number = zlib.crc32(name.encode())
@@ -137,7 +138,7 @@ def task_style(name: str) -> tuple[str, str]:
 
 def _known_first(known: Iterable[str], names: Iterable[str]) -> list[str]:
     place = {name: i for i, name in enumerate(known)}
-    return sorted(set(names), key=lambda n: (place.get(n.removesuffix("-binary"), 99), n))
+    return sorted(set(names), key=lambda n: (place.get(n.removesuffix(BINARY), 99), n))
 
 
 def task_order(names: Iterable[str]) -> list[str]:

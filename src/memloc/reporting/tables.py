@@ -16,12 +16,12 @@ from memloc import paths
 from memloc.errors import lookup
 from memloc.models.known import TINY, tiny_folder
 from memloc.records import FloatArray, whole_file, write_table
-from memloc.reporting.findings import BINARY, POINT, Findings, counted_events
-from memloc.reporting.sentences import remarks_on
+from memloc.reporting.findings import POINT, Findings, counted_events
+from memloc.reporting.sentences import remarks_on, say
 from memloc.reporting.style import Exhibit, Theirs, asset, method_order, task_order
 from memloc.results import Results
 from memloc.stats.agreement import FEWEST_GROUPS
-from memloc.stats.claims import over_seeds
+from memloc.stats.claims import BINARY, over_seeds
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.verdicts import over_plants, over_runs
@@ -81,23 +81,14 @@ def table_of(theirs: Theirs) -> Table:
     return Table(**theirs.words, columns=columns, wide=wide, note=theirs.about)
 
 
-PERMUTED = (
-    "*: p ≤ .05. For p, whole tasks are permuted (all orders up to eight tasks): it is small where "
-    "both sides agree on how tasks differ, whatever all tasks share."
-)
-UNCLEAR = f"{DAGGER}: some events are at layers where classes cannot be told apart."
-
-
 def _computed(tidy: pd.DataFrame) -> dict[str, str]:
     """What notes say of coefficients: stars, brackets or why there are none, and their methods."""
     known = tidy[tidy["rho"].notna()]
-    intervals = []
-    if known["low"].notna().any():
-        intervals.append("In brackets: 95 % bootstrap interval over tasks.")
+    intervals = [say("over_tasks")] if known["low"].notna().any() else []
     if known["low"].isna().any():
-        intervals.append(f"No interval: fewer than {FEWEST_GROUPS} tasks.")
+        intervals.append(say("no_interval", fewest=FEWEST_GROUPS))
     unclear = "n_inseparable" in known and (known["n_inseparable"] > 0).any()
-    words = [PERMUTED, *([UNCLEAR] if unclear else []), *intervals]
+    words = [say("permuted"), *([say("dagger", mark=DAGGER)] if unclear else []), *intervals]
     found = {"coefficients": " ".join(words), "intervals": " ".join(intervals)}
     return {**found, "averaged": _averaged(tidy) if "methods" in tidy else ""}
 
@@ -108,8 +99,7 @@ def _averaged(tidy: pd.DataFrame) -> str:
     *others, last = method_order(methods[0].split(", ")) if methods else [""]
     if not others:
         return f" M-CoG is that of {last}." if last else ""
-    shared = "for tasks and models that have all of them"
-    return f" M-CoG is the mean over {', '.join(others)} and {last}, {shared}."
+    return say("averaged", others=", ".join(others), last=last)
 
 
 def write_tables(

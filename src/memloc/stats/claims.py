@@ -8,7 +8,7 @@ whole tasks are permuted, each with all of its models and layers. p is small whe
 agree on how tasks differ; what all tasks share, such as a model that is deeper, does not count.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import combinations
 from typing import Any, Literal
@@ -27,6 +27,8 @@ EVENT_PAIRS = (("crossing", "memorisation"), ("initiation", "ninety"))
 """What centroids and what label probes call by other names."""
 ALL = "all"
 """In the column model: the points of all models together."""
+BINARY = "-binary"
+"""How the name of a task ends of which two classes are left."""
 POINT = ["task", "model"]
 NUMBERS = ("rho", "p", "significant", "n", "low", "high", "why")
 """Of a coefficient; `why` says why it is NaN, where it is."""
@@ -253,35 +255,28 @@ def size_agreement(
     return _table(rows, ["measure", "model"], MARKS)
 
 
-def same_seeds(table: pd.DataFrame, binary: Mapping[str, str], by: str) -> pd.DataFrame:
+def same_seeds(table: pd.DataFrame, by: str) -> pd.DataFrame:
     """Rows of multi-class tasks and of their binarised versions of which the other is there, too.
 
     The other has the same model, seed and `by`, the name of a method or an event.
     """
-    multi = {two: many for many, two in binary.items()}
-    paired = table[table["task"].isin([*binary, *multi])]
-    keyed = paired.assign(whole=[multi.get(task, task) for task in paired["task"]])
-    tasks = keyed.groupby(["whole", "model", "seed", by])["task"].transform("nunique")
-    return paired[tasks == 2]
+    whole = table["task"].str.removesuffix(BINARY).rename("whole")
+    tasks = table.groupby([whole, "model", "seed", by])["task"].transform("nunique")
+    return table[tasks == 2]
 
 
-def binarisation(
-    depth: pd.DataFrame, binary: Mapping[str, str], settings: AgreementSettings = SETTINGS
-) -> pd.DataFrame:
+def binarisation(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
     """Appendix C: multi-class tasks beside their binarised versions, over tasks and models.
 
-    `binary` maps each multi-class task to its binarised version, `depth` is of `same_seeds`.
-    Besides ρ, of shares of the model's layers: the mean difference (binarised minus multi-class)
-    and the mean absolute one, in layers, with the ends of bootstrap intervals over tasks.
+    `depth` is of `same_seeds`. Besides ρ, of shares of the model's layers: the mean difference
+    (binarised minus multi-class) and the mean absolute one, in layers, with the ends of bootstrap
+    intervals over tasks.
     """
     rows = []
-    multi = {two: many for many, two in binary.items()}
     for measure, part in depth.groupby("measure"):
-        two = part[part["task"].isin(multi)]
-        both = part[part["task"].isin(binary)].merge(
-            two.assign(task=two["task"].map(multi)), on=POINT, suffixes=("", "_binary")
-        )
-        both = both.set_index(POINT)
+        is_binary = part["task"].str.endswith(BINARY)
+        two = part[is_binary].assign(task=part["task"].str.removesuffix(BINARY))
+        both = part[~is_binary].merge(two, on=POINT, suffixes=("", "_binary")).set_index(POINT)
         difference = (both["depth_binary"] - both["depth"]).dropna()
         shares = both[["depth", "depth_binary"]].div(both["layers"], axis=0)
         found = {**_coefficient(shares, "depth", "depth_binary", settings), **_marks(both)}
