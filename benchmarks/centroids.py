@@ -8,9 +8,9 @@ from benchmarks.samples import DEPTH, bert, questions
 from memloc.methods.positions import Positions, positions
 from memloc.models.device import suitable_threads
 from memloc.models.stack import Stack
-from memloc.records import FloatArray, IntArray, NoisyLabels
+from memloc.records import FloatArray, IntArray, NoisyLabels, Vectors
 from memloc.seeds import generator
-from memloc.training.predict import Vectors, vectors_of
+from memloc.training.predict import vectors_of
 
 CLASSES = 6
 PASSES = 2 * DEPTH * (CLASSES - 1)

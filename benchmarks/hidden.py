@@ -10,7 +10,8 @@ from benchmarks.samples import DEPTH, bert, questions
 from memloc.data.encode import Encoded
 from memloc.models.device import suitable_threads
 from memloc.models.stack import Stack
-from memloc.training.predict import Vectors, vectors_of
+from memloc.records import Vectors
+from memloc.training.predict import vectors_of
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:

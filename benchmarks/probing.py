@@ -10,9 +10,8 @@ from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from memloc.methods.probing import Probing
 from memloc.models.device import suitable_threads
 from memloc.protocol import ProbeSettings
-from memloc.records import FloatArray, IntArray
+from memloc.records import FloatArray, IntArray, Vectors
 from memloc.seeds import generator
-from memloc.training.predict import Vectors
 from memloc.training.probes import (
     Target,
     epoch_dropout,

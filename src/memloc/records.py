@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
 BoolArray: TypeAlias = NDArray[np.bool_]
+Vectors: TypeAlias = NDArray[np.float32]
+"""Of texts, (examples, layers 0..L, width); layer 0 is what the first block is given."""
+LastLayer: TypeAlias = Literal["block output", "final norm"]
+"""The vector of the last layer: what its block returns, or what the head is given."""
+Table: TypeAlias = "pd.DataFrame"
+"""Named here, as pandas is loaded only where a table is made."""
 
 FORMAT = 2
 """Version of the layout of files; those of another one are refused."""
@@ -160,7 +166,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return _checked(path, record)
 
 
-def write_table(path: Path, table: "pd.DataFrame", about: Mapping[str, Any]) -> None:
+def write_table(path: Path, table: Table, about: Mapping[str, Any]) -> None:
     """Write a table as Parquet with `about` (settings, seeds, versions, inputs) inside the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -181,14 +187,17 @@ def _sealed(raw: bytes) -> bytes:
     return before + f"{checksum:08x}".encode() + after
 
 
-def as_table(*parts: Any) -> "pd.DataFrame":
-    """Columns by name, or rows, one part below another; one value may stand for a whole column."""
+def as_table(*parts: Any, columns: list[str] | None = None) -> Table:
+    """Columns by name, or rows, one part below another; one value may stand for a whole column.
+
+    `columns` are the names of the columns, where there may be no row.
+    """
     import pandas as pd
 
-    return pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
+    return pd.concat([pd.DataFrame(part, columns=columns) for part in parts], ignore_index=True)
 
 
-def read_table(path: Path) -> tuple["pd.DataFrame", dict[str, Any]]:
+def read_table(path: Path) -> tuple[Table, dict[str, Any]]:
     """A table and what was written about it."""
     arrow = read_columns(path)
     with as_stored(path):

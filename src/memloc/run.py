@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from memloc import paths
+from memloc.data.encode import Encoded
 from memloc.errors import StoreError, TrainingError, lookup
 from memloc.identity import hash_checkpoint, hash_loaded, hash_task
 from memloc.models.device import pick_device
@@ -21,9 +22,13 @@ from memloc.protocol import RunSettings
 from memloc.records import (
     Examples,
     IntArray,
+    LastLayer,
     NoisyLabels,
+    Table,
     Task,
+    Vectors,
     as_stored,
+    as_table,
     read_json,
     read_table,
     write_json,
@@ -34,11 +39,7 @@ from memloc.settings import Settings
 from memloc.stats.windows import planted_layers, read_plant
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from memloc.data.encode import Encoded
     from memloc.models.load import Classifier
-    from memloc.training.predict import LastLayer, Vectors
 
 TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
 """The trainings of a run, in order, and the weights that each ends with."""
@@ -260,13 +261,11 @@ class Run:
             groups[rows[order]] = np.arange(len(rows)) % n_groups
         return groups
 
-    def training(self) -> "pd.DataFrame":
+    def training(self) -> Table:
         """The training curves, one row per training and epoch; empty where nothing was trained."""
-        import pandas as pd
-
         path = self.folder / paths.TRAINING
         if not path.is_file():
-            return pd.DataFrame(columns=list(CURVES))
+            return as_table([], columns=list(CURVES))
         with as_stored(path):
             table = read_table(path)[0]
             return table[[*CURVES, *table.columns.difference(list(CURVES))]]
@@ -377,13 +376,13 @@ class Run:
             "ones with `memloc adopt`, as a run of their own."
         )
 
-    def encode(self, model: "Classifier") -> "Encoded":
+    def encode(self, model: "Classifier") -> Encoded:
         """The training texts as this model reads them."""
         from memloc.training.predict import encode_for
 
         return encode_for(model, self.task.train, self.settings.text.max_tokens)
 
-    def vectors(self, weights: str, last_layer: "LastLayer" = "block output") -> "Vectors":
+    def vectors(self, weights: str, last_layer: LastLayer = "block output") -> Vectors:
         """Of the training texts, one for each layer 0..L; kept while the run is open."""
         from memloc.training.predict import vectors_of
 
@@ -394,7 +393,7 @@ class Run:
         return kept[key]
 
     @cached_property
-    def _vectors(self) -> dict[tuple[str, str], "Vectors"]:
+    def _vectors(self) -> dict[tuple[str, str], Vectors]:
         return {}
 
     def memorised(self, needed: float) -> bool:
@@ -450,7 +449,7 @@ CURVES = (
 """Columns of the training curves."""
 
 
-def at_the_end(training: "pd.DataFrame", name: str, column: str) -> float:
+def at_the_end(training: Table, name: str, column: str) -> float:
     """What was measured at the last epoch of a training; NaN where there is none."""
     rows = training[training["training"] == name].sort_values("epoch")
     return float(rows[column].iloc[-1]) if len(rows) else float("nan")
@@ -499,20 +498,18 @@ def _compared(record: RunRecord) -> dict[str, Any]:
     return {**adopted, **{k: getattr(record, k) for k in named}, **task, **settings}
 
 
-def _labels_table(task: Task) -> "pd.DataFrame":
-    import pandas as pd
-
-    tables = []
+def _labels_table(task: Task) -> Table:
+    splits = []
     for split, part in task.splits.items():
         labels = {"original": part.labels, "assigned": part.labels, "is_noisy": False}
         if split == "train":
             labels = {name: getattr(task.labels, name) for name in labels}
         texts = {"row": np.arange(len(part)), "parts": [list(parts) for parts in part.parts]}
-        tables.append(pd.DataFrame({"split": split, **texts, **labels}))
-    return pd.concat(tables, ignore_index=True)
+        splits.append({"split": split, **texts, **labels})
+    return as_table(*splits)
 
 
-def _from_labels_table(table: "pd.DataFrame", about: TaskRecord) -> Task:
+def _from_labels_table(table: Table, about: TaskRecord) -> Task:
     rows = [table[table["split"] == split] for split in ("train", "validation", "test")]
     labels = [part["original"].to_numpy(np.int64, copy=True) for part in rows]
     texts = [tuple(map(tuple, part["parts"])) for part in rows]

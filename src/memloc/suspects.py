@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -36,15 +36,13 @@ from memloc.records import (
     Examples,
     FloatArray,
     IntArray,
+    Table,
     read_table,
     whole_file,
     write_table,
 )
 from memloc.run import Run
 from memloc.stats.intervals import wilson
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SHOWN = 100
 """So many examples are on the page."""
@@ -63,12 +61,12 @@ class Suspects:
     """Every example, the ones to look at first on top, and where the files are."""
 
     folder: Path
-    examples: "pd.DataFrame"
+    examples: Table
     models: int
     remarks: tuple[str, ...] = ()
 
     @property
-    def wrong(self) -> "pd.DataFrame":
+    def wrong(self) -> Table:
         """The examples whose label is likely wrong."""
         return self.examples[self.examples["group"] == WRONG]
 
@@ -205,9 +203,7 @@ def _of_file(
     return pool, start
 
 
-def suspects_table(
-    halves: list[Half], examples: Examples, names: tuple[str, ...]
-) -> "pd.DataFrame":
+def suspects_table(halves: list[Half], examples: Examples, names: tuple[str, ...]) -> Table:
     """One row per example, those first whose label the others would least give.
 
     `low` and `high` are the ends of a 95 % interval of `counterfactual` (Newcombe's, for as many
@@ -313,7 +309,7 @@ def _written(found: Suspects, name: str) -> Suspects:
     return found
 
 
-def _page(found: Suspects, shown: "pd.DataFrame", name: str) -> str:
+def _page(found: Suspects, shown: Table, name: str) -> str:
     """Plain HTML: sentences, and a table of the examples to look at first."""
     import jinja2
 

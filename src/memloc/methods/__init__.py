@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,18 +23,13 @@ from memloc.errors import (
     lookup,
 )
 from memloc.methods.result import LayerScores, Result
-from memloc.records import FloatArray, IntArray, as_table
+from memloc.records import FloatArray, IntArray, Table, as_table
+from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import Settings, checked
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from memloc.run import Run
-
-    Tables = Mapping[str, pd.DataFrame]
-    Weights = Sequence[float] | FloatArray
-
+Tables = Mapping[str, Table]
+Weights = Sequence[float] | FloatArray
 ENTRY_POINTS = "memloc.methods"
 """Other packages register a method under this group."""
 Kind = Literal["localiser", "analysis"]
@@ -81,7 +76,7 @@ class Method(Settings, ABC):
     """
 
     @abstractmethod
-    def run(self, run: "Run") -> "Result | Tables | Weights":
+    def run(self, run: Run) -> Result | Tables | Weights:
         """Look at a run, and give what was found; nothing is written.
 
         A localiser gives the weight of each layer, or its tables by name: `layers` has a row per
@@ -90,7 +85,7 @@ class Method(Settings, ABC):
         number, counts its `events` among those of others, and has its `summary` as a table.
         """
 
-    def found(self, run: "Run") -> Result:
+    def found(self, run: Run) -> Result:
         """What `run` gives, as a result."""
         made = self.run(run)
         if isinstance(made, Result):
@@ -100,7 +95,7 @@ class Method(Settings, ABC):
             return Result(self.name, {**made, **events})
         return _scores(self.name, made, run.depth)
 
-    def check(self, run: "Run") -> None:
+    def check(self, run: Run) -> None:
         """Refuse settings that do not fit a run, before any weights are loaded."""
 
     def cost(self, sizes: Sizes) -> float:
@@ -108,7 +103,7 @@ class Method(Settings, ABC):
         return sizes.depth * sizes.examples * sizes.predict
 
 
-def _scores(method: str, made: "Tables | Weights", depth: int) -> LayerScores:
+def _scores(method: str, made: Tables | Weights, depth: int) -> LayerScores:
     """What a localiser gave, as a result."""
     tables = made if isinstance(made, Mapping) else {"layers": as_table({"weight": made})}
     layers = tables.get("layers", as_table({"weight": []}))
@@ -121,7 +116,7 @@ def _scores(method: str, made: "Tables | Weights", depth: int) -> LayerScores:
     return LayerScores.of(method, weights, (low, high), tables=others)
 
 
-def _events(source: str, table: "pd.DataFrame") -> "pd.DataFrame":
+def _events(source: str, table: Table) -> Table:
     """Events, whose `event` and `layer` (NaN: never) are given, with all that is said of them."""
     usual: dict[str, Any] = {"source": source, "variant": "plain", "separable": True}
     usual |= {"low": table["layer"], "high": table["layer"], "never": table["layer"].isna() * 1.0}

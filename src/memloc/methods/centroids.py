@@ -5,7 +5,7 @@ and the top half of the layers swapped in from there. Positions of all pairs are
 draw examples anew and leave the lines where they are.
 """
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from memloc.methods.positions import (
 )
 from memloc.methods.result import Result
 from memloc.progress import track
-from memloc.records import FloatArray, IntArray, NoisyLabels, as_table
+from memloc.records import FloatArray, IntArray, NoisyLabels, Table, Vectors, as_table
+from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import ours, paper, published
 from memloc.stats.depth import (
@@ -33,12 +34,6 @@ from memloc.stats.depth import (
 )
 from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 from memloc.stats.windows import check_inside, read_window, window_name
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from memloc.run import Run
-    from memloc.training.predict import Vectors
 
 PLAIN = "plain"
 TABLES = ("layers", "events", "positions", "pairs")
@@ -74,7 +69,7 @@ class Centroids(Method):
     windows: tuple[str, ...] = ours(())
     """Further windows of layers, such as `3-6`, that are swapped in from the reference weights."""
 
-    def run(self, run: "Run") -> Result:
+    def run(self, run: Run) -> Result:
         """The tables `layers`, `events`, `positions` and `pairs` for every variant."""
         self.check(run)
         wanted = self.variants(run)
@@ -99,12 +94,12 @@ class Centroids(Method):
         about = {"level": LEVEL, "resamples": RESAMPLES, "shuffles": SHUFFLES, "remarks": remarks}
         return Result(self.name, {name: as_table(*parts) for name, parts in every.items()}, about)
 
-    def check(self, run: "Run") -> None:
+    def check(self, run: Run) -> None:
         """Refuse data without two kinds of labels, and windows that the model does not have."""
         check_labels(run.task, run.noisy)
         self.variants(run)
 
-    def variants(self, run: "Run") -> dict[str, range | None]:
+    def variants(self, run: Run) -> dict[str, range | None]:
         """What is looked at, by name: the final weights, and windows of layers swapped in."""
         found: dict[str, range | None] = {PLAIN: None}
         half = run.depth // 2
@@ -116,7 +111,7 @@ class Centroids(Method):
             found[f"window {window_name(window)}"] = window
         return found
 
-    def variant_vectors(self, run: "Run", window: range | None) -> "Vectors":
+    def variant_vectors(self, run: Run, window: range | None) -> Vectors:
         """The vectors of all layers when `window` comes from the reference."""
         from memloc.methods.mixtures import final_with
         from memloc.training.predict import vectors_of
@@ -131,7 +126,7 @@ class Centroids(Method):
         return FIXED + 3 * sizes.examples * sizes.predict
 
 
-def positions_table(found: Positions) -> "pd.DataFrame":
+def positions_table(found: Positions) -> Table:
     """One row per example, pair and layer; `a` is the assigned class, `b` the original one."""
     rows, layer = (index.ravel() for index in np.indices(found.position.shape))
     ends = found.pairs[found.pair[rows]]
@@ -147,7 +142,7 @@ def positions_table(found: Positions) -> "pd.DataFrame":
     )
 
 
-def pairs_table(found: Positions) -> "pd.DataFrame":
+def pairs_table(found: Positions) -> Table:
     """One row per pair and layer: how many examples there are and how far apart the centroids."""
     pair, layer = (index.ravel() for index in np.indices(found.separability.shape))
     return as_table(
@@ -166,8 +161,8 @@ def pairs_table(found: Positions) -> "pd.DataFrame":
 
 
 def drift(
-    found: Positions, separability: "pd.DataFrame", settings: Centroids, n_examples: int
-) -> "tuple[pd.DataFrame, pd.DataFrame]":
+    found: Positions, separability: Table, settings: Centroids, n_examples: int
+) -> tuple[Table, Table]:
     """The tables `layers` and `events` of one set of positions, without their variant."""
 
     def every_kind(counts: IntArray) -> FloatArray:
@@ -225,8 +220,8 @@ def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> Flo
 
 
 def pooled_separability(
-    found: Positions, vectors: "Vectors", noisy: NoisyLabels, shuffles: int = SHUFFLES
-) -> "pd.DataFrame":
+    found: Positions, vectors: Vectors, noisy: NoisyLabels, shuffles: int = SHUFFLES
+) -> Table:
     """How far apart the classes of the noisy examples are, one row per layer.
 
     `separability` is the mean over pairs, each counting as often as it has noisy examples;

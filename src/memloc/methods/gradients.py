@@ -9,18 +9,16 @@ from memloc.errors import ScoreError
 from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores
 from memloc.progress import track
-from memloc.records import FloatArray, IntArray, as_table
+from memloc.records import FloatArray, IntArray, Table, as_table
+from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import ours, paper
 from memloc.stats.depth import LEVEL, centre_of_gravity, centres_of_gravity
 from memloc.stats.intervals import Interval
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from memloc.models.load import Classifier
     from memloc.models.stack import Stack
-    from memloc.run import Run
 
 MEMORY = 2**30
 """Bytes for the groups' gradients; where fewer groups fit, intervals are wider."""
@@ -49,7 +47,7 @@ class Gradients(Method):
     interval_groups: int = ours(8, ge=0)
     """Number of groups of examples that are left out in turn for the intervals; 0: no intervals."""
 
-    def run(self, run: "Run") -> LayerScores:
+    def run(self, run: Run) -> LayerScores:
         """Layer weights that sum to 1, with intervals over examples."""
         import torch
 
@@ -67,7 +65,7 @@ class Gradients(Method):
                 norms |= {name.replace(" ", f" {of}", 1): n for name, n in found.items()}
         return self._scores(norms, left_out, note)
 
-    def _load(self, run: "Run") -> "dict[str, Classifier]":
+    def _load(self, run: Run) -> "dict[str, Classifier]":
         """Under "" the memorised weights, under "frozen " those to divide by, where asked for."""
         from memloc.models.check import check_pair
 
@@ -77,7 +75,7 @@ class Gradients(Method):
             check_pair(loaded[""], loaded["frozen "], "frozen")
         return loaded
 
-    def groups(self, run: "Run", stack: "Stack", memory: int = MEMORY) -> tuple[list[Group], str]:
+    def groups(self, run: Run, stack: "Stack", memory: int = MEMORY) -> tuple[list[Group], str]:
         """Noisy examples and as many clean ones in random groups; what to say of intervals."""
         noisy, clean = run.noisy_rows, run.clean_rows
         if len(noisy) == 0 or len(clean) == 0:
@@ -122,7 +120,7 @@ class Gradients(Method):
         return 4 * sizes.noisy * sizes.update
 
 
-def norms_table(norms: Norms) -> "pd.DataFrame":
+def norms_table(norms: Norms) -> Table:
     """One row per layer and kind; kind is e.g. `frozen noisy`: θ_F's gradient, noisy examples."""
     parts = []
     for name, values in norms.items():
@@ -132,7 +130,7 @@ def norms_table(norms: Norms) -> "pd.DataFrame":
     return as_table(*parts)
 
 
-def norms_from(table: "pd.DataFrame") -> Norms:
+def norms_from(table: Table) -> Norms:
     """The norms that a table was made from."""
     return {
         f"{norm} {kind}": part.sort_values("layer")["value"].to_numpy(np.float64)

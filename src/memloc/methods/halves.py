@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from memloc.data.encode import Encoded
 from memloc.errors import counted
 from memloc.identity import hash_examples, hashed
 from memloc.methods import Method, Sizes
@@ -27,23 +28,20 @@ from memloc.records import (
     Examples,
     FloatArray,
     IntArray,
+    Table,
     as_stored,
     as_table,
     read_table,
     write_table,
 )
-from memloc.run import at_the_end
+from memloc.run import Run, at_the_end
 from memloc.seeds import generator, number
 from memloc.settings import paper, published
 from memloc.stats.depth import LEVEL
 from memloc.stats.intervals import RESAMPLES, Interval, bootstrap
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from memloc.data.encode import Encoded
     from memloc.models.load import Classifier
-    from memloc.run import Run
 
 
 class Generalisation(Method):
@@ -64,23 +62,20 @@ class Generalisation(Method):
     learning_rate: float = published(3e-5, gt=0)
     """Peak of the schedule."""
 
-    def run(self, run: "Run") -> Result:
+    def run(self, run: Run) -> Result:
         """The score, and for every example what models with and without it say."""
         labels = run.noisy.assigned
         found = half_models(pool_of(run, self), self.models)
         examples = examples_table(found, labels)
         examples.insert(1, "is_noisy", run.noisy.is_noisy)
+        sizes = run.task.n_classes, self.models
         tables = {
-            "summary": self._summary(run, examples),
+            "summary": summary(examples, labels, *sizes, validation_score(run)),
             "examples": examples,
             "models": _models_table(found, labels),
         }
         about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(examples)}
         return Result(self.name, tables, about)
-
-    def _summary(self, run: "Run", examples: "pd.DataFrame") -> "pd.DataFrame":
-        n_classes, score = run.task.n_classes, validation_score(run)
-        return summary(examples, run.noisy.assigned, n_classes, self.models, score)
 
     def training(self, usual: FineTuneSettings) -> FineTuneSettings:
         """Fine-tuning as usual, with this method's rate and epochs."""
@@ -177,7 +172,7 @@ class Pool:
 _NOT_DECIDING = {name.split(".")[-1] for name in (*NOT_DECIDING, *MEMORISED_ONLY)}
 
 
-def pool_of(run: "Run", method: Generalisation) -> Pool:
+def pool_of(run: Run, method: Generalisation) -> Pool:
     """The training texts of a run with their assigned labels."""
     adopted = run.record.adopted.get("pretrained")
     return Pool(
@@ -247,7 +242,7 @@ def train_halves(
 
 def fit(  # noqa: PLR0913
     trained: "Sequence[Classifier]",
-    encoded: "Encoded",
+    encoded: Encoded,
     rows: IntArray,
     labels: IntArray,
     how: tuple[FineTuneSettings, Sequence[int]],
@@ -313,7 +308,7 @@ def _read(pool: Pool, model: int) -> Half | None:
         return Half(table["trained"].to_numpy(bool, copy=True), logits)
 
 
-def _kept(pool: Pool, model: int) -> "tuple[pd.DataFrame, dict[str, Any]] | None":
+def _kept(pool: Pool, model: int) -> tuple[Table, dict[str, Any]] | None:
     """A model's file, if it is made of the same."""
     path = pool.path(model)
     if not path.is_file():
@@ -323,7 +318,7 @@ def _kept(pool: Pool, model: int) -> "tuple[pd.DataFrame, dict[str, Any]] | None
     return (table, note) if is_same else None
 
 
-def examples_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
+def examples_table(halves: Sequence[Half], labels: IntArray) -> Table:
     """One row per example: mean probability of its label with and without training on it.
 
     NaN where no model is of that kind.
@@ -357,8 +352,8 @@ def mean_chances(halves: Sequence[Half], *, trained: bool) -> FloatArray:
 
 
 def summary(
-    examples: "pd.DataFrame", assigned: IntArray, n_classes: int, models: int, validation: float
-) -> "pd.DataFrame":
+    examples: Table, assigned: IntArray, n_classes: int, models: int, validation: float
+) -> Table:
     """One row: the shares of all and of clean examples that generalise, with intervals.
 
     `majority` is the score of always predicting the most frequent of the `assigned` labels, and
@@ -383,7 +378,7 @@ def summary(
     return as_table([row])
 
 
-def generalised(examples: "pd.DataFrame", n_classes: int) -> Interval:
+def generalised(examples: Table, n_classes: int) -> Interval:
     """Share of examples whose mean held-out probability exceeds 1 / `n_classes`.
 
     Examples that no model held out do not count.
@@ -396,14 +391,14 @@ def generalised(examples: "pd.DataFrame", n_classes: int) -> Interval:
     return bootstrap(above, rng=rng)
 
 
-def validation_score(run: "Run") -> float:
+def validation_score(run: Run) -> float:
     """(accuracy - chance) / (1 - chance) of the final weights on unseen data; NaN without any."""
     chance = 1 / run.task.n_classes
     accuracy = at_the_end(run.training(), "noisy", "validation_accuracy")
     return (accuracy - chance) / (1 - chance)
 
 
-def _models_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
+def _models_table(halves: Sequence[Half], labels: IntArray) -> Table:
     rows = [
         {
             "model": model,
@@ -415,7 +410,7 @@ def _models_table(halves: Sequence[Half], labels: IntArray) -> "pd.DataFrame":
     return as_table(rows)
 
 
-def _remarks(examples: "pd.DataFrame") -> list[str]:
+def _remarks(examples: Table) -> list[str]:
     never = counted(int(examples["held_out"].isna().sum()), "example")
     said = f"Not counted, as every model was trained on them: {never}."
     return [said] if examples["held_out"].isna().any() else []

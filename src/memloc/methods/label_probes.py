@@ -16,16 +16,14 @@ from memloc.methods import Method, Sizes
 from memloc.methods.positions import check_labels
 from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
-from memloc.records import BoolArray, FloatArray, IntArray, as_table
+from memloc.records import BoolArray, FloatArray, IntArray, Table, as_table
+from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import ours, paper
 from memloc.stats.depth import LEVEL, Event, event, first_layer
 from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from memloc.run import Run
     from memloc.training.probes import Probes
 
 CURVES = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
@@ -55,7 +53,7 @@ class LabelProbes(Method, ProbeSettings):
     )
     """Whose F1 is chance: that of probes that learnt shuffled labels, or of these labels alone."""
 
-    def run(self, run: "Run") -> Result:
+    def run(self, run: Run) -> Result:
         """The tables `layers`, `events` and `seeds`."""
         self.check(run)
         probes, is_noisy, n_classes = self._trained(run), run.noisy.is_noisy, run.task.n_classes
@@ -70,13 +68,12 @@ class LabelProbes(Method, ProbeSettings):
         about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(by_seed)}
         return Result(self.name, {**tables, "seeds": _seeds_table(by_seed, self.seeds)}, about)
 
-    def check(self, run: "Run") -> None:
+    def check(self, run: Run) -> None:
         """Refuse data whose labels before noise are not known."""
         check_labels(run.task, run.noisy)
 
-    def _trained(self, run: "Run") -> "dict[str, Probes]":
+    def _trained(self, run: Run) -> "dict[str, Probes]":
         """The probes by what they learnt; `chance` learnt shuffled labels, or is these labels."""
-        from memloc.models.device import pick_device
         from memloc.training.probes import Target, shuffled, train_probes
 
         dealt = shuffled(run.noisy.original, self.seeds)
@@ -86,7 +83,7 @@ class LabelProbes(Method, ProbeSettings):
             del learnt["chance"]
         targets = {name: Target(labels, run.task.n_classes) for name, labels in learnt.items()}
         vectors = run.vectors("final", self.last_layer)
-        probes = train_probes(vectors, targets, self, str(pick_device(run.device)))
+        probes = train_probes(vectors, targets, self, run.device)
         if untrained:
             own = probes["original"]
             said = np.take_along_axis(dealt, own.rows, axis=1)
@@ -125,7 +122,7 @@ def over_seeds(f1: FloatArray) -> FloatArray:
     return np.asarray(np.nan_to_num(f1).sum(-1) / np.where(count > 0, count, np.nan))
 
 
-def summarise(found: FloatArray, settings: LabelProbes) -> "dict[str, pd.DataFrame]":
+def summarise(found: FloatArray, settings: LabelProbes) -> dict[str, Table]:
     """The tables `layers` and `events`; `found` (1 + draws, curves, 2, 0..L): row 0 is the data."""
     parts: list[dict[str, Any]] = []
     for place, (examples, labels) in enumerate(CURVES):
@@ -176,7 +173,7 @@ def _event(condition: BoolArray, settings: LabelProbes) -> Event:
     return replace(found, **{n: layer + settings.first_layer - 1 for n, layer in ends.items()})
 
 
-def _seeds_table(by_seed: FloatArray, seeds: tuple[int, ...]) -> "pd.DataFrame":
+def _seeds_table(by_seed: FloatArray, seeds: tuple[int, ...]) -> Table:
     layer, place = (index.ravel() for index in np.indices(by_seed.shape[2:]))
     parts = []
     for (examples, labels), values in zip(CURVES, by_seed, strict=True):

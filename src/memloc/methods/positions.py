@@ -49,9 +49,9 @@ class Positions:
     def remarks(self, names: Sequence[str]) -> list[str]:
         """What is odd about the data, a sentence each; layers are counted like the vectors'."""
         return [
-            sentence
+            f"{names[a]} → {names[b]}: {sentence}."
             for index, (a, b) in enumerate(self.pairs)
-            for sentence in _remarks(self, index, f"{names[a]} → {names[b]}")
+            for sentence in _remarks(self, index)
         ]
 
 
@@ -216,10 +216,11 @@ def _check(noisy: NoisyLabels, n_clean: IntArray) -> None:
         )
 
 
-def _remarks(found: Positions, index: int, pair: str) -> list[str]:
+def _remarks(found: Positions, index: int) -> list[str]:
+    """What is odd about a pair of classes."""
     n_clean, same = found.n_clean[index], found.coincide[index]
     if (n_clean == 0).any():
-        return [f"{pair}: a class without clean examples has no centroid, so there is no line."]
+        return ["a class without clean examples has no centroid, so there is no line"]
     value = found.separability[index]
     weak = (value <= found.by_chance[index]) & ~same
     said = {
@@ -229,7 +230,7 @@ def _remarks(found: Positions, index: int, pair: str) -> list[str]:
         f"without spread in the classes at {_list(np.isnan(value))}": np.isnan(value).any(),
         f"no further apart than by chance at {_list(weak)}": weak.any(),
     }
-    return [f"{pair}: {sentence}." for sentence, holds in said.items() if holds]
+    return [sentence for sentence, holds in said.items() if holds]
 
 
 def _list(which: BoolArray) -> str:

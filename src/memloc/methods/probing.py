@@ -10,17 +10,14 @@ from memloc.errors import DataError
 from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores
 from memloc.protocol import ProbeSettings
-from memloc.records import FloatArray, IntArray, as_table
+from memloc.records import FloatArray, IntArray, Table, Vectors, as_table
+from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import published
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.intervals import RESAMPLES, Interval, percentiles, resampled
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from memloc.run import Run
-    from memloc.training.predict import Vectors
     from memloc.training.probes import Probes, Target
 
 NOISY = 1
@@ -43,19 +40,17 @@ class Probing(Method, ProbeSettings):
     class_weights: tuple[PositiveFloat, PositiveFloat] = published((0.33, 0.67))
     """Weights of clean and noisy examples in the loss of a probe."""
 
-    def run(self, run: "Run") -> LayerScores:
+    def run(self, run: Run) -> LayerScores:
         """Rise of F1 per layer, its mean over probe seeds, never below zero."""
-        from memloc.models.device import pick_device
         from memloc.training.probes import train_probes
 
         vectors = self._vectors(run)
-        device = str(pick_device(run.device))
-        found = train_probes(vectors, self.targets(run), self, device)
+        found = train_probes(vectors, self.targets(run), self, run.device)
         rng = generator(0, "bootstrap", self.name)
         resampled = resampled_f1(found["noise"], len(vectors), RESAMPLES, rng)
         return summarise(found["noise"], found["chance"], resampled)
 
-    def _vectors(self, run: "Run") -> "Vectors":
+    def _vectors(self, run: Run) -> Vectors:
         """(examples, L + 2, width): layers 0..L of the final weights, then layer 1 of θ_F."""
         from memloc.models.check import check_pair
         from memloc.training.predict import vectors_of
@@ -67,7 +62,7 @@ class Probing(Method, ProbeSettings):
         first = vectors_of(frozen.stack, run.encode(frozen), last_layer=self.last_layer, up_to=1)
         return np.concatenate([vectors, first[:, 1:]], axis=1)
 
-    def targets(self, run: "Run") -> "dict[str, Target]":
+    def targets(self, run: Run) -> "dict[str, Target]":
         """What probes learn: which examples are noisy, and the same dealt out anew (chance)."""
         from memloc.training.probes import Target, shuffled
 
@@ -103,13 +98,13 @@ def summarise(noise: "Probes", chance: "Probes", resampled: FloatArray) -> Layer
     )
 
 
-def _means_table(f1: FloatArray, chance: FloatArray) -> "pd.DataFrame":
+def _means_table(f1: FloatArray, chance: FloatArray) -> Table:
     """F1 of layers 0..L: mean over probe seeds, their range, and what shuffled labels give."""
     values = {"f1": f1.mean(1), "low": f1.min(1), "high": f1.max(1), "chance": chance.mean(1)}
     return as_table({"layer": np.arange(len(f1)), **values})
 
 
-def _seeds_table(noise: "Probes", f1: FloatArray) -> "pd.DataFrame":
+def _seeds_table(noise: "Probes", f1: FloatArray) -> Table:
     """F1 of every layer and probe seed; `frozen` is layer 1 of the frozen weights."""
     layer, seed = (index.ravel() for index in np.indices(f1.shape))
     rows = {"of": "final", "layer": layer, "probe": seed, "f1": f1.ravel()}

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from memloc.records import (
     BoolArray,
     FloatArray,
     IntArray,
+    Table,
     as_stored,
     as_table,
     read_columns,
@@ -36,11 +37,6 @@ from memloc.stats.verdicts import (
 )
 from memloc.stats.windows import full_window, normalised, window_matrix, windows_between
 
-if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
-
-
 MCOG = ("mcog", "low", "high", "level", "dropped")
 """Columns of the table of the centre of gravity, in the order of an interval's fields."""
 
@@ -50,11 +46,11 @@ class Result:
     """The tables of one method, by name."""
 
     method: str
-    tables: "Mapping[str, pd.DataFrame]"
+    tables: Mapping[str, Table]
     about: dict[str, Any] = field(default_factory=dict)
     """Settings, inputs and remarks."""
 
-    def __getitem__(self, table: str) -> "pd.DataFrame":
+    def __getitem__(self, table: str) -> Table:
         return self.tables[table]
 
     @property
@@ -94,8 +90,8 @@ def origin(method: str, table: str, about: Mapping[str, Any]) -> dict[str, Any]:
     return {"method": method, "table": table, "identity": about.get("identity", "")}
 
 
-def stored_table(folder: Path, record: Mapping[str, Any], table: str) -> "pa.Table":
-    """A table of a result that `record` is about; one of another method or run is refused."""
+def stored_table(folder: Path, record: Mapping[str, Any], table: str) -> Any:
+    """A table, by Arrow, of the result that `record` is about; one of another run is refused."""
     found = read_columns(paths.table(folder, table))
     note = json.loads(found.schema.metadata[b"memloc"])
     wanted = origin(record["method"], table, record["about"])
@@ -174,7 +170,7 @@ class LayerScores(Result):
         ends: tuple[FloatArray, FloatArray] | None = None,
         mcog: Interval | None = None,
         *,
-        tables: "Mapping[str, pd.DataFrame] | None" = None,
+        tables: Mapping[str, Table] | None = None,
         about: dict[str, Any] | None = None,
     ) -> "LayerScores":
         """From weights (layers,), with the ends of their intervals and their centre if known.
@@ -256,11 +252,9 @@ class LayerScores(Result):
 
     def with_verdict(self, **more: Any) -> "LayerScores":
         """The same with its verdict, as it is stored: in `about`, and its answers as a table."""
-        import pandas as pd
-
         verdict = self.judged(**more)
         names = [field.name for field in fields(Answer)]
-        answers = pd.DataFrame([asdict(answer) for answer in verdict.answers], columns=names)
+        answers = as_table([asdict(answer) for answer in verdict.answers], columns=names)
         answers = answers.astype({"low": np.float64, "high": np.float64})
         tables = {**self.tables, "verdict": answers}
         return replace(self, tables=tables, about={**self.about, "verdict": verdict.record()})
@@ -336,7 +330,7 @@ def from_outcomes(
     return LayerScores.of(method, weights.estimate, band, mcog, tables=tables, about=about)
 
 
-def outcomes_from(table: "pd.DataFrame") -> Outcomes:
+def outcomes_from(table: Table) -> Outcomes:
     """The matrices that a table of outcomes was made from."""
     ends = table[["first", "last"]].drop_duplicates()
     known = tuple(windows_between(ends["first"], ends["last"]))

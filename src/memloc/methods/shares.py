@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from memloc.data.encode import Encoded
 from memloc.errors import ScoreError, SettingsError
 from memloc.identity import hashed
 from memloc.methods import Method, Sizes, drawn
 from memloc.methods.result import LayerScores
 from memloc.progress import tell, track
-from memloc.records import FloatArray, IntArray, as_table, whole_file
+from memloc.records import FloatArray, IntArray, Table, as_table, whole_file
+from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import ours
 from memloc.stats.depth import centres_of_gravity
@@ -37,12 +39,8 @@ from memloc.stats.subsets import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from memloc.data.encode import Encoded
     from memloc.methods.mixtures import Mixtures
     from memloc.models.stack import Stack
-    from memloc.run import Run
 
 MOST_EXACT = 14
 """Layers up to which every subset is computed unless something else is asked for."""
@@ -78,7 +76,7 @@ class Shares(Method):
     pairs: int = ours(16, ge=2)
     """Random orders, each with its reverse, where subsets are sampled."""
 
-    def run(self, run: "Run") -> LayerScores:
+    def run(self, run: Run) -> LayerScores:
         """Shares by layer and by example, interactions, smallest sets, and every subset's value."""
         plan = self.plan(run.depth)
         noisy = drawn(run.noisy_rows, self.noisy_examples, run.seed, self.name, "noisy")
@@ -189,7 +187,7 @@ class Plan:
         return []
 
 
-def _walk(settings: Shares, run: "Run", plan: Plan, rows: IntArray) -> tuple[FloatArray, list[str]]:
+def _walk(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> tuple[FloatArray, list[str]]:
     """Lost labels and margins (directions, 2, rows, subsets), and remarks on the two models.
 
     Finished batches are kept on disk.
@@ -248,7 +246,7 @@ def _embeddings_differ(final: "Stack", reference: "Stack") -> list[str]:
 
 
 def _fates(
-    mixtures: "Mixtures", encoded: "Encoded", rows: IntArray, labels: IntArray, plan: Plan
+    mixtures: "Mixtures", encoded: Encoded, rows: IntArray, labels: IntArray, plan: Plan
 ) -> FloatArray:
     """(directions, lost and margin, texts, subsets); the second's subsets are of final units."""
     parts = []
@@ -306,7 +304,7 @@ def _scores(
 
 def _shares_table(
     by_example: FloatArray, errors: FloatArray, units: Sequence[range], rng: np.random.Generator
-) -> "pd.DataFrame":
+) -> Table:
     """By direction, value (labels, margin) and unit, with intervals over examples."""
     parts = []
     for d, direction in enumerate(DIRECTIONS):
@@ -324,7 +322,7 @@ def _ends(units: Sequence[range]) -> dict[str, list[int]]:
     return {"first": [u.start + 1 for u in units], "last": [u.stop for u in units]}
 
 
-def _examples_table(found: FloatArray, noisy: IntArray, units: Sequence[range]) -> "pd.DataFrame":
+def _examples_table(found: FloatArray, noisy: IntArray, units: Sequence[range]) -> Table:
     """What each unit holds of each noisy example.
 
     `share` is of the margin that it loses when units come from the reference, `lost` of its label
@@ -337,7 +335,7 @@ def _examples_table(found: FloatArray, noisy: IntArray, units: Sequence[range]) 
     return as_table({"example": example, **ends, **columns})
 
 
-def _labels_table(rows: IntArray, n_noisy: int, values: FloatArray) -> "pd.DataFrame":
+def _labels_table(rows: IntArray, n_noisy: int, values: FloatArray) -> Table:
     """Of each noisy or clean example: how sure the final model is, and whether its label is lost.
 
     Lost is meant of all layers together.
@@ -349,10 +347,8 @@ def _labels_table(rows: IntArray, n_noisy: int, values: FloatArray) -> "pd.DataF
 
 def _subset_tables(
     units: Sequence[range], lost: FloatArray, clean_error: FloatArray
-) -> "dict[str, pd.DataFrame]":
+) -> dict[str, Table]:
     """What needs all subsets: interactions, all smallest sets, and the subsets themselves."""
-    import pandas as pd
-
     one, other = np.triu_indices(len(units), 1)
     first = np.array([u.start + 1 for u in units])
     pairs, sets = [], []
@@ -373,6 +369,6 @@ def _subset_tables(
     }
     return {
         "interactions": as_table(*pairs),
-        "sets": pd.DataFrame(sets, columns=["direction", "layers", "lost", "clean_error"]),
+        "sets": as_table(sets, columns=["direction", "layers", "lost", "clean_error"]),
         "subsets": as_table(columns),
     }

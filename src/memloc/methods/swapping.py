@@ -1,7 +1,5 @@
 """Layer swapping: which labels are lost when layers come from the reference model?"""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from memloc.errors import DataError
@@ -10,12 +8,10 @@ from memloc.methods.result import LayerScores, Outcomes, from_outcomes
 from memloc.models.known import is_adapter
 from memloc.progress import track
 from memloc.records import BoolArray, IntArray
+from memloc.run import Run
 from memloc.settings import ours, paper
 from memloc.stats.subsets import count_layers
 from memloc.stats.windows import windows
-
-if TYPE_CHECKING:
-    from memloc.run import Run
 
 
 class Swapping(Method):
@@ -30,7 +26,7 @@ class Swapping(Method):
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured, drawn at random; default: all."""
 
-    def run(self, run: "Run") -> LayerScores:
+    def run(self, run: Run) -> LayerScores:
         """Which noisy (and clean) labels are lost under every window, and what layers weigh."""
         clean = drawn(run.clean_rows, self.clean_examples, run.seed, self.name)
         rows = np.concatenate([run.noisy_rows, clean])
@@ -49,7 +45,7 @@ class Swapping(Method):
         layers = count_layers([1] * sizes.depth, window_subsets(sizes.depth))
         return layers / sizes.depth * sizes.examples * sizes.predict
 
-    def _wrong(self, run: "Run", rows: IntArray) -> BoolArray:
+    def _wrong(self, run: Run, rows: IntArray) -> BoolArray:
         """Whether a label is not predicted under each window, and by the unchanged model."""
         from memloc.methods.mixtures import Mixtures
         from memloc.models.check import check_pair
@@ -81,7 +77,7 @@ class AdapterOff(Swapping):
     version = 1
     by_default = False
 
-    def check(self, run: "Run") -> None:
+    def check(self, run: Run) -> None:
         """Without an adapter there is nothing to switch off."""
         if not is_adapter(run.path("final")):
             raise DataError(

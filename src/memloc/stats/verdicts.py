@@ -23,19 +23,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from memloc.errors import ScoreError, counted
-from memloc.records import BoolArray, FloatArray, IntArray
+from memloc.records import BoolArray, FloatArray, IntArray, Table, as_table
 from memloc.seeds import generator
 from memloc.stats.intervals import wilson
 from memloc.stats.subsets import subset_sizes
 from memloc.stats.windows import layers_name, windows
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 GOAL = 0.8
 """The share of spread memories that a method should call spread."""
@@ -410,13 +407,13 @@ def corrected(ps: Sequence[float]) -> FloatArray:
     return found
 
 
-def over_runs(verdicts: "pd.DataFrame") -> "pd.DataFrame":
+def over_runs(verdicts: Table) -> Table:
     """By method: how many runs are localised, spread or cannot be told, each counting once.
 
     `verdicts` has a row for each run and method; the share of localised ones has Wilson's interval.
     """
 
-    def counts(part: "pd.DataFrame") -> dict[str, float]:
+    def counts(part: Table) -> dict[str, float]:
         is_kind = {kind: part["outcome"] == kind for kind in get_args(Outcome)}
         numbers = {f"n_{k.replace(' ', '_')}": int(found.sum()) for k, found in is_kind.items()}
         share = _share("localised", is_kind["localised"])
@@ -425,10 +422,10 @@ def over_runs(verdicts: "pd.DataFrame") -> "pd.DataFrame":
     return _by_method(verdicts, counts)
 
 
-def over_plants(verdicts: "pd.DataFrame") -> "pd.DataFrame":
+def over_plants(verdicts: Table) -> Table:
     """By method: how many plants are localised in the right layers, and how many nulls at all."""
 
-    def counts(part: "pd.DataFrame") -> dict[str, float]:
+    def counts(part: Table) -> dict[str, float]:
         null = part["null"].astype(bool)
         called = part.loc[null, "outcome"] == "localised"
         sizes = {"plants": int((~null).sum()), "nulls": int(null.sum())}
@@ -443,16 +440,12 @@ def rates() -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in json.loads(RATES.read_text(encoding="utf-8"))}
 
 
-def _by_method(
-    verdicts: "pd.DataFrame", counts: "Callable[[pd.DataFrame], dict[str, float]]"
-) -> "pd.DataFrame":
-    import pandas as pd
-
+def _by_method(verdicts: Table, counts: Callable[[Table], dict[str, float]]) -> Table:
     parts = sorted(verdicts.groupby("method", sort=False), key=lambda part: trust(str(part[0])))
-    return pd.DataFrame([{"method": name, **counts(part)} for name, part in parts])
+    return as_table([{"method": name, **counts(part)} for name, part in parts])
 
 
-def _share(name: str, hits: "pd.Series") -> dict[str, float]:
+def _share(name: str, hits: Any) -> dict[str, float]:
     return wilson(float(hits.mean()) if len(hits) else math.nan, len(hits)).named(name)
 
 

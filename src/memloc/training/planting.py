@@ -16,14 +16,13 @@ from memloc.data.encode import Encoded
 from memloc.errors import ModelError
 from memloc.identity import hash_examples
 from memloc.models.load import Classifier
-from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
 from memloc.protocol import ControlSettings, FineTuneSettings
 from memloc.records import IntArray, Task
 from memloc.run import PlantRecord
 from memloc.stats.windows import plant_name, read_plant
 from memloc.training.gathering import Parameters, merged
-from memloc.training.loop import Objective, learning, logits_of
+from memloc.training.loop import Objective, learning, learning_groups, logits_of
 
 HEAD = "head"
 """The group of parameters that belongs to the planted task alone."""
@@ -117,22 +116,19 @@ def planted_objectives(
 
 def shared_groups(planted: Stack, auxiliary: Stack, *, embeddings: bool) -> dict[str, Parameters]:
     """The parameters of two models with one body, in groups that always learn together."""
-    parts, named = find_parts(planted), dict(planted.model.named_parameters())
+    after, *others = learning_groups(planted, embeddings=embeddings)
     body = f"{planted.model.base_model_prefix}."
-    heads = [
+    own, other = (
         {n: p for n, p in model.named_parameters() if not n.startswith(body) and p.requires_grad}
         for model in (planted.model, auxiliary.model)
-    ]
-    groups = {
-        HEAD: heads[0],
-        OTHER_HEAD: {f"auxiliary.{n}": p for n, p in heads[1].items()},
-        AFTER: {n: named[n] for n in parts.after if n.startswith(body) and named[n].requires_grad},
+    )
+    names = [*map(_block, range(planted.depth)), *([EMBEDDINGS] if embeddings else [])]
+    return {
+        HEAD: own,
+        OTHER_HEAD: {f"auxiliary.{n}": p for n, p in other.items()},
+        AFTER: {n: p for n, p in after.items() if n.startswith(body)},
+        **dict(zip(names, others, strict=True)),
     }
-    for index, block in enumerate(parts.blocks):
-        groups[_block(index)] = {n: named[n] for n in block if named[n].requires_grad}
-    if embeddings:
-        groups[EMBEDDINGS] = {n: named[n] for n in parts.embeddings if named[n].requires_grad}
-    return groups
 
 
 def _block(index: int) -> str:

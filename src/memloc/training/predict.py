@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +14,8 @@ from memloc.data.encode import Encoded, encode, sorted_batches
 from memloc.errors import ModelError
 from memloc.models.load import Classifier
 from memloc.models.stack import Batch, Prepared, Stack, undropped
-from memloc.records import BoolArray, Examples, IntArray, NoisyLabels
+from memloc.records import BoolArray, Examples, IntArray, LastLayer, NoisyLabels, Vectors
 
-Vectors: TypeAlias = NDArray[np.float32]
-"""(examples, layers 0..L, width); layer 0 is what the first block is given."""
-LastLayer: TypeAlias = Literal["block output", "final norm"]
-"""The vector of the last layer: what its block returns, or what the head is given."""
 TOKENS_PER_BATCH = 2048
 """Enough to keep a device busy, little enough for any machine."""
 NUMBERS_PER_STATE = 100_000

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from memloc.errors import DataError, SettingsError
+from memloc.models.device import pick_device
 from memloc.progress import track
 from memloc.protocol import ProbeSettings
 from memloc.records import BoolArray, FloatArray, IntArray
@@ -64,7 +65,7 @@ def train_probes(
 ) -> dict[str, Probes]:
     """Probes of every target, layer and seed for `vectors` (examples, layers, width)."""
     _check(vectors, settings)
-    given = torch.from_numpy(vectors).to(device)
+    given = torch.from_numpy(vectors).to(pick_device(device))
     splits = [split_rows(len(vectors), settings.split, seed) for seed in settings.seeds]
     train, validation, test = (np.stack(rows) for rows in zip(*splits, strict=True))
     learners = {name: _Learner(target, given, settings) for name, target in targets.items()}
