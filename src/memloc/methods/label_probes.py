@@ -20,7 +20,7 @@ from memloc.records import BoolArray, FloatArray, IntArray, Table, as_table
 from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import ours, paper
-from memloc.stats.depth import LEVEL, Event, event, first_layer
+from memloc.stats.depth import LEVEL, event, first_layer
 from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 
 if TYPE_CHECKING:
@@ -136,10 +136,10 @@ def summarise(found: FloatArray, settings: LabelProbes) -> dict[str, Table]:
     known = np.asarray(~np.isnan(found[:, NOISY_ASSIGNED, 0]).all(1))
     if known[0]:
         holds = {"memorisation": memorisation(found, settings)[known], **holds}
-    rows = [
-        _event(condition, settings).row("label probes", name, readable)
-        for name, condition in holds.items()
-    ]
+    rows = []
+    for name, condition in holds.items():
+        found_at = event(condition[0], condition[1:], first_layer, settings.first_layer)
+        rows.append(found_at.row("label probes", name, readable))
     events = as_table(rows)
     events.insert(1, "variant", "plain")
     return {"layers": as_table(*parts), "events": events}
@@ -164,13 +164,6 @@ def ninety(found: FloatArray, settings: LabelProbes) -> BoolArray:
     chance = found[:, CLEAN, 1].mean(1, keepdims=True)
     span = f1.max(1, keepdims=True) - chance
     return np.asarray((span > 0) & (f1 - chance >= settings.share * span))
-
-
-def _event(condition: BoolArray, settings: LabelProbes) -> Event:
-    """The first of the layers that holds, in `condition` (1 + draws, layers)."""
-    found = event(condition[0], condition[1:], first_layer)
-    ends = {name: getattr(found, name) for name in ("layer", "low", "high")}
-    return replace(found, **{n: layer + settings.first_layer - 1 for n, layer in ends.items()})
 
 
 def _seeds_table(by_seed: FloatArray, seeds: tuple[int, ...]) -> Table:

@@ -78,16 +78,9 @@ def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int)
     _check(noisy, n_clean)
     pairs = np.array([(a, b) for a in range(n_classes) for b in range(n_classes) if a != b])
     pair, example, kind = _rows(noisy, pairs)
-    n_layers = vectors.shape[1]
-    place = np.empty((len(pair), n_layers))
-    separability = np.empty((len(pairs), n_layers))
-    coincide = np.empty(separability.shape, dtype=np.bool_)
-    for layer in range(n_layers):
-        geometry = _Geometry.of(vectors[:, layer], noisy, n_classes)
-        place[:, layer] = geometry.along(example, pairs[pair])
-        coincide[:, layer] = geometry.coincide[tuple(pairs.T)]
-        apart = _separability(geometry.between, geometry.scatter, pairs, n_clean)
-        separability[:, layer] = np.where(coincide[:, layer], 0.0, apart)
+    layers = np.moveaxis(vectors, 1, 0)
+    found = [_at_layer(layer, noisy, pairs, (pair, example)) for layer in layers]
+    place, separability, coincide = (np.stack(each, axis=1) for each in zip(*found, strict=True))
     sizes = n_clean[pairs]
     return Positions(
         pairs=pairs,
@@ -130,43 +123,33 @@ def shuffled_separability(
     return found
 
 
-@dataclass(frozen=True)
-class _Geometry:
-    """Of one layer: products of examples and centroids, from which every position follows."""
-
-    products: FloatArray
-    """(examples, classes): example times centroid."""
-    between: FloatArray
-    """(classes, classes): centroid times centroid."""
-    scatter: FloatArray
-    """(classes,): squared distances of clean examples to their centroid, summed."""
-    coincide: BoolArray
-    """(classes, classes)."""
-
-    @classmethod
-    def of(cls, vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int) -> "_Geometry":
-        clean = ~noisy.is_noisy
-        points = vectors.astype(np.float64)
-        size = np.sqrt((points**2).sum(1).mean())
-        # Positions do not depend on where zero is; near the data nothing cancels.
-        points -= points[clean].mean(0)
-        belongs = (noisy.original == np.arange(n_classes)[:, None]) & clean
-        count = belongs.sum(1)
-        # A class without clean examples has no centroid: NaN, and NaN in all that follows.
-        centroids = (belongs @ points) / np.where(count, count, np.nan)[:, None]
-        products, between = points @ centroids.T, centroids @ centroids.T
-        squares = (belongs @ (points**2).sum(1)) - count * np.diag(between)
-        noise = (COINCIDE * size) ** 2
-        scatter = np.where(squares > count * noise, squares, 0.0)
-        return cls(products, between, scatter, _distances(between) <= noise)
-
-    def along(self, example: IntArray, ends: IntArray) -> FloatArray:
-        """(h − c_a)·(c_b − c_a) / |c_b − c_a|² for rows of examples and of (a, b)."""
-        a, b = ends.T
-        over = self.products[example, b] - self.products[example, a]
-        over -= self.between[a, b] - self.between[a, a]
-        under = np.where(self.coincide, np.nan, _distances(self.between))[a, b]
-        return np.asarray(over / under)
+def _at_layer(
+    vectors: NDArray[np.floating], noisy: NoisyLabels, pairs: IntArray, rows: tuple[IntArray, ...]
+) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Of one layer: positions of rows (pair, example); of pairs, separability and coincidence."""
+    clean, n_classes = ~noisy.is_noisy, int(pairs.max()) + 1
+    points = vectors.astype(np.float64)
+    size = np.sqrt((points**2).sum(1).mean())
+    # Positions do not depend on where zero is; near the data nothing cancels.
+    points -= points[clean].mean(0)
+    belongs = (noisy.original == np.arange(n_classes)[:, None]) & clean
+    count = belongs.sum(1)
+    # A class without clean examples has no centroid: NaN, and NaN in all that follows.
+    centroids = (belongs @ points) / np.where(count, count, np.nan)[:, None]
+    products, between = points @ centroids.T, centroids @ centroids.T
+    squares = (belongs @ (points**2).sum(1)) - count * np.diag(between)
+    noise = (COINCIDE * size) ** 2
+    scatter = np.where(squares > count * noise, squares, 0.0)
+    distances = _distances(between)
+    same = distances <= noise
+    # (h − c_a)·(c_b − c_a) / |c_b − c_a|² for rows of examples and of (a, b).
+    pair, example = rows
+    a, b = pairs[pair].T
+    over = products[example, b] - products[example, a]
+    over -= between[a, b] - between[a, a]
+    coincide = same[tuple(pairs.T)]
+    apart = np.where(coincide, 0.0, _separability(between, scatter, pairs, count))
+    return over / np.where(same, np.nan, distances)[a, b], apart, coincide
 
 
 def _separability(

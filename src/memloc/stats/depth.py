@@ -75,17 +75,18 @@ def last_uninterrupted(condition: BoolArray) -> FloatArray:
     return np.where(condition[..., -1], last_crossing(condition), np.nan)
 
 
-def event(condition: BoolArray, resampled: BoolArray, rule: Rule) -> Event:
+def event(condition: BoolArray, resampled: BoolArray, rule: Rule, first: int = 1) -> Event:
     """The event of `condition` (L,) with the interval from that of `resampled` (resamples, L).
 
-    The ends are layers that occur, not means of two: the layer is a whole number.
+    The ends are layers that occur, not means of two: the layer is a whole number. `first` is the
+    number of the first layer that is given.
     """
-    others = rule(resampled)
+    others = rule(resampled) + (first - 1)
     deep = np.where(np.isnan(others), np.inf, others)
     ends = np.quantile(deep, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
     low, high = np.where(np.isinf(ends), np.nan, ends)
     never = float(np.isnan(others).mean())
-    return Event(float(rule(condition)), float(low), float(high), never)
+    return Event(float(rule(condition)) + first - 1, float(low), float(high), never)
 
 
 def event_depth(layers: FloatArray, depth: FloatArray | int) -> FloatArray:

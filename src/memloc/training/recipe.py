@@ -192,17 +192,17 @@ def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dic
     """The trainings that are wanted and not done, and how many epochs are left of each."""
     done = {training for training, last in TRAININGS.items() if run.has(last)}
     wanted = {WEIGHTS[name] for name in weights} - done
-    alone: list[Together] = [(name,) for name in TRAININGS]
-    for names in (AS_ONE, *alone):
+    trainings: list[Together] = [(name,) for name in TRAININGS]
+    for names in (AS_ONE, *trainings):
         if done.issuperset(names):
             _state(run, names).unlink(missing_ok=True)  # stopped just before this
     if as_one and wanted.intersection(AS_ONE) and _was_as_one(run):
         wanted |= {*AS_ONE}  # the one that is there is made again beside the other, and stays
     if as_one and wanted.issuperset(AS_ONE):
-        alone = [AS_ONE, *(names for names in alone if names[0] not in AS_ONE)]
+        trainings = [AS_ONE, *(names for names in trainings if names[0] not in AS_ONE)]
     return {
         names: epochs - epochs_kept(_state(run, names))
-        for names in alone
+        for names in trainings
         if wanted.issuperset(names)
     }
 
