@@ -76,8 +76,8 @@ def measure(place: Path, jobs: int, seeds: int, depth: int) -> dict[str, float]:
         "depth": depth,
         "steps": len(names),
         "wall": wall,
-        "seconds": sum(float(record["seconds"]) for record in records),
-        "memory": max(float(record["peak_mb"]) for record in records),
+        "seconds": sum(record.seconds for record in records),
+        "memory": max(record.peak_mb for record in records),
         "disk": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6,
     }
 

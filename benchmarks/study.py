@@ -68,7 +68,7 @@ def _shortest_step(folder: Path) -> float:
     (folder / paths.STUDY).write_text(SHORT, encoding="utf-8")
     open_study(folder, jobs=1).run()
     records = [Store(folder).record(name) for name in open_plan(folder).steps]
-    return min(float(record["seconds"]) for record in records if record)
+    return min(record.seconds for record in records if record)
 
 
 NOTHING = Order("no such step", "", "")

@@ -40,10 +40,10 @@ killed = []
 
 def at_work(name):  # the node, or None
     try:
-        record = Store(folder).record(name) or {}
-        if record.get("state") != "begun":
+        record = Store(folder).record(name)
+        if record is None or record.state != "begun":
             return None
-        parents = {parent.pid for parent in psutil.Process(record["pid"]).parents()}
+        parents = {parent.pid for parent in psutil.Process(record.pid).parents()}
     except (StoreError, psutil.Error):  # it has just ended
         return None
     return next((n for n in nodes if parents & {p.pid for _, p in n.live_processes()}), None)

@@ -65,7 +65,7 @@ def test_a_record_that_holds_something_else_is_refused(tmp_path, name):
     store = finished(tmp_path, step)
     path = store.record_path(step.name)
     write_json(path, {**read_json(path), name: [1]})
-    with pytest.raises(StoreError, match=f"{name} is .*delete it and run again"):
+    with pytest.raises(StoreError, match=f" {name} .*delete it and run again"):
         store.begin(make_step(training=2), "two")
 
 
@@ -149,12 +149,15 @@ def test_a_damaged_record_says_what_to_delete(tmp_path):
     [
         *[("state", "x"), ("state", 3), ("identity", None), ("seconds", "x"), ("seconds", -1)],
         *[("peak_mb", float("nan")), ("peak_mb", "1"), ("settings", []), ("products", 3)],
+        *[("processor", "x"), ("processor", -1), ("threads", 0), ("threads", 1.5)],
     ],
 )
 def test_a_damaged_record_of_a_step_is_refused_by_its_name(tmp_path, name, value):
     store, step = Store(tmp_path), make_step()
     store.finish(step, {"seconds": 1.0, "peak_mb": 2.0})
-    write_json(store.record_path(step.name), {**store.record(step.name), name: value})
+    write_json(
+        store.record_path(step.name), {**read_json(store.record_path(step.name)), name: value}
+    )
     with pytest.raises(StoreError, match=r"plant/x.json does not hold what it should"):
         store.record(step.name)
 

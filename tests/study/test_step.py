@@ -43,13 +43,13 @@ def test_a_step_that_goes_well_is_done(ordered):
     assert outcome.reason == ""
     assert outcome.peak_mb > 0
     record = Store(folder).record(TRAIN)
-    assert (record["state"], record["threads"]) == ("done", 1)
+    assert (record.state, record.threads) == ("done", 1)
 
 
 def test_a_step_that_leaves_nothing_has_failed(ordered):
     folder, outcome = ordered(lambda plan, step: None)
     assert outcome.reason == f"{TRAIN} ended, but {RUN}/run.json is not there."
-    assert Store(folder).record(TRAIN)["state"] == "begun"
+    assert Store(folder).record(TRAIN).state == "begun"
 
 
 def test_a_refusal_is_a_sentence_and_anything_else_has_a_trace(ordered, capsys):

@@ -99,14 +99,14 @@ def test_everything_is_there_when_it_is_done(finished):
     status = study_status(finished)
     assert (status["done"], status["running"]) == (status["steps"], None)
     records = [Store(finished).record(name) for name in open_plan(finished).steps]
-    assert status["seconds"] == pytest.approx(sum(r["seconds"] for r in records))
-    assert status["memory"] == 1e6 * max(r["peak_mb"] for r in records)
+    assert status["seconds"] == pytest.approx(sum(r.seconds for r in records))
+    assert status["memory"] == 1e6 * max(r.peak_mb for r in records)
     assert status["disk"] == sum(p.stat().st_size for p in finished.rglob("*") if p.is_file())
     assert memloc_api.load_results(finished).runs["task"].tolist() == ["tiny-sentiment"]
     record = Store(finished).record(f"train/{RUN}")
-    assert record["seconds"] > 0
-    assert 50 < record["peak_mb"] < 5000
-    assert record["versions"]["memloc"]
+    assert record.seconds > 0
+    assert 50 < record.peak_mb < 5000
+    assert record.versions["memloc"]
     said = memloc("logs", finished, f"train/{RUN}")
     assert "tiny-opt · noisy and original  begins" in said.stdout
 
@@ -202,7 +202,7 @@ def wait_for(happened):
 
 
 def test_two_at_once_one_says_that_the_other_is_running(fresh, long, runner):
-    step = Store(fresh).record(f"train/{RUN}")["pid"]  # before it is done
+    step = Store(fresh).record(f"train/{RUN}").pid  # before it is done
     with pytest.raises(StoreError, match=f"is being run by process {runner}"):
         open_study(fresh, jobs=1).run()
     assert f"Process {runner}" in memloc("status", fresh).stdout
@@ -214,7 +214,7 @@ def test_two_at_once_one_says_that_the_other_is_running(fresh, long, runner):
 
 
 def test_a_study_that_is_asked_to_end_ends_with_its_steps(fresh, long, runner):
-    step = Store(fresh).record(f"train/{RUN}")["pid"]
+    step = Store(fresh).record(f"train/{RUN}").pid
     os.kill(runner, signal.SIGTERM)
     assert ended(runner) == 128 + signal.SIGTERM
     wait_for(lambda: not Path(f"/proc/{step}").exists())
@@ -226,7 +226,7 @@ def test_a_study_that_changes_while_it_runs_is_not_mixed(fresh, runner):
     ended(runner)
     states = study_states(open_plan(fresh))
     assert states[f"localise/{RUN}/swapping"].name != "done"
-    reasons = [Store(fresh).record(name) or {} for name in states]
-    said = [r["reason"] for r in reasons if r.get("state") == "failed"]
+    records = [record for name in states if (record := Store(fresh).record(name))]
+    said = [record.reason for record in records if record.state == "failed"]
     assert said
     assert all("was changed while it ran" in reason for reason in said)

@@ -26,7 +26,7 @@ from memloc.run import TRAININGS, WEIGHTS
 from memloc.settings import Settings
 from memloc.study.inputs import Shape, training_examples
 from memloc.study.plan import Plan, Step
-from memloc.study.records import Store
+from memloc.study.records import StepRecord, Store
 
 UNSURE = 2.0
 """Factor by which an estimate without any finished step may be off (see the guide on studies)."""
@@ -34,7 +34,7 @@ SURE = 1.2
 """The least that is ever promised."""
 GAIN = 0.6
 """Of a core that each thread beyond the first gains a wide model (measured at width 384)."""
-STOPPED = 5.0
+STOPPED = 10.0
 """A step that took so many times its processor's time was not only slow: its process was stopped,
 or the machine slept."""
 BASE = 700e6
@@ -127,13 +127,13 @@ def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> E
     store, steps = Store(plan.file.folder), plan.steps.values()
     count = cache(partial(training_examples, plan.file))
     work = {step.name: _seconds(step, count, measured) for step in steps}
-    records = {s.name: r for s in steps if (r := store.record(s.name)) and r["state"] == "done"}
+    records = {s.name: r for s in steps if (r := store.record(s.name)) and r.state == "done"}
     sorts = {step.name: _sort(step) for step in steps}
     ratios, peaks = defaultdict[str, list[float]](list), defaultdict[str, float](float)
     for name, record in records.items():
-        expected = on_cores(record.get("threads", 1), work[name])
+        expected = on_cores(record.threads, work[name])
         ratios[sorts[name]].append(_busy(record) / max(0.1, expected))
-        peaks[sorts[name]] = max(peaks[sorts[name]], record["peak_mb"] * 1e6)
+        peaks[sorts[name]] = max(peaks[sorts[name]], record.peak_mb * 1e6)
     factors = {sort: median(many) for sort, many in ratios.items()}
     usual, pace = median(chain(*ratios.values())) if ratios else 1.0, _pace(records.values())
     return Estimate(
@@ -154,15 +154,16 @@ def on_cores(threads: int, seconds: float) -> float:
     return seconds / (1 + GAIN * (threads - 1))
 
 
-def _busy(record: Mapping[str, Any]) -> float:
+def _busy(record: StepRecord) -> float:
     """Seconds that a step would have taken with its cores to itself, and never stopped."""
-    return float(max(1e-3, min(record["seconds"], record.get("processor", math.inf))))
+    used = record.seconds if record.processor is None else record.processor
+    return max(1e-3, min(record.seconds, used))
 
 
-def _pace(records: Iterable[Mapping[str, Any]]) -> float:
+def _pace(records: Iterable[StepRecord]) -> float:
     """How many times longer steps take beside other work; those that were stopped say nothing."""
-    slower = [record["seconds"] / _busy(record) for record in records]
-    return float(median([1.0, *(each for each in slower if each < STOPPED)]))
+    slower = [record.seconds / _busy(record) for record in records]
+    return median([1.0, *(each for each in slower if each < STOPPED)])
 
 
 def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """What is known of a study's steps on disk: done, stale, failed, begun; whole or absent."""
 
-import math
 import os
 import shutil
 import socket
@@ -9,13 +8,16 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
 
 from memloc import paths
 from memloc.errors import StoreError
 from memloc.identity import hash_files
 from memloc.lock import RUN, is_free, locked, who_runs
 from memloc.records import as_stored, cannot_write, read_json, versions, write_json
+from memloc.settings import Settings
 from memloc.study.plan import Plan, Step
 
 
@@ -25,6 +27,29 @@ class State:
 
     name: str
     why: str = ""
+
+
+class StepRecord(Settings):
+    """What is known of a step that was begun; how long it took and the like, once it is done."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    state: Literal["begun", "done", "failed"]
+    identity: str
+    token: str = ""
+    pid: int = 0
+    reason: str = ""
+    """Why it failed."""
+    allowed: dict[str, Any] = {}
+    products: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+    results: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    seconds: float = Field(0.0, ge=0)
+    processor: float | None = Field(None, ge=0)
+    """Seconds that the processor worked on it."""
+    peak_mb: float = Field(0.0, ge=0)
+    threads: int = Field(1, ge=1)
 
 
 class Store:
@@ -41,22 +66,21 @@ class Store:
         """Where a step's output is kept."""
         return self.folder / paths.LOGS / f"{name}.log"
 
-    def record(self, name: str) -> dict[str, Any] | None:
+    def record(self, name: str) -> StepRecord | None:
         """What is known of a step, if it was ever begun."""
         path = self.record_path(name)
         if not path.is_file():
             return None
-        record = read_json(path)
+        values = read_json(path)
         with as_stored(path):
-            _check_record(record)
-        return record
+            return StepRecord.model_validate(values)
 
     def begin(self, step: Step, token: str) -> None:
         """Make a step this process's: what older settings left is removed, its record says so."""
-        record = self.record(step.name)
-        if record is not None and record["identity"] != step.identity:
+        record, path = self.record(step.name), self.record_path(step.name)
+        if record is not None and record.identity != step.identity:
             # A process that the step was taken from sees the token and ends.
-            write_json(self.record_path(step.name), {**record, "token": token})
+            write_json(path, {**read_json(path), "token": token})
             self._clear(step, record)
         self._write(step, {"state": "begun", "token": token, "pid": os.getpid()})
 
@@ -76,12 +100,12 @@ class Store:
             if run is None or is_free(run, RUN):  # a run may be trained by itself
                 remove(draft)
 
-    def owner(self, name: str) -> str | None:
-        """The token of the process that a step belongs to."""
+    def owner(self, name: str) -> str:
+        """The token of the process that a step belongs to; empty: nobody's."""
         with suppress(StoreError):
             record = self.record(name)
-            return None if record is None else record.get("token")
-        return None
+            return "" if record is None else record.token
+        return ""
 
     def lacking(self, step: Step) -> list[str]:
         """Which of a step's files are not there."""
@@ -92,22 +116,22 @@ class Store:
         record = self.record(step.name)
         if record is None:
             return State("missing")
-        if record["identity"] != step.identity:
+        if record.identity != step.identity:
             return State("stale", _difference(step, record))
-        if record["state"] == "failed":
-            if record.get("allowed", {}) != step.allowed:
+        if record.state == "failed":
+            if record.allowed != step.allowed:
                 return State("missing", "it may be allowed now")
-            return State("failed", record["reason"])
-        if record["state"] == "begun":
+            return State("failed", record.reason)
+        if record.state == "begun":
             return State("missing", "begun")
         return self._done(step, record)
 
-    def _done(self, step: Step, record: Mapping[str, Any]) -> State:
+    def _done(self, step: Step, record: StepRecord) -> State:
         """Of a step that was done: whether what it left is still there, and as it was."""
         if lacking := self.lacking(step):
             return State("missing", f"{lacking[0]} is not there")
-        known, now = record.get("results", {}), self._results(step)
-        if other := [path for path in now if now[path] != known.get(path)]:
+        now = self._results(step)
+        if other := [path for path in now if now[path] != record.results.get(path)]:
             return State("stale", f"{other[0]} was made anew by another command")
         return State("done")
 
@@ -127,12 +151,12 @@ class Store:
         }
         write_json(self.record_path(step.name), {**about, **facts})
 
-    def _clear(self, step: Step, record: Mapping[str, Any]) -> None:
+    def _clear(self, step: Step, record: StepRecord) -> None:
         """Remove what other settings or inputs made; the record stays until the new one is there.
 
         Where only some products of a step changed, what the others left is kept.
         """
-        before = record.get("products", {})
+        before = record.products
         changed = [n for n, made in step.products.items() if before.get(n) != made.identity]
         for name, product in step.products.items():
             # With the same settings as before it is the inputs that changed.
@@ -160,23 +184,6 @@ class Store:
         return next(begun, None)
 
 
-def _check_record(record: Mapping[str, Any]) -> None:
-    state = record["state"]
-    texts = ["identity", *(["reason"] if state == "failed" else [])]
-    numbers = ["seconds", "peak_mb"] if state == "done" else []
-    wrong = [name for name in texts if not isinstance(record[name], str)]
-    wrong += [name for name in numbers if not _is_amount(record[name])]
-    groups = ("products", "settings", "allowed", "results")
-    wrong += [name for name in groups if not isinstance(record.get(name, {}), dict)]
-    if wrong or state not in {"begun", "done", "failed"}:
-        name = (wrong or ["state"])[0]
-        raise ValueError(f"{name} is {record[name]!r}")
-
-
-def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value < math.inf
-
-
 def study_states(plan: Plan) -> dict[str, State]:
     """How every step stands."""
     store = Store(plan.file.folder)
@@ -194,9 +201,9 @@ def remove(path: Path) -> None:
         raise cannot_write(path, error) from error
 
 
-def _difference(step: Step, record: Mapping[str, Any]) -> str:
+def _difference(step: Step, record: StepRecord) -> str:
     """The first setting that is another one now, or that an input is."""
-    before, now = record.get("settings", {}), step.settings
+    before, now = record.settings, step.settings
     for name in sorted({*before, *now}):
         was, is_now = before.get(name, "not there"), now.get(name, "not there")
         if was != is_now:

@@ -93,7 +93,7 @@ def _watch(store: Store, order: Order) -> None:
     def look() -> None:
         while True:
             time.sleep(WATCH)
-            if os.getppid() != parent or store.owner(order.step) not in {None, order.token}:
+            if os.getppid() != parent or store.owner(order.step) not in {"", order.token}:
                 os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()
