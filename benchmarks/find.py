@@ -18,7 +18,6 @@ from scipy.stats import rankdata
 
 from benchmarks.crowd import KINDS, Crowd, embedded, missing, parser_of, sample
 from benchmarks.findings import put
-from memloc.identity import hash_loaded
 from memloc.methods.halves import Half, Pool, fit, half_models, mean_chances
 from memloc.models.load import load_model
 from memloc.protocol import preset
@@ -60,7 +59,7 @@ class Setting:
             examples=crowd.examples(labels),
             label_names=crowd.names,
             load=lambda seed: load_model(self.model, crowd.names, seed=seed),
-            weights_hash=hash_loaded(start),
+            weights_hash=start.weights_hash,
             training=preset("demo").finetune.replace(own),
             max_tokens=self.tokens,
             share=0.5,

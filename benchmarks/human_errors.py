@@ -30,7 +30,6 @@ from benchmarks.layer_shares import (
 )
 from memloc import paths
 from memloc.data.perturb import OWN, given_noise
-from memloc.identity import hash_loaded
 from memloc.methods.halves import fit
 from memloc.methods.result import LayerScores
 from memloc.methods.shares import Shares
@@ -147,7 +146,7 @@ class Learner:
         shares = {"noisy": known[noisy.is_noisy].mean(), "clean": known[~noisy.is_noisy].mean()}
         record = RunRecord(
             model=self.model,
-            weights_hash=hash_loaded(load_model(self.model, self.crowd.names, seed=self.seed)),
+            weights_hash=load_model(self.model, self.crowd.names, seed=self.seed).weights_hash,
             depth=model.stack.depth,
             width=model.stack.width,
             seed=self.seed,

@@ -21,7 +21,6 @@ import torch
 from memloc import paths
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task
-from memloc.identity import hash_loaded
 from memloc.models.load import Classifier, load_checkpoint, load_model
 from memloc.protocol import preset
 from memloc.records import BoolArray, Examples, IntArray, NoisyLabels, Task
@@ -93,7 +92,7 @@ class Suite:
         """What a run's record says of the pre-trained model."""
         start = self.start()
         sizes = {"depth": start.stack.depth, "width": start.stack.width}
-        return {"model": self.model, "weights_hash": hash_loaded(start), **sizes}
+        return {"model": self.model, "weights_hash": start.weights_hash, **sizes}
 
     def start(self, head: int = 1) -> Classifier:
         """The pre-trained model with a new head."""

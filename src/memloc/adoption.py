@@ -12,7 +12,7 @@ from memloc import paths
 from memloc.data.own import Columns, read_rows
 from memloc.data.perturb import OWN
 from memloc.errors import SettingsError
-from memloc.identity import hash_checkpoint, hash_loaded
+from memloc.identity import hash_checkpoint
 from memloc.lock import RUN, locked
 from memloc.models.device import suitable_threads
 from memloc.models.known import adapter_base, is_adapter
@@ -204,7 +204,7 @@ def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) 
     return Checkpoint(
         path=str(place.resolve() if place.is_dir() else place),
         files=hash_checkpoint(place) if place.is_dir() else "",
-        hash=hash_loaded(other) if name == "pretrained" else other.weights_hash,
+        hash=other.weights_hash,
     )
 
 

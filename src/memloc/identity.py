@@ -54,12 +54,6 @@ def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:
     return digest.hexdigest()[:16]
 
 
-def hash_loaded(start: Any) -> str:
-    """Of the weights of a `Classifier` that were loaded, without a new head: a seed decides it."""
-    named = start.model.named_parameters()
-    return hash_weights((n, p) for n, p in named if n not in start.new_weights)
-
-
 def hash_files(files: Iterable[Path]) -> str:
     """Of files by name, size and contents, wherever they are."""
     digest = hashlib.sha256()

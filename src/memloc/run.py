@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from memloc import paths
 from memloc.data.encode import Encoded
 from memloc.errors import StoreError, TrainingError, lookup
-from memloc.identity import hash_checkpoint, hash_loaded, hash_task
+from memloc.identity import hash_checkpoint, hash_task
 from memloc.models.device import pick_device
 from memloc.protocol import RunSettings
 from memloc.records import (
@@ -319,9 +319,7 @@ class Run:
         if weights == "pretrained":
             loaded = self.load_pretrained(self.seed)
         else:
-            given = self.record.adopted.get("pretrained")
-            base = given.path if given else self.record.model
-            options = LoadOptions(remote_code=self.record.remote_code, base=base)
+            options = LoadOptions(remote_code=self.record.remote_code, base=self._start[0])
             loaded = load_checkpoint(self.path(weights), options)
             known = self.record.adopted.get(weights)
             if known and known.hash != loaded.weights_hash:
@@ -335,17 +333,21 @@ class Run:
 
         record = self.record
         self.require("pretrained")
-        adopted = record.adopted.get("pretrained")
+        model, known = self._start
         options = LoadOptions(record.remote_code, record.any_format, depth=record.depth)
-        model = adopted.path if adopted else record.model
         loaded = load_model(model, record.task.label_names, seed=seed, options=options)
-        known = adopted.hash if adopted else record.weights_hash
-        if hash_loaded(loaded) != known:
+        if loaded.weights_hash != known:
             raise StoreError(
                 f"The pre-trained weights of {model} have changed since {self.folder} was made "
                 f"from them: {record.made_by} again, into another folder."
             )
         return loaded
+
+    @property
+    def _start(self) -> tuple[str, str]:
+        """Where the pre-trained weights are, and their hash."""
+        given = self.record.adopted.get("pretrained")
+        return (given.path, given.hash) if given else (self.record.model, self.record.weights_hash)
 
     def check_unchanged(self, weights: Iterable[str]) -> None:
         """Refuse weights whose files, the tokenizer's too, are not those that were kept."""

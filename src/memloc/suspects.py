@@ -15,7 +15,7 @@ import numpy as np
 from memloc import paths
 from memloc.data.own import Columns, read_rows
 from memloc.errors import MemlocWarning, ModelError, SettingsError, StoreError, counted
-from memloc.identity import hash_files, hash_loaded
+from memloc.identity import hash_files
 from memloc.lock import RUN, locked
 from memloc.methods.apply import open_run
 from memloc.methods.halves import (
@@ -193,7 +193,7 @@ def _of_file(
         examples=replace(rows.examples, labels=rows.assigned),
         label_names=rows.names,
         load=lambda number: load_model(model, rows.names, seed=number),
-        weights_hash=hash_loaded(start),
+        weights_hash=start.weights_hash,
         training=method.training(protocol.finetune),
         max_tokens=protocol.text.max_tokens,
         share=method.share,

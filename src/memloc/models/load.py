@@ -67,8 +67,13 @@ class Classifier:
 
     @property
     def weights_hash(self) -> str:
-        """Of all weights; merging an adapter may differ by float noise between machines."""
-        return self.adapter_hash or hash_weights(self.model.named_parameters())
+        """Of what was loaded, without a new head: a seed decides it.
+
+        Merging an adapter may differ by float noise between machines, so its own hash counts.
+        """
+        named = self.model.named_parameters()
+        loaded = ((name, values) for name, values in named if name not in self.new_weights)
+        return self.adapter_hash or hash_weights(loaded)
 
     @property
     def max_tokens(self) -> int:

@@ -15,7 +15,6 @@ from torch import Tensor
 from memloc import paths
 from memloc.data.encode import Encoded
 from memloc.errors import DataError, lookup
-from memloc.identity import hash_loaded
 from memloc.lock import RUN, locked
 from memloc.models.adapters import with_adapter
 from memloc.models.check import require_agreement
@@ -222,7 +221,7 @@ def _state(run: Run, trainings: Sequence[str]) -> Path:
 def _record(recipe: Recipe, start: Classifier) -> RunRecord:
     return RunRecord(
         model=recipe.model,
-        weights_hash=hash_loaded(start),
+        weights_hash=start.weights_hash,
         depth=start.stack.depth,
         width=start.stack.width,
         seed=recipe.seed,
