@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,10 +30,8 @@ from memloc.models.load import (
     settle_padding,
 )
 from memloc.models.stack import Stack, as_model_error, setting
+from memloc.protocol import FineTuneSettings
 from memloc.seeds import torch_seeded
-
-if TYPE_CHECKING:
-    from memloc.protocol import FineTuneSettings
 
 WEIGHTS = "adapter_model.safetensors"
 _MANY = 7919
@@ -77,7 +75,7 @@ def _merging(folder: Path) -> AbstractContextManager[None]:
     return as_model_error(lambda error: f"{sentence}: {in_words(error)}.")
 
 
-def with_adapter(start: Classifier, settings: "FineTuneSettings", seed: int) -> Classifier:
+def with_adapter(start: Classifier, settings: FineTuneSettings, seed: int) -> Classifier:
     """The classifier with what these settings add: nothing, or a new adapter in its blocks.
 
     Then the adapter and the head learn, and nothing else.
