@@ -20,7 +20,7 @@ def measured(run, weights="memorised", loaded=None, **settings):
     method = Gradients(**settings)
     loaded = loaded or run.load(weights)
     groups, _ = method.groups(run, loaded.stack)
-    data = Data(run.encode(loaded), torch.from_numpy(run.noisy.assigned), method)
+    data = Data(run.encode(loaded), run.noisy.assigned, method)
     return measure(loaded.stack, data, groups)
 
 
@@ -148,7 +148,7 @@ def test_texts_of_one_length_are_not_mixed_up(tmp_path):
     run = random_run(tmp_path)
     loaded = run.load("memorised")
     encoded, method = run.encode(loaded), Gradients()
-    data = Data(encoded, torch.from_numpy(run.noisy.assigned), method)
+    data = Data(encoded, run.noisy.assigned, method)
     length = np.bincount(encoded.lengths).argmax()
     same = np.flatnonzero(encoded.lengths == length)[:3]
     with torch.no_grad():

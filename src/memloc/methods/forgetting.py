@@ -42,7 +42,7 @@ class Data:
     """Texts, the labels that they were trained on, and what the gradient is of."""
 
     encoded: Encoded
-    labels: Tensor
+    labels: IntArray
     settings: Gradients
 
     def value(self, stack: Stack, batch: Batch) -> Tensor:
@@ -60,7 +60,7 @@ class Data:
         state = stack.run_all(prepared)
         read = state.flatten(0, 1)[prepared.positions] if is_packed else stack.read(state, prepared)
         logits = stack.finish(read, prepared.batch).float()
-        labels = self.labels[rows].to(logits.device)
+        labels = torch.from_numpy(self.labels[rows]).to(logits.device)
         if self.settings.objective == "logit":
             return logits.gather(1, labels[:, None]).sum()
         return -cross_entropy(logits, labels, reduction="sum")

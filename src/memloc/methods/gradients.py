@@ -49,13 +49,11 @@ class Gradients(Method):
 
     def run(self, run: Run) -> LayerScores:
         """Layer weights that sum to 1, with intervals over examples."""
-        import torch
-
         from memloc.methods.forgetting import Data, measure
 
         loaded = self._load(run)
         groups, note = self.groups(run, loaded[""].stack)
-        data = Data(run.encode(loaded[""]), torch.from_numpy(run.noisy.assigned), self)
+        data = Data(run.encode(loaded[""]), run.noisy.assigned, self)
         norms: Norms = {}
         left_out: Norms = {}
         total = len(loaded) * sum(len(rows) for group in groups for rows in group)
