@@ -189,6 +189,14 @@ def test_an_unknown_kind_is_refused_with_the_nearest_one():
         perturb(np.arange(40) % 2, 2, generator(0), kind="unifrom")
 
 
+def test_without_noise_the_labels_of_a_task_are_all_right():
+    task = load_task("tiny-topic")
+    assert task.noise is None
+    assert np.array_equal(task.labels.assigned, task.train.labels)
+    assert np.array_equal(task.labels.original, task.train.labels)
+    assert not task.labels.is_noisy.any()
+
+
 def test_a_task_that_has_noise_is_given_no_more():
     noisy = memloc.add_noise(load_task("tiny-topic", examples=60))
     with pytest.raises(DataError, match="'tiny-topic' says which labels are wrong: train on it"):

@@ -65,6 +65,12 @@ def refusal(name, **kwargs):
     return str(error.value)
 
 
+def test_the_hash_of_weights_is_of_what_was_loaded_and_not_of_a_new_head(tiny_model, checkpoint):
+    one, two = (load_model(str(tiny_model("opt")), LABELS, seed=seed) for seed in (1, 2))
+    assert not torch.equal(head_of(one), head_of(two))
+    assert one.weights_hash == two.weights_hash != load_checkpoint(checkpoint).weights_hash
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_loads_with_a_new_head_for_the_labels(tiny_model, family):
     loaded = load_model(str(tiny_model(family)), LABELS)
