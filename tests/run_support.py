@@ -34,7 +34,7 @@ def make_classifier(family="bert", seed=0, dropout=0.0, depth=DEPTH):
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=rng)
             parameter.copy_(0.3 * noise if parameter.dim() > 1 else parameter + 0.1 * noise)
-    return Classifier(family, model, tokenizer, "|", ())
+    return Classifier(family, model, tokenizer)
 
 
 def make_data(n=24, n_noisy=5, seed=0):

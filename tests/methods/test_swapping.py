@@ -31,8 +31,8 @@ def swappable(home, family="bert", pair=None, **more):
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     final, reference = pair or make_pair(family)
     loaders = {
-        "final": lambda: Classifier("final", final, tokenizer, "|", ()),
-        "reference": lambda: Classifier("reference", reference, tokenizer, "|", ()),
+        "final": lambda: Classifier("final", final, tokenizer),
+        "reference": lambda: Classifier("reference", reference, tokenizer),
     }
     return make_run(home, data, loaders=loaders, depth=DEPTH, **more)
 

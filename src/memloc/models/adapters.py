@@ -26,7 +26,6 @@ from memloc.models.load import (
     label_names_of,
     load_model,
     quiet,
-    separator_of,
     settle_padding,
 )
 from memloc.models.stack import Stack, as_model_error, setting
@@ -61,13 +60,12 @@ def load_adapter(folder: Path, options: LoadOptions) -> Classifier:
         hashed = hash_weights(adapted.named_parameters())
         merged = adapted.merge_and_unload().requires_grad_(True).eval()
         after = _layer_hashes(merged)
-        same = [n for n, (a, b) in enumerate(zip(before, after, strict=True), 1) if a == b]
         tokenizer = loaded.tokenizer
         if (folder / "tokenizer_config.json").is_file():
             tokenizer = AutoTokenizer.from_pretrained(folder)
             settle_padding(str(folder), loaded.model, tokenizer)
-    found = Classifier(str(folder), merged, tokenizer, separator_of(tokenizer), new_weights=())
-    return replace(found, adapter_hash=hashed, unchanged_layers=tuple(same))
+    same = tuple(n for n, (a, b) in enumerate(zip(before, after, strict=True), 1) if a == b)
+    return Classifier(str(folder), merged, tokenizer, adapter_hash=hashed, unchanged_layers=same)
 
 
 def _merging(folder: Path) -> AbstractContextManager[None]:

@@ -40,9 +40,7 @@ class Classifier:
     name: str
     model: Any
     tokenizer: Any
-    separator: str
-    """Between the parts of a text."""
-    new_weights: tuple[str, ...]
+    new_weights: tuple[str, ...] = ()
     """Parameters that were not in the file and were drawn at random: the head."""
     unused_weights: tuple[str, ...] = ()
     """What was in the file and has no place here: another head."""
@@ -64,6 +62,19 @@ class Classifier:
     def label_names(self) -> list[str]:
         """The classes, in the order of the logits."""
         return label_names_of(self.model.config)
+
+    @property
+    def separator(self) -> str:
+        """What stands between the parts of a text.
+
+        The tokenizer's own separator; failing that, the end token where the tokenizer puts special
+        tokens around texts (OPT), and a plain `|` where it puts none (GPT-Neo, Pythia).
+        """
+        own, end = self.tokenizer.sep_token, self.tokenizer.eos_token
+        if own:
+            return str(own)
+        wraps = self.tokenizer.num_special_tokens_to_add(pair=False) > 0
+        return str(end) if wraps and end else "|"
 
     @property
     def weights_hash(self) -> str:
@@ -114,7 +125,6 @@ def load_model(
             name,
             model.eval(),
             tokenizer,
-            separator_of(tokenizer),
             new_weights=tuple(sorted({*missing, *resized})),
             unused_weights=tuple(sorted(info["unexpected_keys"])),
             resized_weights=resized,
@@ -135,18 +145,6 @@ def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classif
     loaded = load_model(str(folder), label_names_of(config), options=options)
     _refuse_other_weights(loaded)
     return loaded
-
-
-def separator_of(tokenizer: Any) -> str:
-    """What stands between the parts of a text.
-
-    The tokenizer's own separator; failing that, the end token where the tokenizer puts special
-    tokens around texts (OPT), and a plain `|` where it puts none (GPT-Neo, Pythia).
-    """
-    if tokenizer.sep_token:
-        return str(tokenizer.sep_token)
-    wraps = tokenizer.num_special_tokens_to_add(pair=False) > 0
-    return str(tokenizer.eos_token) if wraps and tokenizer.eos_token else "|"
 
 
 def label_names_of(config: Any) -> list[str]:

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from memloc import paths
 from memloc.errors import DataError, SettingsError, counted
 from memloc.identity import hash_checkpoint
-from memloc.models.load import Classifier, quiet, separator_of, settle_padding
+from memloc.models.load import Classifier, quiet, settle_padding
 from memloc.protocol import FineTuneSettings
 from memloc.records import (
     Examples,
@@ -132,7 +132,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         inner = model.get_base_model() if hasattr(model, "peft_config") else model
         name = str(_pretrained(model))
         settle_padding(name, inner, tokenizer)
-        return Classifier(name, inner, tokenizer, separator_of(tokenizer), ())
+        return Classifier(name, inner, tokenizer)
 
     def _save(self, weights: str, given: dict[str, Any]) -> None:
         with whole_folder(self.folder / weights) as draft, quiet():
