@@ -521,15 +521,15 @@ def test_the_answer_is_the_verdict_where_there_is_one(findings):
 
     assert answer(verdict("tiny-topic")) == "About tiny-topic."
     assert answer(verdict("tiny-topic", finding=False)).startswith(
-        "The memorised labels cannot be placed for tiny-topic, because their verdict holds on its "
-        "own, but not corrected for how many verdicts are shown. Most of "
+        "The memorised labels cannot be placed for tiny-topic, because the verdict holds on its "
+        "own, but not after correcting for the number of verdicts shown. Most of "
     )
     spread = verdict("tiny-entailment", "spread", "")
     unsure = verdict("tiny-acceptability", finding=False)
     assert answer(verdict("tiny-topic"), spread, unsure) == (
         "The memorised labels sit in layers 1 to 2 and 4 for tiny-topic; they are spread over the "
-        "layers for tiny-entailment; they cannot be placed for tiny-acceptability, because their "
-        "verdict holds on its own, but not corrected for how many verdicts are shown."
+        "layers for tiny-entailment; they cannot be placed for tiny-acceptability, because the "
+        "verdict holds on its own, but not after correcting for the number of verdicts shown."
     )
     between = {**unsure, "outcome": "cannot tell", "sentence": "Cannot tell: effectively 6 layers."}
     assert answer(verdict("tiny-topic"), between).endswith(
