@@ -175,6 +175,7 @@ def test_a_folder_may_number_the_labels_in_another_order(tmp_path):
     ("names", "rows", "sentence"),
     [
         ('["no", "yes"]', zipped('{"text": "a", "label": 0}'), "does not list the labels"),
+        ("[]", zipped('{"text": "a", "label": 0}'), "is damaged"),
         ('["negative", "positive"]', zipped('{"text": "a", "label": -1}'), "is damaged"),
         ('["negative", "positive"]', zipped('{"txt": "a", "label": 1}'), "has no column 'text'"),
         ('["negative", "positive"]', zipped('{"text": null, "label": 1}'), "is damaged"),
@@ -182,7 +183,16 @@ def test_a_folder_may_number_the_labels_in_another_order(tmp_path):
         ('["negative", "positive"]', b"not gzip", "could not be read"),
         ('["negative", "positive"]', zipped("x" * 99)[:-9], "could not be read"),
     ],
-    ids=["other labels", "label -1", "no column", "no text", "not JSON", "not gzip", "cut off"],
+    ids=[
+        "other labels",
+        "no labels",
+        "label -1",
+        "no column",
+        "no text",
+        "not JSON",
+        "not gzip",
+        "cut off",
+    ],
 )
 def test_a_damaged_folder_is_refused(tmp_path, names, rows, sentence):
     write_folder(tmp_path, names=names, rows=rows)

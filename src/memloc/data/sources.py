@@ -68,8 +68,8 @@ def _read_folder(spec: TaskSpec, home: Path) -> list[Examples]:
         are_texts = all(isinstance(t, str) for column in table.values() for t in column)
         if not are_texts or not all(label in known for label in labels):
             raise DataError(
-                f"{path} is damaged: every line must have {', '.join(spec.columns)} and a label"
-                f" from 0 to {known[-1]}; fetch the task's data again."
+                f"{path} is damaged: every line must have {', '.join(spec.columns)} and, as label,"
+                " the number of one in meta.json; fetch the task's data again."
             )
         parts = list(zip(*table.values(), strict=True))
         found.append(_examples(parts, [numbers[int(label)] for label in labels]))
