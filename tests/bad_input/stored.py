@@ -202,7 +202,7 @@ FILES: dict[str, tuple[str, ...]] = {
         *("study.yaml", "calibration.json", "steps/running.json"),
         "logs/train/tiny-topic/tiny-opt/seed-1.log",
         "steps/train/tiny-topic/tiny-opt/seed-1.json",
-        "steps/analyse/tiny-topic/tiny-opt/seed-1/centroids.json",
+        "steps/train/tiny-sentiment/tiny-opt/seed-1.json",
         "steps/localise/tiny-topic/tiny-opt/seed-1/swapping.json",
     ),
 }
