@@ -364,3 +364,11 @@ def write_adopted(folder: Path, *, known: bool = True, held_out: bool = False) -
     if known:
         Result("centroids", _centroids(noisy, 4, rng)).write(paths.result(folder, "centroids"))
     return run.note(final=Accuracies(noisy=1.0, clean=1.0, training=1.0))
+
+
+def norms_from(table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """The norms that a table of gradients was made from."""
+    return {
+        f"{norm} {kind}": part.sort_values("layer")["value"].to_numpy(np.float64)
+        for (norm, kind), part in table.groupby(["norm", "kind"])
+    }

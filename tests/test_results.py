@@ -10,13 +10,12 @@ import pytest
 import memloc
 from memloc import paths
 from memloc.errors import MemlocWarning, StoreError
-from memloc.methods.gradients import norms_from
 from memloc.methods.result import Result
 from memloc.protocol import preset
 from memloc.records import read_json, read_table, write_json, write_table
 from memloc.results import COLUMNS, KEY
 from memloc.run import Run, begin
-from study_support import METHODS, Study, make_data, record
+from study_support import METHODS, Study, make_data, norms_from, record
 
 LAZY = ("examples", "reverted")
 TABLES = [name for name in COLUMNS if name not in LAZY]

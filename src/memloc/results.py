@@ -15,14 +15,12 @@ import pandas as pd
 from memloc import paths
 from memloc.errors import MemlocWarning, StoreError
 from memloc.methods import by_reference, methods
-from memloc.methods.gradients import norms_from, variants
 from memloc.methods.result import Outcomes, outcomes_from, read_about, stored_table
 from memloc.protocol import Protocol, preset
 from memloc.records import as_stored, read_columns
 from memloc.run import Accuracies, Run, RunRecord, at_the_end
 from memloc.settings import packaged
-from memloc.stats.intervals import wilson
-from memloc.stats.planted import accuracy_at_k, null_claims, plant_scores
+from memloc.stats.planted import null_claims, plant_scores, processed_accuracy
 from memloc.stats.verdicts import ALPHA, corrected
 from memloc.stats.windows import planted_layers
 from memloc.study.config import read_study
@@ -36,8 +34,6 @@ COLUMNS: dict[str, list[str]] = {
     table: [name for each in columns for name in _FILE.get(each, [each])]
     for table, columns in _FILE["tables"].items()
 }
-POST_PROCESSED_AT = 2
-"""Appendix E reports accuracy@2."""
 
 Keyed = Sequence[tuple[Mapping[str, Any], Any]]
 """Parts of a table, each with the key that stands before its rows."""
@@ -88,7 +84,9 @@ class Results:
     @cached_property
     def post_processing(self) -> pd.DataFrame:
         """Appendix E: accuracy@2 of gradients with each step on and off."""
-        return post_processing(self.control_gradients, self.protocol.control.validation_tasks)
+        tasks = self.protocol.control.validation_tasks
+        chosen = self.control_gradients[self.control_gradients["task"].isin(tasks)]
+        return processed_accuracy(chosen)[COLUMNS["post_processing"]]
 
     @cached_property
     def examples(self) -> pd.DataFrame:
@@ -445,20 +443,3 @@ def _plants(planted: Sequence[_Read], weights: pd.DataFrame) -> pd.DataFrame:
         }
         rows.append({**of.key, **row})
     return pd.DataFrame(rows, columns=COLUMNS["plants"])
-
-
-def post_processing(norms: pd.DataFrame, validation_tasks: Sequence[str]) -> pd.DataFrame:
-    """Appendix E: accuracy@2 of gradients with each step on and off, on the validation tasks."""
-    rows = []
-    chosen = norms[norms["task"].isin(validation_tasks) & ~norms["null"].astype(bool)]
-    for key, part in chosen.groupby(["model", "planted", "task", "seed"], sort=False):
-        model, planted, found = key[0], planted_layers(str(key[1])), norms_from(part)
-        for norm in ("L1", "L2"):
-            for (subtract, divide), weights in variants(found, norm).items():
-                accuracy = accuracy_at_k(weights, planted, POST_PROCESSED_AT)
-                rows.append((model, norm, subtract, divide, accuracy))
-    steps = COLUMNS["post_processing"][:4]
-    grouped = pd.DataFrame(rows, columns=[*steps, "accuracy"]).groupby(steps, sort=False)
-    means = grouped["accuracy"].agg(accuracy="mean", plants="size").reset_index()
-    sure = wilson(*(means[name].to_numpy(np.float64) for name in ("accuracy", "plants")))
-    return means.assign(low=sure.low, high=sure.high)[COLUMNS["post_processing"]]

@@ -1,16 +1,18 @@
 """Layer weights from gradients beside those of one example at a time, and their intervals."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 
 from memloc.errors import ModelError, ScoreError, StoreError
-from memloc.methods.gradients import Gradients, jackknife, norms_from, post_processed, variants
+from memloc.methods.gradients import Gradients, jackknife, post_processed, variant
 from memloc.methods.result import Result
 from memloc.records import Examples, NoisyLabels
 from run_support import DEPTH, make_classifier, make_data, one_at_a_time, random_run
+from study_support import norms_from
 from support import FAMILIES, SPECIAL
 
 
@@ -79,24 +81,23 @@ def test_variants_are_all_combinations():
         "L1 frozen noisy": np.array([1.0, 1.0]),
         "L1 frozen difference": np.array([1.0, 4.0]),
     }
-    found = variants(details, "L1")
     expected = {
         (False, False): [0.25, 0.75],
         (False, True): [0.25, 0.75],
         (True, False): [0.5, 0.5],
         (True, True): [0.8, 0.2],
     }
-    assert found.keys() == expected.keys()
-    for key, weights in expected.items():
-        np.testing.assert_allclose(found[key], weights)
+    for steps, weights in expected.items():
+        np.testing.assert_allclose(variant(details, "L1", *steps), weights)
 
 
 @pytest.mark.parametrize("norm", ["L1", "L2"])
 def test_one_run_tells_all_variants_of_both_norms(tmp_path, norm):
     run = random_run(tmp_path)
     found = norms_from(Gradients().run(run)["gradients"])
-    for (subtract, divide), weights in variants(found, norm).items():
+    for subtract, divide in product((False, True), repeat=2):
         method = Gradients(norm=norm, subtract_clean=subtract, divide_frozen=divide)
+        weights = variant(found, norm, subtract, divide)
         np.testing.assert_array_equal(method.run(run).weights, weights)
 
 
@@ -106,7 +107,6 @@ def test_without_division_the_frozen_weights_are_not_loaded(tmp_path):
     assert set(found) == {
         f"{norm} {kind}" for norm in ("L1", "L2") for kind in ("noisy", "clean", "difference")
     }
-    assert set(variants(found, "L1")) == {(False, False), (True, False)}
 
 
 def test_the_table_of_norms_counts_layers_from_one(tmp_path):

@@ -128,24 +128,6 @@ def norms_table(norms: Norms) -> Table:
     return as_table(*parts)
 
 
-def norms_from(table: Table) -> Norms:
-    """The norms that a table was made from."""
-    return {
-        f"{norm} {kind}": part.sort_values("layer")["value"].to_numpy(np.float64)
-        for (norm, kind), part in table.groupby(["norm", "kind"])
-    }
-
-
-def variants(details: Mapping[str, FloatArray], norm: str) -> dict[tuple[bool, bool], FloatArray]:
-    """Layer weights for each (subtract clean, divide by frozen) that `details` can give."""
-    divisions = (False, True) if f"{norm} frozen noisy" in details else (False,)
-    return {
-        (subtract, divide): variant(details, norm, subtract, divide)
-        for subtract in (False, True)
-        for divide in divisions
-    }
-
-
 def variant(
     details: Mapping[str, FloatArray], norm: str, subtract: bool, divide: bool
 ) -> FloatArray:

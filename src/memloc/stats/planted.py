@@ -6,6 +6,7 @@ undid, for methods that change layers.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from memloc.stats.windows import planted_layers
 
 KEY = ["task", "category", "model", "seed", "planted", "first", "last", "null", "method"]
 """What tells plants and methods apart; `planted` are the layers, from 1, such as 6-7 or 2+9."""
+POST_PROCESSED_AT = 2
+"""Appendix E reports accuracy@2."""
 FOUND = 0.95
 """Share of the real plants that a method has to call localised."""
 
@@ -175,6 +178,32 @@ def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         ends = [bootstrap_ends(values.to_numpy(np.float64)) for _, values in grouped[name]]
         table[[f"{name}_low", f"{name}_high"]] = np.reshape(ends, (-1, 2))
     return table
+
+
+def processed_accuracy(norms: pd.DataFrame) -> pd.DataFrame:
+    """Appendix E: accuracy@2 of gradients with each step of their post-processing on and off.
+
+    `norms` has one row per plant, norm, kind (noisy or difference, perhaps of frozen weights) and
+    layer. Means over real plants with Wilson intervals.
+    """
+    real = norms[~norms["null"].astype(bool)]
+    plant = ["model", "norm", "planted", "task", "seed"]
+    wide = real.pivot_table("value", index=[*plant, "layer"], columns="kind")
+    kinds = ["noisy", "difference", "frozen noisy", "frozen difference"]
+    wide, rows = wide.reindex(columns=kinds), []
+    for subtract, divide in product((False, True), repeat=2):
+        kind = "difference" if subtract else "noisy"
+        weights = wide[kind] / (wide[f"frozen {kind}"] if divide else 1)
+        for (model, norm, planted, *_), part in weights.groupby(plant):
+            if part.notna().any():  # where there are frozen weights, or nothing is divided
+                layers = planted_layers(str(planted))
+                accuracy = accuracy_at_k(part.to_numpy(), layers, POST_PROCESSED_AT)
+                rows.append((model, norm, subtract, divide, accuracy))
+    steps = ["model", "norm", "subtract_clean", "divide_frozen"]
+    grouped = pd.DataFrame(rows, columns=[*steps, "accuracy"]).groupby(steps)
+    means = grouped["accuracy"].agg(accuracy="mean", plants="size").reset_index()
+    sure = wilson(*(means[name].to_numpy(np.float64) for name in ("accuracy", "plants")))
+    return means.assign(low=sure.low, high=sure.high)
 
 
 def distances(layers: pd.DataFrame) -> pd.DataFrame:
