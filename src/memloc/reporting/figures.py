@@ -96,9 +96,6 @@ class Figure(style.Exhibit):
     shape: Literal["curves", "points", "bars", "cells"]
     look: Look
 
-    def __hash__(self) -> int:
-        return hash(self.name)
-
     def draw(self, table: pd.DataFrame) -> alt.TopLevelMixin:
         """The chart of such a table."""
         rows = ROWS[self.name](table) if self.name in ROWS else self._means(table)
@@ -114,9 +111,9 @@ class Figure(style.Exhibit):
         means = [name for name in others if name in table and name not in {"low", "high"}]
         return over_seeds(table, list(by), value, list(dict.fromkeys(means)))
 
-    def repeats(self, drawn: "Drawn | None") -> bool:
+    def repeats(self, drawn: "Drawn") -> bool:
         """Whether the page shows all of it already."""
-        return self.compares and drawn is not None and drawn.rows[self.look.panel].nunique() == 1
+        return self.compares and drawn.rows[self.look.panel].nunique() == 1
 
     def drawn(self, findings: Findings) -> "Drawn | None":
         """The chart with everything that can be chosen in it; None without results."""

@@ -31,8 +31,6 @@ from memloc.reporting.tables import Table, as_text, cell, tables_of
 from memloc.results import Results, load_results
 from memloc.stats.verdicts import weakness
 
-Tidy = Sequence[tuple[Table, pd.DataFrame]]
-"""Tables, and their numbers."""
 SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(asset("page.yaml"))
 """By name: what each is called in the list at the top and as a heading; the words below it."""
 SHORT = 16
@@ -92,9 +90,12 @@ def read_report(study: str | Path) -> Report | None:
 def render(findings: Findings, summary: Summary) -> str:
     """The whole page as text."""
     results = findings.results
-    drawn = {f: d for f in figures_of(findings) if not f.repeats(d := f.drawn(findings))}
-    tables = [(table, table.tidy(findings)) for table in tables_of(findings)]
-    blocks = {f"data-{f.name}": packed(columns_of(d.rows)) for f, d in drawn.items() if d}
+    every = {figure: figure.drawn(findings) for figure in figures_of(findings)}
+    drawn = {f: d for f, d in every.items() if d is not None and not f.repeats(d)}
+    tables = {table: table.tidy(findings) for table in tables_of(findings)}
+    absent: list[Exhibit] = [figure for figure, found in every.items() if found is None]
+    absent += [table for table, tidy in tables.items() if tidy.empty]
+    blocks = {f"data-{f.name}": packed(columns_of(d.rows)) for f, d in drawn.items()}
     texts = dict(_example_blocks(findings))
     blocks |= {f"examples-{i}": packed(block) for i, block in enumerate(texts.values())}
     choices = _choices(results)
@@ -102,7 +103,7 @@ def render(findings: Findings, summary: Summary) -> str:
         "data": DATA,
         "start": _start(choices, drawn),
         "commands": commands_of(results),
-        "figures": [_figure_record(f, d) for f, d in drawn.items() if d is not None],
+        "figures": [_figure_record(f, d) for f, d in drawn.items()],
         "examples": {task: f"examples-{i}" for i, task in enumerate(texts)},
         "shares": any(r["method"] == "shares" for b in texts.values() for r in b["runs"]),
     }
@@ -111,8 +112,8 @@ def render(findings: Findings, summary: Summary) -> str:
         name=results.folder.resolve().name,
         folder=str(results.folder),
         sections=list(_sections(summary, drawn, tables, bool(texts))),
-        first=[_heading(f, d) for f, d in drawn.items() if d and f.section == "answer"],
-        absent=_absent(results, drawn, tables),
+        first=[_heading(f, d) for f, d in drawn.items() if f.section == "answer"],
+        absent=_absent(results, absent),
         summary=summary,
         short=SHORT,
         choices=choices,
@@ -133,28 +134,27 @@ def render(findings: Findings, summary: Summary) -> str:
 
 
 def _sections(
-    summary: Summary, drawn: dict[Figure, Drawn | None], tables: Tidy, has_examples: bool
+    summary: Summary,
+    drawn: dict[Figure, Drawn],
+    tables: dict[Table, pd.DataFrame],
+    has_examples: bool,
 ) -> Iterator[dict[str, Any]]:
     """Sections that have something to show, with their sentences, figures and tables."""
     for name, called in SECTIONS.items():
         parts = {
             "found": [s.text for s in summary.lines if s.section == name and not s.is_open],
             "open": [s.text for s in summary.lines if s.section == name and s.is_open],
-            "figures": [_heading(f, d) for f, d in drawn.items() if d and f.section == name],
-            "tables": [_shown(t, rows) for t, rows in tables if t.section == name and len(rows)],
+            "figures": [_heading(f, d) for f, d in drawn.items() if f.section == name],
+            "tables": [_shown(t, r) for t, r in tables.items() if t.section == name and len(r)],
         }
         if name == "made" or any(parts.values()) or (name == "examples" and has_examples):
             yield {"name": name, **called, **parts}
 
 
-def _absent(
-    results: Results, drawn: dict[Figure, Drawn | None], tables: Tidy
-) -> dict[str, list[str]]:
+def _absent(results: Results, exhibits: Sequence[Exhibit]) -> dict[str, list[str]]:
     """What this study has no results for, by the command that makes it."""
-    parts: list[Exhibit] = [figure for figure, found in drawn.items() if found is None]
-    parts += [table for table, tidy in tables if tidy.empty]
     found: dict[str, list[str]] = {}
-    for each in parts:
+    for each in exhibits:
         titles = found.setdefault(command(each.part, results), [])
         if each.title not in titles:
             titles.append(each.title)
@@ -185,12 +185,12 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
     return {"figure": figure, "caption": said, "number": f"paper: {number}" if number else ""}
 
 
-def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn | None]) -> dict[str, str]:
+def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn]) -> dict[str, str]:
     """What is chosen at first: the model, task and method of which most figures show something."""
     shown = []
     for figure, found in drawn.items():
         names = [name for name in figure.choose if name in choices]
-        if found is not None and names:
+        if names:
             rows = found.rows[names].drop_duplicates()
             shown.append((names, set(rows.itertuples(index=False, name=None))))
 

@@ -38,6 +38,9 @@ class Exhibit(Settings):
     part: str = "localise"
     """Whose results it needs."""
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @classmethod
     def read(cls, file: str) -> "tuple[Self, ...]":
         """Every one that an asset describes, in the order of the page."""
