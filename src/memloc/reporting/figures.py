@@ -20,7 +20,7 @@ from memloc.progress import track
 from memloc.records import whole_file
 from memloc.reporting import style
 from memloc.reporting.findings import Findings
-from memloc.reporting.rows import ROWS, RUN
+from memloc.reporting.rows import CASE, ROWS
 from memloc.reporting.sentences import marked, remarks_on
 from memloc.reporting.style import GREY, Theirs
 from memloc.results import Results
@@ -106,7 +106,7 @@ class Figure(style.Exhibit):
         look, names = self.look, list(self.look.hover)
         value = look.x if self.shape == "bars" else look.y
         at = names.index(value)
-        by = dict.fromkeys([*RUN, *self.choose, *names[:at]])
+        by = dict.fromkeys([*CASE, *self.choose, *names[:at]])
         others = [*names[at + 1 :], *([look.chance] if look.chance else [])]
         means = [name for name in others if name in table and name not in {"low", "high"}]
         return over_seeds(table, list(by), value, list(dict.fromkeys(means)))

@@ -15,14 +15,13 @@ from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.reporting.style import Theirs, method_order
 from memloc.results import COLUMNS, Results
 from memloc.stats import claims
-from memloc.stats.claims import BINARY, over_seeds
+from memloc.stats.claims import BINARY, POINT, over_seeds
 from memloc.stats.depth import centres_of_gravity, event_depth
 from memloc.stats.intervals import bootstrap_ends, wilson
 from memloc.stats.verdicts import TRUSTED, rates
 from memloc.stats.windows import layer_weights, planted_layers, window_matrix, windows_between
 
 RUN = ["task", "model", "seed"]
-POINT = ["task", "model"]
 MOST_EXAMPLES = 40
 """Rows of the picture of examples."""
 UNDONE = 0.9

@@ -12,6 +12,7 @@ from memloc import paths
 from memloc.data.perturb import OWN
 from memloc.errors import DataError
 from memloc.methods import find_method, method_names, methods
+from memloc.reporting.findings import RUN
 from memloc.reporting.style import asset
 from memloc.results import Results
 from memloc.run import Run
@@ -24,7 +25,6 @@ VERBS = {"localiser": "localise", "analysis": "analyse"}
 """The command that runs methods of a kind."""
 LARGE = "facebook/opt-1.3b"
 """The model of appendix B."""
-RUN = ("task", "model", "seed")
 
 
 @dataclass(frozen=True)

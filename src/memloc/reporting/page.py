@@ -26,7 +26,7 @@ from memloc.reporting.figures import DATA, Drawn, Figure, figures_of
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import command, commands_of, coverage
 from memloc.reporting.sentences import Line, Summary, summarise
-from memloc.reporting.style import TITLES, Exhibit, asset, method_order, task_order
+from memloc.reporting.style import TITLES, asset, method_order, task_order
 from memloc.reporting.tables import Table, as_text, cell, tables_of
 from memloc.results import Results, load_results
 from memloc.stats.verdicts import weakness
@@ -93,8 +93,6 @@ def render(findings: Findings, summary: Summary) -> str:
     every = {figure: figure.drawn(findings) for figure in figures_of(findings)}
     drawn = {f: d for f, d in every.items() if d is not None and not f.repeats(d)}
     tables = {table: table.tidy(findings) for table in tables_of(findings)}
-    absent: list[Exhibit] = [figure for figure, found in every.items() if found is None]
-    absent += [table for table, tidy in tables.items() if tidy.empty]
     blocks = {f"data-{f.name}": packed(columns_of(d.rows)) for f, d in drawn.items()}
     texts = dict(_example_blocks(findings))
     blocks |= {f"examples-{i}": packed(block) for i, block in enumerate(texts.values())}
@@ -107,13 +105,12 @@ def render(findings: Findings, summary: Summary) -> str:
         "examples": {task: f"examples-{i}" for i, task in enumerate(texts)},
         "shares": any(r["method"] == "shares" for b in texts.values() for r in b["runs"]),
     }
-    template = _environment().get_template("page.html")
-    return template.render(
+    return _template().render(
         name=results.folder.resolve().name,
         folder=str(results.folder),
         sections=list(_sections(summary, drawn, tables, bool(texts))),
         first=[_heading(f, d) for f, d in drawn.items() if f.section == "answer"],
-        absent=_absent(results, absent),
+        absent=_absent(results, [f for f in every if every[f] is None], tables),
         summary=summary,
         short=SHORT,
         choices=choices,
@@ -151,8 +148,11 @@ def _sections(
             yield {"name": name, **called, **parts}
 
 
-def _absent(results: Results, exhibits: Sequence[Exhibit]) -> dict[str, list[str]]:
-    """What this study has no results for, by the command that makes it."""
+def _absent(
+    results: Results, figures: Sequence[Figure], tables: dict[Table, pd.DataFrame]
+) -> dict[str, list[str]]:
+    """What this study has no results for, by the command that makes it: figures and tables."""
+    exhibits = [*figures, *(table for table, tidy in tables.items() if tidy.empty)]
     found: dict[str, list[str]] = {}
     for each in exhibits:
         titles = found.setdefault(command(each.part, results), [])
@@ -282,14 +282,14 @@ def _readable(text: str) -> list[tuple[str, str]]:
     ]
 
 
-def _environment() -> jinja2.Environment:
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("memloc.reporting", "assets"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"code": _code, "counted": counted}
-    return environment
+    return environment.get_template("page.html")
 
 
 def _code(text: str) -> Markup:

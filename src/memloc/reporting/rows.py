@@ -20,7 +20,8 @@ from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.windows import planted_layers, window_matrix, windows_between
 
-RUN = ["task", "category", "model"]
+CASE = ["task", "category", "model"]
+"""A task, the category that it is drawn with, and a model: what seeds are averaged of."""
 MOST_POINTS = 300
 """Noisy examples, and clean ones, drawn of one task and model."""
 EVENTS = {"centroids": ("initiation", "crossing"), "label probes": ("ninety", "memorisation")}
@@ -234,7 +235,7 @@ def strip(table: pd.DataFrame) -> pd.DataFrame:
 
 def shares(table: pd.DataFrame) -> pd.DataFrame:
     """Shares by layer, direction and value, mean over seeds; a group's share is that of each."""
-    keys = [*RUN, "direction", "value", "first", "last"]
+    keys = [*CASE, "direction", "value", "first", "last"]
     found = over_seeds(table, keys, "share")
     return found.assign(
         layer=found["first"],
@@ -246,7 +247,7 @@ def shares(table: pd.DataFrame) -> pd.DataFrame:
 def necessity(table: pd.DataFrame) -> pd.DataFrame:
     """What is lost when a layer is swapped out, and kept when it alone is swapped in."""
     found = shares(table)
-    keys = [*RUN, "value", "layer"]
+    keys = [*CASE, "value", "layer"]
     both = [found[found["direction"] == name] for name in WORDS["direction"].values()]
     one, other = (part[[*keys, "share", "low", "high"]] for part in both)
     return one.merge(other, on=keys, suffixes=("_x", "_y"))
@@ -272,7 +273,7 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "calibration": calibration,
     "gradient-steps": gradient_steps,
     "mcog-over-models": partial(averaged_mcog, by=["task", "category", "method"], group="model"),
-    "mcog-over-methods": partial(averaged_mcog, by=RUN, group="method"),
+    "mcog-over-methods": partial(averaged_mcog, by=CASE, group="method"),
     "events": event_pairs,
     "binarised": binarised,
     "generalisation": pd.DataFrame.copy,

@@ -13,7 +13,6 @@ import yaml
 from memloc.errors import counted
 from memloc.methods.result import LayerScores, Result
 from memloc.reporting.findings import (
-    POINT,
     RUN,
     UNDONE,
     Findings,
@@ -23,7 +22,7 @@ from memloc.reporting.findings import (
 from memloc.reporting.missing import command
 from memloc.reporting.style import asset, method_order
 from memloc.stats.agreement import FEWEST_GROUPS
-from memloc.stats.claims import ALL, over_seeds
+from memloc.stats.claims import ALL, POINT, over_seeds
 from memloc.stats.planted import mean_scores
 from memloc.stats.verdicts import NOTHING, TRUSTED
 from memloc.stats.windows import consecutive
