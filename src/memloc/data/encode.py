@@ -60,6 +60,7 @@ def encode(
         ids = [tokens or [filler] for tokens in cut]
         lengths.append(np.array([len(tokens) for tokens in ids], np.int64))
         flat.append(np.fromiter(chain.from_iterable(ids), np.int32))
+    tokenizer("")  # a tokenizer remembers how it cut texts, and would be saved like that
     return Encoded(np.concatenate(flat), np.cumsum(np.concatenate(lengths)), pad_id)
 
 
