@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,10 +14,8 @@ from memloc.data.perturb import OWN
 from memloc.errors import SettingsError
 from memloc.identity import hash_checkpoint
 from memloc.lock import RUN, locked
-from memloc.models.check import check_pair, require_agreement
 from memloc.models.device import suitable_threads
 from memloc.models.known import adapter_base, is_adapter
-from memloc.models.load import Classifier, LoadOptions, load_checkpoint, load_model
 from memloc.progress import request, tell
 from memloc.protocol import Protocol, protocol_of_run
 from memloc.records import (
@@ -29,8 +27,9 @@ from memloc.records import (
     whole_file,
 )
 from memloc.run import Accuracies, Checkpoint, Run, RunRecord, TaskRecord, begin
-from memloc.training.predict import accuracies, predict
-from memloc.training.recipe import Recipe, make_weights
+
+if TYPE_CHECKING:
+    from memloc.models.load import Classifier
 
 NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 
@@ -175,6 +174,9 @@ def _examined(
     places: Mapping[str, Path], pretrained: str | Path | None
 ) -> tuple[dict[str, Any], list[str], dict[str, Checkpoint]]:
     """Facts of the final weights, their labels, and all weights, each checked against the final."""
+    from memloc.models.check import require_agreement
+    from memloc.models.load import LoadOptions, load_checkpoint, load_model
+
     options = LoadOptions(base=None if pretrained is None else str(pretrained))
     final = load_checkpoint(places["final"], options)
     require_agreement(final)
@@ -191,8 +193,10 @@ def _examined(
     return {**facts, "weights_hash": found["final"].hash}, final.label_names, found
 
 
-def _compared(final: Classifier, other: Classifier, name: str, place: Path) -> Checkpoint:
+def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) -> Checkpoint:
     """What is remembered of weights that go with the final ones."""
+    from memloc.models.check import check_pair
+
     check_pair(final, other, name)
     if other.unchanged_layers and name != "frozen":
         layers = ", ".join(map(str, other.unchanged_layers))
@@ -206,6 +210,8 @@ def _compared(final: Classifier, other: Classifier, name: str, place: Path) -> C
 
 def _measured(run: Run, weights: str, trained_on: IntArray) -> dict[str, float]:
     """How often these weights predict the labels that they were trained on."""
+    from memloc.training.predict import accuracies, predict
+
     loaded = run.load(weights)
     with suitable_threads(run.record.width):
         predicted = np.asarray(predict(loaded.stack, run.encode(loaded)).argmax(1))
@@ -214,6 +220,9 @@ def _measured(run: Run, weights: str, trained_on: IntArray) -> dict[str, float]:
 
 def _with_missing(run: Run, protocol: Protocol, announce: Callable[[Any, Any, Any], None]) -> Run:
     """Train the reference and frozen weights that were not given."""
+    from memloc.models.load import LoadOptions
+    from memloc.training.recipe import Recipe, make_weights
+
     adopted = run.record.adopted["pretrained"]
     options = LoadOptions(depth=run.depth)
     recipe = Recipe(adopted.path, run.task, run.seed, protocol, options, run.device)

@@ -56,7 +56,7 @@ def test_swapping_gives_the_logits_of_mixed_models(pair):
 def test_batched_gradients_are_sums_over_single_examples(pair):
     final, _, texts = pair
     labels = torch.tensor([0, 1, 1, 0, 1, 0])
-    data = Data(texts, labels, Gradients())
+    data = Data(texts, labels.numpy(), Gradients())
     noisy, clean = ROWS[:3], ROWS[3:]
     norms, _ = measure(Stack(final), data, [(noisy, clean)])
     model = copy.deepcopy(final)
