@@ -148,6 +148,16 @@ def test_a_folder_without_the_task_is_refused_and_not_replaced_by_the_hub(tmp_pa
         load_task("rte", folder=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["train.jsonl.gz", "validation.jsonl.gz"])
+def test_a_folder_that_lacks_a_file_says_what_is_needed_and_what_to_try(tmp_path, name):
+    rows = zipped('{"text": "a", "label": 0}', '{"text": "b", "label": 1}')
+    write_folder(tmp_path, names='["negative", "positive"]', rows=rows)
+    (tmp_path / "sst2" / name).unlink()
+    needed = "'sst2' needs sst2/meta.json, sst2/train.jsonl.gz, sst2/validation.jsonl.gz"
+    with pytest.raises(DataError, match=f"{name} is not there; {needed}.*none to use the hub"):
+        load_task("sst2", folder=tmp_path)
+
+
 def write_folder(folder: Path, *, names: str, rows: bytes) -> None:
     home = folder / "sst2"
     home.mkdir()
@@ -196,7 +206,7 @@ def test_a_folder_may_number_the_labels_in_another_order(tmp_path):
 )
 def test_a_damaged_folder_is_refused(tmp_path, names, rows, sentence):
     write_folder(tmp_path, names=names, rows=rows)
-    with pytest.raises(DataError, match=f"sst2.*{sentence}"):
+    with pytest.raises(DataError, match=f"sst2.*{sentence}.*fetch the task's data again"):
         load_task("sst2", folder=tmp_path)
 
 

@@ -62,7 +62,12 @@ def _read_folder(spec: TaskSpec, home: Path) -> list[Examples]:
     numbers = _label_numbers(spec, home / "meta.json")
     found = []
     for path in (home / f"{split}.jsonl.gz" for split in spec.splits):
-        table = read_columns(path, [*spec.columns, "label"])
+        if not path.is_file():
+            raise _not_there(path, spec)
+        try:
+            table = read_columns(path, [*spec.columns, "label"])
+        except DataError as error:
+            raise DataError(f"{error} If it is damaged, fetch the task's data again.") from error
         labels = table.pop("label")
         known = range(len(numbers))
         are_texts = all(isinstance(t, str) for column in table.values() for t in column)
@@ -83,15 +88,21 @@ def _label_numbers(spec: TaskSpec, meta: Path) -> list[int]:
         names = json.loads(meta.read_bytes())["label_names"]
         return [spec.label_names.index(label) for label in names]
     except FileNotFoundError:
-        raise DataError(
-            f"{meta} is not there; {name!r} needs {name}/meta.json and {name}/train.jsonl.gz in the"
-            " folder of tasks: give another folder, or none to use the hub."
-        ) from None
+        raise _not_there(meta, spec) from None
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise DataError(
             f"{meta} does not list the labels of {name!r} ({in_words(error)}); its `label_names`"
             f" must be {', '.join(spec.label_names)}: fetch the task's data again."
         ) from error
+
+
+def _not_there(path: Path, spec: TaskSpec) -> DataError:
+    files = ("meta.json", *(f"{split}.jsonl.gz" for split in spec.splits))
+    needed = ", ".join(f"{spec.name}/{file}" for file in files)
+    return DataError(
+        f"{path} is not there; {spec.name!r} needs {needed} in the folder of tasks: give another"
+        " folder, or none to use the hub."
+    )
 
 
 def _examples(parts: Sequence[tuple[str, ...]], labels: Sequence[int]) -> Examples:
