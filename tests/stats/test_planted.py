@@ -22,6 +22,7 @@ from memloc.stats.planted import (
     null_claims,
     plant_scores,
     planted_mass,
+    processed_accuracy,
     reciprocal_rank,
 )
 from memloc.stats.windows import layer_weights, window_matrix
@@ -299,3 +300,38 @@ def test_two_best_layers_can_hold_a_plant_of_one_fully():
     found = plant_scores(layers((2, 2, [0.3, 0.6, 0.1, 0.0])), ks=(1, 2))
     assert found["accuracy"].tolist() == [1.0, 1.0]
     assert found["chance"].tolist() == [0.25, 0.5]
+
+
+def norms_of(**kinds):
+    """The norms of one plant in layer 2, by kind."""
+    plant = {"model": "m", "planted": "2-2", "task": "t", "seed": 1, "null": False, "norm": "L1"}
+    return pd.DataFrame(
+        {**plant, "kind": kind.replace("_", " "), "layer": layer, "value": value}
+        for kind, values in kinds.items()
+        for layer, value in enumerate(values, start=1)
+    )
+
+
+def test_norms_are_divided_only_where_there_are_frozen_ones():
+    own = {"noisy": [4.0, 3, 2, 1], "difference": [4.0, 3, 2, 1]}
+    alone = processed_accuracy(norms_of(**own))
+    assert alone["divide_frozen"].tolist() == [False, False]
+    frozen = {"frozen_noisy": [1.0, 1, 1, 1], "frozen_difference": [1.0, 9, 1, 1]}
+    found = processed_accuracy(norms_of(**own, **frozen)).set_index(
+        ["subtract_clean", "divide_frozen"]
+    )
+    assert found["accuracy"].to_dict() == {
+        (False, False): 1.0,
+        (False, True): 1.0,
+        (True, False): 1.0,
+        (True, True): 0.0,
+    }
+
+
+@pytest.mark.parametrize("noisy", [0.0, 2.0])
+def test_frozen_gradients_of_nothing_are_named_with_what_to_set(noisy):
+    own = {"noisy": [4.0, 3, noisy, 1], "difference": [4.0, 3, 2, 1]}
+    frozen = {"frozen_noisy": [1.0, 1, 0, 1], "frozen_difference": [1.0, 1, 1, 1]}
+    sentence = "gradients are 0 in layer 3, .* set gradients.divide_frozen to false"
+    with pytest.raises(ScoreError, match=sentence):
+        processed_accuracy(norms_of(**own, **frozen))

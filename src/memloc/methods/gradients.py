@@ -13,7 +13,7 @@ from memloc.records import FloatArray, IntArray, Table, as_table
 from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import ours, paper
-from memloc.stats.depth import LEVEL, centre_of_gravity, centres_of_gravity
+from memloc.stats.depth import LEVEL, centre_of_gravity, centres_of_gravity, relative_to_frozen
 from memloc.stats.intervals import Interval
 
 if TYPE_CHECKING:
@@ -138,13 +138,7 @@ def variant(
 
 def post_processed(norms: FloatArray, frozen: FloatArray | None) -> FloatArray:
     """Norms (..., layers), divided by those of the frozen model if given, scaled to sum 1."""
-    if frozen is not None and not (frozen > 0).all():
-        layer = int(np.argwhere(~(frozen > 0))[0, -1]) + 1
-        raise ScoreError(
-            f"The frozen model's gradients are {frozen[..., layer - 1].min():g} in layer {layer}, "
-            "so nothing can be divided by them: set gradients.divide_frozen to false."
-        )
-    weights = norms if frozen is None else norms / frozen
+    weights = norms if frozen is None else relative_to_frozen(norms, frozen)
     total = weights.sum(axis=-1, keepdims=True)
     if not (np.isfinite(total) & (total > 0)).all():
         raise ScoreError(f"Layers cannot be weighed: their gradients sum to {total.min():g}.")

@@ -52,6 +52,17 @@ def centres_of_gravity(weights: FloatArray) -> FloatArray:
     return centres
 
 
+def relative_to_frozen(norms: FloatArray, frozen: FloatArray) -> FloatArray:
+    """Norms of gradients (..., L), divided by those of the frozen model."""
+    if not (frozen > 0).all():
+        layer = int(np.argwhere(~(frozen > 0))[0, -1]) + 1
+        raise ScoreError(
+            f"The frozen model's gradients are {frozen[..., layer - 1].min():g} in layer {layer}, "
+            "so nothing can be divided by them: set gradients.divide_frozen to false."
+        )
+    return norms / frozen
+
+
 def first_layer(condition: BoolArray) -> FloatArray:
     """First layer of 1..L where `condition` (..., L) holds; NaN: it never does."""
     return np.where(condition.any(axis=-1), condition.argmax(axis=-1) + 1.0, np.nan)

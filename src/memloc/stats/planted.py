@@ -16,7 +16,7 @@ from scipy import stats
 from memloc.errors import ScoreError, counted
 from memloc.records import BoolArray, FloatArray
 from memloc.seeds import generator
-from memloc.stats.depth import centres_of_gravity
+from memloc.stats.depth import centres_of_gravity, relative_to_frozen
 from memloc.stats.intervals import (
     RESAMPLES,
     Interval,
@@ -193,12 +193,15 @@ def processed_accuracy(norms: pd.DataFrame) -> pd.DataFrame:
     wide, rows = wide.reindex(columns=kinds), []
     for subtract, divide in product((False, True), repeat=2):
         kind = "difference" if subtract else "noisy"
-        weights = wide[kind] / (wide[f"frozen {kind}"] if divide else 1)
-        for (model, norm, planted, *_), part in weights.groupby(plant):
-            if part.notna().any():  # where there are frozen weights, or nothing is divided
-                layers = planted_layers(str(planted))
-                accuracy = accuracy_at_k(part.to_numpy(), layers, POST_PROCESSED_AT)
-                rows.append((model, norm, subtract, divide, accuracy))
+        for (model, norm, planted, *_), part in wide.groupby(plant):
+            weights, frozen = part[kind].to_numpy(), part[f"frozen {kind}"].to_numpy()
+            if divide:
+                if np.isnan(frozen).all():  # there are no frozen weights
+                    continue
+                weights = relative_to_frozen(weights, frozen)
+            layers = planted_layers(str(planted))
+            accuracy = accuracy_at_k(weights, layers, POST_PROCESSED_AT)
+            rows.append((model, norm, subtract, divide, accuracy))
     steps = ["model", "norm", "subtract_clean", "divide_frozen"]
     grouped = pd.DataFrame(rows, columns=[*steps, "accuracy"]).groupby(steps)
     means = grouped["accuracy"].agg(accuracy="mean", plants="size").reset_index()
