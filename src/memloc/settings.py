@@ -72,9 +72,7 @@ def checked(kind: type[S], values: Mapping[str, Any]) -> S:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise SettingsError(f"Setting {name} is {explained(first)}") from None
+        raise SettingsError(f"Setting {first_fault(error)}") from None
 
 
 def packaged(module: str) -> Any:
@@ -84,9 +82,17 @@ def packaged(module: str) -> Any:
     return yaml.safe_load(Path(module).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
+def first_fault(error: ValidationError) -> str:
+    """The first value that was refused, by its dotted name, and what is needed in its place."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))} is {explained(first)}"
+
+
 def explained(error: ErrorDetails) -> str:
     """A value that was refused, and what is needed in its place, as people write it in YAML."""
     kind, given = error["type"], error["input"]
+    if kind == "missing":
+        return "missing."
     said = f"{error['msg'][0].lower()}{error['msg'][1:]}"
     if kind == "tuple_type":
         simple = isinstance(given, str | int | float)

@@ -65,7 +65,7 @@ def test_a_record_that_holds_something_else_is_refused(tmp_path, name):
     store = finished(tmp_path, step)
     path = store.record_path(step.name)
     write_json(path, {**read_json(path), name: [1]})
-    with pytest.raises(StoreError, match=f" {name} .*delete it and run again"):
+    with pytest.raises(StoreError, match=rf"\({name} is \[1\]: .*; delete it and run again"):
         store.begin(make_step(training=2), "two")
 
 
@@ -158,7 +158,23 @@ def test_a_damaged_record_of_a_step_is_refused_by_its_name(tmp_path, name, value
     write_json(
         store.record_path(step.name), {**read_json(store.record_path(step.name)), name: value}
     )
-    with pytest.raises(StoreError, match=r"plant/x.json does not hold what it should"):
+    with pytest.raises(StoreError, match=r"plant/x.json does not hold what it should") as refused:
+        store.record(step.name)
+    found = "empty" if value is None else repr(value)
+    assert f"({name} is {found}: " in str(refused.value)
+    assert "http" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "name"), [("done", "seconds"), ("done", "peak_mb"), ("failed", "reason")]
+)
+def test_a_record_that_lacks_what_its_state_needs_is_refused(tmp_path, state, name):
+    store, step = Store(tmp_path), make_step()
+    store.finish(step, {"state": state, "seconds": 1.0, "peak_mb": 2.0, "reason": "no luck"})
+    whole = read_json(store.record_path(step.name))
+    assert store.record(step.name).state == state
+    write_json(store.record_path(step.name), {k: v for k, v in whole.items() if k != name})
+    with pytest.raises(StoreError, match=rf"\({name} is missing\); delete it and run again"):
         store.record(step.name)
 
 

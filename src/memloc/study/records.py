@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 
 from memloc import paths
 from memloc.errors import StoreError
 from memloc.identity import hash_files
 from memloc.lock import RUN, is_free, locked, who_runs
-from memloc.records import as_stored, cannot_write, read_json, versions, write_json
-from memloc.settings import Settings
+from memloc.records import cannot_write, read_json, versions, write_json
+from memloc.settings import Settings, first_fault
 from memloc.study.plan import Plan, Step
 
 
@@ -47,9 +47,13 @@ class StepRecord(Settings):
     versions: dict[str, str] = {}
     seconds: float = Field(0.0, ge=0)
     processor: float | None = Field(None, ge=0)
-    """Seconds that the processor worked on it."""
+    """Seconds that the processor worked on it; unknown where another device did."""
     peak_mb: float = Field(0.0, ge=0)
     threads: int = Field(1, ge=1)
+
+
+NEEDED = {"begun": (), "done": ("seconds", "peak_mb"), "failed": ("reason",)}
+"""What a record has to say, by its state."""
 
 
 class Store:
@@ -72,8 +76,14 @@ class Store:
         if not path.is_file():
             return None
         values = read_json(path)
-        with as_stored(path):
-            return StepRecord.model_validate(values)
+        try:
+            record = StepRecord.model_validate(values)
+        except ValidationError as error:
+            raise _damaged(path, first_fault(error)) from None
+        for needed in NEEDED[record.state]:
+            if needed not in record.model_fields_set:
+                raise _damaged(path, f"{needed} is missing.")
+        return record
 
     def begin(self, step: Step, token: str) -> None:
         """Make a step this process's: what older settings left is removed, its record says so."""
@@ -199,6 +209,12 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def _damaged(path: Path, fault: str) -> StoreError:
+    return StoreError(
+        f"{path} does not hold what it should ({fault.rstrip('.')}); delete it and run again."
+    )
 
 
 def _difference(step: Step, record: StepRecord) -> str:
