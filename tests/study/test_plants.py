@@ -1,10 +1,13 @@
 """Plants are made and tried again; small models, real trainings."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 
+from memloc.errors import StoreError
+from memloc.run import Run
 from memloc.study import step as plants
 from memloc.study.step import is_enough, make_null, make_plant
 from memloc.training.planting import Plant
@@ -115,10 +118,31 @@ def test_a_try_that_is_killed_goes_on(slow, tried_again, tmp_path, monkeypatch, 
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_a_plant_that_is_there_is_not_tried_again(slow, tried_again, monkeypatch):
+@pytest.mark.parametrize(
+    "changes", [{}, {"preset": "paper", "finetune.accumulate": 2}], ids=["same", "decides nothing"]
+)
+def test_a_plant_that_is_there_is_not_tried_again(slow, tried_again, monkeypatch, changes):
     monkeypatch.setattr(plants, "remove", lambda path: pytest.fail(f"{path} is removed"))
-    again = make_plant(slow, PLANT, tried_again.folder, ("final", "reference"))
+    same = replace(slow, protocol=slow.protocol.replace(changes))
+    again = make_plant(same, PLANT, tried_again.folder, ("final", "reference"))
     assert again.record == tried_again.record
+
+
+def test_a_try_that_does_not_know_of_those_before_it_begins_with_the_first(
+    slow, tried_again, tmp_path
+):
+    folder = tmp_path / "early"
+    shutil.copytree(tried_again.folder, folder)
+    Run.open(folder).note(attempts=(), final=None)
+    run = make_plant(slow, PLANT, folder, ("final", "reference"))
+    assert run.record.attempts == tried_again.record.attempts
+
+
+def test_a_plant_of_another_rate_is_refused_and_stays(slow, tried_again, monkeypatch):
+    monkeypatch.setattr(plants, "remove", lambda path: pytest.fail(f"{path} is removed"))
+    other = replace(slow, protocol=slow.protocol.replace({"finetune.learning_rate": 1e-5}))
+    with pytest.raises(StoreError, match=r"other settings: finetune\.learning_rate"):
+        make_plant(other, PLANT, tried_again.folder, ("final", "reference"))
 
 
 def test_a_null_shares_the_reference_and_learns_original_labels(recipe, planted, tmp_path):

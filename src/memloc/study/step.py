@@ -172,8 +172,7 @@ def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, .
         before = _fell_short(folder)
         while True:
             current = _with_rate(recipe, len(before))
-            if before:
-                _begin_again(folder, current, before)
+            _begin_again(folder, current, before)
             run = train_run(current, folder, ["final", "memorised"], beside=beside)
             enough = is_enough(run, recipe.protocol)
             if enough or len(before) + 1 >= recipe.protocol.control.tries:
@@ -244,10 +243,18 @@ def _fell_short(folder: Path) -> tuple[Attempt, ...]:
 
 
 def _begin_again(folder: Path, recipe: Recipe, before: tuple[Attempt, ...]) -> None:
-    """Make a run that fell short one of the recipe, of which nothing is trained yet."""
-    run, settings = Run.open(folder), recipe.protocol.for_run()
-    if run.settings == settings:  # it was begun before
+    """Make a run that fell short one of the recipe, of which nothing is trained yet.
+
+    So is one with a later rate that does not know of the tries before it.
+    """
+    if not (folder / paths.RUN).is_file():
         return
+    run, settings = Run.open(folder), recipe.protocol.for_run()
+    rate = run.settings.finetune.learning_rate
+    if rate == settings.finetune.learning_rate:  # it was begun before
+        return
+    if run.record.attempts and rate not in [each.learning_rate for each in before]:
+        return  # it belongs to other settings, and is refused by the training
     for name in (paths.CHECKPOINTS, paths.TRAINING):
         remove(folder / name)
     run.note(settings=settings, attempts=before, final=None, without={})
