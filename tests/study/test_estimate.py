@@ -182,6 +182,14 @@ def test_the_plan_says_what_is_left_and_how_sure_that_is(micro, monkeypatch, loa
     )
 
 
+def test_a_system_that_does_not_tell_its_load_is_not_called_busy(micro, monkeypatch):
+    def unknown():
+        raise OSError
+
+    monkeypatch.setattr("os.getloadavg", unknown)
+    assert len(plan_sentences(execution(*expected(micro())))) == 2
+
+
 def test_where_threads_would_wait_for_each_other_a_busy_machine_needs_more_jobs(micro, monkeypatch):
     monkeypatch.setattr("os.getloadavg", lambda: (900.0, 0.0, 0.0))
     plan = make_plan(read_study(micro()))

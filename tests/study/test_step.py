@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from memloc.errors import SettingsError
 from memloc.study import step as module
@@ -44,6 +45,13 @@ def test_a_step_that_goes_well_is_done(ordered):
     assert outcome.peak_mb > 0
     record = Store(folder).record(TRAIN)
     assert (record.state, record.threads) == ("done", 1)
+    assert record.processor > 0
+
+
+def test_the_time_of_a_processor_that_waits_for_a_gpu_is_not_kept(ordered, monkeypatch):
+    monkeypatch.setattr(module, "pick_device", lambda _: torch.device("cuda"))
+    folder, _ = ordered(make_outputs)
+    assert Store(folder).record(TRAIN).processor is None
 
 
 def test_a_step_that_leaves_nothing_has_failed(ordered):

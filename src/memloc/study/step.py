@@ -23,6 +23,7 @@ from memloc.data.sources import load_task
 from memloc.errors import MemlocError, SettingsError, StoreError
 from memloc.lock import RUN, SILENT, locked, patient
 from memloc.methods.apply import apply
+from memloc.models.device import pick_device
 from memloc.models.load import LoadOptions
 from memloc.progress import lines, requested, telling
 from memloc.protocol import Protocol
@@ -58,8 +59,10 @@ def do_step(folder: Path, order: Order) -> Outcome:
         if lacking := store.lacking(step):
             raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
         facts = {"seconds": time.perf_counter() - began, "peak_mb": _peak_mb()}
-        processor = time.process_time() - used
-        store.finish(step, {**facts, "processor": processor, "threads": order.threads})
+        more: dict[str, float] = {"threads": order.threads}
+        if pick_device(plan.file.study.device).type == "cpu":  # it waits for other devices
+            more["processor"] = time.process_time() - used
+        store.finish(step, {**facts, **more})
         return Outcome(order.step, "", **facts)
     except MemlocError as error:
         print(f"memloc: {error}", file=sys.stderr)

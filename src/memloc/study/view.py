@@ -69,7 +69,9 @@ def plan_sentences(study: Execution) -> list[str]:
 
 def _load_sentences(study: Execution) -> list[str]:
     """Whether other programs are at work, beside which steps take longer than estimated."""
-    load, there = os.getloadavg()[0], cores()
+    load, there = 0.0, cores()
+    with suppress(OSError):  # not every system says it
+        load = os.getloadavg()[0]
     if load < BUSY * there or who_runs(study.plan.file.folder, STUDY) is not None:
         return []
     busy = f"This machine is busy (load {load:.1f} on {counted(there, 'core')})"
