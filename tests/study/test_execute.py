@@ -133,7 +133,8 @@ def test_the_report_is_made_of_what_is_there_and_again_when_there_is_more(folder
     monkeypatch.setattr(page, "write_report", write)
     monkeypatch.setattr(page, "read_report", lambda folder: folder)
     _, nothing, _ = run_steps(folder, fails=["plant", "train"])
-    assert page_of(nothing) is None  # there is nothing to sum up
+    page_of(nothing)
+    assert not written  # there is nothing to sum up
     _, some, _ = run_steps(folder, fails=["plant"], retry=True)
     page_of(some)
     assert page_of(some) == folder  # it is as new as what it sums up
@@ -147,6 +148,13 @@ def test_the_report_is_made_of_what_is_there_and_again_when_there_is_more(folder
     paths.page(folder).with_suffix(".json").unlink()  # as if killed while it was written
     page_of(everything)
     assert len(written) == 4
+
+
+def test_without_a_report_to_make_the_one_that_is_there_is_read(micro, monkeypatch):
+    monkeypatch.setattr(page, "read_report", lambda folder: "as it is")
+    monkeypatch.setattr(page, "write_report", lambda folder: pytest.fail("it is written"))
+    _, done, _ = run_steps(micro())
+    assert page_of(done) == "as it is"
 
 
 def test_only_some_steps(folder):

@@ -7,6 +7,8 @@ from typer.testing import CliRunner
 
 from memloc import paths
 from memloc.cli import app
+from memloc.reporting import page
+from memloc.reporting.sentences import Summary
 from memloc.study.execute import cores
 from memloc.study.executors import Order
 from memloc.study.plan import open_plan
@@ -67,6 +69,22 @@ def test_bad_input_is_one_line(run, micro):
     assert "No step matches --only 'bert'" in refused(run("run", folder, "--only", "bert"))
     assert "does not exist: `memloc init demo" in refused(run("plan", "nowhere"))
     assert not (folder / "steps").exists()
+
+
+def test_the_report_is_written_while_no_other_process_may_run_the_study(run, micro, monkeypatch):
+    folder = micro(changes={"report: false": "report: true"})
+    finish_all(open_plan(folder))
+
+    def write(study):
+        assert (study / "steps" / "running.json").is_file()  # it is locked
+        return page.Report(paths.page(study), Summary("It is in layer 2.", "", "", ()), ())
+
+    monkeypatch.setattr(page, "write_report", write)
+    shown = run("run", folder)
+    assert shown.exit_code == 0
+    assert shown.stderr == "The report is being written.\n"
+    assert "It is in layer 2." in shown.stdout
+    assert not (folder / "steps" / "running.json").exists()
 
 
 OLD = "was made by memloc 0.1, whose folders this version does not read"

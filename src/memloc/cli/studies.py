@@ -67,14 +67,16 @@ def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
 
     Example: `memloc run demo --only "localise tiny-topic" --only plant`
     """
+    from memloc.lock import STUDY, locked
     from memloc.study.execute import open_study, page_of
     from memloc.study.view import end_record, end_sentences, shown
 
     opened = open_study(study, jobs=jobs, only=only or (), retry=retry, on=on, address=address)
-    with shown() as watch:
-        ended = opened.run(watch)
-    console.show(as_json, end_record(ended), *end_sentences(ended))
-    report = page_of(ended)
+    with locked(opened.plan.file.folder, STUDY):  # until its report is written
+        with shown() as watch:
+            ended = opened.run(watch)
+        console.show(as_json, end_record(ended), *end_sentences(ended))
+        report = page_of(ended)
     if report is not None and not as_json:
         typer.echo("")
         console.show_report(report, as_json)

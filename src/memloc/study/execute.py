@@ -60,18 +60,21 @@ def open_study(
 
 
 def page_of(study: "Execution") -> "Report | None":
-    """The report of a study that is to have one, made anew where its file or a step is newer."""
+    """The report of a study, made anew if it is to have one and its file or a step is newer."""
     from memloc.reporting.page import read_report, write_report
 
     file, page = study.plan.file, paths.page(study.plan.file.folder)
     if not file.study.report or all(state.name != "done" for state in study.states.values()):
-        return None
+        return read_report(file.folder)
     records = filter(Path.is_file, map(study.store.record_path, study.states))
     changed = max(path.stat().st_mtime for path in (file.path, *records))
     # What it says is written last.
     parts = (page, page.with_suffix(".json"))
     is_new = all(path.is_file() and path.stat().st_mtime >= changed for path in parts)
-    return read_report(file.folder) if is_new else write_report(file.folder)
+    if is_new:
+        return read_report(file.folder)
+    tell("The report is being written.")
+    return write_report(file.folder)
 
 
 def checked_jobs(jobs: int | None) -> int:
