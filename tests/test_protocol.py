@@ -1,5 +1,6 @@
 """Every constant of the method, against the number written out here."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -297,6 +298,12 @@ def test_values_read_as_people_write_them(value, text):
 def test_settings_survive_json():
     protocol = preset("demo").replace({"noise.rate": 0.3})
     assert type(protocol).model_validate_json(protocol.model_dump_json()) == protocol
+
+
+def test_settings_go_to_other_processes():
+    protocol = preset("demo").replace({"noise.rate": 0.3, "gradients.norm": "L2"})
+    copied = pickle.loads(pickle.dumps(protocol))  # noqa: S301 - of our own
+    assert copied == protocol
 
 
 def test_the_part_that_decides_weights_survives_json_and_knows_its_changes():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import create_model
 
 from memloc.errors import SettingsError, lookup
-from memloc.settings import Settings, ours, packaged, paper, published
+from memloc.settings import Settings, checked, ours, packaged, paper, published
 
 if TYPE_CHECKING:
     from memloc.methods import Method
@@ -234,6 +234,10 @@ class Protocol(RunSettings):
         found: Method = getattr(self, name)
         return found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How other processes get it: its values, as its type is made in each process."""
+        return _of_values, (self.model_dump(),)
+
     def for_run(self) -> RunSettings:
         """The part that decides a run's weights."""
         return RunSettings(**{name: getattr(self, name) for name in RunSettings.model_fields})
@@ -268,6 +272,10 @@ def _with_methods() -> type[Protocol]:
 
     groups: dict[str, Any] = {name: (kind, kind()) for name, kind in methods().items()}
     return create_model("Protocol", __base__=Protocol, __doc__=Protocol.__doc__, **groups)
+
+
+def _of_values(values: Mapping[str, Any]) -> Protocol:
+    return checked(_with_methods(), values)
 
 
 def describe(name: str) -> list[dict[str, str]]:
