@@ -1,3 +1,4 @@
+import pickle
 import shutil
 import subprocess
 import sys
@@ -349,6 +350,54 @@ def test_tables_of_methods_that_are_not_memloc_s_are_among_the_layers(tmp_path):
     results = memloc.load_results(tmp_path)
     assert set(results.layers["method"]) == set(results.mcog["method"]) == {"distance", "gradients"}
     assert set(results.counts_layers["method"]) == {"counts"}  # which is installed nowhere
+
+
+def test_results_go_to_other_processes(results):
+    copied = pickle.loads(pickle.dumps(results))  # noqa: S301 - of our own
+    assert copied.protocol == results.protocol
+    pd.testing.assert_frame_equal(copied.control, results.control)
+
+
+def with_theirs(folder, *tables):
+    """Runs with seeds 1, 2 ... in each of which somebody's method left tables."""
+    for seed, columns in enumerate(tables, 1):
+        study = Study(control=0, analyses=("centroids",), methods=())
+        run = study.write_run(folder / f"run-{seed}", "tiny-topic", "tiny-opt", seed)
+        made = {name: pd.DataFrame(table) for name, table in columns.items()}
+        Result("lengths", made).write(paths.result(run.folder, "lengths"))
+    return folder
+
+
+def test_events_of_somebody_are_completed_when_they_are_read(tmp_path):
+    theirs = {"event": ["jump", "fall"], "layer": [2, np.nan], "extra": [[1], [2]]}
+    events = memloc.load_results(with_theirs(tmp_path, {"events": theirs})).events
+    mine = events[events["source"] == "lengths"]
+    assert mine[["variant", "event", "separable"]].to_numpy().tolist() == [
+        ["plain", "jump", True],
+        ["plain", "fall", True],
+    ]
+    assert mine["layer"].fillna(0).tolist() == [2, 0]
+    assert mine[["low", "high", "never"]].isna().all(axis=None)
+    assert (events["source"] == "centroids").any()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [{"event": ["jump"]}, {"layer": [1]}, {"event": ["jump"], "layer": ["third"]}],
+    ids=["no-layer", "no-event", "no-number"],
+)
+def test_what_only_has_the_name_of_events_is_left_out(tmp_path, table):
+    results = memloc.load_results(with_theirs(tmp_path, {"events": table}))
+    assert set(results.events["source"]) == {"centroids"}
+    assert set(results.made["method"]) == {"centroids", "lengths"}
+
+
+def test_tables_that_do_not_go_together_are_named_and_not_the_study(tmp_path):
+    text, number = ({"layers": {"layer": [1], "v": [value]}} for value in ("a", 1.0))
+    folder = with_theirs(tmp_path, text, number)
+    said = r"^The table lengths_layers by lengths \(tiny-topic, tiny-opt, seed 2\) .* Field v .*"
+    with pytest.raises(StoreError, match=f"{said}: delete results/lengths in .* run it again.$"):
+        memloc.load_results(folder)
 
 
 def test_a_table_that_is_not_there_is_named_with_those_that_are(results):

@@ -14,8 +14,8 @@ import pandas as pd
 
 from memloc import paths
 from memloc.errors import MemlocWarning, StoreError
-from memloc.methods import by_reference, methods
-from memloc.methods.result import Outcomes, outcomes_from, read_about, stored_table
+from memloc.methods import by_reference, method_names, methods
+from memloc.methods.result import Outcomes, events_of, outcomes_from, read_about, stored_table
 from memloc.protocol import Protocol, preset
 from memloc.records import as_stored, read_columns
 from memloc.run import Accuracies, Run, RunRecord, at_the_end
@@ -301,7 +301,10 @@ def _collected(runs: Sequence[_Read], reference_at_least: float = 0.0) -> dict[s
             if "verdict" in about:
                 found["verdicts"].append((key, about["verdict"]))
             for name, rows in tables.items():
-                found[called[name]].append(({**key, "undone": undone}, rows))
+                is_theirs = called[name] == "events" and method not in method_names("analysis")
+                whole = _events(method, rows) if is_theirs else rows
+                if whole is not None:
+                    found[called[name]].append(({**key, "undone": undone}, whole))
     return found
 
 
@@ -314,6 +317,14 @@ def _called(made: Mapping[str, Any]) -> dict[str, str]:
     usual = {name: f"{method}_{name}" for name in ("layers", "summary")}
     shared = LOCALISED if "mcog" in made["tables"] else {**usual, "events": "events"}
     return {**shared, **(methods()[method].shows if method in methods() else {})}
+
+
+def _events(method: str, rows: Any) -> Any:
+    """Events of somebody with the columns that memloc's have; None if it is no such table."""
+    import pyarrow as pa
+
+    whole = events_of(method, rows.to_pandas())
+    return None if whole is None else pa.Table.from_pandas(whole, preserve_index=False)
 
 
 def _without_null(key: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -371,8 +382,6 @@ def _reverted(run: Run) -> Iterator[tuple[str, Any]]:
 
 def stacked(name: str, parts: Keyed) -> pd.DataFrame:
     """The table of this name from its parts, which are all of pandas or all of Arrow."""
-    import pyarrow as pa
-
     columns = COLUMNS.get(name, [])
     if not parts:
         return pd.DataFrame(columns=columns)
@@ -387,12 +396,32 @@ def stacked(name: str, parts: Keyed) -> pd.DataFrame:
     if isinstance(tables[0], pd.DataFrame):
         body = pd.concat(tables, ignore_index=True)
     else:  # a study has thousands of small ones
-        body = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+        body = _joined(name, parts)
     rows = np.repeat(np.arange(len(keys)), [len(table) for table in tables])
     before = pd.DataFrame([dict(key) for key in keys]).take(rows).reset_index(drop=True)
     twice = [column for column in before if column in body]
     whole: pd.DataFrame = pd.concat([before, body.drop(columns=twice)], axis=1)
     return whole[columns] if columns else whole.drop(columns="undone")
+
+
+def _joined(name: str, parts: Keyed) -> pd.DataFrame:
+    """Tables of Arrow one below another; the first that does not go with those before is named."""
+    import pyarrow as pa
+
+    schema = parts[0][1].schema
+    for key, table in parts:
+        try:
+            schema = pa.unify_schemas([schema, table.schema], promote_options="permissive")
+        except pa.ArrowException as error:
+            method, reason = key["method"], " ".join(str(error).split())
+            raise StoreError(
+                f"The table {name} by {method} ({key['task']}, {key['model']}, seed {key['seed']}) "
+                f"does not go together with others of that name ({reason}): delete "
+                f"{paths.RESULTS}/{method} in the runs that {method} looked at and run it again."
+            ) from error
+    tables = [table for _, table in parts]
+    whole: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    return whole
 
 
 def verdicts(found: Keyed) -> pd.DataFrame:

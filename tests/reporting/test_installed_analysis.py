@@ -1,20 +1,23 @@
 """Somebody's installed analysis has a figure and tables, like memloc's own."""
 
 import importlib
+import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from memloc import methods as base
 from memloc import paths
 from memloc.methods import find_method
+from memloc.methods.result import Result
 from memloc.protocol import _with_methods, preset
 from memloc.reporting.figures import figures_of, layers_of, write_figures
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import commands_of, coverage
 from memloc.reporting.page import render
 from memloc.reporting.sentences import sentence, summarise
-from memloc.reporting.style import Theirs
+from memloc.reporting.style import TAKEN, Theirs, plain
 from memloc.reporting.tables import as_text, table_of, tables_of, write_tables
 from memloc.results import load_results
 from memloc.run import Run
@@ -103,12 +106,23 @@ def test_its_tables_are_among_those_of_the_study(theirs):
 def test_its_events_stand_beside_those_of_others(theirs):
     mine = theirs.results.events.query("event == 'longest'")
     assert mine["source"].unique().tolist() == ["long_steps"]
-    assert mine[["layer", "low", "high", "never"]].drop_duplicates().to_numpy().tolist() == [
-        [4, 4, 4, 0]
-    ]
+    assert mine["layer"].unique().tolist() == [4]
     events = next(table for table in tables_of(theirs) if table.name == "events")
-    assert "longest" in as_text(events, events.tidy(theirs)).columns
-    assert "Longest: layer 4" in sentence(find_method("long_steps")().found(_first_run(theirs)))
+    assert as_text(events, events.tidy(theirs))["longest"].iloc[0] == "4.00"  # no interval
+    said = sentence(find_method("long_steps")().found(_first_run(theirs)))
+    assert said == "Longest: layer 4."
+
+
+@pytest.mark.parametrize("event", ["depth", "most", "control", "happens"])
+def test_an_event_is_told_by_its_own_name(event):
+    table = pd.DataFrame({"event": [event], "layer": [2], "low": [1], "high": [np.nan]})
+    said = sentence(Result("theirs", {"events": table}))
+    assert said == f"{event.capitalize()}: layer 2 (95 % interval 1 to never)."
+
+
+def test_what_only_has_the_name_of_events_is_counted_like_other_tables():
+    found = Result("theirs", {"events": pd.DataFrame({"what": ["jump"], "at": [2]})})
+    assert sentence(found) == "theirs made events (1 row)."
 
 
 def _first_run(findings):
@@ -165,6 +179,47 @@ def test_the_page_shows_them_and_what_is_missing(theirs):
     last = theirs.results.folder / theirs.results.runs["folder"].iloc[-1]
     assert f"memloc analyse {last} long_steps" in found.commands
     assert "long_steps" in commands_of(theirs.results)["tiny-opt|tiny-topic"]
+
+
+ODD = {
+    "lists": {"l": [[1], [2], [3], [4]]},
+    "missing texts": {"k": ["a", None, "a", None]},
+    "missing numbers": {"n": pd.array([1, None, 3, 4], dtype="Int64")},
+    "infinite": {"v": [1.0, np.inf, -np.inf, np.nan]},
+    "names that are taken": {name: [1, 2, 3, 4] for name in sorted(TAKEN)},
+    "a text that is taken": {"name": ["a", "b", "c", "d"]},
+    "a name of ours": {"unlearnt": [1, 2, 3, 4]},
+    "names that Altair reads": {name: [1, 2, 3, 4] for name in ("a:b", "a.b", "a[b]", "")},
+    "one end": {"low": [1.0, 2.0, 3.0, 4.0]},
+    "ends that are texts": {"low": list("abcd"), "high": list("abcd")},
+    "layers that are texts": {"layer": list("abcd")},
+    "dates": {"when": pd.to_datetime(["2020-01-01"] * 4)},
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("numbers", [{"v": [1.0, 2.0, 3.0, 4.0]}, {}], ids=["numbers", "none"])
+def test_any_table_of_theirs_leaves_the_report_whole(theirs, odd, numbers):
+    table = pd.DataFrame({"layer": [1, 2, 3, 4], **numbers, **odd})
+    key = theirs.results.runs.loc[[0], ["task", "category", "model", "seed"]]
+    layers = key.assign(method="long_steps", remark="").merge(table, how="cross")
+    tables = {"long_steps_layers": layers, "long_steps_summary": layers.head(1)}
+    found = Findings(theirs.results.with_tables(**tables))
+    for exhibit in figures_of(found):
+        if exhibit.part == "long_steps" and (drawn := exhibit.drawn(found)) is not None:
+            for choice in drawn.choices(exhibit.choose):
+                json.dumps([choice, drawn.with_rows(choice)], allow_nan=False)
+    for exhibit in tables_of(found):
+        if exhibit.part == "long_steps":
+            assert len(as_text(exhibit, exhibit.tidy(found)))
+
+
+def test_of_a_table_of_theirs_plain_columns_are_shown(theirs):
+    table = pd.DataFrame({"task": ["t"] * 4, "v": [1, 2, 3, 4], **ODD["missing texts"]})
+    shown = plain(table.assign(**ODD["lists"], seeds=1, low="a", when=pd.NaT))
+    assert shown.columns.tolist() == ["task", "v", "k"]
+    assert shown["k"].tolist() == ["a", "", "a", ""]
+    assert shown["v"].tolist() == [1, 2, 3, 4]
 
 
 def test_results_are_shown_where_the_method_is_not_installed(theirs):

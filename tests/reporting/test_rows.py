@@ -392,7 +392,7 @@ def test_layers_of_deeper_models_are_not_averaged_with_those_of_others():
     def made(model, depth, layers):
         common = {"task": "a", "category": "c", "source": "centroids", "variant": "plain"}
         rows = zip(("crossing", "initiation"), layers, strict=True)
-        numbers = [{"event": e, "layer": x, "low": x, "high": x} for e, x in rows]
+        numbers = [{"event": e, "layer": x, "low": x, "high": x, "never": 0.0} for e, x in rows]
         more = {"model": model, "depth": depth, "seed": 1, "separable": model != "p"}
         return [{**common, **more, **row} for row in numbers]
 

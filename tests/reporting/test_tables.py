@@ -219,7 +219,8 @@ def test_a_large_model_is_compared_with_the_small_ones(with_large):
 def test_events_that_never_happen_count_and_are_named():
     def made(event, seed, layer, low, high, separable=True):
         key = {"task": "a", "model": "m", "seed": seed, "event": event, "depth": 12}
-        return {**key, "layer": layer, "low": low, "high": high, "separable": separable}
+        numbers = {"layer": layer, "low": low, "high": high, "never": float(np.isnan(layer))}
+        return {**key, **numbers, "separable": separable}
 
     never = (np.nan, 11, np.nan)
     rows = [made("crossing", 1, 5, 4, 7, separable=False), made("crossing", 2, *never)]

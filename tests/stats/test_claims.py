@@ -45,11 +45,11 @@ def make_runs(models=("m",), depth=12, seeds=(1,), tasks=TASKS):
 
 
 def make_events(layers, event="crossing", model="m", seed=1, separable=True, tasks=TASKS):
-    columns = ("task", "model", "seed", "variant", "event", "layer", "low", "high", "separable")
+    numbers = ("layer", "low", "high", "never")
     return frame(
-        columns,
+        ("task", "model", "seed", "variant", "event", *numbers, "separable"),
         [
-            (t, model, seed, "plain", event, x, x - 1, x + 1, separable)
+            (t, model, seed, "plain", event, x, x - 1, x + 1, float(np.isnan(x)), separable)
             for t, x in zip(tasks, layers, strict=True)
         ],
     )

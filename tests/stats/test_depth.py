@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from memloc.stats.depth import (
     centres_of_gravity,
     event,
     event_depth,
+    event_depths,
     first_layer,
     last_crossing,
     last_uninterrupted,
@@ -134,3 +136,18 @@ def test_never_is_deeper_than_any_layer():
 def test_never_counts_as_the_layer_after_the_last(depth):
     layers = np.array([1, np.nan, depth])
     np.testing.assert_array_equal(event_depth(layers, depth), [1, depth + 1, depth])
+
+
+def test_ends_beyond_the_last_layer_are_told_from_ends_that_nobody_measured():
+    rows = [
+        (2, 1, np.nan, 0.1),  # up to beyond the last layer
+        (2, np.nan, np.nan, 0.99),  # nearly all resamples are there
+        (np.nan, np.nan, np.nan, 1.0),
+        (2, np.nan, np.nan, np.nan),  # without resamples
+        (np.nan, np.nan, np.nan, np.nan),
+    ]
+    events = pd.DataFrame(rows, columns=["layer", "low", "high", "never"])
+    found = event_depths(events, np.full(5, 4.0))
+    np.testing.assert_array_equal(found["layer"], [2, 2, 5, 2, 5])
+    np.testing.assert_array_equal(found["low"], [1, 5, 5, np.nan, np.nan])
+    np.testing.assert_array_equal(found["high"], [5, 5, 5, np.nan, np.nan])

@@ -91,8 +91,7 @@ class Method(Settings, ABC):
         if isinstance(made, Result):
             return made
         if isinstance(made, Mapping) and self.kind == "analysis":
-            events = {"events": _events(self.name, made["events"])} if "events" in made else {}
-            return Result(self.name, {**made, **events})
+            return Result(self.name, made)
         return _scores(self.name, made, run.depth)
 
     def check(self, run: Run) -> None:
@@ -114,13 +113,6 @@ def _scores(method: str, made: Tables | Weights, depth: int) -> LayerScores:
     weights, low, high = filled.T
     others = {name: table for name, table in tables.items() if name != "layers"}
     return LayerScores.of(method, weights, (low, high), tables=others)
-
-
-def _events(source: str, table: Table) -> Table:
-    """Events, whose `event` and `layer` (NaN: never) are given, with all that is said of them."""
-    usual: dict[str, Any] = {"source": source, "variant": "plain", "separable": True}
-    usual |= {"low": table["layer"], "high": table["layer"], "never": table["layer"].isna() * 1.0}
-    return table.assign(**{name: usual[name] for name in usual.keys() - set(table.columns)})
 
 
 def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "clean") -> IntArray:

@@ -114,6 +114,28 @@ def read_about(folder: Path) -> dict[str, Any]:
     return record
 
 
+def events_of(method: str, table: Table) -> "Table | None":
+    """A table of events with all that is said of them; None if it is of something else.
+
+    Whoever makes one gives `event` and `layer` (NaN: never), and more only where it is known.
+    """
+    usual: dict[str, Any] = {"source": method, "variant": "plain", "separable": True}
+    usual |= dict.fromkeys(("low", "high", "never"), np.nan)
+    whole = table.assign(**{name: usual[name] for name in usual if name not in table})
+    try:
+        return whole[list(EVENTS)].astype(EVENTS)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+EVENTS: dict[str, Any] = {
+    **dict.fromkeys(("source", "variant", "event"), str),
+    **dict.fromkeys(("layer", "low", "high", "never"), np.float64),
+    "separable": bool,
+}
+"""The columns of a table of events."""
+
+
 @dataclass(frozen=True)
 class Outcomes:
     """For every window and example: is the label it should have no longer predicted?"""

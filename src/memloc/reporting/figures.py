@@ -177,7 +177,7 @@ def figures_of(findings: Findings) -> list[Figure]:
 def layers_of(theirs: Theirs) -> Figure:
     """The first number of somebody's table by layer: curves of tasks, or of what its texts name."""
     value, *others = theirs.numbers
-    ends = [name for name in ("low", "high") if name in theirs.table]
+    ends = theirs.ends
     apart: dict[str, Any] = {"colour": "task", "panel": "category", "height": 240}
     choose = ["model"]
     if theirs.texts:

@@ -12,11 +12,11 @@ from memloc.methods import by_reference
 from memloc.methods.result import Outcomes
 from memloc.protocol import Protocol
 from memloc.records import BoolArray, FloatArray, IntArray
-from memloc.reporting.style import Theirs, method_order
+from memloc.reporting.style import Theirs, method_order, plain
 from memloc.results import COLUMNS, Results
 from memloc.stats import claims
 from memloc.stats.claims import BINARY, POINT, over_seeds
-from memloc.stats.depth import centres_of_gravity, event_depth
+from memloc.stats.depth import centres_of_gravity, event_depths
 from memloc.stats.intervals import bootstrap_ends, wilson
 from memloc.stats.verdicts import TRUSTED, rates
 from memloc.stats.windows import layer_weights, planted_layers, window_matrix, windows_between
@@ -56,8 +56,12 @@ class Findings:
     def theirs(self) -> list[Theirs]:
         """Tables of methods that are not memloc's own."""
         names = [name for name in self.results.tables if name not in COLUMNS]
-        found = [Theirs(name, self.memorised(name)) for name in names]
+        found = [Theirs(name, self.plain(name)) for name in names]
         return [each for each in found if len(each.table)]
+
+    def plain(self, name: str) -> pd.DataFrame:
+        """What can be shown of a table of somebody else's method."""
+        return plain(self.memorised(name))
 
     @property
     def calibration(self) -> pd.DataFrame:
@@ -74,7 +78,8 @@ class Findings:
         table: pd.DataFrame = getattr(self.results, name)
         if table.empty:
             return table
-        found = table.merge(self._kept[[*RUN, "unlearnt"]], on=RUN)
+        # A column of somebody else's table may have any name: ours keeps this one.
+        found = table.merge(self._kept[[*RUN, "unlearnt"]], on=RUN, suffixes=("_theirs", ""))
         decided: Any = found.get("variant", "plain") != "plain"
         if "method" in found:
             decided = found["method"].isin(by_reference())
@@ -391,8 +396,7 @@ def counted_events(table: pd.DataFrame) -> pd.DataFrame:
     `never` and `unclear` mark those, and events where classes cannot be told apart.
     """
     depth = table["depth"].to_numpy(np.float64)
-    names = ("layer", "low", "high")
-    numbers = {n: event_depth(table[n].to_numpy(np.float64), depth) for n in names}
+    numbers = event_depths(table, depth)
     never = table["layer"].isna()
     unclear = ~never & ~table["separable"].astype(bool)
     return table.assign(**numbers, never=never.astype(int), unclear=unclear.astype(int))

@@ -11,7 +11,7 @@ import pandas as pd
 import yaml
 
 from memloc.errors import counted
-from memloc.methods.result import LayerScores, Result
+from memloc.methods.result import LayerScores, Result, events_of
 from memloc.reporting.findings import (
     RUN,
     UNDONE,
@@ -23,6 +23,7 @@ from memloc.reporting.missing import command
 from memloc.reporting.style import asset, method_order
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.claims import ALL, POINT, over_seeds
+from memloc.stats.depth import has_interval
 from memloc.stats.planted import mean_scores
 from memloc.stats.verdicts import NOTHING, TRUSTED
 from memloc.stats.windows import consecutive
@@ -38,12 +39,13 @@ def say(name: str, **values: Any) -> str:
 
 def sentence(found: Result) -> str:
     """What a method says about a model, with how sure it is."""
+    events = events_of(found.method, found["events"]) if "events" in found.tables else None
     if isinstance(found, LayerScores):
         text = " ".join([_layers_matter(found), *found.remarks])
     elif found.method == "generalisation":
         text = say("generalised", **found["summary"].iloc[0])
-    elif "events" in found.tables:
-        text = _happenings(found)
+    elif events is not None:
+        text = _happenings(events)
     else:  # an analysis of somebody else
         tables = [f"{name} ({counted(len(t), 'row')})" for name, t in found.tables.items()]
         text = f"{found.method} made {_listed(tables)}."
@@ -63,16 +65,18 @@ def _layers_matter(scores: LayerScores) -> str:
     return f"{text}."
 
 
-def _happenings(found: Result) -> str:
+def _happenings(events: pd.DataFrame) -> str:
     """Events in words; `never` and layers where classes cannot be told apart are named."""
-    said, events = [], found["events"]
+    said = []
     for event in events[events["variant"] == "plain"].to_dict("records"):
         layer, low, high = (layer_name(event[name]) for name in ("layer", "low", "high"))
         at = layer if layer == "never" else f"layer {layer}"
         unclear = layer != "never" and not event["separable"]
         mark = SAID["unclear"] if unclear else ""
-        what = SAID.get(event["event"], event["event"])
-        said.append(say("event", what=what, at=at, low=low, high=high, mark=mark))
+        what = SAID["events"].get(event["event"], event["event"])
+        known = has_interval(event["low"], event["high"], event["never"])
+        sure = say("event_interval", low=low, high=high) if known else ""
+        said.append(say("event", what=what, at=at, sure=sure, mark=mark))
     return "; ".join(said).capitalize() + "."
 
 

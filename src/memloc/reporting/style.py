@@ -8,6 +8,7 @@ from inspect import getdoc
 from typing import Any, Literal, Self
 
 import altair as alt
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -70,7 +71,7 @@ class Theirs:
             "name": self.name.replace("_", "-"),
             "section": "how",
             "title": title if what == "layers" else f"{title}: {what}",
-            "table": f"memorised.{self.name}",
+            "table": f"plain.{self.name}",
             "part": self._method,
         }
 
@@ -91,13 +92,45 @@ class Theirs:
         return [name for name in self._own if is_number(self.table[name])]
 
     @property
+    def ends(self) -> list[str]:
+        """The columns of the interval, where there is one."""
+        both = ["low", "high"]
+        return both if self.numbers and set(both) <= set(self.table) else []
+
+    @property
     def _method(self) -> str:
         return str(self.table["method"].iloc[0])
 
     @property
     def _own(self) -> list[str]:
-        shared = {"task", "category", "model", "seed", "method", "remark"}
-        return [str(name) for name in self.table if name not in shared | {"layer", "low", "high"}]
+        return [str(name) for name in self.table if name not in SHARED | LAYERED]
+
+
+SHARED = {"task", "category", "model", "seed", "method", "remark"}
+"""Columns that say which run and method a row is of."""
+LAYERED = {"layer", "low", "high"}
+"""Columns of somebody's table that mean the same everywhere: they are numbers, or not there."""
+TAKEN = {"seeds", "name", "func", "engine", "engine_kwargs"}
+"""Names that columns get, or pandas' arguments have, while figures and tables are made."""
+
+
+def plain(table: pd.DataFrame) -> pd.DataFrame:
+    """Of a table of somebody's, the columns of numbers and of texts with names that can be drawn.
+
+    A text that is not there is empty, a number that is infinite is not there.
+    """
+    shown = {}
+    for name in map(str, table):
+        values = table[name]
+        if name in SHARED:
+            shown[name] = values
+        elif not name.isidentifier() or name in TAKEN:
+            continue
+        elif is_number(values):
+            shown[name] = values.where(np.isfinite(values.astype(float)))
+        elif name not in LAYERED and pd.api.types.infer_dtype(values.astype(object)) == "string":
+            shown[name] = values.astype(object).fillna("")
+    return pd.DataFrame(shown)
 
 
 def is_number(values: "pd.Series") -> bool:

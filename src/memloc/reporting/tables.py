@@ -75,9 +75,10 @@ def table_of(theirs: Theirs) -> Table:
     numbers = theirs.numbers[:1] if by_layer else theirs.numbers
     first = ["task", "model", "seed", *theirs.texts, *by_layer]
     columns: dict[str, str | None] = dict.fromkeys([*first, *numbers])
-    if numbers and {"low", "high"} <= set(theirs.table):
+    if theirs.ends:
         columns[numbers[0]] = f"{numbers[0]} low high"
-    wide = () if theirs.table.duplicated(first).any() else tuple(by_layer)
+    is_wide = numbers and not theirs.table.duplicated(first).any()
+    wide = tuple(by_layer) if is_wide else ()
     return Table(**theirs.words, columns=columns, wide=wide, note=theirs.about)
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from memloc.protocol import AgreementSettings
 from memloc.stats.agreement import Correlation, Kind, correlation, correlations
-from memloc.stats.depth import centres_of_gravity, event_depth
+from memloc.stats.depth import centres_of_gravity, event_depths
 from memloc.stats.intervals import Interval, bootstrap_ends, wilson
 
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
@@ -54,13 +54,13 @@ def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.D
     layers = runs.groupby(POINT)["depth"].first().rename("layers").reset_index()
     plain = events[events["variant"] == "plain"].merge(layers, on=POINT)
     never, depth = plain["layer"].isna(), plain["layers"].to_numpy(float)
-    ends = {"depth": "layer", "low": "low", "high": "high"}
     happened = plain[POINT].assign(
         measure=plain["event"],
         never=never,
         inseparable=~never & ~plain["separable"].astype(bool),
-        **{name: event_depth(plain[end].to_numpy(float), depth) for name, end in ends.items()},
+        **event_depths(plain, depth),
     )
+    happened = happened.rename(columns={"layer": "depth"})
     known = mcog.dropna(subset="mcog").rename(columns={"mcog": "depth"})
     centres = known.assign(measure=CENTRE + known["method"], never=False, inseparable=False)
     found = pd.concat([happened, centres[happened.columns]], ignore_index=True)

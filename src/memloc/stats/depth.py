@@ -7,10 +7,11 @@ from typing import TypeAlias
 import numpy as np
 
 from memloc.errors import ScoreError
-from memloc.records import BoolArray, FloatArray
+from memloc.records import BoolArray, FloatArray, Table
 
 LEVEL = 0.95
 """Of every interval."""
+Numbers: TypeAlias = FloatArray | float
 Rule: TypeAlias = Callable[[BoolArray], FloatArray]
 """Which layer of those where a condition holds is the event: `first_layer` or one of the others."""
 
@@ -103,3 +104,21 @@ def event(condition: BoolArray, resampled: BoolArray, rule: Rule, first: int = 1
 def event_depth(layers: FloatArray, depth: FloatArray | int) -> FloatArray:
     """Layers as numbers to average and to rank: never (NaN) counts as `depth` + 1."""
     return np.where(np.isnan(layers), np.asarray(depth) + 1.0, layers)
+
+
+def event_depths(events: Table, depth: FloatArray) -> dict[str, FloatArray]:
+    """The same of the columns `layer`, `low` and `high`; ends that nobody measured stay NaN."""
+    layer, low, high = (events[n].to_numpy(np.float64) for n in ("layer", "low", "high"))
+    ends = {"low": event_depth(low, depth), "high": event_depth(high, depth)}
+    measured = has_interval(low, high, events["never"].to_numpy(np.float64))
+    sure = {name: np.where(measured, end, np.nan) for name, end in ends.items()}
+    return {"layer": event_depth(layer, depth), **sure}
+
+
+def has_interval(low: Numbers, high: Numbers, never: Numbers) -> BoolArray:
+    """Whether the interval of an event is known.
+
+    Two ends that are NaN lie beyond the last layer only if there are resamples that never get
+    there; otherwise there are no resamples.
+    """
+    return ~(np.isnan(low) & np.isnan(high)) | (np.asarray(never) > 0)
