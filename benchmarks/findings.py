@@ -151,6 +151,7 @@ def blocks(found: Findings) -> Iterator[str]:
         "Crossings by other rules": other_crossings,
         "Depth and generalisation (Table 2)": table_2,
         "Agreement of methods (Figures 8 and 9)": lambda f: agreement(f, "methods", METHODS),
+        "Agreement of seeds: ρ of the layer weights of two trainings": seeds_agree,
         "Order of tasks, mean over pairs of models (Figure 6)": orders,
         "Agreement of models (Figures 8 and 9)": lambda f: agreement(f, "models", MODELS),
         "Centroids and label probes": event_agreement,
@@ -312,8 +313,8 @@ def other_crossings(found: Findings) -> pd.DataFrame:
     rows = []
     for rule in RULES:
         table = crossings(centroids[centroids["variant"] == "plain"], rule)  # type: ignore[arg-type]
-        sure = table.assign(low=table["layer"], high=table["layer"])  # no interval is asked for
-        depth = claims.depths(sure, mcog, runs)
+        unknown = dict.fromkeys(("low", "high", "never"), float("nan"))  # no interval is asked for
+        depth = claims.depths(table.assign(**unknown), mcog, runs)
         depth = depth[depth["measure"] == "crossing"]
         layers = depth.groupby("task")["depth"].mean()
         row: dict[str, object] = {"crossing": rule}
@@ -355,6 +356,21 @@ def agreement(found: Findings, between: str, paper: Numbers) -> pd.DataFrame:
         cells[str(row["what"])] = coefficient(row)
         cells[f"{row['what']}, paper"] = paper[row["what"]].get(pair, "–")
     return pd.DataFrame(list(rows.values()))
+
+
+def seeds_agree(found: Findings) -> pd.DataFrame:
+    """ρ between two seeds of a task and model, and between two tasks of a model and seed."""
+    rows = []
+    for method, part in found.memorised("layers").groupby("method", sort=False):
+        matrix = part.pivot_table("weight", "layer", RUN).corr("spearman")
+        matrix.columns.names = [f"{name} 2" for name in RUN]
+        pairs = pd.Series(matrix.stack([0, 1, 2]), name="rho").reset_index()
+        task, model, seed = (pairs[name] == pairs[f"{name} 2"] for name in RUN)
+        if (task & model & ~seed).any():
+            others = spread(pairs.loc[~task & model & seed, "rho"])
+            same = spread(pairs.loc[task & model & ~seed, "rho"])
+            rows.append({"method": method, "seeds of one task": same, "tasks of one seed": others})
+    return pd.DataFrame(rows)
 
 
 def orders(found: Findings) -> pd.DataFrame:

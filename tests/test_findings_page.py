@@ -1,11 +1,12 @@
 """The page of findings is made of tables that are kept, without training anything."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 from benchmarks.answers import FAILS, HOLDS, UNKNOWN, answers, mean, rho
-from benchmarks.findings import KEPT, PAGE, PICTURES, draw, from_kept
+from benchmarks.findings import KEPT, PAGE, PICTURES, draw, from_kept, seeds_agree
 from benchmarks.stored import keep, kept
 
 from memloc.reporting.findings import Findings
@@ -57,6 +58,22 @@ def test_a_mean_holds_if_its_interval_is_within_the_bounds():
 def test_seeds_of_a_task_count_once():
     values = pd.concat([of_tasks(0.1, 0.1, 0.1, 0.1, 0.2), of_tasks(*[0.1] * 4)])
     assert mean(values, 0, 1)[0].startswith("0.12 ")
+
+
+def test_seeds_are_compared_within_a_task_and_tasks_within_a_seed():
+    profiles = {("a", 1): [3, 2, 1], ("a", 2): [6, 4, 2], ("b", 1): [1, 2, 3]}
+    rows = [
+        {"task": task, "model": "m", "seed": seed, "method": "shares", "layer": i, "weight": w}
+        for (task, seed), weights in profiles.items()
+        for i, w in enumerate(weights, start=1)
+    ]
+    found = SimpleNamespace(memorised=lambda _: pd.DataFrame(rows))
+    expected = {
+        "method": "shares",
+        "seeds of one task": "1.00 (1.00–1.00)",
+        "tasks of one seed": "-1.00 (-1.00–-1.00)",
+    }
+    assert seeds_agree(found).to_dict("records") == [expected]
 
 
 def test_few_tasks_tell_nothing():
