@@ -368,13 +368,19 @@ def with_theirs(folder, *tables):
     return folder
 
 
+def test_an_event_of_somebody_is_not_averaged_with_ours_of_the_same_name(tmp_path):
+    theirs = {"event": ["crossing"], "layer": [2]}
+    events = memloc.load_results(with_theirs(tmp_path, {"events": theirs})).events
+    assert set(events.loc[events["source"] == "lengths", "event"]) == {"crossing (lengths)"}
+
+
 def test_events_of_somebody_are_completed_when_they_are_read(tmp_path):
     theirs = {"event": ["jump", "fall"], "layer": [2, np.nan], "extra": [[1], [2]]}
     events = memloc.load_results(with_theirs(tmp_path, {"events": theirs})).events
     mine = events[events["source"] == "lengths"]
     assert mine[["variant", "event", "separable"]].to_numpy().tolist() == [
-        ["plain", "jump", True],
-        ["plain", "fall", True],
+        ["plain", "jump (lengths)", True],
+        ["plain", "fall (lengths)", True],
     ]
     assert mine["layer"].fillna(0).tolist() == [2, 0]
     assert mine[["low", "high", "never"]].isna().all(axis=None)

@@ -243,15 +243,13 @@ def read_columns(
 
 
 @contextmanager
-def as_stored(path: Path) -> Iterator[None]:
+def as_stored(path: Path, todo: str = "delete it and run again") -> Iterator[None]:
     """What a file lacks, or holds in another type than memloc writes, becomes one sentence."""
     try:
         yield
     except _MISFITS as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise StoreError(
-            f"{path} does not hold what it should ({reason}); delete it and run again."
-        ) from error
+        raise StoreError(f"{path} does not hold what it should ({reason}); {todo}.") from error
 
 
 _MISFITS = (

@@ -169,7 +169,7 @@ def load_results(path: str | Path) -> Results:
     folder = Path(path)
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder: give a study, e.g. `runs`.")
-    with as_stored(folder):
+    with as_stored(folder, "run again what was changed there"):
         return _load(folder)
 
 
@@ -320,11 +320,17 @@ def _called(made: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _events(method: str, rows: Any) -> Any:
-    """Events of somebody with the columns that memloc's have; None if it is no such table."""
+    """Events of somebody with the columns that memloc's have; None if it is no such table.
+
+    They are called after the method, too, as others may have an event of the same name.
+    """
     import pyarrow as pa
 
     whole = events_of(method, rows.to_pandas())
-    return None if whole is None else pa.Table.from_pandas(whole, preserve_index=False)
+    if whole is None:
+        return None
+    whole["event"] += f" ({method})"
+    return pa.Table.from_pandas(whole, preserve_index=False)
 
 
 def _without_null(key: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -104,11 +104,11 @@ def test_its_tables_are_among_those_of_the_study(theirs):
 
 
 def test_its_events_stand_beside_those_of_others(theirs):
-    mine = theirs.results.events.query("event == 'longest'")
+    mine = theirs.results.events.query("event == 'longest (long_steps)'")
     assert mine["source"].unique().tolist() == ["long_steps"]
     assert mine["layer"].unique().tolist() == [4]
     events = next(table for table in tables_of(theirs) if table.name == "events")
-    assert as_text(events, events.tidy(theirs))["longest"].iloc[0] == "4.00"  # no interval
+    assert as_text(events, events.tidy(theirs))["longest (long_steps)"].iloc[0] == "4.00"
     said = sentence(find_method("long_steps")().found(_first_run(theirs)))
     assert said == "Longest: layer 4."
 
