@@ -108,7 +108,8 @@ def test_its_events_stand_beside_those_of_others(theirs):
     assert mine["source"].unique().tolist() == ["long_steps"]
     assert mine["layer"].unique().tolist() == [4]
     events = next(table for table in tables_of(theirs) if table.name == "events")
-    assert as_text(events, events.tidy(theirs))["longest (long_steps)"].iloc[0] == "4.00"
+    shown = as_text(events, events.tidy(theirs))
+    assert shown["longest (long steps)"].iloc[0] == "4.00"  # no interval
     said = sentence(find_method("long_steps")().found(_first_run(theirs)))
     assert said == "Longest: layer 4."
 
