@@ -1,6 +1,11 @@
-"""Fine-tuning beside Hugging Face's `Trainer`: same weights, batches, order, optimiser, updates."""
+"""Fine-tuning beside Hugging Face's `Trainer`: same weights, batches, order, optimiser, updates.
+
+Both train what a run trains: a model on noisy labels, and one on the original labels. memloc
+trains narrow ones as one, and wide ones one after the other.
+"""
 
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,31 +17,41 @@ from benchmarks.harness import Measured, matmul_peak, middle, side_by_side, time
 from benchmarks.samples import SEED, bert, questions
 from memloc.data.encode import Encoded, random_batches
 from memloc.models.device import suitable_threads
-from memloc.models.shortcuts import training_logits
 from memloc.models.stack import Stack
+from memloc.models.stacked import together
 from memloc.protocol import FineTuneSettings, preset
-from memloc.records import IntArray
+from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
-from memloc.training.loop import learning_groups, one_objective, schedule, train_epoch
-from memloc.training.predict import to_batch
+from memloc.training.loop import (
+    in_stacks,
+    learning_groups,
+    logits_of,
+    members_at_once,
+    one_objective,
+    schedule,
+    train_epoch,
+)
 
 
 def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
     """Tokens a second of both, and how far apart their loss curves are."""
     transformers.logging.set_verbosity_error()
-    encoded, labels = questions(examples)
+    encoded, original = questions(examples)
+    labels = np.stack([_noisy(original), original])
     settings = preset("paper").finetune.replace({"learning_rate": 3e-4, "epochs": epochs})
+    most = members_at_once(Stack(bert(hidden)), settings, torch.device("cpu"))
     with suitable_threads(hidden) as threads:
         mine, plain = side_by_side(
-            lambda: _memloc(hidden, encoded, labels, settings),
+            lambda: _memloc(hidden, encoded, labels, settings, most),
             lambda: _trainer(hidden, encoded, labels, settings),
             repeats,
         )
+        one_by_one = [timed(lambda: _memloc(hidden, encoded, labels, settings, 1)) for _ in mine]
         grouped = settings.replace({"length_grouped": True})
-        by_length = [timed(lambda: _memloc(hidden, encoded, labels, grouped)) for _ in mine]
+        by_length = [timed(lambda: _memloc(hidden, encoded, labels, grouped, 1)) for _ in mine]
         peak = matmul_peak(threads)
     seconds, baseline = middle([m[0] for m in mine]), middle([p[0] for p in plain])
-    tokens = int(encoded.lengths.sum()) * epochs
+    tokens = len(labels) * int(encoded.lengths.sum()) * epochs
     # Six operations a weight and token, forward and backward; embeddings only look up.
     work = 6 * tokens * 12 * 12 * hidden**2
     return Measured(
@@ -54,36 +69,45 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
             "tokens_per_second": tokens / seconds,
             "baseline_tokens_per_second": tokens / baseline,
             "share_of_matmul_peak": work / seconds / peak,
+            "ratio_one_by_one": baseline / middle([m[0] for m in one_by_one]),
             "length_grouped_ratio": baseline / middle([g[0] for g in by_length]),
             "last_losses": {
-                "memloc": mine[0][2][-1],
-                "baseline": plain[0][2][-1],
-                "memloc, length-grouped": by_length[0][2][-1],
+                "memloc": mine[0][2][:, -1].tolist(),
+                "baseline": plain[0][2][:, -1].tolist(),
+                "memloc, length-grouped": by_length[0][2][:, -1].tolist(),
             },
-            "updates": len(mine[0][2]),
+            "trained_as_one": min(most, len(labels)),
             "difference_is": "largest difference of the loss curves, averaged over 10 updates",
         },
     )
 
 
+def _noisy(labels: IntArray) -> IntArray:
+    """Every seventh label is another one."""
+    return np.where(np.arange(len(labels)) % 7, labels, (labels + 1) % 6)
+
+
 def _memloc(
-    hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings
-) -> list[float]:
-    stack = Stack(bert(hidden))
-    logits = training_logits(stack)
-    losses: list[float] = []
-    with one_objective(
-        stack,
-        learning_groups(stack, embeddings=False),
-        name="noisy",
-        logits=lambda rows: logits(to_batch(encoded, rows, stack.device)),
-        labels=torch.from_numpy(labels),
-        lengths=encoded.lengths,
-        settings=settings,
-    ) as objective:
-        objective.on_loss = lambda loss: losses.append(float(loss))
-        for epoch in range(1, settings.epochs + 1):
-            train_epoch([objective], SEED, epoch, lambda _: None)
+    hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings, most: int
+) -> FloatArray:
+    """The loss curves of models trained on each row of the labels, so many as one."""
+    losses: list[FloatArray] = []
+    for some in in_stacks(range(len(labels)), most, alike=lambda _: 0):
+        stack = together([Stack(bert(hidden)) for _ in some])
+        seen: list[FloatArray] = []
+        with one_objective(
+            stack,
+            learning_groups(stack, embeddings=False),
+            name="noisy",
+            logits=logits_of(stack, encoded, settings),
+            labels=torch.from_numpy(labels[some]),
+            lengths=encoded.lengths,
+            settings=settings,
+        ) as objective:
+            objective.on_loss = lambda loss, seen=seen: seen.append(loss.numpy())
+            for epoch in range(1, settings.epochs + 1):
+                train_epoch([objective], [SEED] * len(some), epoch, lambda _: None)
+        losses += [*np.stack(seen, 1)]
     return _smooth(losses)
 
 
@@ -106,6 +130,13 @@ class _SameOrder(Trainer):  # type: ignore[misc]
 
 
 def _trainer(
+    hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings
+) -> FloatArray:
+    """The loss curves of models trained on each row of the labels, one after the other."""
+    return _smooth([_trained(hidden, encoded, each, settings) for each in labels])
+
+
+def _trained(
     hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings
 ) -> list[float]:
     model = bert(hidden)
@@ -144,7 +175,7 @@ def _trainer(
     )
     trainer.batches, trainer.losses = batches, []
     trainer.train()
-    return _smooth(trainer.losses)
+    return trainer.losses
 
 
 def _collate(examples: list[tuple[Any, int]]) -> dict[str, torch.Tensor]:
@@ -158,5 +189,8 @@ def _collate(examples: list[tuple[Any, int]]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
-def _smooth(losses: list[float]) -> list[float]:
-    return [float(np.mean(losses[i : i + 10])) for i in range(0, len(losses) - 9, 10)]
+def _smooth(losses: Sequence[Sequence[float] | FloatArray]) -> FloatArray:
+    """(models, updates // 10): means of 10 updates."""
+    curves = np.array(losses, dtype=np.float64)
+    whole = curves.shape[1] // 10 * 10
+    return curves[:, :whole].reshape(len(curves), -1, 10).mean(2)

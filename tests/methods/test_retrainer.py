@@ -10,6 +10,7 @@ import torch
 from memloc.methods import prefix, retrainer
 from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retrainer import outcomes_of, prepared, retrain_windows, stacks_of
+from memloc.models.stacked import Stacked
 from memloc.records import read_json
 from memloc.training.predict import evaluating, to_batch
 from retraining_support import (
@@ -60,14 +61,16 @@ def test_frozen_blocks_neither_change_nor_drop_anything(tmp_path, monkeypatch):
             assert changed - inside <= set(inner.after)
             assert changed & inside
             assert changed & set(inner.after)
-            return np.zeros(len(rows), dtype=bool)
+            return np.zeros((1, len(rows)), dtype=bool)
 
         monkeypatch.setattr(type(setup.stack), "run", watched)
         monkeypatch.setattr(retrainer, "_wrong", look)
         retrain_windows(setup, [range(1, 2)])
         assert_equal_weights(weights_of(setup.stack), before)
-    # Nothing below the window runs; what is above runs without dropout and weight gradients.
-    assert seen == [(1, True, {True}), (2, False, {False})] * UPDATES
+    # Nothing below the window runs; what is above runs without dropout and weight gradients, the
+    # last block twice: up to its attention, and at the readout position.
+    above = (2, False, {False})
+    assert seen == [(1, True, {True}), above, above] * UPDATES
 
 
 def test_dropout_everywhere_is_another_training(tmp_path):
@@ -88,7 +91,7 @@ def test_counting_frozen_gradients_keeps_frozen_parts_without_dropout(
     """Nothing is clipped at so high a norm, so the way through all layers must change nothing."""
     rows, found = np.arange(24), []
     # A packed batch has another shape, so other units of the window would be dropped.
-    monkeypatch.setattr(prefix, "worth_packing", lambda *_, **__: None)
+    monkeypatch.setattr(prefix, "can_pack", lambda _: False)
     for over in ("trained", "all"):
         changes = {"finetune.clip_over": over, "finetune.clip": 1e9}
         run = retrainable(tmp_path, family, dropout=0.3, changes=changes)
@@ -107,7 +110,7 @@ def test_the_pooler_learns_unless_it_is_frozen(tmp_path, monkeypatch):
             def look(inner, stack, rows, before=before, changed=changed):
                 now = weights_of(stack)
                 changed.update(n for n, value in now.items() if not torch.equal(value, before[n]))
-                return np.zeros(len(rows), dtype=bool)
+                return np.zeros((1, len(rows)), dtype=bool)
 
             with monkeypatch.context() as patch:
                 patch.setattr(retrainer, "_wrong", look)
@@ -151,14 +154,16 @@ def test_windows_run_in_any_order_and_are_kept(tmp_path):
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_windows_are_retrained_as_one_as_if_each_were_alone(tmp_path, family):
     """Dropout, too, is in each one's own layers alone."""
-    rows, together, alone = np.arange(24), {}, {}
+    rows, together, alone = np.arange(24), [], []
     stack_of_all = [range(DEPTH), range(2), range(1)]
 
     def look(found):
         def kept(inner, stack, some):
+            members = len(stack.members) if isinstance(stack, Stacked) else 1
             with evaluating(stack.model):
-                found[len(found)] = inner.forward.logits(rows, stack)
-            return np.zeros(len(some), dtype=bool)
+                logits = inner.forward.logits(np.tile(rows, members), stack)
+            found.extend(logits.view(members, len(rows), -1))
+            return np.zeros((members, len(some)), dtype=bool)
 
         return kept
 

@@ -1,9 +1,17 @@
+import numpy as np
 import pytest
 import torch
 
 from memloc.models import shortcuts
 from memloc.models.load import load_model
-from memloc.models.shortcuts import can_pack, packed_logits, training_logits
+from memloc.models.shortcuts import (
+    Layout,
+    balanced,
+    can_pack,
+    fastest_layout,
+    packed_logits,
+    training_logits,
+)
 from support import FAMILIES, PAPER_FAMILIES
 
 
@@ -30,16 +38,18 @@ def test_the_models_of_the_paper_can_be_packed(stack_of, family):
 @pytest.mark.parametrize(
     "lengths", [(9, 2, 6, 1), (4, 4, 4, 1), (2, 1), (5,)], ids=["mixed", "square", "two", "alone"]
 )
-def test_packing_changes_neither_logits_nor_gradients(stack_of, family, lengths):
+@pytest.mark.parametrize("number", [1, 2])
+def test_packing_changes_neither_logits_nor_gradients(stack_of, family, lengths, number):
     stack = stack_of(family)
     if not can_pack(stack):
         pytest.skip("falls back to the padded batch")
     batch = batch_for(stack, lengths)
     if len(lengths) == 1:
         batch["attention_mask"][0, -1] = 0  # a batch that is padded all the same
+    layout = Layout.of(batch["attention_mask"], torch.arange(len(lengths)) * number // len(lengths))
     parameters = [p for block in stack.blocks for p in block.parameters()]
     results = []
-    for compute in (stack.logits, lambda b: packed_logits(stack, b)):
+    for compute in (stack.logits, lambda b: packed_logits(stack, b, layout)):
         logits = compute(batch)
         gradients = torch.autograd.grad(logits.square().sum(), parameters)
         results.append((logits.detach(), torch.cat([g.flatten() for g in gradients])))
@@ -47,12 +57,45 @@ def test_packing_changes_neither_logits_nor_gradients(stack_of, family, lengths)
         assert (plain - packed).abs().max() <= 1e-4 * plain.abs().max()
 
 
+@pytest.mark.parametrize(
+    ("lengths", "number", "where"),
+    [
+        ([5, 2, 9, 1], 2, [1, 1, 0, 0]),  # 9 and 1, 5 and 2
+        ([5, 2, 9, 1], 3, [1, 2, 0, 2]),  # 9, 5, 2 and 1
+        ([4, 4, 4, 4, 4], 2, [0, 1, 1, 0, 0]),
+        ([5, 2, 9, 1, 1, 9, 2, 5], 2, [1, 1, 0, 0, 2, 2, 3, 3]),  # of two members
+    ],
+)
+def test_long_texts_are_about_as_long(lengths, number, where):
+    members = np.array(lengths).reshape(-1, 4 if len(lengths) % 4 == 0 else len(lengths))
+    assert balanced(members, number).tolist() == where
+
+
+@pytest.mark.parametrize(
+    ("lengths", "number"),
+    [
+        # Padded, each of the 4 · 60 positions costs 6 · 16 + 1.5 · 60 = 186: 44,640 in all.
+        ([60, 60, 60, 60], None),  # nothing is padding
+        ([60, 1, 1, 1], 1),  # 63 positions of 96 + 94.5
+        ([60, 2, 60, 2], 2),  # 2 · 62 of 96 + 93, 23,436 in all, not 124 of 96 + 186, 34,968
+        ([60, 55, 60, 60], None),  # hardly any padding: 3 · 115 positions are more
+    ],
+)
+def test_a_batch_is_run_in_as_many_long_texts_as_take_least(stack_of, lengths, number):
+    stack = stack_of("opt")
+    assert stack.width == 16
+    stack.model.config.max_position_embeddings = 500
+    mask = (torch.arange(60) < torch.tensor(lengths).unsqueeze(1)).long()
+    layout = fastest_layout(stack, mask)
+    assert (None if layout is None else len(layout.example)) == number
+
+
 def test_narrow_models_and_full_batches_are_not_packed(stack_of, monkeypatch):
     stack = stack_of("opt")
     assert training_logits(stack) == stack.logits  # narrow
     monkeypatch.setattr(shortcuts, "NARROW", 1)
     used = []
-    monkeypatch.setattr(shortcuts, "packed_logits", lambda s, b: used.append(1) or s.logits(b))
+    monkeypatch.setattr(shortcuts, "packed_logits", lambda s, b, _: used.append(1) or s.logits(b))
     compute = training_logits(stack)
     used.clear()  # the trial
     compute(batch_for(stack, (6, 6, 6)))
@@ -60,12 +103,15 @@ def test_narrow_models_and_full_batches_are_not_packed(stack_of, monkeypatch):
     compute(batch_for(stack, (9, 2, 1)))
     assert used
     used.clear()
-    compute(batch_for(stack, (60, 20, 10)))  # longer, end to end, than the model has positions
+    compute(batch_for(stack, (60, 5, 15)))  # longer, all end to end, than the model has positions
+    assert used
+    used.clear()
+    compute(batch_for(stack, (60, 50, 40)))  # and two of them, too
     assert not used
 
 
 def test_a_model_that_packs_wrongly_is_not_packed(stack_of, monkeypatch):
     stack = stack_of("opt")
     monkeypatch.setattr(shortcuts, "NARROW", 1)
-    monkeypatch.setattr(shortcuts, "packed_logits", lambda s, b: s.logits(b) * 1.1)
+    monkeypatch.setattr(shortcuts, "packed_logits", lambda s, b, _: s.logits(b) * 1.1)
     assert training_logits(stack) == stack.logits

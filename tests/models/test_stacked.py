@@ -13,6 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from memloc.data.encode import encode
 from memloc.models import stacked as module
 from memloc.models.load import load_checkpoint, load_model
+from memloc.models.shortcuts import Layout, balanced
 from memloc.models.stack import Stack
 from memloc.models.stacked import (
     MOST,
@@ -127,23 +128,22 @@ def test_logits_and_gradients_are_those_of_the_separate_models(members, family):
 
 
 def in_long_texts(number):
-    """Batches in long texts of so many texts each; 1: padded."""
+    """Batches in so many long texts of each member, or padded if they have no more texts."""
 
-    def long_texts(stack, mask):
+    def layout(stack, mask):
         assert stack._can_pack
-        return len(mask) // number
+        lengths = mask.sum(1).view(K, -1).numpy()
+        where = torch.from_numpy(balanced(lengths, number))
+        return Layout.of(mask, where) if number < lengths.shape[1] else None
 
-    return long_texts
+    return layout
 
 
-@pytest.mark.parametrize("number", [1, 2, "all"])
+@pytest.mark.parametrize("number", [1, 2, 4, SETTINGS.batch_size])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_members_learn_as_if_each_were_alone(members, monkeypatch, family, number):
     """With clipping, decay, a schedule and dropout that are each one's own, embeddings as well."""
-    if number == "all":
-        monkeypatch.setattr(Stacked, "_long_texts", lambda stack, _: len(stack.members))
-    else:
-        monkeypatch.setattr(Stacked, "_long_texts", in_long_texts(number))
+    monkeypatch.setattr(Stacked, "_layout", in_long_texts(number))
     settings = SETTINGS.replace({"freeze_embeddings": False})
     found, encoded = members(family, 0.2)
     one_by_one, _ = members(family, 0.2)
@@ -162,24 +162,6 @@ def test_members_learn_as_if_each_were_alone(members, monkeypatch, family, numbe
                 torch.testing.assert_close(
                     parameter, named[name], rtol=1e-3, atol=1e-4, msg=f"{family} {name}"
                 )
-
-
-@pytest.mark.parametrize(
-    ("lengths", "together"),
-    [
-        # 96 + 12 = 108 for each of 4 · 12 positions, if padded.
-        ([12, 12, 12, 12], 1),  # nothing is padding
-        ([12, 1, 1, 1], 4),  # 15 positions for 96 + 15
-        ([12, 2, 12, 2], 2),  # 2 · 14 for 96 + 14, not 28 for 96 + 28
-        ([12, 11, 12, 12], 1),  # hardly any padding
-    ],
-)
-def test_a_batch_is_run_in_as_many_long_texts_as_take_least(members, lengths, together):
-    found, _ = members("opt")
-    stack = Stacked([one.stack for one in found])
-    assert stack.width == 16
-    mask = (torch.arange(12) < torch.tensor(lengths * K).unsqueeze(1)).long()
-    assert stack._long_texts(mask) == len(mask) // together
 
 
 def test_members_with_one_seed_drop_the_same_and_others_do_not(members):

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from memloc.models.stacked import Members
-from memloc.training.gathering import Rows, clear_gradients, clip_gradients, gathered
+from memloc.training.gathering import Rows, clear_gradients, clip_gradients, gathered, merged
 
 
 def make():
@@ -82,21 +82,18 @@ def members_of(*values):
     return found
 
 
-def test_some_members_alone_can_learn():
+def test_members_see_what_they_learn():
     one, two = members_of(1.0, 5.0)
     with gathered([{"one": one, "two": two}]) as (group,):
-        assert group["group-0"].shape == (3, 8)
-        some = group.of([0, 1])
-        assert list(some) == ["group-0/0-2"]
+        (tensor,) = group.values()
+        assert tensor.shape == (3, 8)
         one.grad.fill_(1)
         two.grad.fill_(2)
-        for tensor in some.values():
-            tensor.data.sub_(tensor.grad)
-        assert torch.equal(one[:, 0, 0], torch.tensor([0.0, 1.0, 3.0]))
-        assert torch.equal(two[:, 0, 0], torch.tensor([3.0, 4.0, 7.0]))
-        assert [float(own.data[0, 0]) for own in one.own] == [0.0, 1.0, 3.0]  # the members see it
-    assert [float(own.data[0, 0]) for own in two.own] == [3.0, 4.0, 7.0]
-    assert list(group.of([0, 2])) == ["group-0/0-1", "group-0/2-3"]
+        tensor.data.sub_(tensor.grad)
+        assert torch.equal(one[:, 0, 0], torch.tensor([0.0, 1.0, 2.0]))
+        assert torch.equal(two[:, 0, 0], torch.tensor([3.0, 4.0, 5.0]))
+        assert [float(own.data[0, 0]) for own in one.own] == [0.0, 1.0, 2.0]
+    assert [float(own.data[0, 0]) for own in two.own] == [3.0, 4.0, 5.0]
 
 
 def test_each_member_is_clipped_by_its_own_norm():
@@ -108,9 +105,21 @@ def test_each_member_is_clipped_by_its_own_norm():
         torch.testing.assert_close(group["group-0"].grad, expected)
 
 
+@pytest.mark.parametrize("small", [3, 100])
+def test_a_group_of_the_first_members_counts_in_their_norms(monkeypatch, small):
+    monkeypatch.setattr("memloc.training.gathering.SMALL", small)
+    (every,), few = members_of(1.0), Members(torch.ones(1, 2, 2))
+    with gathered([{"every": every}, {"few": few}]) as groups:
+        tensors = merged(groups)
+        every.grad[:, 0, 0] = 3
+        few.grad[:, 0, 0] = 4
+        clip_gradients(tensors, 3, 1.0)
+        assert every.grad[:, 0, 0].tolist() == pytest.approx([0.6, 1.0, 1.0], rel=1e-5)
+        assert float(few.grad[0, 0, 0]) == pytest.approx(0.8, rel=1e-5)
+
+
 def test_large_parameters_of_several_members_are_rows_as_well(monkeypatch):
     monkeypatch.setattr("memloc.training.gathering.SMALL", 3)
     (one,) = members_of(1.0)
     with gathered([{"one": one}]) as (group,):
         assert isinstance(group["one"], Rows)
-        assert list(group.of([1])) == ["one/1-2"]

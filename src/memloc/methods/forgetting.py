@@ -55,7 +55,7 @@ class Data:
             is_packed = len(batch) < len(rows) and not bool(mask.all())
             if is_packed:
                 where = np.repeat(np.arange(len(batch)), [len(some) for some in batch])
-                layout = Layout.placed(mask, torch.from_numpy(where).to(mask.device))
+                layout = Layout.of(mask, torch.from_numpy(where).to(mask.device))
                 prepared = layout.packed(prepared)
         state = stack.run_all(prepared)
         read = state.flatten(0, 1)[prepared.positions] if is_packed else stack.read(state, prepared)

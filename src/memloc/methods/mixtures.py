@@ -92,7 +92,8 @@ class _Walk:
     def __init__(self, mixtures: Mixtures, prepared: Prepared, heads: int) -> None:
         self.mixtures, self.prepared = mixtures, prepared
         state = prepared.state
-        self.position = int(prepared.positions[0])  # texts of one length are read at one place
+        place = int(prepared.positions[0])  # texts of one length are read at one place
+        self.here = slice(place, place + 1)
         held = mixtures.memory // (2 * len(mixtures.units) * state.nbytes)
         self.held = max(1, min(MOST_HELD, held))
         self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
@@ -132,7 +133,8 @@ class _Walk:
                 if layer + 1 < stack.depth:
                     flat = stack.run(layer, flat, call)
                 else:
-                    flat = self.mixtures.last[bit].read(flat, call, self.position)
+                    read = self.mixtures.last[bit].read(flat, call, self.here)
+                    flat = read if stack.readout == "all" else read[:, 0]
             parts.append(flat.view(*some.shape[:2], *flat.shape[1:]))
         return torch.cat(parts)
 

@@ -6,7 +6,7 @@ end without padding, in memory or, where they are too many, in a file.
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from memloc.data.encode import Encoded
-from memloc.models.shortcuts import Repeater, pack, training_logits, worth_packing
+from memloc.models.shortcuts import (
+    LastBlock,
+    Repeater,
+    can_pack,
+    fastest_layout,
+    repeated_packed,
+    training_logits,
+)
 from memloc.models.stack import Batch, BlockCall, Stack, tensors_in
 from memloc.models.stacked import Stacked
 from memloc.records import IntArray, cannot_write
@@ -54,8 +61,8 @@ class Prefix:
     def __init__(self, stack: Stack, encoded: Encoded, folder: Path, memory: int) -> None:
         self.stack, self.encoded = stack, encoded
         self.layer = stack.depth
-        self._worth_packing = worth_packing(stack, once=False)
-        self._repeater = Repeater(stack)
+        self._can_pack = can_pack(stack)
+        self._repeater, self._last = Repeater(stack), LastBlock(stack)
         self._inputs: dict[bytes, _Inputs] = {}
         self._room = CALLS_MEMORY
         self._file = folder / f"states-{os.getpid()}.bin"
@@ -76,18 +83,40 @@ class Prefix:
         """
         times = len(stack.members) if isinstance(stack, Stacked) else 1
         inputs = self._inputs_of(rows[: len(rows) // times])
-        state = self._read(inputs)
-        places = torch.arange(times, device=stack.device) * (state.shape[0] * state.shape[1])
-        readout = (inputs.readout + places.unsqueeze(1)).flatten()
-        state = state.repeat(times, 1, 1)
+        state = self._read(inputs).repeat(times, 1, 1)
         for index in range(self.layer, stack.depth):
-            call = inputs.calls[index]
-            # What was packed is one long text: it is the same for all without being repeated.
-            repeated = call if inputs.is_packed else self._repeater.repeated(index, call, times)
-            state = stack.run(index, state, repeated)
+            own = stack.in_block[index] if isinstance(stack, Stacked) else 1
+            state = self._run(index, state, inputs, [(stack, own), (self.stack, times - own)])
         if stack.readout == "all":
             return stack.finish(state, inputs.batch)
-        return stack.finish(state.flatten(0, 1)[readout])
+        return stack.finish(state.view(times, -1, stack.width)[:, inputs.order].flatten(0, 1))
+
+    def _run(
+        self, index: int, state: Tensor, inputs: "_Inputs", by: Sequence[tuple[Stack, int]]
+    ) -> Tensor:
+        """The output of a block, `by` some model for the states of so many members each.
+
+        Of the last block, it is what the head reads.
+        """
+        parts = state.split([len(inputs.places) * members for _, members in by])
+        found = [
+            self._run_alike(index, part, inputs, stack, members)
+            for part, (stack, members) in zip(parts, by, strict=True)
+            if members
+        ]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _run_alike(
+        self, index: int, state: Tensor, inputs: "_Inputs", stack: Stack, members: int
+    ) -> Tensor:
+        call = inputs.calls[index]
+        if inputs.is_packed:
+            call = repeated_packed(call, members)
+        else:
+            call = self._repeater.repeated(index, call, members)
+        if index < stack.depth - 1:
+            return stack.run(index, state, call)
+        return self._last.read(state, call, inputs.readout.repeat(members, 1), stack)
 
     def close(self) -> None:
         """Give memory and file back."""
@@ -137,16 +166,19 @@ class Prefix:
         with torch.no_grad(), torch_seeded(0, "prepare"):
             prepared = self.stack.prepare(batch)
         places, is_token = _places(self.encoded, rows), mask.bool().cpu()
-        starts = torch.arange(len(rows), device=mask.device) * mask.shape[1]
-        readout = starts + prepared.positions
-        is_packed = self._worth_packing is not None and self._worth_packing(mask)
-        if is_packed:
-            prepared = pack(prepared, mask)
-            places, readout = places[is_token][None], prepared.positions
-            is_token = torch.ones_like(places, dtype=torch.bool)
+        readout, order = (
+            prepared.positions.unsqueeze(1),
+            torch.arange(len(rows), device=mask.device),
+        )
+        # How blocks are called is kept, so packing costs next to nothing.
+        layout = fastest_layout(self.stack, mask, worth=0) if self._can_pack else None
+        if layout is not None:
+            prepared = layout.packed(prepared)
+            places, is_token = places[layout.example.cpu(), layout.token.cpu()], layout.is_token
+            readout, order = _by_long_text(prepared.positions, *places.shape)
         here = self.states.device
-        given = places.to(here), is_token.to(here), prepared.calls, readout
-        inputs = _Inputs(*given, is_packed=is_packed, batch=batch)
+        given = places.to(here), is_token.to(here), prepared.calls, readout, order
+        inputs = _Inputs(*given, is_packed=layout is not None, batch=batch)
         return inputs, prepared.state
 
     def _allocate(self, memory: int) -> Tensor:
@@ -172,19 +204,23 @@ class _Inputs:
     """How blocks are called for a batch, and where the states of its positions are kept."""
 
     places: Tensor
-    """(texts, tokens), or (1, tokens) for a packed batch."""
+    """(texts, tokens): texts of the batch, or long ones."""
     is_token: Tensor
     """The same shape; not so for padding."""
     calls: tuple[BlockCall, ...]
     readout: Tensor
-    """Of each text: the place of its readout position among all positions."""
+    """(texts, positions): those that are read, as many of each."""
+    order: Tensor
+    """Where those of the batch's texts are among them."""
     is_packed: bool
     batch: Batch
 
     def size(self) -> int:
         """Bytes."""
         calls = [(call.args, call.kwargs) for call in self.calls]
-        given = tensors_in([self.places, self.is_token, self.readout, self.batch, calls])
+        given = tensors_in(
+            [self.places, self.is_token, self.readout, self.order, self.batch, calls]
+        )
         return sum({id(t): t.untyped_storage().nbytes() for t in given}.values())
 
 
@@ -193,3 +229,16 @@ def _places(encoded: Encoded, rows: IntArray) -> Tensor:
     lengths = encoded.lengths[rows][:, np.newaxis]
     columns = np.minimum(np.arange(lengths.max()), lengths - 1)
     return torch.from_numpy(encoded.offsets[rows][:, np.newaxis] + columns)
+
+
+def _by_long_text(places: Tensor, texts: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """Places among the positions of all long texts as positions in each, and where these are.
+
+    A long text with fewer of them than others has its first position instead.
+    """
+    text, position = places // tokens, places % tokens
+    number = (text.unsqueeze(1) == text).tril(-1).sum(1)
+    most = int(number.max()) + 1
+    found = places.new_zeros(texts, most)
+    found[text, number] = position
+    return found, text * most + number

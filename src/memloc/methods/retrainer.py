@@ -21,7 +21,7 @@ from memloc.methods.retraining import Retraining
 from memloc.models.check import check_pair
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack
-from memloc.models.stacked import Stacked, together
+from memloc.models.stacked import Stacked
 from memloc.progress import Advance
 from memloc.protocol import FineTuneSettings
 from memloc.records import BoolArray, IntArray, as_stored, read_json, versions, write_json
@@ -29,6 +29,7 @@ from memloc.run import Run
 from memloc.seeds import generator
 from memloc.stats.windows import window_name
 from memloc.training.loop import (
+    gradients_for,
     in_stacks,
     learning_groups,
     members_at_once,
@@ -170,63 +171,60 @@ def retrain_windows(
     final model, and the copies are trained as one.
     """
     setup.forward.reach(windows[0].start)
-    members = [_reset(setup, window) for window in windows]
-    stack = together(members)
+    inside = [sum(index in w for w in windows) for index in range(setup.stack.depth)]
+    stack = _reset(setup, inside)
     after, *blocks = learning_groups(stack, embeddings=False)
     groups = [{n: p for n, p in after.items() if n in setup.after}]
     groups += [blocks[index] for index in windows[0]]
-    inside = [[k for k, w in enumerate(windows) if index in w] for index in range(stack.depth)]
-    with one_objective(
-        stack,
-        groups,
-        name="retraining",
-        logits=lambda rows: setup.forward.logits(rows, stack),
-        labels=setup.labels.expand(len(windows), -1),
-        lengths=setup.lengths,
-        settings=setup.settings,
-        rows=setup.train,
-        learners=[range(len(windows)), *(inside[index] for index in windows[0])],
-    ) as objective:
+    with (
+        gradients_for(setup.stack.model, []),
+        one_objective(
+            stack,
+            groups,
+            name="retraining",
+            logits=lambda rows: setup.forward.logits(rows, stack),
+            labels=setup.labels.expand(len(windows), -1),
+            lengths=setup.lengths,
+            settings=setup.settings,
+            rows=setup.train,
+        ) as objective,
+    ):
         if not setup.frozen_dropout:
-            _still(stack, inside)
+            for block, learns in zip(stack.blocks, inside, strict=True):
+                block.train(learns > 0)
         for epoch in range(1, setup.settings.epochs + 1):
             train_epoch([objective], [setup.seed] * len(windows), epoch, advance)
     rows = np.concatenate([setup.noisy, setup.held_out])
-    wrong = [np.split(_wrong(setup, one, rows), [len(setup.noisy)]) for one in members]
-    return {window: WindowOutcome(*lost) for window, lost in zip(windows, wrong, strict=True)}
+    wrong = zip(windows, _wrong(setup, stack, rows), strict=True)
+    return {window: WindowOutcome(*np.split(lost, [len(setup.noisy)])) for window, lost in wrong}
 
 
 def missed(setup: Setup) -> BoolArray:
     """Whether the final model does not predict an example's label, noisy and held-out ones."""
     setup.forward.reach(0)
-    return _wrong(setup, setup.stack, np.concatenate([setup.noisy, setup.held_out]))
+    return _wrong(setup, setup.stack, np.concatenate([setup.noisy, setup.held_out]))[0]
 
 
-def _reset(setup: Setup, window: range) -> Stack:
-    """A copy of the final model with pre-trained weights in the window."""
-    reset = setup.stack.copied()
+def _reset(setup: Setup, inside: Sequence[int]) -> Stack:
+    """Copies of the final model with pre-trained weights in so many of them, block by block."""
+    final, copies = setup.stack, max(inside)
+    stack = final.copied() if copies == 1 else Stacked([final] * copies, in_block=inside)
     with torch.no_grad():
-        for index in window:
-            block = reset.blocks[index].parameters()
-            for parameter, before in zip(block, setup.pretrained[index], strict=True):
-                parameter.copy_(before)
-    return reset
-
-
-def _still(stack: Stack, inside: Sequence[Sequence[int]]) -> None:
-    """No dropout in blocks outside of a member's window."""
-    for block, members in zip(stack.blocks, inside, strict=True):
-        block.train(bool(members))
-    if isinstance(stack, Stacked):
-        stack.dropping = inside
+        for block, before, number in zip(stack.blocks, setup.pretrained, inside, strict=True):
+            for parameter, value in zip(block.parameters(), before, strict=True) if number else ():
+                parameter.copy_(value)
+    return stack
 
 
 def _wrong(setup: Setup, stack: Stack, rows: IntArray) -> BoolArray:
-    wrong = np.zeros(len(rows), dtype=np.bool_)
+    """(members, rows): whether each no longer predicts an example's label."""
+    members = len(stack.members) if isinstance(stack, Stacked) else 1
+    wrong = np.zeros((members, len(rows)), dtype=np.bool_)
     with evaluating(stack.model):
         for picked in length_batches(stack, setup.lengths[rows]):
-            predicted = setup.forward.logits(rows[picked], stack).argmax(-1)
-            wrong[picked] = (predicted != setup.labels[rows[picked]]).cpu().numpy()
+            logits = setup.forward.logits(np.tile(rows[picked], members), stack)
+            predicted = logits.argmax(-1).view(members, -1)
+            wrong[:, picked] = (predicted != setup.labels[rows[picked]]).cpu().numpy()
     return wrong
 
 

@@ -2,14 +2,14 @@
 
 *Packing* runs a padded batch without its padding: all texts end to end, each attending to itself
 alone. In batches of random texts a third of the positions is padding. Everything but attention
-works position by position, so the blocks can run on one long text of all attended positions under a
-mask that keeps the texts apart. It pays for wide models only.
+works position by position, so the blocks can run on one long text of all attended positions, or on
+several, under a mask that keeps the texts apart. It pays for wide models, and for several as one.
 
-*The last block* runs at the readout position alone: a head that reads one position needs nothing
-else of it, and where all subsets of layers are run, every second step is one of the last block.
-Only keys and values are needed at all positions. So the block runs up to its attention for all of
-them, and then as a whole for the one position, which attends to the keys and values of the first
-time. Attention can be taken apart like this where it is transformers' usual one.
+*The last block* runs at readout positions alone: a head that reads one position of a text needs
+nothing else of it, and where all subsets of layers are run, every second step is one of the last
+block. Only keys and values are needed at all positions. So the block runs up to its attention for
+all of them, and then as a whole for these positions, which attend to the keys and values of the
+first time. Attention can be taken apart like this where it is transformers' usual one.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from transformers import AttentionInterface
 
 from memloc.errors import ModelError
@@ -29,55 +31,72 @@ from memloc.models.stack import (
     BlockCall,
     Prepared,
     Stack,
-    hidden_of,
     sample_batch,
     undropped,
 )
+from memloc.records import IntArray
 
 WORTH = 0.15
 """Share of the work from which packing gains more than it costs (measured)."""
+Positions = slice | Tensor
+"""Of all texts the same, or so many of each, (texts, positions)."""
 SDPA = "sdpa"
 """The implementation of attention that is taken apart: the usual one."""
 
 
 def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
     """The fastest exact way from batches to logits for this model."""
-    worth = worth_packing(stack, once=True)
-    if worth is None:
+    if stack.width < NARROW or not can_pack(stack):
         return stack.logits
 
     def logits(batch: Batch) -> Tensor:
-        if worth(batch["attention_mask"]):
-            return packed_logits(stack, batch)
-        return stack.logits(batch)
+        layout = fastest_layout(stack, batch["attention_mask"])
+        return stack.logits(batch) if layout is None else packed_logits(stack, batch, layout)
 
     return logits
 
 
-def worth_packing(stack: Stack, *, once: bool) -> Callable[[Tensor], bool] | None:
-    """Which batches, by their mask, are faster packed; `None`: none of this model's.
+def fastest_layout(
+    stack: Stack, mask: Tensor, *, members: int = 1, worth: float = WORTH
+) -> "Layout | None":
+    """In which long texts a batch takes least work; `None`: padded.
 
-    Packing the masks themselves has a cost, which counts if they are used `once` and not kept.
+    It has as many texts of each member, one's after another's, and as many long texts. Few of them
+    have little padding, and many let each position attend to few others. `worth`: the share of
+    the work that has to be gained.
     """
-    if (once and stack.width < NARROW) or not can_pack(stack):
-        return None
+    lengths = mask.sum(1).view(members, -1).cpu().numpy()
     most = getattr(stack.model.config, "max_position_embeddings", 0)
-    share = 1 - WORTH if once else 1
+    least = (1 - worth) * work(stack.width, mask.numel(), mask.shape[1])
+    best: IntArray | None = None
+    for number in range(1, lengths.shape[1]):
+        where = balanced(lengths, number)
+        longest = int(np.bincount(where, lengths.flatten()).max())
+        cost = work(stack.width, members * number * longest, longest)
+        if cost < least and longest <= most:
+            least, best = cost, where
+    return None if best is None else Layout.of(mask, torch.from_numpy(best).to(mask.device))
 
-    def worth(mask: Tensor) -> bool:
-        tokens = int(mask.sum())
-        padded = work(stack.width, mask.numel(), mask.shape[1])
-        return tokens <= most and work(stack.width, tokens, tokens) < share * padded
 
-    return worth
+def balanced(lengths: IntArray, number: int) -> IntArray:
+    """For each text (members * texts) one of its member's long texts, which become about as long.
+
+    The longest texts go to one long text each, the next ones in reverse order, and so on.
+    """
+    rank = np.argsort(np.argsort(-lengths, axis=1, kind="stable"), axis=1)
+    turn, place = np.divmod(rank, number)
+    place = np.where(turn % 2, number - 1 - place, place)
+    found: IntArray = (place + number * np.arange(len(lengths))[:, None]).flatten()
+    return found
 
 
-def work(width: int, tokens: int, longest: int) -> int:
+def work(width: int, tokens: int, longest: int) -> float:
     """What a block costs for so many tokens, of which each attends to `longest`.
 
-    It is 12 width² products a token in matrices, and 2 width a pair of tokens in attention.
+    It is 12 width² products a token in matrices, and in attention 2 width a pair of tokens, which
+    cost as much as 3 (measured), and few as much as 40.
     """
-    return tokens * (6 * width + longest)
+    return tokens * (6 * width + 1.5 * max(longest, 40))
 
 
 def can_pack(stack: Stack) -> bool:
@@ -85,23 +104,19 @@ def can_pack(stack: Stack) -> bool:
     if stack.readout == "all" or not stack.pads:
         return False
     batch = sample_batch(stack.model)
+    whole = Layout.of(batch["attention_mask"])
     try:
         with torch.no_grad(), undropped(stack.model):
-            plain, packed = stack.logits(batch), packed_logits(stack, batch)
+            plain, packed = stack.logits(batch), packed_logits(stack, batch, whole)
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False  # its blocks are called in a way that packing does not know
     return bool(torch.allclose(plain, packed, rtol=1e-4, atol=1e-4 * float(plain.abs().max())))
 
 
-def packed_logits(stack: Stack, batch: Batch) -> Tensor:
-    """The logits of a batch, computed on its attended positions only."""
-    packed = pack(stack.prepare(batch), batch["attention_mask"])
-    return stack.finish(stack.run_all(packed)[0][packed.positions])
-
-
-def pack(prepared: Prepared, mask: Tensor) -> Prepared:
-    """A batch as one long text; its readout positions are places in that text."""
-    return Layout.of(mask).packed(prepared)
+def packed_logits(stack: Stack, batch: Batch, layout: "Layout") -> Tensor:
+    """The logits of a batch, computed on long texts."""
+    packed = layout.packed(stack.prepare(batch))
+    return stack.finish(stack.run_all(packed).flatten(0, 1)[packed.positions])
 
 
 @dataclass(frozen=True)
@@ -122,14 +137,12 @@ class Layout:
     """Where each example begins among the positions of all long texts."""
 
     @classmethod
-    def of(cls, mask: Tensor, texts: int = 1) -> "Layout":
-        """The layout of a batch by its attention mask, in so many long texts of equal numbers."""
-        every = torch.arange(len(mask), device=mask.device)
-        return cls.placed(mask, every * texts // len(mask))
+    def of(cls, mask: Tensor, where: Tensor | None = None) -> "Layout":
+        """The layout of a batch by its attention mask.
 
-    @classmethod
-    def placed(cls, mask: Tensor, where: Tensor) -> "Layout":
-        """The same; `where` says in which long text each of the batch's texts is."""
+        `where` says in which long text each of its texts is; default: all in one.
+        """
+        where = mask.new_zeros(len(mask)) if where is None else where
         lengths = mask.sum(1)
         same = where.unsqueeze(1) == where
         before = (same.tril(-1) * lengths).sum(1)
@@ -193,6 +206,17 @@ class Layout:
         return torch.where(reached, self.pairs(mask), never)
 
 
+def repeated_packed(call: BlockCall, times: int) -> BlockCall:
+    """A packed call for so many states of its batch: everything has one row per long text."""
+
+    def repeated(value: Any) -> Any:
+        is_tensor = isinstance(value, Tensor)
+        return value.repeat(times, *[1] * (value.ndim - 1)) if is_tensor else value
+
+    args, kwargs = tree_map(repeated, (call.args, call.kwargs))
+    return BlockCall(args, kwargs)
+
+
 class Repeater:
     """Repeats the calls of a stack's blocks for states that are stacked stream by stream."""
 
@@ -240,22 +264,25 @@ def _values(call: BlockCall) -> tuple[Any, ...]:
 
 
 class LastBlock:
-    """The last block of a stack, for texts of one length."""
+    """The last block of a stack, or of copies of it that are stacked."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.is_short = stack.readout != "all" and self._can_be_short()
-        """Whether one position is computed alone; if not, the block runs on all of them."""
+        """Whether some positions are computed alone; if not, the block runs on all of them."""
 
-    def read(self, state: Tensor, call: BlockCall, position: int) -> Tensor:
-        """What the head reads of the block's output: at one position, or all of it."""
+    def read(
+        self, state: Tensor, call: BlockCall, here: Positions, copies: Stack | None = None
+    ) -> Tensor:
+        """The block's output at some positions, or all of it where the head reads it all."""
+        stack = self.stack if copies is None else copies
         if self.is_short:
-            return self._at(state, call, position)
-        found = self.stack.run(self.stack.depth - 1, state, call)
-        return found if self.stack.readout == "all" else found[:, position]
+            return self._at(stack, state, call, here)
+        found = stack.run(stack.depth - 1, state, call)
+        return found if stack.readout == "all" else _taken(found, here, 1)
 
-    def _at(self, state: Tensor, call: BlockCall, position: int) -> Tensor:
-        block, here = self.stack.blocks[-1], slice(position, position + 1)
+    @staticmethod
+    def _at(stack: Stack, state: Tensor, call: BlockCall, here: Positions) -> Tensor:
         usual = AttentionInterface()[SDPA]
         given: list[Tensor] = []
 
@@ -265,14 +292,15 @@ class LastBlock:
 
         def attend(module: Any, *_: Any, **settings: Any) -> Any:
             query, key, value, mask = given
-            reached = mask if mask is None or mask.shape[-2] == 1 else mask[..., here, :]
-            return usual(module, query[:, :, here], key, value, reached, **settings)
+            reached = mask if mask is None or mask.shape[-2] == 1 else _taken(mask, here, 2)
+            return usual(module, _taken(query, here, 2), key, value, reached, **settings)
 
+        last = stack.depth - 1
         with _attention(stop), suppress(_Reached):
-            block(state, *call.args, **call.kwargs)
+            stack.run(last, state, call)
         args, kwargs = _cut((call.args, call.kwargs), state.shape[1], here)
         with _attention(attend):
-            return hidden_of(block(state[:, here], *args, **kwargs))[:, 0]
+            return stack.run(last, _taken(state, here, 1), BlockCall(args, kwargs))
 
     def _can_be_short(self) -> bool:
         """Whether it gives what the block gives, tried on a short text."""
@@ -283,9 +311,10 @@ class LastBlock:
             for layer, call in enumerate(prepared.calls[:-1]):
                 before = stack.run(layer, before, call)
             position, call = int(prepared.positions[0]), prepared.calls[-1]
-            whole = stack.run(stack.depth - 1, before, call)[:, position]
+            here = slice(position, position + 1)
+            whole = stack.run(stack.depth - 1, before, call)[:, here]
             try:
-                short = self._at(before, call, position)
+                short = self._at(stack, before, call, here)
             except (TypeError, ValueError, RuntimeError, IndexError):
                 return False  # its attention is called in another way
         return bool((short - whole).abs().max() <= TOLERANCE * whole.abs().max())
@@ -306,12 +335,20 @@ def _attention(function: Callable[..., Any]) -> Iterator[None]:
         AttentionInterface.register(SDPA, usual)
 
 
-def _cut(value: Any, tokens: int, here: slice) -> Any:
-    """What a block is given for one position: positions and rotations have one row a token."""
+def _cut(value: Any, tokens: int, here: Positions) -> Any:
+    """What a block is given for some positions: places and rotations have one row a token."""
     if isinstance(value, dict):
         return {name: _cut(inner, tokens, here) for name, inner in value.items()}
     if isinstance(value, tuple):
         return tuple(_cut(inner, tokens, here) for inner in value)
     if isinstance(value, Tensor) and value.ndim in (2, 3) and value.shape[1] == tokens:
-        return value[:, here]
+        return _taken(value, here, 1)
     return value
+
+
+def _taken(value: Tensor, here: Positions, axis: int) -> Tensor:
+    if isinstance(here, slice):
+        return value[(slice(None),) * axis + (here,)]
+    shape = [1] * value.ndim
+    shape[0], shape[axis] = here.shape
+    return value.take_along_dim(here.view(shape), axis)

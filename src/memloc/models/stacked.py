@@ -4,6 +4,7 @@ A narrow model spends its time on calling small operations. Here K models share 
 own forward pass runs on K times as many texts, one member's after another's, and every parameter
 is K parameters, so that what multiplies with weights does so member by member. Attention, masks
 and positions need nothing new. The members remain ordinary models: their parameters are views.
+Copies of one model that differ in some blocks alone are stacked in these.
 """
 
 import copy
@@ -21,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from memloc.errors import ModelError
 from memloc.models.device import NARROW
-from memloc.models.shortcuts import WORTH, Layout, can_pack, work
+from memloc.models.shortcuts import Layout, can_pack, fastest_layout
 from memloc.models.stack import (
     Batch,
     BlockCall,
@@ -71,19 +72,33 @@ class Members(nn.Parameter):
 class Stacked(Stack):
     """Classifiers of the same architecture, one a member; batches hold as many texts of each."""
 
-    def __init__(self, members: Sequence[Stack], beside: "Stacked | None" = None) -> None:
+    def __init__(
+        self,
+        members: Sequence[Stack],
+        beside: "Stacked | None" = None,
+        in_block: Sequence[int] | None = None,
+    ) -> None:
         """`beside`: a stack whose members have parameters in common with these, as with tasks that
-        learn on one body; both then have the same parameters of all."""
+        learn on one body; both then have the same parameters of all. `in_block`: the members are
+        one model, which is copied and stays as it is; for each block, how many copies it has."""
         first = members[0]
         self.members = tuple(members)
+        self.in_block = [len(members)] * first.depth if in_block is None else in_block
+        """For each block how many members, the first ones, are in it: `run` is for these alone."""
+        fewer = {
+            id(parameter): max(number, 1)
+            for block, number in zip(first.blocks, self.in_block, strict=True)
+            for parameter in block.parameters()
+        }
         wholes: dict[int, Any] = {}
         if beside is not None:
             wholes = {id(whole.own[0]): whole for whole in beside.model.parameters()}
         for same in zip(*(stack.model.parameters() for stack in members), strict=True):
             if id(same[0]) not in wholes:
-                numbers, learns = torch.stack([p.detach() for p in same]), same[0].requires_grad
+                own = same[: fewer.get(id(same[0]))]
+                numbers, learns = torch.stack([p.detach() for p in own]), same[0].requires_grad
                 whole = wholes[id(same[0])] = Members(numbers, requires_grad=learns)
-                whole.own = same
+                whole.own = own if in_block is None else ()
         for key in _shared_tables(first):
             wholes[key].by_text = False
         # A copy in which each parameter of the first model is that of all.
@@ -92,8 +107,6 @@ class Stacked(Stack):
         self._answers, self.readout = first._answers, first.readout
         self.width, self.pads = first.width, first.pads
         self._can_pack = can_pack(first)
-        self.dropping: Sequence[Sequence[int]] | None = None
-        """For each block the members that drop states there; default: all, everywhere."""
         for whole in wholes.values():
             whole.share()
 
@@ -101,10 +114,9 @@ class Stacked(Stack):
         """(members * examples, classes), for the texts of one member after another's."""
         mask = batch["attention_mask"]
         with self._together(mask) as mode:
-            long_texts = self._long_texts(mask)
-            if long_texts == len(mask):
+            layout = self._layout(mask)
+            if layout is None:
                 return super().logits(batch)
-            layout = Layout.of(mask, long_texts)
             with self._replaced_blocks(self._packed_blocks(layout, self.positions(mask), mode)):
                 return forward(self.model, batch)
 
@@ -114,10 +126,8 @@ class Stacked(Stack):
             return super().prepare(batch)
 
     def run(self, index: int, state: Tensor, call: BlockCall) -> Tensor:
-        """The output of a block for the states of all members."""
-        with self._together(state[..., 0]) as mode:
-            if self.dropping is not None:
-                mode.dropping = self.dropping[index]
+        """The output of a block for the states of all members that are in it."""
+        with self._together(state[..., 0], self.in_block[index]):
             return super().run(index, state, call)
 
     def finish(self, read: Tensor, batch: Batch | None = None) -> Tensor:
@@ -125,21 +135,11 @@ class Stacked(Stack):
         with self._together(read[:, :1]):
             return super().finish(read, batch)
 
-    def _long_texts(self, mask: Tensor) -> int:
-        """In how many long texts the batch is run fastest; as many as it has texts: padded.
-
-        A long text has as many texts of one member as another. Few have little padding, and many
-        let each position attend to few others.
-        """
-        lengths, texts = mask.sum(1), len(mask) // len(self.members)
-        least, best = (1 - WORTH) * work(self.width, mask.numel(), mask.shape[1]), len(mask)
-        for together in range(texts, 1, -1) if self._can_pack else ():
-            if texts % together == 0:
-                longest = int(lengths.view(-1, together).sum(1).max())
-                cost = work(self.width, len(mask) // together * longest, longest)
-                if cost < least:
-                    least, best = cost, len(mask) // together
-        return best
+    def _layout(self, mask: Tensor) -> Layout | None:
+        """The long texts in which a batch is run fastest; `None`: padded."""
+        if not self._can_pack:
+            return None
+        return fastest_layout(self, mask, members=len(self.members))
 
     def _packed_blocks(
         self, layout: Layout, positions: Tensor, mode: "_Together"
@@ -164,16 +164,20 @@ class Stacked(Stack):
 
         return [partial(block, index) for index in range(self.depth)]
 
-    def _together(self, rows: Tensor) -> "_Together":
+    def _together(self, rows: Tensor, members: int | None = None) -> "_Together":
         """`rows` (texts, tokens): if it is an attention mask, each member's own length counts."""
-        return _Together(len(rows), rows.shape[1], self._lengths(rows), alike=self.dropping is None)
+        members = len(self.members) if members is None else members
+        # Members of fewer blocks have drawn less when it comes to the head.
+        alike = min(self.in_block) == len(self.members)
+        return _Together(len(rows), rows.shape[1], _lengths(rows, members), alike=alike)
 
-    def _lengths(self, rows: Tensor) -> list[int]:
-        """The longest text of each member."""
-        if rows.is_floating_point():
-            return [rows.shape[1]] * len(self.members)
-        found: list[int] = rows.view(len(self.members), -1, rows.shape[1]).sum(2).amax(1).tolist()
-        return found
+
+def _lengths(rows: Tensor, members: int) -> list[int]:
+    """The longest text of each member."""
+    if rows.is_floating_point():
+        return [rows.shape[1]] * members
+    found: list[int] = rows.view(members, -1, rows.shape[1]).sum(2).amax(1).tolist()
+    return found
 
 
 def together(members: Sequence[Stack], beside: Stack | None = None) -> Stack:
@@ -244,7 +248,6 @@ class _Together:
     def __init__(self, rows: int, tokens: int, lengths: Sequence[int], *, alike: bool) -> None:
         self.rows, self.tokens, self.lengths, self.alike = rows, tokens, lengths, alike
         self.layout: Layout | None = None
-        self.dropping: Sequence[int] = range(len(lengths))
 
     def __enter__(self) -> "_Together":
         self._token = _ACTIVE.set(self)
@@ -376,7 +379,8 @@ class _Together:
         It is what each member would draw alone, where its texts are not packed and may be padded
         less.
         """
-        streams, members = _STREAMS.get().get(shared=self.alike), len(self.lengths)
+        members = len(self.lengths)
+        streams = _STREAMS.get().get(shared=self.alike)[:members]
         assert len(streams) == members or len(set(self.lengths)) == 1
         rows, tokens = self.layout.shape if self.layout else (self.rows, self.tokens)
         shape = list(x.shape)
@@ -385,11 +389,11 @@ class _Together:
         axes = [axis for axis in _TOKEN_AXES.get(len(shape), ()) if shape[axis] == self.tokens]
         drawn = [rows // members, *(tokens if i in axes else n for i, n in enumerate(shape) if i)]
         noise = torch.ones(len(streams), *drawn, device=x.device)
-        for k in self.dropping[: len(streams)]:
+        for k, stream in enumerate(streams):
             own = noise[k]
             for axis in axes:
                 own = own.narrow(axis, 0, self.lengths[k])
-            draws = torch.empty(own.shape, device=x.device).bernoulli_(keep, generator=streams[k])
+            draws = torch.empty(own.shape, device=x.device).bernoulli_(keep, generator=stream)
             torch.div(draws, keep, out=own)
         if self.layout is not None:
             noise = self._packed(noise.flatten(0, 1), len(streams))

@@ -3,7 +3,7 @@
 A tiny model has two hundred tensors of a few thousand numbers: clipping and AdamW spend their time
 on being called. While gathered, the small parameters of a group are views of one tensor, and so
 are their gradients; large parameters stay as they are. Where a parameter is that of several
-members, the tensor has one row for each, and what learns may be some of the rows.
+members, the tensor has one row for each of them.
 """
 
 import warnings
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from memloc.models.stacked import Members
-from memloc.stats.windows import consecutive
 
 SMALL = 65_536
 """Parameters with at most so many numbers, of one member, are gathered."""
@@ -23,33 +22,18 @@ Parameters = dict[str, nn.Parameter]
 
 
 class Rows(nn.Parameter):
-    """The numbers of some members (members, numbers), a view of those of all."""
+    """The numbers of one member or several, (members, numbers)."""
 
     place: slice
-    """Which members they are."""
+    """Which members they are: the first ones."""
     grad: Tensor
 
 
-class Gathered(Parameters):
-    """A group of parameters as the tensors that an optimiser updates."""
-
-    def of(self, members: Iterable[int]) -> Parameters:
-        """Those of these members alone."""
-        found: Parameters = {}
-        for run in consecutive(sorted(members)):
-            for name, tensor in self.items():
-                is_all = not isinstance(tensor, Rows) or len(run) == len(tensor)
-                found[name if is_all else f"{name}/{run.start}-{run.stop}"] = (
-                    tensor if is_all else _rows(tensor, tensor.grad, run)
-                )
-        return found
-
-
 @contextmanager
-def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Gathered]]:
+def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Parameters]]:
     """For each group, what an optimiser should update while this is active."""
     moved: list[nn.Parameter] = []
-    found: list[Gathered] = []
+    found: list[Parameters] = []
     try:
         for number, group in enumerate(groups):
             members = max((_members(p) for p in group.values()), default=1)
@@ -57,12 +41,12 @@ def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Gath
             tensors = _gather(f"group-{number}", list(small.values()), members)
             moved += small.values()
             for name, parameter in group.items():
-                if name not in small and members > 1:
+                if name not in small and isinstance(parameter, Members):
                     tensors |= _gather(name, [parameter], members)
                     moved.append(parameter)
                 elif name not in small:
                     tensors[name] = parameter
-            found.append(Gathered(tensors))
+            found.append(tensors)
         with warnings.catch_warnings():
             # Of several members, gradients are as far apart as weights, and added in place.
             warnings.filterwarnings("ignore", message="grad and param do not obey the gradient")
@@ -114,15 +98,9 @@ def _gather(name: str, parameters: list[nn.Parameter], members: int) -> Paramete
         _put(parameter, whole[:, place].view(parameter.shape))
         parameter.grad = gradient[:, place].view(parameter.shape)
         start = place.stop
-    return {name: _rows(whole, gradient, range(members))}
-
-
-def _rows(whole: Tensor, gradient: Tensor | None, run: range) -> Rows:
-    rows = Rows(whole.detach()[run.start : run.stop])
-    rows.place = slice(run.start, run.stop)
-    if gradient is not None:
-        rows.grad = gradient[run.start : run.stop]
-    return rows
+    rows = Rows(whole)
+    rows.place, rows.grad = slice(members), gradient
+    return {name: rows}
 
 
 def _put(parameter: nn.Parameter, value: Tensor) -> None:

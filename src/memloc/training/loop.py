@@ -23,7 +23,6 @@ from memloc.protocol import FineTuneSettings
 from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.training.gathering import (
-    Gathered,
     Parameters,
     clear_gradients,
     clip_gradients,
@@ -243,30 +242,19 @@ def one_objective(  # noqa: PLR0913 - all that an objective is made of
     lengths: IntArray,
     settings: FineTuneSettings,
     rows: IntArray | None = None,
-    learners: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Objective]:
-    """While active, these groups of a model's parameters learn; all else is as it was.
-
-    `learners`: the members that learn each group; default: all.
-    """
+    """While active, these groups of a model's parameters learn; all else is as it was."""
     counted = counted_groups(stack, groups, settings)
     with learning(stack.model, [*groups, *counted]) as tensors:
-        every = range(len(labels.view(-1, labels.shape[-1])))
-        who = [every] * len(groups) if learners is None else learners
-        own, rest = tensors[: len(groups)], list[Parameters](tensors[len(groups) :])
-        learns = [t.of(members) for t, members in zip(own, who, strict=True)]
-        if settings.clip_over == "all":
-            others = [set(every).difference(members) for members in who]
-            rest += [t.of(members) for t, members in zip(own, others, strict=True)]
         yield Objective(
             name=name,
             logits=logits,
             labels=labels,
             lengths=lengths,
-            tensors=merged(learns),
+            tensors=merged(tensors[: len(groups)]),
             parameters=merged(groups),
             settings=settings,
-            counted=merged(rest),
+            counted=merged(tensors[len(groups) :]),
             rows=rows,
         )
 
@@ -314,7 +302,7 @@ def counted_groups(
 
 
 @contextmanager
-def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Gathered]]:
+def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Parameters]]:
     """Dropout on and gradients for these groups of parameters alone; all of it is put back.
 
     Yields what to optimise for each group. A group is what is always trained together: a block,
@@ -330,7 +318,7 @@ def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Ga
 
 
 @contextmanager
-def gradients_for(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Gathered]]:
+def gradients_for(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Parameters]]:
     """The same without a change of mode: gradients for these groups alone, gathered."""
     wanted = [(p, p.requires_grad) for p in model.parameters()]
     mine = {id(p) for group in groups for p in group.values()}
