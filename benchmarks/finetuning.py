@@ -5,12 +5,12 @@ trains narrow ones as one, and wide ones one after the other.
 """
 
 import tempfile
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side, timed
@@ -91,10 +91,10 @@ def _memloc(
     hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings, most: int
 ) -> FloatArray:
     """The loss curves of models trained on each row of the labels, so many as one."""
-    losses: list[FloatArray] = []
+    losses: list[list[float]] = []
     for some in in_stacks(range(len(labels)), most, alike=lambda _: 0):
         stack = together([Stack(bert(hidden)) for _ in some])
-        seen: list[FloatArray] = []
+        seen: list[Tensor] = []
         with one_objective(
             stack,
             learning_groups(stack, embeddings=False),
@@ -104,10 +104,10 @@ def _memloc(
             lengths=encoded.lengths,
             settings=settings,
         ) as objective:
-            objective.on_loss = lambda loss, seen=seen: seen.append(loss.numpy())
+            objective.on_loss = seen.append
             for epoch in range(1, settings.epochs + 1):
                 train_epoch([objective], [SEED] * len(some), epoch, lambda _: None)
-        losses += [*np.stack(seen, 1)]
+        losses += torch.stack(seen, 1).tolist()
     return _smooth(losses)
 
 
@@ -189,8 +189,9 @@ def _collate(examples: list[tuple[Any, int]]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
-def _smooth(losses: Sequence[Sequence[float] | FloatArray]) -> FloatArray:
+def _smooth(losses: list[list[float]]) -> FloatArray:
     """(models, updates // 10): means of 10 updates."""
-    curves = np.array(losses, dtype=np.float64)
+    curves = np.array(losses)
     whole = curves.shape[1] // 10 * 10
-    return curves[:, :whole].reshape(len(curves), -1, 10).mean(2)
+    means: FloatArray = curves[:, :whole].reshape(len(curves), -1, 10).mean(2)
+    return means

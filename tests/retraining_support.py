@@ -7,6 +7,7 @@ import torch
 from memloc.methods import retrainer
 from memloc.methods.retrainer import retrain_windows
 from memloc.methods.retraining import Retraining
+from memloc.models.shortcuts import Layout, balanced
 from memloc.training.predict import evaluating
 from run_support import random_run
 
@@ -33,6 +34,18 @@ def trained_logits(setup, window, rows):
         patch.setattr(retrainer, "_wrong", look)
         retrain_windows(setup, [window])
     return seen[0]
+
+
+def in_long_texts(number):
+    """A layout of so many long texts, or of as many as there are texts; none where too long."""
+
+    def layout(stack, mask, **_):
+        lengths = mask.sum(1).view(1, -1).numpy()
+        found = Layout.of(mask, torch.from_numpy(balanced(lengths, min(number, len(mask)))))
+        most = stack.model.config.max_position_embeddings
+        return found if found.example.shape[1] <= most else None
+
+    return layout
 
 
 def weights_of(stack):

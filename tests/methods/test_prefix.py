@@ -12,7 +12,13 @@ from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retrainer import prepared
 from memloc.stats.windows import windows
 from memloc.training.predict import evaluating, to_batch
-from retraining_support import METHOD, assert_same_scores, retrainable, trained_logits
+from retraining_support import (
+    METHOD,
+    assert_same_scores,
+    in_long_texts,
+    retrainable,
+    trained_logits,
+)
 from run_support import DEPTH, make_classifier, random_run
 from support import PAPER_FAMILIES
 
@@ -33,15 +39,18 @@ def test_kept_states_change_nothing(tmp_path, family, window):
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_packed_batches_change_nothing(tmp_path, monkeypatch, family):
-    found = []
-    for packing in (True, False):
-        if not packing:
-            monkeypatch.setattr(prefix, "can_pack", lambda _: False)
+    """In one long text, in several of which some have fewer texts, and as it is chosen."""
+    found, chosen = [], prefix.fastest_layout
+    for layout in (None, in_long_texts(1), in_long_texts(3), chosen):
+        monkeypatch.setattr(prefix, "can_pack", lambda _, layout=layout: layout is not None)
+        monkeypatch.setattr(prefix, "fastest_layout", layout)
         with prepared(retrainable(tmp_path, family), METHOD) as setup:
             found.append(trained_logits(setup, range(1, 2), np.arange(24)))
             kept = setup.forward._inputs.values()
-            assert any(len(inputs.places) < len(inputs.order) for inputs in kept) == packing
-    assert (found[0] - found[1]).abs().max() <= 1e-4 * found[1].abs().max()
+            is_packed = any(len(inputs.places) < len(inputs.order) for inputs in kept)
+            assert is_packed == (layout is not None)
+    for packed in found[1:]:
+        assert (found[0] - packed).abs().max() <= 1e-4 * found[0].abs().max()
 
 
 @pytest.mark.parametrize("layers", [[0], [2], [1, DEPTH - 1, 0, 2]])

@@ -17,6 +17,7 @@ from retraining_support import (
     METHOD,
     UPDATES,
     assert_equal_weights,
+    in_long_texts,
     retrainable,
     trained_logits,
     weights_of,
@@ -151,9 +152,11 @@ def test_windows_run_in_any_order_and_are_kept(tmp_path):
                 np.testing.assert_array_equal(kept.clean_wrong, made[window].clean_wrong)
 
 
+@pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
-def test_windows_are_retrained_as_one_as_if_each_were_alone(tmp_path, family):
-    """Dropout, too, is in each one's own layers alone."""
+def test_windows_are_retrained_as_one_as_if_each_were_alone(tmp_path, monkeypatch, family, number):
+    """Dropout, too, is in each one's own layers alone; in so many long texts."""
+    monkeypatch.setattr(prefix, "fastest_layout", in_long_texts(number))
     rows, together, alone = np.arange(24), [], []
     stack_of_all = [range(DEPTH), range(2), range(1)]
 

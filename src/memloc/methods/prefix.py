@@ -98,7 +98,7 @@ class Prefix:
 
         Of the last block, it is what the head reads.
         """
-        parts = state.split([len(inputs.places) * members for _, members in by])
+        parts = torch.split(state, [len(inputs.places) * members for _, members in by])
         found = [
             self._run_alike(index, part, inputs, stack, members)
             for part, (stack, members) in zip(parts, by, strict=True)

@@ -202,7 +202,7 @@ def retrain_windows(
 def missed(setup: Setup) -> BoolArray:
     """Whether the final model does not predict an example's label, noisy and held-out ones."""
     setup.forward.reach(0)
-    return _wrong(setup, setup.stack, np.concatenate([setup.noisy, setup.held_out]))[0]
+    return _wrong(setup, setup.stack, np.concatenate([setup.noisy, setup.held_out])).flatten()
 
 
 def _reset(setup: Setup, inside: Sequence[int]) -> Stack:
