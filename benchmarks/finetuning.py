@@ -46,7 +46,11 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
             lambda: _trainer(hidden, encoded, labels, settings),
             repeats,
         )
-        one_by_one = [timed(lambda: _memloc(hidden, encoded, labels, settings, 1)) for _ in mine]
+        one_by_one = mine
+        if most > 1:
+            one_by_one = [
+                timed(lambda: _memloc(hidden, encoded, labels, settings, 1)) for _ in mine
+            ]
         grouped = settings.replace({"length_grouped": True})
         by_length = [timed(lambda: _memloc(hidden, encoded, labels, grouped, 1)) for _ in mine]
         peak = matmul_peak(threads)

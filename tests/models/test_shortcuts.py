@@ -5,6 +5,7 @@ import torch
 from memloc.models import shortcuts
 from memloc.models.load import load_model
 from memloc.models.shortcuts import (
+    LastBlock,
     Layout,
     balanced,
     can_pack,
@@ -49,7 +50,7 @@ def test_packing_changes_neither_logits_nor_gradients(stack_of, family, lengths,
     layout = Layout.of(batch["attention_mask"], torch.arange(len(lengths)) * number // len(lengths))
     parameters = [p for block in stack.blocks for p in block.parameters()]
     results = []
-    for compute in (stack.logits, lambda b: packed_logits(stack, b, layout)):
+    for compute in (stack.logits, lambda b: packed_logits(LastBlock(stack), b, layout)):
         logits = compute(batch)
         gradients = torch.autograd.grad(logits.square().sum(), parameters)
         results.append((logits.detach(), torch.cat([g.flatten() for g in gradients])))
@@ -95,7 +96,9 @@ def test_narrow_models_and_full_batches_are_not_packed(stack_of, monkeypatch):
     assert training_logits(stack) == stack.logits  # narrow
     monkeypatch.setattr(shortcuts, "NARROW", 1)
     used = []
-    monkeypatch.setattr(shortcuts, "packed_logits", lambda s, b, _: used.append(1) or s.logits(b))
+    monkeypatch.setattr(
+        shortcuts, "packed_logits", lambda last, b, _: used.append(1) or last.stack.logits(b)
+    )
     compute = training_logits(stack)
     used.clear()  # the trial
     compute(batch_for(stack, (6, 6, 6)))
@@ -113,5 +116,5 @@ def test_narrow_models_and_full_batches_are_not_packed(stack_of, monkeypatch):
 def test_a_model_that_packs_wrongly_is_not_packed(stack_of, monkeypatch):
     stack = stack_of("opt")
     monkeypatch.setattr(shortcuts, "NARROW", 1)
-    monkeypatch.setattr(shortcuts, "packed_logits", lambda s, b, _: s.logits(b) * 1.1)
+    monkeypatch.setattr(shortcuts, "packed_logits", lambda last, b, _: last.stack.logits(b) * 1.1)
     assert training_logits(stack) == stack.logits

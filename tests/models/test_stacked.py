@@ -131,7 +131,7 @@ def in_long_texts(number):
     """Batches in so many long texts of each member, or padded if they have no more texts."""
 
     def layout(stack, mask):
-        assert stack._can_pack
+        assert stack._packs
         lengths = mask.sum(1).view(K, -1).numpy()
         where = torch.from_numpy(balanced(lengths, number))
         return Layout.of(mask, where) if number < lengths.shape[1] else None

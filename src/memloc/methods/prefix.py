@@ -19,6 +19,7 @@ from memloc.data.encode import Encoded
 from memloc.models.shortcuts import (
     LastBlock,
     Repeater,
+    by_long_text,
     can_pack,
     fastest_layout,
     repeated_packed,
@@ -175,7 +176,7 @@ class Prefix:
         if layout is not None:
             prepared = layout.packed(prepared)
             places, is_token = places[layout.example.cpu(), layout.token.cpu()], layout.is_token
-            readout, order = _by_long_text(prepared.positions, *places.shape)
+            readout, order = by_long_text(prepared.positions, *places.shape)
         here = self.states.device
         given = places.to(here), is_token.to(here), prepared.calls, readout, order
         inputs = _Inputs(*given, is_packed=layout is not None, batch=batch)
@@ -229,16 +230,3 @@ def _places(encoded: Encoded, rows: IntArray) -> Tensor:
     lengths = encoded.lengths[rows][:, np.newaxis]
     columns = np.minimum(np.arange(lengths.max()), lengths - 1)
     return torch.from_numpy(encoded.offsets[rows][:, np.newaxis] + columns)
-
-
-def _by_long_text(places: Tensor, texts: int, tokens: int) -> tuple[Tensor, Tensor]:
-    """Places among the positions of all long texts as positions in each, and where these are.
-
-    A long text with fewer of them than others has its first position instead.
-    """
-    text, position = places // tokens, places % tokens
-    number = (text.unsqueeze(1) == text).tril(-1).sum(1)
-    most = int(number.max()) + 1
-    found = places.new_zeros(texts, most)
-    found[text, number] = position
-    return found, text * most + number

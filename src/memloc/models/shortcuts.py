@@ -48,10 +48,11 @@ def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
     """The fastest exact way from batches to logits for this model."""
     if stack.width < NARROW or not can_pack(stack):
         return stack.logits
+    last = LastBlock(stack)
 
     def logits(batch: Batch) -> Tensor:
         layout = fastest_layout(stack, batch["attention_mask"])
-        return stack.logits(batch) if layout is None else packed_logits(stack, batch, layout)
+        return stack.logits(batch) if layout is None else packed_logits(last, batch, layout)
 
     return logits
 
@@ -107,16 +108,34 @@ def can_pack(stack: Stack) -> bool:
     whole = Layout.of(batch["attention_mask"])
     try:
         with torch.no_grad(), undropped(stack.model):
-            plain, packed = stack.logits(batch), packed_logits(stack, batch, whole)
+            plain, packed = stack.logits(batch), packed_logits(LastBlock(stack), batch, whole)
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False  # its blocks are called in a way that packing does not know
     return bool(torch.allclose(plain, packed, rtol=1e-4, atol=1e-4 * float(plain.abs().max())))
 
 
-def packed_logits(stack: Stack, batch: Batch, layout: "Layout") -> Tensor:
-    """The logits of a batch, computed on long texts."""
+def packed_logits(last: "LastBlock", batch: Batch, layout: "Layout") -> Tensor:
+    """The logits of a batch, computed on long texts by the model of this last block."""
+    stack = last.stack
     packed = layout.packed(stack.prepare(batch))
-    return stack.finish(stack.run_all(packed).flatten(0, 1)[packed.positions])
+    state = packed.state
+    for index, call in enumerate(packed.calls[:-1]):
+        state = stack.run(index, state, call)
+    here, order = by_long_text(packed.positions, *layout.example.shape)
+    return stack.finish(last.read(state, packed.calls[-1], here).flatten(0, 1)[order])
+
+
+def by_long_text(places: Tensor, texts: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """Places among the positions of all long texts as positions in each, and where these are.
+
+    A long text with fewer of them than others has its first position instead.
+    """
+    text, position = places // tokens, places % tokens
+    number = (text.unsqueeze(1) == text).tril(-1).sum(1)
+    most = int(number.max()) + 1
+    found = places.new_zeros(texts, most)
+    found[text, number] = position
+    return found, text * most + number
 
 
 @dataclass(frozen=True)

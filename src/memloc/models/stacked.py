@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -106,7 +106,6 @@ class Stacked(Stack):
         self.blocks = find_blocks(self.model)
         self._answers, self.readout = first._answers, first.readout
         self.width, self.pads = first.width, first.pads
-        self._can_pack = can_pack(first)
         for whole in wholes.values():
             whole.share()
 
@@ -135,9 +134,13 @@ class Stacked(Stack):
         with self._together(read[:, :1]):
             return super().finish(read, batch)
 
+    @cached_property
+    def _packs(self) -> bool:
+        return can_pack(self.members[0])
+
     def _layout(self, mask: Tensor) -> Layout | None:
         """The long texts in which a batch is run fastest; `None`: padded."""
-        if not self._can_pack:
+        if not self._packs:
             return None
         return fastest_layout(self, mask, members=len(self.members))
 
