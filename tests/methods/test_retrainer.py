@@ -10,6 +10,7 @@ import torch
 from memloc.methods import prefix, retrainer
 from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retrainer import outcomes_of, prepared, retrain_windows, stacks_of
+from memloc.methods.retraining import Retraining
 from memloc.models.stacked import Stacked
 from memloc.records import read_json
 from memloc.training.predict import evaluating, to_batch
@@ -213,7 +214,7 @@ def made_again(monkeypatch, run, method=METHOD):
     return ran
 
 
-@pytest.mark.parametrize("change", ["epochs", "weights", "labels", "schedule"])
+@pytest.mark.parametrize("change", ["epochs", "weights", "labels", "schedule", "version"])
 def test_windows_of_other_settings_weights_or_data_are_not_used(tmp_path, monkeypatch, change):
     run = retrainable(tmp_path)
     assert made_again(monkeypatch, run) == [range(DEPTH)]
@@ -224,6 +225,8 @@ def test_windows_of_other_settings_weights_or_data_are_not_used(tmp_path, monkey
     elif change == "weights":
         loaders = {**run.loaders, "pretrained": lambda: make_classifier(seed=9)}
         other = replace(run, loaders=loaders)
+    elif change == "version":
+        monkeypatch.setattr(Retraining, "version", Retraining.version + 1)
     else:
         changes = {"finetune.warmup": 0.5} if change == "schedule" else {}
         data = make_data(seed=3) if change == "labels" else None

@@ -13,7 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from memloc.data.encode import encode
 from memloc.models import stacked as module
 from memloc.models.load import load_checkpoint, load_model
-from memloc.models.shortcuts import Layout, balanced
+from memloc.models.shortcuts import Layout, Repeater, balanced
 from memloc.models.stack import Stack
 from memloc.models.stacked import (
     MOST,
@@ -162,6 +162,25 @@ def test_members_learn_as_if_each_were_alone(members, monkeypatch, family, numbe
                 torch.testing.assert_close(
                     parameter, named[name], rtol=1e-3, atol=1e-4, msg=f"{family} {name}"
                 )
+
+
+def test_copies_are_run_in_the_blocks_that_they_are_in_and_nowhere_else(members):
+    found, encoded = members("opt")
+    first, batch = found[0].stack, batch_of(encoded, np.tile(np.arange(4), K))
+    before = [p.detach().clone() for p in first.model.parameters()]
+    inside = [K, 2, 1][: first.depth]
+    stack = Stacked([first] * K, in_block=[*inside, *[1] * (first.depth - len(inside))])
+    prepared = first.prepare({name: values[:4] for name, values in batch.items()})
+    with torch.no_grad():
+        stack.blocks[1].fc1.bias[1] += 1.0  # the second copy is another model now
+        state = torch.cat([prepared.state] * 2)
+        ran = stack.run(1, state, Repeater(first).repeated(1, prepared.calls[1], 2))
+        plain = first.run(1, prepared.state, prepared.calls[1])
+        torch.testing.assert_close(ran[:4], plain, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(ran[4:], plain, rtol=1e-2, atol=1e-2)
+        with pytest.raises(CannotStack, match="weights of 2 models where 3 are run"):
+            stack.logits(batch)
+    assert all(map(torch.equal, before, first.model.parameters()))
 
 
 def test_members_with_one_seed_drop_the_same_and_others_do_not(members):

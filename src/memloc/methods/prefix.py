@@ -90,7 +90,7 @@ class Prefix:
             state = self._run(index, state, inputs, [(stack, own), (self.stack, times - own)])
         if stack.readout == "all":
             return stack.finish(state, inputs.batch)
-        return stack.finish(state.view(times, -1, stack.width)[:, inputs.order].flatten(0, 1))
+        return stack.finish(state.reshape(times, -1, stack.width)[:, inputs.order].flatten(0, 1))
 
     def _run(
         self, index: int, state: Tensor, inputs: "_Inputs", by: Sequence[tuple[Stack, int]]
@@ -154,8 +154,8 @@ class Prefix:
         if key in self._inputs:
             return self._inputs[key]
         inputs, _ = self._prepare(rows)
-        self._room -= inputs.size()
-        if self._room > 0:
+        if (size := inputs.size()) < self._room:
+            self._room -= size
             self._inputs[key] = inputs
         return inputs
 

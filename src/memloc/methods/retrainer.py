@@ -20,7 +20,7 @@ from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retraining import Retraining
 from memloc.models.check import check_pair
 from memloc.models.parts import find_parts
-from memloc.models.stack import Stack
+from memloc.models.stack import Stack, undropped
 from memloc.models.stacked import Stacked
 from memloc.progress import Advance
 from memloc.protocol import FineTuneSettings
@@ -167,9 +167,10 @@ def retrain_windows(
 ) -> dict[range, WindowOutcome]:
     """Reset windows, train each and what follows the blocks, and see which labels are lost.
 
-    The windows begin at the same layer; the first is the widest. Each is that of a copy of the
-    final model, and the copies are trained as one.
+    The windows begin at the same layer, wide ones first. Each is that of a copy of the final model,
+    and the copies are trained as one.
     """
+    assert [*windows] == sorted(windows, key=len, reverse=True)
     setup.forward.reach(windows[0].start)
     inside = [sum(index in w for w in windows) for index in range(setup.stack.depth)]
     stack = _reset(setup, inside)
@@ -178,6 +179,7 @@ def retrain_windows(
     groups += [blocks[index] for index in windows[0]]
     with (
         gradients_for(setup.stack.model, []),
+        undropped(setup.stack.model),
         one_objective(
             stack,
             groups,
@@ -250,6 +252,7 @@ def _training(run: Run, own: Retraining) -> FineTuneSettings:
 
 def _fingerprint(run: Run, own: Retraining, weights: Sequence[nn.Module]) -> str:
     facts = {
+        "version": own.version,
         "settings": own.model_dump(mode="json", exclude={"normalise", "widths"}),
         "training": _training(run, own).model_dump(mode="json", exclude={"gradient_checkpointing"}),
         "text": run.settings.text.model_dump(),

@@ -19,7 +19,7 @@ class Retraining(Method):
 
     name = "retraining"
     needs = ("final", "pretrained")
-    version = 2
+    version = 3
 
     learning_rate: float = published(3e-5, gt=0)
     """Peak of the schedule, which has the shape of that of fine-tuning."""

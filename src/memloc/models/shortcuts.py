@@ -31,6 +31,7 @@ from memloc.models.stack import (
     BlockCall,
     Prepared,
     Stack,
+    optional_setting,
     sample_batch,
     undropped,
 )
@@ -60,14 +61,14 @@ def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
 def fastest_layout(
     stack: Stack, mask: Tensor, *, members: int = 1, worth: float = WORTH
 ) -> "Layout | None":
-    """In which long texts a batch takes least work; `None`: padded.
+    """The long texts in which a batch takes least work; `None` if it takes least as it is.
 
-    It has as many texts of each member, one's after another's, and as many long texts. Few of them
-    have little padding, and many let each position attend to few others. `worth`: the share of
-    the work that has to be gained.
+    The batch has equally many texts of every member, one member's after another's, and each member
+    gets equally many long texts. Few of them have little padding, and many let each position attend
+    to few others. `worth`: the share of the work that has to be gained.
     """
     lengths = mask.sum(1).view(members, -1).cpu().numpy()
-    most = getattr(stack.model.config, "max_position_embeddings", 0)
+    most = optional_setting(stack.model.config, "max_position_embeddings") or 0
     least = (1 - worth) * work(stack.width, mask.numel(), mask.shape[1])
     best: IntArray | None = None
     for number in range(1, lengths.shape[1]):
@@ -94,8 +95,8 @@ def balanced(lengths: IntArray, number: int) -> IntArray:
 def work(width: int, tokens: int, longest: int) -> float:
     """What a block costs for so many tokens, of which each attends to `longest`.
 
-    It is 12 width² products a token in matrices, and in attention 2 width a pair of tokens, which
-    cost as much as 3 (measured), and few as much as 40.
+    In units of 2 width products, a token costs 6 width for the matrices, and one for each token
+    that it attends to. The latter take 1.5 times as long, as if there were at least 40 (measured).
     """
     return tokens * (6 * width + 1.5 * max(longest, 40))
 
@@ -322,20 +323,22 @@ class LastBlock:
             return stack.run(last, _taken(state, here, 1), BlockCall(args, kwargs))
 
     def _can_be_short(self) -> bool:
-        """Whether it gives what the block gives, tried on a short text."""
-        stack = self.stack
-        with torch.inference_mode(), undropped(stack.model):
-            prepared = stack.prepare(stack.sample(1))
-            before = prepared.state
-            for layer, call in enumerate(prepared.calls[:-1]):
-                before = stack.run(layer, before, call)
-            position, call = int(prepared.positions[0]), prepared.calls[-1]
-            here = slice(position, position + 1)
-            whole = stack.run(stack.depth - 1, before, call)[:, here]
-            try:
-                short = self._at(stack, before, call, here)
-            except (TypeError, ValueError, RuntimeError, IndexError):
-                return False  # its attention is called in another way
+        """Whether it gives what the block gives, tried on one text and on two that are padded."""
+        with torch.inference_mode(), undropped(self.stack.model):
+            one, two = (self.stack.prepare(self.stack.sample(n)) for n in (1, 2))
+            place = int(one.positions[0])
+            several = torch.stack([two.positions, torch.ones_like(two.positions)], 1)
+            return self._is_right(one, slice(place, place + 1)) and self._is_right(two, several)
+
+    def _is_right(self, prepared: Prepared, here: Positions) -> bool:
+        stack, before, call = self.stack, prepared.state, prepared.calls[-1]
+        for layer, other in enumerate(prepared.calls[:-1]):
+            before = stack.run(layer, before, other)
+        whole = _taken(stack.run(stack.depth - 1, before, call), here, 1)
+        try:
+            short = self._at(stack, before, call, here)
+        except (TypeError, ValueError, RuntimeError, IndexError):
+            return False  # its attention is called in another way
         return bool((short - whole).abs().max() <= TOLERANCE * whole.abs().max())
 
 

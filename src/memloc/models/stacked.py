@@ -4,7 +4,8 @@ A narrow model spends its time on calling small operations. Here K models share 
 own forward pass runs on K times as many texts, one member's after another's, and every parameter
 is K parameters, so that what multiplies with weights does so member by member. Attention, masks
 and positions need nothing new. The members remain ordinary models: their parameters are views.
-Copies of one model that differ in some blocks alone are stacked in these.
+Copies of one model may have weights of their own in some blocks alone; the others run through the
+model itself.
 """
 
 import copy
@@ -100,7 +101,8 @@ class Stacked(Stack):
                 whole = wholes[id(same[0])] = Members(numbers, requires_grad=learns)
                 whole.own = own if in_block is None else ()
         for key in _shared_tables(first):
-            wholes[key].by_text = False
+            if key in wholes:  # not so for a table that never learns
+                wholes[key].by_text = False
         # A copy in which each parameter of the first model is that of all.
         self.model = copy.deepcopy(first.model, dict(wholes))
         self.blocks = find_blocks(self.model)
@@ -304,6 +306,8 @@ class _Together:
         """(members, all that is of one, width)."""
         if x.shape[0] % self.rows:
             raise CannotStack(f"{x.shape[0]} rows where {self.rows} texts were expected")
+        if members != len(self.lengths):
+            raise CannotStack(f"weights of {members} models where {len(self.lengths)} are run")
         return x.reshape(members, -1, x.shape[-1])
 
     def layer_norm(
@@ -362,7 +366,7 @@ class _Together:
         training: bool = True,
         inplace: bool = False,  # noqa: ARG002 - never
     ) -> Any:
-        """What each member would drop if it were alone."""
+        """What each member would drop if it were alone and its texts were padded."""
         if not training or p == 0:
             return x
         noise = self._noise(x, 1 - p)

@@ -22,10 +22,8 @@ Parameters = dict[str, nn.Parameter]
 
 
 class Rows(nn.Parameter):
-    """The numbers of one member or several, (members, numbers)."""
+    """The numbers of the first members, or of all, (members, numbers)."""
 
-    place: slice
-    """Which members they are: the first ones."""
     grad: Tensor
 
 
@@ -72,14 +70,14 @@ def clip_gradients(tensors: Parameters, members: int, most: float) -> None:
     if members == 1:
         torch.nn.utils.clip_grad_norm_(tensors.values(), most)
         return
-    # Of several members, every tensor is rows of some of them.
+    # Of several members, every tensor is rows of the first ones.
     rows = [tensor for tensor in tensors.values() if isinstance(tensor, Rows)]
     squares = torch.zeros(members, device=rows[0].device)
     for tensor in rows:
-        squares[tensor.place] += torch.linalg.vector_norm(tensor.grad, dim=1).square()
+        squares[: len(tensor)] += torch.linalg.vector_norm(tensor.grad, dim=1).square()
     factors = (most / (squares.sqrt() + 1e-6)).clamp(max=1.0)
     for tensor in rows:
-        tensor.grad.mul_(factors[tensor.place].unsqueeze(1))
+        tensor.grad.mul_(factors[: len(tensor)].unsqueeze(1))
 
 
 def merged(groups: Iterable[Parameters]) -> Parameters:
@@ -99,7 +97,7 @@ def _gather(name: str, parameters: list[nn.Parameter], members: int) -> Paramete
         parameter.grad = gradient[:, place].view(parameter.shape)
         start = place.stop
     rows = Rows(whole)
-    rows.place, rows.grad = slice(members), gradient
+    rows.grad = gradient
     return {name: rows}
 
 
