@@ -1,17 +1,16 @@
 """Layer weights from gradients beside those of one example at a time, and their intervals."""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
 
-from memloc.errors import ModelError, ScoreError, StoreError
+from memloc.errors import ScoreError, StoreError
 from memloc.methods.gradients import Gradients, jackknife, post_processed, variant
 from memloc.methods.result import Result
 from memloc.records import Examples, NoisyLabels
-from run_support import DEPTH, make_classifier, make_data, one_at_a_time, random_run
+from run_support import DEPTH, make_data, one_at_a_time, random_run
 from study_support import norms_from
 from support import FAMILIES, SPECIAL
 
@@ -139,13 +138,6 @@ def test_one_kind_of_examples_alone_is_a_sentence(tmp_path):
         Gradients().run(random_run(tmp_path, data=make_data(n_noisy=0)))
     with pytest.raises(ScoreError, match="24 noisy and 0 clean"):
         Gradients().run(random_run(tmp_path, data=make_data(n_noisy=24)))
-
-
-def test_models_that_differ_are_refused(tmp_path):
-    run = random_run(tmp_path)
-    loaders = {**run.loaders, "frozen": lambda: make_classifier(depth=2)}
-    with pytest.raises(ModelError, match="depth"):
-        Gradients().run(replace(run, loaders=loaders))
 
 
 def test_the_jackknife_of_a_mean_is_its_standard_error():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from memloc.errors import ModelError, StoreError
+from memloc.errors import StoreError
 from memloc.methods import Sizes
 from memloc.methods.result import Result
 from memloc.methods.swapping import Swapping
@@ -11,7 +11,7 @@ from memloc.models.load import Classifier
 from memloc.progress import _shown
 from memloc.records import Examples, NoisyLabels
 from memloc.stats.windows import windows
-from mixing_support import CLASSES, DEPTH, make_model, make_pair, mixed_logits
+from mixing_support import CLASSES, DEPTH, make_pair, mixed_logits
 from run_support import make_run
 from support import PAPER_FAMILIES, WORDS, make_tokenizer
 
@@ -95,12 +95,6 @@ def test_some_clean_examples_are_drawn_by_the_seed(tmp_path):
     assert clean_rows(drawn(1, 6)) == clean_rows(some)
     assert clean_rows(drawn(2, 6)) != clean_rows(some)
     assert clean_rows(drawn(1, 1000)) == clean_rows(every)
-
-
-def test_models_of_different_depth_are_refused(tmp_path):
-    pair = make_model("bert", 1), make_model("bert", 2, depth=3)
-    with pytest.raises(ModelError, match="depth 4, the reference ones 3"):
-        METHOD.run(swappable(tmp_path, pair=pair))
 
 
 def test_missing_weights_are_a_sentence(tmp_path):

@@ -65,12 +65,9 @@ class Gradients(Method):
 
     def _load(self, run: Run) -> "dict[str, Classifier]":
         """Under "" the memorised weights, under "frozen " those to divide by, where asked for."""
-        from memloc.models.check import check_pair
-
         loaded = {"": run.load("memorised")}
         if self.divide_frozen:
             loaded["frozen "] = run.load("frozen")
-            check_pair(loaded[""], loaded["frozen "], "frozen")
         return loaded
 
     def groups(self, run: Run, stack: "Stack", memory: int = MEMORY) -> tuple[list[Group], str]:

@@ -52,12 +52,9 @@ class Probing(Method, ProbeSettings):
 
     def _vectors(self, run: Run) -> Vectors:
         """(examples, L + 2, width): layers 0..L of the final weights, then layer 1 of θ_F."""
-        from memloc.models.check import check_pair
         from memloc.training.predict import vectors_of
 
-        final, frozen = run.load("final"), run.load("frozen")
-        check_pair(final, frozen, "frozen")
-        vectors = run.vectors("final", self.last_layer)
+        vectors, frozen = run.vectors("final", self.last_layer), run.load("frozen")
         # A model of one layer has that layer's vector taken like the final weights' one.
         first = vectors_of(frozen.stack, run.encode(frozen), last_layer=self.last_layer, up_to=1)
         return np.concatenate([vectors, first[:, 1:]], axis=1)

@@ -18,7 +18,6 @@ from memloc.errors import ScoreError
 from memloc.identity import hash_weights, hashed
 from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retraining import Retraining
-from memloc.models.check import check_pair
 from memloc.models.parts import find_parts
 from memloc.models.stack import Stack, undropped
 from memloc.models.stacked import Stacked
@@ -85,7 +84,6 @@ class Setup:
 def prepared(run: Run, settings: Retraining, memory: int = MEMORY) -> Iterator[Setup]:
     """Load weights and data for retraining any window; what is kept of states goes on exit."""
     final, pretrained = run.load("final"), run.load("pretrained")
-    check_pair(final, pretrained, "pretrained")
     stack, encoded = final.stack, run.encode(final)
     train, held_out = _split(run, settings.seed)
     folder = run.work(settings.name)

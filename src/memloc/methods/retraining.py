@@ -1,17 +1,13 @@
 """Layer retraining: which labels are lost when layers are trained again on clean examples?"""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores, Outcomes, from_outcomes
 from memloc.progress import track
+from memloc.run import Run
 from memloc.settings import ours, paper, published
 from memloc.stats.windows import windows
-
-if TYPE_CHECKING:
-    from memloc.run import Run
 
 
 class Retraining(Method):
@@ -38,7 +34,7 @@ class Retraining(Method):
     widths: tuple[int, ...] | None = ours(None)
     """Retrain only windows of these widths, and the full window, which is needed to normalise."""
 
-    def run(self, run: "Run") -> LayerScores:
+    def run(self, run: Run) -> LayerScores:
         """Which noisy (and held-out clean) labels are lost after retraining each window."""
         from memloc.methods.retrainer import missed, outcomes_of, prepared, stacks_of
 

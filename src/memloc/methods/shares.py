@@ -193,7 +193,6 @@ def _walk(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> tuple[Float
     Finished batches are kept on disk.
     """
     from memloc.methods.mixtures import Mixtures
-    from memloc.models.check import check_pair
 
     every, memory = f"All subsets of {len(plan.units)} layers", plan.memory(len(rows))
     if memory > MOST_MEMORY:
@@ -203,7 +202,6 @@ def _walk(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> tuple[Float
             "or groups, or shares.noisy_examples to fewer."
         )
     final, reference = run.load("final"), run.load("reference")
-    check_pair(final, reference, "reference")
     encoded, labels = run.encode(final), run.noisy.assigned[rows]
     mixtures = Mixtures(final.stack, reference.stack, plan.subsets, plan.units)
     batches = list(mixtures.batches(encoded, rows))

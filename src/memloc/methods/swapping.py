@@ -48,10 +48,8 @@ class Swapping(Method):
     def _wrong(self, run: Run, rows: IntArray) -> BoolArray:
         """Whether a label is not predicted under each window, and by the unchanged model."""
         from memloc.methods.mixtures import Mixtures
-        from memloc.models.check import check_pair
 
         final, other = (run.load(weights) for weights in self.needs)
-        check_pair(final, other, self.needs[1])
         encoded, labels = run.encode(final), run.noisy.assigned[rows]
         mixtures = Mixtures(final.stack, other.stack, window_subsets(run.depth))
         wrong = np.zeros((len(rows), len(mixtures.subsets)), dtype=np.bool_)
