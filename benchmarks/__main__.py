@@ -23,7 +23,7 @@ from benchmarks.harness import CLOCKS, Measured, keep, use_clock
 STAGES = {
     "finetuning": lambda: [
         finetuning.measure(hidden=64, examples=240, epochs=2, repeats=5),
-        finetuning.measure(hidden=384, examples=160, epochs=2, repeats=3),
+        finetuning.measure(hidden=384, examples=80, epochs=2, repeats=11),
     ],
     "stacked": lambda: [stacked.measure(members=8, updates=24, repeats=3)],
     "swapping": lambda: [

@@ -40,11 +40,17 @@ class Measured:
 def side_by_side(
     ours: Callable[[], Any], baseline: Callable[[], Any], repeats: int
 ) -> tuple[list[tuple[float, float, Any]], list[tuple[float, float, Any]]]:
-    """(seconds, peak megabytes, result) of each repeat; they take turns, as machines are noisy."""
-    mine, plain = [], []
+    """(seconds, peak megabytes, result) of each repeat.
+
+    They take turns, also at being first: for a while a machine may be slower.
+    """
+    mine: list[tuple[float, float, Any]] = []
+    plain: list[tuple[float, float, Any]] = []
+    turns = [(plain, baseline), (mine, ours)]
     for _ in range(repeats):
-        plain.append(timed(baseline))
-        mine.append(timed(ours))
+        for found, work in turns:
+            found.append(timed(work))
+        turns.reverse()
     return mine, plain
 
 
