@@ -172,14 +172,8 @@ def _weighted_pearson(x: FloatArray, y: FloatArray, counts: FloatArray) -> Float
 
     NaN where a side is constant, or where nothing was drawn that has both.
     """
-    total = np.maximum(1, counts.sum(1, keepdims=True))
-    x = x - (counts * x).sum(1, keepdims=True) / total
-    y = y - (counts * y).sum(1, keepdims=True) / total
-    under = np.sqrt((counts * x**2).sum(1) * (counts * y**2).sum(1))
-    over = (counts * x * y).sum(1)
-    # What is left of a constant side is rounding.
-    enough = under > 1e-12 * np.abs(x).max() * np.abs(y).max() * total[:, 0]
-    return np.asarray(np.divide(over, under, out=np.full(len(over), np.nan), where=enough))
+    x, y = (side - side.mean(-1, keepdims=True) for side in (x, y))
+    return _pearson_of_sums(*((counts * part).sum(1) for part in (1, x, y, x * x, y * y, x * y)))
 
 
 def _numbered(names: NDArray[Any]) -> IntArray:
