@@ -239,11 +239,11 @@ def weak(findings):
 
 
 def test_reference_weights_that_learnt_too_little_are_told(findings, weak):
-    assert "Left out of swapping" not in " ".join(summarise(findings).open)
+    assert "Left out of shares" not in " ".join(summarise(findings).open)
     runs = weak.results.runs
-    (line,) = [said for said in summarise(weak).open if "Left out of swapping" in said]
+    (line,) = [said for said in summarise(weak).open if "Left out of shares" in said]
     name = f"{runs['task'][0]} · {runs['model'][0]} · seed {runs['seed'][0]}"
-    assert line.startswith("Left out of swapping, of centroids with swapped layers and of what")
+    assert line.startswith("Left out of shares, swapping, centroids with swapped layers and what")
     assert "predicts only 89% of them" in line
     assert line.endswith(f"({name}).")
 
@@ -263,6 +263,12 @@ def test_what_an_unlearnt_reference_decides_is_left_out(findings, weak, name):
     others = len(findings.memorised(name)) - len(weak.memorised(name))
     before = of_first(weak, findings.memorised(name))
     assert others == len(before[before["method"].isin(left_out)])
+
+
+def test_shares_by_an_unlearnt_reference_are_not_drawn(findings, weak):
+    assert len(of_first(weak, findings.memorised("shares")))
+    assert of_first(weak, weak.memorised("shares")).empty
+    assert len(weak.memorised("shares"))
 
 
 @pytest.mark.parametrize("name", ["centroids", "events"])
