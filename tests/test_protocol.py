@@ -22,6 +22,7 @@ PROBES = {
     "split": (0.7, 0.1, 0.2),
     "seeds": (0, 1, 2, 3, 4),
     "last_layer": "block output",
+    "standardise": False,
 }
 """Of probing and of label probes."""
 PAPER = {

@@ -84,6 +84,15 @@ def test_events_may_be_sought_from_layer_0_on():
     assert np.isnan(events["layer"][0])
 
 
+def test_layers_that_label_probes_can_hardly_read_are_told(run, monkeypatch):
+    assert not any("differ" in said for said in QUICK.run(run).about["remarks"])
+    shifted = run.vectors("final").copy()
+    shifted[:, 1] += 1000
+    monkeypatch.setattr(type(run), "vectors", lambda *_: shifted)
+    said = QUICK.run(run).about["remarks"]
+    assert any("after layer 1, so probes read little there" in remark for remark in said)
+
+
 def test_chance_may_be_the_shuffled_labels_themselves(run):
     """F1 of labels dealt out anew against the right ones, the same at every layer."""
     trained = QUICK.run(run)["seeds"]

@@ -72,6 +72,18 @@ def test_a_planted_signal_is_found_at_its_layer(planted, monkeypatch, tmp_path, 
     assert (np.abs(selectivity[:layer]) < 0.25).all()
 
 
+def test_layers_that_probes_can_hardly_read_are_told(monkeypatch, tmp_path):
+    def vectors(_method, run):
+        found = np.random.default_rng(3).normal(size=(len(run.task.train), 7, 8))
+        found[:, 3] += 1000
+        found[:, -1] += 1000  # of the frozen weights
+        return found.astype(np.float32)
+
+    monkeypatch.setattr(Probing, "_vectors", vectors)
+    said = METHOD.run(probeable(tmp_path, {})).about["remarks"]
+    assert any("after layer 3, so probes read little there" in remark for remark in said)
+
+
 @pytest.mark.parametrize("weights", [(1.0, 0.0), (-1.0, 1.0)])
 def test_class_weights_are_above_0(weights):
     with pytest.raises(SettingsError, match=r"class_weights.* should be greater than 0"):

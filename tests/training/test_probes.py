@@ -16,6 +16,7 @@ from memloc.training.probes import (
     Perceptrons,
     Probes,
     Target,
+    alike_remarks,
     drawn_f1,
     epoch_dropout,
     epoch_order,
@@ -23,6 +24,7 @@ from memloc.training.probes import (
     initial_weights,
     shuffled,
     split_rows,
+    standardised,
     train_probes,
 )
 from support import WORDS
@@ -255,6 +257,37 @@ def test_a_signal_is_found_where_it_is_and_shuffled_labels_are_not():
     # Calling everything noisy gives 2p / (1 + p), here .52.
     assert (f1[:2] < 0.6).all()
     assert (chance < 0.6).all()
+
+
+def test_standardised_vectors_have_mean_0_and_deviation_1_or_are_0():
+    vectors = np.array([[[1, 5, 0.1]], [[3, 5, 0.1]], [[5, 5, 0.1]]], dtype=np.float32)
+    side = np.sqrt(1.5)
+    expected = [[[-side, 0, 0]], [[0, 0, 0]], [[side, 0, 0]]]
+    assert np.allclose(standardised(vectors), expected)
+
+
+def test_a_small_signal_beside_a_large_constant_is_read_if_standardised():
+    vectors, labels = planted(400)
+    vectors *= 1e-3
+    vectors[..., 1] += 5
+    settings = settings_with(epochs=15)
+    found = {}
+    for standardise in (False, True):
+        changed = settings.replace({"standardise": standardise})
+        found[standardise] = train_probes(vectors, {"noise": noise_target(labels)}, changed)
+    assert (found[True]["noise"].f1[2:].mean(1) > 0.95).all()
+    assert (found[False]["noise"].f1[2:].mean(1) < 0.7).all()
+
+
+def test_layers_whose_vectors_are_nearly_the_same_are_named():
+    vectors, _ = planted(N)
+    assert alike_remarks(vectors, settings_with()) == []
+    vectors[:, [0, 1, 3]] *= 1e-3
+    vectors[..., 1] += 5
+    (said,) = alike_remarks(vectors, settings_with())
+    assert said.startswith("Vectors of different examples differ by less than 1% of their length")
+    assert "after layers 1, 3, so probes" in said  # 0 is what enters the first layer
+    assert alike_remarks(vectors, settings_with(standardise=True)) == []
 
 
 def test_label_probes_know_more_than_two_classes():

@@ -55,6 +55,8 @@ class LabelProbes(Method, ProbeSettings):
 
     def run(self, run: Run) -> Result:
         """The tables `layers`, `events` and `seeds`."""
+        from memloc.training.probes import alike_remarks
+
         self.check(run)
         probes, is_noisy, n_classes = self._trained(run), run.noisy.is_noisy, run.task.n_classes
         rng = generator(0, "bootstrap", "label probes")
@@ -65,7 +67,8 @@ class LabelProbes(Method, ProbeSettings):
         tables = summarise(resampled(means, len(is_noisy), rng), self)
         once = np.ones((1, len(is_noisy)), dtype=np.int64)
         by_seed = curves(probes, is_noisy, once, n_classes)[0]
-        about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(by_seed)}
+        said = [*alike_remarks(run.vectors("final", self.last_layer), self), *_remarks(by_seed)]
+        about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": said}
         return Result(self.name, {**tables, "seeds": _seeds_table(by_seed, self.seeds)}, about)
 
     def check(self, run: Run) -> None:

@@ -1,5 +1,6 @@
 """Probes for noise: in which layers does it become readable that an example is noisy?"""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,13 +43,14 @@ class Probing(Method, ProbeSettings):
 
     def run(self, run: Run) -> LayerScores:
         """Rise of F1 per layer, its mean over probe seeds, never below zero."""
-        from memloc.training.probes import train_probes
+        from memloc.training.probes import alike_remarks, train_probes
 
         vectors = self._vectors(run)
         found = train_probes(vectors, self.targets(run), self, run.device)
         rng = generator(0, "bootstrap", self.name)
         resampled = resampled_f1(found["noise"], len(vectors), RESAMPLES, rng)
-        return summarise(found["noise"], found["chance"], resampled)
+        said = alike_remarks(vectors[:, :-1], self)
+        return summarise(found["noise"], found["chance"], resampled, said)
 
     def _vectors(self, run: Run) -> Vectors:
         """(examples, L + 2, width): layers 0..L of the final weights, then layer 1 of θ_F."""
@@ -80,8 +82,13 @@ class Probing(Method, ProbeSettings):
         return probes + 2 * sizes.examples * sizes.predict
 
 
-def summarise(noise: "Probes", chance: "Probes", resampled: FloatArray) -> LayerScores:
-    """Scores from probes of layers 0..L and, after them, of the frozen layer 1."""
+def summarise(
+    noise: "Probes", chance: "Probes", resampled: FloatArray, said: Sequence[str] = ()
+) -> LayerScores:
+    """Scores from probes of layers 0..L and, after them, of the frozen layer 1.
+
+    `said` are remarks on the vectors.
+    """
     weights, others = rises(noise.f1), rises(resampled)
     f1, by_chance = noise.f1[:-1], chance.f1[:-1]
     tables = {"noise_probes": _means_table(f1, by_chance), "probe_seeds": _seeds_table(noise, f1)}
@@ -91,7 +98,7 @@ def summarise(noise: "Probes", chance: "Probes", resampled: FloatArray) -> Layer
         percentiles(others),
         _centre(weights, others),
         tables=tables,
-        about={"resamples": len(resampled), "remarks": _remarks(noise, weights)},
+        about={"resamples": len(resampled), "remarks": [*said, *_remarks(noise, weights)]},
     )
 
 

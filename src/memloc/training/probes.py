@@ -20,7 +20,10 @@ from memloc.progress import track
 from memloc.protocol import ProbeSettings
 from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.seeds import generator, number
+from memloc.stats.windows import layers_name
 
+ALIKE = 0.01
+"""Vectors that differ from their mean by less than this share of its length are hardly read."""
 ROWS_AT_ONCE = 64
 """Of each seed and layer, when nothing is learnt: little memory whatever the data."""
 
@@ -65,7 +68,8 @@ def train_probes(
 ) -> dict[str, Probes]:
     """Probes of every target, layer and seed for `vectors` (examples, layers, width)."""
     _check(vectors, settings)
-    given = torch.from_numpy(vectors).to(pick_device(device))
+    entering = standardised(vectors) if settings.standardise else vectors
+    given = torch.from_numpy(entering).to(pick_device(device))
     splits = [split_rows(len(vectors), settings.split, seed) for seed in settings.seeds]
     train, validation, test = (np.stack(rows) for rows in zip(*splits, strict=True))
     learners = {name: _Learner(target, given, settings) for name, target in targets.items()}
@@ -79,6 +83,29 @@ def train_probes(
                     learner.validate(validation, epoch)
             advance(1)
     return {name: learner.test(test, settings.epochs) for name, learner in learners.items()}
+
+
+def standardised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Each number of a layer's vectors with mean 0 and deviation 1 over examples; constant: 0."""
+    centred = vectors - vectors.mean(0)
+    deviation = centred.std(0)
+    # Of a constant number, rounding is left.
+    least = 1e-5 * np.sqrt(np.square(vectors).mean((0, 2)))[:, None]
+    return np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > least)
+
+
+def alike_remarks(vectors: NDArray[np.float32], settings: ProbeSettings) -> list[str]:
+    """A remark if some layers (of 0..L) have vectors that probes can hardly tell apart."""
+    mean = vectors.mean(0)
+    spread = np.sqrt(np.square(vectors - mean).sum(2).mean(0))
+    few = spread < ALIKE * np.linalg.norm(mean, axis=1)
+    layers = [int(layer) for layer in np.flatnonzero(few) if layer]
+    if settings.standardise or not layers:
+        return []
+    return [
+        f"Vectors of different examples differ by less than {ALIKE:.0%} of their length after "
+        f"{layers_name(layers)}, so probes read little there: try the setting `standardise`."
+    ]
 
 
 def split_rows(n: int, shares: tuple[float, float, float], seed: int) -> list[IntArray]:
