@@ -8,7 +8,7 @@ or read off its figures.
 
 import shutil
 from collections.abc import Hashable, Iterator, Mapping
-from itertools import chain, takewhile
+from itertools import chain, starmap, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,12 +21,13 @@ from benchmarks.stored import kept
 from memloc.reporting.figures import write_figures
 from memloc.reporting.findings import Findings, layers_to_undo
 from memloc.reporting.tables import cell, markdown
+from memloc.results import Results
 from memloc.stats import claims
 
 LINE = 120
 """Characters of a line of the page."""
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "findings.md"
-KEPT, SMALL = (Path(__file__).with_name(name) for name in ("twelve", "small"))
+KEPT, SCALED, SMALL = (Path(__file__).with_name(name) for name in ("twelve", "scaled", "small"))
 PICTURES = {
     "twelve-shares.svg": ("strip", {}),
     "twelve-events.svg": ("events", {"source": "centroids", "models": "all-models"}),
@@ -106,6 +107,7 @@ def from_kept() -> dict[str, str]:
     real, small = Findings(kept(KEPT)), Findings(kept(SMALL))
     return {
         "answers": _opening(real),
+        "scaled": _scaled(real),
         "real": tables(real),
         "small-answers": _opening(small),
         "small": tables(small),
@@ -116,6 +118,52 @@ def _opening(found: Findings) -> str:
     """The paper's findings, one row each."""
     parts = (written(title, table) for title, table in answers(found).items())
     return "\n".join(chain.from_iterable(parts))
+
+
+def _scaled(real: Findings) -> str:
+    """What probes answer and read if vectors are standardised, beside the same runs as they are."""
+    scaled, tables = kept(SCALED), (*PROBES, "noise_probes")
+    runs = scaled.runs[[*RUN]]
+    same = {name: getattr(real.results, name).merge(runs, on=RUN) for name in tables}
+    probes = {"as they are": real.results.with_tables(**same), "standardised": scaled}
+    found = {how: Findings(with_probes(real.results, those)) for how, those in probes.items()}
+    before, after = (next(iter(answers(each).values())) for each in found.values())
+    answered = after.rename(columns={"here": "standardised", "paper": "as they are"})
+    answered["as they are"] = before["here"]
+    parts = {
+        "Answers that change": answered[before["here"] != after["here"]],
+        "F1 of probes for noise by layer, mean over tasks": noise_read(found),
+    }
+    return "\n".join(chain.from_iterable(starmap(written, parts.items())))
+
+
+PROBES = {
+    "layers": ("method", "probing"),
+    "mcog": ("method", "probing"),
+    "events": ("source", "label probes"),
+}
+"""Which rows of a table are of probes."""
+
+
+def with_probes(results: Results, others: Results) -> Results:
+    """A study with the probes of another one in the place of its own."""
+    both = {"noise_probes": others.noise_probes}
+    for name, (column, probes) in PROBES.items():
+        own, theirs = getattr(results, name), getattr(others, name)
+        both[name] = pd.concat([own[own[column] != probes], theirs[theirs[column] == probes]])
+    return results.with_tables(**both)
+
+
+def noise_read(read: Mapping[str, Findings]) -> pd.DataFrame:
+    """One row per way of probing: F1 after each layer, and what shuffled labels give."""
+    rows = []
+    for vectors, found in read.items():
+        probes = found.memorised("noise_probes")
+        for column, labels in (("f1", "noisy or clean"), ("chance", "shuffled")):
+            by_task = probes[probes["layer"] > 0].groupby(["task", "layer"])[column].mean()
+            means = by_task.groupby("layer").mean()
+            rows.append({"vectors": vectors, "labels": labels, **means.map("{:.2f}".format)})
+    return pd.DataFrame(rows).rename(columns=str)
 
 
 def tables(found: Findings) -> str:
@@ -144,7 +192,8 @@ def blocks(found: Findings) -> Iterator[str]:
     makers = {
         "Where the study stands": standing,
         "What was learnt": learnt,
-        "Left out of swapping: θ_O did not learn its own labels": left_out,
+        "Trained again at a higher rate": repeated,
+        "Left out of shares and swapping: θ_O did not learn its own labels": left_out,
         "How much a change of layers undoes": undone,
         "Where memorisation is: M-CoG": centres,
         "When labels change: events": events,
@@ -184,7 +233,7 @@ def pieces(table: pd.DataFrame, most: int = LINE) -> Iterator[pd.DataFrame]:
 
 NAMES = (
     *("method", "methods", "model", "models", "task"),
-    *("score", "measure", "centroids", "label probes"),
+    *("score", "measure", "centroids", "label probes", "vectors", "labels"),
 )
 
 
@@ -228,6 +277,15 @@ def learnt(found: Findings) -> pd.DataFrame:
         "validation_score": "validation score",
     }
     return table.rename(columns=names).reset_index()
+
+
+def repeated(found: Findings) -> pd.DataFrame:
+    """Runs with another rate than most: those that had not memorised before."""
+    runs = found.results.runs.dropna(subset="noisy_accuracy")
+    rate = runs["changes"].str.extract(r"finetune\.learning_rate=([^,]+)", expand=False)
+    other = runs.assign(rate=rate)[rate.ne(rate.mode().squeeze()) & rate.notna()]
+    names = {"noisy_accuracy": "noisy labels known", "reference_accuracy": "labels that θ_O knows"}
+    return other[[*RUN, "rate", *names]].rename(columns=names).reset_index(drop=True)
 
 
 def left_out(found: Findings) -> pd.DataFrame:
@@ -275,10 +333,6 @@ def centres(found: Findings) -> pd.DataFrame:
     if mcog.empty:
         return mcog
     table = mcog.groupby(["task", "method"])["mcog"].apply(spread).unstack()
-    table["runs"] = [
-        f"{mcog[mcog['task'] == task].groupby('method')['seed'].size().min()}"
-        for task in table.index
-    ]
     paper = {task: CENTRES[str(task)] for task in table.index if task in CENTRES}
     if paper:
         table["paper, all methods"] = pd.Series(paper)

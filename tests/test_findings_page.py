@@ -6,7 +6,18 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from benchmarks.answers import FAILS, HOLDS, UNKNOWN, answers, mean, rho
-from benchmarks.findings import KEPT, PAGE, PICTURES, draw, from_kept, seeds_agree
+from benchmarks.findings import (
+    KEPT,
+    PAGE,
+    PICTURES,
+    SCALED,
+    draw,
+    from_kept,
+    noise_read,
+    repeated,
+    seeds_agree,
+    with_probes,
+)
 from benchmarks.stored import keep, kept
 
 from memloc.reporting.findings import Findings
@@ -74,6 +85,51 @@ def test_seeds_are_compared_within_a_task_and_tasks_within_a_seed():
         "tasks of one seed": "-1.00 (-1.00–-1.00)",
     }
     assert seeds_agree(found).to_dict("records") == [expected]
+
+
+def test_runs_with_another_rate_than_most_are_listed():
+    rates = ["0.0001", "0.0001", "0.0002", "0.0001"]
+    row = {"model": "m", "seed": 1, "noisy_accuracy": 1.0, "reference_accuracy": 1.0}
+    runs = pd.DataFrame(
+        {
+            **row,
+            "task": f"task-{i}",
+            "changes": f"finetune.learning_rate={rate}, finetune.epochs=16",
+        }
+        for i, rate in enumerate(rates)
+    )
+    found = repeated(SimpleNamespace(results=SimpleNamespace(runs=runs)))
+    assert found[["task", "rate"]].to_numpy().tolist() == [["task-2", "0.0002"]]
+    runs["changes"] = ""
+    assert repeated(SimpleNamespace(results=SimpleNamespace(runs=runs))).empty
+
+
+def test_other_probes_take_the_place_of_the_studys_own():
+    real, scaled = kept(KEPT), kept(SCALED)
+    both = with_probes(real, scaled)
+    for name, by, probes in (
+        ("layers", "method", "probing"),
+        ("mcog", "method", "probing"),
+        ("events", "source", "label probes"),
+    ):
+        table, own, theirs = (getattr(results, name) for results in (both, real, scaled))
+        is_probe = table[by] == probes
+        assert len(table[is_probe]) == len(theirs) > 0
+        assert set(theirs[by]) == {probes}
+        assert len(table[~is_probe]) == len(own[own[by] != probes]) > 0
+
+
+def test_what_probes_read_is_a_mean_over_tasks_of_means_over_seeds():
+    values = {("a", 1): 0.2, ("a", 2): 0.4, ("b", 1): 0.9}
+    rows = [
+        {"task": task, "seed": seed, "layer": layer, "f1": f1 * layer, "chance": 0.1}
+        for (task, seed), f1 in values.items()
+        for layer in (0, 1)
+    ]
+    found = SimpleNamespace(memorised=lambda _: pd.DataFrame(rows))
+    table = noise_read({"as they are": found})
+    assert table["1"].tolist() == ["0.60", "0.10"]
+    assert "0" not in table
 
 
 def test_few_tasks_tell_nothing():
