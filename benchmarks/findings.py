@@ -192,7 +192,7 @@ def blocks(found: Findings) -> Iterator[str]:
     makers = {
         "Where the study stands": standing,
         "What was learnt": learnt,
-        "Trained again at a higher rate": repeated,
+        "Trained again, with other settings": repeated,
         "Left out of shares and swapping: θ_O did not learn its own labels": left_out,
         "How much a change of layers undoes": undone,
         "Where memorisation is: M-CoG": centres,
@@ -280,12 +280,14 @@ def learnt(found: Findings) -> pd.DataFrame:
 
 
 def repeated(found: Findings) -> pd.DataFrame:
-    """Runs with another rate than most: those that had not memorised before."""
+    """Runs with other settings than most, and which: trainings that were repeated."""
     runs = found.results.runs.dropna(subset="noisy_accuracy")
-    rate = runs["changes"].str.extract(r"finetune\.learning_rate=([^,]+)", expand=False)
-    other = runs.assign(rate=rate)[rate.ne(rate.mode().squeeze()) & rate.notna()]
+    each = runs["changes"].str.split(", ").map(set)
+    usual = {part for text in runs["changes"].mode()[:1] for part in str(text).split(", ")}
+    changed = each.map(lambda own: ", ".join(sorted(own - usual)))
     names = {"noisy_accuracy": "noisy labels known", "reference_accuracy": "labels that θ_O knows"}
-    return other[[*RUN, "rate", *names]].rename(columns=names).reset_index(drop=True)
+    other = runs.assign(changed=changed)[changed != ""]
+    return other[[*RUN, "changed", *names]].rename(columns=names).reset_index(drop=True)
 
 
 def left_out(found: Findings) -> pd.DataFrame:

@@ -87,19 +87,15 @@ def test_seeds_are_compared_within_a_task_and_tasks_within_a_seed():
     assert seeds_agree(found).to_dict("records") == [expected]
 
 
-def test_runs_with_another_rate_than_most_are_listed():
-    rates = ["0.0001", "0.0001", "0.0002", "0.0001"]
+def test_runs_with_other_settings_than_most_are_listed():
+    epochs = [16, 16, 32, 16]
     row = {"model": "m", "seed": 1, "noisy_accuracy": 1.0, "reference_accuracy": 1.0}
     runs = pd.DataFrame(
-        {
-            **row,
-            "task": f"task-{i}",
-            "changes": f"finetune.learning_rate={rate}, finetune.epochs=16",
-        }
-        for i, rate in enumerate(rates)
+        {**row, "task": f"task-{i}", "changes": f"finetune.learning_rate=1e-4, finetune.epochs={n}"}
+        for i, n in enumerate(epochs)
     )
     found = repeated(SimpleNamespace(results=SimpleNamespace(runs=runs)))
-    assert found[["task", "rate"]].to_numpy().tolist() == [["task-2", "0.0002"]]
+    assert found[["task", "changed"]].to_numpy().tolist() == [["task-2", "finetune.epochs=32"]]
     runs["changes"] = ""
     assert repeated(SimpleNamespace(results=SimpleNamespace(runs=runs))).empty
 

@@ -91,7 +91,8 @@ def standardised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     deviation = centred.std(0)
     # Of a constant number, rounding is left.
     least = 1e-5 * np.sqrt(np.square(vectors).mean((0, 2)))[:, None]
-    return np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > least)
+    varies = deviation > least
+    return np.where(varies, centred / np.where(varies, deviation, 1), np.float32(0))
 
 
 def alike_remarks(vectors: NDArray[np.float32], settings: ProbeSettings) -> list[str]:
