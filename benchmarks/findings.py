@@ -122,16 +122,22 @@ def _opening(found: Findings) -> str:
 
 def _scaled(real: Findings) -> str:
     """What probes answer and read if vectors are standardised, beside the same runs as they are."""
-    scaled, tables = kept(SCALED), (*PROBES, "noise_probes")
+    scaled = kept(SCALED)
     runs = scaled.runs[[*RUN]]
-    same = {name: getattr(real.results, name).merge(runs, on=RUN) for name in tables}
-    probes = {"as they are": real.results.with_tables(**same), "standardised": scaled}
-    found = {how: Findings(with_probes(real.results, those)) for how, those in probes.items()}
-    before, after = (next(iter(answers(each).values())) for each in found.values())
-    answered = after.rename(columns={"here": "standardised", "paper": "as they are"})
-    answered["as they are"] = before["here"]
+    tables = {name: getattr(real.results, name) for name in (*PROBES, "noise_probes")}
+    same = real.results.with_tables(**{n: t.merge(runs, on=RUN) for n, t in tables.items()})
+    found = {
+        "as they are": Findings(same),
+        "standardised": Findings(with_probes(same, scaled)),
+    }
+    (before, _), (after, _) = (answers(each).values() for each in found.values())
+    both = before.merge(after, on="the paper's finding")
+    changed = both[both["here_x"] != both["here_y"]]
+    columns = {"the paper's finding": changed["the paper's finding"]}
+    for how, end in zip(found, ("_x", "_y"), strict=True):
+        columns[how] = changed[f"here{end}"] + ", " + changed[f"verdict{end}"]
     parts = {
-        "Answers that change": answered[before["here"] != after["here"]],
+        "Numbers that change": pd.DataFrame(columns),
         "F1 of probes for noise by layer, mean over tasks": noise_read(found),
     }
     return "\n".join(chain.from_iterable(starmap(written, parts.items())))

@@ -10,6 +10,7 @@ from benchmarks.findings import (
     KEPT,
     PAGE,
     PICTURES,
+    PROBES,
     SCALED,
     draw,
     from_kept,
@@ -103,11 +104,8 @@ def test_runs_with_other_settings_than_most_are_listed():
 def test_other_probes_take_the_place_of_the_studys_own():
     real, scaled = kept(KEPT), kept(SCALED)
     both = with_probes(real, scaled)
-    for name, by, probes in (
-        ("layers", "method", "probing"),
-        ("mcog", "method", "probing"),
-        ("events", "source", "label probes"),
-    ):
+    assert both.noise_probes is scaled.noise_probes
+    for name, (by, probes) in PROBES.items():
         table, own, theirs = (getattr(results, name) for results in (both, real, scaled))
         is_probe = table[by] == probes
         assert len(table[is_probe]) == len(theirs) > 0

@@ -158,9 +158,9 @@ class ProbeSettings(Settings):
     last_layer: Literal["block output", "final norm"] = paper("block output", "§3.1")
     """Whether a decoder's last vector is the block's output or what the final norm makes of it."""
     standardise: bool = ours(False)
-    """Whether each number of a layer's vectors is scaled to mean 0 and deviation 1 over examples.
-    In some encoders the first token is nearly the same for all texts in the middle layers; probes
-    read it only if it is scaled."""
+    """Whether each number of a layer's vectors is scaled to mean 0 and deviation 1 over all
+    examples. In some encoders the first token is nearly the same for all texts in the middle
+    layers; probes read it only if it is scaled."""
 
 
 class AgreementSettings(Settings):

@@ -91,6 +91,8 @@ def test_layers_that_label_probes_can_hardly_read_are_told(run, monkeypatch):
     monkeypatch.setattr(type(run), "vectors", lambda *_: shifted)
     said = QUICK.run(run).about["remarks"]
     assert any("after layer 1, so probes read little there" in remark for remark in said)
+    scaled = QUICK.replace({"standardise": True}).run(run)
+    assert not any("differ" in said for said in scaled.about["remarks"])
 
 
 def test_chance_may_be_the_shuffled_labels_themselves(run):

@@ -266,6 +266,15 @@ def test_standardised_vectors_have_mean_0_and_deviation_1_or_are_0():
     assert np.allclose(standardised(vectors), expected)
 
 
+def test_a_large_number_that_hardly_varies_is_standardised_and_rounding_is_not():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(5, [2e-5, 1e-7, 1e-3], size=(3000, 2, 3)).astype(np.float32)
+    found = standardised(vectors).astype(np.float64)
+    assert np.abs(found.mean(0)).max() < 1e-6
+    assert found.std(0)[:, [0, 2]] == pytest.approx(1)
+    assert not found[..., 1].any()
+
+
 def test_a_small_signal_beside_a_large_constant_is_read_if_standardised():
     vectors, labels = planted(400)
     vectors *= 1e-3
@@ -281,13 +290,13 @@ def test_a_small_signal_beside_a_large_constant_is_read_if_standardised():
 
 def test_layers_whose_vectors_are_nearly_the_same_are_named():
     vectors, _ = planted(N)
-    assert alike_remarks(vectors, settings_with()) == []
+    assert alike_remarks(vectors, "probing") == []
     vectors[:, [0, 1, 3]] *= 1e-3
     vectors[..., 1] += 5
-    (said,) = alike_remarks(vectors, settings_with())
+    (said,) = alike_remarks(vectors, "probing")
     assert said.startswith("Vectors of different examples differ by less than 1% of their length")
     assert "after layers 1, 3, so probes" in said  # 0 is what enters the first layer
-    assert alike_remarks(vectors, settings_with(standardise=True)) == []
+    assert said.endswith("try `probing.standardise=true`.")
 
 
 def test_label_probes_know_more_than_two_classes():

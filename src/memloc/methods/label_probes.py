@@ -67,7 +67,9 @@ class LabelProbes(Method, ProbeSettings):
         tables = summarise(resampled(means, len(is_noisy), rng), self)
         once = np.ones((1, len(is_noisy)), dtype=np.int64)
         by_seed = curves(probes, is_noisy, once, n_classes)[0]
-        said = [*alike_remarks(run.vectors("final", self.last_layer), self), *_remarks(by_seed)]
+        said = _remarks(by_seed)
+        if not self.standardise:
+            said += alike_remarks(run.vectors("final", self.last_layer), self.name)
         about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": said}
         return Result(self.name, {**tables, "seeds": _seeds_table(by_seed, self.seeds)}, about)
 

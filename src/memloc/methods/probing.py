@@ -49,7 +49,7 @@ class Probing(Method, ProbeSettings):
         found = train_probes(vectors, self.targets(run), self, run.device)
         rng = generator(0, "bootstrap", self.name)
         resampled = resampled_f1(found["noise"], len(vectors), RESAMPLES, rng)
-        said = alike_remarks(vectors[:, :-1], self)
+        said = [] if self.standardise else alike_remarks(vectors[:, :-1], self.name)
         return summarise(found["noise"], found["chance"], resampled, said)
 
     def _vectors(self, run: Run) -> Vectors:
@@ -98,7 +98,7 @@ def summarise(
         percentiles(others),
         _centre(weights, others),
         tables=tables,
-        about={"resamples": len(resampled), "remarks": [*said, *_remarks(noise, weights)]},
+        about={"resamples": len(resampled), "remarks": [*_remarks(noise, weights), *said]},
     )
 
 

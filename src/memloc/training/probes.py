@@ -87,26 +87,36 @@ def train_probes(
 
 def standardised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Each number of a layer's vectors with mean 0 and deviation 1 over examples; constant: 0."""
-    centred = vectors - vectors.mean(0)
-    deviation = centred.std(0)
-    # Of a constant number, rounding is left.
-    least = 1e-5 * np.sqrt(np.square(vectors).mean((0, 2)))[:, None]
-    varies = deviation > least
-    return np.where(varies, centred / np.where(varies, deviation, 1), np.float32(0))
+    found = np.zeros_like(vectors)
+    for layer in range(vectors.shape[1]):
+        # A number may be a million times as large as its deviation.
+        exact = vectors[:, layer].astype(np.float64)
+        deviation = exact.std(0)
+        varies = deviation > 1e-6 * np.abs(exact).max(0)
+        found[:, layer] = np.where(varies, exact - exact.mean(0), 0) / np.where(
+            varies, deviation, 1
+        )
+    return found
 
 
-def alike_remarks(vectors: NDArray[np.float32], settings: ProbeSettings) -> list[str]:
-    """A remark if some layers (of 0..L) have vectors that probes can hardly tell apart."""
-    mean = vectors.mean(0)
-    spread = np.sqrt(np.square(vectors - mean).sum(2).mean(0))
-    few = spread < ALIKE * np.linalg.norm(mean, axis=1)
-    layers = [int(layer) for layer in np.flatnonzero(few) if layer]
-    if settings.standardise or not layers:
+def alike_remarks(vectors: NDArray[np.float32], name: str) -> list[str]:
+    """A remark if vectors of some layers (of 0..L) can hardly be told apart by a probe.
+
+    `name` is the method whose probes they are.
+    """
+    layers = [layer for layer in range(1, vectors.shape[1]) if _are_alike(vectors[:, layer])]
+    if not layers:
         return []
     return [
         f"Vectors of different examples differ by less than {ALIKE:.0%} of their length after "
-        f"{layers_name(layers)}, so probes read little there: try the setting `standardise`."
+        f"{layers_name(layers)}, so probes read little there: try `{name}.standardise=true`."
     ]
+
+
+def _are_alike(vectors: NDArray[np.float32]) -> bool:
+    mean = vectors.mean(0, dtype=np.float64)
+    spread = np.sqrt(np.square(vectors - mean).sum(1).mean())
+    return bool(spread < ALIKE * np.linalg.norm(mean))
 
 
 def split_rows(n: int, shares: tuple[float, float, float], seed: int) -> list[IntArray]:
