@@ -149,7 +149,7 @@ def test_tables_of_an_analysis_are_those_of_its_files(folder, results, analysis,
         if name == "events":
             source = whole["events"]["source"].iloc[0]
             table = table[table["source"] == source].reset_index(drop=True)
-        columns = [column for column in COLUMNS[name] if column not in KEY]
+        columns = [column for column in COLUMNS[name] if column not in {*KEY, "remark"}]
         pd.testing.assert_frame_equal(table[columns], whole[inside][columns])
 
 
@@ -160,14 +160,16 @@ def test_methods_without_windows_undo_nothing(results):
 
 def test_remarks_of_a_method_stand_beside_its_layers(tmp_path):
     run = Study(control=0).write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
-    place = paths.result(run.folder, "probing")
-    found = Result.read(place)
-    type(found)(found.method, found.tables, {"remarks": ["One.", "Two."]}).write(place)
+    for method in ("probing", "label_probes"):
+        place = paths.result(run.folder, method)
+        found = Result.read(place)
+        type(found)(found.method, found.tables, {"remarks": ["One.", "Two."]}).write(place)
     results = memloc.load_results(tmp_path)
     for table in (results.layers, results.mcog):
         said = table.groupby("method")["remark"].first().to_dict()
         assert said == {**dict.fromkeys(METHODS, ""), "probing": "One. Two."}
     assert set(results.noise_probes["remark"]) == {"One. Two."}
+    assert set(results.label_probes["remark"]) == {"One. Two."}
 
 
 def test_what_was_asked_for_is_told_in_order(tmp_path):
