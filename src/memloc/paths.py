@@ -43,6 +43,11 @@ def training_state(run: Path, *trainings: str) -> Path:
     return run / CHECKPOINTS / f"{'-'.join(trainings)}.state"
 
 
+def shared_state(run: Path) -> Path:
+    """A training of several runs as one that is not finished, in the folder of the first run."""
+    return training_state(run, "several")
+
+
 def result(run: Path, method: str) -> Path:
     """The tables that a method left."""
     return run / RESULTS / method

@@ -34,7 +34,7 @@ class Saying:
     def __init__(self, plan, fails=(), slots=2):
         self.plan, self.fails, self.slots = plan, fails, slots
         self.store = Store(plan.file.folder)
-        self.submitted, self.waiting, self.most = [], [], 0
+        self.submitted, self.orders, self.waiting, self.most = [], [], [], 0
         self.started = self.stopped = 0
 
     def start(self):
@@ -45,21 +45,24 @@ class Saying:
         return len(self.waiting) < self.slots
 
     def submit(self, order):
-        self.submitted.append(order.step)
+        self.orders.append([*order.steps])
+        self.submitted += order.steps
         self.waiting.append(order)
         self.most = max(self.most, len(self.waiting))
 
     def wait(self, seconds):
         order = self.waiting.pop(0)
-        if any(word in order.step for word in self.fails):
-            return [Outcome(order.step, "it was told to")]
-        step = self.plan.steps[order.step]
+        return [self.outcome(self.plan.steps[name], order) for name in order.steps]
+
+    def outcome(self, step, order):
+        if any(word in step.name for word in self.fails):
+            return Outcome(step.name, "it was told to")
         self.store.begin(step, order.token)
         for path in step.outputs:
             (self.store.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.store.folder / path).touch()
         self.store.finish(step, {"seconds": 1.0, "peak_mb": 1.0})
-        return [Outcome(order.step, "", 1.0, 1.0)]
+        return Outcome(step.name, "", 1.0, 1.0)
 
     def stop(self):
         self.stopped += 1
@@ -177,9 +180,9 @@ def test_steps_on_which_most_depends_come_first(folder):
 def test_there_are_never_more_threads_than_cores(tmp_path, busy, threads, room):
     executor = LocalExecutor(tmp_path, jobs=4, cores=2)
     executor._children = {
-        pipe: Child(Order("", "", "", n), 0, pipe, lambda: 0) for pipe, n in enumerate(busy)
+        pipe: Child(Order({}, "", n), 0, pipe, lambda: 0) for pipe, n in enumerate(busy)
     }
-    assert executor.has_room(Order("", "", "", threads)) is room
+    assert executor.has_room(Order({}, "", threads)) is room
 
 
 def test_narrow_models_get_one_thread_and_wide_ones_their_share(tmp_path, folder):

@@ -11,7 +11,7 @@ import pytest
 from memloc.study import executors
 from memloc.study.executors import Child, LocalExecutor, Order, started_fresh
 
-NOTHING = Order("no such step", "", "")
+NOTHING = Order({"no such step": ""}, "")
 """It is refused when its process has begun."""
 
 
@@ -57,7 +57,7 @@ def test_a_warning_of_newer_pythons_about_copies_is_not_passed_on(executor, caps
 
 @pytest.mark.skipif(not executors.CAN_COPY, reason="processes are copied on Linux only")
 def test_a_step_that_is_ended_says_by_what_and_others_go_on(executor, capsys, monkeypatch):
-    monkeypatch.setattr("memloc.study.step.do_step", lambda *_: time.sleep(60))
+    monkeypatch.setattr("memloc.study.step.do_order", lambda *_: time.sleep(60))
     with capsys.disabled():
         executor.submit(NOTHING)
         (child,) = executor._children.values()
@@ -106,6 +106,6 @@ def test_a_copy_whose_origin_is_gone_already_ends_at_once():
 
 def test_a_fresh_process_tells_how_it_went(micro):
     folder = micro()
-    outcome = started_fresh(folder, NOTHING).outcome()
+    (outcome,) = started_fresh(folder, NOTHING).outcomes()
     assert "was changed while it ran" in outcome.reason
     assert "memloc: " in (folder / "logs/no such step.log").read_text()

@@ -10,10 +10,10 @@ import torch
 
 from memloc.errors import SettingsError
 from memloc.study import step as module
-from memloc.study.executors import Order, Outcome, as_sent, read_outcome
+from memloc.study.executors import Order, Outcome, as_sent, read_outcomes
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
-from memloc.study.step import do_step
+from memloc.study.step import do_order
 from planning_support import RUN
 
 TRAIN = f"train/{RUN}"
@@ -29,7 +29,7 @@ def ordered(micro, monkeypatch):
         monkeypatch.setattr(module, "_watch", lambda *_: None)
         monkeypatch.setattr(module, "limit_threads", lambda _: None)
         identity = identity or open_plan(folder).steps[TRAIN].identity
-        return folder, do_step(folder, Order(TRAIN, identity, "token"))
+        return folder, do_order(folder, Order({TRAIN: identity}, "token"))[0]
 
     return run
 
@@ -76,20 +76,26 @@ def test_a_step_of_another_study_refuses(ordered):
 
 
 def test_how_a_process_ended_is_its_outcome():
-    said = Outcome("x", "no", 1.0, 2.0)
-    assert read_outcome("x", as_sent(said), 0) == said
-    assert "by SIGKILL (perhaps out of memory)" in read_outcome("x", "", -signal.SIGKILL).reason
-    assert read_outcome("x", "", -signal.SIGTERM).reason == "its process was ended by SIGTERM"
-    assert "ended with status 3 and said nothing" in read_outcome("x", "", 3).reason
+    order, said = Order({"x": "", "y": ""}, ""), [Outcome("x", "no", 1.0, 2.0), Outcome("y")]
+    assert read_outcomes(order, as_sent(said), 0) == said
+
+    def reason(status):
+        one, other = read_outcomes(order, "", status)
+        assert (one.step, other.step, one.reason) == ("x", "y", other.reason)
+        return one.reason
+
+    assert "by SIGKILL (perhaps out of memory)" in reason(-signal.SIGKILL)
+    assert reason(-signal.SIGTERM) == "its process was ended by SIGTERM"
+    assert "ended with status 3 and said nothing" in reason(3)
 
 
 def test_a_fresh_process_tells_its_outcome_on_standard_output(micro):
-    order = Order("no such step", "", "token")
+    order = Order({"no such step": ""}, "token")
     done = subprocess.run(
         [sys.executable, "-m", "memloc.study.step", str(micro()), as_sent(order)],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "was changed while it ran" in json.loads(done.stdout)["reason"]
+    assert "was changed while it ran" in json.loads(done.stdout)[0]["reason"]
     assert done.stderr.startswith("memloc: ")

@@ -13,7 +13,7 @@ from memloc.study.execute import cores
 from memloc.study.executors import Order
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
-from memloc.study.step import do_step
+from memloc.study.step import do_order
 from planning_support import RUN, finish_all
 
 
@@ -121,9 +121,8 @@ def test_a_run_of_memloc_0_1_in_a_study_is_refused_in_one_sentence(run, micro):
 def test_a_run_of_memloc_0_1_where_one_is_to_be_trained_fails_in_one_sentence(micro):
     folder = micro()
     make_old(folder / RUN / "run.json")
-    outcome = do_step(
-        folder, Order(f"train/{RUN}", open_plan(folder).steps[f"train/{RUN}"].identity, "t")
-    )
+    name = f"train/{RUN}"
+    (outcome,) = do_order(folder, Order({name: open_plan(folder).steps[name].identity}, "t"))
     assert OLD in outcome.reason
     assert "\n" not in outcome.reason
 

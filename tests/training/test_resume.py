@@ -15,13 +15,14 @@ from safetensors.torch import load_file
 
 from forked import ended, forked
 from memloc import paths
-from memloc.errors import StoreError
+from memloc.errors import StoreError, TrainingError
 from memloc.progress import telling
+from memloc.records import read_json
 from memloc.run import Run
 from memloc.training import checkpoints
 from memloc.training import recipe as training
-from memloc.training.checkpoints import epochs_kept
-from memloc.training.recipe import Recipe, train_run
+from memloc.training.checkpoints import curves_kept
+from memloc.training.recipe import Recipe, train_as_one, train_run
 from tasks_support import fast_protocol, make_recipe, make_task
 
 EPOCHS = 8
@@ -64,7 +65,7 @@ def assert_same_run(one: Run, other: Run) -> None:
     assert one.record == other.record
 
 
-def stop_after(monkeypatch, name, calls, what):
+def stop_after(monkeypatch, name, calls, what, train=train_run):
     """Train until the function has done its work `calls` times, then `die`."""
     plain, count = getattr(training, name), []
 
@@ -78,7 +79,7 @@ def stop_after(monkeypatch, name, calls, what):
     with monkeypatch.context() as patch:
         patch.setattr(training, name, dying)
         with pytest.raises(Killed):
-            train_run(*what)
+            train(*what)
 
 
 @pytest.mark.parametrize("epochs", [1, EPOCHS, EPOCHS + 2, 2 * EPOCHS])
@@ -115,7 +116,7 @@ def test_epochs_that_are_done_are_not_done_again(recipe, tmp_path, monkeypatch):
     seen = []
     plain = training.train_epoch
     monkeypatch.setattr(
-        training, "train_epoch", lambda o, s, epoch, a: seen.append(epoch) or plain(o, s, epoch, a)
+        training, "train_epoch", lambda o, s, e, a, **k: seen.append(e) or plain(o, s, e, a, **k)
     )
     train_run(recipe, tmp_path, ["final"])
     assert seen == list(range(6, EPOCHS + 1))
@@ -163,7 +164,8 @@ def test_what_is_there_of_two_that_learn_as_one_stays_when_the_other_is_made_aga
 def test_a_training_as_one_that_is_not_wanted_now_waits(recipe, tmp_path, monkeypatch):
     stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path))
     assert train_run(recipe, tmp_path, ["frozen"]).weights() == ["frozen"]
-    assert epochs_kept(paths.training_state(tmp_path, "noisy", "original")) == 2
+    kept = curves_kept(paths.training_state(tmp_path, "noisy", "original"))
+    assert {name: len(rows) for name, rows in kept.items()} == {"noisy": 2, "original": 2}
 
 
 def test_where_two_cannot_learn_as_one_any_more_they_start_anew_and_that_is_said(
@@ -230,3 +232,82 @@ def test_a_parameter_that_is_never_used_does_not_hinder(tmp_path):
     assert two.updates == 2
     assert torch.equal(one.tensors["used"], two.tensors["used"])
     assert not torch.equal(one.tensors["used"], torch.ones(2, 2))
+
+
+def train_seeds(recipe, folder, seeds=(1, 2, 3)):
+    """Runs that differ in their seed, as a study trains them."""
+    asked = [(replace(recipe, seed=seed), folder / f"seed-{seed}", ALL) for seed in seeds]
+    train_as_one(asked)
+    return [train_run(*each) for each in asked]
+
+
+@pytest.fixture(scope="module")
+def seeds(recipe, tmp_path_factory):
+    return train_seeds(recipe, tmp_path_factory.mktemp("seeds"))
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        ("train_epoch", 1),
+        ("save_state", 1),
+        ("save_state", EPOCHS),
+        ("save_checkpoint", 1),  # near the ceiling
+        ("save_checkpoint", 4),  # the first run's final weights
+        ("save_checkpoint", 6),  # the second run's
+        ("save_checkpoint", 9),  # all of them; what was begun as one is still there
+        ("begin", 2),
+    ],
+)
+def test_stopped_runs_that_learn_as_one_go_on_to_the_same_bits(
+    recipe, seeds, tmp_path, monkeypatch, name, calls
+):
+    stop_after(monkeypatch, name, calls, (recipe, tmp_path), train_seeds)
+    done = len(list(tmp_path.rglob("*.state")))
+    assert done == (0 if name in ("begin", "train_epoch") else 1)
+    for one, other in zip(train_seeds(recipe, tmp_path), seeds, strict=True):
+        assert_same_run(one, other)
+    assert not list(tmp_path.rglob("*.state"))
+
+
+def test_a_run_that_goes_on_without_those_it_was_begun_with_begins_again(
+    recipe, tmp_path, monkeypatch
+):
+    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path), train_seeds)
+    said = []
+    with telling(said.append):
+        runs = train_seeds(recipe, tmp_path, (1, 3))
+    assert [run.weights() for run in runs] == [ALL, ALL]
+    assert sum("seed-1 was learnt as one with other runs" in text for text in said) == 1
+    assert not list(tmp_path.rglob("*.state"))
+
+
+def test_a_run_that_was_begun_alone_goes_on_alone(recipe, uninterrupted, tmp_path, monkeypatch):
+    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path / "seed-1", ALL))
+    first, *others = train_seeds(recipe, tmp_path)
+    assert_same_run(first, uninterrupted)
+    beside = [read_json(run.path("final") / "memloc.json")["beside"] for run in (first, *others)]
+    assert beside == [[], ["seed-3"], ["seed-2"]]
+
+
+def test_one_that_cannot_learn_does_not_hinder_those_it_would_learn_with(
+    recipe, tmp_path, monkeypatch
+):
+    """Its loss is no number; it says so itself when it is trained alone, and the others learn."""
+    plain = training.train_epoch
+
+    def diverging(objectives, seeds, *given, **more):
+        if 2 in seeds:
+            raise TrainingError("The loss became nan.")
+        return plain(objectives, seeds, *given, **more)
+
+    monkeypatch.setattr(training, "train_epoch", diverging)
+    asked = [(replace(recipe, seed=s), tmp_path / f"seed-{s}", ["final"]) for s in (1, 2)]
+    said = []
+    with telling(said.append):
+        train_as_one(asked)
+    assert any("are learnt one by one" in text for text in said)
+    assert train_run(*asked[0]).has("final")
+    with pytest.raises(TrainingError, match="nan"):
+        train_run(*asked[1])
+    assert not list(tmp_path.rglob("several.state"))

@@ -257,4 +257,6 @@ def _memory(step: Step, plan: Plan) -> float:
     shape, protocol = step.run.shape, plan.file.study.protocol
     tokens = protocol.finetune.batch_size * min(protocol.text.max_tokens, 256)
     each = 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth
-    return BASE + each * (2 if shape.width < NARROW else 1)  # narrow ones learn two sets of labels
+    if shape.width >= NARROW:
+        return BASE + each
+    return BASE + each * 2 * len(plan.beside(step))  # narrow ones learn two sets of labels as one

@@ -158,7 +158,8 @@ class Execution:
         """Seconds until these steps are done, as far as it is known."""
         now, left = time.time(), dict[str, float]()
         for name in names:
-            spent = now - self.running[name].since if name in self.running else 0.0
+            order = self.running.get(name)
+            spent = (now - order.since) / len(order.steps) if order else 0.0
             left[name] = max(0.0, self.estimate.seconds[name] - spent)
         return self.estimate.together(left, self.executor.cores, self.executor.jobs)
 
@@ -200,6 +201,8 @@ class Execution:
     def _submit(self) -> bool:
         """Begin the steps that can; whether any runs, without which none can still be waiting."""
         for name in list(self.waiting):
+            if name not in self.waiting:  # it is in the order of another one
+                continue
             step = self.plan.steps[name]
             need = "" if step.needs is None else step.needs.name
             if need in self.waiting or need in self.running:
@@ -208,16 +211,19 @@ class Execution:
                 self.waiting.remove(name)
                 self.blocked[name] = need
             elif self.executor.has_room(order := self._order(step)):
-                self.waiting.remove(name)
-                self.running[name] = order
+                for each in order.steps:
+                    self.waiting.remove(each)
+                    self.running[each] = order
                 self.executor.submit(order)
         return bool(self.running)
 
     def _order(self, step: Step) -> Order:
+        """A step, with those that wait to be carried out as one with it."""
         study, estimate = self.plan.file.study, self.estimate
         gpus = study.gpus if study.device != "cpu" else 0.0
         needs = estimate.threads[step.name], int(estimate.memory[step.name]), gpus
-        return Order(step.name, step.identity, secrets.token_hex(8), *needs)
+        steps = {s.name: s.identity for s in self.plan.beside(step) if s.name in self.waiting}
+        return Order(steps, secrets.token_hex(8), *needs)
 
     def _note(self, outcome: Outcome) -> None:
         name, reason = outcome.step, outcome.reason

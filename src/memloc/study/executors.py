@@ -28,10 +28,10 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class Order:
-    """Which step is to be done, as what, and what it takes while it runs."""
+    """Which steps one process is to do, and what it takes while it runs."""
 
-    step: str
-    identity: str
+    steps: Mapping[str, str]
+    """Their names and identities: one, or trainings that are carried out as one."""
     token: str
     """Names this attempt: a process whose step has another token by now ends itself."""
     threads: int = 1
@@ -40,6 +40,11 @@ class Order:
     gpus: float = 0.0
     since: float = field(default_factory=time.time)
     """When it was given."""
+
+    @property
+    def first(self) -> str:
+        """The name of its first step, whose log is that of all."""
+        return next(iter(self.steps))
 
 
 @dataclass(frozen=True)
@@ -52,14 +57,15 @@ class Outcome:
     peak_mb: float = 0.0
 
 
-def as_sent(message: Order | Outcome) -> str:
+def as_sent(message: Order | Sequence[Outcome]) -> str:
     """The text that is sent to another process."""
-    return json.dumps(asdict(message))
+    sent = asdict(message) if isinstance(message, Order) else [asdict(each) for each in message]
+    return json.dumps(sent)
 
 
 @dataclass(frozen=True)
 class Child:
-    """The process of a step, and the pipe on which it tells what came out."""
+    """The process of an order, and the pipe on which it tells what came out."""
 
     order: Order
     pid: int
@@ -67,30 +73,31 @@ class Child:
     status: Callable[[], int]
     """Waits for its end."""
 
-    def outcome(self) -> Outcome:
-        """Wait for its end and say how it went."""
+    def outcomes(self) -> list[Outcome]:
+        """Wait for its end and say how each step went."""
         with os.fdopen(self.pipe, encoding="utf-8") as told:
             text = told.read()
-        return read_outcome(self.order.step, text, self.status())
+        return read_outcomes(self.order, text, self.status())
 
 
-def read_outcome(step: str, text: str, status: int) -> Outcome:
-    """What a step's process said, or what its end says."""
+def read_outcomes(order: Order, text: str, status: int) -> list[Outcome]:
+    """What the process of an order said, or what its end says."""
     if text.strip():
-        told: dict[str, Any] = json.loads(text)
-        return Outcome(**told)
+        told: list[dict[str, Any]] = json.loads(text)
+        return [Outcome(**each) for each in told]
+    reason = f"its process ended with status {status} and said nothing"
     if status < 0:
         name = signal.Signals(-status).name
         hint = " (perhaps out of memory)" if -status == signal.SIGKILL else ""
-        return Outcome(step, f"its process was ended by {name}{hint}")
-    return Outcome(step, f"its process ended with status {status} and said nothing")
+        reason = f"its process was ended by {name}{hint}"
+    return [Outcome(step, reason) for step in order.steps]
 
 
 class LocalExecutor:
-    """At most `jobs` steps at once, on no more threads together than there are cores.
+    """At most `jobs` orders at once, on no more threads together than there are cores.
 
     Loading torch and transformers takes longer than a short step: this process loads them once,
-    and each step is a copy of it. Where that is not safe, each step is a fresh process.
+    and each order is a copy of it. Where that is not safe, each is a fresh process.
     """
 
     # The standard library's forkserver was tried in its place. It survives the kill test, too. But
@@ -111,13 +118,13 @@ class LocalExecutor:
                 importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
 
     def has_room(self, order: Order) -> bool:
-        """Whether there is a job and enough cores left; a step that needs all runs alone."""
+        """Whether there is a job and enough cores left; an order that needs all runs alone."""
         running = [child.order.threads for child in self._children.values()]
         room = sum(running) + order.threads <= self.cores
         return len(running) < self.jobs and (not running or room)
 
     def submit(self, order: Order) -> None:
-        """Start a step."""
+        """Start an order."""
         begin = started_copied if CAN_COPY else started_fresh
         child = begin(self.folder, order)
         self._children[child.pipe] = child
@@ -125,7 +132,7 @@ class LocalExecutor:
     def wait(self, seconds: float) -> list[Outcome]:
         """The steps that ended, after at most so long."""
         ready, _, _ = select.select([*self._children], [], [], seconds)
-        return [self._children.pop(pipe).outcome() for pipe in ready]
+        return [outcome for pipe in ready for outcome in self._children.pop(pipe).outcomes()]
 
     def stop(self) -> None:
         """End whatever still runs, each step with all that it started."""
@@ -133,11 +140,11 @@ class LocalExecutor:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
         while self._children:
-            self._children.popitem()[1].outcome()
+            self._children.popitem()[1].outcomes()
 
 
 def started_copied(folder: Path, order: Order) -> Child:
-    """A copy of this process for a step; it has loaded what the step needs."""
+    """A copy of this process for an order; it has loaded what steps need."""
     read, write = os.pipe()
     parent = os.getpid()
     with warnings.catch_warnings():  # from Python 3.12 on, of libraries' threads, which are idle
@@ -146,7 +153,7 @@ def started_copied(folder: Path, order: Order) -> Child:
     if pid:
         os.close(write)
         return Child(order, pid, read, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    # From here on this is the step. It leaves with _exit: nothing of its origin is to be run.
+    # From here on this is the order's. It leaves with _exit: nothing of its origin is to be run.
     status = 1
     try:
         os.setsid()
@@ -156,9 +163,9 @@ def started_copied(folder: Path, order: Order) -> Child:
         with _log(folder, order) as log:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
-        from memloc.study.step import do_step
+        from memloc.study.step import do_order
 
-        os.write(write, as_sent(do_step(folder, order)).encode())
+        os.write(write, as_sent(do_order(folder, order)).encode())
         status = 0
     finally:
         sys.stdout.flush()
@@ -167,7 +174,7 @@ def started_copied(folder: Path, order: Order) -> Child:
 
 
 def started_fresh(folder: Path, order: Order) -> Child:
-    """A new interpreter for a step."""
+    """A new interpreter for an order."""
     read, write = os.pipe()
     threads = {"OMP_NUM_THREADS": str(order.threads)}
     with _log(folder, order) as log:
@@ -184,11 +191,15 @@ def started_fresh(folder: Path, order: Order) -> Child:
 
 
 def _log(folder: Path, order: Order) -> TextIO:
-    """The log of a step, to be added to; where that cannot be written, nowhere."""
-    path = Store(folder).log_path(order.step)
+    """The log of an order's first step, to be added to; where it cannot be written, nowhere."""
+    first, *others = map(Store(folder).log_path, order.steps)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("a", encoding="utf-8")
+        first.parent.mkdir(parents=True, exist_ok=True)
+        for path in others:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as log:
+                log.write(f"Carried out as one with {order.first}, whose log says more.\n")
+        return first.open("a", encoding="utf-8")
     except OSError:
         return Path(os.devnull).open("a", encoding="utf-8")
 
@@ -204,7 +215,7 @@ def die_with(parent: int) -> None:
 
 
 class RayExecutor:
-    """Gives every step that is ready to Ray, which finds the place for it.
+    """Gives every order to Ray, which finds the place for it.
 
     Results come through the study's folder, which every machine sees under the same path.
     """
@@ -246,14 +257,14 @@ class RayExecutor:
         return not busy or busy + order.threads <= 2 * self.cores
 
     def submit(self, order: Order) -> None:
-        """Have a step done somewhere."""
+        """Have an order done somewhere."""
         best = best_machine(self._ray.nodes(), order)
         options: dict[str, Any] = {
             "num_cpus": min(order.threads, max(1, int(best.get("CPU", 1)))),
             "num_gpus": min(order.gpus, best.get("GPU", 0.0)),
             "memory": int(min(order.memory, 0.9 * best.get("memory", 0.0))),
             "max_retries": RETRIES,
-            "name": order.step,
+            "name": order.first,
         }
         folder = os.environ.get(DATA_VARIABLE)
         if folder is not None:  # a study reads the same data everywhere
@@ -268,14 +279,14 @@ class RayExecutor:
             return []
         waiting = list(self._running)
         ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
-        return [self._outcome(reference) for reference in ready]
+        return [outcome for reference in ready for outcome in self._outcomes(reference)]
 
-    def _outcome(self, reference: Any) -> Outcome:
-        step = self._running.pop(reference).step
+    def _outcomes(self, reference: Any) -> list[Outcome]:
+        order = self._running.pop(reference)
         try:
-            return Outcome(**self._ray.get(reference))
+            return [Outcome(**each) for each in self._ray.get(reference)]
         except self._ray.exceptions.RayError as error:
-            return Outcome(step, in_words(error))
+            return [Outcome(step, in_words(error)) for step in order.steps]
 
     def stop(self) -> None:
         """End whatever still runs, and leave the cluster."""
@@ -290,7 +301,7 @@ Executor = LocalExecutor | RayExecutor
 
 
 def best_machine(nodes: Sequence[Mapping[str, Any]], order: Order) -> dict[str, float]:
-    """What one machine has, the best for a step: it must not wait for more than that."""
+    """What one machine has, the best for an order: it must not wait for more than that."""
     there: list[dict[str, float]] = [node["Resources"] for node in nodes if node["Alive"]]
     wanted = {"GPU": order.gpus, "memory": order.memory, "CPU": order.threads}
     return max(
@@ -300,8 +311,8 @@ def best_machine(nodes: Sequence[Mapping[str, Any]], order: Order) -> dict[str, 
     )
 
 
-def _do_on_worker(folder: str, order: str) -> dict[str, Any]:
-    """A step in a process of its own, which ends with the worker of a cluster."""
-    # A token of its own: a worker that was given up, but is alive, ends its step when it sees it.
+def _do_on_worker(folder: str, order: str) -> list[dict[str, Any]]:
+    """An order in a process of its own, which ends with the worker of a cluster."""
+    # A token of its own: a worker that was given up, but is alive, ends its steps when it sees it.
     given = replace(Order(**json.loads(order)), token=secrets.token_hex(8))
-    return asdict(started_fresh(Path(folder), given).outcome())
+    return [asdict(outcome) for outcome in started_fresh(Path(folder), given).outcomes()]

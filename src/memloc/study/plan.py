@@ -14,6 +14,7 @@ from memloc.data.tasks import known_tasks
 from memloc.errors import MemlocError, SettingsError, lookup
 from memloc.identity import hashed
 from memloc.methods import find_method
+from memloc.models.device import NARROW
 from memloc.models.known import default_preset
 from memloc.protocol import MEMORISED_ONLY, Protocol
 from memloc.run import AS_ONE, WEIGHTS, Run
@@ -105,6 +106,8 @@ class Step:
     """The products of that step that decide this one."""
     allowed: Mapping[str, Any] = field(default_factory=dict)
     """Settings that decide whether it may be done, and nothing of what comes out."""
+    stack: str = ""
+    """Trainings with the same one, which differ in their seeds alone, are carried out as one."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -133,6 +136,12 @@ class Plan:
 
     file: StudyFile
     steps: Mapping[str, Step] = field(default_factory=dict)
+
+    def beside(self, step: Step) -> list[Step]:
+        """The steps that one process carries out as one with this one, which is among them."""
+        if not step.stack:
+            return [step]
+        return [other for other in self.steps.values() if other.stack == step.stack]
 
     def chosen(self, only: Sequence[str]) -> set[str]:
         """The steps that the words name, and all that these need; no words: every step.
@@ -278,8 +287,9 @@ class _Makers:
         """In an order in which each comes after its inputs."""
         made: list[Step] = []
         runs = asked_runs(self.file)
+        stacks = self._stacks(runs)
         for run in runs:
-            made.append(train := self._train(run))
+            made.append(train := self._train(run, stacks.get(run.folder, "")))
             made += [self._look(run, name, train) for name in run.methods]
         for i, run in enumerate(runs_there(self.file)):
             if run.folder in {other.folder for other in runs}:
@@ -289,6 +299,18 @@ class _Makers:
         if self.study.control is not None:
             made += self._plants(self.study.control)
         return made
+
+    def _stacks(self, runs: Sequence[Asked]) -> dict[str, str]:
+        """Of the folders of narrow runs: a name for what trains as one with it, all its seeds.
+
+        It follows from the study alone, not from where it runs. Processes side by side are faster
+        than one stack, so a study with a single task and model has none.
+        """
+        alike = {run.folder: hashed(self._train_settings(replace(run, seed=0))) for run in runs}
+        if len({*alike.values()}) == 1:
+            return {}
+        narrow = (run for run in runs if run.shape.width < NARROW)
+        return {r.folder: alike[r.folder] for r in narrow if r.protocol.finetune.learns_as_one}
 
     def _train_settings(self, run: Asked) -> dict[str, Any]:
         return {
@@ -300,7 +322,7 @@ class _Makers:
             **run.protocol.for_run().deciding(memorised=True),
         }
 
-    def _train(self, run: Asked) -> Step:
+    def _train(self, run: Asked, stack: str) -> Step:
         where, settings = Path(run.folder), self._train_settings(run)
         # What decides the weights of near-ceiling accuracy alone: for these the training on noisy
         # labels is done again, and the other trainings stay.
@@ -309,6 +331,7 @@ class _Makers:
             where / paths.RUN,
             paths.training_state(where, "noisy"),
             paths.training_state(where, *AS_ONE),
+            paths.shared_state(where),
             *(paths.checkpoint(where, weights) for weights in ("final", "memorised")),
         )
         # The memorised weights may not be there: whether they are is found out in training.
@@ -322,6 +345,7 @@ class _Makers:
                 "memorised": Product(when, tuple(map(str, again))),
             },
             outputs=(f"{run.folder}/{paths.RUN}", *kept),
+            stack=stack,
         )
 
     def _look(self, run: Asked, name: str, train: Step | None) -> Step:

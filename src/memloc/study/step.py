@@ -1,8 +1,9 @@
-"""One step in a process of its own, also by `python -m memloc.study.step STUDY ORDER`.
+"""One order in a process of its own, also by `python -m memloc.study.step STUDY ORDER`.
 
-Each is one call of a library function. The process that it belongs to is told what came out on a
-pipe, as one line of JSON; all that is printed goes to the step's log. It ends when the process that
-started it is gone, or when the step has been given to another one.
+It is one step, or trainings that are carried out as one. Each step is one call of a library
+function. The process that started it is told what came out on a pipe, as one line of JSON; all that
+is printed goes to the log. It ends when that process is gone, or when a step has been given to
+another one.
 """
 
 import json
@@ -11,10 +12,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import threadpoolctl
 import torch
 
@@ -27,7 +30,7 @@ from memloc.models.device import pick_device
 from memloc.models.load import LoadOptions
 from memloc.progress import lines, requested, telling
 from memloc.protocol import Protocol
-from memloc.records import Task
+from memloc.records import FloatArray, Task
 from memloc.run import Attempt, Run
 from memloc.study.config import read_study
 from memloc.study.executors import Order, Outcome, as_sent, die_with
@@ -36,51 +39,94 @@ from memloc.study.plan import Plan, Step, make_plan
 from memloc.study.records import Store, remove
 from memloc.training.checkpoints import save_checkpoint
 from memloc.training.planting import Plant
-from memloc.training.recipe import Recipe, train_run
+from memloc.training.recipe import Recipe, train_as_one, train_run
 
 WATCH = 1.0
 """Seconds between two looks at whether this process is still wanted."""
 RATE = "finetune.learning_rate"
 
 
-def do_step(folder: Path, order: Order) -> Outcome:
-    """Do a step in this process and keep a record of how it went."""
-    began, used = time.perf_counter(), time.process_time()
-    store = Store(folder)
+def do_order(folder: Path, order: Order) -> list[Outcome]:
+    """Do steps in this process and keep records of how they went.
+
+    Several are trainings: first what their runs learn as one, then what each of them still lacks.
+    """
+    began = _now()
     try:
-        plan = make_plan(read_study(folder))
-        step = _checked(plan, order)
-        with patient(2 * SILENT):  # a process that the step was taken from may be about to end
+        plan, steps = _begun(folder, order)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other steps of the study go on
+        return [Outcome(name, _said(error)) for name in order.steps]
+    if len(steps) > 1:
+        try:
+            with _watched():
+                _train_as_one(plan, steps)
+        except Exception as error:  # noqa: BLE001 - each is tried by itself
+            _said(error)
+    shared = (_now() - began) / len(steps)
+    return [_do_step(plan, step, order.threads, shared) for step in steps]
+
+
+def _begun(folder: Path, order: Order) -> tuple[Plan, list[Step]]:
+    """Make the steps of an order this process's."""
+    plan, store = make_plan(read_study(folder)), Store(folder)
+    steps = [_checked(plan, name, identity) for name, identity in order.steps.items()]
+    with _watched():
+        for step in steps:
             store.begin(step, order.token)
-            _watch(store, order)
-            limit_threads(order.threads)
-            with lines(), telling(lambda sentence: print(sentence, file=sys.stderr)):
-                do(plan, step)
-        if lacking := store.lacking(step):
-            raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
-        facts = {"seconds": time.perf_counter() - began, "peak_mb": _peak_mb()}
-        more: dict[str, float] = {"threads": order.threads}
-        if pick_device(plan.file.study.device).type == "cpu":  # it waits for other devices
-            more["processor"] = time.process_time() - used
-        store.finish(step, {**facts, **more})
-        return Outcome(order.step, "", **facts)
-    except MemlocError as error:
-        print(f"memloc: {error}", file=sys.stderr)
-        return Outcome(order.step, str(error), time.perf_counter() - began)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other steps go on
-        traceback.print_exc()
-        reason = traceback.format_exception_only(error)[-1].strip()
-        return Outcome(order.step, reason, time.perf_counter() - began)
+    _watch(store, order)
+    limit_threads(order.threads)
+    return plan, steps
 
 
-def _checked(plan: Plan, order: Order) -> Step:
-    step = plan.steps.get(order.step)
-    if step is None or step.identity != order.identity:
+def _checked(plan: Plan, name: str, identity: str) -> Step:
+    step = plan.steps.get(name)
+    if step is None or step.identity != identity:
         raise SettingsError(
-            f"{plan.file.folder} was changed while it ran, and {order.step} is another step now: "
+            f"{plan.file.folder} was changed while it ran, and {name} is another step now: "
             "run it again."
         )
     return step
+
+
+@contextmanager
+def _watched() -> Iterator[None]:
+    """While active, progress goes to the log, and locks are waited for."""
+    # A process that a step was taken from may be about to end.
+    with patient(2 * SILENT), lines(), telling(lambda text: print(text, file=sys.stderr)):
+        yield
+
+
+def _do_step(plan: Plan, step: Step, threads: int, spent: FloatArray) -> Outcome:
+    """Do a step that was begun, for which so much was `spent` before, and note how it went."""
+    began, store = _now() - spent, Store(plan.file.folder)
+    try:
+        with _watched():
+            do(plan, step)
+        if lacking := store.lacking(step):
+            raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
+        seconds, processor = map(float, _now() - began)
+        facts = {"seconds": seconds, "peak_mb": _peak_mb()}
+        more: dict[str, float] = {"threads": threads}
+        if pick_device(plan.file.study.device).type == "cpu":  # it waits for other devices
+            more["processor"] = processor
+        store.finish(step, {**facts, **more})
+        return Outcome(step.name, "", **facts)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other steps go on
+        return Outcome(step.name, _said(error), float((_now() - began)[0]))
+
+
+def _now() -> FloatArray:
+    """Seconds by the clock, and of the processor's work."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def _said(error: Exception) -> str:
+    """Why something failed; the log says it, too."""
+    if isinstance(error, MemlocError):
+        print(f"memloc: {error}", file=sys.stderr)
+        return str(error)
+    traceback.print_exception(error)
+    return traceback.format_exception_only(error)[-1].strip()
 
 
 def limit_threads(threads: int) -> None:
@@ -90,13 +136,14 @@ def limit_threads(threads: int) -> None:
 
 
 def _watch(store: Store, order: Order) -> None:
-    """End this process when its parent is gone, or when its step belongs to another one."""
+    """End this process when its parent is gone, or when a step belongs to another one."""
     parent = os.getppid()
 
     def look() -> None:
         while True:
             time.sleep(WATCH)
-            if os.getppid() != parent or store.owner(order.step) not in {"", order.token}:
+            owners = {store.owner(name) for name in order.steps}
+            if os.getppid() != parent or not owners <= {"", order.token}:
                 os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()
@@ -113,6 +160,11 @@ def do(plan: Plan, step: Step) -> None:
     """Make what a step is to leave behind; what is there already is used."""
     with requested(["run", str(plan.file.folder)]):
         DO[step.kind](plan, step)
+
+
+def _train_as_one(plan: Plan, steps: Sequence[Step]) -> None:
+    home = plan.file.folder
+    train_as_one([(_recipe(plan, s), home / s.run.folder, s.run.weights) for s in steps])
 
 
 def _train(plan: Plan, step: Step) -> None:
@@ -141,7 +193,7 @@ def _plant(plan: Plan, step: Step) -> None:
     recipe, weights = _recipe(plan, step), step.run.weights
     plant = Plant(step.window, _auxiliary(plan))
     folder, *nulls = (plan.file.folder / folder for folder in step.folders)
-    planted = make_plant(recipe, plant, folder, weights)
+    planted = make_plant(recipe, plant, folder, weights, nulls)
     if not is_enough(planted, recipe.protocol):
         return
     made = [planted, *(make_null(recipe, plant, planted, null, weights) for null in nulls)]
@@ -167,15 +219,28 @@ DO: dict[str, Callable[[Plan, Step], None]] = {
 }
 
 
-def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Run:
-    """Train a planted run; where its training accuracy is too low, again with a higher rate."""
+def make_plant(
+    recipe: Recipe,
+    plant: Plant,
+    folder: Path,
+    weights: tuple[str, ...],
+    nulls: Sequence[Path] = (),
+) -> Run:
+    """Train a planted run; where its training accuracy is too low, again with a higher rate.
+
+    Its null is trained as one with it, where there is to be one and the model is narrow.
+    """
     recipe = replace(recipe, plant=plant, protocol=_planting(recipe.protocol))
     beside = [name for name in weights if name == "reference"]
     with locked(folder, RUN):  # between two tries as well
         before = _fell_short(folder)
         while True:
             current = _with_rate(recipe, len(before))
-            _begin_again(folder, current, before)
+            _begin_again(folder, current, before, nulls)
+            if nulls:
+                both = [(current, folder, ["final", *beside])]
+                both += [(_null_of(current), null, ["final"]) for null in nulls]
+                train_as_one(both)
             run = train_run(current, folder, ["final", "memorised"], beside=beside)
             enough = is_enough(run, recipe.protocol)
             if enough or len(before) + 1 >= recipe.protocol.control.tries:
@@ -188,25 +253,27 @@ def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, .
 def make_null(
     recipe: Recipe, plant: Plant, planted: Run, folder: Path, weights: tuple[str, ...]
 ) -> Run:
-    """The null of a planted run: the same run with the original labels, so nothing is memorised.
-
-    The examples that were noisy in the planted run are still looked at; its reference weights are
-    those of the planted run.
-    """
-    noisy = recipe.task.labels
-    same = replace(noisy, assigned=noisy.original, origin="")
+    """The null of a planted run; its reference weights are those of the planted run."""
     used = planted.settings.finetune
-    current = replace(
-        recipe,
-        plant=replace(plant, null=True),
-        task=replace(recipe.task, noise=same),
-        protocol=recipe.protocol.replace({f"finetune.{k}": v for k, v in used.flat().items()}),
-    )
+    protocol = recipe.protocol.replace({f"finetune.{k}": v for k, v in used.flat().items()})
+    current = _null_of(replace(recipe, plant=plant, protocol=protocol))
     run = train_run(current, folder, ["final", "memorised"])
     if "reference" in weights and not run.has("reference"):
         about = {"weights": "reference", "run": planted.record.model_dump(mode="json")}
         save_checkpoint(run.path("reference"), planted.load("reference"), about)
     return train_run(current, folder, [name for name in weights if name != "reference"])
+
+
+def _null_of(recipe: Recipe) -> Recipe:
+    """The same planted run with the original labels, so that nothing is memorised.
+
+    The examples that are noisy in the planted run are still looked at.
+    """
+    assert recipe.plant is not None
+    noisy = recipe.task.labels
+    same = replace(noisy, assigned=noisy.original, origin="")
+    null, task = replace(recipe.plant, null=True), replace(recipe.task, noise=same)
+    return replace(recipe, plant=null, task=task)
 
 
 def is_enough(run: Run, protocol: Protocol) -> bool:
@@ -245,10 +312,12 @@ def _fell_short(folder: Path) -> tuple[Attempt, ...]:
     return tuple(each for each in run.record.attempts if each.learning_rate != rate)
 
 
-def _begin_again(folder: Path, recipe: Recipe, before: tuple[Attempt, ...]) -> None:
+def _begin_again(
+    folder: Path, recipe: Recipe, before: tuple[Attempt, ...], nulls: Sequence[Path]
+) -> None:
     """Make a run that fell short one of the recipe, of which nothing is trained yet.
 
-    So is one with a later rate that does not know of the tries before it.
+    So is one with a later rate that does not know of the tries before it. Its null goes.
     """
     if not (folder / paths.RUN).is_file():
         return
@@ -258,19 +327,18 @@ def _begin_again(folder: Path, recipe: Recipe, before: tuple[Attempt, ...]) -> N
         return
     if run.record.attempts and rate not in [each.learning_rate for each in before]:
         return  # it belongs to other settings, and is refused by the training
-    for name in (paths.CHECKPOINTS, paths.TRAINING):
-        remove(folder / name)
+    for path in (*nulls, folder / paths.CHECKPOINTS, folder / paths.TRAINING):
+        remove(path)
     run.note(settings=settings, attempts=before, final=None, without={})
 
 
 def main() -> None:
-    """Do the step that the command line names; the outcome goes to standard output."""
+    """Do the order that the command line gives; the outcomes go to standard output."""
     folder, order = Path(sys.argv[1]), Order(**json.loads(sys.argv[2]))
     die_with(os.getppid())
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    outcome = do_step(folder, order)
-    print(as_sent(outcome), file=told, flush=True)
+    print(as_sent(do_order(folder, order)), file=told, flush=True)
 
 
 if __name__ == "__main__":

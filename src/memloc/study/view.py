@@ -152,8 +152,9 @@ def live_table(study: Execution) -> "Table":
             table.add_row(kind, f"{done} of {len(names)} done", "")
         for name in names:
             if name in study.running:
-                expected = duration(study.estimate.seconds[name])
-                took = duration(time.time() - study.running[name].since)
+                order = study.running[name]
+                expected = duration(sum(study.estimate.seconds[each] for each in order.steps))
+                took = duration(time.time() - order.since)
                 table.add_row(f"  {name}", "running", f"{took} of about {expected}")
             elif name in failed:
                 table.add_row(f"  {name}", f"FAILED: {failed[name]}", "")

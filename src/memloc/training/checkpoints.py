@@ -71,11 +71,12 @@ def load_state(path: Path, objectives: Sequence[Objective]) -> Curves:
     return curves
 
 
-def epochs_kept(path: Path) -> int:
-    """How many epochs a saved state has behind it; none where it is missing or damaged."""
+def curves_kept(path: Path) -> Curves:
+    """What was measured so far in a saved state; nothing where it is missing or damaged."""
     with suppress(*UNREADABLE), safe_open(path, framework="pt") as file:
-        return max(map(len, json.loads(file.metadata()["memloc"])["curves"].values()))
-    return 0
+        curves: Curves = json.loads(file.metadata()["memloc"])["curves"]
+        return curves
+    return {}
 
 
 @torch.no_grad()

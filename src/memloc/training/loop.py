@@ -125,12 +125,16 @@ def schedule(update: int, total: int, warmup: float) -> float:
 
 
 def epoch_order(
-    objectives: Sequence[Objective], seeds: Sequence[int], epoch: int
+    objectives: Sequence[Objective],
+    seeds: Sequence[int],
+    epoch: int,
+    turns: int | None = None,
 ) -> list[tuple[int, IntArray]]:
     """The epoch's batches as (objective, rows), those of all objectives shuffled together.
 
     It depends on the seeds, the epoch and the number of examples alone, never on the labels: θ_M
-    and θ_O see the same order. Rows are (members, examples).
+    and θ_O see the same order. Objectives take turns by one seed for all members, `turns`, by
+    default that of the first. Rows are (members, examples).
     """
     steps: list[tuple[int, IntArray]] = []
     for index, objective in enumerate(objectives):
@@ -139,7 +143,8 @@ def epoch_order(
         steps += [(index, np.stack(rows)) for rows in zip(*each, strict=True)]
     if len(objectives) == 1:
         return steps
-    return [steps[i] for i in generator(seeds[0], "mix", epoch).permutation(len(steps))]
+    rng = generator(seeds[0] if turns is None else turns, "mix", epoch)
+    return [steps[i] for i in rng.permutation(len(steps))]
 
 
 def train_epoch(
@@ -147,6 +152,8 @@ def train_epoch(
     seeds: int | Sequence[int],
     epoch: int,
     advance: Callable[[int], None],
+    *,
+    turns: int | None = None,
 ) -> dict[str, FloatArray]:
     """One pass over every objective's data, with one seed a member; the mean losses (members,).
 
@@ -158,7 +165,7 @@ def train_epoch(
     settings = [objective.settings for objective in objectives]
     device = objectives[0].labels.device
     with out_of_memory_explained(*settings), dropout_seeded(seeds, device, "dropout", epoch):
-        for index, rows in epoch_order(objectives, seeds, epoch):
+        for index, rows in epoch_order(objectives, seeds, epoch, turns):
             with only_trainable(objectives, index):
                 losses[objectives[index].name].append(update(objectives[index], rows))
             advance(len(seeds))
@@ -213,10 +220,7 @@ T = TypeVar("T")
 
 def members_at_once(stack: Stack, settings: FineTuneSettings, device: torch.device) -> int:
     """How many models like this learn as one with these settings, each from its own seed."""
-    # Batches of similar length differ from seed to seed in where the smaller one is.
-    if settings.autocast != "none" or settings.length_grouped or settings.gradient_checkpointing:
-        return 1
-    return most_members(stack, device)
+    return most_members(stack, device) if settings.learns_as_one else 1
 
 
 def in_stacks(things: Iterable[T], most: int, alike: Callable[[T], int]) -> list[list[T]]:

@@ -1,8 +1,9 @@
 """From a task and a model to the weights of a run: θ_M1 and θ_M2, θ_O, and θ_F."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from memloc import paths
 from memloc.data.encode import Encoded
-from memloc.errors import DataError, lookup
+from memloc.errors import DataError, TrainingError, lookup
 from memloc.lock import RUN, locked
 from memloc.models.adapters import with_adapter
 from memloc.models.check import require_agreement
@@ -36,7 +37,7 @@ from memloc.records import (
 )
 from memloc.run import AS_ONE, TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
 from memloc.stats.windows import check_plant, read_plant
-from memloc.training.checkpoints import epochs_kept, load_state, save_checkpoint, save_state
+from memloc.training.checkpoints import curves_kept, load_state, save_checkpoint, save_state
 from memloc.training.gathering import Parameters
 from memloc.training.loop import (
     Objective,
@@ -142,16 +143,11 @@ def train_run(
     """
     for name in weights:
         lookup("set of weights", name, WEIGHTS)
-    device = pick_device(recipe.device)  # refused before anything is written if not there
-    start = recipe.load(recipe.task, recipe.seed)
-    require_agreement(start)
-    if recipe.plant is not None:
-        check_plant(recipe.plant.planted, start.stack.depth)
-    as_one = _learn_as_one(recipe, start, device)
+    start, at_once = _start(recipe)
     with locked(folder, RUN):
         run = begin(Path(folder), recipe.task, _record(recipe, start))
         tell(recipe.task.labels.summary())
-        as_one = as_one and not any(_state(run, [name]).is_file() for name in AS_ONE)
+        as_one = at_once > 1 and not any(_state(run, [name]).is_file() for name in AS_ONE)
         if not as_one and (begun := _state(run, AS_ONE)).is_file():
             tell(
                 "The noisy and the original labels were learnt as one, which these settings or "
@@ -165,14 +161,17 @@ def train_run(
         return make_weights(recipe, run, left)
 
 
-def _learn_as_one(recipe: Recipe, start: Classifier, device: torch.device) -> bool:
-    """Whether this model learns its noisy and its original labels as one."""
-    if recipe.plant is not None and recipe.plant.null:
-        return False  # its noisy labels are learnt in another order
-    if members_at_once(start.stack, recipe.settings, device) == 1:
-        return False
-    learns = start if recipe.settings.adapter == "none" else recipe.learner(recipe.seed)
-    return members_at_once(learns.stack, recipe.settings, device) > 1
+def _start(recipe: Recipe) -> tuple[Classifier, int]:
+    """The pretrained model, checked, and how many like it learn as one."""
+    device = pick_device(recipe.device)  # refused before anything is written if not there
+    start = recipe.load(recipe.task, recipe.seed)
+    require_agreement(start)
+    if recipe.plant is not None:
+        check_plant(recipe.plant.planted, start.stack.depth)
+    at_once = members_at_once(start.stack, recipe.settings, device)
+    if at_once > 1 and recipe.settings.adapter != "none":
+        at_once = members_at_once(recipe.learner(recipe.seed).stack, recipe.settings, device)
+    return start, at_once
 
 
 Together = tuple[str, ...]
@@ -181,10 +180,80 @@ Together = tuple[str, ...]
 
 def make_weights(recipe: Recipe, run: Run, trainings: Iterable[Together]) -> Run:
     """Carry out some trainings of a run that has been begun."""
-    with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
-        for names in trainings:
-            run = _Training(recipe, run, names).make()
+    for names in trainings:
+        (run,) = _carry_out([(recipe, run, names)])
     return run
+
+
+Wanted = tuple[Recipe, Run, Together]
+"""Those trainings of a run that are to be carried out as one."""
+
+
+def _carry_out(wanted: Sequence[Wanted]) -> list[Run]:
+    recipe, run, _ = wanted[0]
+    with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
+        return _Training(wanted).make()
+
+
+def train_as_one(asked: Sequence[tuple[Recipe, Path, Sequence[str]]]) -> None:
+    """Learn the noisy and the original labels of several runs as one, if their model allows it.
+
+    `asked` are recipes, folders and sets of weights. The runs differ in their seeds or labels
+    alone: those of a task with several seeds, or a plant and its null. Each becomes what it would
+    be alone. `train_run` makes all that is still missing afterwards.
+    """
+    start, at_once = _start(asked[0][0])
+    if at_once == 1:
+        return
+    with ExitStack() as locks:
+        for folder in sorted(folder for _, folder, _ in asked):
+            locks.enter_context(locked(folder, RUN))
+        begun = [
+            (recipe, begin(folder, recipe.task, _record(recipe, start)), weights)
+            for recipe, folder, weights in asked
+        ]
+        for wanted in _stacks(begun, at_once):
+            try:
+                _carry_out(wanted)
+            except TrainingError as error:  # of one of them, perhaps: that one will say so itself
+                tell(f"{error} The runs that were learnt as one are learnt one by one.")
+                paths.shared_state(wanted[0][1].folder).unlink(missing_ok=True)
+
+
+Begun = Sequence[tuple[Recipe, Run, Sequence[str]]]
+"""Runs, and the weights that are asked for."""
+
+
+def _stacks(begun: Begun, at_once: int) -> Iterator[list[Wanted]]:
+    """What several runs learn as one: first what was begun so, each as one is needed."""
+    yield from _continued(begun)
+    stack: list[Wanted] = []
+    for recipe, run, weights in begun:
+        needed = {WEIGHTS[name] for name in weights if not run.has(TRAININGS[WEIGHTS[name]])}
+        names = tuple(name for name in AS_ONE if name in needed)
+        alone = any(_state(run, each).is_file() for each in (AS_ONE, *((n,) for n in AS_ONE)))
+        if not names or alone:
+            continue
+        if sum(len(others) for *_, others in stack) + len(names) > at_once:
+            yield stack
+            stack = []
+        stack.append((recipe, run, names))
+    if len(stack) > 1:
+        yield stack
+
+
+def _continued(begun: Begun) -> Iterator[list[Wanted]]:
+    there = {run.folder.name: (recipe, run) for recipe, run, _ in begun}
+    for _, run, _ in begun:
+        names = defaultdict[str, list[str]](list)
+        for member in curves_kept(state := paths.shared_state(run.folder)):
+            folder, _, name = member.rpartition("/")
+            names[folder].append(name)
+        if names and names.keys() <= there.keys():
+            yield [(*there[folder], tuple(own)) for folder, own in names.items()]
+        elif names:
+            tell(f"{run.folder} was learnt as one with other runs: it begins again without them.")
+            state.unlink()
 
 
 def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dict[Together, int]:
@@ -192,15 +261,16 @@ def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dic
     done = {training for training, last in TRAININGS.items() if run.has(last)}
     wanted = {WEIGHTS[name] for name in weights} - done
     trainings: list[Together] = [(name,) for name in TRAININGS]
-    for names in (AS_ONE, *trainings):
+    states = {_state(run, names): names for names in (AS_ONE, *trainings)}
+    for state, names in {**states, paths.shared_state(run.folder): AS_ONE}.items():
         if done.issuperset(names):
-            _state(run, names).unlink(missing_ok=True)  # stopped just before this
+            state.unlink(missing_ok=True)  # stopped just before this
     if as_one and wanted.intersection(AS_ONE) and _was_as_one(run):
         wanted |= {*AS_ONE}  # the one that is there is made again beside the other, and stays
     if as_one and wanted.issuperset(AS_ONE):
         trainings = [AS_ONE, *(names for names in trainings if names[0] not in AS_ONE)]
     return {
-        names: epochs - epochs_kept(_state(run, names))
+        names: epochs - max(map(len, curves_kept(_state(run, names)).values()), default=0)
         for names in trainings
         if wanted.issuperset(names)
     }
@@ -238,9 +308,14 @@ def _record(recipe: Recipe, start: Classifier) -> RunRecord:
 class _Member:
     """One of the three trainings of a run: `noisy`, `original` or `frozen`."""
 
+    recipe: Recipe
+    folder: Path
+    """Of its run."""
     name: str
     trained: Classifier
     labels: IntArray
+    seed: int
+    """Of the order in which it learns, and of dropout."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     """What was measured after each epoch."""
 
@@ -248,41 +323,53 @@ class _Member:
 class _Training:
     """One training of a run, or those that learn as one; each member is what it would be alone."""
 
-    def __init__(self, recipe: Recipe, run: Run, names: Sequence[str]) -> None:
-        self.recipe, self.run, self.names = recipe, run, tuple(names)
-        self.name, self.is_frozen = " and ".join(names), self.names == ("frozen",)
-        of_frozen = recipe.settings.frozen_seed if self.is_frozen else None
-        self.head_seed = recipe.seed if of_frozen is None else of_frozen
-        self.members = [self._member(name) for name in self.names]
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self.runs = {run.folder: run for _, run, _ in wanted}
+        self.recipe, run, names = wanted[0]
+        """Those of all runs differ in seeds and labels alone."""
+        self.name, self.is_frozen = " and ".join(names), names == ("frozen",)
+        self.state = _state(run, names)
+        if len(wanted) > 1:
+            self.name += f" of {', '.join(folder.name for folder in self.runs)}"
+            self.state = paths.shared_state(run.folder)
+        alone = self.is_frozen and not self.recipe.protocol.control.frozen_beside_auxiliary
+        self.plant = None if alone else self.recipe.plant
+        self.members = [self._member(r, run, name) for r, run, names in wanted for name in names]
         self.stack = together([member.trained.stack for member in self.members])
         self.texts = {
-            "train": self._encode(recipe.task.train),
-            "validation": self._encode(recipe.task.validation),
+            "train": self._encode(self.recipe.task.train),
+            "validation": self._encode(self.recipe.task.validation),
         }
         self.vectors: dict[str, Tensor] = {}
-        self.state = _state(run, self.names)
-        alone = self.is_frozen and not recipe.protocol.control.frozen_beside_auxiliary
-        self.plant = None if alone else recipe.plant
-        # The null of a planted run differs from its reference by the order of the data alone.
-        other_order = self.plant is not None and self.plant.null and "noisy" in self.names
-        self.seed = self.head_seed + (NULL_SEED if other_order else 0)
 
-    def _member(self, name: str) -> _Member:
-        trained, noisy = self.recipe.learner(self.head_seed), self.recipe.task.labels
-        trained.model.to(pick_device(self.recipe.device))
+    def _member(self, recipe: Recipe, run: Run, name: str) -> _Member:
+        seed = self._head_seed(recipe)
+        trained, noisy = recipe.learner(seed), recipe.task.labels
+        trained.model.to(pick_device(recipe.device))
         labels = noisy.assigned
         if name == "original":  # without the examples whose original label nobody knows
             labels = np.where(noisy.original >= 0, noisy.original, LEFT_OUT)
-        return _Member(name, trained, labels)
+        # The null of a planted run differs from its reference by the order of the data alone.
+        other_order = name == "noisy" and recipe.plant is not None and recipe.plant.null
+        order = seed + (NULL_SEED if other_order else 0)
+        return _Member(recipe, run.folder, name, trained, labels, order)
 
-    def make(self) -> Run:
+    def _head_seed(self, recipe: Recipe) -> int:
+        of_frozen = recipe.settings.frozen_seed if self.is_frozen else None
+        return recipe.seed if of_frozen is None else of_frozen
+
+    def _key(self, member: _Member) -> str:
+        """What a member is called in a kept state."""
+        return member.name if len(self.runs) == 1 else f"{member.folder.name}/{member.name}"
+
+    def make(self) -> list[Run]:
         """Train from where it was left, epoch by epoch, and keep the weights."""
         settings = self.recipe.settings
         with self._objectives() as objectives:
             if self.state.is_file():
                 curves = load_state(self.state, objectives)
                 for member in self.members:
-                    member.rows = curves[member.name]
+                    member.rows = curves[self._key(member)]
             task, model = self.recipe.task.name, Path(self.recipe.model).name
             updates = len(self.members) * sum(o.updates_per_epoch for o in objectives)
             with track(f"{task} · {model} · {self.name}", settings.epochs * updates) as advance:
@@ -291,10 +378,10 @@ class _Training:
                 for epoch in range(done + 1, settings.epochs + 1):
                     self._epoch(objectives, epoch, advance)
         for member in self.members:
-            if not self.run.has(TRAININGS[member.name]):
+            if not self.runs[member.folder].has(TRAININGS[member.name]):
                 self._keep(member)
         self.state.unlink()
-        return self.run
+        return list(self.runs.values())
 
     def _objectives(self) -> AbstractContextManager[list[Objective]]:
         """What is learnt: the task alone, or a planted one beside an auxiliary one."""
@@ -321,7 +408,9 @@ class _Training:
 
     def _planted(self, plant: Plant, labels: Tensor) -> AbstractContextManager[list[Objective]]:
         settings, control = self.recipe.settings, self.recipe.protocol.control
-        others = [self.recipe.load(plant.auxiliary, self.head_seed) for _ in self.members]
+        others = [
+            self.recipe.load(plant.auxiliary, self._head_seed(m.recipe)) for m in self.members
+        ]
         for member, other in zip(self.members, others, strict=True):
             share_body(member.trained, other)
             other.model.to(labels.device)
@@ -342,7 +431,8 @@ class _Training:
         """The layers that each group of examples may change, and its rows; of θ_F the head."""
         if self.is_frozen:
             return [((), np.arange(len(self.recipe.task.train)))]
-        group, groups = self.run.planted_groups, read_plant(plant.planted)
+        group = next(iter(self.runs.values())).planted_groups
+        groups = read_plant(plant.planted)
         return [(layers, np.flatnonzero(group == i)) for i, layers in enumerate(groups)]
 
     def _encode(self, examples: Examples) -> Encoded:
@@ -368,7 +458,8 @@ class _Training:
 
     def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:
         began = time.perf_counter()
-        losses = train_epoch(objectives, [self.seed] * len(self.members), epoch, advance)
+        seeds, turns = [member.seed for member in self.members], self._head_seed(self.recipe)
+        losses = train_epoch(objectives, seeds, epoch, advance, turns=turns)
         own = np.mean([loss for name, loss in losses.items() if name != AUXILIARY], axis=0)
         every, last = self.recipe.settings.measure_every, self.recipe.settings.epochs
         for k, member in enumerate(self.members):
@@ -378,17 +469,17 @@ class _Training:
             if AUXILIARY in losses:
                 row["auxiliary_loss"] = float(losses[AUXILIARY][k])
             member.rows.append(row)
-            is_new = member.name == "noisy" and not self.run.has("final")
+            is_new = member.name == "noisy" and not self.runs[member.folder].has("final")
             if is_new and self._is_first_near_ceiling(member):
                 self._save(member, "memorised", epoch)
         for member in self.members:
             member.rows[-1]["seconds"] = (time.perf_counter() - began) / len(self.members)
-        save_state(self.state, objectives, {m.name: m.rows for m in self.members})
+        save_state(self.state, objectives, {self._key(m): m.rows for m in self.members})
 
     def _measure(self, member: _Member) -> dict[str, float]:
         right = self._predict(member, "validation") == self.recipe.task.validation.labels
         predicted = self._predict(member, "train")
-        measured = accuracies(predicted, member.labels, self.recipe.task.labels)
+        measured = accuracies(predicted, member.labels, member.recipe.task.labels)
         unseen = float(right.mean()) if len(right) else float("nan")
         return {**measured, "validation_accuracy": unseen}
 
@@ -408,23 +499,23 @@ class _Training:
         return above[-1] and not any(above[:-1])
 
     def _keep(self, member: _Member) -> None:
-        epochs = len(member.rows)
+        epochs, run = len(member.rows), self.runs[member.folder]
         self._write_curve(member)
         if member.name == "noisy":
             fallback = self.recipe.settings.without_near_ceiling == "use last epoch"
-            if fallback and not self.run.path("memorised").is_dir():
+            if fallback and not run.path("memorised").is_dir():
                 self._save(member, "memorised", epochs)
-            self.run = self.run.note(**self._ending(member))
+            self.runs[member.folder] = run.note(**self._ending(member))
         # Last: the presence of these weights says that the training is done.
         self._save(member, TRAININGS[member.name], epochs)
 
     def _write_curve(self, member: _Member) -> None:
-        path = self.run.folder / paths.TRAINING
+        path = member.folder / paths.TRAINING
         table = as_table(member.rows)
         if path.is_file():
             others = read_table(path)[0]
             table = as_table(others[others["training"] != member.name], table)
-        write_table(path, table, {"run": self.run.name})
+        write_table(path, table, {"run": self.runs[member.folder].name})
 
     def _ending(self, member: _Member) -> dict[str, Any]:
         """What the run's record says once its noisy labels are learnt."""
@@ -435,17 +526,19 @@ class _Training:
             f"{settings.near_ceiling:g} (best accuracy {best:.3f}); train longer or with a "
             "higher rate."
         )
-        is_there = self.run.path("memorised").is_dir()
+        is_there = self.runs[member.folder].path("memorised").is_dir()
         return {"final": Accuracies.of(last), "without": {} if is_there else {"memorised": why}}
 
     def _save(self, member: _Member, weights: str, epoch: int) -> None:
+        run = self.runs[member.folder]
         about = {
             "weights": weights,
             "epoch": epoch,
-            "together": self.names,
-            "run": self.run.record.model_dump(mode="json"),
+            "together": [m.name for m in self.members if m.folder == run.folder],
+            "beside": [folder.name for folder in self.runs if folder != run.folder],
+            "run": run.record.model_dump(mode="json"),
         }
-        save_checkpoint(self.run.path(weights), member.trained, about)
+        save_checkpoint(run.path(weights), member.trained, about)
 
 
 def _last_vectors(stack: Stack, encoded: Encoded) -> Tensor:
