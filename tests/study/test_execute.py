@@ -1,5 +1,7 @@
 """The order of steps, failures, retries: with an executor that does nothing but say how it went."""
 
+import time
+
 import pytest
 
 from memloc import paths
@@ -163,6 +165,65 @@ def test_without_a_report_to_make_the_one_that_is_there_is_read(micro, monkeypat
 def test_only_some_steps(folder):
     executor, _, _ = run_steps(folder, only=["swapping localise"])
     assert executor.submitted == [TRAIN, f"localise/{RUN}/swapping"]
+
+
+SEEDS = {
+    "tasks: [tiny-sentiment]": "tasks: [tiny-sentiment, tiny-topic]\nseeds: [1, 2, 3]",
+    "control: ": "# ",
+}
+
+
+@pytest.fixture
+def seeds(micro):
+    """A study in which the seeds of a task train as one."""
+    return micro(changes=SEEDS)
+
+
+def trained(executor):
+    """The orders of trainings: task, and seeds."""
+    orders = [[*map(str.split, names, "/" * len(names))] for names in executor.orders]
+    return sorted((o[0][1], [n[-1][-1] for n in o]) for o in orders if o[0][0] == "train")
+
+
+def test_what_trains_as_one_is_one_order_whatever_the_number_of_jobs(seeds):
+    executor, progress, seen = run_steps(seeds, slots=1)
+    assert trained(executor) == [
+        ("tiny-sentiment", ["1", "2", "3"]),
+        ("tiny-topic", ["1", "2", "3"]),
+    ]
+    assert all(len(order) == 1 for order in executor.orders if order[0][:5] != "train")
+    assert sorted(executor.submitted) == sorted(executor.plan.steps)
+    assert [outcome.step for _, outcome in seen if outcome] == executor.submitted
+    assert progress.count("done") == len(executor.plan.steps)
+
+
+def test_only_what_is_asked_for_and_missing_is_in_an_order(seeds):
+    executor, *_ = run_steps(seeds, only=["train tiny-topic seed-2", "train tiny-topic seed-3"])
+    assert trained(executor) == [("tiny-topic", ["2", "3"])]
+    executor, *_ = run_steps(
+        seeds, only=["train"], fails=["tiny-sentiment/tiny-opt-depth-2/seed-1"]
+    )
+    assert trained(executor) == [("tiny-sentiment", ["1", "2", "3"]), ("tiny-topic", ["1"])]
+
+
+def test_one_training_that_fails_holds_back_nothing_of_those_it_was_ordered_with(seeds):
+    name = "train/tiny-topic/tiny-opt-depth-2/seed-2"
+    _, progress, _ = run_steps(seeds, fails=[name])
+    assert [*progress.failed()] == [name]
+    assert set(progress.blocked.values()) == {name}
+    executor, progress, _ = run_steps(seeds, retry=True)
+    assert trained(executor) == [("tiny-topic", ["2"])]
+    assert progress.count("failed") == 0
+
+
+def test_of_what_trains_as_one_each_has_its_share_of_the_time(seeds):
+    plan = make_plan(read_study(seeds))
+    names = [name for name in plan.steps if name.startswith("train/tiny-topic")]
+    estimate = Estimate(dict.fromkeys(plan.steps, 10.0), {}, {}, dict.fromkeys(plan.steps, 1))
+    execution = Execution(plan, Saying(plan), estimate, set(names), {})
+    order = Order(dict.fromkeys(names, ""), "", since=time.time() - 12)
+    execution.running = dict.fromkeys(names, order)
+    assert execution.expected(names) == pytest.approx((30 - 12) / 2, abs=0.1)  # on two cores
 
 
 def test_steps_on_which_most_depends_come_first(folder):

@@ -420,3 +420,38 @@ def test_planted_windows(block, windows):
 def test_all_layers_cannot_be_planted():
     with pytest.raises(SettingsError, match="12 of 12 layers: plant in some, not in all"):
         planted_windows(ControlBlock(windows=["1-12"]), 12, preset("paper"))
+
+
+TWO_SEEDS = {
+    "tasks: [tiny-sentiment]": "tasks: [tiny-sentiment, tiny-topic]\nseeds: [1, 2]",
+    'windows: ["1"]': 'tasks: [tiny-sentiment], windows: ["1"]',
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({}, [2, 2]),
+        ({"models: [tiny-opt]": "models: [facebook/opt-125m]"}, [1, 1, 1, 1]),  # wide
+        ({"finetune.epochs: 4": "finetune.epochs: 4\n  finetune.length_grouped: true"}, [1] * 4),
+        ({"depth: 2": "also: [{tasks: [tiny-topic], seeds: [3]}]\ndepth: 2"}, [2, 3]),
+    ],
+    ids=["narrow", "wide", "settings", "asked for in another block"],
+)
+def test_narrow_runs_that_differ_in_their_seeds_train_as_one(micro, changes, sizes):
+    plan = plan_of(micro(changes={**TWO_SEEDS, **changes}))
+    trainings = [step for step in plan.steps.values() if step.kind == "train"]
+    groups = {tuple(other.name for other in plan.beside(step)) for step in trainings}
+    assert sorted(map(len, groups)) == sizes
+    for names in groups:
+        assert len({plan.steps[name].run.task for name in names}) == 1
+    others = [step for step in plan.steps.values() if step.kind != "train"]
+    assert all(plan.beside(step) == [step] for step in others)
+
+
+def test_processes_come_before_stacks(micro):
+    """The seeds of the only task and model are trained side by side."""
+    plan = plan_of(
+        micro(changes={"tasks: [tiny-sentiment]": "tasks: [tiny-sentiment]\nseeds: [1, 2]"})
+    )
+    assert not any(step.stack for step in plan.steps.values())
