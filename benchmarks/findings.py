@@ -27,7 +27,10 @@ from memloc.stats import claims
 LINE = 120
 """Characters of a line of the page."""
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "findings.md"
-KEPT, SCALED, SMALL = (Path(__file__).with_name(name) for name in ("twelve", "scaled", "small"))
+KEPT, RETRIED, SCALED, SMALL = (
+    Path(__file__).with_name(name) for name in ("twelve", "retried", "scaled", "small")
+)
+COST = KEPT / "cost.csv"
 PICTURES = {
     "twelve-shares.svg": ("strip", {}),
     "twelve-events.svg": ("events", {"source": "centroids", "models": "all-models"}),
@@ -107,7 +110,9 @@ def from_kept() -> dict[str, str]:
     real, small = Findings(kept(KEPT)), Findings(kept(SMALL))
     return {
         "answers": _opening(real),
+        "retried": _retried(real),
         "scaled": _scaled(real),
+        "cost": "".join(written("What one run costs", pd.read_csv(COST).astype(str))),
         "real": tables(real),
         "small-answers": _opening(small),
         "small": tables(small),
@@ -118,6 +123,12 @@ def _opening(found: Findings) -> str:
     """The paper's findings, one row each."""
     parts = (written(title, table) for title, table in answers(found).items())
     return "\n".join(chain.from_iterable(parts))
+
+
+def _retried(real: Findings) -> str:
+    """Trainings that were repeated without success."""
+    table = other_settings(kept(RETRIED).runs, real.results.runs)
+    return "".join(written("Repeated at twice the rate, in vain", table.map(cell).astype(str)))
 
 
 def _scaled(real: Findings) -> str:
@@ -286,10 +297,15 @@ def learnt(found: Findings) -> pd.DataFrame:
 
 
 def repeated(found: Findings) -> pd.DataFrame:
-    """Runs with other settings than most, and which: trainings that were repeated."""
+    """Trainings that were repeated."""
     runs = found.results.runs.dropna(subset="noisy_accuracy")
+    return other_settings(runs, runs)
+
+
+def other_settings(runs: pd.DataFrame, most: pd.DataFrame) -> pd.DataFrame:
+    """Runs with other settings than `most`, and which."""
     each = runs["changes"].str.split(", ").map(set)
-    usual = {part for text in runs["changes"].mode()[:1] for part in str(text).split(", ")}
+    usual = {part for text in most["changes"].mode()[:1] for part in str(text).split(", ")}
     changed = each.map(lambda own: ", ".join(sorted(own - usual)))
     names = {"noisy_accuracy": "noisy labels known", "reference_accuracy": "labels that θ_O knows"}
     other = runs.assign(changed=changed)[changed != ""]

@@ -32,7 +32,7 @@ from memloc.records import Task
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
 from memloc.run import Run
-from memloc.training.recipe import train
+from memloc.training.train import train
 
 SHARES, TRIED = Path(__file__).with_suffix(".csv"), Path(__file__).with_name("lora_rates.csv")
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "adapters.md"

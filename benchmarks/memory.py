@@ -28,7 +28,7 @@ from memloc.records import Examples, Task
 from memloc.reporting.tables import markdown
 from memloc.run import Run
 from memloc.seeds import generator
-from memloc.training.recipe import train
+from memloc.training.train import train
 
 HERE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[1] / "docs" / "guides" / "models.md"

@@ -45,7 +45,7 @@ from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
 from memloc.run import Run
 from memloc.stats.intervals import wilson
-from memloc.training.recipe import train
+from memloc.training.train import train
 
 HERE = Path(__file__).with_suffix(".csv")
 LEARNT_AGAIN = Path(__file__).with_name("relearning.csv")

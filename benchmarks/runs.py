@@ -13,7 +13,8 @@ from memloc.data.sources import load_task
 from memloc.models.device import suitable_threads
 from memloc.protocol import preset
 from memloc.run import Run
-from memloc.training.recipe import Recipe, train_as_one, train_run
+from memloc.training.recipe import Recipe
+from memloc.training.train import train_as_one, train_run
 
 MODEL, TASK, WEIGHTS = "tiny-opt", "tiny-topic", ("memorised", "final", "reference")
 WIDTH = 64

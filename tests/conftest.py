@@ -103,7 +103,7 @@ def recipe_of(tiny_model):
 @pytest.fixture(scope="session")
 def memorised_folder(once: Once, tiny_model: MakeModel) -> Path:
     """The folder of a run that memorised, with all weights; not to be changed."""
-    from memloc.training.recipe import train_run
+    from memloc.training.train import train_run
     from tasks_support import fast_protocol, make_recipe, make_task
 
     model = str(tiny_model("opt", depth=3, dropout=0.1))

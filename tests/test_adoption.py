@@ -19,7 +19,7 @@ from memloc.progress import requested, telling
 from memloc.records import write_json
 from memloc.reporting.findings import Findings
 from memloc.run import Run
-from memloc.training.recipe import train_run
+from memloc.training.train import train_run
 from tasks_support import QUICK, fast_protocol, make_recipe, make_task
 
 WEIGHTS = ("final", "reference", "memorised", "frozen")

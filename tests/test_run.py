@@ -16,7 +16,7 @@ from memloc.errors import StoreError, TrainingError, UnknownName
 from memloc.models.load import LoadOptions
 from memloc.records import Examples, read_table, write_table
 from memloc.run import CURVES, WEIGHTS, Accuracies, Checkpoint, PlantRecord, Run, at_the_end, begin
-from memloc.training.recipe import train_run
+from memloc.training.train import train_run
 from run_support import make_record, make_run
 from tasks_support import make_task
 

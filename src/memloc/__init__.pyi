@@ -19,6 +19,6 @@ from memloc.results import load_results as load_results
 from memloc.run import Run as Run
 from memloc.suspects import find as find
 from memloc.training.callback import RunCallback as RunCallback
-from memloc.training.recipe import train as train
+from memloc.training.train import train as train
 
 __all__: list[str]

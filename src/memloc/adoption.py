@@ -221,7 +221,8 @@ def _measured(run: Run, weights: str, trained_on: IntArray) -> dict[str, float]:
 def _with_missing(run: Run, protocol: Protocol, announce: Callable[[Any, Any, Any], None]) -> Run:
     """Train the reference and frozen weights that were not given."""
     from memloc.models.load import LoadOptions
-    from memloc.training.recipe import Recipe, make_weights
+    from memloc.training.recipe import Recipe
+    from memloc.training.train import make_weights
 
     adopted = run.record.adopted["pretrained"]
     options = LoadOptions(depth=run.depth)

@@ -12,7 +12,7 @@ from forked import ended, forked
 from memloc.cli import main
 from memloc.lock import RUN, who_runs
 from memloc.training.checkpoints import epochs_kept
-from memloc.training.recipe import train_run
+from memloc.training.train import train_run
 from same_results import assert_same_results
 from tasks_support import fast_protocol, make_recipe, make_task
 

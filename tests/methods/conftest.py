@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from memloc.run import Run
-from memloc.training.recipe import train_run
+from memloc.training.train import train_run
 from tasks_support import fast_protocol, make_recipe, make_task
 
 

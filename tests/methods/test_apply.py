@@ -21,7 +21,7 @@ from memloc.progress import requested, telling
 from memloc.protocol import VerdictSettings
 from memloc.records import Examples, read_json, write_json, write_table
 from memloc.run import Run
-from memloc.training.recipe import train_run
+from memloc.training.train import train_run
 from support import PAPER_FAMILIES
 from tasks_support import QUICK, fast_protocol, make_recipe, make_task
 

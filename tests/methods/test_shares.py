@@ -17,7 +17,7 @@ from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.protocol import preset
 from memloc.stats.subsets import interactions, shapley_values
-from memloc.training.recipe import train_run
+from memloc.training.train import train_run
 from run_support import DEPTH, make_classifier, make_run, random_run
 from support import PAPER_FAMILIES
 from tasks_support import fast_protocol, make_recipe, make_task

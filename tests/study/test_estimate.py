@@ -1,6 +1,7 @@
 """What a study will cost: by counting, corrected by what is done, and how sure that is."""
 
 import pytest
+from benchmarks.cost import costs
 
 from memloc import paths
 from memloc.progress import duration
@@ -55,6 +56,13 @@ def test_time_is_counted_in_updates_and_predictions(micro):
     # Swapping: 2 + 3 + 1 block passes of 2.
     assert found.seconds[f"localise/{RUN}/swapping"] == pytest.approx(3 * 30 * 0.01)
     assert found.factor == UNSURE
+
+
+def test_swapping_costs_less_with_fewer_clean_examples(micro):
+    change = {"control.epochs: 2": "control.epochs: 2\n  swapping.clean_examples: 10"}
+    _, found = expected(micro(changes=change))
+    looked_at = 0.15 * 30 + 10
+    assert found.seconds[f"localise/{RUN}/swapping"] == pytest.approx(3 * looked_at * 0.01)
 
 
 def test_of_long_texts_only_what_is_read_takes_time():
@@ -223,3 +231,11 @@ def test_sizes_as_people_say_them(count, text):
 def test_a_damaged_calibration_is_measured_again(tmp_path, change):
     write_json(tmp_path / paths.CALIBRATION, {**MEASURED, "machine": machine(), **change})
     assert measured_here(tmp_path) == Calibration(machine=machine())
+
+
+def test_what_finished_steps_cost_stands_beside_what_was_estimated_before(finished):
+    table = costs(finished)
+    plan = make_plan(read_study(finished))
+    assert len(table) == len(plan.steps)
+    assert (table.drop(columns=["task", "step"]) > 0).all().all()
+    assert set(table["step"]) >= {"train", "localise swapping", "analyse centroids", "plant"}

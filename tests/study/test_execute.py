@@ -169,6 +169,7 @@ def test_only_some_steps(folder):
 
 SEEDS = {
     "tasks: [tiny-sentiment]": "tasks: [tiny-sentiment, tiny-topic]\nseeds: [1, 2, 3]",
+    "models: [tiny-opt]": "models: [tiny-opt, tiny-bert]",
     "control: ": "# ",
 }
 
@@ -180,17 +181,24 @@ def seeds(micro):
 
 
 def trained(executor):
-    """The orders of trainings: task, and seeds."""
-    orders = [[*map(str.split, names, "/" * len(names))] for names in executor.orders]
-    return sorted((o[0][1], [n[-1][-1] for n in o]) for o in orders if o[0][0] == "train")
+    """The orders of trainings: task, model, and seeds."""
+    orders = [[name.split("/") for name in names] for names in executor.orders]
+    return sorted(
+        (order[0][1], order[0][2][:8], "".join(name[-1][-1] for name in order))
+        for order in orders
+        if order[0][0] == "train"
+    )
+
+
+BOTH = [
+    (task, model) for task in ("tiny-sentiment", "tiny-topic") for model in ("tiny-ber", "tiny-opt")
+]
+TOPIC = "train/tiny-topic/tiny-opt-depth-2/seed-"
 
 
 def test_what_trains_as_one_is_one_order_whatever_the_number_of_jobs(seeds):
     executor, progress, seen = run_steps(seeds, slots=1)
-    assert trained(executor) == [
-        ("tiny-sentiment", ["1", "2", "3"]),
-        ("tiny-topic", ["1", "2", "3"]),
-    ]
+    assert trained(executor) == [(*each, "123") for each in BOTH]
     assert all(len(order) == 1 for order in executor.orders if order[0][:5] != "train")
     assert sorted(executor.submitted) == sorted(executor.plan.steps)
     assert [outcome.step for _, outcome in seen if outcome] == executor.submitted
@@ -198,32 +206,54 @@ def test_what_trains_as_one_is_one_order_whatever_the_number_of_jobs(seeds):
 
 
 def test_only_what_is_asked_for_and_missing_is_in_an_order(seeds):
-    executor, *_ = run_steps(seeds, only=["train tiny-topic seed-2", "train tiny-topic seed-3"])
-    assert trained(executor) == [("tiny-topic", ["2", "3"])]
-    executor, *_ = run_steps(
-        seeds, only=["train"], fails=["tiny-sentiment/tiny-opt-depth-2/seed-1"]
-    )
-    assert trained(executor) == [("tiny-sentiment", ["1", "2", "3"]), ("tiny-topic", ["1"])]
+    executor, *_ = run_steps(seeds, only=[f"{TOPIC}2", f"{TOPIC}3"])
+    assert trained(executor) == [("tiny-topic", "tiny-opt", "23")]
+    executor, *_ = run_steps(seeds, only=["train tiny-topic"])
+    assert trained(executor) == [("tiny-topic", "tiny-ber", "123"), ("tiny-topic", "tiny-opt", "1")]
 
 
 def test_one_training_that_fails_holds_back_nothing_of_those_it_was_ordered_with(seeds):
-    name = "train/tiny-topic/tiny-opt-depth-2/seed-2"
-    _, progress, _ = run_steps(seeds, fails=[name])
-    assert [*progress.failed()] == [name]
-    assert set(progress.blocked.values()) == {name}
+    _, progress, _ = run_steps(seeds, fails=[f"{TOPIC}2"])
+    assert [*progress.failed()] == [f"{TOPIC}2"]
+    assert set(progress.blocked.values()) == {f"{TOPIC}2"}
     executor, progress, _ = run_steps(seeds, retry=True)
-    assert trained(executor) == [("tiny-topic", ["2"])]
+    assert trained(executor) == [("tiny-topic", "tiny-opt", "2")]
     assert progress.count("failed") == 0
+
+
+def test_a_step_that_is_done_stays_so_if_its_process_is_ended_in_another_one(seeds):
+    class Ending(Saying):
+        """Does the first step of an order of trainings, and is ended in the second."""
+
+        def outcome(self, step, order):
+            said = super().outcome(step, order) if step.name in (order.first, f"{TOPIC}1") else None
+            return (
+                Outcome(step.name, "its process was ended by SIGKILL", 2.0) if step.stack else said
+            )
+
+    plan = make_plan(read_study(seeds))
+    ones = dict.fromkeys(plan.steps, 1.0)
+    estimate = Estimate(ones, ones, ones, dict.fromkeys(plan.steps, 1))
+    execution = Execution(plan, Ending(plan), estimate, plan.chosen([TOPIC[:-6]]), {})
+    execution.executor.seen = []
+    execution.run()
+    assert [execution.states[f"{TOPIC}{n}"].name for n in (1, 2, 3)] == ["done", "failed", "failed"]
+    assert execution.store.record(f"{TOPIC}1").state == "done"
 
 
 def test_of_what_trains_as_one_each_has_its_share_of_the_time(seeds):
     plan = make_plan(read_study(seeds))
-    names = [name for name in plan.steps if name.startswith("train/tiny-topic")]
-    estimate = Estimate(dict.fromkeys(plan.steps, 10.0), {}, {}, dict.fromkeys(plan.steps, 1))
+    names = [f"{TOPIC}{seed}" for seed in (1, 2, 3)]
+    stacks = {step.name: step.stack for step in plan.steps.values()}
+    ones = dict.fromkeys(plan.steps, 1)
+    estimate = Estimate(dict.fromkeys(plan.steps, 10.0), {}, {}, ones, stacks)
     execution = Execution(plan, Saying(plan), estimate, set(names), {})
     order = Order(dict.fromkeys(names, ""), "", since=time.time() - 12)
     execution.running = dict.fromkeys(names, order)
-    assert execution.expected(names) == pytest.approx((30 - 12) / 2, abs=0.1)  # on two cores
+    assert execution.expected(names) == pytest.approx(30 - 12, abs=0.1)  # in one process
+    both = [*names, *(name.replace("opt", "bert") for name in names)]
+    assert execution.expected(both) == pytest.approx(30, abs=0.1)  # in two
+    assert urgency(plan, estimate.seconds)[names[0]] == 30 + 10
 
 
 def test_steps_on_which_most_depends_come_first(folder):

@@ -83,7 +83,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_results(finished, tmp_pa
 
 SEEDS = """\
 preset: demo
-models: [tiny-opt]
+models: [tiny-opt, tiny-gpt-neox]
 tasks: [tiny-sentiment, tiny-politeness]
 seeds: [1, 2]
 methods: [swapping]
@@ -102,7 +102,7 @@ def test_killed_while_seeds_train_as_one_it_ends_with_the_same_results(finished,
     for place in (whole, folder):
         copy_of(finished, place)
         (place / paths.STUDY).write_text(SEEDS, encoding="utf-8")
-    LocalExecutor(folder, 1, 1, ["opt"]).start()
+    LocalExecutor(folder, 1, 1, ["opt", "gpt_neox"]).start()
     assert ended(started(whole)) == 0
     found = [killed(folder, rng, at_work=True) for _ in range(10)]
     assert found[:3] == [True] * 3

@@ -298,7 +298,7 @@ def test_what_concerns_all_runs_is_refused_in_a_block(tmp_path, name):
 def trained(tiny_model, tmp_path_factory):
     """Checkpoints that somebody has, and the file that they were trained on."""
     from memloc.data.own import load_csv
-    from memloc.training.recipe import train
+    from memloc.training.train import train
 
     home = tmp_path_factory.mktemp("trained")
     other = {"good": "bad", "bad": "good"}
@@ -422,8 +422,9 @@ def test_all_layers_cannot_be_planted():
         planted_windows(ControlBlock(windows=["1-12"]), 12, preset("paper"))
 
 
+FOUR = "[tiny-sentiment, tiny-topic, tiny-politeness, tiny-acceptability]"
 TWO_SEEDS = {
-    "tasks: [tiny-sentiment]": "tasks: [tiny-sentiment, tiny-topic]\nseeds: [1, 2]",
+    "tasks: [tiny-sentiment]": f"tasks: {FOUR}\nseeds: [1, 2]",
     'windows: ["1"]': 'tasks: [tiny-sentiment], windows: ["1"]',
 }
 
@@ -431,27 +432,29 @@ TWO_SEEDS = {
 @pytest.mark.parametrize(
     ("changes", "sizes"),
     [
-        ({}, [2, 2]),
-        ({"models: [tiny-opt]": "models: [facebook/opt-125m]"}, [1, 1, 1, 1]),  # wide
-        ({"finetune.epochs: 4": "finetune.epochs: 4\n  finetune.length_grouped: true"}, [1] * 4),
-        ({"depth: 2": "also: [{tasks: [tiny-topic], seeds: [3]}]\ndepth: 2"}, [2, 3]),
+        ({}, [2] * 4),
+        ({"models: [tiny-opt]": "models: [facebook/opt-125m]"}, [1] * 8),  # wide
+        ({"finetune.epochs: 4": "finetune.epochs: 4\n  finetune.length_grouped: true"}, [1] * 8),
+        ({"depth: 2": "also: [{tasks: [tiny-topic], seeds: [3]}]\ndepth: 2"}, [2, 2, 2, 3]),
+        ({"depth: 2": "also: [{seeds: [3, 4, 5, 6, 7, 8, 9]}]\ndepth: 2"}, [1] * 4 + [8] * 4),
     ],
-    ids=["narrow", "wide", "settings", "asked for in another block"],
+    ids=["narrow", "wide", "settings", "asked for in another block", "more than fit"],
 )
 def test_narrow_runs_that_differ_in_their_seeds_train_as_one(micro, changes, sizes):
     plan = plan_of(micro(changes={**TWO_SEEDS, **changes}))
     trainings = [step for step in plan.steps.values() if step.kind == "train"]
-    groups = {tuple(other.name for other in plan.beside(step)) for step in trainings}
+    groups = {tuple(other.name for other in plan.stack_of(step)) for step in trainings}
     assert sorted(map(len, groups)) == sizes
     for names in groups:
         assert len({plan.steps[name].run.task for name in names}) == 1
     others = [step for step in plan.steps.values() if step.kind != "train"]
-    assert all(plan.beside(step) == [step] for step in others)
+    assert all(plan.stack_of(step) == [step] for step in others)
 
 
 def test_processes_come_before_stacks(micro):
-    """The seeds of the only task and model are trained side by side."""
-    plan = plan_of(
-        micro(changes={"tasks: [tiny-sentiment]": "tasks: [tiny-sentiment]\nseeds: [1, 2]"})
-    )
-    assert not any(step.stack for step in plan.steps.values())
+    """With few tasks and models, seeds are trained side by side, whatever the machine."""
+    few = {
+        **TWO_SEEDS,
+        "tasks: [tiny-sentiment]": "tasks: [tiny-sentiment, tiny-topic]\nseeds: [1, 2]",
+    }
+    assert not any(step.stack for step in plan_of(micro(changes=few)).steps.values())

@@ -203,3 +203,20 @@ def test_a_null_of_a_rate_that_fell_short_goes_with_it(slow, with_null, tmp_path
     for mine, whole in zip((run, Run.open(tmp_path / "null")), with_null, strict=True):
         pairs = zip(weights_of(mine, "final"), weights_of(whole, "final"), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_plant_that_is_removed_is_made_again_with_its_null(slow, with_null, tmp_path):
+    """Its null has a later rate, of which the first try knows nothing."""
+    run, null = with_null
+    shutil.copytree(null.folder, tmp_path / "null")
+    again = make_plant(slow, PLANT, tmp_path / "window", ("final",), [tmp_path / "null"])
+    assert rates(again) == rates(run)
+    assert Run.open(tmp_path / "null").settings == null.settings
+
+
+def test_nothing_is_left_of_the_null_of_a_plant_that_did_not_memorise(recipe, tmp_path):
+    changes = {"finetune.learning_rate": 1e-7, "control.tries": 1, "finetune.epochs": 1}
+    poor = replace(recipe, protocol=recipe.protocol.replace(changes))
+    made = make_plant(poor, PLANT, tmp_path / "window", ALL, [tmp_path / "null"])
+    assert not is_enough(made, recipe.protocol)
+    assert not (tmp_path / "null").exists()

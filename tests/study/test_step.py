@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from memloc.errors import SettingsError
+from memloc.records import read_json
+from memloc.run import Run
 from memloc.study import step as module
 from memloc.study.executors import Order, Outcome, as_sent, read_outcomes
 from memloc.study.plan import open_plan
@@ -99,3 +101,51 @@ def test_a_fresh_process_tells_its_outcome_on_standard_output(micro):
     )
     assert "was changed while it ran" in json.loads(done.stdout)[0]["reason"]
     assert done.stderr.startswith("memloc: ")
+
+
+SEEDS = {
+    "tasks: [tiny-sentiment]": "tasks: [tiny-sentiment, tiny-politeness]\nseeds: [1, 2]",
+    "models: [tiny-opt]": "models: [tiny-opt, tiny-bert]",
+    "control: ": "# ",
+}
+
+
+@pytest.fixture
+def two_seeds(micro, monkeypatch):
+    """The order of two seeds of one task, in a study where these train as one."""
+    folder = micro(changes=SEEDS)
+    monkeypatch.setattr(module, "_watch", lambda *_: None)
+    plan = open_plan(folder)
+    steps = plan.stack_of(plan.steps[TRAIN])
+    return folder, Order({step.name: step.identity for step in steps}, "token")
+
+
+def test_seeds_train_as_one_and_each_is_a_step_of_its_own(two_seeds):
+    folder, order = two_seeds
+    outcomes = do_order(folder, order)
+    assert [(o.step, o.reason) for o in outcomes] == [(name, "") for name in order.steps]
+    records = [Store(folder).record(name) for name in order.steps]
+    assert {record.state for record in records} == {"done"}
+    assert 0.4 < records[0].seconds / records[1].seconds < 2.5  # shares of what they did as one
+    for name in order.steps:
+        run = Run.open(folder / name.removeprefix("train/"))
+        assert run.weights() == ["memorised", "final", "reference", "frozen"]
+        assert run.record.command == f"memloc run {folder}"
+        about = read_json(run.path("final") / "memloc.json")
+        assert about["beside"] == ["seed-2" if run.seed == 1 else "seed-1"]
+
+
+def test_one_step_that_cannot_begin_does_not_hinder_the_others(two_seeds):
+    folder, order = two_seeds
+    first, second = order.steps
+    changed = Order({first: "another", second: order.steps[second]}, "token")
+    one, two = do_order(folder, changed)
+    assert "was changed while it ran" in one.reason
+    assert (two.step, two.reason) == (second, "")
+
+
+def test_what_cannot_be_trained_as_one_is_trained_by_itself(two_seeds, monkeypatch, capsys):
+    monkeypatch.setattr(module, "train_as_one", lambda asked: 1 / 0)
+    folder, order = two_seeds
+    assert [outcome.reason for outcome in do_order(folder, order)] == ["", ""]
+    assert "Each is trained by itself: ZeroDivisionError" in capsys.readouterr().err

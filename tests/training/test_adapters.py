@@ -17,7 +17,7 @@ from memloc.progress import telling
 from memloc.run import Run
 from memloc.training.planting import Plant
 from memloc.training.predict import encode_for, predict
-from memloc.training.recipe import train_run
+from memloc.training.train import train_run
 from tasks_support import fast_protocol, make_recipe, make_task
 
 peft = pytest.importorskip("peft")

@@ -16,7 +16,8 @@ from memloc.run import PlantRecord, Run
 from memloc.stats.windows import planted_layers
 from memloc.training.loop import epoch_order, only_trainable, train_epoch, update
 from memloc.training.planting import Plant, learner, planted_objectives, share_body
-from memloc.training.recipe import _Training, train_run
+from memloc.training.recipe import Training
+from memloc.training.train import train_run
 from support import FAMILIES
 from tasks_support import fast_protocol, make_recipe, make_task
 
@@ -237,7 +238,7 @@ def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
     assert np.bincount(group[run.clean_rows]).tolist() == [7, 7]
     seen = []
     for labels in ("noisy", "original"):
-        training = _Training([(recipe, run, (labels,))])
+        training = Training([(recipe, run, (labels,))])
         with training._objectives() as objectives:
             learns = [{n for n in o.parameters if "layers." in n} for o in objectives]
             sizes = [o.learnt.shape[1] for o in objectives]

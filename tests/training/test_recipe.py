@@ -22,7 +22,7 @@ from memloc.run import TRAININGS, Accuracies, Run
 from memloc.training import recipe as training
 from memloc.training.planting import Plant
 from memloc.training.predict import predict
-from memloc.training.recipe import train, train_as_one, train_run
+from memloc.training.train import train, train_as_one, train_run
 from support import PAPER_FAMILIES, SPECIAL
 from tasks_support import fast_protocol, make_recipe, make_task
 
@@ -327,10 +327,10 @@ def test_the_reference_preset_takes_the_last_epoch_where_none_is_near_the_ceilin
 
 
 def test_the_near_ceiling_score_can_be_macro_f1(recipe_of):
-    made = training._Training.__new__(training._Training)
+    made = training.Training.__new__(training.Training)
     made.recipe = recipe_of(finetune__near_ceiling_score="macro F1")
     rows = [{"accuracy": 1.0, "macro_f1": 0.9}, {"accuracy": 0.5, "macro_f1": 0.994}]
-    member = training._Member(made.recipe, None, "noisy", None, None, 1, rows)
+    member = training.Member(made.recipe, None, "noisy", None, None, 1, rows)
     assert made._is_first_near_ceiling(member)
     made.recipe = recipe_of(finetune__near_ceiling_score="accuracy")
     assert not made._is_first_near_ceiling(member)
@@ -526,10 +526,10 @@ def test_as_many_runs_learn_as_one_as_fit_and_wide_ones_do_not(recipe_of, tmp_pa
         (recipe_of(seed=seed, finetune__epochs=1), tmp_path / f"seed-{seed}", ["final", weights])
         for seed, weights in enumerate(["reference", "final", "reference", "reference"])
     ]
-    monkeypatch.setattr(training, "members_at_once", lambda *_: 1)
+    monkeypatch.setattr("memloc.training.train.members_at_once", lambda *_: 1)
     train_as_one(asked)
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(training, "members_at_once", lambda *_: 4)
+    monkeypatch.setattr("memloc.training.train.members_at_once", lambda *_: 4)
     train_as_one(asked)
     notes = [read_json(folder / "checkpoints/final/memloc.json") for _, folder, _ in asked]
     both, other = [["seed-1"], ["seed-0"]], [["seed-3"], ["seed-2"]]
@@ -545,6 +545,6 @@ def test_the_reference_is_made_beside_the_noisy_labels_where_that_costs_little(
         "final",
         "reference",
     ]
-    monkeypatch.setattr(training, "members_at_once", lambda *_: 1)
+    monkeypatch.setattr("memloc.training.train.members_at_once", lambda *_: 1)
     wide = train_run(recipe_of(), tmp_path / "2", ["final"], beside=["reference"])
     assert wide.weights() == ["memorised", "final"]

@@ -21,8 +21,10 @@ from memloc.records import read_json
 from memloc.run import Run
 from memloc.training import checkpoints
 from memloc.training import recipe as training
+from memloc.training import train as making
 from memloc.training.checkpoints import curves_kept
-from memloc.training.recipe import Recipe, train_as_one, train_run
+from memloc.training.recipe import Recipe
+from memloc.training.train import train_as_one, train_run
 from tasks_support import fast_protocol, make_recipe, make_task
 
 EPOCHS = 8
@@ -67,7 +69,8 @@ def assert_same_run(one: Run, other: Run) -> None:
 
 def stop_after(monkeypatch, name, calls, what, train=train_run):
     """Train until the function has done its work `calls` times, then `die`."""
-    plain, count = getattr(training, name), []
+    module = training if hasattr(training, name) else making
+    plain, count = getattr(module, name), []
 
     def dying(*args, **kwargs):
         result = plain(*args, **kwargs)
@@ -77,7 +80,7 @@ def stop_after(monkeypatch, name, calls, what, train=train_run):
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, name, dying)
+        patch.setattr(module, name, dying)
         with pytest.raises(Killed):
             train(*what)
 
@@ -278,8 +281,42 @@ def test_a_run_that_goes_on_without_those_it_was_begun_with_begins_again(
     with telling(said.append):
         runs = train_seeds(recipe, tmp_path, (1, 3))
     assert [run.weights() for run in runs] == [ALL, ALL]
-    assert sum("seed-1 was learnt as one with other runs" in text for text in said) == 1
+    assert sum("seed-1 was begun as one with runs of which" in text for text in said) == 1
     assert not list(tmp_path.rglob("*.state"))
+
+
+def test_a_run_that_is_removed_while_several_learn_as_one_gets_all_its_weights(
+    recipe, seeds, tmp_path, monkeypatch
+):
+    """Near the ceiling weights are kept once: what goes on after that would never have them."""
+    stop_after(monkeypatch, "save_state", EPOCHS, (recipe, tmp_path), train_seeds)
+    shutil.rmtree(tmp_path / "seed-2")
+    for one, other in zip(train_seeds(recipe, tmp_path), seeds, strict=True):
+        assert_same_run(one, other)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_that_was_begun_as_one_with_others_can_be_trained_alone(
+    recipe, uninterrupted, tmp_path, monkeypatch, damaged
+):
+    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path), train_seeds)
+    (state,) = tmp_path.rglob("*.state")
+    if damaged:
+        state.write_bytes(b"not a state")
+    said = []
+    with telling(said.append):
+        run = train_run(recipe, tmp_path / "seed-1")
+    assert_same_run(run, uninterrupted)
+    assert sum("is learnt alone now, from the start" in text for text in said) == 1
+    assert not state.exists()
+
+
+def test_a_damaged_state_of_several_runs_is_given_up(recipe, seeds, tmp_path, monkeypatch):
+    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path), train_seeds)
+    (state,) = tmp_path.rglob("*.state")
+    state.write_bytes(state.read_bytes()[:-100])
+    for one, other in zip(train_seeds(recipe, tmp_path), seeds, strict=True):
+        assert_same_run(one, other)
 
 
 def test_a_run_that_was_begun_alone_goes_on_alone(recipe, uninterrupted, tmp_path, monkeypatch):

@@ -88,7 +88,8 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
 
     from memloc.models.load import LoadOptions
     from memloc.run import WEIGHTS
-    from memloc.training.recipe import Recipe, train_run
+    from memloc.training.recipe import Recipe
+    from memloc.training.train import train_run
 
     options = LoadOptions(**asdict(loading))
     recipe = Recipe(model, noisy, seed, protocol, options, constants.device)

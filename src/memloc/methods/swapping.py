@@ -43,7 +43,9 @@ class Swapping(Method):
     def cost(self, sizes: Sizes) -> float:
         """Windows share the layers before them and while they grow."""
         layers = count_layers([1] * sizes.depth, window_subsets(sizes.depth))
-        return layers / sizes.depth * sizes.examples * sizes.predict
+        clean = sizes.examples - sizes.noisy
+        texts = sizes.noisy + min(clean, self.clean_examples or clean)
+        return layers / sizes.depth * texts * sizes.predict
 
     def _wrong(self, run: Run, rows: IntArray) -> BoolArray:
         """Whether a label is not predicted under each window, and by the unchanged model."""

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 NARROW = 256
 """Below this width a second thread gains nothing (measured), so one is used."""
+MOST = 16
+"""Models that are trained as one: more would mostly take more memory (not measured)."""
 
 
 def pick_device(name: str = "auto") -> "torch.device":

@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from memloc.errors import ModelError
-from memloc.models.device import NARROW
+from memloc.models.device import MOST, NARROW
 from memloc.models.shortcuts import Layout, can_pack, fastest_layout
 from memloc.models.stack import (
     Batch,
@@ -36,9 +36,6 @@ from memloc.models.stack import (
     undropped,
 )
 from memloc.seeds import number, torch_seeded
-
-MOST = 16
-"""Members of a stack: more would mostly take more memory (not measured)."""
 
 
 class CannotStack(ModelError):

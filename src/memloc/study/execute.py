@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -222,13 +222,15 @@ class Execution:
         study, estimate = self.plan.file.study, self.estimate
         gpus = study.gpus if study.device != "cpu" else 0.0
         needs = estimate.threads[step.name], int(estimate.memory[step.name]), gpus
-        steps = {s.name: s.identity for s in self.plan.beside(step) if s.name in self.waiting}
+        steps = {s.name: s.identity for s in self.plan.stack_of(step) if s.name in self.waiting}
         return Order(steps, secrets.token_hex(8), *needs)
 
     def _note(self, outcome: Outcome) -> None:
         name, reason = outcome.step, outcome.reason
+        if reason and self.store.state(self.plan.steps[name]).name == "done":
+            reason = ""  # its process was ended in another step of the order
         del self.running[name]
-        self.outcomes[name] = outcome
+        self.outcomes[name] = replace(outcome, reason=reason)
         self.states[name] = State("failed" if reason else "done", reason)
         if reason:
             with suppress(StoreError):  # where nothing can be written, the next run tries again

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -14,7 +15,7 @@ from memloc.data.tasks import known_tasks
 from memloc.errors import MemlocError, SettingsError, lookup
 from memloc.identity import hashed
 from memloc.methods import find_method
-from memloc.models.device import NARROW
+from memloc.models.device import MOST, NARROW
 from memloc.models.known import default_preset
 from memloc.protocol import MEMORISED_ONLY, Protocol
 from memloc.run import AS_ONE, WEIGHTS, Run
@@ -41,6 +42,9 @@ KINDS = ("train", "localise", "analyse", "plant")
 """In the order in which a study needs them."""
 NOT_PLANTED = ("validation_tasks", "ks", "seed", "width")
 """Settings of the control set-up that are about its summary, or are a plant's own."""
+SIDE_BY_SIDE = 4
+"""Trainings with other tasks or models from which on seeds are trained as one. With fewer, cores
+would be idle, and processes side by side gain more than one stack (measured)."""
 MAIN = Block.model_validate({})
 """The main part of a study: a block that differs from it in nothing."""
 
@@ -137,8 +141,8 @@ class Plan:
     file: StudyFile
     steps: Mapping[str, Step] = field(default_factory=dict)
 
-    def beside(self, step: Step) -> list[Step]:
-        """The steps that one process carries out as one with this one, which is among them."""
+    def stack_of(self, step: Step) -> list[Step]:
+        """This step and those that one process carries out as one with it."""
         if not step.stack:
             return [step]
         return [other for other in self.steps.values() if other.stack == step.stack]
@@ -301,16 +305,23 @@ class _Makers:
         return made
 
     def _stacks(self, runs: Sequence[Asked]) -> dict[str, str]:
-        """Of the folders of narrow runs: a name for what trains as one with it, all its seeds.
+        """Of the folders of narrow runs: a name for what trains as one with each, other seeds.
 
-        It follows from the study alone, not from where it runs. Processes side by side are faster
-        than one stack, so a study with a single task and model has none.
+        It follows from the study alone, not from where it runs.
         """
-        alike = {run.folder: hashed(self._train_settings(replace(run, seed=0))) for run in runs}
-        if len({*alike.values()}) == 1:
+        alike = defaultdict[str, list[str]](list)
+        for run in runs:
+            same = hashed(self._train_settings(replace(run, seed=0)))
+            can = run.shape.width < NARROW and run.protocol.finetune.learns_as_one
+            alike[same] += [run.folder] if can else []
+        if len(alike) < SIDE_BY_SIDE:
             return {}
-        narrow = (run for run in runs if run.shape.width < NARROW)
-        return {r.folder: alike[r.folder] for r in narrow if r.protocol.finetune.learns_as_one}
+        most = MOST // len(AS_ONE)
+        return {
+            folder: f"{same} {number // most}"
+            for same, folders in alike.items()
+            for number, folder in enumerate(folders)
+        }
 
     def _train_settings(self, run: Asked) -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,7 +39,8 @@ from memloc.study.plan import Plan, Step, make_plan
 from memloc.study.records import Store, remove
 from memloc.training.checkpoints import save_checkpoint
 from memloc.training.planting import Plant
-from memloc.training.recipe import Recipe, train_as_one, train_run
+from memloc.training.recipe import Recipe
+from memloc.training.train import train_as_one, train_run
 
 WATCH = 1.0
 """Seconds between two looks at whether this process is still wanted."""
@@ -53,29 +54,34 @@ def do_order(folder: Path, order: Order) -> list[Outcome]:
     """
     began = _now()
     try:
-        plan, steps = _begun(folder, order)
+        plan = make_plan(read_study(folder))
     except Exception as error:  # noqa: BLE001 - whatever it is, the other steps of the study go on
         return [Outcome(name, _said(error)) for name in order.steps]
+    steps, failed = _begun(plan, order)
     if len(steps) > 1:
         try:
-            with _watched():
+            with _watched(), _requested(plan):
                 _train_as_one(plan, steps)
-        except Exception as error:  # noqa: BLE001 - each is tried by itself
-            _said(error)
-    shared = (_now() - began) / len(steps)
-    return [_do_step(plan, step, order.threads, shared) for step in steps]
+        except Exception as error:  # noqa: BLE001
+            print(f"Each is trained by itself: {_said(error)}", file=sys.stderr)
+    shared = (_now() - began) / max(1, len(steps))
+    return [*failed, *(_do_step(plan, step, order.threads, shared) for step in steps)]
 
 
-def _begun(folder: Path, order: Order) -> tuple[Plan, list[Step]]:
-    """Make the steps of an order this process's."""
-    plan, store = make_plan(read_study(folder)), Store(folder)
-    steps = [_checked(plan, name, identity) for name, identity in order.steps.items()]
-    with _watched():
-        for step in steps:
-            store.begin(step, order.token)
-    _watch(store, order)
+def _begun(plan: Plan, order: Order) -> tuple[list[Step], list[Outcome]]:
+    """Make the steps of an order this process's: those that are, and those that cannot be."""
+    store, steps, failed = Store(plan.file.folder), [], []
+    for name, identity in order.steps.items():
+        try:
+            step = _checked(plan, name, identity)
+            with _watched():
+                store.begin(step, order.token)
+            steps.append(step)
+        except Exception as error:  # noqa: BLE001
+            failed.append(Outcome(name, _said(error)))
+    _watch(store, [step.name for step in steps], order.token)
     limit_threads(order.threads)
-    return plan, steps
+    return steps, failed
 
 
 def _checked(plan: Plan, name: str, identity: str) -> Step:
@@ -135,15 +141,15 @@ def limit_threads(threads: int) -> None:
     threadpoolctl.threadpool_limits(threads)
 
 
-def _watch(store: Store, order: Order) -> None:
+def _watch(store: Store, steps: Sequence[str], token: str) -> None:
     """End this process when its parent is gone, or when a step belongs to another one."""
     parent = os.getppid()
 
     def look() -> None:
         while True:
             time.sleep(WATCH)
-            owners = {store.owner(name) for name in order.steps}
-            if os.getppid() != parent or not owners <= {"", order.token}:
+            owners = {store.owner(name) for name in steps}
+            if os.getppid() != parent or not owners <= {"", token}:
                 os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()
@@ -158,8 +164,12 @@ def _peak_mb() -> float:
 
 def do(plan: Plan, step: Step) -> None:
     """Make what a step is to leave behind; what is there already is used."""
-    with requested(["run", str(plan.file.folder)]):
+    with _requested(plan):
         DO[step.kind](plan, step)
+
+
+def _requested(plan: Plan) -> AbstractContextManager[None]:
+    return requested(["run", str(plan.file.folder)])
 
 
 def _train_as_one(plan: Plan, steps: Sequence[Step]) -> None:
@@ -247,7 +257,11 @@ def make_plant(
                 break
             before = (*before, _attempt(run))
         run = run.note(attempts=(*before, _attempt(run)))
-        return train_run(current, folder, weights) if enough else run
+        if enough:
+            return train_run(current, folder, weights)
+    for null in nulls:
+        remove(null)
+    return run
 
 
 def make_null(
@@ -320,6 +334,8 @@ def _begin_again(
     So is one with a later rate that does not know of the tries before it. Its null goes.
     """
     if not (folder / paths.RUN).is_file():
+        for null in nulls:
+            remove(null)
         return
     run, settings = Run.open(folder), recipe.protocol.for_run()
     rate = run.settings.finetune.learning_rate

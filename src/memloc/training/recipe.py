@@ -1,9 +1,8 @@
-"""From a task and a model to the weights of a run: θ_M1 and θ_M2, θ_O, and θ_F."""
+"""A recipe for a run, and how its trainings go: θ_M1 and θ_M2, θ_O, and θ_F."""
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,37 +14,30 @@ from torch import Tensor
 
 from memloc import paths
 from memloc.data.encode import Encoded
-from memloc.errors import DataError, TrainingError, lookup
-from memloc.lock import RUN, locked
 from memloc.models.adapters import with_adapter
-from memloc.models.check import require_agreement
-from memloc.models.device import pick_device, suitable_threads
-from memloc.models.known import default_preset
+from memloc.models.device import pick_device
 from memloc.models.load import Classifier, LoadOptions, load_model
 from memloc.models.stack import Stack
 from memloc.models.stacked import together
-from memloc.progress import Advance, request, tell, track
-from memloc.protocol import FineTuneSettings, Protocol, protocol_of_run
+from memloc.progress import Advance, track
+from memloc.protocol import FineTuneSettings, Protocol
 from memloc.records import (
     Examples,
     IntArray,
     Task,
     as_table,
-    read_json,
     read_table,
     write_table,
 )
-from memloc.run import AS_ONE, TRAININGS, WEIGHTS, Accuracies, Run, RunRecord, TaskRecord, begin
-from memloc.stats.windows import check_plant, read_plant
-from memloc.training.checkpoints import curves_kept, load_state, save_checkpoint, save_state
+from memloc.run import TRAININGS, Accuracies, Run
+from memloc.stats.windows import read_plant
+from memloc.training.checkpoints import load_state, save_checkpoint, save_state
 from memloc.training.gathering import Parameters
 from memloc.training.loop import (
     Objective,
     learning_groups,
     logits_of,
-    members_at_once,
     one_objective,
-    out_of_memory_explained,
     train_epoch,
 )
 from memloc.training.planting import Plant, learner, planted_objectives, share_body
@@ -95,217 +87,14 @@ class Recipe:
         return with_adapter(self.load(self.task, seed), self.settings, self.seed)
 
 
-def train(  # noqa: PLR0913 - one argument for each thing that people vary
-    model: str,
-    task: Task,
-    folder: str | Path,
-    *,
-    seed: int = 1,
-    preset: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    weights: Sequence[str] = tuple(WEIGHTS),
-    options: LoadOptions | None = None,
-    device: str = "auto",
-) -> Run:
-    """Fine-tune a model on labels of which some are wrong, and on the original ones.
-
-    Makes the weights `memorised`, `final`, `reference` and `frozen` of a run in `folder`; one that
-    was interrupted continues where it stopped. `settings` are those that differ from the preset,
-    such as `{"finetune.epochs": 30}`; the default preset is `demo` for embedded models, else
-    `paper`.
-    """
-    if task.noise is None:
-        raise DataError(
-            "Train on a task with noise: memloc.add_noise(task, rate=0.15) flips labels, and "
-            "memloc.load_csv(..., original=COLUMN) reads which are wrong already."
-        )
-    protocol = protocol_of_run(preset or default_preset(model), settings or {})
-    loading = options or LoadOptions()
-    recipe = Recipe(model, task, seed, protocol, loading, device)
-    return train_run(recipe, Path(folder), weights)
-
-
-Announce = Callable[[Classifier, Mapping[str, int]], None]
-"""Told before work begins: the model, and how many epochs are left of each training."""
-
-
-def train_run(
-    recipe: Recipe,
-    folder: Path,
-    weights: Sequence[str] = tuple(WEIGHTS),
-    announce: Announce = lambda _model, _left: None,
-    *,
-    beside: Sequence[str] = (),
-) -> Run:
-    """Make the missing ones of a run's weights; what is there stays, what was begun goes on.
-
-    Those of `beside` are made as well if they learn as one with the others, at little cost.
-    """
-    for name in weights:
-        lookup("set of weights", name, WEIGHTS)
-    start, at_once = _start(recipe)
-    with locked(folder, RUN):
-        run = begin(Path(folder), recipe.task, _record(recipe, start))
-        tell(recipe.task.labels.summary())
-        as_one = at_once > 1 and not any(_state(run, [name]).is_file() for name in AS_ONE)
-        if not as_one and (begun := _state(run, AS_ONE)).is_file():
-            tell(
-                "The noisy and the original labels were learnt as one, which these settings or "
-                "this device do not allow: both are learnt from the start, one after the other."
-            )
-            begun.unlink()
-        wanted = [*weights, *(beside if as_one else ())]
-        left = _left(run, wanted, recipe.settings.epochs, as_one=as_one)
-        if left:
-            announce(start, {name: epochs for names, epochs in left.items() for name in names})
-        return make_weights(recipe, run, left)
-
-
-def _start(recipe: Recipe) -> tuple[Classifier, int]:
-    """The pretrained model, checked, and how many like it learn as one."""
-    device = pick_device(recipe.device)  # refused before anything is written if not there
-    start = recipe.load(recipe.task, recipe.seed)
-    require_agreement(start)
-    if recipe.plant is not None:
-        check_plant(recipe.plant.planted, start.stack.depth)
-    at_once = members_at_once(start.stack, recipe.settings, device)
-    if at_once > 1 and recipe.settings.adapter != "none":
-        at_once = members_at_once(recipe.learner(recipe.seed).stack, recipe.settings, device)
-    return start, at_once
-
-
 Together = tuple[str, ...]
 """One of a run's trainings, or those that learn as one."""
-
-
-def make_weights(recipe: Recipe, run: Run, trainings: Iterable[Together]) -> Run:
-    """Carry out some trainings of a run that has been begun."""
-    for names in trainings:
-        (run,) = _carry_out([(recipe, run, names)])
-    return run
-
-
 Wanted = tuple[Recipe, Run, Together]
-"""Those trainings of a run that are to be carried out as one."""
-
-
-def _carry_out(wanted: Sequence[Wanted]) -> list[Run]:
-    recipe, run, _ = wanted[0]
-    with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
-        return _Training(wanted).make()
-
-
-def train_as_one(asked: Sequence[tuple[Recipe, Path, Sequence[str]]]) -> None:
-    """Learn the noisy and the original labels of several runs as one, if their model allows it.
-
-    `asked` are recipes, folders and sets of weights. The runs differ in their seeds or labels
-    alone: those of a task with several seeds, or a plant and its null. Each becomes what it would
-    be alone. `train_run` makes all that is still missing afterwards.
-    """
-    start, at_once = _start(asked[0][0])
-    if at_once == 1:
-        return
-    with ExitStack() as locks:
-        for folder in sorted(folder for _, folder, _ in asked):
-            locks.enter_context(locked(folder, RUN))
-        begun = [
-            (recipe, begin(folder, recipe.task, _record(recipe, start)), weights)
-            for recipe, folder, weights in asked
-        ]
-        for wanted in _stacks(begun, at_once):
-            try:
-                _carry_out(wanted)
-            except TrainingError as error:  # of one of them, perhaps: that one will say so itself
-                tell(f"{error} The runs that were learnt as one are learnt one by one.")
-                paths.shared_state(wanted[0][1].folder).unlink(missing_ok=True)
-
-
-Begun = Sequence[tuple[Recipe, Run, Sequence[str]]]
-"""Runs, and the weights that are asked for."""
-
-
-def _stacks(begun: Begun, at_once: int) -> Iterator[list[Wanted]]:
-    """What several runs learn as one: first what was begun so, each as one is needed."""
-    yield from _continued(begun)
-    stack: list[Wanted] = []
-    for recipe, run, weights in begun:
-        needed = {WEIGHTS[name] for name in weights if not run.has(TRAININGS[WEIGHTS[name]])}
-        names = tuple(name for name in AS_ONE if name in needed)
-        alone = any(_state(run, each).is_file() for each in (AS_ONE, *((n,) for n in AS_ONE)))
-        if not names or alone:
-            continue
-        if sum(len(others) for *_, others in stack) + len(names) > at_once:
-            yield stack
-            stack = []
-        stack.append((recipe, run, names))
-    if len(stack) > 1:
-        yield stack
-
-
-def _continued(begun: Begun) -> Iterator[list[Wanted]]:
-    there = {run.folder.name: (recipe, run) for recipe, run, _ in begun}
-    for _, run, _ in begun:
-        names = defaultdict[str, list[str]](list)
-        for member in curves_kept(state := paths.shared_state(run.folder)):
-            folder, _, name = member.rpartition("/")
-            names[folder].append(name)
-        if names and names.keys() <= there.keys():
-            yield [(*there[folder], tuple(own)) for folder, own in names.items()]
-        elif names:
-            tell(f"{run.folder} was learnt as one with other runs: it begins again without them.")
-            state.unlink()
-
-
-def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dict[Together, int]:
-    """The trainings that are wanted and not done, and how many epochs are left of each."""
-    done = {training for training, last in TRAININGS.items() if run.has(last)}
-    wanted = {WEIGHTS[name] for name in weights} - done
-    trainings: list[Together] = [(name,) for name in TRAININGS]
-    states = {_state(run, names): names for names in (AS_ONE, *trainings)}
-    for state, names in {**states, paths.shared_state(run.folder): AS_ONE}.items():
-        if done.issuperset(names):
-            state.unlink(missing_ok=True)  # stopped just before this
-    if as_one and wanted.intersection(AS_ONE) and _was_as_one(run):
-        wanted |= {*AS_ONE}  # the one that is there is made again beside the other, and stays
-    if as_one and wanted.issuperset(AS_ONE):
-        trainings = [AS_ONE, *(names for names in trainings if names[0] not in AS_ONE)]
-    return {
-        names: epochs - max(map(len, curves_kept(_state(run, names)).values()), default=0)
-        for names in trainings
-        if wanted.issuperset(names)
-    }
-
-
-def _was_as_one(run: Run) -> bool:
-    """Whether the two were begun as one, or one is there that was learnt with the other."""
-    if _state(run, AS_ONE).is_file():
-        return True
-    there = [run.path(TRAININGS[name]) / paths.PROVENANCE for name in AS_ONE]
-    return any(read_json(path).get("together") == [*AS_ONE] for path in there if path.is_file())
-
-
-def _state(run: Run, trainings: Sequence[str]) -> Path:
-    return paths.training_state(run.folder, *trainings)
-
-
-def _record(recipe: Recipe, start: Classifier) -> RunRecord:
-    return RunRecord(
-        model=recipe.model,
-        weights_hash=start.weights_hash,
-        depth=start.stack.depth,
-        width=start.stack.width,
-        seed=recipe.seed,
-        task=TaskRecord.of(recipe.task),
-        settings=recipe.protocol.for_run(),
-        remote_code=recipe.options.remote_code,
-        any_format=recipe.options.any_format,
-        plant=None if recipe.plant is None else recipe.plant.record(recipe.protocol.control),
-        command=request(),
-    )
+"""Trainings of a run that are to be carried out as one."""
 
 
 @dataclass
-class _Member:
+class Member:
     """One of the three trainings of a run: `noisy`, `original` or `frozen`."""
 
     recipe: Recipe
@@ -320,7 +109,7 @@ class _Member:
     """What was measured after each epoch."""
 
 
-class _Training:
+class Training:
     """One training of a run, or those that learn as one; each member is what it would be alone."""
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
@@ -328,7 +117,7 @@ class _Training:
         self.recipe, run, names = wanted[0]
         """Those of all runs differ in seeds and labels alone."""
         self.name, self.is_frozen = " and ".join(names), names == ("frozen",)
-        self.state = _state(run, names)
+        self.state = paths.training_state(run.folder, *names)
         if len(wanted) > 1:
             self.name += f" of {', '.join(folder.name for folder in self.runs)}"
             self.state = paths.shared_state(run.folder)
@@ -342,7 +131,7 @@ class _Training:
         }
         self.vectors: dict[str, Tensor] = {}
 
-    def _member(self, recipe: Recipe, run: Run, name: str) -> _Member:
+    def _member(self, recipe: Recipe, run: Run, name: str) -> Member:
         seed = self._head_seed(recipe)
         trained, noisy = recipe.learner(seed), recipe.task.labels
         trained.model.to(pick_device(recipe.device))
@@ -352,13 +141,13 @@ class _Training:
         # The null of a planted run differs from its reference by the order of the data alone.
         other_order = name == "noisy" and recipe.plant is not None and recipe.plant.null
         order = seed + (NULL_SEED if other_order else 0)
-        return _Member(recipe, run.folder, name, trained, labels, order)
+        return Member(recipe, run.folder, name, trained, labels, order)
 
     def _head_seed(self, recipe: Recipe) -> int:
         of_frozen = recipe.settings.frozen_seed if self.is_frozen else None
         return recipe.seed if of_frozen is None else of_frozen
 
-    def _key(self, member: _Member) -> str:
+    def _key(self, member: Member) -> str:
         """What a member is called in a kept state."""
         return member.name if len(self.runs) == 1 else f"{member.folder.name}/{member.name}"
 
@@ -476,14 +265,14 @@ class _Training:
             member.rows[-1]["seconds"] = (time.perf_counter() - began) / len(self.members)
         save_state(self.state, objectives, {self._key(m): m.rows for m in self.members})
 
-    def _measure(self, member: _Member) -> dict[str, float]:
+    def _measure(self, member: Member) -> dict[str, float]:
         right = self._predict(member, "validation") == self.recipe.task.validation.labels
         predicted = self._predict(member, "train")
         measured = accuracies(predicted, member.labels, member.recipe.task.labels)
         unseen = float(right.mean()) if len(right) else float("nan")
         return {**measured, "validation_accuracy": unseen}
 
-    def _predict(self, member: _Member, split: str) -> IntArray:
+    def _predict(self, member: Member, split: str) -> IntArray:
         stack = member.trained.stack
         if split in self.vectors:
             with evaluating(stack.model):
@@ -492,13 +281,11 @@ class _Training:
             logits = predict(stack, self.texts[split])
         return np.asarray(logits.argmax(1), dtype=np.int64)
 
-    def _is_first_near_ceiling(self, member: _Member) -> bool:
-        settings = self.recipe.settings
-        score = "accuracy" if settings.near_ceiling_score == "accuracy" else "macro_f1"
-        above = [row.get(score, 0) > settings.near_ceiling for row in member.rows]
+    def _is_first_near_ceiling(self, member: Member) -> bool:
+        above = are_near_ceiling(member.rows, self.recipe.settings)
         return above[-1] and not any(above[:-1])
 
-    def _keep(self, member: _Member) -> None:
+    def _keep(self, member: Member) -> None:
         epochs, run = len(member.rows), self.runs[member.folder]
         self._write_curve(member)
         if member.name == "noisy":
@@ -509,7 +296,7 @@ class _Training:
         # Last: the presence of these weights says that the training is done.
         self._save(member, TRAININGS[member.name], epochs)
 
-    def _write_curve(self, member: _Member) -> None:
+    def _write_curve(self, member: Member) -> None:
         path = member.folder / paths.TRAINING
         table = as_table(member.rows)
         if path.is_file():
@@ -517,7 +304,7 @@ class _Training:
             table = as_table(others[others["training"] != member.name], table)
         write_table(path, table, {"run": self.runs[member.folder].name})
 
-    def _ending(self, member: _Member) -> dict[str, Any]:
+    def _ending(self, member: Member) -> dict[str, Any]:
         """What the run's record says once its noisy labels are learnt."""
         last, settings = member.rows[-1], self.recipe.settings
         best = max(row.get("accuracy", 0) for row in member.rows)
@@ -529,7 +316,7 @@ class _Training:
         is_there = self.runs[member.folder].path("memorised").is_dir()
         return {"final": Accuracies.of(last), "without": {} if is_there else {"memorised": why}}
 
-    def _save(self, member: _Member, weights: str, epoch: int) -> None:
+    def _save(self, member: Member, weights: str, epoch: int) -> None:
         run = self.runs[member.folder]
         about = {
             "weights": weights,
@@ -539,6 +326,12 @@ class _Training:
             "run": run.record.model_dump(mode="json"),
         }
         save_checkpoint(run.path(weights), member.trained, about)
+
+
+def are_near_ceiling(rows: Sequence[Mapping[str, Any]], settings: FineTuneSettings) -> list[bool]:
+    """Of each epoch of a curve: whether its training score is that of θ_M1."""
+    score = "accuracy" if settings.near_ceiling_score == "accuracy" else "macro_f1"
+    return [row.get(score, 0) > settings.near_ceiling for row in rows]
 
 
 def _last_vectors(stack: Stack, encoded: Encoded) -> Tensor:
