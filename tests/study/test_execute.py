@@ -235,10 +235,11 @@ def test_a_step_that_is_done_stays_so_if_its_process_is_ended_in_another_one(see
     ones = dict.fromkeys(plan.steps, 1.0)
     estimate = Estimate(ones, ones, ones, dict.fromkeys(plan.steps, 1))
     execution = Execution(plan, Ending(plan), estimate, plan.chosen([TOPIC[:-6]]), {})
-    execution.executor.seen = []
-    execution.run()
+    said = execution.executor.seen = []
+    execution.run(lambda _, outcome: said.append(outcome and (outcome.step, outcome.reason)))
     assert [execution.states[f"{TOPIC}{n}"].name for n in (1, 2, 3)] == ["done", "failed", "failed"]
     assert execution.store.record(f"{TOPIC}1").state == "done"
+    assert (f"{TOPIC}1", "") in said
 
 
 def test_of_what_trains_as_one_each_has_its_share_of_the_time(seeds):

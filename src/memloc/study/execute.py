@@ -183,8 +183,7 @@ class Execution:
                 self.began = time.time()  # an estimate does not count what is loaded for all steps
                 while self._submit():
                     for outcome in self.executor.wait(TICK):
-                        self._note(outcome)
-                        watch(self, outcome)
+                        watch(self, self._note(outcome))
                     watch(self, None)
                     beat(self._facts())
             finally:
@@ -225,7 +224,7 @@ class Execution:
         steps = {s.name: s.identity for s in self.plan.stack_of(step) if s.name in self.waiting}
         return Order(steps, secrets.token_hex(8), *needs)
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: Outcome) -> Outcome:
         name, reason = outcome.step, outcome.reason
         if reason and self.store.state(self.plan.steps[name]).name == "done":
             reason = ""  # its process was ended in another step of the order
@@ -235,6 +234,7 @@ class Execution:
         if reason:
             with suppress(StoreError):  # where nothing can be written, the next run tries again
                 self.store.fail(self.plan.steps[name], reason)
+        return self.outcomes[name]
 
     def _facts(self) -> dict[str, object]:
         """For others to see, beside the records of the steps."""

@@ -1,4 +1,4 @@
-"""A run that was interrupted goes on to the very same weights."""
+"""Runs that were interrupted, alone or as one with others, go on to the very same weights."""
 
 import os
 import random
