@@ -30,6 +30,7 @@ from memloc.errors import StoreError
 from memloc.study.execute import open_study
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
+from memloc.study.view import end_sentences
 
 folder = Path(sys.argv[1])
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
@@ -58,6 +59,7 @@ def kill_a_node_at_work():
 threading.Thread(target=kill_a_node_at_work, daemon=True).start()
 progress = open_study(folder, on="ray", address=cluster.address).run()
 print("killed beside", len(killed), "failed", progress.count("failed"), flush=True)
+print(*end_sentences(progress), sep="\\n", flush=True)  # what the command says, when Ray has ended
 for name in progress.chosen:
     if progress.states[name].name == "failed":
         print(name, progress.states[name].why, file=sys.stderr)
@@ -104,6 +106,7 @@ def test_a_node_dies_and_the_study_ends_with_the_same_results(finished, tmp_path
         env={**os.environ, **ALONE},
     )
     assert "killed beside 1 failed 0" in done.stdout, done.stdout + done.stderr
+    assert "so the estimate was off by a factor of" in done.stdout, done.stderr
     assert {state.name for state in study_states(open_plan(folder)).values()} == {"done"}
     assert_same_results(folder, finished)
 

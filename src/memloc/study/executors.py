@@ -230,6 +230,7 @@ class RayExecutor:
         self._ray: Any = ray
         self.folder = folder.resolve()
         self._running: dict[Any, Order] = {}
+        self._before = 1
         self._remote = ray.remote(_do_on_worker)
         try:
             ray.init(
@@ -243,7 +244,9 @@ class RayExecutor:
 
     @property
     def cores(self) -> int:
-        """Of all machines together."""
+        """Of all machines together; after the end, those that there were."""
+        if not self._ray.is_initialized():
+            return self._before
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     jobs = cores
@@ -293,6 +296,7 @@ class RayExecutor:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._running.clear()
+        self._before = self.cores  # asked for when it is said how good the estimate was
         self._ray.shutdown()
 
 
