@@ -27,7 +27,7 @@ STAGES = {
         finetuning.measure(hidden=384, examples=80, epochs=2, repeats=11),
     ],
     "stacked": lambda: [stacked.measure(members=8, updates=24, repeats=3)],
-    "runs": lambda: [runs.measure(seeds=3, epochs=3, repeats=3)],
+    "runs": lambda: [runs.measure(seeds=3, epochs=2, repeats=7)],
     "swapping": lambda: [
         swapping.measure(hidden=64, examples=96, repeats=3),
         swapping.measure(hidden=384, examples=48, repeats=2),

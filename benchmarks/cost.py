@@ -1,11 +1,11 @@
-"""What steps of a study cost, estimated before anything ran and then measured.
+"""What the steps of a run cost, estimated and measured.
 
-`python -m benchmarks.cost STUDY FILE` keeps it of the steps that are done. The study's folder has
-to be on the machine that ran it: estimates are from a calibration of that machine alone.
+`python -m benchmarks.cost STUDY RUN FILE` writes the table, on the machine that ran the study:
+estimates are from a calibration of that machine alone. Records count the last attempt at a step, so
+the run must not have been interrupted.
 """
 
 import argparse
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -23,30 +23,30 @@ def main() -> None:
     """Keep what the finished steps of a study took."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="folder of a study")
+    parser.add_argument("run", help="a run in that folder, such as rte/tiny-opt/seed-1")
     parser.add_argument("file", type=Path, help="a csv file")
     options = parser.parse_args()
-    costs(options.study).to_csv(options.file, index=False, float_format="%.3g")
+    costs(options.study, options.run).to_csv(options.file, index=False)
 
 
-def costs(folder: Path) -> pd.DataFrame:
+def costs(folder: Path, run: str) -> pd.DataFrame:
     """One row per finished step: minutes of one thread, memory and disk in megabytes."""
     plan, store = open_plan(folder), Store(folder)
     before, rows = _before(plan), []
     for step in plan.steps.values():
         record = store.record(step.name)
-        if record is None or record.state != "done" or record.processor is None:
-            continue
+        if step.run.folder != run or record is None or record.processor is None:
+            continue  # it is of another run, or not done
         name = step.name
         rows.append(
             {
-                "task": step.run.task,
                 "step": f"{step.kind} {step.method}".strip(),
-                "minutes, estimated": before.seconds[name] / 60,
-                "minutes": record.processor / 60,
-                "memory, estimated": before.memory[name] / MEGA,
-                "memory": record.peak_mb,
-                "disk, estimated": before.disk[name] / MEGA,
-                "disk": _bytes(folder, step) / MEGA,
+                "minutes, estimated": round(before.seconds[name] / 60, 1),
+                "minutes": round(record.processor / 60, 1),
+                "memory, estimated": round(before.memory[name] / MEGA),
+                "memory": round(record.peak_mb),
+                "disk, estimated": round(before.disk[name] / MEGA, 1),
+                "disk": round(_bytes(folder, step) / MEGA, 1),
             }
         )
     return pd.DataFrame(rows)
@@ -57,17 +57,17 @@ def _before(plan: Plan) -> Estimate:
     threads = dict.fromkeys(plan.steps, 1)
     measured = measured_here(plan.file.folder)
     with tempfile.TemporaryDirectory() as empty:
-        for name in plan.file.folder.iterdir():
-            if name.is_symlink():  # what the study's file may name
-                Path(empty, name.name).symlink_to(name.resolve())
-        shutil.copy(plan.file.path, Path(empty, paths.STUDY))
+        for path in plan.file.folder.iterdir():
+            if path.is_symlink() or path.is_file():  # the study's file, and what it may name
+                Path(empty, path.name).symlink_to(path.resolve())
         return estimate(open_plan(empty), measured, threads)
 
 
 def _bytes(folder: Path, step: Step) -> int:
-    run = folder / step.run.folder
-    made = paths.result(run, step.method) if step.method else run / paths.CHECKPOINTS
-    return sum(path.stat().st_size for path in made.rglob("*") if path.is_file())
+    runs = [folder / run for run in step.folders or (step.run.folder,)]
+    made = [paths.result(r, step.method) if step.method else r / paths.CHECKPOINTS for r in runs]
+    files = (path for place in made for path in place.rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in files)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def _opening(found: Findings) -> str:
 
 def _retried(real: Findings) -> str:
     """Trainings that were repeated without success."""
-    table = other_settings(kept(RETRIED).runs, real.results.runs)
+    table = other_settings(kept(RETRIED).runs, real.results.runs).drop(columns="model")
     return "".join(written("Repeated at twice the rate, in vain", table.map(cell).astype(str)))
 
 

@@ -233,9 +233,12 @@ def test_a_damaged_calibration_is_measured_again(tmp_path, change):
     assert measured_here(tmp_path) == Calibration(machine=machine())
 
 
-def test_what_finished_steps_cost_stands_beside_what_was_estimated_before(finished):
-    table = costs(finished)
-    plan = make_plan(read_study(finished))
-    assert len(table) == len(plan.steps)
-    assert (table.drop(columns=["task", "step"]) > 0).all().all()
-    assert set(table["step"]) >= {"train", "localise swapping", "analyse centroids", "plant"}
+def test_what_finished_steps_cost_stands_beside_what_was_estimated(finished):
+    table = costs(finished, RUN).set_index("step")
+    steps = [s for s in make_plan(read_study(finished)).steps.values() if s.run.folder == RUN]
+    assert len(table) == len(steps)
+    assert {"train", "localise swapping", "analyse centroids", "plant"} <= set(table.index)
+    assert (table[["memory", "memory, estimated"]] > 100).all().all()
+    disk = table["disk"]
+    assert disk["plant"] != disk["train"] > disk["localise swapping"]
+    assert costs(finished, "another/run/seed-1").empty

@@ -223,23 +223,28 @@ def test_one_training_that_fails_holds_back_nothing_of_those_it_was_ordered_with
 
 def test_a_step_that_is_done_stays_so_if_its_process_is_ended_in_another_one(seeds):
     class Ending(Saying):
-        """Does the first step of an order of trainings, and is ended in the second."""
+        """Does the first step of an order, and is ended in the second."""
 
         def outcome(self, step, order):
-            said = super().outcome(step, order) if step.name in (order.first, f"{TOPIC}1") else None
-            return (
-                Outcome(step.name, "its process was ended by SIGKILL", 2.0) if step.stack else said
-            )
+            if step.name == order.first:
+                super().outcome(step, order)
+            return Outcome(step.name, "its process was ended by SIGKILL")
 
     plan = make_plan(read_study(seeds))
     ones = dict.fromkeys(plan.steps, 1.0)
     estimate = Estimate(ones, ones, ones, dict.fromkeys(plan.steps, 1))
     execution = Execution(plan, Ending(plan), estimate, plan.chosen([TOPIC[:-6]]), {})
     said = execution.executor.seen = []
-    execution.run(lambda _, outcome: said.append(outcome and (outcome.step, outcome.reason)))
+    execution.run(
+        lambda _, outcome: said.append(outcome and (outcome.step, outcome.reason, outcome.seconds))
+    )
     assert [execution.states[f"{TOPIC}{n}"].name for n in (1, 2, 3)] == ["done", "failed", "failed"]
     assert execution.store.record(f"{TOPIC}1").state == "done"
-    assert (f"{TOPIC}1", "") in said
+    assert (f"{TOPIC}1", "", 1.0) in said
+    # Records that cannot be read spoil nothing else.
+    execution.store.record_path(f"{TOPIC}1").write_text("{")
+    execution.running = {f"{TOPIC}1": Order({f"{TOPIC}1": ""}, "")}
+    assert execution._note(Outcome(f"{TOPIC}1", "no")).reason == "no"
 
 
 def test_of_what_trains_as_one_each_has_its_share_of_the_time(seeds):

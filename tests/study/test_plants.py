@@ -188,9 +188,10 @@ def test_a_null_of_a_rate_that_fell_short_goes_with_it(slow, with_null, tmp_path
     real, removed = plants.remove, []
 
     def stop(path):
+        had = path.exists()
         real(path)
-        removed.append(path.name)
-        if len(removed) == 1:
+        removed.append((path.name, had))
+        if had:
             raise KeyboardInterrupt
 
     given = slow, PLANT, tmp_path / "window", ("final", "reference"), [tmp_path / "null"]
@@ -198,7 +199,8 @@ def test_a_null_of_a_rate_that_fell_short_goes_with_it(slow, with_null, tmp_path
         patch.setattr(plants, "remove", stop)
         with pytest.raises(KeyboardInterrupt):
             make_plant(*given)
-    assert removed == ["null"]
+    assert removed == [("null", False), ("null", True)]  # before the first try, and after it
+    assert Run.open(tmp_path / "window").has("final")
     run = make_plant(*given)
     for mine, whole in zip((run, Run.open(tmp_path / "null")), with_null, strict=True):
         pairs = zip(weights_of(mine, "final"), weights_of(whole, "final"), strict=True)

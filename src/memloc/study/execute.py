@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,14 @@ from memloc.lock import STUDY, locked
 from memloc.models.device import NARROW
 from memloc.progress import tell
 from memloc.study.estimate import Estimate, calibration, estimate, urgency
-from memloc.study.executors import Executor, LocalExecutor, Order, Outcome, RayExecutor
+from memloc.study.executors import (
+    Executor,
+    LocalExecutor,
+    Order,
+    Outcome,
+    RayExecutor,
+    finished,
+)
 from memloc.study.inputs import noise_sentence
 from memloc.study.plan import Plan, Step, open_plan
 from memloc.study.records import State, Store, study_states
@@ -225,16 +232,19 @@ class Execution:
         return Order(steps, secrets.token_hex(8), *needs)
 
     def _note(self, outcome: Outcome) -> Outcome:
-        name, reason = outcome.step, outcome.reason
-        if reason and self.store.state(self.plan.steps[name]).name == "done":
-            reason = ""  # its process was ended in another step of the order
+        """Keep how a step went, which may be better than what its process came to."""
+        name = outcome.step
+        if outcome.reason:
+            with suppress(StoreError):  # its process was ended in another step, perhaps
+                outcome = finished(self.store, self.plan.steps[name]) or outcome
+        reason = outcome.reason
         del self.running[name]
-        self.outcomes[name] = replace(outcome, reason=reason)
+        self.outcomes[name] = outcome
         self.states[name] = State("failed" if reason else "done", reason)
         if reason:
             with suppress(StoreError):  # where nothing can be written, the next run tries again
                 self.store.fail(self.plan.steps[name], reason)
-        return self.outcomes[name]
+        return outcome
 
     def _facts(self) -> dict[str, object]:
         """For others to see, beside the records of the steps."""

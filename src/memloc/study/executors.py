@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from memloc.data.sources import DATA_VARIABLE
 from memloc.errors import SettingsError, in_words
+from memloc.study.plan import Step
 from memloc.study.records import Store
 
 CAN_COPY = sys.platform == "linux"
@@ -55,6 +56,14 @@ class Outcome:
     reason: str = ""
     seconds: float = 0.0
     peak_mb: float = 0.0
+
+
+def finished(store: Store, step: Step) -> Outcome | None:
+    """How a step went that is done."""
+    record = store.record(step.name)
+    if record is None or store.state(step).name != "done":
+        return None
+    return Outcome(step.name, "", record.seconds, record.peak_mb)
 
 
 def as_sent(message: Order | Sequence[Outcome]) -> str:

@@ -43,8 +43,8 @@ KINDS = ("train", "localise", "analyse", "plant")
 NOT_PLANTED = ("validation_tasks", "ks", "seed", "width")
 """Settings of the control set-up that are about its summary, or are a plant's own."""
 SIDE_BY_SIDE = 4
-"""Trainings with other tasks or models from which on seeds are trained as one. With fewer, cores
-would be idle, and processes side by side gain more than one stack (measured)."""
+"""Seeds are trained as one in studies with at least so many pairs of task and narrow model. With
+fewer, cores would be idle, and processes side by side gain more than one stack (measured)."""
 MAIN = Block.model_validate({})
 """The main part of a study: a block that differs from it in nothing."""
 
@@ -312,8 +312,8 @@ class _Makers:
         alike = defaultdict[str, list[str]](list)
         for run in runs:
             same = hashed(self._train_settings(replace(run, seed=0)))
-            can = run.shape.width < NARROW and run.protocol.finetune.learns_as_one
-            alike[same] += [run.folder] if can else []
+            if run.shape.width < NARROW and run.protocol.finetune.learns_as_one:
+                alike[same].append(run.folder)
         if len(alike) < SIDE_BY_SIDE:
             return {}
         most = MOST // len(AS_ONE)

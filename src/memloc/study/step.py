@@ -33,7 +33,7 @@ from memloc.protocol import Protocol
 from memloc.records import FloatArray, Task
 from memloc.run import Attempt, Run
 from memloc.study.config import read_study
-from memloc.study.executors import Order, Outcome, as_sent, die_with
+from memloc.study.executors import Order, Outcome, as_sent, die_with, finished
 from memloc.study.inputs import at_most, data_folder, load_noisy_task
 from memloc.study.plan import Plan, Step, make_plan
 from memloc.study.records import Store, remove
@@ -57,7 +57,7 @@ def do_order(folder: Path, order: Order) -> list[Outcome]:
         plan = make_plan(read_study(folder))
     except Exception as error:  # noqa: BLE001 - whatever it is, the other steps of the study go on
         return [Outcome(name, _said(error)) for name in order.steps]
-    steps, failed = _begun(plan, order)
+    steps, others = _begun(plan, order)
     if len(steps) > 1:
         try:
             with _watched(), _requested(plan):
@@ -65,23 +65,26 @@ def do_order(folder: Path, order: Order) -> list[Outcome]:
         except Exception as error:  # noqa: BLE001
             print(f"Each is trained by itself: {_said(error)}", file=sys.stderr)
     shared = (_now() - began) / max(1, len(steps))
-    return [*failed, *(_do_step(plan, step, order.threads, shared) for step in steps)]
+    return [*others, *(_do_step(plan, step, order.threads, shared) for step in steps)]
 
 
 def _begun(plan: Plan, order: Order) -> tuple[list[Step], list[Outcome]]:
-    """Make the steps of an order this process's: those that are, and those that cannot be."""
-    store, steps, failed = Store(plan.file.folder), [], []
+    """Make the steps of an order this process's; of those that cannot be, or are done, outcomes."""
+    store, steps, others = Store(plan.file.folder), [], []
     for name, identity in order.steps.items():
         try:
             step = _checked(plan, name, identity)
+            if done := finished(store, step):  # by a worker of a cluster that was lost after it
+                others.append(done)
+                continue
             with _watched():
                 store.begin(step, order.token)
             steps.append(step)
         except Exception as error:  # noqa: BLE001
-            failed.append(Outcome(name, _said(error)))
+            others.append(Outcome(name, _said(error)))
     _watch(store, [step.name for step in steps], order.token)
     limit_threads(order.threads)
-    return steps, failed
+    return steps, others
 
 
 def _checked(plan: Plan, name: str, identity: str) -> Step:

@@ -85,7 +85,7 @@ def train_run(
         wanted = [*weights, *(beside if as_one else ())]
         left = _left(run, wanted, recipe.settings.epochs, as_one=as_one)
         if any({*names} & {*AS_ONE} for names in left):
-            why = "was begun as one with other runs, and is learnt alone now, from the start."
+            why = "began as one with other runs, and is learnt alone now, from the start."
             _give_up(paths.shared_state(run.folder), f"{run.folder} {why}")
         if left:
             announce(start, {name: epochs for names, epochs in left.items() for name in names})
@@ -185,11 +185,15 @@ def _continued(begun: Begun) -> Iterator[list[Wanted]]:
             folder, _, name = member.rpartition("/")
             goes_on &= folder in there and _goes_on(*there[folder], name, rows)
             names[folder].append(name)
-        if names and goes_on:
-            yield [(*there[folder], tuple(own)) for folder, own in names.items()]
+        if not (names and goes_on):
+            why = "began as one with other runs, of which one is missing, or the file is damaged"
+            _give_up(state, f"{run.folder} {why}: it begins again.")
+            continue
+        stack = [(*there[folder], tuple(own)) for folder, own in names.items()]
+        if all(run.has(TRAININGS[name]) for _, run, own in stack for name in own):
+            state.unlink()  # stopped just before this
         else:
-            why = "was begun as one with runs of which something is missing: it begins again."
-            _give_up(state, f"{run.folder} {why}")
+            yield stack
 
 
 def _goes_on(recipe: Recipe, run: Run, name: str, rows: list[dict[str, Any]]) -> bool:
