@@ -19,6 +19,7 @@ from memloc.models.stacked import (
     MOST,
     CannotStack,
     Stacked,
+    _first_of_repeated,
     can_stack,
     dropout_seeded,
     most_members,
@@ -193,6 +194,22 @@ def test_members_with_one_seed_drop_the_same_and_others_do_not(members):
         with dropout_seeded(seeds, torch.device("cpu"), "dropout"):
             first, second, third = stack.logits(batch).view(K, 4, -1)
         assert torch.equal(first, second) == torch.equal(first, third) == are_equal
+
+
+def test_where_seeds_repeat_so_does_dropout(members):
+    """As of runs with several seeds: it is drawn once for both trainings of each."""
+    found, encoded = members("opt", 0.3)
+    first, rows, logits = found[0].stack, np.arange(8), []
+    for times in (1, 2):
+        stack = Stacked([first.copied() for _ in range(2 * times)])
+        stack.model.train()
+        with dropout_seeded([7, 8] * times, torch.device("cpu"), "dropout"):
+            logits.append(stack.logits(batch_of(encoded, np.tile(rows, times))))
+    torch.testing.assert_close(logits[1], logits[0].repeat(2, 1), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(*logits[0].view(2, 4, -1))
+    assert _first_of_repeated([7, 8, 7, 8]) == [7, 8]
+    assert _first_of_repeated([7, 8, 7]) == [7, 8, 7]
+    assert _first_of_repeated([7, 7, 7]) == [7]
 
 
 def test_a_member_is_an_ordinary_model_at_any_time(members, tmp_path):

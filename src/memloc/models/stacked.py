@@ -215,11 +215,17 @@ class _Streams:
         self.made: list[torch.Generator] = []
 
     def get(self, *, shared: bool) -> list[torch.Generator]:
-        """One for each member, or one for all where they draw the same."""
+        """One for each member; if `shared` and seeds repeat, for each of the first ones alone."""
         if not self.made:
-            seeds = self.seeds[:1] if shared and len(set(self.seeds)) == 1 else self.seeds
+            seeds = _first_of_repeated([*self.seeds]) if shared else self.seeds
             self.made = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
         return self.made
+
+
+def _first_of_repeated(seeds: list[int]) -> list[int]:
+    """The shortest list that, one after the other, makes up this one."""
+    parts = (seeds[:n] for n in range(1, 1 + len(seeds)) if len(seeds) % n == 0)
+    return next(part for part in parts if part * (len(seeds) // len(part)) == seeds)
 
 
 _STREAMS: ContextVar[_Streams] = ContextVar("streams")
@@ -367,7 +373,7 @@ class _Together:
         if not training or p == 0:
             return x
         noise = self._noise(x, 1 - p)
-        return (x.view(len(self.lengths), -1, *noise.shape[2:]) * noise).view(x.shape)
+        return (x.view(-1, *noise.shape) * noise).view(x.shape)
 
     def rand(self, *args: Any, **kwargs: Any) -> Any:
         """One number for all, as a model asks for that may leave out layers and does not."""
@@ -378,14 +384,14 @@ class _Together:
         return drawn[0].to(wanted)
 
     def _noise(self, x: Tensor, keep: float) -> Tensor:
-        """(members, texts, ...) or, if it is the same for all, (1, texts, ...).
+        """(members, texts, ...) or, if it is the same again for others, of the first alone.
 
         It is what each member would draw alone, where its texts are not packed and may be padded
         less.
         """
         members = len(self.lengths)
         streams = _STREAMS.get().get(shared=self.alike)[:members]
-        assert len(streams) == members or len(set(self.lengths)) == 1
+        assert [*self.lengths[: len(streams)]] * (members // len(streams)) == [*self.lengths]
         rows, tokens = self.layout.shape if self.layout else (self.rows, self.tokens)
         shape = list(x.shape)
         if x.ndim == 2 and len(x) == self.rows * self.tokens:

@@ -123,7 +123,9 @@ class Training:
             self.state = paths.shared_state(run.folder)
         alone = self.is_frozen and not self.recipe.protocol.control.frozen_beside_auxiliary
         self.plant = None if alone else self.recipe.plant
-        self.members = [self._member(r, run, name) for r, run, names in wanted for name in names]
+        # Seeds then repeat as a whole, and dropout is drawn once for both trainings of a run.
+        order = sorted(((r, run, n) for r, run, own in wanted for n in own), key=lambda w: w[2])
+        self.members = [self._member(*each) for each in order]
         self.stack = together([member.trained.stack for member in self.members])
         self.texts = {
             "train": self._encode(self.recipe.task.train),
