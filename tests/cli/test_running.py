@@ -11,7 +11,7 @@ from command_support import COLUMNS, FAST, refused
 from forked import ended, forked
 from memloc.cli import main
 from memloc.lock import RUN, who_runs
-from memloc.training.checkpoints import epochs_kept
+from memloc.training.checkpoints import curves_kept
 from memloc.training.train import train_run
 from same_results import assert_same_results
 from tasks_support import fast_protocol, make_recipe, make_task
@@ -58,7 +58,7 @@ def test_a_training_that_is_ended_says_what_is_kept_and_goes_on(train, tmp_path,
         "memloc: interrupted; what is finished is kept, and the same command continues from there."
     )
     (state,) = tmp_path.rglob("noisy.state")
-    assert epochs_kept(state) > 0
+    assert curves_kept(state)["noisy"]
     assert not list(tmp_path.rglob("running*"))
 
 
