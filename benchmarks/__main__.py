@@ -13,7 +13,6 @@ from benchmarks import (
     hidden,
     probing,
     retraining,
-    runs,
     shares,
     stacked,
     study,
@@ -27,7 +26,6 @@ STAGES = {
         finetuning.measure(hidden=384, examples=80, epochs=2, repeats=11),
     ],
     "stacked": lambda: [stacked.measure(members=8, updates=24, repeats=3)],
-    "runs": lambda: [runs.measure(seeds=3, epochs=2, repeats=7)],
     "swapping": lambda: [
         swapping.measure(hidden=64, examples=96, repeats=3),
         swapping.measure(hidden=384, examples=48, repeats=2),

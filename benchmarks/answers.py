@@ -22,15 +22,18 @@ COLUMNS = ["the paper's finding", "paper", "here", "verdict"]
 Cells = tuple[str, str]
 """A number with its interval, and the verdict on it."""
 NOTHING: Cells = ("–", "–")
+NOT_MEASURED: Cells = ("–", "not measured")
 
 
 def answers(found: Findings) -> dict[str, pd.DataFrame]:
     """Every finding with the paper's number, ours with its interval, and whether it holds."""
     rows = [*_amounts(found), *_depths(found), *_agreements(found), *_events(found)]
     ways = {"By the paper's measures": 2, "By exact shares": 3}
+    missing = (NOTHING, NOT_MEASURED)
     return {
         title: pd.DataFrame([(*r[:2], *r[at]) for r in rows if r[at] != NOTHING], columns=COLUMNS)
         for title, at in ways.items()
+        if any(r[at] not in missing for r in rows)
     }
 
 
@@ -137,7 +140,7 @@ def mean(values: "pd.Series[float]", low: float, high: float, form: str = ".2f")
 def rho(row: Mapping[Hashable, Any]) -> Cells:
     """A coefficient over tasks, and whether it is significant."""
     if pd.isna(row["rho"]):
-        return "–", "not measured" if row["n"] == 0 else UNKNOWN
+        return NOT_MEASURED if row["n"] == 0 else ("–", UNKNOWN)
     text = f"{row['rho']:.2f}"
     if pd.isna(row["low"]):
         return text, UNKNOWN

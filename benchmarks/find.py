@@ -21,10 +21,11 @@ from benchmarks.findings import put
 from memloc.methods.halves import Half, Pool, fit, half_models, mean_chances
 from memloc.models.load import load_model
 from memloc.protocol import preset
-from memloc.records import BoolArray, FloatArray, IntArray, whole_file
+from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
 from memloc.stats.intervals import bootstrap
+from memloc.store import whole_file
 from memloc.suspects import WRONG, suspects_table
 
 HERE = Path(__file__).with_suffix(".json")

@@ -32,7 +32,6 @@ KEPT, RETRIED, SCALED, SMALL = (
 )
 COST = KEPT / "cost.csv"
 PICTURES = {
-    "twelve-shares.svg": ("strip", {}),
     "twelve-events.svg": ("events", {"source": "centroids", "models": "all-models"}),
     "twelve-depth.svg": ("generalisation", {"measure": "crossing", "against": "generalisation"}),
 }
@@ -141,7 +140,7 @@ def _scaled(real: Findings) -> str:
         "as they are": Findings(same),
         "standardised": Findings(with_probes(same, scaled)),
     }
-    (before, _), (after, _) = (answers(each).values() for each in found.values())
+    before, after = (next(iter(answers(each).values())) for each in found.values())
     both = before.merge(after, on="the paper's finding")
     changed = both[both["here_x"] != both["here_y"]]
     columns = {"the paper's finding": changed["the paper's finding"]}

@@ -1,7 +1,7 @@
 """Exact layer shares: their time beside swapping, and what planted runs say of them.
 
-`python -m benchmarks.shares RUNS` prints the tables of the calibration's plants in
-docs/explanation/control.md.
+`python -m benchmarks.shares RUNS` prints the tables of docs/explanation/control.md: of the
+calibration's plants if there are any, and otherwise of ordinary runs how near sampled shares are.
 """
 
 import sys
@@ -23,18 +23,11 @@ from memloc.models.device import suitable_threads
 from memloc.models.stack import Stack
 from memloc.reporting.tables import markdown
 from memloc.results import load_results
-from memloc.seeds import generator
+from memloc.run import Run
 from memloc.stats.planted import plant_scores
-from memloc.stats.subsets import (
-    passed_subsets,
-    random_orders,
-    sampled_values,
-    shapley_values,
-)
 from memloc.stats.windows import planted_layers
 
-PAIRS = (4, 8, 16, 32, 64)
-DRAWS = 50
+PAIRS = (2, 4, 8, 16, 32)
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:
@@ -101,42 +94,36 @@ def centres_table(study: Path) -> pd.DataFrame:
 
 
 def sampling_table(study: Path) -> pd.DataFrame:
-    """How far sampled shares are from exact ones, over runs with twelve layers and draws."""
-    rng = generator(0, "benchmark", "orders")
-    values = [
-        pd.read_parquet(path)["lost"].to_numpy(np.float64)
-        for path in study.rglob("shares/subsets.parquet")
-    ]
+    """How far sampled shares are from exact ones: means over a study's runs of twelve layers."""
+    runs = [Run.open(record.parent) for record in sorted(study.rglob("run.json"))]
+    exact = [Shares().run(run) for run in runs]
     rows = []
     for pairs in PAIRS:
         off, largest, said = [], [], []
-        for table in values:
-            exact = shapley_values(table)
-            for _ in range(DRAWS):
-                orders = random_orders(len(exact), pairs, rng)
-                passed = np.array(passed_subsets(orders))
-                found, error = sampled_values(table[passed], orders)
-                off.append(np.sqrt(np.mean((found - exact) ** 2)))
-                largest.append(np.abs(found - exact).max())
-                said.append(np.sqrt(np.mean(error**2)))
+        for run, truth in zip(runs, exact, strict=True):
+            found = Shares(subsets="sampled", pairs=pairs).run(run)
+            table = found["shares"].query("direction == 'necessary' and value == 'labels'")
+            difference = found.weights - truth.weights
+            off.append(np.sqrt(np.mean(difference**2)))
+            largest.append(np.abs(difference).max())
+            said.append(np.sqrt(np.mean(table["se"] ** 2)))
         layers = [
             Shares(subsets="sampled", pairs=pairs).plan(depth).layers for depth in (12, 24, 30)
         ]
-        shown = [f"{np.mean(each):.3f}" for each in (off, largest, said)]
+        shown = [f"{np.mean(each):.4f}" for each in (off, largest, said)]
         rows.append([pairs, *shown, *(f"{n:,}" for n in layers)])
     names = ["pairs", "error", "largest error", "standard error", "12 layers", "24", "30"]
     groups = [f"{Shares(subsets='groups').plan(depth).layers:,}" for depth in (12, 24, 30)]
-    rows.append(["all subsets of 12 groups", "0", "0", "0", *groups])
+    rows.append(["all subsets of 12 groups", "", "", "", *groups])
     return pd.DataFrame(rows, columns=names)
 
 
 def main() -> None:
-    """Print all tables."""
+    """Print the tables of plants, or that of ordinary runs."""
     study = Path(sys.argv[1])
-    for make in (widths_table, centres_table, sampling_table):
-        table = make(study)
-        if len(table):
-            print(markdown(table.astype(str)))
+    has_plants = len(load_results(study).control_layers) > 0
+    for make in (widths_table, centres_table) if has_plants else (sampling_table,):
+        print(markdown(make(study).astype(str)))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def _shortest_step(folder: Path) -> float:
     return min(record.seconds for record in records if record)
 
 
-NOTHING = Order({"no such step": ""}, "")
+NOTHING = Order("no such step", "", "")
 """It is refused after all that a step does before its work begins."""
 
 

@@ -1,6 +1,6 @@
 """How often the tests of a verdict err on simulated shares: `python -m benchmarks.verdict_sizes`.
 
-Prints the table of docs/explanation/verdicts.md. Every case is one where a test may err in 5 % of
+Prints the tables of docs/explanation/verdicts.md. Every case is one where a test may err in 5 % of
 runs at most: shares at the margin for the question of how many layers, even ones for that of where.
 """
 
@@ -35,6 +35,38 @@ def _dirichlet(rng: np.random.Generator, profile: FloatArray, precision: float) 
     return found
 
 
+def skewed(name: str, n: int, depth: int, rng: np.random.Generator) -> FloatArray:
+    """Shares (n, depth) that are even on average, and skewed in single examples."""
+    one = np.eye(depth)[rng.integers(depth, size=n)]
+    if name == "one layer each":
+        return one
+    if name == "all layers but one":
+        return (1 - one) / (depth - 1)
+    if name == "rarely negative":
+        negative = -1.0 * (rng.random((n, depth)) < 0.05)
+        return np.asarray(negative - negative.mean(1, keepdims=True) + 1 / depth)
+    return rng.dirichlet(np.full(depth, 0.3), size=n) * (rng.random((n, 1)) < 0.5)
+
+
+CASES = ("one layer each", "all layers but one", "rarely negative", "half undone, uneven")
+
+
+def named_sizes() -> pd.DataFrame:
+    """The share of runs in which some layer of even, skewed shares is named."""
+    rows = []
+    for name in CASES:
+        rng = generator(0, "benchmark", "named", name)
+        row = {"examples": name}
+        for depth in (12, 24, 30):
+            for n in (20, 40, 100):
+                named = [
+                    bool(which_layers(skewed(name, n, depth, rng))[1]) for _ in range(RUNS_WHERE)
+                ]
+                row[f"{depth}: {n}"] = f"{np.mean(named):.2f}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def sizes() -> pd.DataFrame:
     """Of each way that examples differ, the share of runs in which each test errs."""
     rows = []
@@ -53,3 +85,4 @@ def sizes() -> pd.DataFrame:
 
 if __name__ == "__main__":
     print(markdown(sizes()))
+    print(markdown(named_sizes()))

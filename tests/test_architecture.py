@@ -14,6 +14,7 @@ PACKAGE = SRC / "memloc"
 
 LEVELS = (
     {"errors", "seeds", "paths", "progress"},
+    {"store"},
     {"settings", "records"},
     {"identity", "lock"},
     {"protocol"},
@@ -222,6 +223,26 @@ def test_nothing_is_loaded_or_paired_in_part_and_nothing_as_pickle(path):
         assert called not in {"torch.load", "torch.save"}, f"{path}:{node.lineno}"
         loose = any(k.arg == "strict" and ast.unparse(k.value) == "False" for k in node.keywords)
         assert not loose, f"{path}:{node.lineno}: strict=False in {called}"
+
+
+SENT = {("step.py", "main"): "outcomes go to the parent process"}
+"""Functions that print something other than what people read."""
+
+
+def test_everything_is_printed_by_the_function_that_makes_control_characters_visible():
+    wrong = [
+        f"{path.name}:{node.lineno}"
+        for path in FILES
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        and (path.name, function.name) not in {("progress.py", "say"), *SENT}
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTING
+    ]
+    assert not wrong
+
+
+PRINTING = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
 
 
 def code_lines(node: ast.FunctionDef) -> int:

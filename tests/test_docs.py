@@ -122,7 +122,7 @@ LESS = {
     "find": "--models 2 --set generalisation.epochs=1",
     "train": "--set finetune.learning_rate=0.004 --set finetune.epochs=10",
     "localise": "--set verdict.noisy_at_least=0.01",
-    "repair": "--set orders=2 --set relearn_epochs=2 --set epochs=1",
+    "repair": "--set orders=2 --set relearn_epochs=2 --set epochs=1 --set yardsticks=2",
 }
 """What is added to each command of the page."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from memloc.errors import UnknownName, counted, lookup
+from memloc.errors import UnknownKey, UnknownName, counted, lookup
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,21 @@ def test_of_thousands_of_names_some_are_listed():
         lookup("step", "train/x", steps)
     assert len(str(error.value)) < 2000
     assert str(error.value).endswith(" and more.")
+
+
+def test_a_huge_name_is_refused_at_once_and_cut():
+    with pytest.raises(UnknownName) as error:
+        lookup("method", "s" * 30_000_000, {"shares": 1})
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("name", [None, 3, ["shares"]])
+def test_what_is_no_name_is_an_unknown_one(name):
+    with pytest.raises(UnknownName, match="No method is called"):
+        lookup("method", name, {"shares": 1})
+
+
+def test_a_key_is_also_a_key_error_and_reads_as_a_sentence():
+    with pytest.raises(KeyError) as error:
+        lookup("result", "sharse", {"shares": 1}, UnknownKey)
+    assert str(error.value).startswith("No result is called 'sharse'. Did you mean 'shares'?")

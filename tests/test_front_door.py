@@ -1,9 +1,11 @@
+import importlib.metadata
 import subprocess
 import sys
 
 import pytest
 
 import memloc
+from memloc.cli import main
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "sklearn", "altair")
 PROTOCOL = "import memloc.protocol; memloc.protocol.preset('paper')"
@@ -42,7 +44,7 @@ def test_every_public_name_is_at_home_somewhere():
 
 
 def test_the_vocabulary_is_small():
-    assert len(memloc.__all__) <= 20
+    assert len(memloc.__all__) <= 26
 
 
 EVERY = """
@@ -73,3 +75,18 @@ def test_public_names_are_listed():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'localize'"):
         _ = memloc.localize
+
+
+def test_the_version_is_that_of_the_package():
+    assert memloc.__version__ == importlib.metadata.version("memloc")
+
+
+def test_only_public_names_are_listed():
+    assert dir(memloc) == sorted([*memloc.__all__, "__version__"])
+
+
+def test_the_command_says_its_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"memloc {memloc.__version__}\n"

@@ -1,8 +1,12 @@
 """What is shipped: every data file, the Python versions, how to cite it, and what CI runs."""
 
+import ast
 import os
+import re
 import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import yaml
@@ -52,3 +56,48 @@ def test_the_citation_is_of_this_version():
     assert cited["license"] == project["license"]
     assert cited["keywords"] == project["keywords"]
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
+
+
+def _imported() -> set[str]:
+    """The packages that memloc imports, in functions too, by their first name.
+
+    pydantic_core is a part of pydantic, which fixes its version.
+    """
+    found: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found.add(str(node.module).partition(".")[0])
+    return found - sys.stdlib_module_names - {"memloc", "pydantic_core"}
+
+
+def test_whatever_is_imported_is_declared():
+    """What another package happens to bring may be missing after its next release."""
+    project = PROJECT["project"]
+    optional = project["optional-dependencies"]
+    declared = [*project["dependencies"], *optional["ray"], *optional["peft"]]
+    names = {_plain(re.split(r"[<>=\[]", text)[0]) for text in declared}
+    homes = packages_distributions()
+    assert "threadpoolctl" in names
+    for package in _imported():
+        assert names & {_plain(name) for name in homes.get(package, [package])}, package
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_bare_pytest_finds_what_tests_import():
+    """The command `pytest` puts neither the project's folder nor that of the tests on the path."""
+    command = [
+        str(Path(sys.executable).with_name("pytest")),
+        "--collect-only",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(
+        [*command, "tests/test_seeds.py"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

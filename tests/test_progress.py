@@ -1,11 +1,12 @@
 import shlex
 import sys
 import threading
+import unicodedata
 
 import pytest
 
 from memloc import progress
-from memloc.progress import bars, hidden, request, requested, track
+from memloc.progress import bars, hidden, request, requested, say, track, visible
 
 
 def test_a_library_is_silent(capsys):
@@ -109,3 +110,22 @@ def test_another_thread_was_asked_for_nothing():
         thread.start()
         thread.join()
     assert seen == [""]
+
+
+def test_a_terminal_obeys_nothing_that_is_printed(capsys):
+    say("\x1b]0;title\x07 \x9b2J a\rb \u202eabc \ud800 \x7f\ttab\nline")
+    assert capsys.readouterr().out == (
+        "\\u001b]0;title\\u0007 \\u009b2J a\\u000db \\u202eabc \\ud800 \\u007f\ttab\nline\n"
+    )
+    every = "".join(map(chr, range(0x3000)))
+    kept = {*every} - {character for character in every if visible(character) != character}
+    assert not {c for c in kept if not c.isprintable() and unicodedata.category(c) == "Cc"} - {
+        *"\t\n"
+    }
+
+
+def test_labels_of_bars_are_no_markup(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with bars(), track("[/foo] [red]a[/red] \x1b[2J", 1) as advance:
+        advance(1)
+    assert "[/foo] [red]a[/red] \\u001b[2J" in capsys.readouterr().err

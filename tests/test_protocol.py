@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import memloc
 from memloc.errors import SettingsError, UnknownName
 from memloc.methods.gradients import Gradients
 from memloc.protocol import PRESETS, RunSettings, compare, describe, preset, readable
@@ -167,6 +168,31 @@ def test_the_page_lists_every_setting_in_which_the_two_differ():
     assert sorted(listed) == sorted(PUBLISHED_CODE)
 
 
+def test_the_page_names_every_point_in_which_memloc_differs_from_both():
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "protocol.md").read_text(
+        encoding="utf-8"
+    )
+    section = page.partition("## Where memloc differs from both")[2]
+    assert re.findall(r"^- \*\*(.+?)\.\*\*", section, re.MULTILINE) == [
+        "Runs that did not memorise",
+        "p-values of correlations",
+        "Halves for the generalisation score",
+        "OPT-1.3B",
+        "Batches that do not fit into memory",
+        "Plants that do not learn",
+    ]
+    assert "in one point" not in page
+
+
+def test_the_paper_study_trains_opt_13b_as_the_page_says():
+    import yaml
+
+    file = Path(memloc.__file__).parent / "study" / "examples" / "paper.yaml"
+    blocks = yaml.safe_load(file.read_text(encoding="utf-8"))["also"]
+    (large,) = [block for block in blocks if "facebook/opt-1.3b" in block.get("models", [])]
+    assert large["overrides"] == {"finetune.learning_rate": 5e-6, "finetune.batch_size": 16}
+
+
 def test_demo_changes_sizes_and_rates_and_no_method():
     changed = {k for k, v in settings_of("demo").items() if v != PAPER[k]}
     methods = {"objective", "norm", "normalise", "events", "kind", "rate", "subtract_clean"}
@@ -272,9 +298,11 @@ def test_every_setting_has_a_source_and_a_meaning(name):
 def test_sources_say_who_decided():
     by_name = {row["setting"]: row["source"] for row in describe("reference")}
     assert by_name["gradients.objective"] == "published code"
-    assert by_name["noise.rate"] == "paper, §3"
+    assert by_name["noise.rate"] == "paper, §3; per class, rounded down: published code"
     paper = {row["setting"]: row["source"] for row in describe("paper")}
     assert (paper["finetune.clip"], paper["finetune.clip_over"]) == ("published code", "our choice")
+    assert paper["swapping.normalise"] == "paper, §3.1"
+    assert paper["adapter_off.normalise"] == "our choice"
     demo = {row["setting"]: row["source"] for row in describe("demo")}
     assert demo["finetune.epochs"] == "our choice"
 

@@ -1,7 +1,6 @@
 import errno
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,16 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from memloc.errors import StoreError
+from memloc.errors import SettingsError, StoreError
 from memloc.records import (
     FORMAT,
     Examples,
+    as_path,
     as_stored,
     read_columns,
     read_json,
     read_table,
-    whole_file,
-    whole_folder,
     write_json,
     write_table,
 )
@@ -59,72 +57,6 @@ def test_a_table_comes_back_as_it_was(tmp_path):
 def test_a_table_can_be_read_without_memloc(tmp_path):
     write_table(tmp_path / "t.parquet", TABLE, {"seed": 1})
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), TABLE)
-
-
-def test_a_file_is_whole_or_as_before(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("before")
-    with pytest.raises(ZeroDivisionError), whole_file(path) as draft:
-        fail_after(lambda: draft.write_text("half"))
-    assert path.read_text() == "before"
-    assert names_in(tmp_path) == ["file"]
-
-
-def test_a_folder_is_whole_or_as_before(tmp_path):
-    path = tmp_path / "folder"
-    path.mkdir()
-    (path / "old").write_text("before")
-    with pytest.raises(ZeroDivisionError), whole_folder(path) as draft:
-        fail_after(lambda: (draft / "new").write_text("half"))
-    assert names_in(path) == ["old"]
-    assert names_in(tmp_path) == ["folder"]
-
-
-def test_a_new_folder_takes_the_place_of_the_old_one(tmp_path):
-    path = tmp_path / "deep" / "folder"
-    for name in ("one", "two"):
-        with whole_folder(path) as draft:
-            (draft / name).write_text(name)
-    assert names_in(path) == ["two"]
-    assert names_in(path.parent) == ["folder"]
-
-
-@pytest.mark.parametrize("whole", [whole_file, whole_folder])
-def test_a_full_disk_is_said_in_one_sentence(tmp_path, whole):
-    with pytest.raises(StoreError) as error, whole(tmp_path / "result"):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert str(error.value) == (
-        f"Cannot write {tmp_path / 'result'}: No space left on device. "
-        "Free space or choose another folder."
-    )
-    assert names_in(tmp_path) == []
-
-
-@pytest.mark.parametrize("whole", [whole_file, whole_folder])
-def test_a_folder_that_cannot_be_written_is_said_in_one_sentence(tmp_path, monkeypatch, whole):
-    def refuse(*_args, **_kwargs):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
-    with pytest.raises(StoreError, match="Permission denied"), whole(tmp_path / "x" / "result"):
-        pytest.fail("nothing can be written there")
-
-
-@pytest.mark.parametrize("whole", [whole_file, whole_folder])
-def test_a_file_where_a_folder_is_needed_is_said_in_one_sentence(tmp_path, whole):
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(StoreError, match="Cannot write"), whole(tmp_path / "runs" / "result"):
-        pytest.fail("nothing can be written there")
-    assert (tmp_path / "runs").read_text() == "a file"
-
-
-@pytest.mark.parametrize("whole", [whole_file, whole_folder])
-def test_the_folder_one_stands_in_is_not_replaced(tmp_path, monkeypatch, whole):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").write_text("mine")
-    with pytest.raises(StoreError, match=r"^Cannot write \.: "), whole(Path()):
-        pytest.fail("nothing can be written there")
-    assert names_in(tmp_path) == ["mine"]
 
 
 def test_a_full_disk_leaves_the_old_table(tmp_path, monkeypatch):
@@ -262,3 +194,9 @@ def test_examples_are_taken_in_the_order_asked_for():
     assert taken.parts == (("c",), ("a",))
     assert taken.labels.tolist() == [2, 0]
     assert len(taken) == 2
+
+
+@pytest.mark.parametrize("given", [None, 3, "", ["runs"]])
+def test_what_is_no_path_is_refused_in_a_sentence(given):
+    with pytest.raises(SettingsError, match="Give a folder as a string or path, not"):
+        as_path(given, "a folder")

@@ -24,20 +24,23 @@ from memloc.repairs import (
     LAYERS,
     REFERENCE,
     RETRAINED,
+    YARDSTICK,
     Repaired,
     RepairSettings,
+    Workshop,
     _smallest,
-    _Workshop,
+    geometric_mean,
+    relative,
     relearnt_at,
     repair,
 )
 
-QUICK = {"epochs": 1, "relearn_epochs": 6, "orders": 2}
+QUICK = {"epochs": 1, "relearn_epochs": 6, "orders": 2, "yardsticks": 2}
 
 
 @pytest.fixture
 def workshop(memorised_run):
-    return _Workshop(memorised_run, RepairSettings(**QUICK), (1,))
+    return Workshop(memorised_run, RepairSettings(**QUICK), (1,))
 
 
 def states(model):
@@ -92,6 +95,9 @@ def test_learning_again_leaves_the_model_as_it_was(workshop):
     curve = workshop._relearnt("x", model)
     assert hash_weights(model.model.named_parameters()) == before
     assert set(curve["order"]) == {1, 2}
+    alone = workshop._relearn([workshop.run.load("reference")], [2])[0]["predicted"].to_numpy()
+    together = curve.loc[curve["order"] == 2, "predicted"].to_numpy()[: len(alone)]
+    np.testing.assert_allclose(alone[: len(together)], together, atol=1 / 12)  # float noise
     assert curve["update"].tolist()[:4] == [0, 1, 2, 3]  # measured after every update
     assert curve.groupby("order")["predicted"].last().min() > 0.4
 
@@ -107,19 +113,27 @@ def test_updates_until_a_share_is_predicted_by_hand():
     np.testing.assert_allclose(relearnt_at(curves, 0.5), [5.0, 0.0, 4.0])
 
 
-def made_up(steps=(19, 20, 21), **relearning):
-    """Repairs with these (noisy labels predicted, relative updates), and the reference's steps."""
+def made_up(updates=(19, 20, 21), **relearning):
+    """Repairs with these (noisy labels predicted, relative updates), and updates of yardsticks."""
+    names = [f"{YARDSTICK} {k}" for k in range(1, len(updates) + 1)]
+    never = geometric_mean(np.array(updates, float))
     rows = [
-        {"way": way, "layers": "layers 1", "noisy_predicted": predicted, "relearning": updates}
-        for way, (predicted, updates) in relearning.items()
+        {"way": way, "noisy_predicted": predicted, "relearnt_updates": share * never}
+        for way, (predicted, share) in relearning.items()
     ]
-    order = np.repeat(np.arange(len(steps)) + 1, 4)
-    updates = np.ravel([[0, 1, n - 1, n] for n in steps])
-    curves = {"way": REFERENCE, "order": order, "update": updates}
-    curves["predicted"] = np.tile([0.0, 0.0, 0.0, 0.8], len(steps))
-    table = pd.DataFrame(rows).assign(clean_accuracy=1.0, test_accuracy=np.nan)
-    settings = RepairSettings(orders=len(steps))
-    return Repaired(None, table, pd.DataFrame(curves), LAYERS, settings, level=0.8)
+    rows += [
+        {"way": way, "noisy_predicted": 0.1, "relearnt_updates": float(n)}
+        for way, n in zip(names, updates, strict=True)
+    ]
+    curves = {
+        "way": np.repeat(names, 4),
+        "order": 1,
+        "update": np.ravel([[0, 1, n - 1, n] for n in updates]),
+        "predicted": np.tile([0.0, 0.0, 0.0, 0.8], len(updates)),
+    }
+    table = pd.DataFrame(rows).assign(layers="layers 1", clean_accuracy=1.0, test_accuracy=np.nan)
+    settings = RepairSettings(yardsticks=len(updates))
+    return Repaired(None, relative(table), pd.DataFrame(curves), LAYERS, settings, level=0.8)
 
 
 @pytest.mark.parametrize(
@@ -132,42 +146,85 @@ def made_up(steps=(19, 20, 21), **relearning):
     ],
 )
 def test_nothing_is_called_removed_that_is_only_hidden(scores, verdict):
-    steps = [18, 19, 20, 20, 21, 22]
-    found = made_up(steps, **{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: scores})
-    margin = 2.5706 * np.std(steps, ddof=1) * np.sqrt(2 / 6) / 20
-    assert found.band == pytest.approx((1 - margin, 1 + margin), rel=1e-4)
+    updates = [18, 19, 20, 20, 21, 22]
+    found = made_up(updates, **{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: scores})
+    margin = 2.5706 * np.std(np.log(updates), ddof=1) * np.sqrt(1 + 1 / 6)
+    assert found.band == pytest.approx((np.exp(-margin), np.exp(margin)), rel=1e-4)
     assert found.verdict == verdict
     said = " ".join(found.sentences())
     assert ("are removed" in said) == (verdict == "removed")
-    assert len(found.sentences()) == 2
+    assert "--held-out" in said  # there are no test examples
+    assert "nan" not in said
 
 
 def test_repairs_that_removed_the_labels_are_named_with_their_own_layers():
     found = made_up(**{BEFORE: (1, 0.0), REFERENCE: (0, 1.0), LAYERS: (0, 0.6), RETRAINED: (0, 1)})
-    named = found.table.assign(layers=["none", "all layers", "layer 2", "layers 1, 3"])
-    said = replace(found, table=named).sentences()
+    layers = ["none", "all layers", "layer 2", "layers 1, 3", *["all layers"] * 3]
+    said = replace(found, table=found.table.assign(layers=layers)).sentences()
     assert said[0].startswith("Reference's layers (layer 2): ")
-    assert "retrained layers (layers 1, 3) removed the labels." in said[1]
+    assert (
+        said[2]
+        == "Of all repairs that were compared, retrained layers (layers 1, 3) removed the labels."
+    )
 
 
 def test_the_band_is_no_narrower_than_from_one_measurement_to_the_next():
-    assert made_up((20, 20, 20), **{REFERENCE: (0.1, 1.0)}).band == pytest.approx((0.95, 1.05))
+    found = made_up((20, 20, 20), **{REFERENCE: (0.1, 1.0)})
+    assert found.band == pytest.approx((20 / 21, 21 / 20))
 
 
-def test_a_model_that_never_saw_the_labels_is_in_the_band_as_often_as_it_says():
-    rng, outside = np.random.default_rng(0), 0
-    for _ in range(250):
-        steps, another = rng.normal(40, 4, (2, 6)).round().astype(int)
-        found = made_up(tuple(steps), **{REFERENCE: (0.0, 1.0)})
-        outside += another.mean() / steps.mean() < found.band[0]
-    assert 2 <= outside <= 14  # 2.5 % on this side
+def test_a_model_trained_without_the_labels_is_in_the_band_as_often_as_it_says():
+    """Trainings differ more than the orders in which one of them learns the labels again."""
+    rng, below = np.random.default_rng(0), 0
+    for _ in range(400):
+        trainings = rng.lognormal(np.log(40), 0.15, 9)
+        *yardsticks, another = [
+            geometric_mean(rng.lognormal(np.log(own), 0.05, 3)) for own in trainings
+        ]
+        found = made_up(yardsticks, **{LAYERS: (0.1, 1.0)})
+        below += another / geometric_mean(np.array(yardsticks)) < found.band[0]
+    assert 3 <= below <= 20  # 2.5 % on this side
+
+
+def test_what_models_without_the_labels_predict_by_chance_is_not_still_there():
+    found = made_up(**{BEFORE: (1.0, 0.0), LAYERS: (0.35, 1.0)})
+    assert found.verdict == "still there"
+    guessed = found.table["noisy_predicted"].mask(found.table["way"].str.startswith(YARDSTICK), 0.3)
+    assert replace(found, table=found.table.assign(noisy_predicted=guessed)).verdict == "removed"
+
+
+def test_slow_learning_of_a_model_that_forgot_the_clean_examples_is_no_sign_of_removal():
+    found = made_up(**{BEFORE: (1.0, 0.0), LAYERS: (0.1, 1.1)})
+    assert found.verdict == "removed"
+    accuracies = found.table["clean_accuracy"].mask(found.table["way"] == LAYERS, 0.8)
+    found = replace(found, table=found.table.assign(clean_accuracy=accuracies))
+    assert found.verdict == "cannot tell"
+    assert "no longer knows the clean examples" in found.sentences()[0]
 
 
 def test_updates_that_vary_too_much_decide_nothing():
     labels = {BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: (0.1, 0.9)}
     found = made_up((10, 20, 30), **labels)
     assert found.verdict == "cannot tell"
-    assert "the updates vary too much; with more orders (--set orders=6)" in found.sentences()[0]
+    assert "differ too much; more of them (--set yardsticks=6)" in found.sentences()[0]
+
+
+def test_yardsticks_learn_from_the_clean_examples_alone(memorised_run, monkeypatch):
+    learnt = {}
+
+    def look(models, texts, rows, labels, how, *_):
+        learnt["rows"], learnt["seeds"] = rows, how[1]
+
+    monkeypatch.setattr("memloc.repairs.fit", look)
+    workshop = Workshop(memorised_run, RepairSettings(**QUICK))
+    models = workshop.without_labels([1, 2, 3])
+    assert (learnt["rows"] == memorised_run.clean_rows).all()
+    assert learnt["rows"].shape[0] == len(models) == len(set(learnt["seeds"])) == 3
+    start = memorised_run.load("pretrained").stack.blocks.state_dict()
+    own = [model.stack.blocks.state_dict() for model in models]
+    assert all(torch.equal(start[name], each[name]) for each in own for name in start)
+    heads = {hash_weights(model.model.named_parameters()) for model in models}
+    assert len(heads) == 3  # each from its own seed
 
 
 @pytest.mark.parametrize(
@@ -176,7 +233,8 @@ def test_updates_that_vary_too_much_decide_nothing():
 )
 def test_what_the_reference_does_not_learn_in_time_cannot_be_called_removed(first, last, why):
     found = made_up(**{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: (0.1, 1.0)})
-    found = replace(found, curves=found.curves.assign(predicted=[first, first, first, last] * 3))
+    curves = found.curves.assign(predicted=[first, first, first, last] * 3)
+    found = replace(found, curves=curves)
     assert found.verdict == "cannot tell"
     assert "whether they are removed cannot be told: " in found.sentences()[0]
     assert why in found.sentences()[0]
@@ -195,7 +253,7 @@ def test_always_saying_the_commonest_label_does_not_count_as_learning_them(works
 def compare(workshop, most):
     """Compare repairs; after so many of them this process is killed. How many there were, and what
     came."""
-    plain, count = _Workshop._scores, 0
+    plain, count = Workshop._scores, 0
 
     def counted(self, *given):
         nonlocal count
@@ -205,20 +263,20 @@ def compare(workshop, most):
         return {**plain(self, *given), "seconds": 0.0}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Workshop, "_scores", counted)
+        patch.setattr(Workshop, "_scores", counted)
         table, curves = workshop.compare()
     return count, table.to_dict("list"), curves.to_dict("list")
 
 
 def test_a_killed_repair_goes_on_with_the_same_result(workshop):
     n, *whole = compare(workshop, 100)
-    assert n == len(workshop.ways)
+    assert n == len(workshop.ways) + workshop.settings.yardsticks
     shutil.rmtree(workshop.run.work("repair"))
-    again = _Workshop(workshop.run, workshop.settings, workshop.layers)
+    again = Workshop(workshop.run, workshop.settings, workshop.layers)
     assert ended(forked(lambda: compare(again, 3))) == -signal.SIGKILL
     assert compare(again, 100) == (n - 3, *whole)
     assert compare(again, 0) == (0, *whole)
-    assert _Workshop(workshop.run, workshop.settings, (0,)).identity != again.identity
+    assert Workshop(workshop.run, workshop.settings, (0,)).identity != again.identity
 
 
 def test_a_deep_model_is_repaired_by_groups_of_layers(memorised_run, tmp_path, monkeypatch):
@@ -242,9 +300,12 @@ def test_a_run_is_repaired_into_an_ordinary_checkpoint(memorised_run, tmp_path, 
     assert found.chosen == {"layers": LAYERS, "retrain": RETRAINED}[way]
     assert table.loc[BEFORE, "noisy_predicted"] >= 0.95
     assert table.loc[LAYERS, "noisy_predicted"] < table.loc[BEFORE, "noisy_predicted"]
-    assert table.loc[REFERENCE, "relearning"] == 1
+    yardsticks = table.loc[[f"{YARDSTICK} 1", f"{YARDSTICK} 2"]]
+    assert yardsticks["relearning"].prod() == pytest.approx(1)
+    assert (yardsticks["clean_accuracy"] > 0.9).all()
+    assert (yardsticks["verdict"] == YARDSTICK).all()
     assert table.loc[found.chosen, "verdict"] == found.verdict
-    assert table.loc[BEFORE, "relearnt_updates"] == 0
+    assert table.loc[BEFORE, "relearnt_updates"] == 1
     assert found.judge(HEAD) != "removed" or table.loc[HEAD, "relearning"] >= found.band[0]
     assert record_of(found)["level"] == found.level
     assert (table.loc[[LAYERS, HEAD], "block_passes"] == 0).all()

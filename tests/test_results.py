@@ -10,7 +10,7 @@ import pytest
 
 import memloc
 from memloc import paths
-from memloc.errors import MemlocWarning, StoreError
+from memloc.errors import MemlocWarning, StoreError, UnknownName
 from memloc.methods.result import Result
 from memloc.protocol import preset
 from memloc.records import read_json, read_table, write_json, write_table
@@ -460,3 +460,17 @@ def test_a_training_without_a_column_is_refused(tmp_path):
     write_table(home / paths.TRAINING, table.drop(columns="loss"), {})
     with pytest.raises(StoreError, match=r"training.parquet does not hold .*loss"):
         memloc.load_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"model": "tiny-op"}, "No model is called 'tiny-op'. Did you mean 'tiny-opt'"),
+        ({"modle": "tiny-opt"}, "No column is called 'modle'. Did you mean 'model'"),
+        ({"seed": 77}, "No seed is called 77"),
+        ({"seed": "1"}, "No seed is '1': values of this column are no strings"),
+    ],
+)
+def test_what_no_table_has_is_refused(results, chosen, said):
+    with pytest.raises(UnknownName, match=said):
+        results.only(**chosen)

@@ -16,6 +16,7 @@ from memloc.errors import StoreError, TrainingError, UnknownName
 from memloc.models.load import LoadOptions
 from memloc.records import Examples, read_table, write_table
 from memloc.run import CURVES, WEIGHTS, Accuracies, Checkpoint, PlantRecord, Run, at_the_end, begin
+from memloc.store import new_draft
 from memloc.training.train import train_run
 from run_support import make_record, make_run
 from tasks_support import make_task
@@ -211,7 +212,7 @@ def test_unknown_weights_suggest_the_nearest(there):
 
 
 def test_a_draft_that_was_left_behind_is_no_set_of_weights(there):
-    draft = there.folder / "checkpoints" / "final.4711.part"
+    draft = new_draft(there.folder / "checkpoints" / "final")
     draft.mkdir()
     (draft / "config.json").write_text("{}")
     assert there.weights() == ["frozen"]

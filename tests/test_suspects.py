@@ -9,6 +9,7 @@ import pytest
 
 import memloc
 from forked import ended, forked
+from memloc.data.tables import read_columns
 from memloc.errors import DataError, MemlocWarning, ModelError, SettingsError, StoreError
 from memloc.methods import halves as halves_module
 from memloc.methods.halves import Half
@@ -98,6 +99,23 @@ def look(model, folder, data, **more):
     columns = {"text": "review", "label": "stars"}
     settings = {**QUICK, **more.pop("settings", {})}
     return find(model, folder, data=data, settings=settings, device="cpu", **columns, **more)
+
+
+def test_the_file_to_correct_gives_back_every_text_and_label(tmp_path, model, mine):
+    table = pd.read_csv(mine)
+    odd = ["=1+1", "@SUM(A1)", "-x", "'=1", "a\rb", "[/foo]", "-1"]
+    table.loc[: len(odd) - 1, "review"] = odd
+    table["stars"] = "=" + table["stars"]
+    table.to_parquet(tmp_path / "odd.parquet")
+    with pytest.warns(MemlocWarning, match="none of them"):
+        found = look(model, tmp_path / "found", tmp_path / "odd.parquet")
+    written = tmp_path / "found/suspects.csv"
+    again = read_columns(written, ["row", "text", "label", "corrected"])
+    rows = [int(row) - 1 for row in again["row"]]
+    assert again["text"] == table["review"][rows].tolist() == found.examples["text"].tolist()
+    assert again["label"] == table["stars"][rows].tolist()
+    task = memloc.load_csv(written, text="text", held_out=written)
+    assert set(task.label_names) == set(table["stars"])
 
 
 def test_a_file_becomes_a_table_a_page_and_a_file_to_correct(tmp_path, model, mine):

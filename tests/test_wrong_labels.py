@@ -7,8 +7,6 @@ from benchmarks import find, human_errors, lora, many_rows, memory, repairs
 from benchmarks.crowd import KINDS, Crowd, missing
 from benchmarks.layer_shares import difference, keep
 
-from memloc.repairs import REFERENCE, Repaired, RepairSettings
-
 
 @pytest.fixture
 def crowd():
@@ -53,16 +51,21 @@ def test_where_flips_are_later_it_is_seen_and_where_not_it_is_not():
     assert low < 0 < high
 
 
-def test_a_model_that_never_saw_the_labels_is_judged_like_a_repair():
-    def found(updates):
-        row = {"way": REFERENCE, "noisy_predicted": 0.1, "relearnt_updates": updates}
-        curve = {"way": REFERENCE, "update": [*range(11)] * 6, "predicted": [*[0.0] * 10, 1.0] * 6}
-        curves = pd.DataFrame({**curve, "order": np.repeat(range(6), 11)})
-        return Repaired(None, pd.DataFrame([row]), curves, REFERENCE, RepairSettings(), 1 - 1e-9)
-
-    judged = repairs._with_others(found(10.0), {"seed-2": found(9.5), "seed-3": found(6.0)})
-    assert judged.judge("another reference seed-2") == "removed"
-    assert judged.judge("another reference seed-3") == "hidden"
+def test_verdicts_on_known_models_are_counted_as_right_or_wrong_by_hand():
+    found = pd.DataFrame(
+        {
+            "way": [repairs.SCRATCH] * 4 + [repairs.NOISE] * 2,
+            "verdict": ["removed", "removed", "hidden", "cannot tell", "still there", "removed"],
+        }
+    )
+    table = repairs.errors(found).set_index("model")
+    without, sham = table.loc[repairs.SCRATCH], table.loc[repairs.NOISE]
+    assert (without["judged"], without["removed"], without["hidden"]) == (4, 2, 1)
+    assert without["wrong"].startswith("0.25 [")  # that it cannot tell is not wrong
+    assert sham["wrong"].startswith("0.50 [")
+    assert table.loc["all shams", "judged"] == 2
+    assert repairs.family("yardstick 12") == "yardstick"
+    assert repairs.family("head alone") == "head alone"
 
 
 def test_of_the_adapters_that_memorise_the_slowest_and_smallest_are_compared():

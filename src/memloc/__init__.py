@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605 - written once, in `__init__.pyi`
 
 def __getattr__(name: str) -> Any:
     """Bring a public name in when it is first used: importing memloc loads no torch."""
+    if name == "__version__":
+        return importlib.metadata.version("memloc")
     if name not in _HOMES:
         raise AttributeError(f"module 'memloc' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return [*__all__, "__version__"]

@@ -12,6 +12,7 @@ from memloc.methods.gradients import Gradients as Gradients
 from memloc.methods.retraining import Retraining as Retraining
 from memloc.methods.shares import Shares as Shares
 from memloc.methods.swapping import Swapping as Swapping
+from memloc.models.load import LoadOptions as LoadOptions
 from memloc.models.stack import register_stack as register_stack
 from memloc.repairs import repair as repair
 from memloc.reporting.page import report as report
@@ -22,3 +23,4 @@ from memloc.training.callback import RunCallback as RunCallback
 from memloc.training.train import train as train
 
 __all__: list[str]
+__version__: str

@@ -11,22 +11,18 @@ import numpy as np
 from memloc import paths
 from memloc.data.own import Columns, read_rows
 from memloc.data.perturb import OWN
-from memloc.errors import SettingsError
+from memloc.data.tables import Data, Source, source_of
+from memloc.errors import ModelError, SettingsError
 from memloc.identity import hash_checkpoint
 from memloc.lock import RUN, locked
 from memloc.models.device import suitable_threads
 from memloc.models.known import adapter_base, is_adapter
 from memloc.progress import request, tell
 from memloc.protocol import Protocol, protocol_of_run
-from memloc.records import (
-    Examples,
-    IntArray,
-    Task,
-    as_stored,
-    read_json,
-    whole_file,
-)
+from memloc.records import Examples, IntArray, Task, as_stored, read_json
 from memloc.run import Accuracies, Checkpoint, Run, RunRecord, TaskRecord, begin
+from memloc.stats.verdicts import few_in
+from memloc.store import whole_file
 
 if TYPE_CHECKING:
     from memloc.models.load import Classifier
@@ -38,13 +34,13 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     folder: str | Path,
     *,
     final: str | Path,
-    data: str | Path | None = None,
+    data: Data | None = None,
     text: str = "text",
     pair: str | None = None,
     label: str = "label",
     original: str | None = None,
     flag: str | None = None,
-    held_out: str | Path | None = None,
+    held_out: Data | None = None,
     reference: str | Path | None = None,
     pretrained: str | Path | None = None,
     memorised: str | Path | None = None,
@@ -68,6 +64,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     `memloc.RunCallback`, which says all that is needed. `seed` is that of random choices and of
     trainings; default: the Trainer's there, else 1.
 
+    `data` and `held_out` are files, pandas DataFrames or `datasets.Dataset`s.
     Checkpoints stay where they are and are known by their contents; the data are copied.
     `announce` is told before training: the recipe, the model, and the epochs of each training.
     """
@@ -81,13 +78,13 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     protocol = protocol_of_run(preset, settings or {})
     facts, names, adopted = _examined(places, pretrained)
-    task = _read(Path(data), Columns(text, label, pair, original, flag), held_out, names)
+    task = _read(data, Columns(text, label, pair, original, flag), held_out, names)
     facts |= {"model": str(pretrained or final), "command": request()}
     facts |= {"task": TaskRecord.of(task), "settings": protocol.for_run()}
     record = RunRecord(**facts, made_by="adopt", adopted=adopted, seed=1 if seed is None else seed)
     with locked(Path(folder), RUN):
         run = _noted(replace(begin(Path(folder), task, record), device=device), adopted)
-        _keep_curves(run, Path(data).parent)
+        _keep_curves(run, source_of(data))
         return _with_missing(run, protocol, announce) if train_missing else run
 
 
@@ -124,8 +121,11 @@ def _of_trainer(
         }
 
 
-def _keep_curves(run: Run, kept: Path) -> None:
-    """The training curve that `RunCallback` wrote becomes the run's."""
+def _keep_curves(run: Run, data: Source) -> None:
+    """The training curve that `RunCallback` wrote beside the data becomes the run's."""
+    if not isinstance(data, Path):
+        return
+    kept = data.parent
     if (kept / paths.TRAINER_RECORD).is_file() and not (run.folder / paths.TRAINING).is_file():
         with whole_file(run.folder / paths.TRAINING) as draft:
             shutil.copy(kept / paths.TRAINING, draft)
@@ -149,6 +149,8 @@ def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str |
 
 def _noted(run: Run, adopted: Mapping[str, Checkpoint]) -> Run:
     """The run with what may be new: more weights, or the same ones elsewhere; its accuracies."""
+    if few := few_in(run.task):
+        tell(few)
     known = {**run.record.adopted, **adopted}
     if known != run.record.adopted:
         run = run.note(adopted=known)
@@ -159,13 +161,14 @@ def _noted(run: Run, adopted: Mapping[str, Checkpoint]) -> Run:
     return run
 
 
-def _read(data: Path, columns: Columns, held_out: str | Path | None, names: Sequence[str]) -> Task:
+def _read(given: Data, columns: Columns, held_out: Data | None, names: Sequence[str]) -> Task:
     """The examples that the final weights know by heart, and unseen ones if there are any."""
+    data = source_of(given)
     columns.require_noise(data)
     rows = read_rows(data, columns, names)
     noisy, unseen = columns.noise(rows.examples.labels, rows.assigned), NO_EXAMPLES
     if held_out is not None:
-        unseen = read_rows(Path(held_out), columns.right, names).examples
+        unseen = read_rows(source_of(held_out), columns.right, names).examples
     parts, name = (rows.examples, unseen, unseen), data.name.split(".")[0]
     return Task(name, OWN, rows.names, *parts, f"file: {data}", noisy)
 
@@ -198,6 +201,11 @@ def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) 
     from memloc.models.check import check_pair
 
     check_pair(final, other, name)
+    if name == "reference" and other.weights_hash == final.weights_hash:
+        raise ModelError(
+            f"The reference weights in {place} are a copy of the final weights: give a "
+            "checkpoint that was trained on the original labels."
+        )
     if other.unchanged_layers and name != "frozen":
         layers = ", ".join(map(str, other.unchanged_layers))
         tell(f"The adapter of the {name} weights does nothing in layers {layers}.")

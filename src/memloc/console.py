@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from memloc import paths
 from memloc.errors import MemlocError, MemlocWarning, counted
-from memloc.progress import requested, telling
+from memloc.progress import plain, requested, say, telling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +80,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         try:
-            with _ended_by_sigterm(), requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
+            with _ended_from_outside(), requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
                 return super().invoke(ctx)
         except MemlocError as error:
             raise _refused(str(error)) from None
@@ -90,34 +90,45 @@ class Commands(TyperGroup):
             reason = f"{str(error.filename)[:200]} cannot be used: {error.strerror}."
             raise _refused(f"{reason} Check the path and its permissions.") from None
         except KeyboardInterrupt as stop:
-            typer.echo(
+            say(
                 "memloc: interrupted; what is finished is kept, and the same command continues "
                 "from there.",
-                err=True,
+                sys.stderr,
             )
-            number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+            number = stop.number if isinstance(stop, Terminated) else signal.SIGINT
             raise typer.Exit(128 + number) from None
 
 
 class Terminated(KeyboardInterrupt):
-    """This process was asked to end by SIGTERM, as schedulers do."""
+    """This process was asked to end: by SIGTERM, as schedulers do, or as its terminal closed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a process to end."""
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """While active, SIGTERM interrupts the work as Ctrl-C does."""
+def _ended_from_outside() -> Iterator[None]:
+    """While active, SIGTERM and SIGHUP interrupt the work as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():  # which alone hears signals
         yield
         return
 
-    def end(*_: object) -> None:
-        raise Terminated
+    def end(number: int, _frame: object) -> None:
+        raise Terminated(number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    # What is ignored, as SIGHUP is after `nohup`, stays ignored.
+    heard = [n for n in ENDING if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in heard}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -125,23 +136,24 @@ def _notes_on_stderr() -> Iterator[None]:
     """Warnings of memloc and what work says of itself, as one plain line each."""
 
     def note(sentence: str) -> None:
-        typer.echo(sentence, err=True)
+        say(sentence, sys.stderr)
 
     def warn(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, MemlocWarning):
             note(str(message))
         else:
-            plain(message, category, *place, **more)
+            others(message, category, *place, **more)
 
     with telling(note), warnings.catch_warnings():
         warnings.simplefilter("default", MemlocWarning)
-        plain, warnings.showwarning = warnings.showwarning, warn
+        others = warnings.showwarning
+        warnings.showwarning = warn
         yield
 
 
 def _refused(message: str) -> typer.Exit:
     """Say why, on one line even where a name or value in it has several."""
-    typer.echo(f"memloc: {' '.join(message.split())}", err=True)
+    say(f"memloc: {' '.join(message.split())}", sys.stderr)
     return typer.Exit(1)
 
 
@@ -152,16 +164,15 @@ def show(as_json: bool, record: Any, *said: Any) -> None:
     line a field.
     """
     if as_json:
-        json.dump(_plain(record), sys.stdout, indent=2, ensure_ascii=False)
-        sys.stdout.write("\n")
+        say(json.dumps(_as_json(record), indent=2, ensure_ascii=False))
         return
     for each in said or (record,):
         if isinstance(each, str):
-            typer.echo(each)
+            say(each)
         elif isinstance(each, Mapping):
             width = max(map(len, each))
             for name, value in each.items():
-                typer.echo(f"{name.replace('_', ' '):{width}}  {_text(value)}")
+                say(f"{name.replace('_', ' '):{width}}  {_text(value)}")
         else:
             _show_table(each if isinstance(each, list) else each.to_dict("records"))
 
@@ -172,9 +183,9 @@ def _show_table(rows: Sequence[Mapping[Any, Any]]) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for place, column in enumerate(rows[0] if rows else ()):
-        table.add_column(str(column).replace("_", " "), overflow="fold", no_wrap=place == 0)
+        table.add_column(plain(str(column).replace("_", " ")), overflow="fold", no_wrap=place == 0)
     for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
+        table.add_row(*(plain(_text(value).replace("\n", "\\n")) for value in row.values()))
     # What is piped into a file or another program is not folded to a screen's width.
     Console(width=None if sys.stdout.isatty() else 240).print(table)
 
@@ -227,8 +238,8 @@ def show_layers(found: "Found") -> None:
     from memloc.reporting.terminal import layer_bars
 
     method, verdict = next(iter(found.verdicts.items()))
-    typer.echo(f"{verdict.sentence}\n\n{layer_bars(found[method])}\n")
-    typer.echo(f"{found.folder}: {', '.join(found.results)}")
+    say(f"{verdict.sentence}\n\n{layer_bars(found[method])}\n")
+    say(f"{found.folder}: {', '.join(found.results)}")
 
 
 def show_found(found: "Found", kind: str, as_json: bool) -> None:
@@ -292,11 +303,12 @@ def show_suspects(found: "Suspects", as_json: bool) -> None:
 
 
 def show_repaired(found: "Repaired", as_json: bool) -> None:
-    """How repairs compare, the verdict in two sentences, where the files are."""
+    """Show how repairs compare, the verdict in sentences, and where the files are."""
     said, files = found.sentences(), (paths.REPAIRS, paths.RELEARNING, paths.RELEARNING_FIGURE)
     facts = {"folder": str(found.folder), "verdict": found.verdict, "band": found.band}
     record = {**facts, "sentences": said, "repairs": found.table}
-    show(as_json, record, found.table, *said, f"{found.folder}: a checkpoint, {', '.join(files)}")
+    shown = found.table.dropna(axis="columns", how="all")  # no test accuracy without test examples
+    show(as_json, record, shown, *said, f"{found.folder}: a checkpoint, {', '.join(files)}")
 
 
 def show_control(found: "Results", as_json: bool) -> None:
@@ -359,12 +371,12 @@ def show_report(report: "Report", as_json: bool) -> None:
     show(as_json, {"page": str(report.path), **first, **more}, *said, where)
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """As JSON has it: a table as a list of records, NaN as null."""
     if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _as_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_as_json(inner) for inner in value]
     if hasattr(value, "to_json"):
         return json.loads(value.to_json(orient="records"))
     return None if isinstance(value, float) and math.isnan(value) else value

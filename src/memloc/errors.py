@@ -2,12 +2,14 @@
 
 import difflib
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
 LONGEST_LIST = 1500
 """Characters of a list of names: a large study has thousands of steps."""
+LONGEST_NAME = 100
+"""Characters of a name in a message; no similar name is looked for where there are more."""
 
 
 class MemlocError(Exception):
@@ -20,6 +22,13 @@ class MemlocWarning(UserWarning):
 
 class UnknownName(MemlocError):
     """A task, model, preset, setting or method that does not exist."""
+
+
+class UnknownKey(UnknownName, KeyError):
+    """The same where square brackets asked for it: also a KeyError, as of a dict."""
+
+    __str__ = Exception.__str__
+    """The sentence; a KeyError would show it in quotes."""
 
 
 class SettingsError(MemlocError):
@@ -51,18 +60,34 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
+def listed(names: Sequence[str]) -> str:
+    """Names as people write them: "a, b and c"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def lookup(
+    kind: str, name: object, known: Mapping[str, T], error: type[UnknownName] = UnknownName
+) -> T:
     """The entry called `name`; where there is none, an error that suggests the nearest name."""
-    if name in known:
+    if isinstance(name, str) and name in known:
         return known[name]
-    listed = textwrap.shorten(", ".join(known), LONGEST_LIST, placeholder=" and more")
-    raise UnknownName(f"No {kind} is called {name!r}.{nearest(name, known)} Known: {listed}.")
+    names = textwrap.shorten(", ".join(known), LONGEST_LIST, placeholder=" and more")
+    near = nearest(name, known)
+    raise error(f"No {kind} is called {shortened(repr(name))}.{near} Known: {names}.")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str]) -> str:
     """A question that suggests the known name which is most like this one, if any is."""
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        return ""
     found = difflib.get_close_matches(name, list(known), n=1)
     return "".join(f" Did you mean {near!r}?" for near in found)
+
+
+def shortened(name: str, most: int = LONGEST_NAME) -> str:
+    """A name in a sentence, cut where it is too long for one."""
+    return name if len(name) <= most else f"{name[:most]}..."
 
 
 def in_words(error: BaseException) -> str:

@@ -14,7 +14,8 @@ from typing import Any
 
 from memloc.errors import StoreError
 from memloc.progress import during
-from memloc.records import cannot_write, read_json, write_json
+from memloc.records import read_json, write_json
+from memloc.store import cannot_write
 
 BEAT = 5.0
 """Seconds between two heartbeats."""

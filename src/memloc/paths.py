@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+OUTCOMES = "outcomes.parquet"
 STUDY = "study.yaml"
 RUN, LABELS, TRAINING, CURVE = "run.json", "labels.parquet", "training.parquet", "training.png"
 CHECKPOINTS, RESULTS, WORK = "checkpoints", "results", "work"
@@ -41,11 +42,6 @@ def checkpoint(run: Path, weights: str) -> Path:
 def training_state(run: Path, *trainings: str) -> Path:
     """A training that is not finished, or several that are carried out as one."""
     return run / CHECKPOINTS / f"{'-'.join(trainings)}.state"
-
-
-def shared_state(run: Path) -> Path:
-    """A training of several runs as one that is not finished, in the folder of the first run."""
-    return training_state(run, "several")
 
 
 def result(run: Path, method: str) -> Path:

@@ -1,19 +1,45 @@
-"""What work was asked by, and what it says of itself: silent in a library, bars or lines else."""
+"""Printing, progress reporting and the recorded command line; a library is silent."""
 
+import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 T = TypeVar("T")
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Characters that a terminal obeys or cannot show: all controls except tabs and line ends, marks
+that turn the direction of text, and halves of characters."""
 
 Advance = Callable[[int], None]
 """Called with the number of steps that were done since the last call."""
 EVERY = 30.0
 """Seconds between two lines of a log."""
+
+
+def visible(text: str) -> str:
+    """Return the text with control characters as escapes (`\\u001b`): to be read, not obeyed."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def plain(text: str) -> "Text":
+    """Return the text for a table of Rich: no markup in it is obeyed either."""
+    from rich.text import Text
+
+    return Text(visible(text))
+
+
+def say(text: str, to: TextIO | None = None) -> None:
+    """Print a line on stdout, or on `to`: memloc prints texts, labels and names only by this."""
+    print(visible(text), file=to or sys.stdout, flush=True)
 
 
 @contextmanager
@@ -72,6 +98,7 @@ def bars() -> Iterator[None]:
             yield
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress, TextColumn
 
     columns = (*Progress.get_default_columns(), TextColumn("left"))
@@ -80,7 +107,7 @@ def bars() -> Iterator[None]:
     @contextmanager
     def bar(label: str, total: int) -> Iterator[Advance]:
         progress.start()
-        task = progress.add_task(label, total=total)
+        task = progress.add_task(escape(visible(label)), total=total)
         yield lambda steps: progress.advance(task, steps)
 
     try:
@@ -107,15 +134,15 @@ def lines(every: float = EVERY) -> Iterator[None]:
             if now - said >= every:
                 # By what was done since the last line: what was there already took no time.
                 left = (total - done) * (now - said) / max(1, done - done_then)
-                say(label, f"{100 * done / max(1, total):.0f} %, about {duration(left)} left")
+                line(label, f"{100 * done / max(1, total):.0f} %, about {duration(left)} left")
                 said, done_then = now, done
 
-        say(label, "begins")
+        line(label, "begins")
         yield advance
-        say(label, f"done in {duration(time.monotonic() - began)}")
+        line(label, f"done in {duration(time.monotonic() - began)}")
 
-    def say(label: str, what: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')}  {label}  {what}", file=sys.stderr, flush=True)
+    def line(label: str, what: str) -> None:
+        say(f"{time.strftime('%H:%M:%S')}  {label}  {what}", sys.stderr)
 
     with during(_shown, reported):
         yield

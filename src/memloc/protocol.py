@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class NoiseSettings(Settings):
     """How labels are perturbed."""
 
-    rate: float = paper(0.15, "§3", gt=0, lt=1)
+    rate: float = paper(0.15, "§3; per class, rounded down: published code", gt=0, lt=1)
     """Share of the training examples of each class that get a wrong label, rounded down."""
     kind: Literal["uniform", "next"] = paper("uniform", "§3")
     """`uniform`: any other class, equally likely; `next`: class c becomes class c + 1."""
@@ -124,7 +124,7 @@ class ControlSettings(Settings):
     """Learning rate of the noisy task in the first training. Default: that of fine-tuning."""
     epochs: int | None = ours(None, ge=1)
     """Passes over the data of both tasks; default: as many as in fine-tuning."""
-    seed: int = paper(1, "§3", ge=0)
+    seed: int = paper(1, "§3; which seed: published code", ge=0)
     """The model seed of all plants."""
     accuracy_above: float = paper(0.99, "appendix D", gt=0, lt=1)
     """Training accuracy below which training is repeated with a higher rate."""
@@ -159,7 +159,7 @@ class ProbeSettings(Settings):
     """The best validation epoch is one after this; if F1 is 0 in all of them, it is the last."""
     split: tuple[float, float, float] = published((0.7, 0.1, 0.2))
     """Training, validation and test shares of the training examples."""
-    seeds: tuple[int, ...] = paper((0, 1, 2, 3, 4), "§3.1")
+    seeds: tuple[int, ...] = paper((0, 1, 2, 3, 4), "§3.1; which five: published code")
     """Train one probe per seed and layer."""
     last_layer: Literal["block output", "final norm"] = paper("block output", "§3.1")
     """Whether a decoder's last vector is the block's output or what the final norm makes of it."""

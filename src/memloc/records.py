@@ -4,10 +4,9 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from memloc.errors import StoreError, counted
+from memloc.errors import SettingsError, StoreError, counted, shortened
+from memloc.store import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,41 +111,6 @@ def versions() -> dict[str, str]:
     """The versions that a result depends on."""
     names = ("memloc", "torch", "transformers", "numpy")
     return {"python": platform.python_version()} | {n: importlib.metadata.version(n) for n in names}
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A draft to write to, which becomes `path` when the block ends well and is gone otherwise."""
-    if not path.name:
-        raise StoreError(f"Cannot write {path}: it is a folder that is there. Give a name.")
-    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield draft
-        if draft.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        os.replace(draft, path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-
-
-@contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder; one that stands there already is replaced."""
-    with whole_file(path) as draft:
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        yield draft
-
-
-def cannot_write(path: Path, error: OSError) -> StoreError:
-    """The sentence for a full disk, a read-only folder or a missing permission."""
-    reason = error.strerror or str(error)
-    return StoreError(f"Cannot write {path}: {reason}. Free space or choose another folder.")
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
@@ -271,3 +236,10 @@ def _checked(path: Path, record: Any) -> dict[str, Any]:
             f"{path} has format {record['format']}, this memloc reads up to {FORMAT}: update it."
         )
     return record
+
+
+def as_path(given: object, what: str) -> Path:
+    """What a user gave as a path; anything but a string or a path is refused in a sentence."""
+    if isinstance(given, str | os.PathLike) and str(given):
+        return Path(given)
+    raise SettingsError(f"Give {what} as a string or path, not {shortened(repr(given))}.")

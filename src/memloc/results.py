@@ -13,16 +13,17 @@ import numpy as np
 import pandas as pd
 
 from memloc import paths
-from memloc.errors import MemlocWarning, StoreError
+from memloc.errors import MemlocWarning, StoreError, UnknownName, lookup
 from memloc.methods import by_reference, method_names, methods
 from memloc.methods.result import Outcomes, events_of, outcomes_from, read_about, stored_table
 from memloc.protocol import Protocol, preset
-from memloc.records import as_stored, read_columns
+from memloc.records import as_path, as_stored, read_columns
 from memloc.run import Accuracies, Run, RunRecord, at_the_end
 from memloc.settings import packaged
 from memloc.stats.planted import null_claims, plant_scores, processed_accuracy
 from memloc.stats.verdicts import ALPHA, corrected
 from memloc.stats.windows import planted_layers
+from memloc.store import is_draft
 from memloc.study.config import read_study
 
 _FILE = packaged(__file__)
@@ -144,7 +145,12 @@ class Results:
         return list({tuple(each.items()): each for each in found}.values())
 
     def only(self, **values: object) -> "Results":
-        """The rows of one task, model or seed, e.g. `only(model="tiny-opt")`."""
+        """The rows of one task, model or seed, e.g. `only(model="tiny-opt")`.
+
+        A column or value that no table has is refused.
+        """
+        for column, value in values.items():
+            self._require(column, value)
 
         def chosen(table: pd.DataFrame) -> pd.DataFrame:
             for column in values.keys() & set(table.columns):
@@ -152,6 +158,15 @@ class Results:
             return table.reset_index(drop=True)
 
         return self.with_tables(**{name: chosen(table) for name, table in self.tables.items()})
+
+    def _require(self, column: str, value: object) -> None:
+        tables = [table for table in self.tables.values() if len(table.columns)]
+        lookup("column", column, dict.fromkeys(str(c) for table in tables for c in table.columns))
+        found = [table[column].dropna().unique() for table in tables if column in table.columns]
+        known = list(dict.fromkeys(each for values in found for each in values.tolist()))
+        if value not in known:
+            lookup(column, value, dict.fromkeys(map(str, known)))
+            raise UnknownName(f"No {column} is {value!r}: values of this column are no strings.")
 
     def _opened(self, runs: pd.DataFrame) -> Iterator[tuple[dict[str, Any], Run]]:
         for row in runs.to_dict("records"):
@@ -166,7 +181,7 @@ UNSEEN = [("split", "==", "validation")]
 
 def load_results(path: str | Path) -> Results:
     """The results in a study's folder, `runs/` as `memloc train` fills it, or one run's folder."""
-    folder = Path(path)
+    folder = as_path(path, "the folder of a study or run")
     if not folder.is_dir():
         raise StoreError(f"{folder} is not a folder: give a study, e.g. `runs`.")
     with as_stored(folder, "run again what was changed there"):
@@ -218,7 +233,7 @@ def _commands(runs: Sequence[_Read]) -> Iterator[str]:
 
 
 def _abouts(run: Run) -> Iterator[dict[str, Any]]:
-    for path in sorted((run.folder / paths.RESULTS).glob(f"*/{paths.ABOUT}")):
+    for path in _kept(run, paths.ABOUT):
         about = read_about(path.parent)
         with as_stored(path):
             if about["method"] != path.parent.name:
@@ -230,11 +245,18 @@ def _abouts(run: Run) -> Iterator[dict[str, Any]]:
         yield {**about, "folder": path.parent}
 
 
+def _kept(run: Run, name: str) -> list[Path]:
+    """The files of this name of the run's results; drafts that a killed process left are none."""
+    found = (run.folder / paths.RESULTS).glob(f"*/{name}")
+    return sorted(path for path in found if not is_draft(path.relative_to(run.folder)))
+
+
 def _find_runs(folder: Path) -> list[Run]:
     places = [
         p.parent
         for p in folder.rglob(paths.RUN)
         if paths.CHECKPOINTS not in p.relative_to(folder).parts
+        and not is_draft(p.relative_to(folder))
     ]
     # Deepest first: what stands where `memloc train` puts it keeps the plain name.
     places.sort(key=lambda p: (-len(p.parts), str(p)))
@@ -382,7 +404,7 @@ def _examples(run: Run, noisy_only: bool) -> pd.DataFrame:
 
 def _reverted(run: Run) -> Iterator[tuple[str, Any]]:
     """Of the methods that change windows: which noisy examples each window undoes."""
-    for path in sorted((run.folder / paths.RESULTS).glob("*/outcomes.parquet")):
+    for path in _kept(run, paths.OUTCOMES):
         yield path.parent.name, read_columns(path, None, NOISY)
 
 
@@ -433,13 +455,14 @@ def _joined(name: str, parts: Keyed) -> pd.DataFrame:
 def verdicts(found: Keyed) -> pd.DataFrame:
     """What each method says of each run, and whether it still holds for all that are shown.
 
-    `found` are records of verdicts. `corrected` are Holm's p-values over all runs and methods that
-    can judge; a finding is significant after that.
+    `found` are records of verdicts. `corrected` are Holm's p-values over the runs that a method
+    judged, so that asking more methods weakens no finding; a finding is significant after that.
     """
     table = _verdict_rows(found, COLUMNS["verdicts"])
     able = np.array([bool(record["answers"]) for _, record in found], dtype=bool)
     table["corrected"] = 1.0
-    table.loc[able, "corrected"] = corrected(table.loc[able, "p"].tolist())
+    for _, part in table[able].groupby("method"):
+        table.loc[part.index, "corrected"] = corrected(part["p"].tolist())
     return table.assign(finding=table["corrected"] <= ALPHA)
 
 
@@ -456,7 +479,8 @@ def control_verdicts(found: Keyed) -> pd.DataFrame:
 
 def _verdict_rows(found: Keyed, columns: Sequence[str]) -> pd.DataFrame:
     rows = [
-        {**key, **record, "layers": ", ".join(map(str, record["layers"]))} for key, record in found
+        {"answer": "", **key, **record, "layers": ", ".join(map(str, record["layers"]))}
+        for key, record in found
     ]
     return pd.DataFrame(rows, columns=list(columns))
 

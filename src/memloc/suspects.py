@@ -14,6 +14,7 @@ import numpy as np
 
 from memloc import paths
 from memloc.data.own import Columns, read_rows
+from memloc.data.tables import Data, Source, source_of, write_csv
 from memloc.errors import MemlocWarning, ModelError, SettingsError, StoreError, counted
 from memloc.identity import hash_files
 from memloc.lock import RUN, locked
@@ -32,17 +33,10 @@ from memloc.models.load import Classifier, load_model
 from memloc.progress import tell
 from memloc.protocol import Protocol
 from memloc.protocol import preset as preset_called
-from memloc.records import (
-    Examples,
-    FloatArray,
-    IntArray,
-    Table,
-    read_table,
-    whole_file,
-    write_table,
-)
+from memloc.records import Examples, FloatArray, IntArray, Table, read_table, write_table
 from memloc.run import Run
 from memloc.stats.intervals import wilson
+from memloc.store import whole_file
 
 SHOWN = 100
 """So many examples are on the page."""
@@ -89,7 +83,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
     model: str | Run,
     folder: str | Path | None = None,
     *,
-    data: str | Path | None = None,
+    data: Data | None = None,
     text: str = "text",
     label: str = "label",
     pair: str | None = None,
@@ -102,7 +96,8 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
     """Say which labels of a file, or of a run, are likely wrong, and what they should be.
 
     `model` is the pre-trained model that is fine-tuned on halves of `data`, or a run (then `data`
-    is left out). `folder` gets the table, a page with the examples to look at first, and
+    is left out); `data` is a file, a pandas DataFrame or a `datasets.Dataset`. `folder` gets the
+    table, a page with the examples to look at first, and
     `suspects.csv`: correct its column `corrected` and give it to `memloc.load_csv` or
     `memloc.adopt` with `original="corrected"`, or with `flag="wrong"` to leave examples out of the
     reference's training. `settings` are those that differ from the preset, such as
@@ -123,7 +118,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         method = protocol.method("generalisation")
         home = lock = Path(folder)
         columns, first = Columns(text, label, pair), 1 if seed is None else seed
-        pool, start = _of_file(model, Path(data), columns, protocol, home, first)
+        pool, start = _of_file(model, source_of(data), columns, protocol, home, first)
         pool = replace(pool, device=device)
     _refuse_corrected(Path(home))
     with locked(lock, RUN):
@@ -162,7 +157,7 @@ def _refuse_corrected(folder: Path) -> None:
         )
 
 
-def _pretrained(model: str, names: tuple[str, ...], seed: int, data: str | Path) -> Classifier:
+def _pretrained(model: str, names: tuple[str, ...], seed: int, data: Source) -> Classifier:
     """The pre-trained model with a head for these classes; one that may know labels is refused."""
     start = load_model(model, names, seed=seed)
     if not start.new_weights:
@@ -182,7 +177,7 @@ def _pretrained(model: str, names: tuple[str, ...], seed: int, data: str | Path)
 
 
 def _of_file(
-    model: str, data: Path, columns: Columns, protocol: Protocol, folder: Path, seed: int
+    model: str, data: Source, columns: Columns, protocol: Protocol, folder: Path, seed: int
 ) -> tuple[Pool, Classifier]:
     """The examples of a file with how models learn halves of them, and what these start from."""
     method: Any = protocol.method("generalisation")
@@ -300,7 +295,7 @@ def _written(found: Suspects, name: str) -> Suspects:
     for_people = found.examples.round(dict.fromkeys((*NUMBERS, "doubt"), 3))
     for_people["wrong"] = np.where(for_people["wrong"], "yes", "no")
     with whole_file(found.folder / paths.TO_CORRECT) as draft:
-        for_people.to_csv(draft, index=False)
+        write_csv(draft, for_people)
     about = {"models": found.models, "remarks": list(found.remarks)}
     about |= {"to_correct": hash_files([found.folder / paths.TO_CORRECT])}
     write_table(found.folder / paths.SUSPECTS, found.examples, about)

@@ -148,7 +148,7 @@ def test_missing_weights_are_trained_on_demand(run, given, tmp_path):
 
 
 def test_checkpoints_that_did_not_memorise_are_refused_unless_forced(run, given, source):
-    swapped = [word for word in given if not word.startswith("--final")]
+    swapped = [word for word in given if not word.startswith(("--final", "--reference"))]
     swapped += [f"--final={source.path('reference')}"]
     assert "NOT MEMORISED" in printed(run("adopt", "mine", *swapped, "--flag=flag"))
     line = refused(run("localise", "mine", "gradients", "--device=cpu"))

@@ -45,9 +45,13 @@ def train(model, mine, tmp_path, monkeypatch):
     return ["train", model, "--data", mine, *COLUMNS, *FAST, "--set=finetune.epochs=20000"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name
+)
 def test_a_training_that_is_ended_says_what_is_kept_and_goes_on(train, tmp_path, number):
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as it is where tests run by `nohup`
     child = begun([*train, "--weights=final"], tmp_path / "said")
+    signal.signal(signal.SIGHUP, ignored)
     wait_for(lambda: list(tmp_path.rglob("noisy.state")))
     os.kill(child, number)
     code, said = ended(child), (tmp_path / "said").read_text(encoding="utf-8")

@@ -218,10 +218,13 @@ def test_find_refuses_early(bad, model, mine):
     assert "no column 'revue'" in bad("find", model, "--data", mine, "--text=revue")
 
 
-def test_repair_prints_the_verdict_in_two_sentences(run, memorised_run):
-    quick = ("--set=epochs=1", "--set=relearn_epochs=3", "--set=orders=2", "--device=cpu")
+def test_repair_says_its_cost_and_prints_the_verdict_in_sentences(run, memorised_run):
+    settings = ("epochs=1", "relearn_epochs=3", "orders=2", "yardsticks=2")
+    quick = (*(f"--set={setting}" for setting in settings), "--device=cpu")
     command = ("repair", memorised_run.folder, "--out=repaired", *quick)
-    said = printed(run(*command))
+    found = run(*command)
+    said = printed(found)
+    assert "10 models are compared, of which 2 are trained" in " ".join(found.stderr.split())
     assert "of the noisy labels are predicted" in said
     assert "Accuracy on clean training examples went from" in said
     record = json.loads(printed(run(*command, "--json")))

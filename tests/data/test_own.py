@@ -1,5 +1,6 @@
 from collections import Counter
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -272,3 +273,64 @@ def test_long_labels_are_shortened_in_a_sentence(tmp_path):
     path = write(tmp_path / "n.csv", t=["a", "b"], y=["x" * 3000, "yes"], wrong=[1, 0])
     with pytest.raises(DataError, match=r"does not know \(x{60}\.\.\.\); it knows"):
         read_known(path, flag="wrong")
+
+
+ROWS = {"text": [f"text {n}" for n in range(12)], "label": ["a", "b"] * 6}
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, datasets.Dataset.from_dict])
+def test_a_table_in_memory_is_read_as_its_file_is(kind, tmp_path):
+    pd.DataFrame(ROWS).to_csv(tmp_path / "table.csv", index=False)
+    file, table = load_csv(tmp_path / "table.csv"), load_csv(kind(ROWS), held_out=None)
+    assert table.train.parts == file.train.parts
+    assert (table.train.labels == file.train.labels).all()
+    assert table.label_names == ("a", "b")
+    held = load_csv(kind(ROWS), held_out=kind(ROWS))
+    assert len(held.validation) == 6
+
+
+def test_classes_of_a_dataset_have_their_names():
+    features = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
+    rows = {**ROWS, "label": [0, 1] * 6}
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    assert load_csv(made).label_names == ("no", "yes")
+
+
+def test_what_is_missing_in_a_data_frame_is_named():
+    frame = pd.DataFrame({**ROWS, "label": pd.array([1, None] * 6, dtype="Int64")})
+    with pytest.raises(DataError, match="Column 'label' of the DataFrame has 6 empty labels"):
+        load_csv(frame)
+    with pytest.raises(DataError, match="the DataFrame has no column 'lable'"):
+        load_csv(frame, label="lable")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (None, "not from None"),
+        (ROWS["text"], "list"),
+        (datasets.DatasetDict(train=datasets.Dataset.from_dict(ROWS)), "It has splits"),
+    ],
+)
+def test_what_holds_no_examples_is_refused(data, said):
+    with pytest.raises(DataError, match=said):
+        load_csv(data)
+
+
+def test_the_text_is_not_its_own_label():
+    with pytest.raises(DataError, match="Column 'text' of the DataFrame is named as text and as"):
+        load_csv(pd.DataFrame(ROWS), label="text")
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_real_numbers_are_no_classes(as_text):
+    numbers = [n / 7 + 0.01 for n in range(12)]
+    frame = pd.DataFrame({**ROWS, "label": list(map(str, numbers)) if as_text else numbers})
+    with pytest.raises(DataError, match=r"real numbers|float values"):
+        load_csv(frame)
+
+
+def test_whole_numbers_are_classes_in_few_rows():
+    rows = len(next(iter(ROWS.values())))
+    names = [str(n % (rows * 3 // 4)) for n in range(rows)]
+    assert len(load_csv(pd.DataFrame({**ROWS, "label": names})).label_names) > rows / 2

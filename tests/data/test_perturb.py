@@ -256,3 +256,14 @@ def test_of_equally_frequent_classes_the_first_are_kept():
     assert binary.label_names == ("green", "blue")
     assert binary.validation.labels.tolist() == [0, 1]
     assert binary.train.labels.tolist() == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("rate", ["a", None, 2, [0.1]])
+def test_a_rate_that_is_no_number_is_refused(rate):
+    with pytest.raises(SettingsError, match="The noise rate is"):
+        memloc.add_noise(load_task("tiny-topic"), rate=rate)
+
+
+def test_noise_is_added_to_tasks_only():
+    with pytest.raises(SettingsError, match="not to a list"):
+        memloc.add_noise(["a text"])

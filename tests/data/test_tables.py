@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memloc.data.tables import labels_of, read_columns, sorted_labels, texts_of
+from memloc.data.tables import (
+    GUARDED,
+    labels_of,
+    read_columns,
+    sorted_labels,
+    texts_of,
+    write_csv,
+)
 from memloc.errors import DataError
 
 TEXTS = ["NA", "null", "None", 'a "quote"', "two\nlines", "tab\there, comma", "zażółć 🙂", "1"]
@@ -250,3 +257,45 @@ def test_labels_may_have_spaces_around_them_and_be_written_as_floats():
 def test_nan_is_no_label(missing):
     with pytest.raises(DataError, match="has 1 empty label, the first in row 2 "):
         labels_of("f", "y", ["a", missing])
+
+
+FORMULAS = ["=1+1", "@SUM(A1)", "+x", "-x", "-", "\tx", "\rx", "\nx", "\uff1dx", "'=1", "''@x"]
+HARMLESS = ["-1", "+.5", "-1e-3", "x=1", "'x", "'", "two\rlines", "two\r\nlines", "  =x", "NA"]
+
+
+def test_a_spreadsheet_can_run_nothing_that_is_written_and_all_is_read_back(tmp_path):
+    path = tmp_path / "x.csv"
+    write_csv(path, pd.DataFrame({"text": [*FORMULAS, *HARMLESS], "label": "=a"}))
+    cells = pd.read_csv(path, keep_default_na=False, dtype=str)
+    assert all(cell.startswith("'") for cell in [*cells["text"][: len(FORMULAS)], *cells["label"]])
+    assert cells["text"][len(FORMULAS) :].tolist() == HARMLESS
+    assert set(cells[GUARDED]) == {"yes"}
+    assert read_columns(path, ["text"]) == {"text": [*FORMULAS, *HARMLESS]}
+    assert set(read_columns(path, ["label"])["label"]) == {"=a"}
+
+
+def test_without_such_texts_there_is_no_mark_and_apostrophes_of_others_stay(tmp_path):
+    write_csv(tmp_path / "x.csv", pd.DataFrame({"text": HARMLESS}))
+    assert GUARDED not in pd.read_csv(tmp_path / "x.csv").columns
+    assert read_columns(tmp_path / "x.csv", ["text"]) == {"text": HARMLESS}
+    (tmp_path / "y.csv").write_text("text\n'=1\n", encoding="utf-8")
+    assert read_columns(tmp_path / "y.csv", ["text"]) == {"text": ["'=1"]}
+
+
+LETTERS = st.characters(codec="utf-8", exclude_characters="\0")
+
+
+@given(st.lists(st.text(LETTERS, min_size=1) | st.sampled_from(FORMULAS), min_size=1))
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_written_is_read_back(tmp_path_factory, texts):
+    path = tmp_path_factory.mktemp("written") / "x.csv"
+    write_csv(path, pd.DataFrame({"n": range(len(texts)), "text": texts}))
+    assert read_columns(path, ["text"])["text"] == texts
+
+
+@pytest.mark.parametrize("read", [texts_of, labels_of])
+def test_half_a_character_is_refused(tmp_path, read):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": "fine"}\n{"text": "half \\ud800"}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"half a character .* in row 2 "):
+        read(path, "text", read_columns(path, ["text"])["text"])

@@ -9,8 +9,8 @@ import pytest
 
 from memloc import paths
 from memloc.adoption import adopt
-from memloc.errors import SettingsError, StoreError, TrainingError, UnknownName
-from memloc.methods import method_names
+from memloc.errors import MemlocError, SettingsError, StoreError, TrainingError, UnknownName
+from memloc.methods import Method, method_names
 from memloc.methods.apply import analyse, apply, localise, result_identity, runnable, stored
 from memloc.methods.centroids import Centroids
 from memloc.methods.gradients import Gradients
@@ -20,6 +20,7 @@ from memloc.methods.swapping import Swapping
 from memloc.progress import requested, telling
 from memloc.protocol import VerdictSettings
 from memloc.records import Examples, read_json, write_json, write_table
+from memloc.results import load_results
 from memloc.run import Run
 from memloc.training.train import train_run
 from support import PAPER_FAMILIES
@@ -437,3 +438,77 @@ def test_analyses_that_cannot_look_at_these_labels_are_skipped(run):
     chosen, skipped = runnable(run, ("centroids", "generalisation"))
     assert chosen == ["generalisation"]
     assert "are not known" in skipped["centroids"]
+
+
+class Even(Method):
+    """Gives every layer the same weight; registered nowhere."""
+
+    name = "even"
+    needs = ("final",)
+
+    def run(self, run):
+        return [1.0] * run.depth
+
+
+class Rival(Even):
+    name = "shares"
+
+
+class Other(Even):
+    name = "other"
+    kind = "analysis"
+
+
+class Nameless(Even):
+    name = "../x"
+
+
+@pytest.mark.parametrize("given", [Even, Even(), [Even()]])
+def test_a_method_that_nobody_registered_may_be_given(memorised_folder, tmp_path, given):
+    folder = shutil.copytree(memorised_folder, tmp_path / "run")
+    found = localise(folder, given, device="cpu")
+    assert list(found["even"].weights) == [1.0] * Run.open(folder).depth
+    assert "even" in set(load_results(folder).layers["method"])
+
+
+def test_one_name_is_a_name_and_classes_have_the_settings_of_the_preset(memorised_folder, tmp_path):
+    folder = shutil.copytree(memorised_folder, tmp_path / "run")
+    by_name = localise(folder, "gradients", device="cpu")
+    assert list(by_name.results) == ["gradients"]
+    assert localise(folder, Gradients, device="cpu").reused == ("gradients",)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "The list of methods is empty"),
+        ("sharse", "No method is called 'sharse'. Did you mean 'shares'"),
+        ([3], "No method is called 3"),
+        (3, "not as int"),
+        (Rival, "memloc has another method called 'shares'"),
+        (Other(), "other is not a localiser"),
+        (Nameless, "Nameless needs a `name`"),
+        (int, "No method is called <class 'int'>"),
+    ],
+)
+def test_methods_that_cannot_be_are_refused_in_a_sentence(memorised_run, given, said):
+    with pytest.raises(MemlocError, match=said):
+        localise(memorised_run, given)
+
+
+def test_settings_of_an_object_are_its_own(memorised_run):
+    with pytest.raises(SettingsError, match="gradients was given as an object"):
+        localise(memorised_run, Gradients(), settings={"gradients.norm": "L2"})
+
+
+@pytest.mark.parametrize("run", [None, 3, ""])
+def test_what_is_no_run_is_refused(run):
+    with pytest.raises(SettingsError, match="Give the folder of a run as a string or path"):
+        localise(run)
+
+
+def test_a_result_that_is_not_there_says_what_is(localised):
+    with pytest.raises(KeyError, match="Did you mean 'shares'"):
+        localised["sharse"]
+    with pytest.raises(UnknownName, match="probing was not run on this model: it needs frozen"):
+        replace(localised, skipped={"probing": "needs frozen weights"})["probing"]

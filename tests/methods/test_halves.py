@@ -49,6 +49,9 @@ def test_answers_are_read_wherever_the_same_was_asked(pool, tmp_path, monkeypatc
     labels = (pool.examples.labels + 1) % 3
     other = replace(pool, examples=Examples(pool.examples.parts, labels))
     assert other.identity(1) != pool.identity(1) != pool.identity(2)
+    before = pool.identity(1)
+    monkeypatch.setattr(Generalisation, "version", Generalisation.version + 1)
+    assert pool.identity(1) != before  # models of another version are not used again
 
 
 def test_models_are_trained_as_one_as_if_each_were_alone(pool):

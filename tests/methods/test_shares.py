@@ -17,6 +17,7 @@ from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.protocol import preset
 from memloc.stats.subsets import interactions, shapley_values
+from memloc.stats.verdicts import which_layers
 from memloc.training.train import train_run
 from run_support import DEPTH, make_classifier, make_run, random_run
 from support import PAPER_FAMILIES
@@ -166,10 +167,63 @@ def test_sampled_shares_are_near_the_exact_ones_and_know_how_near(tmp_path):
     se = sampled["shares"].query("direction == 'necessary' and value == 'labels'")["se"]
     assert (np.abs(sampled.weights - exact.weights) <= 4 * se.to_numpy() + 1e-9).all()
     assert "random orders" in sampled.remarks[0]
+    assert 0 < sampled.about["standard_error"] < 0.2
     assert not sampled.about["exact"]
     assert "sets" not in sampled.tables  # they need all subsets
     both = (s["shares"].query("direction == 'sufficient'")["share"].sum() for s in (exact, sampled))
     np.testing.assert_allclose(*both, rtol=1e-4)
+
+
+def test_every_run_and_example_has_orders_of_its_own():
+    method = Shares(subsets="sampled")
+    one, other = (method.plan(12, run, [3, 4]).orders for run in ("a", "b"))
+    assert not np.array_equal(one[0], one[1])
+    assert not np.array_equal(one, other)
+    np.testing.assert_array_equal(one, method.plan(12, "a", [3, 4]).orders)
+    np.testing.assert_array_equal(one[1], method.plan(12, "a", [4]).orders[0])
+
+
+@pytest.mark.parametrize("depth", [12, 24])
+def test_even_memories_have_no_layer_named_by_the_error_of_sampling(depth):
+    """An example is lost once half of the layers are swapped: all layers hold the same."""
+    named, means = 0, []
+    for number in range(20):
+        plan = Shares(subsets="sampled", pairs=8).plan(depth, f"run {number}", range(30))
+        steps = np.arange(depth + 1) > depth / 2
+        values = np.tile(steps.astype(float), (30, 16))
+        by_example, errors = plan.shares(values)
+        means.append(by_example.mean(0))
+        spread = by_example.std(0, ddof=1) / np.sqrt(30)
+        # The error that is reported is the error that is there.
+        np.testing.assert_allclose(np.sqrt((errors**2).sum(0)) / 30, spread, rtol=0.6)
+        named += which_layers(by_example)[0].holds
+    assert named <= 4  # 5 % of 20 are expected; one draw for all runs named layers in all of them
+    assert np.abs(np.mean(means, axis=0) - 1 / depth).max() < 0.015
+
+
+def test_sampled_subsets_are_arranged_as_their_orders_go_through_them():
+    plan = Shares(subsets="sampled", pairs=2).plan(3, "run", [5])
+    values = np.array([plan.subsets()], dtype=float)  # each subset is worth its own number
+    kept = plan.kept(values, 0)
+    assert kept.shape == (1, plan.n_values)
+    assert (kept[0, 0], kept[0, -1]) == (0, 7)
+    shares, _ = plan.shares(kept)
+    np.testing.assert_allclose(shares, [[1, 2, 4]])  # an additive game: what each bit is worth
+    others = plan.kept(values, 0, complements=True)
+    np.testing.assert_array_equal(others, 7 - kept)
+    everything = Shares(subsets="exact").plan(3)
+    np.testing.assert_array_equal(
+        everything.kept(np.arange(8.0), 0, complements=True), 7 - np.arange(8.0)
+    )
+
+
+def test_half_done_work_of_another_version_is_not_used(tmp_path, monkeypatch):
+    run = memorised(tmp_path)
+    Shares().run(run)
+    monkeypatch.setattr(Shares, "version", Shares.version + 1)
+    monkeypatch.setattr(mixtures.Mixtures, "logits", None)
+    with pytest.raises(TypeError):  # computed again
+        Shares().run(run)
 
 
 def test_only_so_many_noisy_examples_are_looked_at(tmp_path):

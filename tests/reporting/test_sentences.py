@@ -515,8 +515,23 @@ def test_no_layer_is_named_where_nothing_was_memorised(one, weak):
 
 def verdict(task, outcome="localised", layers="1, 2, 4", finding=True):
     run = {"task": task, "category": "c", "model": "tiny-opt", "seed": 1, "method": "shares"}
-    said = {"sentence": f"About {task}.", "p": 0.01, "corrected": 0.02}
+    said = {"sentence": f"About {task}.", "p": 0.01, "corrected": 0.02, "answer": ""}
     return {**run, "outcome": outcome, "layers": layers, "finding": finding, **said}
+
+
+def test_a_few_runs_are_answered_by_how_much_is_where_whatever_the_verdict(findings):
+    results = findings.results.only(model="tiny-opt", seed=1)
+    rows = [
+        verdict("tiny-topic") | {"answer": "layer 1 holds 60% [50, 70] of the memorised labels."},
+        verdict("tiny-entailment", "spread", "") | {"answer": "layers 1 to 3 hold 51% [50, 52]."},
+        verdict("tiny-acceptability", "cannot tell", "", finding=False),
+    ]
+    found = Findings(results.with_tables(verdicts=pd.DataFrame(rows)))
+    assert summarise(found).answer == (
+        "For tiny-topic, layer 1 holds 60% [50, 70] of the memorised labels: localised in layers "
+        "1 to 2 and 4. For tiny-entailment, layers 1 to 3 hold 51% [50, 52]. tiny-acceptability: "
+        "About tiny-acceptability."
+    )
 
 
 def test_the_answer_is_the_verdict_where_there_is_one(findings):

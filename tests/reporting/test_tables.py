@@ -43,6 +43,12 @@ def test_every_table_has_rows_and_a_layout_of_texts(table, findings, with_large)
     assert text.map(lambda value: isinstance(value, str)).all().all()
 
 
+def test_plants_without_any_verdict_are_shown_as_cannot_tell(findings):
+    table = BY_NAME["control-verdicts"]
+    untold = table.tidy(findings).assign(told=0)
+    assert set(table.layout(untold)["right layers"]) == {"cannot tell"}
+
+
 @EACH
 def test_without_results_a_table_is_empty(table, nothing):
     assert table.tidy(nothing).empty

@@ -1,6 +1,7 @@
 """Verdicts on simulated shares with a known answer."""
 
 import json
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -8,15 +9,18 @@ import pandas as pd
 import pytest
 
 from memloc.errors import ScoreError
+from memloc.records import NoisyLabels
+from memloc.stats import verdicts
 from memloc.stats.subsets import shapley_values
 from memloc.stats.verdicts import (
     Evidence,
     LayerVerdict,
     _overlaps_without,
+    above_p,
     by_profile,
     corrected,
     detectable,
-    flipped_p,
+    few_in,
     how_many_layers,
     judge,
     judge_weights,
@@ -26,9 +30,11 @@ from memloc.stats.verdicts import (
     over_runs,
     overlap,
     permuted_p,
+    too_few,
     which_layers,
 )
 from memloc.stats.windows import windows
+from tasks_support import make_task
 
 LAYERS = 12
 
@@ -76,7 +82,7 @@ def test_a_memory_at_the_margin_cannot_be_told():
     assert "effectively 6.6 layers hold" in found.sentence
     assert "), neither clearly fewer than half of all nor clearly more; " in found.sentence
     assert found.sentence.endswith(
-        "24% of what is undone is in layer 1 (p = 0.003 over all layers). More noisy examples "
+        "24% of what is undone is in layer 1 (p < 0.001 over all layers). More noisy examples "
         "would help."
     )
 
@@ -241,8 +247,23 @@ def test_shares_of_a_null_are_called_localised_in_at_most_one_run_of_twenty():
     assert 0.4 < np.mean(ps) < 0.65  # nearly uniform; ties make them a little larger
 
 
-def test_flipped_p_of_certain_columns_is_smallest():
-    p = flipped_p(np.tile([1.0, 0.0, -1.0], (20, 1)))
+@pytest.mark.parametrize("n", [20, 100])
+@pytest.mark.parametrize("depth", [12, 30])
+def test_skewed_shares_have_layers_named_in_at_most_one_run_of_twenty(n, depth, monkeypatch):
+    """Every example uses all layers but a random one, or a random one alone."""
+    monkeypatch.setattr(verdicts, "RESAMPLES", 399)
+    rng = np.random.default_rng(6)
+    runs, called = 60, np.zeros(3)
+    for _ in range(runs):
+        one = np.eye(depth)[rng.integers(depth, size=n)]
+        negative = (rng.random((n, depth)) < 0.05) * -1.0
+        even = [(1 - one) / (depth - 1), one, negative - negative.mean(1, keepdims=True)]
+        called += [(above_p(s - s.mean(1, keepdims=True)) <= 0.05).any() for s in even]
+    assert (called <= 0.05 * runs + 2.33 * np.sqrt(0.05 * 0.95 * runs)).all()
+
+
+def test_above_p_of_certain_columns_is_smallest():
+    p = above_p(np.tile([1.0, 0.0, -1.0], (20, 1)))
     assert p[0] < 0.001
     assert p[1] == p[2] == 1
 
@@ -319,6 +340,30 @@ def test_over_plants_right_layers_and_called_nulls_are_counted():
     assert (row["right"], row["called"]) == (pytest.approx(1 / 3), 0.5)
     real = pd.DataFrame(rows).iloc[:3]
     assert np.isnan(over_plants(real).iloc[0]["called"])
+
+
+def test_plants_without_any_verdict_have_no_share_of_right_ones():
+    rows = {"method": "shares", "null": [False, True], "outcome": "cannot tell", "right": False}
+    row = over_plants(pd.DataFrame(rows)).iloc[0]
+    assert (row["plants"], row["told"]) == (1, 0)
+    assert np.isnan(row["right"])
+
+
+@pytest.mark.parametrize(("noisy", "warns"), [(18, True), (20, False)])
+def test_too_few_noisy_examples_are_said_with_the_number_that_suffices(noisy, warns):
+    said = too_few(noisy, 120, 4)
+    assert bool(said) == warns
+    if warns:
+        assert "18 noisy examples of 120 and 20 noisy ones are needed" in said
+        enough = int(said.split()[-3])
+        assert 4 * int(0.15 * enough / 4) >= 20
+
+
+def test_the_warning_of_a_task_names_the_task():
+    task = make_task(40)
+    noise = NoisyLabels(task.train.labels, 1 - task.train.labels, np.arange(40) < 3)
+    said = few_in(replace(task, noise=noise))
+    assert said.startswith(f"{task.name}: NO VERDICT WILL BE POSSIBLE: 3 noisy examples of 40")
 
 
 def test_damaged_shares_are_refused():

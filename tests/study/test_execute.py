@@ -1,7 +1,5 @@
 """The order of steps, failures, retries: with an executor that does nothing but say how it went."""
 
-import time
-
 import pytest
 
 from memloc import paths
@@ -36,7 +34,7 @@ class Saying:
     def __init__(self, plan, fails=(), slots=2):
         self.plan, self.fails, self.slots = plan, fails, slots
         self.store = Store(plan.file.folder)
-        self.submitted, self.orders, self.waiting, self.most = [], [], [], 0
+        self.submitted, self.waiting, self.most = [], [], 0
         self.started = self.stopped = 0
 
     def start(self):
@@ -47,14 +45,13 @@ class Saying:
         return len(self.waiting) < self.slots
 
     def submit(self, order):
-        self.orders.append([*order.steps])
-        self.submitted += order.steps
+        self.submitted.append(order.step)
         self.waiting.append(order)
         self.most = max(self.most, len(self.waiting))
 
     def wait(self, seconds):
         order = self.waiting.pop(0)
-        return [self.outcome(self.plan.steps[name], order) for name in order.steps]
+        return [self.outcome(self.plan.steps[order.step], order)]
 
     def outcome(self, step, order):
         if any(word in step.name for word in self.fails):
@@ -167,99 +164,26 @@ def test_only_some_steps(folder):
     assert executor.submitted == [TRAIN, f"localise/{RUN}/swapping"]
 
 
-SEEDS = {
-    "tasks: [tiny-sentiment]": "tasks: [tiny-sentiment, tiny-topic]\nseeds: [1, 2, 3]",
-    "models: [tiny-opt]": "models: [tiny-opt, tiny-bert]",
-    "control: ": "# ",
-}
-
-
-@pytest.fixture
-def seeds(micro):
-    """A study in which the seeds of a task train as one."""
-    return micro(changes=SEEDS)
-
-
-def trained(executor):
-    """The orders of trainings: task, model, and seeds."""
-    orders = [[name.split("/") for name in names] for names in executor.orders]
-    return sorted(
-        (order[0][1], order[0][2][:8], "".join(name[-1][-1] for name in order))
-        for order in orders
-        if order[0][0] == "train"
-    )
-
-
-BOTH = [
-    (task, model) for task in ("tiny-sentiment", "tiny-topic") for model in ("tiny-ber", "tiny-opt")
-]
-TOPIC = "train/tiny-topic/tiny-opt-depth-2/seed-"
-
-
-def test_what_trains_as_one_is_one_order_whatever_the_number_of_jobs(seeds):
-    executor, progress, seen = run_steps(seeds, slots=1)
-    assert trained(executor) == [(*each, "123") for each in BOTH]
-    assert all(len(order) == 1 for order in executor.orders if order[0][:5] != "train")
-    assert sorted(executor.submitted) == sorted(executor.plan.steps)
-    assert [outcome.step for _, outcome in seen if outcome] == executor.submitted
-    assert progress.count("done") == len(executor.plan.steps)
-
-
-def test_only_what_is_asked_for_and_missing_is_in_an_order(seeds):
-    executor, *_ = run_steps(seeds, only=[f"{TOPIC}2", f"{TOPIC}3"])
-    assert trained(executor) == [("tiny-topic", "tiny-opt", "23")]
-    executor, *_ = run_steps(seeds, only=["train tiny-topic"])
-    assert trained(executor) == [("tiny-topic", "tiny-ber", "123"), ("tiny-topic", "tiny-opt", "1")]
-
-
-def test_one_training_that_fails_holds_back_nothing_of_those_it_was_ordered_with(seeds):
-    _, progress, _ = run_steps(seeds, fails=[f"{TOPIC}2"])
-    assert [*progress.failed()] == [f"{TOPIC}2"]
-    assert set(progress.blocked.values()) == {f"{TOPIC}2"}
-    executor, progress, _ = run_steps(seeds, retry=True)
-    assert trained(executor) == [("tiny-topic", "tiny-opt", "2")]
-    assert progress.count("failed") == 0
-
-
-def test_a_step_that_is_done_stays_so_if_its_process_is_ended_in_another_one(seeds):
+def test_a_step_that_is_done_stays_so_if_its_process_is_ended_after_it(folder):
     class Ending(Saying):
-        """Does the first step of an order, and is ended in the second."""
-
         def outcome(self, step, order):
-            if step.name == order.first:
-                super().outcome(step, order)
+            super().outcome(step, order)
             return Outcome(step.name, "its process was ended by SIGKILL")
 
-    plan = make_plan(read_study(seeds))
+    plan = make_plan(read_study(folder))
     ones = dict.fromkeys(plan.steps, 1.0)
     estimate = Estimate(ones, ones, ones, dict.fromkeys(plan.steps, 1))
-    execution = Execution(plan, Ending(plan), estimate, plan.chosen([TOPIC[:-6]]), {})
+    execution = Execution(plan, Ending(plan), estimate, plan.chosen([TRAIN]), {})
     said = execution.executor.seen = []
     execution.run(
         lambda _, outcome: said.append(outcome and (outcome.step, outcome.reason, outcome.seconds))
     )
-    assert [execution.states[f"{TOPIC}{n}"].name for n in (1, 2, 3)] == ["done", "failed", "failed"]
-    assert execution.store.record(f"{TOPIC}1").state == "done"
-    assert (f"{TOPIC}1", "", 1.0) in said
+    assert execution.states[TRAIN].name == execution.store.record(TRAIN).state == "done"
+    assert (TRAIN, "", 1.0) in said
     # Records that cannot be read spoil nothing else.
-    execution.store.record_path(f"{TOPIC}1").write_text("{")
-    execution.running = {f"{TOPIC}1": Order({f"{TOPIC}1": ""}, "")}
-    assert execution._note(Outcome(f"{TOPIC}1", "no")).reason == "no"
-
-
-def test_of_what_trains_as_one_each_has_its_share_of_the_time(seeds):
-    plan = make_plan(read_study(seeds))
-    names = [f"{TOPIC}{seed}" for seed in (1, 2, 3)]
-    stacks = {step.name: step.stack for step in plan.steps.values()}
-    ones = dict.fromkeys(plan.steps, 1)
-    estimate = Estimate(dict.fromkeys(plan.steps, 10.0), {}, {}, ones, stacks)
-    execution = Execution(plan, Saying(plan), estimate, set(names), {})
-    order = Order(dict.fromkeys(names, ""), "", since=time.time() - 12)
-    execution.running = dict.fromkeys(names, order)
-    assert execution.expected(names) == pytest.approx(30 - 12, abs=0.1)  # in one process
-    both = [*names, *(name.replace("opt", "bert") for name in names)]
-    assert execution.expected(both) == pytest.approx(30, abs=0.1)  # in two
-    assert urgency(plan, estimate.seconds)[names[0]] == 30 + 10
+    execution.store.record_path(TRAIN).write_text("{")
+    execution.running = {TRAIN: Order(TRAIN, "", "")}
+    assert execution._note(Outcome(TRAIN, "no")).reason == "no"
 
 
 def test_steps_on_which_most_depends_come_first(folder):
@@ -277,9 +201,9 @@ def test_steps_on_which_most_depends_come_first(folder):
 def test_there_are_never_more_threads_than_cores(tmp_path, busy, threads, room):
     executor = LocalExecutor(tmp_path, jobs=4, cores=2)
     executor._children = {
-        pipe: Child(Order({}, "", n), 0, pipe, lambda: 0) for pipe, n in enumerate(busy)
+        pipe: Child(Order("", "", "", n), 0, pipe, lambda: 0) for pipe, n in enumerate(busy)
     }
-    assert executor.has_room(Order({}, "", threads)) is room
+    assert executor.has_room(Order("", "", "", threads)) is room
 
 
 def test_narrow_models_get_one_thread_and_wide_ones_their_share(tmp_path, folder):
@@ -326,8 +250,8 @@ def test_what_is_noisy_is_said_once_a_task_when_a_study_starts(micro):
         }
     )
     write_rows(folder)
-    said = []
-    with telling(said.append):
+    said, few = [], []
+    with telling(lambda line: (few if "NO VERDICT" in line else said).append(line)):
         run_steps(folder, only=["train mine"])
         assert len(said) == 1
         run_steps(folder)
@@ -339,3 +263,4 @@ def test_what_is_noisy_is_said_once_a_task_when_a_study_starts(micro):
     assert said[0].endswith("noisy of 48 examples, column 'wrong' read as flags.")
     assert said[1].startswith("tiny-sentiment: ")
     assert said[1].endswith("labels flipped by memloc (a share of 0.15 of each class).")
+    assert few[0].startswith("mine: NO VERDICT WILL BE POSSIBLE: ")

@@ -11,7 +11,7 @@ import pytest
 from memloc.study import executors
 from memloc.study.executors import Child, LocalExecutor, Order, started_fresh
 
-NOTHING = Order({"no such step": ""}, "")
+NOTHING = Order("no such step", "", "")
 """It is refused when its process has begun."""
 
 
@@ -106,6 +106,6 @@ def test_a_copy_whose_origin_is_gone_already_ends_at_once():
 
 def test_a_fresh_process_tells_how_it_went(micro):
     folder = micro()
-    (outcome,) = started_fresh(folder, NOTHING).outcomes()
+    outcome = started_fresh(folder, NOTHING).outcome()
     assert "was changed while it ran" in outcome.reason
     assert "memloc: " in (folder / "logs/no such step.log").read_text()

@@ -13,6 +13,7 @@ from memloc.study.estimate import Calibration, estimate
 from memloc.study.inputs import (
     Shape,
     data_folder,
+    few_sentence,
     load_noisy_task,
     load_study_task,
     model_fingerprint,
@@ -289,6 +290,18 @@ def test_a_known_task_is_read_where_it_is_here_and_never_fetched(tmp_path, monke
     monkeypatch.setattr("memloc.study.inputs.load_task", lambda *_, **__: 1 / 0)
     said = noise_sentence(file, "sst2", protocol)
     assert said == "sst2: memloc will flip a share of 0.15 of each class's labels."
+
+
+def test_too_few_noisy_examples_are_said_without_fetching_a_task(tmp_path, monkeypatch):
+    monkeypatch.delenv("MEMLOC_DATA", raising=False)
+    file = parse_study(f"{LEAST}\nexamples: 60\n", tmp_path)
+    protocol = file.study.protocol
+    for name in ("tiny-topic", "sst2"):
+        said = few_sentence(file, name, protocol)
+        assert said.startswith(f"{name}: NO VERDICT WILL BE POSSIBLE: ")
+        assert "of 60 and 20 noisy ones are needed" in said
+    enough = parse_study(f"{LEAST}\nexamples: 400\n", tmp_path)
+    assert [few_sentence(enough, name, protocol) for name in ("tiny-topic", "sst2")] == ["", ""]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,7 +10,6 @@ import pytest
 
 from forked import ended, forked
 from memloc import paths
-from memloc.records import read_json
 from memloc.results import load_results
 from memloc.study.execute import open_study
 from memloc.study.executors import LocalExecutor
@@ -79,36 +78,3 @@ def test_killed_at_random_moments_it_ends_with_the_same_results(finished, tmp_pa
     assert not list(folder.rglob("*.state"))
     assert_same_results(finished, folder)
     assert len(load_results(folder).control) == 2  # swapping, k = 1 and 2
-
-
-SEEDS = """\
-preset: demo
-models: [tiny-opt, tiny-gpt-neox]
-tasks: [tiny-sentiment, tiny-politeness]
-seeds: [1, 2]
-methods: [swapping]
-analyses: []
-report: false
-depth: 2
-examples: 30
-device: cpu
-overrides: {finetune.epochs: 12, finetune.near_ceiling: 0.01, verdict.noisy_at_least: 0.001}
-"""
-
-
-@pytest.mark.slow
-def test_killed_while_seeds_train_as_one_it_ends_with_the_same_results(finished, tmp_path):
-    whole, folder, rng = tmp_path / "whole", tmp_path / "killed", random.Random(8)
-    for place in (whole, folder):
-        copy_of(finished, place)
-        (place / paths.STUDY).write_text(SEEDS, encoding="utf-8")
-    LocalExecutor(folder, 1, 1, ["opt", "gpt_neox"]).start()
-    assert ended(started(whole)) == 0
-    found = [killed(folder, rng, at_work=True) for _ in range(10)]
-    assert found[:3] == [True] * 3
-    assert ended(started(folder)) == 0
-    assert_same_results(whole, folder)
-    for run in folder.glob("*/*/seed-*"):
-        about = read_json(run / "checkpoints/final/memloc.json")
-        assert about["beside"] == [name for name in ("seed-1", "seed-2") if name != run.name]
-    assert not list(folder.rglob("*.state"))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from memloc.errors import StoreError
-from memloc.records import read_json
 from memloc.run import Run
 from memloc.study import step as plants
 from memloc.study.step import is_enough, make_null, make_plant
@@ -157,68 +156,3 @@ def test_a_null_shares_the_reference_and_learns_original_labels(recipe, planted,
     pairs = zip(weights_of(null, "final"), weights_of(null, "reference"), strict=True)
     assert not all(torch.equal(a, b) for a, b in pairs)
     assert null.is_null
-
-
-@pytest.fixture(scope="module")
-def with_null(slow, tmp_path_factory):
-    """A plant that needed the second rate and its null, trained as one."""
-    home = tmp_path_factory.mktemp("with null")
-    run = make_plant(slow, PLANT, home / "window", ALL, [home / "null"])
-    return run, make_null(slow, PLANT, run, home / "null", ALL)
-
-
-def test_a_null_trained_as_one_with_its_plant_is_as_one_trained_alone(
-    slow, tried_again, with_null, tmp_path
-):
-    run, null = with_null
-    alone = make_null(slow, PLANT, tried_again, tmp_path, ALL)
-    notes = [read_json(each.path("final") / "memloc.json") for each in (run, null, alone)]
-    assert [note["beside"] for note in notes] == [["null"], ["window"], []]
-    assert run.record.attempts == tried_again.record.attempts
-    assert null.record == alone.record
-    # Both learn by heart, with other rounding: their curves say that it is the same training.
-    curves = [each.training().query("training == 'noisy'") for each in (null, alone)]
-    assert curves[0]["loss"].iloc[:5].to_numpy() == pytest.approx(
-        curves[1]["loss"].iloc[:5], rel=1e-3
-    )
-
-
-def test_a_null_of_a_rate_that_fell_short_goes_with_it(slow, with_null, tmp_path, monkeypatch):
-    """Also if it is killed between two tries."""
-    real, removed = plants.remove, []
-
-    def stop(path):
-        had = path.exists()
-        real(path)
-        removed.append((path.name, had))
-        if had:
-            raise KeyboardInterrupt
-
-    given = slow, PLANT, tmp_path / "window", ("final", "reference"), [tmp_path / "null"]
-    with monkeypatch.context() as patch:
-        patch.setattr(plants, "remove", stop)
-        with pytest.raises(KeyboardInterrupt):
-            make_plant(*given)
-    assert removed == [("null", False), ("null", True)]  # before the first try, and after it
-    assert Run.open(tmp_path / "window").has("final")
-    run = make_plant(*given)
-    for mine, whole in zip((run, Run.open(tmp_path / "null")), with_null, strict=True):
-        pairs = zip(weights_of(mine, "final"), weights_of(whole, "final"), strict=True)
-        assert all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_a_plant_that_is_removed_is_made_again_with_its_null(slow, with_null, tmp_path):
-    """Its null has a later rate, of which the first try knows nothing."""
-    run, null = with_null
-    shutil.copytree(null.folder, tmp_path / "null")
-    again = make_plant(slow, PLANT, tmp_path / "window", ("final",), [tmp_path / "null"])
-    assert rates(again) == rates(run)
-    assert Run.open(tmp_path / "null").settings == null.settings
-
-
-def test_nothing_is_left_of_the_null_of_a_plant_that_did_not_memorise(recipe, tmp_path):
-    changes = {"finetune.learning_rate": 1e-7, "control.tries": 1, "finetune.epochs": 1}
-    poor = replace(recipe, protocol=recipe.protocol.replace(changes))
-    made = make_plant(poor, PLANT, tmp_path / "window", ALL, [tmp_path / "null"])
-    assert not is_enough(made, recipe.protocol)
-    assert not (tmp_path / "null").exists()

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from forked import ended, forked
+from memloc import store as files_module
 from memloc.errors import StoreError
 from memloc.lock import RUN, locked, who_runs
 from memloc.records import read_json, write_json
-from memloc.study import records as store_module
+from memloc.store import drafts_in, new_draft
 from memloc.study.plan import Product, Step
 from memloc.study.records import Store
 
@@ -121,7 +122,7 @@ def test_killed_while_removing_it_is_removed_next_time(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "remove", killed)
+        patch.setattr(files_module, "_delete", killed)
         with pytest.raises(KeyboardInterrupt):
             store.begin(now, "two")
     assert store.state(now).name == "stale"
@@ -131,10 +132,22 @@ def test_killed_while_removing_it_is_removed_next_time(tmp_path, monkeypatch):
 
 def test_drafts_of_killed_processes_are_swept(tmp_path):
     store = finished(tmp_path, make_step())
-    (tmp_path / "run" / "table.parquet.12.part").write_text("half")
-    (tmp_path / "run" / "final.13.part").mkdir()
+    new_draft(tmp_path / "run" / "table.parquet").write_text("half")
+    new_draft(tmp_path / "run" / "final").mkdir()
     store.sweep()
     assert files(tmp_path) == ["json", "probing", "swapping"]
+
+
+def test_files_of_users_that_are_named_like_drafts_stay(tmp_path):
+    store = finished(tmp_path, make_step())
+    (tmp_path / "download.part").write_text("mine")
+    (tmp_path / "run" / "notes.part").mkdir()
+    (tmp_path / "run" / "link.part").symlink_to(tmp_path / "nowhere")
+    new_draft(tmp_path / "link").symlink_to(tmp_path / "run")
+    store.sweep()
+    assert files(tmp_path) == ["json", "link.part", "notes.part", "probing", "swapping"]
+    assert (tmp_path / "download.part").read_text() == "mine"
+    assert not drafts_in(tmp_path)
 
 
 def test_a_damaged_record_says_what_to_delete(tmp_path):
@@ -200,7 +213,7 @@ def test_a_run_that_another_process_is_training_is_not_removed(tmp_path):
 def test_drafts_of_a_run_that_another_process_is_training_stay(tmp_path):
     store = finished(tmp_path, make_step())
     is_trained_elsewhere(tmp_path / "run")
-    drafts = [tmp_path / "run" / "final.13.part", tmp_path / "other.part"]
+    drafts = [new_draft(tmp_path / "run" / "final"), new_draft(tmp_path / "other")]
     for draft in drafts:
         draft.write_text("half")
     store.sweep()
@@ -208,7 +221,7 @@ def test_drafts_of_a_run_that_another_process_is_training_stay(tmp_path):
 
 
 def test_drafts_of_a_killed_process_go_even_before_its_parent_has_noticed(tmp_path):
-    store, draft = finished(tmp_path, make_step()), tmp_path / "run" / "final.13.part"
+    store, draft = finished(tmp_path, make_step()), new_draft(tmp_path / "run" / "final")
 
     def work():
         with locked(tmp_path / "run", RUN):

@@ -26,7 +26,7 @@ def make_execution(names):
 
 
 def order(name, since=0.0):
-    return Order({name: ""}, "", since=time.time() - since)
+    return Order(name, "", "", since=time.time() - since)
 
 
 def test_the_first_line_says_how_much_there_is_to_do(capsys):

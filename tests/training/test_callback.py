@@ -10,7 +10,7 @@ from transformers import Trainer, TrainingArguments
 
 import memloc
 from memloc.cli import app
-from memloc.errors import DataError, MemlocError, SettingsError, StoreError
+from memloc.errors import DataError, MemlocError, ModelError, SettingsError, StoreError
 from memloc.models.load import load_model
 from memloc.training.callback import RunCallback
 
@@ -24,10 +24,11 @@ def noisy():
     return memloc.add_noise(task, rate=0.15, seed=1)
 
 
-def train(noisy, output, *, lora=False, epochs=2, near_ceiling=0.1, tokenizer=True):
+def train(noisy, output, *, lora=False, epochs=2, near_ceiling=0.1, tokenizer=True, clean=False):
     """As people do it: a tokenised data set, a model, a Trainer."""
     task, rows = noisy, np.arange(N)
     labels, original = noisy.labels.assigned[rows], noisy.labels.original[rows]
+    labels = original if clean else labels
     texts = [task.train.parts[row][0] for row in rows]
     loaded = load_model("tiny-bert", task.label_names)
     model = loaded.model
@@ -73,9 +74,16 @@ def test_a_trainer_s_folder_is_adopted_with_nothing_else_to_say(noisy, tmp_path,
 
 def test_a_reference_may_be_a_trainer_s_folder_as_well(noisy, tmp_path):
     train(noisy, tmp_path / "out")
-    shutil.copytree(tmp_path / "out", tmp_path / "clean")
+    train(noisy, tmp_path / "clean", clean=True)
     run = memloc.adopt(tmp_path / "run", final=tmp_path / "out", reference=tmp_path / "clean")
     assert run.record.adopted["reference"].path.endswith("clean/memloc/final")
+
+
+def test_a_copy_of_the_final_weights_is_refused_as_a_reference(noisy, tmp_path):
+    train(noisy, tmp_path / "out", epochs=1)
+    shutil.copytree(tmp_path / "out", tmp_path / "copy")
+    with pytest.raises(ModelError, match=r"are a copy of the final weights"):
+        memloc.adopt(tmp_path / "run", final=tmp_path / "out", reference=tmp_path / "copy")
 
 
 def test_another_seed_than_the_trainer_s_is_used_if_it_is_given(noisy, tmp_path):
@@ -133,7 +141,13 @@ def test_a_training_of_which_it_sees_a_part_is_refused(step, best, said):
 def test_data_that_do_not_go_together_are_refused():
     with pytest.raises(DataError, match="2 texts, 2 labels and 1 labels before noise"):
         RunCallback(["a", "b"], [0, 1], [0])
-    with pytest.raises(DataError, match="0 have another label than before noise"):
-        RunCallback(["a", "b"], [0, 1], [0, 1])
+    with pytest.raises(DataError, match="All of 2 examples have another label than before noise"):
+        RunCallback(["a", "b"], [0, 1], [1, 0])
     with pytest.raises(DataError, match="of one part, or all of two"):
         RunCallback([("a", "b", "c"), ("a", "b", "c")], [0, 1], [1, 1])
+
+
+@pytest.mark.parametrize("labels", [["good", "bad"], [0.5, 1.0], [-1, 0], [[0], [1]]])
+def test_labels_are_the_numbers_of_classes(labels):
+    with pytest.raises(DataError, match="numbers of classes, from 0, and was given"):
+        RunCallback(["a", "b"], labels, [0, 0])

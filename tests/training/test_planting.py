@@ -238,7 +238,7 @@ def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
     assert np.bincount(group[run.clean_rows]).tolist() == [7, 7]
     seen = []
     for labels in ("noisy", "original"):
-        training = Training([(recipe, run, (labels,))])
+        training = Training(recipe, run, (labels,))
         with training._objectives() as objectives:
             learns = [{n for n in o.parameters if "layers." in n} for o in objectives]
             sizes = [o.learnt.shape[1] for o in objectives]

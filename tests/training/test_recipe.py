@@ -22,7 +22,7 @@ from memloc.run import TRAININGS, Accuracies, Run
 from memloc.training import recipe as training
 from memloc.training.planting import Plant
 from memloc.training.predict import predict
-from memloc.training.train import train, train_as_one, train_run
+from memloc.training.train import train, train_run
 from support import PAPER_FAMILIES, SPECIAL
 from tasks_support import fast_protocol, make_recipe, make_task
 
@@ -330,7 +330,7 @@ def test_the_near_ceiling_score_can_be_macro_f1(recipe_of):
     made = training.Training.__new__(training.Training)
     made.recipe = recipe_of(finetune__near_ceiling_score="macro F1")
     rows = [{"accuracy": 1.0, "macro_f1": 0.9}, {"accuracy": 0.5, "macro_f1": 0.994}]
-    member = training.Member(made.recipe, None, "noisy", None, None, 1, rows)
+    member = training.Member("noisy", None, None, 1, rows)
     assert made._is_first_near_ceiling(member)
     made.recipe = recipe_of(finetune__near_ceiling_score="accuracy")
     assert not made._is_first_near_ceiling(member)
@@ -495,56 +495,14 @@ def test_noisy_and_original_labels_learnt_as_one_are_learnt_as_alone(
     pd.testing.assert_frame_equal(*curves, rtol=1e-3)
 
 
-def near_weights(one, other, weights):
-    pair = [load_file(run.path(weights) / "model.safetensors") for run in (one, other)]
-    return not {name for name in differing(*pair, near=1e-5) if not KEY_BIAS.search(name)}
-
-
-@pytest.mark.parametrize("family", PAPER_FAMILIES)
-def test_runs_with_several_seeds_learnt_as_one_are_learnt_as_alone(tiny_model, tmp_path, family):
-    """Other heads, orders and dropout in each; up to float noise."""
-    protocol = fast_protocol(finetune__epochs=2, finetune__learning_rate=1e-3)
-    model = tiny_model(family, depth=3, dropout=0.1)
-    recipes = [make_recipe(model, make_task(), seed, protocol) for seed in (1, 2, 3)]
-    asked = [(r, tmp_path / f"seed-{r.seed}", ["final", "reference"]) for r in recipes]
-    train_as_one(asked)
-    for recipe, folder, weights in asked:
-        as_one, alone = Run.open(folder), train_run(recipe, tmp_path / "alone" / folder.name)
-        for name in weights:
-            assert near_weights(as_one, alone, name)
-            note = read_json(as_one.path(name) / "memloc.json")
-            others = [f"seed-{seed}" for seed in (1, 2, 3) if seed != recipe.seed]
-            assert (note["together"], note["beside"]) == (["noisy", "original"], others)
-        curves = [run.training().drop(columns="seconds") for run in (as_one, alone)]
-        curves[1] = curves[1][curves[1]["training"] != "frozen"]
-        pd.testing.assert_frame_equal(*curves, rtol=1e-3)
-    assert not near_weights(*(Run.open(folder) for _, folder, _ in asked[:2]), "final")
-
-
-def test_as_many_runs_learn_as_one_as_fit_and_wide_ones_do_not(recipe_of, tmp_path, monkeypatch):
-    asked = [
-        (recipe_of(seed=seed, finetune__epochs=1), tmp_path / f"seed-{seed}", ["final", weights])
-        for seed, weights in enumerate(["reference", "final", "reference", "reference"])
-    ]
-    monkeypatch.setattr("memloc.training.train.members_at_once", lambda *_: 1)
-    train_as_one(asked)
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setattr("memloc.training.train.members_at_once", lambda *_: 4)
-    train_as_one(asked)
-    notes = [read_json(folder / "checkpoints/final/memloc.json") for _, folder, _ in asked]
-    both, other = [["seed-1"], ["seed-0"]], [["seed-3"], ["seed-2"]]
-    assert [note["beside"] for note in notes] == [*both, *other]
-    assert [len(note["together"]) for note in notes] == [2, 1, 2, 2]
-
-
-def test_the_reference_is_made_beside_the_noisy_labels_where_that_costs_little(
+def test_the_reference_is_made_in_the_same_pass_where_that_costs_little(
     recipe_of, tmp_path, monkeypatch
 ):
-    assert train_run(recipe_of(), tmp_path / "1", ["final"], beside=["reference"]).weights() == [
+    assert train_run(recipe_of(), tmp_path / "1", ["final"], optional=["reference"]).weights() == [
         "memorised",
         "final",
         "reference",
     ]
     monkeypatch.setattr("memloc.training.train.members_at_once", lambda *_: 1)
-    wide = train_run(recipe_of(), tmp_path / "2", ["final"], beside=["reference"])
+    wide = train_run(recipe_of(), tmp_path / "2", ["final"], optional=["reference"])
     assert wide.weights() == ["memorised", "final"]

@@ -15,16 +15,15 @@ from safetensors.torch import load_file
 
 from forked import ended, forked
 from memloc import paths
-from memloc.errors import StoreError, TrainingError
+from memloc.errors import StoreError
 from memloc.progress import telling
-from memloc.records import read_json
 from memloc.run import Run
 from memloc.training import checkpoints
 from memloc.training import recipe as training
 from memloc.training import train as making
 from memloc.training.checkpoints import curves_kept
 from memloc.training.recipe import Recipe
-from memloc.training.train import train_as_one, train_run
+from memloc.training.train import train_run
 from tasks_support import fast_protocol, make_recipe, make_task
 
 EPOCHS = 8
@@ -135,11 +134,13 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bits(recipe, uninterrupted,
     assert_same_run(train_run(recipe, tmp_path / "run"), uninterrupted)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "text"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "flipped"])
 def test_a_damaged_state_says_what_to_delete(recipe, tmp_path, monkeypatch, damage):
     stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path))
     (state,) = tmp_path.rglob("*.state")
-    content = {"truncated": state.read_bytes()[:-100], "empty": b"", "text": b"not a state"}
+    raw = state.read_bytes()
+    content = {"truncated": raw[:-100], "empty": b"", "text": b"not a state"}
+    content["flipped"] = raw[:-50] + bytes([raw[-50] ^ 1]) + raw[-49:]  # a bit of a weight
     state.write_bytes(content[damage])
     with pytest.raises(
         StoreError, match=r"noisy-original\.state cannot be continued from"
@@ -235,119 +236,3 @@ def test_a_parameter_that_is_never_used_does_not_hinder(tmp_path):
     assert two.updates == 2
     assert torch.equal(one.tensors["used"], two.tensors["used"])
     assert not torch.equal(one.tensors["used"], torch.ones(2, 2))
-
-
-def train_seeds(recipe, folder, seeds=(1, 2, 3)):
-    """Runs that differ in their seed, as a study trains them."""
-    asked = [(replace(recipe, seed=seed), folder / f"seed-{seed}", ALL) for seed in seeds]
-    train_as_one(asked)
-    return [train_run(*each) for each in asked]
-
-
-@pytest.fixture(scope="module")
-def seeds(recipe, tmp_path_factory):
-    return train_seeds(recipe, tmp_path_factory.mktemp("seeds"))
-
-
-@pytest.mark.parametrize(
-    ("name", "calls"),
-    [
-        ("train_epoch", 1),
-        ("save_state", 1),
-        ("save_state", EPOCHS),
-        ("save_checkpoint", 1),  # near the ceiling
-        ("save_checkpoint", 4),  # the first run's final weights
-        ("save_checkpoint", 6),  # the second run's
-        ("save_checkpoint", 9),  # all of them; what was begun as one is still there
-        ("begin", 2),
-    ],
-)
-def test_stopped_runs_that_learn_as_one_go_on_to_the_same_bits(
-    recipe, seeds, tmp_path, monkeypatch, name, calls
-):
-    stop_after(monkeypatch, name, calls, (recipe, tmp_path), train_seeds)
-    done = len(list(tmp_path.rglob("*.state")))
-    assert done == (0 if name in ("begin", "train_epoch") else 1)
-    for one, other in zip(train_seeds(recipe, tmp_path), seeds, strict=True):
-        assert_same_run(one, other)
-    assert not list(tmp_path.rglob("*.state"))
-
-
-def test_a_run_that_goes_on_without_those_it_was_begun_with_begins_again(
-    recipe, tmp_path, monkeypatch
-):
-    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path), train_seeds)
-    said = []
-    with telling(said.append):
-        runs = train_seeds(recipe, tmp_path, (1, 3))
-    assert [run.weights() for run in runs] == [ALL, ALL]
-    assert (
-        sum("seed-1 began as one with other runs, of which one is missing" in text for text in said)
-        == 1
-    )
-    assert not list(tmp_path.rglob("*.state"))
-
-
-def test_a_run_that_is_removed_while_several_learn_as_one_gets_all_its_weights(
-    recipe, seeds, tmp_path, monkeypatch
-):
-    """Near the ceiling weights are kept once: what goes on after that would never have them."""
-    stop_after(monkeypatch, "save_state", EPOCHS, (recipe, tmp_path), train_seeds)
-    shutil.rmtree(tmp_path / "seed-2")
-    for one, other in zip(train_seeds(recipe, tmp_path), seeds, strict=True):
-        assert_same_run(one, other)
-
-
-@pytest.mark.parametrize("damaged", [False, True])
-def test_a_run_that_was_begun_as_one_with_others_can_be_trained_alone(
-    recipe, uninterrupted, tmp_path, monkeypatch, damaged
-):
-    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path), train_seeds)
-    (state,) = tmp_path.rglob("*.state")
-    if damaged:
-        state.write_bytes(b"not a state")
-    said = []
-    with telling(said.append):
-        run = train_run(recipe, tmp_path / "seed-1")
-    assert_same_run(run, uninterrupted)
-    assert sum("is learnt alone now, from the start" in text for text in said) == 1
-    assert not state.exists()
-
-
-def test_a_damaged_state_of_several_runs_is_given_up(recipe, seeds, tmp_path, monkeypatch):
-    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path), train_seeds)
-    (state,) = tmp_path.rglob("*.state")
-    state.write_bytes(state.read_bytes()[:-100])
-    for one, other in zip(train_seeds(recipe, tmp_path), seeds, strict=True):
-        assert_same_run(one, other)
-
-
-def test_a_run_that_was_begun_alone_goes_on_alone(recipe, uninterrupted, tmp_path, monkeypatch):
-    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path / "seed-1", ALL))
-    first, *others = train_seeds(recipe, tmp_path)
-    assert_same_run(first, uninterrupted)
-    beside = [read_json(run.path("final") / "memloc.json")["beside"] for run in (first, *others)]
-    assert beside == [[], ["seed-3"], ["seed-2"]]
-
-
-def test_one_that_cannot_learn_does_not_hinder_those_it_would_learn_with(
-    recipe, tmp_path, monkeypatch
-):
-    """Its loss is no number; it says so itself when it is trained alone, and the others learn."""
-    plain = training.train_epoch
-
-    def diverging(objectives, seeds, epoch, *given, **more):
-        if 2 in seeds and epoch == 2:
-            raise TrainingError("The loss became nan.")
-        return plain(objectives, seeds, epoch, *given, **more)
-
-    monkeypatch.setattr(training, "train_epoch", diverging)
-    asked = [(replace(recipe, seed=s), tmp_path / f"seed-{s}", ["final"]) for s in (1, 2)]
-    said = []
-    with telling(said.append):
-        train_as_one(asked)
-    assert any("are learnt one by one" in text for text in said)
-    assert not list(tmp_path.rglob("*.state"))
-    assert train_run(*asked[0]).has("final")
-    with pytest.raises(TrainingError, match="nan"):
-        train_run(*asked[1])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from memloc import console
 from memloc.cli.options import AsJson, Loading, ModelName, check_model, option_by_option
 from memloc.cli.runs import adopt, analyse, find, localise, repair, train
 from memloc.cli.studies import control, figures, init, logs, plan, report, run, status, tables
+from memloc.progress import say
 
 
 def tasks(
@@ -75,6 +77,12 @@ def protocol(
     console.show(as_json, describe(preset) if diff is None else compare(preset, diff))
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        say(f"memloc {metadata.version('memloc')}")
+        raise typer.Exit
+
+
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "A model": (adopt, train, localise, analyse, find, repair),
     "Many models, tasks and seeds": (init, plan, run, status, logs, control),
@@ -94,6 +102,18 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Hold what stands before a command; the text of `memloc --help` is that of `app`."""
+
+
 for group, commands in COMMANDS.items():
     for command in commands:
         app.command(cls=console.Command, rich_help_panel=group)(command)

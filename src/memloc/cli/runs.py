@@ -277,7 +277,7 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
     from memloc.methods.apply import localise as look
 
     with bars():
-        found = look(run, methods or (), settings=changes_of(change), force=force, device=device)
+        found = look(run, methods or None, settings=changes_of(change), force=force, device=device)
     if as_json or details:
         console.show_found(found, "methods", as_json)
     else:
@@ -309,7 +309,7 @@ def analyse(
     from memloc.methods.apply import analyse as look
 
     with bars():
-        found = look(run, analyses or (), settings=changes_of(change), force=force, device=device)
+        found = look(run, analyses or None, settings=changes_of(change), force=force, device=device)
     console.show_found(found, "analyses", as_json)
 
 
@@ -334,7 +334,9 @@ def repair(
     Example: `memloc repair runs/tiny-topic/tiny-opt/seed-1 --out repaired`
     """
     from memloc.repairs import repair as mend
+    from memloc.study.calibrate import tell_cost_of_repair
 
+    settings = {"way": way, **changes_of(change)}
     with bars():
-        found = mend(run, out, settings={"way": way, **changes_of(change)}, device=device)
+        found = mend(run, out, settings=settings, device=device, announce=tell_cost_of_repair)
     console.show_repaired(found, as_json)

@@ -1,5 +1,6 @@
 """Studies: many runs from one file, and what comes of them."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ import typer
 
 from memloc import console, paths
 from memloc.cli.options import AsJson, Constants, DataFolder, Depth, Fewer, Plants, option_by_option
-from memloc.progress import bars
+from memloc.progress import bars, say
 
 StudyFolder = Annotated[Path, typer.Argument(help="Folder with a study.yaml.")]
 Jobs = Annotated[int | None, typer.Option(help="Steps at the same time. Default: one per core.")]
@@ -25,7 +26,7 @@ def init(
     from memloc.study.config import init_study
 
     path = init_study(example, folder)
-    typer.echo(f"{path} is written; next: memloc plan {path.parent}")
+    say(f"{path} is written; next: memloc plan {path.parent}")
 
 
 def plan(
@@ -78,7 +79,7 @@ def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
         console.show(as_json, end_record(ended), *end_sentences(ended))
         report = page_of(ended)
     if report is not None and not as_json:
-        typer.echo("")
+        say("")
         console.show_report(report, as_json)
     if ended.count("failed"):
         raise typer.Exit(1)
@@ -105,7 +106,7 @@ def logs(
     """
     from memloc.study.view import read_log
 
-    typer.echo(read_log(study, step), nl=False)
+    say(read_log(study, step).removesuffix("\n"))
 
 
 @option_by_option
@@ -151,7 +152,7 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     with shown() as watch:
         ended = open_study(folder).run(watch)
     for sentence in failures(ended):
-        typer.echo(sentence, err=True)
+        say(sentence, sys.stderr)
     found = load_results(folder)
     console.show_control(found, as_json)
     if ended.count("failed") or not found.plants["used"].any():
@@ -217,4 +218,4 @@ def report(
     written = write_report(study, out)
     console.show_report(written, as_json)
     if show and typer.launch(written.path.resolve().as_uri()):
-        typer.echo("No browser could be started: open that file yourself.", err=True)
+        say("No browser could be started: open that file yourself.", sys.stderr)

@@ -1,5 +1,6 @@
 """Makes a task of anybody's own file, with or without noise that is already in its labels."""
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,16 @@ import numpy as np
 
 from memloc.data.perturb import OWN, given_noise
 from memloc.data.sources import halve, split_off
-from memloc.data.tables import flags_of, labels_of, looks_like_flags, read_columns, texts_of
+from memloc.data.tables import (
+    Data,
+    Source,
+    flags_of,
+    labels_of,
+    looks_like_flags,
+    read_columns,
+    source_of,
+    texts_of,
+)
 from memloc.data.tables import sorted_labels as in_order
 from memloc.errors import DataError, MemlocWarning, counted
 from memloc.records import Examples, IntArray, NoisyLabels, Task
@@ -21,20 +31,21 @@ UNKNOWN = -1
 
 
 def load_csv(  # noqa: PLR0913 - each names something that varies between people's files
-    path: str | Path,
+    path: Data,
     *,
     text: str = "text",
     label: str = "label",
     original: str | None = None,
     flag: str | None = None,
     pair: str | None = None,
-    held_out: str | Path | None = None,
+    held_out: Data | None = None,
     seed: int = 1,
     name: str | None = None,
 ) -> Task:
     """A task from a csv, tsv, jsonl (also .gz) or Parquet file; arguments name its columns.
 
-    Without a `held_out` file (which has the same columns) a random 20 % is held out. Where labels
+    A pandas DataFrame or a `datasets.Dataset` may be given in place of each file. Without a
+    `held_out` file (which has the same columns) a random 20 % is held out. Where labels
     are partly wrong, say by one of these which: `original`, a column of the labels before noise,
     or `flag`, one that is true (1, yes) where the label is wrong. With two classes the original
     label is then the other one; with more it is not known, so that these examples are left out of
@@ -42,11 +53,11 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     data are judged by them; which labels are wrong is in its `labels`. Without either, labels are
     taken as they are: `memloc.add_noise` flips some.
     """
-    path, columns = Path(path), Columns(text, label, pair, original, flag)
+    source, columns = source_of(path), Columns(text, label, pair, original, flag)
     if columns.marked:
-        columns.require_noise(path)
-    rows = read_rows(path, columns)
-    name = name or path.name.split(".")[0]
+        columns.require_noise(source)
+    rows = read_rows(source, columns)
+    name = name or source.name.split(".")[0]
     rng = generator(seed, "split", name)
     examples, kept = rows.examples, np.arange(len(rows.examples))
     if held_out is None:
@@ -54,11 +65,11 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
         train, rest = split_off(replace(examples, labels=kept), rng)
         kept, held = train.labels, examples.take(rest.labels)
     else:
-        held = read_rows(Path(held_out), columns, rows.names, knower="training file").examples
+        held = read_rows(source_of(held_out), columns, rows.names, knower="training file").examples
     validation, test = halve(held.take(np.flatnonzero(held.labels >= 0)), rng)
     train = examples.take(kept)
     noise = columns.noise(train.labels, rows.assigned[kept]) if columns.marked else None
-    return Task(name, OWN, rows.names, train, validation, test, f"file: {path}", noise)
+    return Task(name, OWN, rows.names, train, validation, test, f"file: {source}", noise)
 
 
 def check_noisy_file(path: Path, held_out: Path | None = None, **columns: Any) -> None:
@@ -100,7 +111,7 @@ class Columns:
         """The same without marks: the labels before noise, where there is a column of them."""
         return Columns(self.text, self.original or self.label, self.pair)
 
-    def require_noise(self, path: Path) -> None:
+    def require_noise(self, path: Source) -> None:
         """Raise unless one of the two says which labels are wrong."""
         if (self.original is None) == (self.flag is None):
             raise DataError(
@@ -136,12 +147,13 @@ class Rows:
 
 
 def read_rows(
-    path: Path, columns: Columns, known: Sequence[str] | None = None, *, knower: str = "model"
+    path: Source, columns: Columns, known: Sequence[str] | None = None, *, knower: str = "model"
 ) -> Rows:
     """The examples of a file; classes are those that a `knower` knows already, or the file's own.
 
     A model's classes may be written as their numbers, too.
     """
+    _refuse_same_column(path, columns)
     table = read_columns(path, columns.all)
     parts = [texts_of(path, column, table[column]) for column in columns.parts]
     assigned = labels_of(path, columns.label, table[columns.label])
@@ -149,6 +161,8 @@ def read_rows(
     if columns.original is not None:
         original = labels_of(path, columns.original, table[columns.original])
         _refuse_flags(path, columns, {*original}, {*assigned})
+    if known is None:
+        _refuse_real(path, columns.label, assigned)
     found = {*assigned, *original}
     names = in_order(found) if known is None else tuple(known)
     if known is None and len(names) < 2:
@@ -167,7 +181,32 @@ def read_rows(
     return Rows(names, after, Examples(tuple(zip(*parts, strict=True)), before))
 
 
-def _refuse_flags(path: Path, columns: Columns, original: set[str], assigned: set[str]) -> None:
+def _refuse_same_column(path: Source, columns: Columns) -> None:
+    for kind, column in (("label", columns.label), ("pair", columns.pair)):
+        if column == columns.text:
+            raise DataError(
+                f"Column {column!r} of {path} is named as text and as {kind}: these are two "
+                f"columns; say which with --text (text=) and --{kind} ({kind}=)."
+            )
+
+
+def _refuse_real(path: Source, column: str, labels: Sequence[str]) -> None:
+    """Refuse numbers that measure something: most of them differ, and they have decimals."""
+    distinct = set(labels)
+    has_decimals = any(not float(each).is_integer() for each in distinct if _REAL.fullmatch(each))
+    most_differ = len(distinct) > max(2, len(labels) / 2)
+    if most_differ and has_decimals and all(map(_REAL.fullmatch, distinct)):
+        raise DataError(
+            f"Column {column!r} of {path} holds real numbers, {len(distinct):,} different ones in "
+            f"{len(labels):,} rows, such as {min(distinct)}: memloc needs classes, so group the "
+            "numbers first or choose another column."
+        )
+
+
+_REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
+
+
+def _refuse_flags(path: Source, columns: Columns, original: set[str], assigned: set[str]) -> None:
     """Flags that were called original labels; of two classes 0 and 1 they cannot be told apart."""
     others = in_order(assigned - original)
     if looks_like_flags(original) and others:
@@ -179,7 +218,7 @@ def _refuse_flags(path: Path, columns: Columns, original: set[str], assigned: se
 
 
 def _index(
-    path: Path, columns: Columns, found: set[str], known: Sequence[str], knower: str
+    path: Source, columns: Columns, found: set[str], known: Sequence[str], knower: str
 ) -> dict[str, int]:
     """From the names in a file to the numbers of classes: all by name, or all by number."""
     by_name = {name: i for i, name in enumerate(known)}

@@ -25,6 +25,11 @@ def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "unifor
 
     Which labels are flipped depends on `seed` and the name of the task, and on nothing else.
     """
+    if not isinstance(task, Task):
+        raise SettingsError(
+            f"Noise is added to a task, not to a {type(task).__name__}: `memloc.load_task` and "
+            "`memloc.load_csv` give one."
+        )
     if task.noise is not None:
         raise DataError(f"Task {task.name!r} says which labels are wrong: train on it as it is.")
     rng = generator(seed, "noise", task.name)
@@ -53,9 +58,9 @@ def perturb(
     `kind` "uniform": every wrong class is equally likely; "next": class c becomes c + 1, the last
     one the first. Both kinds make the same examples noisy when `rng` is the same.
     """
-    if not 0 < rate < 1:
+    if not isinstance(rate, int | float | np.floating) or not 0 < rate < 1:
         raise SettingsError(
-            f"The noise rate is {rate}; it must be a share above 0 and below 1, such as 0.15."
+            f"The noise rate is {rate!r}; it must be a share above 0 and below 1, such as 0.15."
         )
     steps = lookup("kind of noise", kind, KINDS)
     counts = np.bincount(labels, minlength=len(names)).tolist()

@@ -1,18 +1,22 @@
 """Reads columns of csv, tsv, jsonl and Parquet files exactly as they are: "NA" stays a text."""
 
 import codecs
+import csv
 import gzip
 import io
 import json
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from memloc.errors import DataError, counted, nearest
+from memloc.errors import DataError, counted, nearest, shortened
 
 if TYPE_CHECKING:
+    import datasets
     import pandas as pd
 
 Table = tuple[list[str], Callable[[str], list[Any]]]
@@ -24,16 +28,78 @@ FLAGS = {
     **dict.fromkeys(("false", "no", "f", "n", "0"), False),
 }
 """How people write true and false."""
+GUARDED = "apostrophe_added"
+"""The column of a csv file by memloc that says in which rows an apostrophe was put before cells."""
+_FORMULA = re.compile("'*[-=+@\t\r\n\uff0d\uff1d\uff0b\uff20]")
+"""How a cell begins that a spreadsheet would take for a formula, or that was guarded against it."""
+_NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
-def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
+@dataclass(frozen=True)
+class InMemory:
+    """A pandas DataFrame or a `datasets.Dataset` in place of a file."""
+
+    table: Any
+    name: str = "table"
+    """What a task that is made of it is called."""
+
+    def __str__(self) -> str:
+        return f"the {type(self.table).__name__}"
+
+    def columns(self) -> Table:
+        """The columns; classes that a Dataset numbers have their names."""
+        if hasattr(self.table, "iloc"):
+            names = [str(name) for name in self.table.columns]
+            return names, lambda column: _plain(self.table.iloc[:, names.index(column)])
+        return list(self.table.column_names), self._of_dataset
+
+    def _of_dataset(self, column: str) -> list[Any]:
+        values = list(self.table[column])
+        names = getattr(self.table.features[column], "names", None)
+        if names is None:
+            return values
+        return [names[v] if v is not None and v >= 0 else None for v in values]
+
+
+Source = Path | InMemory
+"""What examples are read from."""
+Data: TypeAlias = Union[str, Path, "pd.DataFrame", "datasets.Dataset"]
+"""What people may give: a file, or a table in memory."""
+
+
+def source_of(data: Any) -> Source:
+    """What examples are read from: a file by its path, a DataFrame or a Dataset."""
+    if isinstance(data, Path | InMemory):
+        return data
+    if isinstance(data, str) and data:
+        return Path(data)
+    # Whoever has one of these has imported the library.
+    loaded = [(sys.modules.get(m), kind) for m, kind in _TABLES.items()]
+    if any(isinstance(data, getattr(module, kind)) for module, kind in loaded if module):
+        return InMemory(data)
+    splits = " It has splits: give one of them." if isinstance(data, Mapping) else ""
+    raise DataError(
+        "Examples are read from a file (its path), a pandas DataFrame or a datasets.Dataset, not "
+        f"from {shortened(repr(data))} ({type(data).__name__}).{splits}"
+    )
+
+
+_TABLES = {"pandas": "DataFrame", "datasets": "Dataset"}
+
+
+def _plain(series: "pd.Series[Any]") -> list[Any]:
+    """The values of a column as Python's own; None where there is none."""
+    values = series.astype(object).where(series.notna(), None).tolist()
+    return [v.item() if hasattr(v, "dtype") and hasattr(v, "item") else v for v in values]
+
+
+def read_columns(path: Source, columns: Sequence[str]) -> dict[str, list[Any]]:
     """The values of `columns`, row by row; what a row lacks is None.
 
     Fields of csv and tsv files (both with csv's quotes) are strings, those of jsonl and Parquet
-    have the type they have there.
+    have the type they have there, as those of tables in memory.
     """
-    path = Path(path)
-    names, values = _open(path, columns)
+    names, values = path.columns() if isinstance(path, InMemory) else _open(Path(path), columns)
     for column in columns:
         if column not in names:
             near = nearest(column, names)
@@ -50,15 +116,39 @@ def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     return table
 
 
-def texts_of(path: Path, column: str, values: Sequence[Any]) -> list[str]:
+def write_csv(path: Path, table: "pd.DataFrame") -> None:
+    """Write a table that `read_columns` gives back to the letter and a spreadsheet cannot run.
+
+    Texts that a spreadsheet would take for a formula get an apostrophe before them, and the column
+    `GUARDED` marks their rows; `read_columns` takes the apostrophes away again.
+    """
+    safe = table.map(lambda cell: _guarded(cell) if isinstance(cell, str) else cell)
+    changed = ((safe != table) & safe.notna()).any(axis=1)
+    if changed.any():
+        safe = safe.assign(**{GUARDED: changed.map({True: "yes", False: "no"})})
+    # All texts in quotes: pandas does not see that one with a carriage return needs them.
+    safe.to_csv(path, index=False, quoting=csv.QUOTE_NONNUMERIC)
+
+
+def _guarded(cell: str) -> str:
+    return f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell
+
+
+def _unguarded(cell: Any) -> Any:
+    is_guarded = isinstance(cell, str) and cell.startswith("'") and _FORMULA.match(cell)
+    return cell[1:] if is_guarded else cell
+
+
+def texts_of(path: Source, column: str, values: Sequence[Any]) -> list[str]:
     """The values as texts, none of them empty."""
     strange = [v for v in values if v is not None and not isinstance(v, str)]
     _refuse_strange(path, column, strange, "texts are needed: choose another column")
     _refuse_missing(path, column, "text", [v is None or not v.strip() for v in values])
+    _refuse_halves(path, column, values)
     return list(values)
 
 
-def labels_of(path: Path, column: str, values: Sequence[Any]) -> list[str]:
+def labels_of(path: Source, column: str, values: Sequence[Any]) -> list[str]:
     """The values as names of classes, none of them missing: strings, integers or booleans.
 
     Spaces around a label do not count, and where all are whole numbers 1.0 is the label 1.
@@ -70,12 +160,13 @@ def labels_of(path: Path, column: str, values: Sequence[Any]) -> list[str]:
     needed = "labels must be strings or integers: choose another column or convert it"
     _refuse_strange(path, column, [v for v in values if not isinstance(v, str | int)], needed)
     names = list(map(str, values))
+    _refuse_halves(path, column, names)
     if all(_WHOLE.fullmatch(name) for name in names):
         return [name.partition(".")[0] for name in names]
     return names
 
 
-def flags_of(path: Path, column: str, values: Sequence[Any]) -> list[bool]:
+def flags_of(path: Source, column: str, values: Sequence[Any]) -> list[bool]:
     """The values as true or false, in any of the ways that people write them."""
     names = labels_of(path, column, values)
     strange = next((name for name in names if name.lower() not in FLAGS), None)
@@ -104,7 +195,7 @@ _MISSING = (None, "", "nan", "NaN")
 _WHOLE = re.compile(r"-?[0-9]+(\.0+)?")
 
 
-def _refuse_strange(path: Path, column: str, strange: Sequence[Any], needed: str) -> None:
+def _refuse_strange(path: Source, column: str, strange: Sequence[Any], needed: str) -> None:
     if strange:
         raise DataError(
             f"Column {column!r} of {path} holds {type(strange[0]).__name__} values such as"
@@ -112,13 +203,26 @@ def _refuse_strange(path: Path, column: str, strange: Sequence[Any], needed: str
         )
 
 
-def _refuse_missing(path: Path, column: str, what: str, missing: list[bool]) -> None:
+def _refuse_missing(path: Source, column: str, what: str, missing: list[bool]) -> None:
     if any(missing):
         raise DataError(
             f"Column {column!r} of {path} has {counted(sum(missing), f'empty {what}')}, the first"
             f" in row {missing.index(True) + 1} (not counting the header): fill in what is empty"
             " or delete the rows."
         )
+
+
+def _refuse_halves(path: Source, column: str, texts: Sequence[str]) -> None:
+    """Refuse texts that no file in UTF-8 can hold, and that no tokenizer takes."""
+    row = next((n for n, text in enumerate(texts, start=1) if _HALF.search(text)), None)
+    if row is not None:
+        raise DataError(
+            f"Column {column!r} of {path} has half a character (a lone surrogate such as \\ud800) "
+            f"in row {row} (not counting the header): correct that text or delete the row."
+        )
+
+
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def _open(path: Path, columns: Sequence[str]) -> Table:
@@ -173,6 +277,8 @@ def _read_csv(path: Path, columns: Sequence[str]) -> Table:
     fitting = [s for s, names in headers.items() if {*columns} <= {*names}]
     separator = (fitting or [max(headers, key=lambda s: len(headers[s]))])[0]
     rows, names = _parsed(text, separator).iloc[1:], headers[separator]
+    if GUARDED in names:
+        rows = rows.map(_unguarded)
     return names, lambda column: rows.iloc[:, names.index(column)].tolist()
 
 

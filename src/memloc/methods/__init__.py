@@ -4,12 +4,13 @@ A method is a group of settings with a name, the weights that it needs, what it 
 verb. Planner, estimates, command line and report read these facts from it and from nowhere else.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from memloc.records import FloatArray, IntArray, Table, as_table
 from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import Settings, checked
+
+if TYPE_CHECKING:
+    from memloc.protocol import Protocol
 
 Tables = Mapping[str, Table]
 Weights = Sequence[float] | FloatArray
@@ -102,6 +106,10 @@ class Method(Settings, ABC):
         return sizes.depth * sizes.examples * sizes.predict
 
 
+Named: TypeAlias = str | Method | type[Method]
+"""How a method may be given: by its name, or as an object or class, registered or not."""
+
+
 def _scores(method: str, made: Tables | Weights, depth: int) -> LayerScores:
     """What a localiser gave, as a result."""
     tables = made if isinstance(made, Mapping) else {"layers": as_table({"weight": made})}
@@ -143,16 +151,68 @@ def by_reference() -> set[str]:
 def find_method(name: str, kind: Kind | None = None) -> type[Method]:
     """The method called `name`; one that could not be loaded says why."""
     known = {n: m for n, m in methods().items() if kind in {None, m.kind}}
-    broken = _theirs().get(name)
+    broken = _theirs().get(name) if isinstance(name, str) else None
     if isinstance(broken, Exception) and name not in methods():
         said = str(broken) if isinstance(broken, MemlocError) else in_words(broken)
         why = said.rstrip(".")
         raise ModelError(f"Method {name!r} could not be loaded: {why}.") from broken
-    if name in methods() and name not in known:
-        other = {"localiser": "a localiser: use `memloc analyse`"}
-        other["analysis"] = "an analysis: use `memloc localise`"
-        raise UnknownName(f"{name} is not {other[str(kind)]}.")
+    if isinstance(name, str) and name in methods() and name not in known:
+        raise UnknownName(f"{name} is not {_OTHER[str(kind)]}.")
     return lookup("method" if kind != "analysis" else "analysis", name, known)
+
+
+_OTHER = {
+    "localiser": "a localiser: use `memloc analyse`",
+    "analysis": "an analysis: use `memloc localise`",
+}
+"""What a method is not, if it was given to the command for the other kind."""
+_NAME = re.compile("[A-Za-z0-9_-]{1,100}")
+"""Names of methods are names of folders."""
+
+
+def requested(
+    named: Named | Sequence[Named], kind: Kind, protocol: "Protocol", settings: Mapping[str, Any]
+) -> list["Method"]:
+    """The methods that were asked for, with their settings; those of names are the protocol's."""
+    alone = isinstance(named, str | Method | type)
+    if not alone and not isinstance(named, Sequence):
+        raise SettingsError(
+            f"Methods are given by name, such as 'shares', or as memloc.Method objects, "
+            f"not as {type(named).__name__}."
+        )
+    every: Sequence[Any] = [named] if alone else named  # type: ignore[assignment]
+    if not every:
+        raise SettingsError(
+            "The list of methods is empty: name at least one, or leave it out to use all that can "
+            "run."
+        )
+    return [_requested(method, kind, protocol, settings) for method in every]
+
+
+def _requested(
+    given: Any, kind: Kind, protocol: "Protocol", settings: Mapping[str, Any]
+) -> "Method":
+    is_class = isinstance(given, type) and issubclass(given, Method)
+    if not is_class and not isinstance(given, Method):
+        find_method(given, kind)
+        return protocol.method(given)
+    owner: Any = given if is_class else type(given)
+    name = getattr(owner, "name", None)
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or not hasattr(owner, "needs"):
+        raise SettingsError(
+            f"{owner.__name__} needs a `name` (letters, digits, _ and -) and the weights that it "
+            "`needs`, as every memloc.Method."
+        )
+    if owner.kind != kind:
+        raise UnknownName(f"{name} is not {_OTHER[kind]}.")
+    if methods().get(name, owner) is not owner:
+        raise SettingsError(f"memloc has another method called {name!r}: rename {owner.__name__}.")
+    if is_class and name in methods():
+        return protocol.method(name)
+    if any(key.split(".")[0] == name for key in settings):
+        raise SettingsError(f"{name} was given as an object: change its settings there.")
+    method: Method = checked(owner, {}) if is_class else given
+    return method
 
 
 def _ours() -> dict[str, type[Method]]:

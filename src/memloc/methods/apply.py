@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from memloc import paths
-from memloc.errors import DataError, SettingsError, StoreError
+from memloc.errors import DataError, SettingsError, StoreError, UnknownKey, lookup
 from memloc.identity import hashed
-from memloc.methods import Kind, Method, find_method, method_names, methods
+from memloc.methods import Kind, Method, Named, find_method, method_names, methods, requested
 from memloc.methods.result import LayerScores, Result
 from memloc.models.device import suitable_threads
 from memloc.progress import request, tell
 from memloc.protocol import VerdictSettings, preset, readable
+from memloc.records import as_path
 from memloc.run import Run
 from memloc.stats.verdicts import LayerVerdict, trust
 
@@ -29,7 +30,9 @@ class Found:
     """Methods whose stored result was made of the same and was used again."""
 
     def __getitem__(self, name: str) -> Any:
-        return self.results[name]
+        if name in self.skipped:
+            raise UnknownKey(f"{name} was not run on this model: it {self.skipped[name]}.")
+        return lookup("result", name, self.results, UnknownKey)
 
     @property
     def verdicts(self) -> dict[str, LayerVerdict]:
@@ -40,7 +43,7 @@ class Found:
 
 def localise(
     run: Run | str | Path,
-    methods: Sequence[str] = (),
+    methods: Named | Sequence[Named] | None = None,
     *,
     settings: Mapping[str, Any] | None = None,
     force: bool = False,
@@ -48,6 +51,8 @@ def localise(
 ) -> Found:
     """Measure how much each layer of a run matters, by the methods named or by all that can run.
 
+    `methods` is a name, a `memloc.Method` (an object or its class, registered or not), or a list of
+    these.
     Results are kept in the run's folder and used again as long as nothing they depend on changes.
     `settings` are those of methods that differ from the run's preset, such as
     `{"gradients.norm": "L2"}`; `force` continues where labels were not memorised. The device is
@@ -58,7 +63,7 @@ def localise(
 
 def analyse(
     run: Run | str | Path,
-    methods: Sequence[str] = (),
+    methods: Named | Sequence[Named] | None = None,
     *,
     settings: Mapping[str, Any] | None = None,
     force: bool = False,
@@ -73,20 +78,26 @@ def analyse(
 
 def open_run(run: Run | str | Path, device: str | None) -> Run:
     """A run or the one in a folder, on another device if one is given."""
-    opened = run if isinstance(run, Run) else Run.open(run)
+    opened = run if isinstance(run, Run) else Run.open(as_path(run, "the folder of a run"))
     return opened if device is None else replace(opened, device=device)
 
 
 def _look(
-    run: Run, kind: Kind, named: Sequence[str], settings: Mapping[str, Any], force: bool
+    run: Run,
+    kind: Kind,
+    named: Named | Sequence[Named] | None,
+    settings: Mapping[str, Any],
+    force: bool,
 ) -> Found:
     protocol = preset(run.settings.preset).replace(settings)
     _refuse_others(settings)
-    for name in named:
-        find_method(name, kind)
-    chosen, skipped = (list(named), {}) if named else runnable(run, method_names(kind))
-    found = apply(run, [protocol.method(n) for n in chosen], protocol.verdict, force=force)
-    return replace(found, skipped=skipped)
+    skipped: dict[str, str] = {}
+    if named is None:
+        names, skipped = runnable(run, method_names(kind))
+        chosen = [protocol.method(name) for name in names]
+    else:
+        chosen = requested(named, kind, protocol, settings)
+    return replace(apply(run, chosen, protocol.verdict, force=force), skipped=skipped)
 
 
 def _refuse_others(settings: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ from memloc.records import (
     as_stored,
     as_table,
     read_table,
+    versions,
     write_table,
 )
 from memloc.run import Run, at_the_end
@@ -156,6 +157,8 @@ class Pool:
     def identity(self, model: int) -> str:
         """A hash of what decides a model's answers: not how many models there are."""
         facts = {
+            "version": Generalisation.version,
+            "versions": versions(),
             "model": model,
             "share": self.share,
             "finetune": self.training.model_dump(mode="json", exclude=_NOT_DECIDING),

@@ -8,6 +8,7 @@ are read at one position, and the last layer runs there alone where the model al
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -56,11 +57,21 @@ class Mixtures:
         self.stacks = final, reference
         layers = [range(layer, layer + 1) for layer in range(final.depth)]
         self.units = layers if units is None else list(units)
-        self.subsets, self.memory = subsets, memory
-        self.places = {subset: place for place, subset in enumerate(subsets)}
-        self.wanted = beginnings(len(self.units), subsets)
+        self.memory = memory
         self.repeater = Repeater(final)
         self.last = LastBlock(final), LastBlock(reference)
+        self._want(subsets)
+
+    def of(self, subsets: Sequence[int]) -> "Mixtures":
+        """The same two models, mixed in other subsets."""
+        other = copy(self)
+        other._want(subsets)
+        return other
+
+    def _want(self, subsets: Sequence[int]) -> None:
+        self.subsets = subsets
+        self.places = {subset: place for place, subset in enumerate(subsets)}
+        self.wanted = beginnings(len(self.units), subsets)
 
     def batches(self, encoded: Encoded, rows: IntArray) -> Iterator[IntArray]:
         """Places in `rows` of texts of one length, longest first."""

@@ -4,7 +4,6 @@ Frozen blocks without dropout give the same states every time. These are kept fo
 end without padding, in memory or, where they are too many, in a file.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,8 +26,9 @@ from memloc.models.shortcuts import (
 )
 from memloc.models.stack import Batch, BlockCall, Stack, tensors_in
 from memloc.models.stacked import Stacked
-from memloc.records import IntArray, cannot_write
+from memloc.records import IntArray
 from memloc.seeds import torch_seeded
+from memloc.store import cannot_write, new_draft
 from memloc.training.predict import evaluating, length_batches, to_batch
 
 CALLS_MEMORY = 2**28
@@ -66,7 +66,7 @@ class Prefix:
         self._repeater, self._last = Repeater(stack), LastBlock(stack)
         self._inputs: dict[bytes, _Inputs] = {}
         self._room = CALLS_MEMORY
-        self._file = folder / f"states-{os.getpid()}.bin"
+        self._file = new_draft(folder / "states")
         self.states = self._allocate(memory)
 
     def reach(self, layer: int) -> None:

@@ -19,7 +19,6 @@ from memloc.records import (
     as_table,
     read_columns,
     read_json,
-    whole_folder,
     write_json,
     write_table,
 )
@@ -36,6 +35,7 @@ from memloc.stats.verdicts import (
     line_shares,
 )
 from memloc.stats.windows import full_window, normalised, window_matrix, windows_between
+from memloc.store import whole_folder
 
 MCOG = ("mcog", "low", "high", "level", "dropped")
 """Columns of the table of the centre of gravity, in the order of an interval's fields."""

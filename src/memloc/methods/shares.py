@@ -21,7 +21,7 @@ from memloc.identity import hashed
 from memloc.methods import Method, Sizes, drawn
 from memloc.methods.result import LayerScores
 from memloc.progress import tell, track
-from memloc.records import FloatArray, IntArray, Table, as_table, whole_file
+from memloc.records import FloatArray, IntArray, Table, as_table, versions
 from memloc.run import Run
 from memloc.seeds import generator
 from memloc.settings import ours
@@ -37,6 +37,7 @@ from memloc.stats.subsets import (
     smallest_sets,
     units_of,
 )
+from memloc.store import whole_file
 
 if TYPE_CHECKING:
     from memloc.methods.mixtures import Mixtures
@@ -59,7 +60,7 @@ class Shares(Method):
     name = "shares"
     needs = ("final", "reference")
     shows = {"shares": "shares"}
-    version = 3
+    version = 4
     scratch = True
 
     noisy_examples: int | None = ours(500, ge=1)
@@ -74,14 +75,14 @@ class Shares(Method):
     """Number of groups of neighbouring layers that are swapped together; default: 12, where layers
     are grouped at all."""
     pairs: int = ours(16, ge=2)
-    """Random orders, each with its reverse, where subsets are sampled."""
+    """Random orders for each example, each with its reverse, where subsets are sampled."""
 
     def run(self, run: Run) -> LayerScores:
         """Shares by layer and by example, interactions, smallest sets, and every subset's value."""
-        plan = self.plan(run.depth)
         noisy = drawn(run.noisy_rows, self.noisy_examples, run.seed, self.name, "noisy")
         clean = drawn(run.clean_rows, self.clean_examples or len(noisy), run.seed, self.name)
         rows = np.concatenate([noisy, clean])
+        plan = self.plan(run.depth, run.name, rows)
         values, remarks = _walk(self, run, plan, rows)
         lost = values[0, 0, : len(noisy)].mean(0)
         # Where nothing is memorised, there may be nothing.
@@ -94,8 +95,13 @@ class Shares(Method):
             remarks.append(f"{len(noisy)} of {len(run.noisy_rows)} noisy examples were drawn.")
         return _scores(plan, rows, len(noisy), values, [*plan.remarks, *remarks])
 
-    def plan(self, depth: int) -> "Plan":
-        """Which subsets are computed for a model of this depth."""
+    def plan(self, depth: int, run: str = "", examples: Sequence[int] | IntArray = (0,)) -> "Plan":
+        """Choose the subsets for a model of this depth.
+
+        Orders are drawn anew for each run and example, so the error of sampling is independent
+        between examples: every interval and test over examples contains it, and it averages out
+        over runs. Without a run, the plan tells what one example costs.
+        """
         if self.groups is not None and self.groups > depth:
             raise SettingsError(f"shares.groups is {self.groups}; the model has {depth} layers.")
         single = [range(layer, layer + 1) for layer in range(depth)]
@@ -105,8 +111,15 @@ class Shares(Method):
         n_groups = min(self.groups or GROUPS, depth)
         ends = pairwise(round(i * depth / n_groups) for i in range(n_groups + 1))
         grouped = Plan([range(first, last) for first, last in ends])
-        rng = generator(0, "orders", self.name)
-        sampled = Plan(single, random_orders(depth, self.pairs, rng))
+        sampled = Plan(
+            single,
+            np.array(
+                [
+                    random_orders(depth, self.pairs, generator(int(row), "orders", self.name, run))
+                    for row in examples
+                ]
+            ),
+        )
         cheapest = min(grouped, sampled, key=lambda plan: plan.layers)
         return {"groups": grouped, "sampled": sampled, "auto": cheapest}[way]
 
@@ -119,65 +132,78 @@ class Shares(Method):
 
 @dataclass(frozen=True)
 class Plan:
-    """Which subsets of which units are computed."""
+    """Which subsets of which units are computed for each example."""
 
     units: list[range]
-    """Layers one by one, or groups of neighbours."""
+    """Single layers, or groups of neighbouring layers."""
     orders: IntArray | None = None
-    """Of the units, where subsets are sampled."""
+    """Orders of the units (examples, orders, units) where subsets are sampled."""
 
     @property
     def exact(self) -> bool:
         """Whether every subset is computed."""
         return self.orders is None
 
-    @cached_property
-    def subsets(self) -> Sequence[int]:
-        """Numbers whose bits are the units."""
+    def subsets(self, example: int = 0) -> Sequence[int]:
+        """Subsets that an example needs, ascending; bits are units."""
         if self.orders is None:
             return range(2 ** len(self.units))
-        return sorted({subset for passed in passed_subsets(self.orders) for subset in passed})
+        return sorted({s for passed in passed_subsets(self.orders[example]) for s in passed})
+
+    @cached_property
+    def n_values(self) -> int:
+        """Number of values kept per example, that of no unit first and that of all units last."""
+        n_units = len(self.units)
+        return 2**n_units if self.orders is None else int(self.orders.shape[1]) * (n_units + 1)
 
     @cached_property
     def layers(self) -> int:
-        """That each text goes through."""
+        """Number of layers that a text goes through: the mean over at most ten examples."""
         sizes = [len(unit) for unit in self.units]
-        if self.exact:
+        if self.orders is None:
             return sum(size * 2 ** (i + 1) for i, size in enumerate(sizes))
-        return count_layers(sizes, self.subsets)
+        counts = [count_layers(sizes, self.subsets(i)) for i in range(min(10, len(self.orders)))]
+        return round(sum(counts) / len(counts))
 
     def memory(self, n_texts: int) -> float:
         """GiB of the values: two directions, labels and margins, four bytes each."""
-        n_subsets = 2 ** len(self.units) if self.exact else len(self.subsets)
-        return n_texts * n_subsets * 16 / 2**30
+        return n_texts * self.n_values * 16 / 2**30
 
-    @cached_property
-    def complements(self) -> IntArray:
-        """Where the subset of all other units is; orders are paired with their reverses."""
+    def kept(self, values: FloatArray, example: int, *, complements: bool = False) -> FloatArray:
+        """Arrange values (..., subsets of an example) as `shares` reads them.
+
+        All subsets stay as they are; of sampled ones each order lists what it goes through. With
+        `complements`, a subset gets the value of all other units.
+        """
         everything = 2 ** len(self.units) - 1
-        return self.places([everything ^ subset for subset in self.subsets])
-
-    def places(self, subsets: Sequence[int]) -> IntArray:
-        """Where these are among the computed ones, which are in order."""
-        return np.array([bisect_left(self.subsets, subset) for subset in subsets])
+        if self.orders is None:
+            return values[..., ::-1] if complements else values
+        subsets = self.subsets(example)
+        passed = [s for each in passed_subsets(self.orders[example]) for s in each]
+        wanted = [everything ^ s for s in passed] if complements else passed
+        return values[..., [bisect_left(subsets, subset) for subset in wanted]]
 
     def shares(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Shapley values (..., U) of values (..., subsets), and their standard errors."""
+        """Shapley values (..., examples, U) of kept values, and their standard errors.
+
+        The errors are those of sampling alone; they are zero where all subsets were computed.
+        """
         if self.orders is None:
             found = shapley_values(values)
             return found, np.zeros_like(found)
-        passed = np.array([self.places(each) for each in passed_subsets(self.orders)])
-        return sampled_values(values[..., passed], self.orders)
+        orders = self.orders[: values.shape[-2]]
+        passed = values.reshape(*values.shape[:-1], orders.shape[1], -1)
+        return sampled_values(passed, orders)
 
     @property
     def remarks(self) -> list[str]:
         """What the reader has to know of how subsets were chosen."""
         if self.orders is not None:
-            pairs = len(self.orders) // 2
+            pairs = self.orders.shape[1] // 2
             return [
-                f"Shares are estimates from {pairs} random orders of the layers and their reverses "
-                f"({len(self.subsets):,} of 2^{len(self.units)} subsets); `se` is their standard "
-                "error. Interactions and smallest sets need all subsets."
+                f"Shares are estimates: for each example, {pairs} random orders of the layers and "
+                "their reverses were drawn. Intervals contain this error, and `se` is its part of "
+                "them. Interactions and smallest sets need all subsets."
             ]
         if any(len(unit) > 1 for unit in self.units):
             return [
@@ -203,8 +229,10 @@ def _walk(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> tuple[Float
         )
     final, reference = run.load("final"), run.load("reference")
     encoded, labels = run.encode(final), run.noisy.assigned[rows]
-    mixtures = Mixtures(final.stack, reference.stack, plan.subsets, plan.units)
+    mixtures = Mixtures(final.stack, reference.stack, plan.subsets(), plan.units)
     batches = list(mixtures.batches(encoded, rows))
+    if not plan.exact:  # each example has subsets of its own
+        batches = [np.array([place]) for places in batches for place in places]
     if plan.exact and len(plan.units) > MOST_EXACT:
         began = time.perf_counter()
         Mixtures(final.stack, reference.stack, [0]).logits(encoded, rows[batches[0]])
@@ -213,22 +241,35 @@ def _walk(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> tuple[Float
             f"{every}: {plan.layers:,} layers for each of {len(rows)} texts, about "
             f"{per_layer * plan.layers / 3600:.1f} hours and {memory:.1f} GiB."
         )
-    facts = {"run": run.identity(settings.needs), "units": len(plan.units), "rows": rows.tolist()}
-    folder = run.work(settings.name) / hashed({**facts, "pairs": not plan.exact and settings.pairs})
-    found = np.empty((2, 2, len(rows), len(plan.subsets)), dtype=np.float32)
+    folder = run.work(settings.name) / _fingerprint(settings, run, plan, rows)
+    found = np.empty((2, 2, len(rows), plan.n_values), dtype=np.float32)
     with track(f"{run.name} · shares", len(rows)) as advance:
         for number, places in enumerate(batches):
             path = folder / f"batch-{number}.npy"
             if path.is_file():
                 found[:, :, places] = np.load(path, allow_pickle=False)
             else:
-                found[:, :, places] = _fates(mixtures, encoded, rows[places], labels[places], plan)
+                found[:, :, places] = _fates(mixtures, encoded, rows, labels, plan, places)
                 with whole_file(path) as draft, draft.open("wb") as file:
                     np.save(file, found[:, :, places], allow_pickle=False)
             advance(len(places))
     if not np.isfinite(found).all():
         raise ScoreError(f"Some mixtures of {run.name} give no numbers: its weights are damaged.")
     return found.astype(np.float64), _embeddings_differ(final.stack, reference.stack)
+
+
+def _fingerprint(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> str:
+    """A hash of everything that decides the values of subsets."""
+    facts = {
+        "version": settings.version,
+        "versions": versions(),
+        "run": run.identity(settings.needs),
+        "name": run.name,
+        "units": len(plan.units),
+        "rows": rows.tolist(),
+        "pairs": not plan.exact and settings.pairs,
+    }
+    return hashed(facts)
 
 
 def _embeddings_differ(final: "Stack", reference: "Stack") -> list[str]:
@@ -244,19 +285,27 @@ def _embeddings_differ(final: "Stack", reference: "Stack") -> list[str]:
 
 
 def _fates(
-    mixtures: "Mixtures", encoded: Encoded, rows: IntArray, labels: IntArray, plan: Plan
+    mixtures: "Mixtures",
+    encoded: Encoded,
+    rows: IntArray,
+    labels: IntArray,
+    plan: Plan,
+    places: IntArray,
 ) -> FloatArray:
-    """(directions, lost and margin, texts, subsets); the second's subsets are of final units."""
+    """(directions, lost and margin, places, values); the second's subsets are of final units."""
+    mixtures, labels = mixtures.of(plan.subsets(places[0])), labels[places]
     parts = []
-    for direction, logits in zip(DIRECTIONS, mixtures.logits(encoded, rows), strict=True):
-        values = logits.cpu().numpy()
+    logits = mixtures.logits(encoded, rows[places])
+    for direction, each in zip(DIRECTIONS, logits, strict=True):
+        values = each.cpu().numpy()
         own = np.take_along_axis(values, labels[:, None, None], axis=2)[..., 0]
         others = values.copy()
         np.put_along_axis(others, labels[:, None, None], -np.inf, axis=2)
         lost = (values.argmax(2) != labels[:, None]).astype(np.float32)
-        found = np.stack([lost, own - others.max(2)])
         # Units that are not the reference's are the final model's.
-        parts.append(found[..., plan.complements] if direction == "sufficient" else found)
+        from_final = direction == "sufficient"
+        found = np.stack([lost, own - others.max(2)])
+        parts.append(plan.kept(found, places[0], complements=from_final))
     return np.array(parts, dtype=np.float32)
 
 
@@ -265,8 +314,8 @@ def _scores(
 ) -> LayerScores:
     """From values (directions, lost and margin, examples, subsets), noisy examples first."""
     noisy = values[:, :, :n_noisy]
-    by_example, _ = plan.shares(noisy)
-    _, errors = plan.shares(noisy.mean(2))
+    by_example, each_error = plan.shares(noisy)
+    errors = np.sqrt((each_error**2).sum(2)) / n_noisy  # examples have orders of their own
     rng = generator(0, "bootstrap", "shares")
     sizes = np.array([len(unit) for unit in plan.units])
 
@@ -290,7 +339,7 @@ def _scores(
     about = {
         "units": [f"{u.start + 1}-{u.stop}" for u in plan.units],
         "exact": plan.exact and bool((sizes == 1).all()),
-        "subsets": len(plan.subsets),
+        "subsets": len(plan.subsets()),
         "layers_per_text": plan.layers,
         "standard_error": float(errors[0, 0].max()),
         "remarks": remarks,

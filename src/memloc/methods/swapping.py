@@ -77,6 +77,9 @@ class AdapterOff(Swapping):
     version = 1
     by_default = False
 
+    normalise: bool = ours(True)
+    """Whether the error of the full window counts as 1.0."""
+
     def check(self, run: Run) -> None:
         """Without an adapter there is nothing to switch off."""
         if not is_adapter(run.path("final")):

@@ -447,7 +447,7 @@ def sample_batch(model: PreTrainedModel) -> Batch:
     if pad is None:
         raise ModelError(
             f"{type(model).__name__} has no padding token: set `model.config.pad_token_id`, or "
-            "load it with `memloc.load_model`, which does."
+            "give memloc the name of the model, or its folder, and memloc sets it."
         )
     tokens = [i for i in range(min(8, setting(model.config, "vocab_size"))) if i != pad][:5]
     ids = torch.tensor([tokens, [*tokens[:3], pad, pad]])

@@ -17,7 +17,6 @@ import pandas as pd
 
 from memloc.errors import lookup
 from memloc.progress import track
-from memloc.records import whole_file
 from memloc.reporting import style
 from memloc.reporting.findings import Findings
 from memloc.reporting.rows import CASE, ROWS
@@ -27,6 +26,7 @@ from memloc.results import Results
 from memloc.settings import Settings
 from memloc.stats.claims import over_seeds
 from memloc.stats.verdicts import weakness
+from memloc.store import whole_file
 
 DATA = "drawn"
 """What a chart's table is called in its specification."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from memloc.errors import counted
+from memloc.errors import counted, listed
 from memloc.methods.result import LayerScores, Result, events_of
 from memloc.reporting.findings import (
     RUN,
@@ -26,7 +26,7 @@ from memloc.stats.claims import ALL, POINT, over_seeds
 from memloc.stats.depth import has_interval
 from memloc.stats.planted import mean_scores
 from memloc.stats.verdicts import NOTHING, TRUSTED
-from memloc.stats.windows import consecutive
+from memloc.stats.windows import layer_ranges
 
 SAID: dict[str, Any] = yaml.safe_load(asset("sentences.yaml"))
 """Sentences and parts of them, by name."""
@@ -48,7 +48,7 @@ def sentence(found: Result) -> str:
         text = _happenings(events)
     else:  # an analysis of somebody else
         tables = [f"{name} ({counted(len(t), 'row')})" for name, t in found.tables.items()]
-        text = f"{found.method} made {_listed(tables)}."
+        text = f"{found.method} made {listed(tables)}."
     if found.about.get("forced"):
         return say("forced", share=found.about.get("final_noisy_accuracy", math.nan), text=text)
     return text
@@ -171,8 +171,23 @@ def _answer(findings: Findings) -> str:
         )
     if method not in TRUSTED:
         return say("one_method", method=method, todo=_by(": try `{}`", command("shares", results)))
+    if 0 < len(verdicts) <= NAMED and verdicts["answer"].any():
+        return _placed(verdicts)
     said = _judged(verdicts) if len(verdicts) else ""
     return said if verdicts["finding"].any() else f"{said} {_described(layers, mcog)}".lstrip()
+
+
+def _placed(verdicts: pd.DataFrame) -> str:
+    """How much is where in each of a few runs, and the verdict where it is a finding."""
+    rows = verdicts.to_dict("records")
+    parts = []
+    for name, row in zip(_names(rows), rows, strict=True):
+        text = f"For {name}, {row['answer']}" if row["answer"] else f"{name}: {row['sentence']}"
+        if row["answer"] and row["finding"] and row["outcome"] == "localised":
+            layers = layer_ranges(map(int, row["layers"].split(", ")))
+            text = f"{text.removesuffix('.')}: localised in {layers}."
+        parts.append(text)
+    return " ".join(parts)
 
 
 def _judged(verdicts: pd.DataFrame) -> str:
@@ -195,7 +210,7 @@ def _judged(verdicts: pd.DataFrame) -> str:
     for (said, why), who in sorted(groups.items(), key=lambda group: group[0][1] != ""):
         share = "all" if len(who) == len(rows) else f"{len(who)} of"
         part = f"in {share} {len(rows)} runs, {labels} {said}{why}"
-        text += f"; {labels} {said} for {_listed(who)}{why}" if few else f"; {part}"
+        text += f"; {labels} {said} for {listed(who)}{why}" if few else f"; {part}"
         labels = "they"
     return f"{text[2].upper()}{text[3:]}."
 
@@ -219,7 +234,7 @@ def _described(layers: pd.DataFrame, mcog: pd.DataFrame) -> str:
     for name, part in zip(_names([part.iloc[0] for part in points]), points, strict=True):
         where, held = _held(part)
         groups.setdefault(where, []).append(f"{held:.0%} for {name}")
-    said = "; ".join(f"in {where} ({_listed(each)})" for where, each in groups.items())
+    said = "; ".join(f"in {where} ({listed(each)})" for where, each in groups.items())
     return say("most", by=by, where=said)
 
 
@@ -238,20 +253,8 @@ def _names(rows: "Sequence[Mapping[Any, Any] | pd.Series]") -> list[str]:
     return [str(row["task"]) + "".join(words[n].format(row[n]) for n in also) for row in rows]
 
 
-def _listed(names: "Sequence[str]") -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 NAMED = 3
 """What is named in a sentence; more are counted."""
-
-
-def layer_ranges(layers: Iterable[int]) -> str:
-    """Layers as people write them: `layers 1 to 3 and 7`."""
-    numbers = sorted(layers)
-    parts = [_range(run, "d") for run in consecutive(numbers)]
-    return f"{'layer' if len(numbers) == 1 else 'layers'} {_listed(parts)}"
 
 
 def _how_sure(findings: Findings) -> str:
@@ -403,12 +406,12 @@ def _correlated(about: str, table: pd.DataFrame) -> Iterator[Line]:
     rows = table[is_found].sort_values("rho").to_dict("records")
     if rows:
         each = [f"{_sure(row, 'rho', '.2f')} for {row['name']}" for row in rows]
-        shown = _listed(each) if len(each) <= NAMED else f"from {each[0]} to {each[-1]}"
+        shown = listed(each) if len(each) <= NAMED else f"from {each[0]} to {each[-1]}"
         found = say("coefficients", about=about, shown=shown, n=len(rows), every=len(table))
         yield Line("paper", found)
     for why, part in table[~is_found].groupby("why", sort=False):
         names = part["name"].tolist()
-        who = _listed(names) if len(names) <= NAMED else f"{len(names)} pairs"
+        who = listed(names) if len(names) <= NAMED else f"{len(names)} pairs"
         unsure = say("not_from_0", rho=_range(part["rho"], ".2f"), p=_range(part["p"], ".2f"))
         text = say("not_known", about=about, who=who, why=str(why) or unsure)
         yield Line("paper", text, is_open=True)

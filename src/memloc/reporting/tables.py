@@ -15,7 +15,7 @@ import yaml
 from memloc import paths
 from memloc.errors import lookup
 from memloc.models.known import TINY, tiny_folder
-from memloc.records import FloatArray, whole_file, write_table
+from memloc.records import FloatArray, write_table
 from memloc.reporting.findings import Findings, counted_events
 from memloc.reporting.sentences import remarks_on, say
 from memloc.reporting.style import Exhibit, Theirs, asset, method_order, task_order
@@ -25,6 +25,7 @@ from memloc.stats.claims import BINARY, POINT, over_seeds
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.verdicts import over_plants, over_runs
+from memloc.store import is_draft, whole_file
 
 DAGGER = "†"
 FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}
@@ -256,7 +257,7 @@ def _known() -> dict[str, dict[str, Any]]:
 def layer_parameters(model: str, run: Path) -> int | None:
     """Parameters of all blocks, by the weights of the run or the embedded ones; None without."""
     places = [
-        *(run / paths.CHECKPOINTS).glob("*"),
+        *(p for p in (run / paths.CHECKPOINTS).glob("*") if not is_draft(Path(p.name))),
         *([tiny_folder(model)] if model in TINY else []),
     ]
     for folder in places:
@@ -329,10 +330,18 @@ def events(tidy: pd.DataFrame) -> pd.DataFrame:
     return found.assign(text=texts)
 
 
+def plants_told(tidy: pd.DataFrame) -> pd.DataFrame:
+    """Verdicts on plants, with words where none of a method's plants had a verdict."""
+    right = estimates(tidy["right"], tidy["right_low"], tidy["right_high"])
+    shown = ["cannot tell" if n else text for n, text in zip(tidy["told"] == 0, right, strict=True)]
+    return tidy.assign(right=shown)
+
+
 SUMMARIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "models": table_3,
     "mcog": mcog,
     "events": events,
+    "control-verdicts": plants_told,
 }
 """Tables that people read in fewer words than one row per observation."""
 

@@ -80,6 +80,14 @@ def bootstrap(
     return band(np.array(found, dtype=np.float64))
 
 
+def prediction_margin(values: FloatArray) -> float:
+    """Return how far one more value may lie from the mean of these: t s √(1 + 1/n), 95 %."""
+    from scipy.stats import t
+
+    n = len(values)
+    return float(t.ppf((1 + LEVEL) / 2, n - 1) * values.std(ddof=1) * np.sqrt(1 + 1 / n))
+
+
 def wilson(shares: FloatArray | float, n: FloatArray | float) -> Interval:
     """Wilson's intervals of `shares` of `n` trials each; NaN where there are no trials.
 

@@ -94,13 +94,14 @@ def passed_subsets(orders: IntArray) -> list[list[int]]:
 def sampled_values(values: FloatArray, orders: IntArray) -> tuple[FloatArray, FloatArray]:
     """Shapley values (..., U) from some orders, with their standard errors.
 
-    `values` (..., orders, U + 1) are those of the subsets that each order goes through. An order
-    and its reverse count as one draw.
+    `values` (..., orders, U + 1) are those of the subsets that each order goes through; `orders`
+    (..., orders, U) are the same for all, or broadcast to them. An order and its reverse count as
+    one draw.
     """
-    gains = np.empty((*values.shape[:-1], orders.shape[1]))
+    gains = np.empty((*values.shape[:-1], orders.shape[-1]))
     steps = np.diff(values, axis=-1)
     np.put_along_axis(gains, np.broadcast_to(orders, gains.shape), steps, axis=-1)
-    pairs = gains.reshape(*gains.shape[:-2], -1, 2, orders.shape[1]).mean(-2)
+    pairs = gains.reshape(*gains.shape[:-2], -1, 2, orders.shape[-1]).mean(-2)
     error = pairs.std(axis=-2, ddof=1) / math.sqrt(pairs.shape[-2])
     return pairs.mean(-2), error
 

@@ -10,7 +10,7 @@ asks three questions in this order; a localised memory is one for which all have
    have the same share. The margin is half of the layers: memory is concentrated if the number is
    below it, and spread if it is above, both by a test. If neither is sure, nobody can tell.
 3. *Where?* Layers with more than an even share, with the familywise error held over all layers
-   (max-T: the signs of whole examples' deviations are flipped at random).
+   (max-T: a studentised bootstrap of whole examples).
 
 Shares are arrays (examples, layers); a row sums to 1 if swapping all layers loses the example's
 label and to 0 if not. Examples of one run are not independent of its training, so a verdict is
@@ -28,10 +28,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from memloc.errors import ScoreError, counted
-from memloc.records import BoolArray, FloatArray, IntArray, Table, as_table
+from memloc.records import BoolArray, FloatArray, IntArray, Table, Task, as_table
 from memloc.seeds import generator
 from memloc.stats.intervals import wilson
 from memloc.stats.subsets import subset_sizes
+from memloc.stats.whereabouts import whereabouts
 from memloc.stats.windows import layers_name, windows
 
 GOAL = 0.8
@@ -46,7 +47,7 @@ FEWEST_UNDONE = 10
 """Undone labels below which it is not asked where they were."""
 RESAMPLES = 9999
 AT_ONCE = 1_000_000
-"""Signs drawn at once, 8 MB of them."""
+"""Numbers of a resample drawn at once, 8 MB of them."""
 NEAR = 1e-9
 """Numbers that differ by less are ties."""
 STRATA, IN_STRATUM = 4, 5
@@ -96,6 +97,8 @@ class LayerVerdict:
     answers: tuple[Answer, ...] = ()
     notes: tuple[str, ...] = ()
     """What to bear in mind, one sentence each."""
+    answer: str = ""
+    """How much is where, with intervals, whatever the outcome; empty if nothing is undone."""
 
     def record(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -154,7 +157,29 @@ def judge(evidence: Evidence, method: str = "shares") -> LayerVerdict:
         found = cannot_tell(few, (undone,))
     else:
         found = _located(shares, undone, method)
-    return replace(found, notes=_notes(evidence, found.layers))
+    where = whereabouts(shares) if undone.holds else None
+    answer = where.sentence if where is not None else ""
+    return replace(found, notes=_notes(evidence, found.layers), answer=answer)
+
+
+def few_in(task: Task) -> str:
+    """A warning that a task has too few noisy examples for any verdict; empty with enough."""
+    noisy = task.labels.is_noisy
+    found = too_few(int(noisy.sum()), len(noisy), len(task.label_names))
+    return f"{task.name}: {found}" if found else ""
+
+
+def too_few(noisy: int, examples: int, n_classes: int) -> str:
+    """A warning that no verdict will be possible with so few noisy examples; empty with enough."""
+    if not 0 < noisy < FEWEST:
+        return ""
+    # Rounding may cost one noisy example in each class.
+    enough = math.ceil((FEWEST + n_classes) * examples / noisy)
+    return (
+        f"NO VERDICT WILL BE POSSIBLE: {counted(noisy, 'noisy example')} of {examples:,} and "
+        f"{FEWEST} noisy ones are needed. With the same share of noisy labels, {enough:,} examples "
+        "suffice."
+    )
 
 
 def _located(shares: FloatArray, undone: Answer, method: str) -> LayerVerdict:
@@ -201,8 +226,8 @@ def is_anything_undone(evidence: Evidence) -> Answer:
         f"Changing all layers undoes {noisy.mean():.0%} of {len(noisy)} noisy labels and "
         f"{clean.mean():.0%} of {len(clean)} clean ones"
     )
-    if evidence.elsewhere is not None:  # of the same examples, so whole pairs are flipped
-        p = max(p, float(flipped_p((noisy - evidence.elsewhere)[:, None])[0]))
+    if evidence.elsewhere is not None:  # of the same examples, so pairs are drawn
+        p = max(p, float(above_p((noisy - evidence.elsewhere)[:, None])[0]))
         null += "; what another reference undoes in the reference"
         said += f"; another reference undoes {evidence.elsewhere.mean():.0%} in the reference"
     statistic = "noisy minus clean labels lost when all layers are swapped"
@@ -248,7 +273,7 @@ def how_many_layers(shares: FloatArray) -> tuple[Answer, Answer]:
 
 def which_layers(shares: FloatArray) -> tuple[Answer, tuple[int, ...]]:
     """The layers (from 1) with more than an even share, max-T over all layers."""
-    p = flipped_p(shares - shares.mean(axis=1, keepdims=True))
+    p = above_p(shares - shares.mean(axis=1, keepdims=True))
     found = p <= ALPHA
     layers = tuple(int(layer) + 1 for layer in np.flatnonzero(found))
     value = float(shares[:, found].sum() / shares.sum())
@@ -291,30 +316,32 @@ def permuted_p(values: FloatArray, is_noisy: BoolArray, strata: IntArray) -> flo
     return _at_least(drawn, float(values[is_noisy].sum()))
 
 
-def flipped_p(beyond: FloatArray) -> FloatArray:
-    """Max-T p-values (L,) that the columns of `beyond` (n, L) have means above 0.
+def above_p(values: FloatArray) -> FloatArray:
+    """Max-T p-values (L,) that the columns of `values` (n, L) have means above 0.
 
-    T is a column's mean over its root mean square; the null distribution is that of the largest T
-    when the signs of whole rows are flipped at random.
+    T is a column's mean over its standard error, and the null distribution is that of the largest T
+    when the rows of the centred values are drawn with replacement. Half of each variance is the
+    mean variance of all columns: a column in which no example happens to differ would otherwise
+    look certain. Skewed shares keep the level, which flipping signs does not.
     """
-    from scipy.stats import permutation_test
+    rng = generator(0, "verdict", "where")
+    means, n = values.mean(0), len(values)
+    observed = _studentised(means, values.var(0), n)
+    centred = values - means
+    largest = []
+    for first in range(0, RESAMPLES, step := max(1, AT_ONCE // n)):
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=min(step, RESAMPLES - first)) / n
+        drawn = counts @ centred
+        largest.append(_studentised(drawn, counts @ centred**2 - drawn**2, n).max(-1))
+    null = np.concatenate(largest)
+    return np.array([_at_least(null, t) for t in observed])
 
-    scale = np.sqrt((beyond**2).mean(0))
-    scaled = np.divide(beyond, scale, out=np.zeros_like(beyond), where=scale > 0)
 
-    def largest(signs: FloatArray, axis: int) -> FloatArray:
-        signs = np.moveaxis(signs, axis, -1)
-        return np.asarray((signs @ scaled).max(-1) / len(beyond))
-
-    found = permutation_test(
-        (np.ones(len(beyond)),),
-        largest,
-        permutation_type="samples",
-        n_resamples=RESAMPLES,
-        batch=max(1, AT_ONCE // len(beyond)),
-        rng=generator(0, "verdict", "where"),
-    )
-    return np.array([_at_least(found.null_distribution, t) for t in scaled.mean(0)])
+def _studentised(means: FloatArray, variances: FloatArray, n: int) -> FloatArray:
+    """Means (..., L) over their standard errors, each variance drawn half-way to the mean one."""
+    pooled = variances.mean(-1, keepdims=True)
+    error = np.sqrt(np.maximum(0, variances + pooled) / 2 / max(1, n - 1))
+    return np.asarray(means / np.maximum(error, NEAR))
 
 
 def line_shares(lost: BoolArray, depth: int, known: Sequence[range]) -> FloatArray:
@@ -428,8 +455,11 @@ def over_plants(verdicts: Table) -> Table:
     def counts(part: Table) -> dict[str, float]:
         null = part["null"].astype(bool)
         called = part.loc[null, "outcome"] == "localised"
-        sizes = {"plants": int((~null).sum()), "nulls": int(null.sum())}
-        return {**sizes, **_share("right", part.loc[~null, "right"]), **_share("called", called)}
+        told = ~null & (part["outcome"] != "cannot tell")
+        sizes = {"plants": int((~null).sum()), "nulls": int(null.sum()), "told": int(told.sum())}
+        # Without any verdict, none was wrong either.
+        right = part.loc[~null & bool(told.any()), "right"]
+        return {**sizes, **_share("right", right), **_share("called", called)}
 
     return _by_method(verdicts, counts)
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from memloc.errors import ScoreError, SettingsError, counted
+from memloc.errors import ScoreError, SettingsError, counted, listed
 from memloc.records import BoolArray, FloatArray
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
@@ -128,6 +128,14 @@ def window_name(window: range) -> str:
 def layers_name(layers: Sequence[int]) -> str:
     """Some layers, each by its number."""
     return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
+
+
+def layer_ranges(layers: Iterable[int]) -> str:
+    """Layers as people write them: `layers 1 to 3 and 7`."""
+    numbers = sorted(layers)
+    ends = [(run.start, run.stop - 1) for run in consecutive(numbers)]
+    parts = [f"{first}" if first == last else f"{first} to {last}" for first, last in ends]
+    return f"{'layer' if len(numbers) == 1 else 'layers'} {listed(parts)}"
 
 
 def read_plant(text: str) -> Groups:

@@ -29,6 +29,7 @@ from memloc.models.stack import Stack
 from memloc.progress import duration, hidden, tell
 from memloc.protocol import FineTuneSettings
 from memloc.records import Examples
+from memloc.repairs import Workshop
 from memloc.run import WEIGHTS
 from memloc.seeds import generator, torch_seeded
 from memloc.study.config import StudyFile, read_study
@@ -108,6 +109,22 @@ def tell_cost_of_halves(pool: Pool, model: Classifier, models: int) -> None:
     tell(
         f"{len(left)} of {models} models on halves are left, {updates:,} updates in all: about "
         f"{duration(seconds)} (from a calibration alone)."
+    )
+
+
+def tell_cost_of_repair(workshop: Workshop) -> None:
+    """Say how many models a repair compares, and how many updates and how much time that takes."""
+    run, names = workshop.run, workshop.names
+    shape, tokens = Shape(run.depth, run.record.width, 0), tokens_of(run.task.train)
+    making, again = workshop.updates(names)
+    learnt = speed(shape, tokens, run.settings.finetune, run.device)
+    relearnt = speed(shape, tokens, workshop.relearning, run.device)
+    measured = relearnt["update"] + len(run.noisy_rows) * relearnt["predict"]
+    seconds = on_cores(usable_threads(shape.width), making * learnt["update"] + again * measured)
+    tell(
+        f"{len(names)} models are compared, of which {workshop.settings.yardsticks} are trained "
+        f"without the noisy examples: {making + again:,} updates and about {duration(seconds)} at "
+        "most (from a calibration alone), once the shares of layers are known."
     )
 
 

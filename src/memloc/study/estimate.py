@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -54,20 +54,15 @@ class Estimate:
     disk: Mapping[str, float]
     """Bytes that it leaves."""
     threads: Mapping[str, int]
-    stacks: Mapping[str, str] = field(default_factory=dict)
-    """Of steps that one process carries out as one: the name of their stack."""
     factor: float = UNSURE
     compared: int = 0
     """Finished steps that the estimate was corrected by."""
 
-    def together(self, seconds: Mapping[str, float], cores: int, jobs: int) -> float:
-        """Until steps of so many seconds are done: shared by the cores, or the longest process."""
+    def duration(self, seconds: Mapping[str, float], cores: int, jobs: int) -> float:
+        """Time until steps of so many seconds are done: shared by cores, or the longest step."""
         work = sum(self.threads[name] * each for name, each in seconds.items())
         widest = max((self.threads[name] for name in seconds), default=1)
-        processes = defaultdict[str, float](float)
-        for name, each in seconds.items():
-            processes[self.stacks.get(name) or name] += each
-        return max([work / min(cores, jobs * widest), *processes.values()])
+        return max([work / min(cores, jobs * widest), *seconds.values()])
 
 
 def machine() -> str:
@@ -150,7 +145,6 @@ def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> E
         memory={s.name: peaks.get(sorts[s.name], _memory(s, plan)) for s in steps},
         disk={step.name: _disk(step) for step in steps},
         threads=threads,
-        stacks={step.name: step.stack for step in steps},
         factor=_factor(ratios, factors, set(sorts.values())),
         compared=len(records),
     )
@@ -174,13 +168,12 @@ def _pace(records: Iterable[StepRecord]) -> float:
 
 
 def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Of every step: the seconds of its process, with those of the longest step that waits."""
-    own = {s.name: sum(seconds[o.name] for o in plan.stack_of(s)) for s in plan.steps.values()}
-    found = dict(own)
+    """Of every step: its seconds, with those of the longest step that waits for it."""
+    found = dict(seconds)
     for step in plan.steps.values():
         if step.needs is not None:
             need = step.needs.name
-            found[need] = max(found[need], own[need] + seconds[step.name])
+            found[need] = max(found[need], seconds[need] + seconds[step.name])
     return found
 
 
@@ -266,5 +259,4 @@ def _memory(step: Step, plan: Plan) -> float:
     each = 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth
     if shape.width >= NARROW:
         return BASE + each
-    # Narrow ones learn two sets of labels as one, of all seeds, or beside a null.
-    return BASE + each * (2 * len(plan.stack_of(step)) + len(step.folders[1:]))
+    return BASE + 2 * each  # narrow ones learn two sets of labels in one pass

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from memloc import paths
 from memloc.errors import SettingsError, StoreError, counted, lookup
 from memloc.lock import STUDY, locked
+from memloc.methods import find_method
 from memloc.models.device import NARROW
 from memloc.progress import tell
+from memloc.stats.verdicts import few_in
 from memloc.study.estimate import Estimate, calibration, estimate, urgency
 from memloc.study.executors import (
     Executor,
@@ -23,7 +25,7 @@ from memloc.study.executors import (
     RayExecutor,
     finished,
 )
-from memloc.study.inputs import noise_sentence
+from memloc.study.inputs import few_sentence, noise_sentence
 from memloc.study.plan import Plan, Step, open_plan
 from memloc.study.records import State, Store, study_states
 
@@ -114,6 +116,22 @@ def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:
     return list(found.values())
 
 
+def few_sentences(plan: Plan, names: Container[str]) -> list[str]:
+    """A warning for every task of these steps that has too few noisy examples for a verdict."""
+    found = dict[tuple[str, str], str]()
+    for step in plan.steps.values():
+        run = step.run
+        key = (run.task, repr(run.protocol.noise))
+        localises = any(find_method(name).kind == "localiser" for name in run.methods)
+        if step.name not in names or not localises or key in found:
+            continue
+        if run.there is not None:
+            found[key] = few_in(run.there.task)
+        else:
+            found[key] = few_sentence(plan.file, run.task, run.protocol)
+    return list(dict.fromkeys(filter(None, found.values())))
+
+
 def cores() -> int:
     """Those that this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -166,9 +184,9 @@ class Execution:
         now, left = time.time(), dict[str, float]()
         for name in names:
             order = self.running.get(name)
-            spent = (now - order.since) / len(order.steps) if order else 0.0
+            spent = now - order.since if order else 0.0
             left[name] = max(0.0, self.estimate.seconds[name] - spent)
-        return self.estimate.together(left, self.executor.cores, self.executor.jobs)
+        return self.estimate.duration(left, self.executor.cores, self.executor.jobs)
 
     def seconds_left(self) -> float:
         """Until all that can be done is done."""
@@ -181,8 +199,9 @@ class Execution:
             self.store.sweep()
             self.states = study_states(self.plan)
             self.waiting = self._to_do()
-            for sentence in noise_sentences(self.plan, self.waiting):
-                tell(sentence)
+            for said in (noise_sentences, few_sentences):
+                for sentence in said(self.plan, self.waiting):
+                    tell(sentence)
             watch(self, None)
             try:
                 if self.waiting:
@@ -207,8 +226,6 @@ class Execution:
     def _submit(self) -> bool:
         """Begin the steps that can; whether any runs, without which none can still be waiting."""
         for name in list(self.waiting):
-            if name not in self.waiting:  # it is in the order of another one
-                continue
             step = self.plan.steps[name]
             need = "" if step.needs is None else step.needs.name
             if need in self.waiting or need in self.running:
@@ -217,22 +234,19 @@ class Execution:
                 self.waiting.remove(name)
                 self.blocked[name] = need
             elif self.executor.has_room(order := self._order(step)):
-                for each in order.steps:
-                    self.waiting.remove(each)
-                    self.running[each] = order
+                self.waiting.remove(name)
+                self.running[name] = order
                 self.executor.submit(order)
         return bool(self.running)
 
     def _order(self, step: Step) -> Order:
-        """A step, with those that wait to be carried out as one with it."""
         study, estimate = self.plan.file.study, self.estimate
         gpus = study.gpus if study.device != "cpu" else 0.0
         needs = estimate.threads[step.name], int(estimate.memory[step.name]), gpus
-        steps = {s.name: s.identity for s in self.plan.stack_of(step) if s.name in self.waiting}
-        return Order(steps, secrets.token_hex(8), *needs)
+        return Order(step.name, step.identity, secrets.token_hex(8), *needs)
 
     def _note(self, outcome: Outcome) -> Outcome:
-        """Keep how a step went, which may be better than what its process came to."""
+        """Keep how a step went, which may be better than how its process ended."""
         name = outcome.step
         if outcome.reason:
             with suppress(StoreError):  # its process was ended in another step, perhaps

@@ -29,10 +29,10 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class Order:
-    """Which steps one process is to do, and what it takes while it runs."""
+    """Which step one process is to do, and what it takes while it runs."""
 
-    steps: Mapping[str, str]
-    """Their names and identities: one, or trainings that are carried out as one."""
+    step: str
+    identity: str
     token: str
     """Names this attempt: a process whose step has another token by now ends itself."""
     threads: int = 1
@@ -41,11 +41,6 @@ class Order:
     gpus: float = 0.0
     since: float = field(default_factory=time.time)
     """When it was given."""
-
-    @property
-    def first(self) -> str:
-        """The name of its first step, whose log is that of all."""
-        return next(iter(self.steps))
 
 
 @dataclass(frozen=True)
@@ -66,10 +61,9 @@ def finished(store: Store, step: Step) -> Outcome | None:
     return Outcome(step.name, "", record.seconds, record.peak_mb)
 
 
-def as_sent(message: Order | Sequence[Outcome]) -> str:
+def as_sent(message: Order | Outcome) -> str:
     """The text that is sent to another process."""
-    sent = asdict(message) if isinstance(message, Order) else [asdict(each) for each in message]
-    return json.dumps(sent)
+    return json.dumps(asdict(message))
 
 
 @dataclass(frozen=True)
@@ -82,24 +76,23 @@ class Child:
     status: Callable[[], int]
     """Waits for its end."""
 
-    def outcomes(self) -> list[Outcome]:
-        """Wait for its end and say how each step went."""
+    def outcome(self) -> Outcome:
+        """Wait for its end and say how the step went."""
         with os.fdopen(self.pipe, encoding="utf-8") as told:
             text = told.read()
-        return read_outcomes(self.order, text, self.status())
+        return read_outcome(self.order, text, self.status())
 
 
-def read_outcomes(order: Order, text: str, status: int) -> list[Outcome]:
+def read_outcome(order: Order, text: str, status: int) -> Outcome:
     """What the process of an order said, or what its end says."""
     with suppress(ValueError):  # it said nothing, or was ended while it did
-        told: list[dict[str, Any]] = json.loads(text)
-        return [Outcome(**each) for each in told]
+        return Outcome(**json.loads(text))
     reason = f"its process ended with status {status} and said nothing"
     if status < 0:
         name = signal.Signals(-status).name
         hint = " (perhaps out of memory)" if -status == signal.SIGKILL else ""
         reason = f"its process was ended by {name}{hint}"
-    return [Outcome(step, reason) for step in order.steps]
+    return Outcome(order.step, reason)
 
 
 class LocalExecutor:
@@ -141,7 +134,7 @@ class LocalExecutor:
     def wait(self, seconds: float) -> list[Outcome]:
         """The steps that ended, after at most so long."""
         ready, _, _ = select.select([*self._children], [], [], seconds)
-        return [outcome for pipe in ready for outcome in self._children.pop(pipe).outcomes()]
+        return [self._children.pop(pipe).outcome() for pipe in ready]
 
     def stop(self) -> None:
         """End whatever still runs, each step with all that it started."""
@@ -149,7 +142,7 @@ class LocalExecutor:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
         while self._children:
-            self._children.popitem()[1].outcomes()
+            self._children.popitem()[1].outcome()
 
 
 def started_copied(folder: Path, order: Order) -> Child:
@@ -167,8 +160,9 @@ def started_copied(folder: Path, order: Order) -> Child:
     try:
         os.setsid()
         die_with(parent)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as after `nohup`
+                signal.signal(number, signal.SIG_DFL)
         with _log(folder, order) as log:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
@@ -200,15 +194,11 @@ def started_fresh(folder: Path, order: Order) -> Child:
 
 
 def _log(folder: Path, order: Order) -> TextIO:
-    """The log of an order's first step, to be added to; where it cannot be written, nowhere."""
-    first, *others = map(Store(folder).log_path, order.steps)
+    """The log of an order's step, to be added to; where it cannot be written, nowhere."""
+    path = Store(folder).log_path(order.step)
     try:
-        first.parent.mkdir(parents=True, exist_ok=True)
-        for path in others:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as log:
-                log.write(f"Carried out as one with {order.first}, whose log says more.\n")
-        return first.open("a", encoding="utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a", encoding="utf-8")
     except OSError:
         return Path(os.devnull).open("a", encoding="utf-8")
 
@@ -276,7 +266,7 @@ class RayExecutor:
             "num_gpus": min(order.gpus, best.get("GPU", 0.0)),
             "memory": int(min(order.memory, 0.9 * best.get("memory", 0.0))),
             "max_retries": RETRIES,
-            "name": order.first,
+            "name": order.step,
         }
         folder = os.environ.get(DATA_VARIABLE)
         if folder is not None:  # a study reads the same data everywhere
@@ -291,14 +281,14 @@ class RayExecutor:
             return []
         waiting = list(self._running)
         ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
-        return [outcome for reference in ready for outcome in self._outcomes(reference)]
+        return [self._outcome(reference) for reference in ready]
 
-    def _outcomes(self, reference: Any) -> list[Outcome]:
+    def _outcome(self, reference: Any) -> Outcome:
         order = self._running.pop(reference)
         try:
-            return [Outcome(**each) for each in self._ray.get(reference)]
+            return Outcome(**self._ray.get(reference))
         except self._ray.exceptions.RayError as error:
-            return [Outcome(step, in_words(error)) for step in order.steps]
+            return Outcome(order.step, in_words(error))
 
     def stop(self) -> None:
         """End whatever still runs, and leave the cluster."""
@@ -324,8 +314,8 @@ def best_machine(nodes: Sequence[Mapping[str, Any]], order: Order) -> dict[str, 
     )
 
 
-def _do_on_worker(folder: str, order: str) -> list[dict[str, Any]]:
+def _do_on_worker(folder: str, order: str) -> dict[str, Any]:
     """An order in a process of its own, which ends with the worker of a cluster."""
     # A token of its own: a worker that was given up, but is alive, ends its steps when it sees it.
     given = replace(Order(**json.loads(order)), token=secrets.token_hex(8))
-    return [asdict(outcome) for outcome in started_fresh(Path(folder), given).outcomes()]
+    return asdict(started_fresh(Path(folder), given).outcome())

@@ -22,6 +22,7 @@ from memloc.methods import find_method
 from memloc.models.known import KNOWN, TINY, no_such_model, source_of
 from memloc.protocol import Protocol
 from memloc.records import Task
+from memloc.stats.verdicts import few_in, too_few
 from memloc.study.config import DataFile, StudyFile
 
 DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))
@@ -226,6 +227,17 @@ def noise_sentence(file: StudyFile, name: str, protocol: Protocol) -> str:
         with suppress(MemlocError):  # the step that trains on it will say what is wrong
             return f"{name}: {load_noisy_task(file, name, protocol).labels.summary()}"
     return f"{name}: memloc will flip a share of {protocol.noise.rate:g} of each class's labels."
+
+
+def few_sentence(file: StudyFile, name: str, protocol: Protocol) -> str:
+    """A warning that a task has too few noisy examples for any verdict; a task is not fetched."""
+    if is_here(file, name):
+        with suppress(MemlocError):  # the step that trains on it will say what is wrong
+            return few_in(load_noisy_task(file, name, protocol))
+    examples = training_examples(file, name)
+    n_classes = known_tasks()[name].n_classes
+    found = too_few(int(protocol.noise.rate * examples), examples, n_classes)
+    return f"{name}: {found}" if found else ""
 
 
 def training_examples(file: StudyFile, task: str) -> int:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -15,7 +14,6 @@ from memloc.data.tasks import known_tasks
 from memloc.errors import MemlocError, SettingsError, lookup
 from memloc.identity import hashed
 from memloc.methods import find_method
-from memloc.models.device import MOST, NARROW
 from memloc.models.known import default_preset
 from memloc.protocol import MEMORISED_ONLY, Protocol
 from memloc.run import AS_ONE, WEIGHTS, Run
@@ -42,9 +40,6 @@ KINDS = ("train", "localise", "analyse", "plant")
 """In the order in which a study needs them."""
 NOT_PLANTED = ("validation_tasks", "ks", "seed", "width")
 """Settings of the control set-up that are about its summary, or are a plant's own."""
-SIDE_BY_SIDE = 4
-"""Seeds are trained as one in studies with at least so many pairs of task and narrow model. With
-fewer, cores would be idle, and processes side by side gain more than one stack (measured)."""
 MAIN = Block.model_validate({})
 """The main part of a study: a block that differs from it in nothing."""
 
@@ -110,8 +105,6 @@ class Step:
     """The products of that step that decide this one."""
     allowed: Mapping[str, Any] = field(default_factory=dict)
     """Settings that decide whether it may be done, and nothing of what comes out."""
-    stack: str = ""
-    """Trainings with the same one, which differ in their seeds alone, are carried out as one."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -140,12 +133,6 @@ class Plan:
 
     file: StudyFile
     steps: Mapping[str, Step] = field(default_factory=dict)
-
-    def stack_of(self, step: Step) -> list[Step]:
-        """This step and those that one process carries out as one with it."""
-        if not step.stack:
-            return [step]
-        return [other for other in self.steps.values() if other.stack == step.stack]
 
     def chosen(self, only: Sequence[str]) -> set[str]:
         """The steps that the words name, and all that these need; no words: every step.
@@ -291,9 +278,8 @@ class _Makers:
         """In an order in which each comes after its inputs."""
         made: list[Step] = []
         runs = asked_runs(self.file)
-        stacks = self._stacks(runs)
         for run in runs:
-            made.append(train := self._train(run, stacks.get(run.folder, "")))
+            made.append(train := self._train(run))
             made += [self._look(run, name, train) for name in run.methods]
         for i, run in enumerate(runs_there(self.file)):
             if run.folder in {other.folder for other in runs}:
@@ -303,25 +289,6 @@ class _Makers:
         if self.study.control is not None:
             made += self._plants(self.study.control)
         return made
-
-    def _stacks(self, runs: Sequence[Asked]) -> dict[str, str]:
-        """Of the folders of narrow runs: a name for what trains as one with each, other seeds.
-
-        It follows from the study alone, not from where it runs.
-        """
-        alike = defaultdict[str, list[str]](list)
-        for run in runs:
-            same = hashed(self._train_settings(replace(run, seed=0)))
-            if run.shape.width < NARROW and run.protocol.finetune.learns_as_one:
-                alike[same].append(run.folder)
-        if len(alike) < SIDE_BY_SIDE:
-            return {}
-        most = MOST // len(AS_ONE)
-        return {
-            folder: f"{same} {number // most}"
-            for same, folders in alike.items()
-            for number, folder in enumerate(folders)
-        }
 
     def _train_settings(self, run: Asked) -> dict[str, Any]:
         return {
@@ -333,7 +300,7 @@ class _Makers:
             **run.protocol.for_run().deciding(memorised=True),
         }
 
-    def _train(self, run: Asked, stack: str) -> Step:
+    def _train(self, run: Asked) -> Step:
         where, settings = Path(run.folder), self._train_settings(run)
         # What decides the weights of near-ceiling accuracy alone: for these the training on noisy
         # labels is done again, and the other trainings stay.
@@ -342,7 +309,6 @@ class _Makers:
             where / paths.RUN,
             paths.training_state(where, "noisy"),
             paths.training_state(where, *AS_ONE),
-            paths.shared_state(where),
             *(paths.checkpoint(where, weights) for weights in ("final", "memorised")),
         )
         # The memorised weights may not be there: whether they are is found out in training.
@@ -356,7 +322,6 @@ class _Makers:
                 "memorised": Product(when, tuple(map(str, again))),
             },
             outputs=(f"{run.folder}/{paths.RUN}", *kept),
-            stack=stack,
         )
 
     def _look(self, run: Asked, name: str, train: Step | None) -> Step:

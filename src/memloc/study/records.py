@@ -1,7 +1,6 @@
 """What is known of a study's steps on disk: done, stale, failed, begun; whole or absent."""
 
 import os
-import shutil
 import socket
 import time
 from collections.abc import Mapping
@@ -16,8 +15,9 @@ from memloc import paths
 from memloc.errors import StoreError
 from memloc.identity import hash_files
 from memloc.lock import RUN, is_free, locked, who_runs
-from memloc.records import cannot_write, read_json, versions, write_json
+from memloc.records import read_json, versions, write_json
 from memloc.settings import Settings, first_fault
+from memloc.store import drafts_in, remove
 from memloc.study.plan import Plan, Step
 
 
@@ -105,7 +105,7 @@ class Store:
 
     def sweep(self) -> None:
         """Remove the drafts of files that processes which were killed left behind."""
-        for draft in [*self.folder.rglob("*.part")]:
+        for draft in drafts_in(self.folder):
             run = self._run_of(draft)
             if run is None or is_free(run, RUN):  # a run may be trained by itself
                 remove(draft)
@@ -175,17 +175,10 @@ class Store:
                     self._take_away(self.folder / path)
 
     def _take_away(self, path: Path) -> None:
-        """Remove what no other process is at work on: at once by its name, then file by file."""
+        """Remove what no other process is at work on."""
         run = self._run_of(path)
-        draft = path.with_name(f"{path.name}.{os.getpid()}.part")
         with nullcontext() if run is None else locked(run, RUN):
-            try:
-                os.replace(path, draft)
-            except (FileNotFoundError, NotADirectoryError):
-                return
-            except OSError as error:
-                raise cannot_write(path, error) from error
-        remove(draft)
+            remove(path)
 
     def _run_of(self, path: Path) -> Path | None:
         """The folder of the run that a path is, or is in."""
@@ -198,17 +191,6 @@ def study_states(plan: Plan) -> dict[str, State]:
     """How every step stands."""
     store = Store(plan.file.folder)
     return {name: store.state(step) for name, step in plan.steps.items()}
-
-
-def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it, if it is there."""
-    try:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise cannot_write(path, error) from error
 
 
 def _damaged(path: Path, fault: str) -> StoreError:

@@ -1,9 +1,8 @@
 """One order in a process of its own, also by `python -m memloc.study.step STUDY ORDER`.
 
-It is one step, or trainings that are carried out as one. Each step is one call of a library
-function. The process that started it is told what came out on a pipe, as one line of JSON; all that
-is printed goes to the log. It ends when that process is gone, or when a step has been given to
-another one.
+A step is one call of a library function. The process that started it is told what came out on a
+pipe, as one line of JSON; all that is printed goes to the log. It ends when that process is gone,
+or when the step has been given to another one.
 """
 
 import json
@@ -12,8 +11,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,70 +27,57 @@ from memloc.lock import RUN, SILENT, locked, patient
 from memloc.methods.apply import apply
 from memloc.models.device import pick_device
 from memloc.models.load import LoadOptions
-from memloc.progress import lines, requested, telling
+from memloc.progress import lines, requested, say, telling
 from memloc.protocol import Protocol
 from memloc.records import FloatArray, Task
 from memloc.run import Attempt, Run
+from memloc.store import remove
 from memloc.study.config import read_study
 from memloc.study.executors import Order, Outcome, as_sent, die_with, finished
 from memloc.study.inputs import at_most, data_folder, load_noisy_task
 from memloc.study.plan import Plan, Step, make_plan
-from memloc.study.records import Store, remove
+from memloc.study.records import Store
 from memloc.training.checkpoints import save_checkpoint
 from memloc.training.planting import Plant
 from memloc.training.recipe import Recipe
-from memloc.training.train import train_as_one, train_run
+from memloc.training.train import train_run
 
 WATCH = 1.0
 """Seconds between two looks at whether this process is still wanted."""
 RATE = "finetune.learning_rate"
 
 
-def do_order(folder: Path, order: Order) -> list[Outcome]:
-    """Do steps in this process and keep records of how they went.
-
-    Several are trainings: first what their runs learn as one, then what each of them still lacks.
-    """
-    began = _now()
+def do_order(folder: Path, order: Order) -> Outcome:
+    """Do a step in this process and keep a record of how it went."""
+    began, store = _now(), Store(folder)
     try:
         plan = make_plan(read_study(folder))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other steps of the study go on
-        return [Outcome(name, _said(error)) for name in order.steps]
-    steps, others = _begun(plan, order)
-    if len(steps) > 1:
-        try:
-            with _watched(), _requested(plan):
-                _train_as_one(plan, steps)
-        except Exception as error:  # noqa: BLE001
-            print(f"Each is trained by itself: {_said(error)}", file=sys.stderr)
-    shared = (_now() - began) / max(1, len(steps))
-    return [*others, *(_do_step(plan, step, order.threads, shared) for step in steps)]
+        step = _checked(plan, order)
+        if done := finished(store, step):  # by a worker of a cluster that was lost after it
+            return done
+        with _watched():
+            store.begin(step, order.token)
+            _watch(store, step.name, order.token)
+            limit_threads(order.threads)
+            do(plan, step)
+        if lacking := store.lacking(step):
+            raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
+        seconds, processor = map(float, _now() - began)
+        facts = {"seconds": seconds, "peak_mb": _peak_mb()}
+        more: dict[str, float] = {"threads": order.threads}
+        if pick_device(plan.file.study.device).type == "cpu":  # it waits for other devices
+            more["processor"] = processor
+        store.finish(step, {**facts, **more})
+        return Outcome(step.name, "", **facts)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other steps go on
+        return Outcome(order.step, _said(error), float((_now() - began)[0]))
 
 
-def _begun(plan: Plan, order: Order) -> tuple[list[Step], list[Outcome]]:
-    """Make the steps of an order this process's; of those that cannot be, or are done, outcomes."""
-    store, steps, others = Store(plan.file.folder), [], []
-    for name, identity in order.steps.items():
-        try:
-            step = _checked(plan, name, identity)
-            if done := finished(store, step):  # by a worker of a cluster that was lost after it
-                others.append(done)
-                continue
-            with _watched():
-                store.begin(step, order.token)
-            steps.append(step)
-        except Exception as error:  # noqa: BLE001
-            others.append(Outcome(name, _said(error)))
-    _watch(store, [step.name for step in steps], order.token)
-    limit_threads(order.threads)
-    return steps, others
-
-
-def _checked(plan: Plan, name: str, identity: str) -> Step:
-    step = plan.steps.get(name)
-    if step is None or step.identity != identity:
+def _checked(plan: Plan, order: Order) -> Step:
+    step = plan.steps.get(order.step)
+    if step is None or step.identity != order.identity:
         raise SettingsError(
-            f"{plan.file.folder} was changed while it ran, and {name} is another step now: "
+            f"{plan.file.folder} was changed while it ran, and {order.step} is another step now: "
             "run it again."
         )
     return step
@@ -101,27 +87,8 @@ def _checked(plan: Plan, name: str, identity: str) -> Step:
 def _watched() -> Iterator[None]:
     """While active, progress goes to the log, and locks are waited for."""
     # A process that a step was taken from may be about to end.
-    with patient(2 * SILENT), lines(), telling(lambda text: print(text, file=sys.stderr)):
+    with patient(2 * SILENT), lines(), telling(lambda text: say(text, sys.stderr)):
         yield
-
-
-def _do_step(plan: Plan, step: Step, threads: int, spent: FloatArray) -> Outcome:
-    """Do a step that was begun, for which so much was `spent` before, and note how it went."""
-    began, store = _now() - spent, Store(plan.file.folder)
-    try:
-        with _watched():
-            do(plan, step)
-        if lacking := store.lacking(step):
-            raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
-        seconds, processor = map(float, _now() - began)
-        facts = {"seconds": seconds, "peak_mb": _peak_mb()}
-        more: dict[str, float] = {"threads": threads}
-        if pick_device(plan.file.study.device).type == "cpu":  # it waits for other devices
-            more["processor"] = processor
-        store.finish(step, {**facts, **more})
-        return Outcome(step.name, "", **facts)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other steps go on
-        return Outcome(step.name, _said(error), float((_now() - began)[0]))
 
 
 def _now() -> FloatArray:
@@ -132,7 +99,7 @@ def _now() -> FloatArray:
 def _said(error: Exception) -> str:
     """Why something failed; the log says it, too."""
     if isinstance(error, MemlocError):
-        print(f"memloc: {error}", file=sys.stderr)
+        say(f"memloc: {error}", sys.stderr)
         return str(error)
     traceback.print_exception(error)
     return traceback.format_exception_only(error)[-1].strip()
@@ -144,15 +111,14 @@ def limit_threads(threads: int) -> None:
     threadpoolctl.threadpool_limits(threads)
 
 
-def _watch(store: Store, steps: Sequence[str], token: str) -> None:
-    """End this process when its parent is gone, or when a step belongs to another one."""
+def _watch(store: Store, step: str, token: str) -> None:
+    """End this process when its parent is gone, or when the step belongs to another one."""
     parent = os.getppid()
 
     def look() -> None:
         while True:
             time.sleep(WATCH)
-            owners = {store.owner(name) for name in steps}
-            if os.getppid() != parent or not owners <= {"", token}:
+            if os.getppid() != parent or store.owner(step) not in {"", token}:
                 os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()
@@ -167,17 +133,8 @@ def _peak_mb() -> float:
 
 def do(plan: Plan, step: Step) -> None:
     """Make what a step is to leave behind; what is there already is used."""
-    with _requested(plan):
+    with requested(["run", str(plan.file.folder)]):
         DO[step.kind](plan, step)
-
-
-def _requested(plan: Plan) -> AbstractContextManager[None]:
-    return requested(["run", str(plan.file.folder)])
-
-
-def _train_as_one(plan: Plan, steps: Sequence[Step]) -> None:
-    home = plan.file.folder
-    train_as_one([(_recipe(plan, s), home / s.run.folder, s.run.weights) for s in steps])
 
 
 def _train(plan: Plan, step: Step) -> None:
@@ -206,7 +163,7 @@ def _plant(plan: Plan, step: Step) -> None:
     recipe, weights = _recipe(plan, step), step.run.weights
     plant = Plant(step.window, _auxiliary(plan))
     folder, *nulls = (plan.file.folder / folder for folder in step.folders)
-    planted = make_plant(recipe, plant, folder, weights, nulls)
+    planted = make_plant(recipe, plant, folder, weights)
     if not is_enough(planted, recipe.protocol):
         return
     made = [planted, *(make_null(recipe, plant, planted, null, weights) for null in nulls)]
@@ -232,39 +189,22 @@ DO: dict[str, Callable[[Plan, Step], None]] = {
 }
 
 
-def make_plant(
-    recipe: Recipe,
-    plant: Plant,
-    folder: Path,
-    weights: tuple[str, ...],
-    nulls: Sequence[Path] = (),
-) -> Run:
-    """Train a planted run; where its training accuracy is too low, again with a higher rate.
-
-    Its null is trained as one with it, where there is to be one and the model is narrow.
-    """
+def make_plant(recipe: Recipe, plant: Plant, folder: Path, weights: tuple[str, ...]) -> Run:
+    """Train a planted run; where its training accuracy is too low, again with a higher rate."""
     recipe = replace(recipe, plant=plant, protocol=_planting(recipe.protocol))
-    beside = [name for name in weights if name == "reference"]
+    optional = [name for name in weights if name == "reference"]
     with locked(folder, RUN):  # between two tries as well
         before = _fell_short(folder)
         while True:
             current = _with_rate(recipe, len(before))
-            _begin_again(folder, current, before, nulls)
-            if nulls:
-                both = [(current, folder, ["final", *beside])]
-                both += [(_null_of(current), null, ["final"]) for null in nulls]
-                train_as_one(both)
-            run = train_run(current, folder, ["final", "memorised"], beside=beside)
+            _begin_again(folder, current, before)
+            run = train_run(current, folder, ["final", "memorised"], optional=optional)
             enough = is_enough(run, recipe.protocol)
             if enough or len(before) + 1 >= recipe.protocol.control.tries:
                 break
             before = (*before, _attempt(run))
         run = run.note(attempts=(*before, _attempt(run)))
-        if enough:
-            return train_run(current, folder, weights)
-    for null in nulls:
-        remove(null)
-    return run
+        return train_run(current, folder, weights) if enough else run
 
 
 def make_null(
@@ -329,16 +269,12 @@ def _fell_short(folder: Path) -> tuple[Attempt, ...]:
     return tuple(each for each in run.record.attempts if each.learning_rate != rate)
 
 
-def _begin_again(
-    folder: Path, recipe: Recipe, before: tuple[Attempt, ...], nulls: Sequence[Path]
-) -> None:
+def _begin_again(folder: Path, recipe: Recipe, before: tuple[Attempt, ...]) -> None:
     """Make a run that fell short one of the recipe, of which nothing is trained yet.
 
-    So is one with a later rate that does not know of the tries before it. Its null goes.
+    So is one with a later rate that does not know of the tries before it.
     """
     if not (folder / paths.RUN).is_file():
-        for null in nulls:
-            remove(null)
         return
     run, settings = Run.open(folder), recipe.protocol.for_run()
     rate = run.settings.finetune.learning_rate
@@ -346,13 +282,13 @@ def _begin_again(
         return
     if run.record.attempts and rate not in [each.learning_rate for each in before]:
         return  # it belongs to other settings, and is refused by the training
-    for path in (*nulls, folder / paths.CHECKPOINTS, folder / paths.TRAINING):
+    for path in (folder / paths.CHECKPOINTS, folder / paths.TRAINING):
         remove(path)
     run.note(settings=settings, attempts=before, final=None, without={})
 
 
 def main() -> None:
-    """Do the order that the command line gives; the outcomes go to standard output."""
+    """Do the order that the command line gives; the outcome goes to standard output."""
     folder, order = Path(sys.argv[1]), Order(**json.loads(sys.argv[2]))
     die_with(os.getppid())
     told = os.fdopen(os.dup(1), "w")

@@ -14,8 +14,8 @@ from rich.filesize import decimal
 
 from memloc.errors import StoreError, counted, lookup
 from memloc.lock import STUDY, who_runs
-from memloc.progress import duration
-from memloc.study.execute import Execution, Watcher, cores
+from memloc.progress import duration, plain, say
+from memloc.study.execute import Execution, Watcher, cores, few_sentences
 from memloc.study.executors import Outcome
 from memloc.study.plan import KINDS, open_plan
 from memloc.study.records import Store, study_states
@@ -61,6 +61,7 @@ def plan_sentences(study: Execution) -> list[str]:
         f"{len(left)} of {counted(len(states), 'step')} left: about {duration(seconds)} with "
         f"{min(executor.jobs, fit)} at once ({around(seconds, estimate.factor)}; from a "
         f"calibration {source}).",
+        *few_sentences(study.plan, left),
         *_load_sentences(study),
         *disk_sentences(sum(estimate.disk[n] for n in left), study.plan.file.folder),
         *(f"{n} stale, to be done again: {why}." for why, n in reasons.items()),
@@ -123,15 +124,15 @@ def shown() -> Iterator[Watcher]:
         live.start()
         live.update(live_table(study), refresh=True)
 
-    def say(study: Execution, ended: Outcome | None) -> None:
+    def add_line(study: Execution, ended: Outcome | None) -> None:
         nonlocal has_said
         if ended is not None or (study.running and not has_said):
             line = _head(study) if ended is None else _line(study, ended)
-            print(line, file=sys.stderr, flush=True)
+            say(line, sys.stderr)
             has_said = True
 
     try:
-        yield draw if sys.stderr.isatty() else say
+        yield draw if sys.stderr.isatty() else add_line
     finally:
         live.stop()
 
@@ -140,7 +141,9 @@ def live_table(study: Execution) -> "Table":
     """One row per kind of step, below it the steps that run or failed; above it the time left."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, expand=True, title=_head(study), title_justify="left")
+    table = Table(
+        box=None, pad_edge=False, expand=True, title=plain(_head(study)), title_justify="left"
+    )
     table.add_column("steps", overflow="ellipsis", no_wrap=True, ratio=1)
     table.add_column("state", overflow="ellipsis", no_wrap=True)
     table.add_column("time", no_wrap=True)
@@ -153,11 +156,11 @@ def live_table(study: Execution) -> "Table":
         for name in names:
             if name in study.running:
                 order = study.running[name]
-                expected = duration(sum(study.estimate.seconds[each] for each in order.steps))
+                expected = duration(study.estimate.seconds[name])
                 took = duration(time.time() - order.since)
-                table.add_row(f"  {name}", "running", f"{took} of about {expected}")
+                table.add_row(plain(f"  {name}"), "running", f"{took} of about {expected}")
             elif name in failed:
-                table.add_row(f"  {name}", f"FAILED: {failed[name]}", "")
+                table.add_row(plain(f"  {name}"), plain(f"FAILED: {failed[name]}"), "")
     return table
 
 

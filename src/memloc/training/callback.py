@@ -9,7 +9,7 @@ import numpy as np
 from transformers import TrainerCallback
 
 from memloc import paths
-from memloc.errors import DataError, SettingsError, counted
+from memloc.errors import DataError, SettingsError, counted, shortened
 from memloc.identity import hash_checkpoint
 from memloc.models.load import Classifier, quiet, settle_padding
 from memloc.protocol import FineTuneSettings
@@ -19,10 +19,10 @@ from memloc.records import (
     NoisyLabels,
     as_table,
     versions,
-    whole_folder,
     write_json,
     write_table,
 )
+from memloc.store import whole_folder
 from memloc.training.predict import accuracies, encode_for, predict
 
 Texts = Sequence[str] | Sequence[Sequence[str]]
@@ -33,8 +33,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
 
     `texts` are the training texts in the order of the Trainer's data set (strings, or tuples of
     the parts of a text), `labels` the labels that are trained on, as numbers, and `original` those
-    before noise. After each epoch, the model's predictions for these texts are kept; so are the
-    weights of the first epoch whose training accuracy is above `near_ceiling`, and the last ones.
+    before noise; to train the reference, give the labels before noise as both. After each epoch,
+    the model's predictions for these texts are kept; so are the weights of the first epoch whose
+    training accuracy is above `near_ceiling`, and the last ones.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
             )
         if any(len(text) not in {1, 2} for text in parts):
             raise DataError("RunCallback needs texts of one part, or all of two parts.")
-        assigned, before = (np.asarray(v, dtype=np.int64) for v in (labels, original))
+        assigned, before = _numbers(labels), _numbers(original)
         self.examples = Examples(parts, assigned)
         self.noisy = NoisyLabels(before, assigned, before != assigned, "given to RunCallback")
-        if not 0 < self.noisy.is_noisy.sum() < len(parts):
+        if self.noisy.is_noisy.all():
             raise DataError(
-                f"Of {counted(len(parts), 'example')}, {self.noisy.is_noisy.sum()} have another "
-                "label than before noise; both noisy and clean examples are needed."
+                f"All of {counted(len(parts), 'example')} have another label than before noise; "
+                "clean examples are needed, too."
             )
         self.near_ceiling, self.max_tokens = near_ceiling, max_tokens
 
@@ -147,6 +148,17 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         columns: dict[str, Any] = dict(zip(("text", "pair")[: len(parts)], parts, strict=True))
         labels = {"label": self.noisy.assigned, "original": self.noisy.original}
         return as_table(columns | {k: [names[i] for i in v] for k, v in labels.items()})
+
+
+def _numbers(labels: Sequence[int]) -> IntArray:
+    """Labels as the model's numbers of classes."""
+    found = np.asarray(labels)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or (len(found) and found.min() < 0):
+        raise DataError(
+            f"RunCallback needs labels as the model's numbers of classes, from 0, and was given "
+            f"{shortened(repr(labels[0]))}: use model.config.label2id for names."
+        )
+    return found.astype(np.int64)
 
 
 def _pretrained(model: Any) -> str:

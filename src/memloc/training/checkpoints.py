@@ -1,6 +1,7 @@
 """Weights in the ecosystem's own format, with how they came to be; and half-done trainings."""
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +15,8 @@ from memloc import paths
 from memloc.errors import StoreError
 from memloc.identity import hash_checkpoint
 from memloc.models.load import Classifier, quiet
-from memloc.records import versions, whole_file, whole_folder, write_json
+from memloc.records import versions, write_json
+from memloc.store import whole_file, whole_folder
 from memloc.training.loop import Objective
 
 UNREADABLE = (SafetensorError, OSError, KeyError, ValueError, TypeError)
@@ -49,18 +51,17 @@ def save_state(path: Path, objectives: Sequence[Objective], curves: Curves) -> N
             for kind, moment in objective.optimiser.state[parameter].items():
                 tensors[f"{objective.name}/{kind}/{name}"] = moment
     facts = {o.name: {"updates": o.updates, "learns": list(o.parameters)} for o in objectives}
-    note = {"curves": curves, "objectives": facts}
+    note = json.dumps({"curves": curves, "objectives": facts})
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with whole_file(path) as draft, _as_os_error():
-        save_file(
-            {k: v.contiguous() for k, v in tensors.items()}, draft, {"memloc": json.dumps(note)}
-        )
+        save_file(whole, draft, {"memloc": note, "checksum": _checksum(note, whole)})
 
 
 def load_state(path: Path, objectives: Sequence[Objective]) -> Curves:
     """Put a saved state back into the objectives; returns what was measured so far."""
     try:
         with safe_open(path, framework="pt") as file:
-            note = json.loads(file.metadata()["memloc"])
+            note = _note(file)
             for objective in objectives:
                 _restore(objective, file, note["objectives"][objective.name])
             curves: Curves = note["curves"]
@@ -77,6 +78,26 @@ def curves_kept(path: Path) -> Curves:
         curves: Curves = json.loads(file.metadata()["memloc"])["curves"]
         return curves
     return {}
+
+
+def _note(file: Any) -> dict[str, Any]:
+    """What a state says beside its tensors, all of which have to be as they were written."""
+    about = file.metadata()
+    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    if about["checksum"] != _checksum(about["memloc"], tensors):
+        raise ValueError("its checksum differs")
+    note: dict[str, Any] = json.loads(about["memloc"])
+    return note
+
+
+def _checksum(note: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Of a note and of tensors by name, type, shape and values."""
+    found = zlib.crc32(note.encode())
+    for name, tensor in sorted(tensors.items()):
+        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        values = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+        found = zlib.crc32(values.data, found)
+    return f"{found:08x}"
 
 
 @torch.no_grad()

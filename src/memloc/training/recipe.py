@@ -31,6 +31,7 @@ from memloc.records import (
 )
 from memloc.run import TRAININGS, Accuracies, Run
 from memloc.stats.windows import read_plant
+from memloc.store import remove
 from memloc.training.checkpoints import load_state, save_checkpoint, save_state
 from memloc.training.gathering import Parameters
 from memloc.training.loop import (
@@ -89,17 +90,12 @@ class Recipe:
 
 Together = tuple[str, ...]
 """One of a run's trainings, or those that learn as one."""
-Wanted = tuple[Recipe, Run, Together]
-"""Trainings of a run that are to be carried out as one."""
 
 
 @dataclass
 class Member:
     """One of the three trainings of a run: `noisy`, `original` or `frozen`."""
 
-    recipe: Recipe
-    folder: Path
-    """Of its run."""
     name: str
     trained: Classifier
     labels: IntArray
@@ -112,20 +108,13 @@ class Member:
 class Training:
     """One training of a run, or those that learn as one; each member is what it would be alone."""
 
-    def __init__(self, wanted: Sequence[Wanted]) -> None:
-        self.runs = {run.folder: run for _, run, _ in wanted}
-        self.recipe, run, names = wanted[0]
-        """Those of all runs differ in seeds and labels alone."""
+    def __init__(self, recipe: Recipe, run: Run, names: Together) -> None:
+        self.recipe, self.run = recipe, run
         self.name, self.is_frozen = " and ".join(names), names == ("frozen",)
         self.state = paths.training_state(run.folder, *names)
-        if len(wanted) > 1:
-            self.name += f" of {', '.join(folder.name for folder in self.runs)}"
-            self.state = paths.shared_state(run.folder)
         alone = self.is_frozen and not self.recipe.protocol.control.frozen_beside_auxiliary
         self.plant = None if alone else self.recipe.plant
-        # Seeds then repeat as a whole, and dropout is drawn once for both trainings of a run.
-        order = sorted(((r, run, n) for r, run, own in wanted for n in own), key=lambda w: w[2])
-        self.members = [self._member(*each) for each in order]
+        self.members = [self._member(name) for name in names]
         self.stack = together([member.trained.stack for member in self.members])
         self.texts = {
             "train": self._encode(self.recipe.task.train),
@@ -133,8 +122,8 @@ class Training:
         }
         self.vectors: dict[str, Tensor] = {}
 
-    def _member(self, recipe: Recipe, run: Run, name: str) -> Member:
-        seed = self._head_seed(recipe)
+    def _member(self, name: str) -> Member:
+        recipe, seed = self.recipe, self._head_seed
         trained, noisy = recipe.learner(seed), recipe.task.labels
         trained.model.to(pick_device(recipe.device))
         labels = noisy.assigned
@@ -143,24 +132,21 @@ class Training:
         # The null of a planted run differs from its reference by the order of the data alone.
         other_order = name == "noisy" and recipe.plant is not None and recipe.plant.null
         order = seed + (NULL_SEED if other_order else 0)
-        return Member(recipe, run.folder, name, trained, labels, order)
+        return Member(name, trained, labels, order)
 
-    def _head_seed(self, recipe: Recipe) -> int:
-        of_frozen = recipe.settings.frozen_seed if self.is_frozen else None
-        return recipe.seed if of_frozen is None else of_frozen
+    @property
+    def _head_seed(self) -> int:
+        of_frozen = self.recipe.settings.frozen_seed if self.is_frozen else None
+        return self.recipe.seed if of_frozen is None else of_frozen
 
-    def _key(self, member: Member) -> str:
-        """What a member is called in a kept state."""
-        return member.name if len(self.runs) == 1 else f"{member.folder.name}/{member.name}"
-
-    def make(self) -> list[Run]:
+    def make(self) -> Run:
         """Train from where it was left, epoch by epoch, and keep the weights."""
         settings = self.recipe.settings
         with self._objectives() as objectives:
             if self.state.is_file():
                 curves = load_state(self.state, objectives)
                 for member in self.members:
-                    member.rows = curves[self._key(member)]
+                    member.rows = curves[member.name]
             task, model = self.recipe.task.name, Path(self.recipe.model).name
             updates = len(self.members) * sum(o.updates_per_epoch for o in objectives)
             with track(f"{task} · {model} · {self.name}", settings.epochs * updates) as advance:
@@ -169,10 +155,10 @@ class Training:
                 for epoch in range(done + 1, settings.epochs + 1):
                     self._epoch(objectives, epoch, advance)
         for member in self.members:
-            if not self.runs[member.folder].has(TRAININGS[member.name]):
+            if not self.run.has(TRAININGS[member.name]):
                 self._keep(member)
-        self.state.unlink()
-        return list(self.runs.values())
+        remove(self.state)
+        return self.run
 
     def _objectives(self) -> AbstractContextManager[list[Objective]]:
         """What is learnt: the task alone, or a planted one beside an auxiliary one."""
@@ -199,9 +185,7 @@ class Training:
 
     def _planted(self, plant: Plant, labels: Tensor) -> AbstractContextManager[list[Objective]]:
         settings, control = self.recipe.settings, self.recipe.protocol.control
-        others = [
-            self.recipe.load(plant.auxiliary, self._head_seed(m.recipe)) for m in self.members
-        ]
+        others = [self.recipe.load(plant.auxiliary, self._head_seed) for _ in self.members]
         for member, other in zip(self.members, others, strict=True):
             share_body(member.trained, other)
             other.model.to(labels.device)
@@ -222,8 +206,7 @@ class Training:
         """The layers that each group of examples may change, and its rows; of θ_F the head."""
         if self.is_frozen:
             return [((), np.arange(len(self.recipe.task.train)))]
-        group = next(iter(self.runs.values())).planted_groups
-        groups = read_plant(plant.planted)
+        group, groups = self.run.planted_groups, read_plant(plant.planted)
         return [(layers, np.flatnonzero(group == i)) for i, layers in enumerate(groups)]
 
     def _encode(self, examples: Examples) -> Encoded:
@@ -249,8 +232,8 @@ class Training:
 
     def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:
         began = time.perf_counter()
-        seeds, turns = [member.seed for member in self.members], self._head_seed(self.recipe)
-        losses = train_epoch(objectives, seeds, epoch, advance, turns=turns)
+        seeds = [member.seed for member in self.members]
+        losses = train_epoch(objectives, seeds, epoch, advance, turns=self._head_seed)
         own = np.mean([loss for name, loss in losses.items() if name != AUXILIARY], axis=0)
         every, last = self.recipe.settings.measure_every, self.recipe.settings.epochs
         for k, member in enumerate(self.members):
@@ -260,17 +243,17 @@ class Training:
             if AUXILIARY in losses:
                 row["auxiliary_loss"] = float(losses[AUXILIARY][k])
             member.rows.append(row)
-            is_new = member.name == "noisy" and not self.runs[member.folder].has("final")
+            is_new = member.name == "noisy" and not self.run.has("final")
             if is_new and self._is_first_near_ceiling(member):
                 self._save(member, "memorised", epoch)
         for member in self.members:
             member.rows[-1]["seconds"] = (time.perf_counter() - began) / len(self.members)
-        save_state(self.state, objectives, {self._key(m): m.rows for m in self.members})
+        save_state(self.state, objectives, {m.name: m.rows for m in self.members})
 
     def _measure(self, member: Member) -> dict[str, float]:
         right = self._predict(member, "validation") == self.recipe.task.validation.labels
         predicted = self._predict(member, "train")
-        measured = accuracies(predicted, member.labels, member.recipe.task.labels)
+        measured = accuracies(predicted, member.labels, self.recipe.task.labels)
         unseen = float(right.mean()) if len(right) else float("nan")
         return {**measured, "validation_accuracy": unseen}
 
@@ -288,23 +271,23 @@ class Training:
         return above[-1] and not any(above[:-1])
 
     def _keep(self, member: Member) -> None:
-        epochs, run = len(member.rows), self.runs[member.folder]
+        epochs = len(member.rows)
         self._write_curve(member)
         if member.name == "noisy":
             fallback = self.recipe.settings.without_near_ceiling == "use last epoch"
-            if fallback and not run.path("memorised").is_dir():
+            if fallback and not self.run.path("memorised").is_dir():
                 self._save(member, "memorised", epochs)
-            self.runs[member.folder] = run.note(**self._ending(member))
+            self.run = self.run.note(**self._ending(member))
         # Last: the presence of these weights says that the training is done.
         self._save(member, TRAININGS[member.name], epochs)
 
     def _write_curve(self, member: Member) -> None:
-        path = member.folder / paths.TRAINING
+        path = self.run.folder / paths.TRAINING
         table = as_table(member.rows)
         if path.is_file():
             others = read_table(path)[0]
             table = as_table(others[others["training"] != member.name], table)
-        write_table(path, table, {"run": self.runs[member.folder].name})
+        write_table(path, table, {"run": self.run.name})
 
     def _ending(self, member: Member) -> dict[str, Any]:
         """What the run's record says once its noisy labels are learnt."""
@@ -315,19 +298,17 @@ class Training:
             f"{settings.near_ceiling:g} (best accuracy {best:.3f}); train longer or with a "
             "higher rate."
         )
-        is_there = self.runs[member.folder].path("memorised").is_dir()
+        is_there = self.run.path("memorised").is_dir()
         return {"final": Accuracies.of(last), "without": {} if is_there else {"memorised": why}}
 
     def _save(self, member: Member, weights: str, epoch: int) -> None:
-        run = self.runs[member.folder]
         about = {
             "weights": weights,
             "epoch": epoch,
-            "together": [m.name for m in self.members if m.folder == run.folder],
-            "beside": [folder.name for folder in self.runs if folder != run.folder],
-            "run": run.record.model_dump(mode="json"),
+            "together": [m.name for m in self.members],
+            "run": self.run.record.model_dump(mode="json"),
         }
-        save_checkpoint(run.path(weights), member.trained, about)
+        save_checkpoint(self.run.path(weights), member.trained, about)
 
 
 def are_near_ceiling(rows: Sequence[Mapping[str, Any]], settings: FineTuneSettings) -> list[bool]:

@@ -1,13 +1,11 @@
-"""From a recipe to a run: its weights are made, alone or as one with those of other runs."""
+"""From a recipe to a run: its weights are made, those that were begun before go on."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from memloc import paths
-from memloc.errors import DataError, TrainingError, lookup
+from memloc.errors import DataError, lookup
 from memloc.lock import RUN, locked
 from memloc.models.check import require_agreement
 from memloc.models.device import pick_device, suitable_threads
@@ -17,10 +15,12 @@ from memloc.progress import request, tell
 from memloc.protocol import protocol_of_run
 from memloc.records import Task, read_json
 from memloc.run import AS_ONE, TRAININGS, WEIGHTS, Run, RunRecord, TaskRecord, begin
+from memloc.stats.verdicts import few_in
 from memloc.stats.windows import check_plant
+from memloc.store import drafts_in, remove
 from memloc.training.checkpoints import curves_kept
 from memloc.training.loop import members_at_once, out_of_memory_explained
-from memloc.training.recipe import Recipe, Together, Training, Wanted, are_near_ceiling
+from memloc.training.recipe import Recipe, Together, Training
 
 
 def train(  # noqa: PLR0913 - one argument for each thing that people vary
@@ -63,18 +63,22 @@ def train_run(
     weights: Sequence[str] = tuple(WEIGHTS),
     announce: Announce = lambda _model, _left: None,
     *,
-    beside: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> Run:
     """Make the missing ones of a run's weights; what is there stays, what was begun goes on.
 
-    Those of `beside` are made as well if they learn as one with the others, at little cost.
+    `optional` weights are made as well where they can train in the same pass, at little cost.
     """
     for name in weights:
         lookup("set of weights", name, WEIGHTS)
     start, at_once = _start(recipe)
     with locked(folder, RUN):
+        for draft in drafts_in(folder / paths.CHECKPOINTS):  # of a training that was killed
+            remove(draft)
         run = begin(Path(folder), recipe.task, _record(recipe, start))
         tell(recipe.task.labels.summary())
+        if few := few_in(recipe.task):
+            tell(few)
         as_one = at_once > 1 and not any(_state(run, [name]).is_file() for name in AS_ONE)
         if not as_one:
             _give_up(
@@ -82,11 +86,8 @@ def train_run(
                 "The noisy and the original labels were learnt as one, which these settings or "
                 "this device do not allow: both are learnt from the start, one after the other.",
             )
-        wanted = [*weights, *(beside if as_one else ())]
+        wanted = [*weights, *(optional if as_one else ())]
         left = _left(run, wanted, recipe.settings.epochs, as_one=as_one)
-        if any({*names} & {*AS_ONE} for names in left):
-            why = "began as one with other runs, and is learnt alone now, from the start."
-            _give_up(paths.shared_state(run.folder), f"{run.folder} {why}")
         if left:
             announce(start, {name: epochs for names, epochs in left.items() for name in names})
         return make_weights(recipe, run, left)
@@ -96,7 +97,7 @@ def _give_up(state: Path, why: str) -> None:
     """Remove a training that was begun and cannot go on, if there is one, and say so."""
     if state.is_file():
         tell(why)
-        state.unlink()
+        remove(state)
 
 
 def _start(recipe: Recipe) -> tuple[Classifier, int]:
@@ -114,92 +115,10 @@ def _start(recipe: Recipe) -> tuple[Classifier, int]:
 
 def make_weights(recipe: Recipe, run: Run, trainings: Iterable[Together]) -> Run:
     """Carry out some trainings of a run that has been begun."""
-    for names in trainings:
-        (run,) = _carry_out([(recipe, run, names)])
-    return run
-
-
-def _carry_out(wanted: Sequence[Wanted]) -> list[Run]:
-    recipe, run, _ = wanted[0]
     with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
-        return Training(wanted).make()
-
-
-def train_as_one(asked: Sequence[tuple[Recipe, Path, Sequence[str]]]) -> None:
-    """Learn the noisy and the original labels of several runs as one, if their model allows it.
-
-    `asked` are recipes, folders and sets of weights. The runs differ in their seeds or labels
-    alone: those of a task with several seeds, or a plant and its null. Each becomes what it would
-    be alone. `train_run` makes all that is still missing afterwards.
-    """
-    if not asked[0][0].settings.learns_as_one:
-        return
-    start, at_once = _start(asked[0][0])
-    if at_once == 1:
-        return
-    with ExitStack() as locks:
-        for folder in sorted(folder for _, folder, _ in asked):
-            locks.enter_context(locked(folder, RUN))
-        begun = [
-            (recipe, begin(folder, recipe.task, _record(recipe, start)), weights)
-            for recipe, folder, weights in asked
-        ]
-        for stack in _stacks(begun, at_once):
-            try:
-                _carry_out(stack)
-            except TrainingError as error:  # of one of them, perhaps: that one will say so itself
-                tell(f"{error} The runs that were learnt as one are learnt one by one.")
-                paths.shared_state(stack[0][1].folder).unlink(missing_ok=True)
-
-
-Begun = Sequence[tuple[Recipe, Run, Sequence[str]]]
-"""Runs, and the weights that are asked for."""
-
-
-def _stacks(begun: Begun, at_once: int) -> Iterator[list[Wanted]]:
-    """What several runs learn as one: stacks that were begun before, then new ones.
-
-    Each is to be carried out before the next one is asked for.
-    """
-    yield from _continued(begun)
-    stack: list[Wanted] = []
-    for recipe, run, weights in begun:
-        needed = {WEIGHTS[name] for name in weights if not run.has(TRAININGS[WEIGHTS[name]])}
-        names = tuple(name for name in AS_ONE if name in needed)
-        alone = any(_state(run, each).is_file() for each in (AS_ONE, *((n,) for n in AS_ONE)))
-        if not names or alone:
-            continue
-        if sum(len(others) for *_, others in stack) + len(names) > at_once:
-            yield from [stack] if len(stack) > 1 else []
-            stack = []
-        stack.append((recipe, run, names))
-    yield from [stack] if len(stack) > 1 else []
-
-
-def _continued(begun: Begun) -> Iterator[list[Wanted]]:
-    there = {run.folder.name: (recipe, run) for recipe, run, _ in begun}
-    for _, run, _ in begun:
-        state, names = paths.shared_state(run.folder), defaultdict[str, list[str]](list)
-        goes_on = True
-        for member, rows in curves_kept(state).items():
-            folder, _, name = member.rpartition("/")
-            goes_on &= folder in there and _goes_on(*there[folder], name, rows)
-            names[folder].append(name)
-        if not (names and goes_on):
-            why = "began as one with other runs, of which one is missing, or the file is damaged"
-            _give_up(state, f"{run.folder} {why}: it begins again.")
-            continue
-        stack = [(*there[folder], tuple(own)) for folder, own in names.items()]
-        if all(run.has(TRAININGS[name]) for _, run, own in stack for name in own):
-            state.unlink()  # stopped just before this
-        else:
-            yield stack
-
-
-def _goes_on(recipe: Recipe, run: Run, name: str, rows: list[dict[str, Any]]) -> bool:
-    """Whether a run still has the θ_M1 that was kept of a training, if it had come so far."""
-    is_past = name == "noisy" and any(are_near_ceiling(rows, recipe.settings))
-    return not is_past or run.has("memorised") or run.has("final")
+        for names in trainings:
+            run = Training(recipe, run, names).make()
+    return run
 
 
 def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dict[Together, int]:
@@ -209,7 +128,7 @@ def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dic
     trainings: list[Together] = [(name,) for name in TRAININGS]
     for names in (AS_ONE, *trainings):
         if done.issuperset(names):
-            _state(run, names).unlink(missing_ok=True)  # stopped just before this
+            remove(_state(run, names))  # stopped just before this
     if as_one and wanted.intersection(AS_ONE) and _was_as_one(run):
         wanted |= {*AS_ONE}  # the one that is there is made again beside the other, and stays
     if as_one and wanted.issuperset(AS_ONE):

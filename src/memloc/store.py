@@ -1,0 +1,170 @@
+"""The only place that writes files: whole or absent, also after a power cut.
+
+A file or folder is written as a draft beside its place, synced to disk, renamed, and then the
+folder around it is synced. Until that has happened, readers see what was there before.
+"""
+
+import ctypes
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from memloc.errors import StoreError
+
+_DRAFT = re.compile(r"\.memloc-[0-9a-f]{16}\.part")
+_UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM}
+"""What a system or a file system answers that cannot exchange two names, or sync a folder."""
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A draft to write to, which becomes `path` when the block ends well and is gone otherwise."""
+    with _draft_of(path) as draft:
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        yield draft
+        sync(draft)
+        os.replace(draft, path)
+        sync(path.parent)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """The same for a folder; one that stands there already is whole until it is replaced."""
+    with _draft_of(path) as draft:
+        draft.mkdir()
+        yield draft
+        _sync_all(draft)
+        if path.is_symlink() or path.exists():
+            exchange(draft, path)
+        else:
+            draft.rename(path)
+        sync(path.parent)
+
+
+@contextmanager
+def _draft_of(path: Path) -> Iterator[Path]:
+    """The name of a draft of `path`, removed at the end if it is there, with errors explained."""
+    if not path.name:
+        raise StoreError(f"Cannot write {path}: it is a folder that is there. Give a name.")
+    draft = new_draft(path)
+    try:
+        make_folder(path.parent)
+        yield draft
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        with suppress(OSError):
+            _delete(draft)
+
+
+def new_draft(path: Path) -> Path:
+    """A name beside `path` that nobody can guess and that says that memloc made it."""
+    return path.with_name(f".memloc-{secrets.token_hex(8)}.part")
+
+
+def is_draft(path: Path) -> bool:
+    """Whether a path is one of memloc's drafts, or in one."""
+    return any(_DRAFT.fullmatch(part) for part in path.parts)
+
+
+def drafts_in(folder: Path) -> list[Path]:
+    """The drafts below a folder; those that are inside another draft are not listed."""
+    found: list[Path] = []
+    for place, folders, files in os.walk(folder):
+        found += [Path(place, name) for name in (*folders, *files) if _DRAFT.fullmatch(name)]
+        folders[:] = [name for name in folders if not _DRAFT.fullmatch(name)]
+    return found
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, so that a power cut does not take them away."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync(each.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder if it is there: at once by its name, then file by file."""
+    draft = path if _DRAFT.fullmatch(path.name) else new_draft(path)
+    try:
+        if draft != path:
+            os.replace(path, draft)
+            sync(path.parent)
+        _delete(draft)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> StoreError:
+    """The sentence for a full disk, a read-only folder or a missing permission."""
+    reason = error.strerror or str(error)
+    return StoreError(f"Cannot write {path}: {reason}. Free space or choose another folder.")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's contents, or a folder's list of names, are on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        # Some file systems cannot sync folders; contents of files have to be synced.
+        if error.errno not in _UNSUPPORTED or not stat.S_ISDIR(os.fstat(file).st_mode):
+            raise
+    finally:
+        os.close(file)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two paths swap their contents; both have to exist.
+
+    Where the system or the file system cannot do that at once (on network drives, for example),
+    `other` is absent for a moment, and absent for good if the process ends just then.
+    """
+    if not _exchanged_at_once(one, other):
+        aside = new_draft(other)
+        os.replace(other, aside)
+        os.replace(one, other)
+        os.replace(aside, one)
+
+
+def _exchanged_at_once(one: Path, other: Path) -> bool:
+    library = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    if sys.platform == "darwin" and hasattr(library, "renamex_np"):
+        failed = library.renamex_np(*names, 2)  # RENAME_SWAP
+    elif hasattr(library, "renameat2"):
+        here = -100  # AT_FDCWD
+        failed = library.renameat2(here, names[0], here, names[1], 2)  # RENAME_EXCHANGE
+    else:
+        return False
+    if not failed:
+        return True
+    number = ctypes.get_errno()
+    if number in _UNSUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def _sync_all(folder: Path) -> None:
+    for place, _, files in os.walk(folder):
+        for name in files:
+            sync(Path(place, name))
+        sync(Path(place))
+
+
+def _delete(path: Path) -> None:
+    """Delete a draft; a link is removed, and what it points to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
