@@ -5,12 +5,13 @@ import numpy as np
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.hidden import one_by_one
 from benchmarks.samples import DEPTH, bert, questions
+from memloc.arrays import FloatArray, IntArray, Vectors
+from memloc.data.task import NoisyLabels
 from memloc.methods.positions import Positions, positions
-from memloc.models.device import suitable_threads
-from memloc.models.stack import Stack
-from memloc.records import FloatArray, IntArray, NoisyLabels, Vectors
+from memloc.model.device import suitable_threads
+from memloc.model.predict import vectors_of
+from memloc.model.stack import Stack
 from memloc.seeds import generator
-from memloc.training.predict import vectors_of
 
 CLASSES = 6
 PASSES = 2 * DEPTH * (CLASSES - 1)

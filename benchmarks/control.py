@@ -14,15 +14,21 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.findings import LINE, put
-from memloc import paths
+from memloc.reporting.results import load_results
 from memloc.reporting.tables import markdown
-from memloc.results import load_results
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.planted import MEASURES, auroc, mean_scores, null_claims, plant_scores
+from memloc.stats.planted import (
+    MEASURES,
+    auroc,
+    mean_scores,
+    null_claims,
+    plant_scores,
+)
 from memloc.stats.verdicts import over_plants, trust
 from memloc.stats.windows import planted_layers, read_plant
-from memloc.store import whole_file
+from memloc.store import paths
+from memloc.store.files import whole_file
 
 KEPT = Path(__file__).with_name("planted")
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "control.md"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from memloc import paths
+from memloc.store import paths
 from memloc.study.estimate import Estimate, estimate, measured_here
 from memloc.study.plan import Plan, Step, open_plan
 from memloc.study.records import Store

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from memloc.arrays import IntArray
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task
-from memloc.records import Examples, IntArray
+from memloc.data.task import Examples
 from memloc.seeds import generator
 
 FILE = Path("noisyagnews", "crowd.parquet")

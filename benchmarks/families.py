@@ -129,7 +129,7 @@ def outcomes(families: Sequence[str], seconds: int = SECONDS) -> Iterator[Outcom
     import torch
 
     import memloc.methods.mixtures
-    import memloc.models.check  # noqa: F401
+    import memloc.model.check  # noqa: F401
 
     torch.set_num_threads(1)
     context = multiprocessing.get_context("fork")
@@ -155,8 +155,8 @@ def _limited(family: str, seconds: int, sender: Any) -> None:
 def try_family(family: str) -> Outcome:
     """Make two classifiers, check one, and swap the other's layers into it."""
     from memloc.errors import MemlocError
-    from memloc.models.check import check_model
-    from memloc.models.load import load_checkpoint, quiet
+    from memloc.model.check import check_model
+    from memloc.model.load import load_checkpoint, quiet
 
     with tempfile.TemporaryDirectory() as home, quiet():
         folders = [Path(home, family, name) for name in ("one", "two")]
@@ -186,7 +186,7 @@ def swapped_difference(final: Any, reference: Any) -> float:
     from memloc.data.encode import encode
     from memloc.methods.mixtures import Mixtures
     from memloc.methods.swapping import window_subsets
-    from memloc.models.stack import forward
+    from memloc.model.stack import forward
     from memloc.stats.windows import windows
 
     encoded = encode([(t,) for t in TEXTS], final.tokenizer, final.separator, TOKENS // 2)

@@ -18,15 +18,21 @@ from scipy.stats import rankdata
 
 from benchmarks.crowd import KINDS, Crowd, embedded, missing, parser_of, sample
 from benchmarks.findings import put
-from memloc.methods.halves import Half, Pool, fit, half_models, mean_chances
-from memloc.models.load import load_model
+from memloc.arrays import BoolArray, FloatArray, IntArray
+from memloc.labels.find import WRONG, suspects_table
+from memloc.methods.halves import (
+    Half,
+    Pool,
+    fit,
+    half_models,
+    mean_chances,
+)
+from memloc.model.load import load_model
 from memloc.protocol import preset
-from memloc.records import BoolArray, FloatArray, IntArray
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
 from memloc.stats.intervals import bootstrap
-from memloc.store import whole_file
-from memloc.suspects import WRONG, suspects_table
+from memloc.store.files import whole_file
 
 HERE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "wrong_labels.md"
@@ -128,7 +134,7 @@ def watched(pool: Pool) -> FloatArray:
 
     Its updates are those of two models on halves.
     """
-    from memloc.training.predict import encode_for, predict
+    from memloc.model.predict import encode_for, predict
 
     path = pool.folder / "whole.npy"
     if not path.is_file():

@@ -20,8 +20,8 @@ from benchmarks.crossings import RULES, crossings
 from benchmarks.stored import kept
 from memloc.reporting.figures import write_figures
 from memloc.reporting.findings import Findings, layers_to_undo
+from memloc.reporting.results import Results
 from memloc.reporting.tables import cell, markdown
-from memloc.results import Results
 from memloc.stats import claims
 
 LINE = 120

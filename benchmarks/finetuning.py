@@ -15,14 +15,9 @@ from transformers import Trainer, TrainingArguments
 
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side, timed
 from benchmarks.samples import SEED, bert, questions
+from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded, random_batches
-from memloc.models.device import suitable_threads
-from memloc.models.stack import Stack
-from memloc.models.stacked import together
-from memloc.protocol import FineTuneSettings, preset
-from memloc.records import FloatArray, IntArray
-from memloc.seeds import generator
-from memloc.training.loop import (
+from memloc.engine.loop import (
     in_stacks,
     learning_groups,
     logits_of,
@@ -31,6 +26,11 @@ from memloc.training.loop import (
     schedule,
     train_epoch,
 )
+from memloc.engine.stacked import together
+from memloc.model.device import suitable_threads
+from memloc.model.stack import Stack
+from memloc.protocol import FineTuneSettings, preset
+from memloc.seeds import generator
 
 
 def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:

@@ -9,13 +9,13 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
+from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
 from memloc.methods import forgetting
 from memloc.methods.gradients import Gradients, post_processed
-from memloc.models.device import suitable_threads
-from memloc.models.stack import Stack
-from memloc.records import FloatArray, IntArray
-from memloc.training.predict import to_batch
+from memloc.model.device import suitable_threads
+from memloc.model.predict import to_batch
+from memloc.model.stack import Stack
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:

@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from memloc import paths
-from memloc.models.known import tiny_folder
+from memloc.model.known import tiny_folder
+from memloc.store import paths
 from memloc.study.execute import estimate_study, open_study
 from memloc.study.plan import open_plan
 from memloc.study.records import Store

@@ -7,11 +7,11 @@ import torch
 
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
+from memloc.arrays import Vectors
 from memloc.data.encode import Encoded
-from memloc.models.device import suitable_threads
-from memloc.models.stack import Stack
-from memloc.records import Vectors
-from memloc.training.predict import vectors_of
+from memloc.model.device import suitable_threads
+from memloc.model.predict import vectors_of
+from memloc.model.stack import Stack
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:

@@ -28,19 +28,26 @@ from benchmarks.layer_shares import (
     interval,
     keep,
 )
-from memloc import paths
+from memloc.arrays import IntArray
 from memloc.data.perturb import OWN, given_noise
+from memloc.data.task import Examples, Task
 from memloc.methods.halves import fit
 from memloc.methods.result import LayerScores
 from memloc.methods.shares import Shares
-from memloc.models.load import load_checkpoint, load_model
+from memloc.model.load import load_checkpoint, load_model
+from memloc.model.predict import encode_for, predict
 from memloc.protocol import Protocol, preset
-from memloc.records import Examples, IntArray, Task
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
-from memloc.run import Accuracies, Run, RunRecord, TaskRecord, begin
-from memloc.training.checkpoints import save_checkpoint
-from memloc.training.predict import encode_for, predict
+from memloc.run.checkpoints import save_checkpoint
+from memloc.run.folder import (
+    Accuracies,
+    Run,
+    RunRecord,
+    TaskRecord,
+    begin,
+)
+from memloc.store import paths
 
 HERE = Path(__file__).with_suffix(".csv")
 PICTURE = PAGE.parents[1] / "images" / "human_errors.svg"

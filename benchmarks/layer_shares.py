@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from memloc.arrays import FloatArray
 from memloc.methods.result import LayerScores
-from memloc.records import FloatArray
 from memloc.seeds import generator
 from memloc.stats.depth import centres_of_gravity
 

@@ -27,12 +27,12 @@ from benchmarks.layer_shares import (
 )
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task, subsample
+from memloc.data.task import Task
 from memloc.methods.apply import localise
-from memloc.records import Task
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
-from memloc.run import Run
-from memloc.training.train import train
+from memloc.run.folder import Run
+from memloc.run.train import train
 
 SHARES, TRIED = Path(__file__).with_suffix(".csv"), Path(__file__).with_name("lora_rates.csv")
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "adapters.md"

@@ -19,9 +19,9 @@ import pandas as pd
 from pretraining.language import vocabulary
 
 from benchmarks.findings import put
+from memloc.labels.find import find
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
-from memloc.suspects import find
 
 HERE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "wrong_labels.md"

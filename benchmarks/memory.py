@@ -23,12 +23,12 @@ from benchmarks.findings import put
 from benchmarks.growth import make_model
 from benchmarks.many_rows import peak_mb
 from memloc.data.perturb import OWN, add_noise
+from memloc.data.task import Examples, Task
 from memloc.methods.apply import localise
-from memloc.records import Examples, Task
 from memloc.reporting.tables import markdown
-from memloc.run import Run
+from memloc.run.folder import Run
+from memloc.run.train import train
 from memloc.seeds import generator
-from memloc.training.train import train
 
 HERE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[1] / "docs" / "guides" / "models.md"

@@ -7,12 +7,8 @@ import torch
 from torch import nn
 
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
-from memloc.methods.probing import Probing
-from memloc.models.device import suitable_threads
-from memloc.protocol import ProbeSettings
-from memloc.records import FloatArray, IntArray, Vectors
-from memloc.seeds import generator
-from memloc.training.probes import (
+from memloc.arrays import FloatArray, IntArray, Vectors
+from memloc.methods.probes import (
     Target,
     epoch_dropout,
     epoch_order,
@@ -21,6 +17,10 @@ from memloc.training.probes import (
     split_rows,
     train_probes,
 )
+from memloc.methods.probing import Probing
+from memloc.model.device import suitable_threads
+from memloc.protocol import ProbeSettings
+from memloc.seeds import generator
 
 SEED = 1
 LAYERS = 13

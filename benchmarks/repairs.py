@@ -18,15 +18,11 @@ import pandas as pd
 import torch
 
 from benchmarks.findings import put
+from memloc.arrays import IntArray
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task, subsample
-from memloc.methods.apply import localise
-from memloc.methods.halves import fit
-from memloc.models.load import Classifier, LoadOptions
-from memloc.models.parts import find_parts
-from memloc.protocol import FineTuneSettings
-from memloc.records import IntArray, Task, read_json, write_json
-from memloc.repairs import (
+from memloc.data.task import Task
+from memloc.labels.repair import (
     AGAIN,
     BEFORE,
     HEAD,
@@ -46,13 +42,19 @@ from memloc.repairs import (
     relative,
     relearnt_at,
 )
+from memloc.methods.apply import localise
+from memloc.methods.halves import fit
+from memloc.model.load import Classifier, LoadOptions
+from memloc.model.parts import find_parts
+from memloc.model.predict import to_batch
+from memloc.protocol import FineTuneSettings
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
-from memloc.run import Run
+from memloc.run.folder import Run
+from memloc.run.train import train
 from memloc.seeds import number
 from memloc.stats.intervals import wilson
-from memloc.training.predict import to_batch
-from memloc.training.train import train
+from memloc.store.records import read_json, write_json
 
 HERE = Path(__file__).with_suffix(".csv")
 LEARNT_AGAIN = Path(__file__).with_name("relearning.csv")

@@ -12,17 +12,23 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
+from memloc.arrays import BoolArray, IntArray
 from memloc.data.encode import Encoded, random_batches
+from memloc.engine.loop import schedule
 from memloc.methods.prefix import Plain, Prefix
-from memloc.methods.retrainer import MEMORY, Setup, WindowOutcome, retrain_windows, stacks_of
-from memloc.models.device import suitable_threads
-from memloc.models.parts import find_parts
-from memloc.models.stack import Stack
+from memloc.methods.retrainer import (
+    MEMORY,
+    Setup,
+    WindowOutcome,
+    retrain_windows,
+    stacks_of,
+)
+from memloc.model.device import suitable_threads
+from memloc.model.parts import find_parts
+from memloc.model.predict import evaluating, to_batch
+from memloc.model.stack import Stack
 from memloc.protocol import preset
-from memloc.records import BoolArray, IntArray
 from memloc.seeds import generator
-from memloc.training.loop import schedule
-from memloc.training.predict import evaluating, to_batch
 
 SAMPLE = [range(start, stop) for start in (0, 4, 8) for stop in range(start + 1, DEPTH + 1)]
 """All windows of three first layers, as those that begin at the same layer are trained as one."""

@@ -17,10 +17,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from memloc.arrays import FloatArray
 from memloc.methods.result import LayerScores
 from memloc.methods.retraining import Retraining
-from memloc.records import FloatArray
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.stats.agreement import correlation
 
 WAYS = ("fast", "plain")

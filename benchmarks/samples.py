@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
-from memloc.records import IntArray
 from memloc.seeds import generator
 
 SEED = 1

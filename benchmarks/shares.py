@@ -19,11 +19,11 @@ from memloc.data.encode import Encoded
 from memloc.methods.mixtures import Mixtures
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import window_subsets
-from memloc.models.device import suitable_threads
-from memloc.models.stack import Stack
+from memloc.model.device import suitable_threads
+from memloc.model.stack import Stack
+from memloc.reporting.results import load_results
 from memloc.reporting.tables import markdown
-from memloc.results import load_results
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.stats.planted import plant_scores
 from memloc.stats.windows import planted_layers
 

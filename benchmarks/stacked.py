@@ -12,22 +12,22 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.harness import Measured, clock, middle, timed
 from benchmarks.samples import questions
+from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded, random_batches
-from memloc.models.device import suitable_threads
-from memloc.models.load import load_model
-from memloc.models.stack import Stack
-from memloc.models.stacked import together
-from memloc.protocol import FineTuneSettings, preset
-from memloc.records import FloatArray, IntArray
-from memloc.seeds import generator, torch_seeded
-from memloc.training.loop import (
+from memloc.engine.loop import (
     learning_groups,
     logits_of,
     one_objective,
     schedule,
     train_epoch,
 )
-from memloc.training.predict import to_batch
+from memloc.engine.stacked import together
+from memloc.model.device import suitable_threads
+from memloc.model.load import load_model
+from memloc.model.predict import to_batch
+from memloc.model.stack import Stack
+from memloc.protocol import FineTuneSettings, preset
+from memloc.seeds import generator, torch_seeded
 
 MODEL, WIDTH, VOCABULARY = "tiny-opt", 64, 500
 Turn = tuple[float, float, Any]

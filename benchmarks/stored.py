@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from memloc import paths
-from memloc.results import COLUMNS, KEY, READ, Results, load_results, settings_of
-from memloc.store import whole_file
+from memloc.reporting.results import (
+    COLUMNS,
+    KEY,
+    READ,
+    Results,
+    load_results,
+    settings_of,
+)
+from memloc.store import paths
+from memloc.store.files import whole_file
 
 LEFT_OUT = {"made", "memorisation"}
 """Settings of methods, and a table with a row per example: nothing is made of them there."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import Measured
-from memloc import paths
+from memloc.store import paths
 from memloc.study.config import init_study
 from memloc.study.execute import open_study
 from memloc.study.executors import LocalExecutor, Order, as_sent

@@ -5,14 +5,14 @@ import torch
 
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
+from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
 from memloc.methods.mixtures import Mixtures
 from memloc.methods.swapping import window_subsets
-from memloc.models.device import suitable_threads
-from memloc.models.stack import Stack
-from memloc.records import IntArray
+from memloc.model.device import suitable_threads
+from memloc.model.predict import to_batch
+from memloc.model.stack import Stack
 from memloc.stats.windows import windows
-from memloc.training.predict import to_batch
 
 BATCH_SIZE = 8
 

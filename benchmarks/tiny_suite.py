@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.findings import put
 from memloc.data.tasks import EMBEDDED_TASKS
-from memloc.models.known import TINY
+from memloc.model.known import TINY
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "tiny.md"
 
@@ -46,7 +46,7 @@ def _measure(model: str, task_name: str, out: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     import memloc
     from memloc.data.encode import encode
-    from memloc.training.predict import predict
+    from memloc.model.predict import predict
 
     task = memloc.load_task(task_name)
     folder = out / task_name / model

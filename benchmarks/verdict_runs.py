@@ -18,19 +18,33 @@ from typing import Any
 import numpy as np
 import torch
 
-from memloc import paths
+from memloc.arrays import BoolArray, IntArray
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task
-from memloc.models.load import Classifier, load_checkpoint, load_model
+from memloc.data.task import Examples, NoisyLabels, Task
+from memloc.engine.gathering import merged
+from memloc.engine.loop import (
+    Objective,
+    learning,
+    learning_groups,
+    logits_of,
+    train_epoch,
+)
+from memloc.model.load import Classifier, load_checkpoint, load_model
+from memloc.model.predict import encode_for, predict
 from memloc.protocol import preset
-from memloc.records import BoolArray, Examples, IntArray, NoisyLabels, Task
-from memloc.run import Accuracies, PlantRecord, Run, RunRecord, TaskRecord, begin
+from memloc.run.checkpoints import save_checkpoint
+from memloc.run.folder import (
+    Accuracies,
+    PlantRecord,
+    Run,
+    RunRecord,
+    TaskRecord,
+    begin,
+)
 from memloc.seeds import generator
 from memloc.stats.windows import every_window, read_window, window_name
-from memloc.training.checkpoints import save_checkpoint
-from memloc.training.gathering import merged
-from memloc.training.loop import Objective, learning, learning_groups, logits_of, train_epoch
-from memloc.training.predict import encode_for, predict
+from memloc.store import paths
 
 PAIRS = (
     ("tiny-gpt-neox", "tiny-topic"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from memloc.records import FloatArray
+from memloc.arrays import FloatArray
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
 from memloc.stats.verdicts import ALPHA, how_many_layers, which_layers

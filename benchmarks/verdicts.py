@@ -20,18 +20,18 @@ import pandas as pd
 
 from benchmarks.findings import put
 from benchmarks.verdict_runs import Known, every_run
-from memloc import paths
 from memloc.methods import Method
 from memloc.methods.gradients import Gradients
 from memloc.methods.probing import Probing
 from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
-from memloc.records import read_json, write_json
 from memloc.reporting.figures import save_figure
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.stats.intervals import wilson
 from memloc.stats.verdicts import RATES, by_profile, trust
+from memloc.store import paths
+from memloc.store.records import read_json, write_json
 
 HERE = Path(__file__).with_suffix(".json")
 RUNS = Path(__file__).with_name("verdict_runs.csv")

@@ -128,7 +128,12 @@ def _help_of(param: Any) -> str:
 
 def settings() -> str:
     """Every setting of the protocol by group, with the presets in which it differs."""
-    from memloc.protocol import PRESETS, describe, preset, readable
+    from memloc.protocol import (
+        PRESETS,
+        describe,
+        preset,
+        readable,
+    )
 
     paper, *others = map(preset, PRESETS)
     groups: dict[str, list[tuple[str, ...]]] = {}
@@ -152,14 +157,25 @@ def _first_line(group: Any) -> str:
 
 def run() -> str:
     """The record of a run, `run.json`."""
-    from memloc.run import Accuracies, Checkpoint, PlantRecord, RunRecord, TaskRecord
+    from memloc.run.folder import (
+        Accuracies,
+        Checkpoint,
+        PlantRecord,
+        RunRecord,
+        TaskRecord,
+    )
 
     return _records((RunRecord, TaskRecord, Accuracies, Checkpoint, PlantRecord))
 
 
 def study() -> str:
     """The keys of `study.yaml`."""
-    from memloc.study.config import Block, ControlBlock, DataFile, Study
+    from memloc.study.config import (
+        Block,
+        ControlBlock,
+        DataFile,
+        Study,
+    )
 
     return _records((Study, Block, DataFile, ControlBlock))
 
@@ -186,7 +202,7 @@ def _type(annotation: Any) -> str:
 
 def results() -> str:
     """The columns of every table of results."""
-    from memloc.results import COLUMNS
+    from memloc.reporting.results import COLUMNS
 
     rows = [(f"`{name}`", ", ".join(columns)) for name, columns in COLUMNS.items()]
     return table(("table", "columns"), rows)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from memloc.models.known import TINY
+from memloc.model.known import TINY
 from pretraining.batches import Batch, Batches
 from pretraining.documents import corpus
 from pretraining.families import FAMILIES, Family, make_config, make_tokenizer

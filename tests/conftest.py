@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
-from memloc.records import Task
+from memloc.data.task import Task
 from support import DEPTH, write_model
 
 MakeModel = Callable[..., Path]
@@ -101,7 +101,7 @@ def recipe_of(tiny_model):
 @pytest.fixture(scope="session")
 def memorised_folder(once: Once, tiny_model: MakeModel) -> Path:
     """The folder of a run that memorised, with all weights; not to be changed."""
-    from memloc.training.train import train_run
+    from memloc.run.train import train_run
     from tasks_support import fast_protocol, make_recipe, make_task
 
     model = str(tiny_model("opt", depth=3, dropout=0.1))
@@ -113,6 +113,6 @@ def memorised_folder(once: Once, tiny_model: MakeModel) -> Path:
 @pytest.fixture
 def memorised_run(memorised_folder: Path, tmp_path: Path) -> Any:
     """A copy of that run without any result."""
-    from memloc.run import Run
+    from memloc.run.folder import Run
 
     return Run.open(shutil.copytree(memorised_folder, tmp_path / "memorised"), "cpu")

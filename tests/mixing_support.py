@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from memloc.data.encode import Encoded
-from memloc.models.stack import find_blocks
+from memloc.model.stack import find_blocks
 from memloc.seeds import torch_seeded
 from memloc.stats.windows import windows
 from support import make_config, make_tokenizer

@@ -6,7 +6,7 @@ import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
-from memloc import store
+from memloc.store import files as store
 
 EVENTS = ("fsync", "replace", "rename", "mkdir", "unlink", "rmdir")
 WHAT = ("killed", "names without contents", "synced alone")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from memloc.engine.shortcuts import Layout, balanced
 from memloc.methods import retrainer
 from memloc.methods.retrainer import retrain_windows
 from memloc.methods.retraining import Retraining
-from memloc.models.shortcuts import Layout, balanced
-from memloc.training.predict import evaluating
+from memloc.model.predict import evaluating
 from run_support import random_run
 
 METHOD = Retraining(epochs=2, batch_size=4, learning_rate=0.02, normalise=False)

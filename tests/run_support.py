@@ -10,13 +10,19 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from memloc.data.encode import random_batches
-from memloc.models.load import Classifier
+from memloc.data.task import Examples, NoisyLabels, Task
+from memloc.engine.loop import schedule
+from memloc.model.load import Classifier
+from memloc.model.predict import to_batch
 from memloc.protocol import RunSettings, preset
-from memloc.records import Examples, NoisyLabels, Task
-from memloc.run import Accuracies, Run, RunRecord, TaskRecord, begin
+from memloc.run.folder import (
+    Accuracies,
+    Run,
+    RunRecord,
+    TaskRecord,
+    begin,
+)
 from memloc.seeds import generator
-from memloc.training.loop import schedule
-from memloc.training.predict import to_batch
 from support import WIDTH, WORDS, make_config, make_tokenizer
 
 DEPTH, CLASSES = 3, 3

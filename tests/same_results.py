@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from memloc.records import read_table
+from memloc.store.records import read_table
 
 
 def assert_same_results(one, other):

@@ -6,17 +6,31 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from memloc import paths
+from memloc.data.task import Examples, NoisyLabels, Task
 from memloc.data.tasks import known_tasks
 from memloc.methods.gradients import norms_table
-from memloc.methods.result import LayerScores, Outcomes, Result, from_outcomes
+from memloc.methods.result import (
+    LayerScores,
+    Outcomes,
+    Result,
+    from_outcomes,
+)
 from memloc.protocol import preset
-from memloc.records import Examples, NoisyLabels, Task, write_table
-from memloc.run import Accuracies, Checkpoint, PlantRecord, Run, RunRecord, TaskRecord, begin
+from memloc.run.folder import (
+    Accuracies,
+    Checkpoint,
+    PlantRecord,
+    Run,
+    RunRecord,
+    TaskRecord,
+    begin,
+)
 from memloc.seeds import generator
 from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import Interval
 from memloc.stats.windows import windows
+from memloc.store import paths
+from memloc.store.records import write_table
 
 METHODS = ("swapping", "retraining", "gradients", "probing")
 NASTY = "<script>alert(1)</script></style><b>bold</b> & \"quoted\" </script> 'it' \\u003c"

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.families import save_enlarged
 
-from memloc.models.stack import hidden_of
+from memloc.model.stack import hidden_of
 
 WIDTH, HEADS, POSITIONS, DEPTH = 16, 2, 64, 3
 WORDS = (

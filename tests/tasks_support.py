@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from memloc.data.perturb import noisy_task
+from memloc.data.task import Examples, Task
 from memloc.protocol import Protocol, preset
-from memloc.records import Examples, Task
 from support import WORDS
 
 
@@ -56,7 +56,7 @@ def make_recipe(
     model: object, task: Task, seed: int, protocol: Protocol, noisy: Any = None, **more: Any
 ) -> Any:
     """On the CPU and, where no labels are given, with the noise that the protocol says."""
-    from memloc.training.recipe import Recipe
+    from memloc.run.recipe import Recipe
 
     task = replace(task, noise=noisy) if noisy else noisy_task(task, protocol.noise)
     return Recipe(str(model), task, seed, protocol, **{"device": "cpu", **more})

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 import memloc
-from memloc import paths
 from memloc.methods.gradients import variant
 from memloc.methods.result import Result
-from memloc.results import COLUMNS, control_verdicts, verdicts
-from memloc.run import Accuracies, Attempt, Run
+from memloc.reporting.results import COLUMNS, control_verdicts, verdicts
+from memloc.run.folder import Accuracies, Attempt, Run
 from memloc.seeds import generator
 from memloc.stats.planted import accuracy_at_k, auroc, reciprocal_rank
+from memloc.store import paths
 from study_support import METHODS, Study, norms_from, training, write_plant
 
 TABLES = ("control", "control_layers", "control_gradients", "nulls", "plants", "post_processing")
@@ -132,7 +132,7 @@ def test_layers_of_a_reference_that_did_not_learn_do_not_count(tmp_path):
     study = Study(tasks=("tiny-topic",), models=("tiny-opt",), analyses=())
     rng = generator(0, "x")
     run = write_plant(tmp_path, study, ("tiny-topic", "tiny-opt", range(2), False), rng)
-    from memloc.records import write_table
+    from memloc.store.records import write_table
 
     curves = training(2, rng)
     curves.loc[curves["training"] == "original", "accuracy"] = 0.5

@@ -17,7 +17,7 @@ from typer.main import get_command
 import memloc
 import memloc.protocol
 from memloc.cli import app
-from memloc.models.load import LoadOptions, load_model
+from memloc.model.load import LoadOptions, load_model
 from memloc.study.config import parse_study
 from tasks_support import QUICK
 

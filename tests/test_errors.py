@@ -2,7 +2,12 @@
 
 import pytest
 
-from memloc.errors import UnknownKey, UnknownName, counted, lookup
+from memloc.errors import (
+    UnknownKey,
+    UnknownName,
+    counted,
+    lookup,
+)
 
 
 @pytest.mark.parametrize(

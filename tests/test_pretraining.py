@@ -12,7 +12,7 @@ from pretraining.tasks import generate
 from memloc.data.sources import load_task
 from memloc.data.tasks import EMBEDDED_TASKS
 from memloc.errors import UnknownName
-from memloc.models.known import TINY, tiny_folder
+from memloc.model.known import TINY, tiny_folder
 
 MEGABYTE = 1_000_000
 TASKS = list(EMBEDDED_TASKS)
@@ -120,7 +120,7 @@ def test_the_texts_that_come_with_memloc_are_those_that_are_made(name):
 
 def test_embedded_tasks_are_read_without_torch():
     code = (
-        "import sys, memloc, memloc.models.known;"
+        "import sys, memloc, memloc.model.known;"
         "memloc.load_task('tiny-topic');"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )

@@ -6,7 +6,15 @@ import unicodedata
 import pytest
 
 from memloc import progress
-from memloc.progress import bars, hidden, request, requested, say, track, visible
+from memloc.progress import (
+    bars,
+    hidden,
+    request,
+    requested,
+    say,
+    track,
+    visible,
+)
 
 
 def test_a_library_is_silent(capsys):

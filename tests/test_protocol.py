@@ -9,7 +9,14 @@ import pytest
 import memloc
 from memloc.errors import SettingsError, UnknownName
 from memloc.methods.gradients import Gradients
-from memloc.protocol import PRESETS, RunSettings, compare, describe, preset, readable
+from memloc.protocol import (
+    PRESETS,
+    RunSettings,
+    compare,
+    describe,
+    preset,
+    readable,
+)
 
 PROBES = {
     "hidden_layers": 1,

@@ -1,10 +1,11 @@
 """The public names, and the modules that they come from: `__init__.py` reads them here."""
 
-from memloc.adoption import adopt as adopt
 from memloc.data.own import load_csv as load_csv
 from memloc.data.perturb import add_noise as add_noise
 from memloc.data.sources import load_task as load_task
 from memloc.errors import MemlocError as MemlocError
+from memloc.labels.find import find as find
+from memloc.labels.repair import repair as repair
 from memloc.methods import Method as Method
 from memloc.methods.apply import analyse as analyse
 from memloc.methods.apply import localise as localise
@@ -12,15 +13,14 @@ from memloc.methods.gradients import Gradients as Gradients
 from memloc.methods.retraining import Retraining as Retraining
 from memloc.methods.shares import Shares as Shares
 from memloc.methods.swapping import Swapping as Swapping
-from memloc.models.load import LoadOptions as LoadOptions
-from memloc.models.stack import register_stack as register_stack
-from memloc.repairs import repair as repair
+from memloc.model.load import LoadOptions as LoadOptions
+from memloc.model.stack import register_stack as register_stack
 from memloc.reporting.page import report as report
-from memloc.results import load_results as load_results
-from memloc.run import Run as Run
-from memloc.suspects import find as find
-from memloc.training.callback import RunCallback as RunCallback
-from memloc.training.train import train as train
+from memloc.reporting.results import load_results as load_results
+from memloc.run.adopt import adopt as adopt
+from memloc.run.callback import RunCallback as RunCallback
+from memloc.run.folder import Run as Run
+from memloc.run.train import train as train
 
 __all__: list[str]
 __version__: str

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import create_model
 
 from memloc.errors import SettingsError, lookup
-from memloc.settings import Settings, checked, ours, packaged, paper, published
+from memloc.settings import (
+    Settings,
+    checked,
+    ours,
+    packaged,
+    paper,
+    published,
+)
 
 if TYPE_CHECKING:
     from memloc.methods import Method

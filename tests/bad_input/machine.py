@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from memloc import paths
-from memloc.records import write_json
+from memloc.store import paths
+from memloc.store.records import write_json
 from memloc.study.estimate import machine
 
 WIDTHS, DEPTHS = (16, 64, 768, 1024, 2048), 32

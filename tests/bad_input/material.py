@@ -12,10 +12,10 @@ from bad_input.calling import call
 from bad_input.machine import write_calibration
 from command_support import rows_of
 from memloc.cli import app
-from memloc.records import write_json
+from memloc.run.checkpoints import save_state
+from memloc.store.records import write_json
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
-from memloc.training.checkpoints import save_state
 from study_support import Study
 from support import write_model
 
@@ -136,7 +136,7 @@ def _begin(made: Material) -> None:
             raise KeyboardInterrupt
 
     words = ("train", made.model, "--data", made.data, *COLUMNS, *LONG, "--weights=frozen")
-    with mock.patch("memloc.training.recipe.save_state", save_twice):
+    with mock.patch("memloc.run.recipe.save_state", save_twice):
         result = CliRunner().invoke(app, [*map(str, words), "--out", str(made.begun)])
     assert result.exit_code == 130, result.output
 

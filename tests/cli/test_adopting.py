@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from command_support import printed, refused
-from memloc.records import read_json
-from memloc.run import Run
+from memloc.run.folder import Run
+from memloc.store.records import read_json
 from tasks_support import QUICK
 
 FEW = [f"--set={name}={list(v) if isinstance(v, tuple) else v}" for name, v in QUICK.items()]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from command_support import rows_of, write_csv
-from memloc.run import Accuracies
+from memloc.run.folder import Accuracies
 from study_support import Study
 
 ADOPT = ("adopt", "new", "--final=model", "--data=mine.csv", "--text=review", "--label=stars")

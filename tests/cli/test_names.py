@@ -3,7 +3,7 @@ import json
 from transformers import AutoConfig
 
 from command_support import printed, refused
-from memloc.models.known import TINY, tiny_folder
+from memloc.model.known import TINY, tiny_folder
 from memloc.protocol import PRESETS
 
 

@@ -10,9 +10,9 @@ import pytest
 from command_support import COLUMNS, FAST, refused
 from forked import ended, forked
 from memloc.cli import main
-from memloc.lock import RUN, who_runs
-from memloc.training.checkpoints import curves_kept
-from memloc.training.train import train_run
+from memloc.run.checkpoints import curves_kept
+from memloc.run.train import train_run
+from memloc.store.lock import RUN, who_runs
 from same_results import assert_same_results
 from tasks_support import fast_protocol, make_recipe, make_task
 

@@ -52,7 +52,7 @@ def test_train_says_what_there_is_when_nothing_was_memorised_yet(run, model, min
 
 
 def test_train_goes_on_where_it_was(run, model, mine, monkeypatch):
-    from memloc.training import recipe as training
+    from memloc.run import recipe as training
 
     plain, count = training.save_state, []
 
@@ -137,7 +137,7 @@ def test_train_can_take_fewer_examples_layers_and_another_seed(run, model, mine,
 
 
 def test_out_of_memory_suggests_pieces_and_loses_nothing(run, model, mine, monkeypatch):
-    from memloc.models.stack import Stack
+    from memloc.model.stack import Stack
 
     def fail(stack, batch):
         if stack.model.training:  # a few tokens fit, when a model is tried before its training

@@ -6,7 +6,7 @@ import pytest
 
 from bad_input.machine import write_calibration
 from command_support import printed, refused
-from memloc.records import read_json
+from memloc.store.records import read_json
 from study_support import Study
 
 SMALL = (

@@ -5,7 +5,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc.data.own import Columns, check_noisy_file, load_csv, read_rows
+from memloc.data.own import (
+    Columns,
+    check_noisy_file,
+    load_csv,
+    read_rows,
+)
 from memloc.errors import DataError, MemlocWarning
 
 

@@ -11,9 +11,14 @@ import memloc
 from memloc.data.perturb import binarise, given_noise, noisy_task
 from memloc.data.perturb import perturb as perturb_named
 from memloc.data.sources import load_task
-from memloc.errors import DataError, MemlocWarning, SettingsError, UnknownName
+from memloc.data.task import Examples, Task
+from memloc.errors import (
+    DataError,
+    MemlocWarning,
+    SettingsError,
+    UnknownName,
+)
 from memloc.protocol import NoiseSettings
-from memloc.records import Examples, Task
 from memloc.seeds import generator
 
 KINDS = st.sampled_from(["uniform", "next"])

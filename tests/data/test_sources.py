@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memloc.data.sources import halve, load_task, split_off, subsample
+from memloc.data.sources import (
+    halve,
+    load_task,
+    split_off,
+    subsample,
+)
+from memloc.data.task import Examples, NoisyLabels, Task
 from memloc.data.tasks import EMBEDDED_TASKS, PAPER_TASKS
 from memloc.errors import DataError, SettingsError, UnknownName
-from memloc.records import Examples, NoisyLabels, Task
 from memloc.seeds import generator
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "data"

@@ -19,9 +19,9 @@ import torch
 from safetensors.torch import load_file
 
 from memloc.methods.apply import apply
+from memloc.run.planting import Plant
+from memloc.run.train import train_run
 from memloc.study.step import make_null, make_plant
-from memloc.training.planting import Plant
-from memloc.training.train import train_run
 from support import PAPER_FAMILIES, write_model
 from tasks_support import fast_protocol, make_recipe, make_task
 

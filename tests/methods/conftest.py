@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from memloc.run import Run
-from memloc.training.train import train_run
+from memloc.run.folder import Run
+from memloc.run.train import train_run
 from tasks_support import fast_protocol, make_recipe, make_task
 
 

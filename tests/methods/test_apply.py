@@ -7,11 +7,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc import paths
-from memloc.adoption import adopt
-from memloc.errors import MemlocError, SettingsError, StoreError, TrainingError, UnknownName
+from memloc.data.task import Examples
+from memloc.errors import (
+    MemlocError,
+    SettingsError,
+    StoreError,
+    TrainingError,
+    UnknownName,
+)
 from memloc.methods import Method, method_names
-from memloc.methods.apply import analyse, apply, localise, result_identity, runnable, stored
+from memloc.methods.apply import (
+    analyse,
+    apply,
+    localise,
+    result_identity,
+    runnable,
+    stored,
+)
 from memloc.methods.centroids import Centroids
 from memloc.methods.gradients import Gradients
 from memloc.methods.result import LayerScores, Result
@@ -19,10 +31,12 @@ from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
 from memloc.progress import requested, telling
 from memloc.protocol import VerdictSettings
-from memloc.records import Examples, read_json, write_json, write_table
-from memloc.results import load_results
-from memloc.run import Run
-from memloc.training.train import train_run
+from memloc.reporting.results import load_results
+from memloc.run.adopt import adopt
+from memloc.run.folder import Run
+from memloc.run.train import train_run
+from memloc.store import paths
+from memloc.store.records import read_json, write_json, write_table
 from support import PAPER_FAMILIES
 from tasks_support import QUICK, fast_protocol, make_recipe, make_task
 
@@ -150,7 +164,7 @@ def test_models_of_any_depth_can_be_analysed(trained, tmp_path, family, depth):
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
 def test_swapping_all_layers_and_the_rest_gives_the_reference(family, tiny_model, tmp_path):
-    from memloc.training.predict import predict
+    from memloc.model.predict import predict
 
     model = str(tiny_model(family, depth=2))
     recipe = make_recipe(model, make_task(), 1, fast_protocol())
@@ -225,7 +239,7 @@ def test_weights_that_a_method_takes_where_they_are_make_a_difference(run, compu
 
 def with_other_data(run):
     """One text of the run is another one from now on."""
-    from memloc.run import TaskRecord, _labels_table
+    from memloc.run.folder import TaskRecord, _labels_table
 
     parts = (("the sea",), *run.task.train.parts[1:])
     task = replace(run.task, train=Examples(parts, run.task.train.labels))

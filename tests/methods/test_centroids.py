@@ -9,9 +9,9 @@ import torch
 
 from memloc.errors import DataError, SettingsError, StoreError
 from memloc.methods.centroids import Centroids
-from memloc.models.stack import at_positions
-from memloc.run import Run
-from memloc.training.predict import to_batch, vectors_of
+from memloc.model.predict import to_batch, vectors_of
+from memloc.model.stack import at_positions
+from memloc.run.folder import Run
 from support import PAPER_FAMILIES
 
 

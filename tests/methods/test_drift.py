@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from memloc.methods.centroids import Centroids, drift, pooled, pooled_separability
+from memloc.data.task import NoisyLabels
+from memloc.methods.centroids import (
+    Centroids,
+    drift,
+    pooled,
+    pooled_separability,
+)
 from memloc.methods.positions import KINDS, positions
-from memloc.records import NoisyLabels
 from memloc.stats import intervals
 
 PER_CLASS, NOISY = 20, 6

@@ -13,11 +13,11 @@ from memloc.methods.forgetting import Data, measure
 from memloc.methods.gradients import Gradients
 from memloc.methods.mixtures import Mixtures
 from memloc.methods.swapping import window_subsets
-from memloc.models.known import TINY
-from memloc.models.load import load_model
-from memloc.models.stack import Stack
+from memloc.model.known import TINY
+from memloc.model.load import load_model
+from memloc.model.predict import to_batch
+from memloc.model.stack import Stack
 from memloc.stats.windows import windows
-from memloc.training.predict import to_batch
 from mixing_support import mixed, plain_logits
 
 ROWS = np.arange(6)

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memloc.methods import forgetting
-from memloc.methods.forgetting import Data, cheapest_batches, end_to_end, mean_gradient, measure
+from memloc.methods.forgetting import (
+    Data,
+    cheapest_batches,
+    end_to_end,
+    mean_gradient,
+    measure,
+)
 from memloc.methods.gradients import Gradients
 from run_support import DEPTH, make_classifier, one_at_a_time, random_run
 from support import PAPER_FAMILIES

@@ -20,7 +20,7 @@ from memloc.methods.halves import (
     summary,
     validation_score,
 )
-from memloc.run import Run, at_the_end
+from memloc.run.folder import Run, at_the_end
 
 METHOD = Generalisation(models=3, epochs=1, learning_rate=1e-2)
 

@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import ScoreError, StoreError
-from memloc.methods.gradients import Gradients, jackknife, post_processed, variant
+from memloc.methods.gradients import (
+    Gradients,
+    jackknife,
+    post_processed,
+    variant,
+)
 from memloc.methods.result import Result
-from memloc.records import Examples, NoisyLabels
 from run_support import DEPTH, make_data, one_at_a_time, random_run
 from study_support import norms_from
 from support import FAMILIES, SPECIAL

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from memloc.data.task import Examples
 from memloc.methods import halves
 from memloc.methods.halves import (
     Generalisation,
@@ -15,7 +16,6 @@ from memloc.methods.halves import (
     stacks_of,
     train_halves,
 )
-from memloc.records import Examples
 
 METHOD = Generalisation(models=2, epochs=1, learning_rate=1e-2)
 
@@ -64,7 +64,7 @@ def test_models_are_trained_as_one_as_if_each_were_alone(pool):
 
 
 def test_stacks_hold_halves_of_one_size_and_stay_when_the_first_are_done(pool, monkeypatch):
-    monkeypatch.setattr("memloc.training.loop.most_members", lambda *_: 4)
+    monkeypatch.setattr("memloc.engine.loop.most_members", lambda *_: 4)
     assert stacks_of(pool, range(1, 10)) == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
     assert stacks_of(pool, range(5, 10)) == stacks_of(pool, range(1, 10))[1:]
     parts = list(pool.examples.parts)

@@ -17,7 +17,12 @@ from memloc.methods.label_probes import (
     over_seeds,
     summarise,
 )
-from memloc.training.probes import Target, shuffled, split_rows, train_probes
+from memloc.methods.probes import (
+    Target,
+    shuffled,
+    split_rows,
+    train_probes,
+)
 
 SETTINGS = LabelProbes()
 QUICK = LabelProbes(epochs=3, first_epoch=0, seeds=(0, 1))

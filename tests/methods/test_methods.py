@@ -13,11 +13,17 @@ import memloc
 from memloc import methods as base
 from memloc import protocol
 from memloc.errors import ModelError, SettingsError, UnknownName
-from memloc.methods import Method, Sizes, find_method, method_names, methods
+from memloc.methods import (
+    Method,
+    Sizes,
+    find_method,
+    method_names,
+    methods,
+)
 from memloc.methods.apply import analyse, localise
 from memloc.methods.result import Result
 from memloc.protocol import describe, preset
-from memloc.run import WEIGHTS
+from memloc.run.folder import WEIGHTS
 from run_support import make_run
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")

@@ -10,9 +10,9 @@ from memloc.data.encode import encode
 from memloc.methods import mixtures as module
 from memloc.methods.mixtures import Mixtures
 from memloc.methods.swapping import window_subsets
-from memloc.models.stack import Stack, find_blocks
+from memloc.model.predict import predict
+from memloc.model.stack import Stack, find_blocks
 from memloc.stats.windows import windows
-from memloc.training.predict import predict
 from mixing_support import (
     CLASSES,
     DEPTH,
@@ -207,7 +207,7 @@ def test_mixtures_are_those_of_really_swapped_weights(family):
 
 def _with_embeddings(stack, final):
     """The other model's stack, given what the final model's embeddings make of a text."""
-    from memloc.models.parts import find_parts
+    from memloc.model.parts import find_parts
 
     names = find_parts(final.stack).embeddings
     own, given = dict(stack.model.named_parameters()), dict(final.model.named_parameters())

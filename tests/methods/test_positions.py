@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from memloc.data.task import NoisyLabels
 from memloc.errors import DataError
 from memloc.methods.positions import KINDS, positions
-from memloc.records import NoisyLabels
 
 N, LAYERS, WIDTH, CLASSES = 120, 5, 6, 4
 

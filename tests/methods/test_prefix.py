@@ -10,8 +10,8 @@ from memloc.errors import StoreError
 from memloc.methods import prefix, retrainer
 from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retrainer import prepared
+from memloc.model.predict import evaluating, to_batch
 from memloc.stats.windows import windows
-from memloc.training.predict import evaluating, to_batch
 from retraining_support import (
     METHOD,
     assert_same_scores,

@@ -6,15 +6,20 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
+from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import DataError, SettingsError, StoreError
 from memloc.methods import Sizes, probing
-from memloc.methods.probing import Probing, resampled_f1, rises, summarise
+from memloc.methods.probes import Probes, Target, train_probes
+from memloc.methods.probing import (
+    Probing,
+    resampled_f1,
+    rises,
+    summarise,
+)
 from memloc.methods.result import Result
-from memloc.models.load import load_model
-from memloc.records import Examples, NoisyLabels
+from memloc.model.load import load_model
 from memloc.seeds import generator
 from memloc.stats import intervals
-from memloc.training.probes import Probes, Target, train_probes
 from run_support import make_run
 from support import WORDS
 

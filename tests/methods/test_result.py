@@ -16,11 +16,11 @@ from memloc.methods.result import (
     outcomes_from,
     read_about,
 )
-from memloc.records import read_json, read_table, write_json
 from memloc.reporting.sentences import sentence
 from memloc.stats.intervals import Interval
 from memloc.stats.verdicts import LayerVerdict
 from memloc.stats.windows import windows
+from memloc.store.records import read_json, read_table, write_json
 
 PARTS = ("rows", "is_noisy", "wrong", "missed")
 

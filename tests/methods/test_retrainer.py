@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 import torch
 
+from memloc.engine.stacked import Stacked
 from memloc.methods import prefix, retrainer
 from memloc.methods.prefix import Plain, Prefix
-from memloc.methods.retrainer import outcomes_of, prepared, retrain_windows, stacks_of
+from memloc.methods.retrainer import (
+    outcomes_of,
+    prepared,
+    retrain_windows,
+    stacks_of,
+)
 from memloc.methods.retraining import Retraining
-from memloc.models.stacked import Stacked
-from memloc.records import read_json
-from memloc.training.predict import evaluating, to_batch
+from memloc.model.predict import evaluating, to_batch
+from memloc.store.records import read_json
 from retraining_support import (
     METHOD,
     UPDATES,

@@ -11,14 +11,20 @@ import torch
 
 from forked import ended, forked
 from memloc.errors import ScoreError, SettingsError
-from memloc.methods import Sizes, find_method, method_names, mixtures, shares
+from memloc.methods import (
+    Sizes,
+    find_method,
+    method_names,
+    mixtures,
+    shares,
+)
 from memloc.methods.apply import localise
 from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.protocol import preset
+from memloc.run.train import train_run
 from memloc.stats.subsets import interactions, shapley_values
 from memloc.stats.verdicts import which_layers
-from memloc.training.train import train_run
 from run_support import DEPTH, make_classifier, make_run, random_run
 from support import PAPER_FAMILIES
 from tasks_support import fast_protocol, make_recipe, make_task
@@ -37,7 +43,7 @@ def memorised(home, family="bert"):
 
 
 def _batch(encoded, row):
-    from memloc.training.predict import to_batch
+    from memloc.model.predict import to_batch
 
     return to_batch(encoded, np.array([row]), torch.device("cpu"))
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import StoreError
 from memloc.methods import Sizes
 from memloc.methods.result import Result
 from memloc.methods.swapping import Swapping
-from memloc.models.load import Classifier
+from memloc.model.load import Classifier
 from memloc.progress import _shown
-from memloc.records import Examples, NoisyLabels
 from memloc.stats.windows import windows
 from mixing_support import CLASSES, DEPTH, make_pair, mixed_logits
 from run_support import make_run

@@ -3,7 +3,7 @@
 import pytest
 
 from memloc.reporting.findings import Findings
-from memloc.results import load_results
+from memloc.reporting.results import load_results
 from study_support import METHODS, Study
 
 TASKS = ("tiny-topic", "tiny-acceptability", "tiny-entailment", "tiny-topic-binary")

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from memloc import methods as base
-from memloc import paths
 from memloc.methods import find_method
 from memloc.methods.result import Result
 from memloc.protocol import _with_methods, preset
@@ -16,11 +15,17 @@ from memloc.reporting.figures import figures_of, layers_of, write_figures
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import commands_of, coverage
 from memloc.reporting.page import render
+from memloc.reporting.results import load_results
 from memloc.reporting.sentences import sentence, summarise
 from memloc.reporting.style import TAKEN, Theirs, plain
-from memloc.reporting.tables import as_text, table_of, tables_of, write_tables
-from memloc.results import load_results
-from memloc.run import Run
+from memloc.reporting.tables import (
+    as_text,
+    table_of,
+    tables_of,
+    write_tables,
+)
+from memloc.run.folder import Run
+from memloc.store import paths
 from study_support import Study
 
 MODULE = '''

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from memloc import paths
 from memloc.cli import app
 from memloc.data.perturb import OWN
 from memloc.reporting.missing import (
@@ -17,8 +16,9 @@ from memloc.reporting.missing import (
     commands_of,
     coverage,
 )
-from memloc.results import load_results
-from memloc.run import Accuracies, begin
+from memloc.reporting.results import load_results
+from memloc.run.folder import Accuracies, begin
+from memloc.store import paths
 from study_support import Study, make_data, record, write_adopted
 
 METHODS = ("probing", "shares", "centroids", "label_probes", "generalisation")

@@ -7,7 +7,6 @@ import pytest
 from markupsafe import escape
 
 from memloc.errors import StoreError
-from memloc.records import FORMAT, read_json, write_json
 from memloc.reporting.figures import FIGURES
 from memloc.reporting.findings import Findings
 from memloc.reporting.page import (
@@ -21,6 +20,7 @@ from memloc.reporting.page import (
 )
 from memloc.reporting.sentences import summarise
 from memloc.reporting.tables import TABLES
+from memloc.store.records import FORMAT, read_json, write_json
 from study_support import NASTY, Study, write_adopted
 
 
@@ -87,7 +87,7 @@ def test_every_figure_has_its_place_and_its_rows(findings, html):
 
 def test_what_is_chosen_at_first_has_most_to_show(tmp_path):
     """Planted layers are of one task only, which is not the first."""
-    from memloc.results import load_results
+    from memloc.reporting.results import load_results
 
     tasks = ("tiny-topic", "tiny-acceptability")
     study = Study(tasks=tasks, models=("tiny-opt",), seeds=(1,), analyses=(), control=1)
@@ -114,7 +114,7 @@ def test_texts_cannot_break_the_page(html, findings):
 
 
 def test_names_cannot_break_the_page(tmp_path):
-    from memloc.results import load_results
+    from memloc.reporting.results import load_results
 
     study = Study(methods=("swapping",), analyses=(), control=0)
     run = study.write_run(tmp_path / "run", "tiny-topic", "</script><b>model", 1)
@@ -236,7 +236,7 @@ def test_bits_say_which_window_reverts_which_example(findings):
 
 
 def test_long_texts_are_cut_and_say_so(tmp_path):
-    from memloc.results import load_results
+    from memloc.reporting.results import load_results
 
     study = Study(methods=("swapping",), analyses=(), control=0, words=400)
     study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)

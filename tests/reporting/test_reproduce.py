@@ -5,14 +5,20 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from memloc import paths
 from memloc.cli import app
 from memloc.methods.result import Result
 from memloc.reporting.findings import Findings
-from memloc.reporting.page import commands, render, settings, study_file, versions
+from memloc.reporting.page import (
+    commands,
+    render,
+    settings,
+    study_file,
+    versions,
+)
+from memloc.reporting.results import load_results
 from memloc.reporting.sentences import summarise
-from memloc.results import load_results
 from memloc.seeds import generator
+from memloc.store import paths
 from study_support import Study, write_plant
 
 TRAIN = "memloc train tiny-opt tiny-topic --examples 40"

@@ -8,7 +8,12 @@ import pytest
 
 from memloc.methods import methods
 from memloc.reporting.figures import FIGURES
-from memloc.reporting.findings import MOST_EXAMPLES, Findings, example_weights, spread
+from memloc.reporting.findings import (
+    MOST_EXAMPLES,
+    Findings,
+    example_weights,
+    spread,
+)
 from memloc.reporting.missing import COMMANDS
 from memloc.reporting.rows import (
     ROWS,
@@ -335,7 +340,7 @@ def test_a_caption_says_where_the_paper_shows_another_quantity(name, words):
 
 def test_runs_that_did_not_memorise_are_drawn_in_training_only(tmp_path):
     from memloc.reporting.findings import Findings
-    from memloc.results import load_results
+    from memloc.reporting.results import load_results
     from study_support import Study
 
     Study(memorised=False, control=0, models=("tiny-opt",), seeds=(1,)).write(tmp_path)

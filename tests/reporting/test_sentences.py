@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc import paths
-from memloc.console import show_control
+from memloc.cli.console import show_control
 from memloc.methods.probing import UNLEARNT
 from memloc.methods.result import Result
 from memloc.reporting.figures import FIGURES, _titled
 from memloc.reporting.findings import Findings, layers_to_undo
 from memloc.reporting.missing import coverage
 from memloc.reporting.page import render, settings, versions
+from memloc.reporting.results import load_results
 from memloc.reporting.sentences import (
     layer_ranges,
     marked,
@@ -24,9 +24,9 @@ from memloc.reporting.sentences import (
 )
 from memloc.reporting.tables import TABLES
 from memloc.reporting.terminal import picture
-from memloc.results import load_results
-from memloc.run import begin
+from memloc.run.folder import begin
 from memloc.seeds import generator
+from memloc.store import paths
 from study_support import Study, make_data, make_scores, record, write_adopted, write_control
 
 SAID = UNLEARNT.removesuffix(".")

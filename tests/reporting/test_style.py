@@ -1,7 +1,13 @@
 import pytest
 
 from memloc.data.tasks import EMBEDDED_TASKS, PAPER_TASKS
-from memloc.reporting.style import COLOURS, TASKS, order, task_order, task_style
+from memloc.reporting.style import (
+    COLOURS,
+    TASKS,
+    order,
+    task_order,
+    task_style,
+)
 
 PAPER, DARK = "#ffffff", "#14181d"
 

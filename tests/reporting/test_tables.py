@@ -4,9 +4,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from memloc.errors import UnknownName
-from memloc.records import read_table
 from memloc.reporting import tables
 from memloc.reporting.findings import Findings
+from memloc.reporting.results import load_results
 from memloc.reporting.tables import (
     TABLES,
     as_text,
@@ -18,8 +18,8 @@ from memloc.reporting.tables import (
     rounded,
     write_tables,
 )
-from memloc.results import load_results
 from memloc.stats.intervals import wilson
+from memloc.store.records import read_table
 from study_support import write_adopted
 
 BY_NAME = {table.name: table for table in TABLES}

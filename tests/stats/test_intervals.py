@@ -20,7 +20,12 @@ from memloc.stats.intervals import (
     wilson,
     window_intervals,
 )
-from memloc.stats.windows import layer_weights, normalised, window_matrix, windows
+from memloc.stats.windows import (
+    layer_weights,
+    normalised,
+    window_matrix,
+    windows,
+)
 
 quick = settings(max_examples=20, deadline=None)  # a busy machine is no failure
 

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from memloc.data.task import NoisyLabels
 from memloc.errors import ScoreError
-from memloc.records import NoisyLabels
+from memloc.run.folder import few_in
 from memloc.stats import verdicts
 from memloc.stats.subsets import shapley_values
 from memloc.stats.verdicts import (
@@ -20,7 +21,6 @@ from memloc.stats.verdicts import (
     by_profile,
     corrected,
     detectable,
-    few_in,
     how_many_layers,
     judge,
     judge_weights,

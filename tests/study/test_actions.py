@@ -6,7 +6,7 @@ import pytest
 
 from command_support import rows_of, write_csv
 from memloc.methods.result import Result
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.study.step import do
 from planning_support import RUN, plan_of
 

@@ -8,22 +8,28 @@ import torch
 from typer.testing import CliRunner
 
 from command_support import COLUMNS, FAST, printed, rows_of, write_csv
-from memloc import paths
 from memloc.cli import app
 from memloc.data.sources import load_task, subsample
-from memloc.models.device import on_threads
-from memloc.models.load import LoadOptions, load_model
+from memloc.engine import loop as finetune
+from memloc.model.device import on_threads
+from memloc.model.load import LoadOptions, load_model
+from memloc.model.predict import predict
 from memloc.progress import telling
 from memloc.protocol import preset
-from memloc.records import read_json, write_json
+from memloc.store import paths
+from memloc.store.records import read_json, write_json
 from memloc.study import calibrate
 from memloc.study.calibrate import speed, tell_cost
 from memloc.study.config import read_study
-from memloc.study.estimate import Calibration, estimate, keep, machine, measured_here
+from memloc.study.estimate import (
+    Calibration,
+    estimate,
+    keep,
+    machine,
+    measured_here,
+)
 from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
-from memloc.training import loop as finetune
-from memloc.training.predict import predict
 from tasks_support import make_recipe
 
 SPEED = {"update": 0.8, "predict": 0.01, "probe": 0.001, "batch": 8, "length": 20}
@@ -87,7 +93,7 @@ def test_train_says_how_many_updates_there_will_be(run, command, monkeypatch):
 
 
 def test_what_was_done_before_does_not_count(run, command, monkeypatch):
-    from memloc.training import recipe as training
+    from memloc.run import recipe as training
 
     def interrupted(*given):
         save(*given)

@@ -6,7 +6,12 @@ import pytest
 
 from memloc.errors import SettingsError, StoreError
 from memloc.methods import method_names
-from memloc.study.config import EXAMPLES, init_study, parse_study, read_study
+from memloc.study.config import (
+    EXAMPLES,
+    init_study,
+    parse_study,
+    read_study,
+)
 
 LEAST = "models: [tiny-opt]\ntasks: [tiny-topic]\n"
 HERE = Path("here")

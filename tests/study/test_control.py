@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 from command_support import rows_of, write_csv
 from memloc.cli import app
 from memloc.errors import SettingsError, StoreError
-from memloc.records import write_table
-from memloc.results import load_results
+from memloc.reporting.results import load_results
 from memloc.seeds import generator
+from memloc.store.records import write_table
 from memloc.study.plan import control_study, open_plan
 from memloc.study.step import do
 from study_support import Study, training

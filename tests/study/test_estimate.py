@@ -3,10 +3,10 @@
 import pytest
 from benchmarks.cost import costs
 
-from memloc import paths
 from memloc.progress import duration
 from memloc.protocol import preset
-from memloc.records import write_json
+from memloc.store import paths
+from memloc.store.records import write_json
 from memloc.study.config import read_study
 from memloc.study.estimate import (
     SURE,

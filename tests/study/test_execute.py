@@ -2,10 +2,10 @@
 
 import pytest
 
-from memloc import paths
 from memloc.errors import MemlocError, SettingsError
 from memloc.progress import telling
 from memloc.reporting import page
+from memloc.store import paths
 from memloc.study import execute
 from memloc.study.config import read_study
 from memloc.study.estimate import Estimate, urgency
@@ -17,7 +17,12 @@ from memloc.study.execute import (
     page_of,
     threads_for,
 )
-from memloc.study.executors import Child, LocalExecutor, Order, Outcome
+from memloc.study.executors import (
+    Child,
+    LocalExecutor,
+    Order,
+    Outcome,
+)
 from memloc.study.plan import make_plan
 from memloc.study.records import Store
 from memloc.study.view import end_sentences

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from memloc.study import executors
-from memloc.study.executors import Child, LocalExecutor, Order, started_fresh
+from memloc.study.executors import (
+    Child,
+    LocalExecutor,
+    Order,
+    started_fresh,
+)
 
 NOTHING = Order("no such step", "", "")
 """It is refused when its process has begun."""

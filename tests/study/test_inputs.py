@@ -7,7 +7,7 @@ import pytest
 from command_support import rows_of, write_csv
 from memloc.data.sources import load_task
 from memloc.errors import ModelError, SettingsError
-from memloc.models.load import load_model
+from memloc.model.load import load_model
 from memloc.study.config import parse_study
 from memloc.study.estimate import Calibration, estimate
 from memloc.study.inputs import (

@@ -88,7 +88,7 @@ def test_its_own_cost_is_its_estimate(installed, micro):
 
 
 def test_it_looks_at_plain_and_planted_runs(installed, micro):
-    from memloc.results import load_results
+    from memloc.reporting.results import load_results
 
     plan = plan_of(micro(changes=CHANGES))
     for step in plan.steps.values():

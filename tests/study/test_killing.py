@@ -9,8 +9,8 @@ import time
 import pytest
 
 from forked import ended, forked
-from memloc import paths
-from memloc.results import load_results
+from memloc.reporting.results import load_results
+from memloc.store import paths
 from memloc.study.execute import open_study
 from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan

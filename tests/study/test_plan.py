@@ -5,12 +5,17 @@ import shutil
 import pytest
 
 from command_support import rows_of, write_csv
-from memloc.adoption import adopt
 from memloc.errors import SettingsError
 from memloc.methods import find_method, method_names
 from memloc.protocol import preset
-from memloc.run import Run
-from memloc.study.config import ControlBlock, init_study, parse_study, read_study
+from memloc.run.adopt import adopt
+from memloc.run.folder import Run
+from memloc.study.config import (
+    ControlBlock,
+    init_study,
+    parse_study,
+    read_study,
+)
 from memloc.study.estimate import Calibration, estimate
 from memloc.study.plan import (
     KINDS,
@@ -298,7 +303,7 @@ def test_what_concerns_all_runs_is_refused_in_a_block(tmp_path, name):
 def trained(tiny_model, tmp_path_factory):
     """Checkpoints that somebody has, and the file that they were trained on."""
     from memloc.data.own import load_csv
-    from memloc.training.train import train
+    from memloc.run.train import train
 
     home = tmp_path_factory.mktemp("trained")
     other = {"good": "bad", "bad": "good"}

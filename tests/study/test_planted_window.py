@@ -1,6 +1,6 @@
 """An embedded model with labels planted in two of its layers: swapping and retraining find them."""
 
-from memloc.results import load_results
+from memloc.reporting.results import load_results
 from memloc.study.plan import control_study, open_plan
 from memloc.study.step import do
 

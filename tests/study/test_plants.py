@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from memloc.errors import StoreError
-from memloc.run import Run
+from memloc.run.folder import Run
+from memloc.run.planting import Plant
 from memloc.study import step as plants
 from memloc.study.step import is_enough, make_null, make_plant
-from memloc.training.planting import Plant
 from tasks_support import fast_protocol, make_recipe, make_task
 
 CHANGES = {

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from memloc import paths
 from memloc.errors import SettingsError
+from memloc.store import paths
 from memloc.study import executors as on_ray
 from memloc.study.executors import Order
 from memloc.study.plan import open_plan

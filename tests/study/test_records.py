@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from forked import ended, forked
-from memloc import store as files_module
 from memloc.errors import StoreError
-from memloc.lock import RUN, locked, who_runs
-from memloc.records import read_json, write_json
-from memloc.store import drafts_in, new_draft
+from memloc.store import files as files_module
+from memloc.store.files import drafts_in, new_draft
+from memloc.store.lock import RUN, locked, who_runs
+from memloc.store.records import read_json, write_json
 from memloc.study.plan import Product, Step
 from memloc.study.records import Store
 

@@ -10,7 +10,12 @@ import torch
 
 from memloc.errors import SettingsError
 from memloc.study import step as module
-from memloc.study.executors import Order, Outcome, as_sent, read_outcome
+from memloc.study.executors import (
+    Order,
+    Outcome,
+    as_sent,
+    read_outcome,
+)
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
 from memloc.study.step import do_order

@@ -5,10 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from memloc import paths
 from memloc.cli import app
 from memloc.reporting import page
 from memloc.reporting.sentences import Summary
+from memloc.store import paths
 from memloc.study.execute import cores
 from memloc.study.executors import Order
 from memloc.study.plan import open_plan

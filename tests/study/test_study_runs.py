@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 import memloc as memloc_api
 from forked import ended, forked
-from memloc import paths
 from memloc.cli import app, main
 from memloc.errors import StoreError
-from memloc.lock import STUDY, who_runs
 from memloc.methods.result import Result
-from memloc.run import Run
+from memloc.run.folder import Run
+from memloc.store import paths
+from memloc.store.lock import STUDY, who_runs
 from memloc.study.execute import open_study
 from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan

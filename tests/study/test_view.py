@@ -13,7 +13,12 @@ from memloc.study.execute import Execution
 from memloc.study.executors import Order, Outcome
 from memloc.study.plan import open_plan
 from memloc.study.records import State, Store
-from memloc.study.view import live_table, read_log, shown, study_status
+from memloc.study.view import (
+    live_table,
+    read_log,
+    shown,
+    study_status,
+)
 from planning_support import RUN, finish_all
 
 

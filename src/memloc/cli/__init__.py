@@ -8,10 +8,33 @@ from typing import Annotated
 
 import typer
 
-from memloc import console
-from memloc.cli.options import AsJson, Loading, ModelName, check_model, option_by_option
-from memloc.cli.runs import adopt, analyse, find, localise, repair, train
-from memloc.cli.studies import control, figures, init, logs, plan, report, run, status, tables
+from memloc.cli import console
+from memloc.cli.options import (
+    AsJson,
+    Loading,
+    ModelName,
+    check_model,
+    option_by_option,
+)
+from memloc.cli.runs import (
+    adopt,
+    analyse,
+    find,
+    localise,
+    repair,
+    train,
+)
+from memloc.cli.studies import (
+    control,
+    figures,
+    init,
+    logs,
+    plan,
+    report,
+    run,
+    status,
+    tables,
+)
 from memloc.progress import say
 
 
@@ -38,7 +61,7 @@ def models(as_json: AsJson = False) -> None:
 
     Example: `memloc models`
     """
-    from memloc.models.known import KNOWN
+    from memloc.model.known import KNOWN
 
     console.show(as_json, [asdict(row) for row in KNOWN])
 
@@ -49,13 +72,13 @@ def check(model: ModelName, *, loading: Loading, as_json: AsJson = False) -> Non
 
     Example: `memloc check tiny-opt`
     """
-    from memloc.models.known import is_adapter
+    from memloc.model.known import is_adapter
 
     if not is_adapter(Path(model).expanduser()):
         check_model(model, loading.depth)
 
-    from memloc.models import check as checking
-    from memloc.models.load import LoadOptions
+    from memloc.model import check as checking
+    from memloc.model.load import LoadOptions
 
     report = checking.check_model(model, LoadOptions(**asdict(loading)))
     console.show(as_json, asdict(report))

@@ -190,7 +190,7 @@ def option_by_option(command: Callable[..., None]) -> Callable[..., None]:
 
 def check_model(name: str, depth: int | None = None) -> None:
     """Refuse a model that is not there, and layers that it does not have."""
-    from memloc.models.known import KNOWN
+    from memloc.model.known import KNOWN
     from memloc.study.inputs import config_of, shape_of
 
     if name not in {row.name for row in KNOWN}:
@@ -201,8 +201,8 @@ def check_model(name: str, depth: int | None = None) -> None:
 
 def check_training(folder: Path, weights: Iterable[str]) -> None:
     """Refuse weights that do not exist, and a folder in which another process trains."""
-    from memloc.lock import RUN, refuse_if_busy
-    from memloc.run import WEIGHTS
+    from memloc.run.folder import WEIGHTS
+    from memloc.store.lock import RUN, refuse_if_busy
 
     for name in weights:
         lookup("set of weights", name, WEIGHTS)
@@ -211,7 +211,7 @@ def check_training(folder: Path, weights: Iterable[str]) -> None:
 
 def check_checkpoints(given: Checkpoints) -> None:
     """Refuse checkpoints that are not there."""
-    from memloc.models.known import checkpoint_folder
+    from memloc.model.known import checkpoint_folder
 
     for folder in (given.final, given.reference, given.memorised, given.frozen):
         if folder is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from memloc import console, paths
+from memloc.cli import console
 from memloc.cli.options import (
     AsJson,
     Checkpoints,
@@ -29,9 +29,10 @@ from memloc.cli.options import (
 )
 from memloc.errors import SettingsError
 from memloc.progress import bars
+from memloc.store import paths
 
 if TYPE_CHECKING:
-    from memloc.records import Task
+    from memloc.data.task import Task
 
 Weights = Annotated[
     list[str] | None, typer.Option(help="memorised, final, reference or frozen. Default: all.")
@@ -73,7 +74,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     """
     from memloc.data.perturb import noisy_task
     from memloc.data.sources import subsample
-    from memloc.models.known import default_preset
+    from memloc.model.known import default_preset
     from memloc.protocol import protocol_of_run
 
     changes = _with_flip(constants.changes, task, own, flip)
@@ -86,10 +87,10 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     folder = paths.run_folder(out, noisy.name, model, seed, loading.depth)
     check_training(folder, weights or ())
 
-    from memloc.models.load import LoadOptions
-    from memloc.run import WEIGHTS
-    from memloc.training.recipe import Recipe
-    from memloc.training.train import train_run
+    from memloc.model.load import LoadOptions
+    from memloc.run.folder import WEIGHTS
+    from memloc.run.recipe import Recipe
+    from memloc.run.train import train_run
 
     options = LoadOptions(**asdict(loading))
     recipe = Recipe(model, noisy, seed, protocol, options, constants.device)
@@ -168,7 +169,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     --original corrected`
     """
     from memloc.data.own import check_noisy_file
-    from memloc.models.known import default_preset
+    from memloc.model.known import default_preset
     from memloc.protocol import protocol_of_run
 
     name = constants.preset or default_preset(checkpoints.pretrained or "")
@@ -178,7 +179,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         check_checkpoints(checkpoints)
         check_noisy_file(own.data, **own.columns)
 
-    from memloc.adoption import adopt as adopt_checkpoints
+    from memloc.run.adopt import adopt as adopt_checkpoints
 
     with bars():
         made = adopt_checkpoints(
@@ -228,8 +229,8 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
         out = out or Path("found")
     changes = constants.changes | ({} if models is None else {"generalisation.models": models})
 
+    from memloc.labels.find import find as look
     from memloc.study.calibrate import tell_cost_of_halves
-    from memloc.suspects import find as look
 
     with bars():
         found = look(
@@ -333,7 +334,7 @@ def repair(
 
     Example: `memloc repair runs/tiny-topic/tiny-opt/seed-1 --out repaired`
     """
-    from memloc.repairs import repair as mend
+    from memloc.labels.repair import repair as mend
     from memloc.study.calibrate import tell_cost_of_repair
 
     settings = {"way": way, **changes_of(change)}

@@ -7,9 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from memloc import console, paths
-from memloc.cli.options import AsJson, Constants, DataFolder, Depth, Fewer, Plants, option_by_option
+from memloc.cli import console
+from memloc.cli.options import (
+    AsJson,
+    Constants,
+    DataFolder,
+    Depth,
+    Fewer,
+    Plants,
+    option_by_option,
+)
 from memloc.progress import bars, say
+from memloc.store import paths
 
 StudyFolder = Annotated[Path, typer.Argument(help="Folder with a study.yaml.")]
 Jobs = Annotated[int | None, typer.Option(help="Steps at the same time. Default: one per core.")]
@@ -68,7 +77,7 @@ def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
 
     Example: `memloc run demo --only "localise tiny-topic" --only plant`
     """
-    from memloc.lock import STUDY, locked
+    from memloc.store.lock import STUDY, locked
     from memloc.study.execute import open_study, page_of
     from memloc.study.view import end_record, end_sentences, shown
 
@@ -132,7 +141,7 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
 
     Example: `memloc control --model tiny-opt --task tiny-topic --method swapping`
     """
-    from memloc.results import load_results
+    from memloc.reporting.results import load_results
     from memloc.study.execute import open_study
     from memloc.study.plan import control_study
     from memloc.study.view import failures, shown
@@ -174,7 +183,7 @@ def figures(
     Example: `memloc figures runs --format svg --only layers`
     """
     from memloc.reporting.figures import write_figures
-    from memloc.results import load_results
+    from memloc.reporting.results import load_results
 
     folder = study / paths.REPORT / "figures" if out is None else out
     with bars():
@@ -193,8 +202,8 @@ def tables(
 
     Example: `memloc tables runs --format latex`
     """
+    from memloc.reporting.results import load_results
     from memloc.reporting.tables import write_tables
-    from memloc.results import load_results
 
     folder = study / paths.REPORT / "tables" if out is None else out
     written, missing = write_tables(load_results(study), folder, kind, only or ())

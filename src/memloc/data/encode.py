@@ -9,8 +9,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from memloc.arrays import IntArray
 from memloc.errors import ModelError
-from memloc.records import IntArray
 
 
 @dataclass(frozen=True)

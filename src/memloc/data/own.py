@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from memloc.arrays import IntArray
 from memloc.data.perturb import OWN, given_noise
 from memloc.data.sources import halve, split_off
 from memloc.data.tables import (
@@ -22,8 +23,8 @@ from memloc.data.tables import (
     texts_of,
 )
 from memloc.data.tables import sorted_labels as in_order
+from memloc.data.task import Examples, NoisyLabels, Task
 from memloc.errors import DataError, MemlocWarning, counted
-from memloc.records import Examples, IntArray, NoisyLabels, Task
 from memloc.seeds import generator
 
 UNKNOWN = -1

@@ -10,10 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from memloc.arrays import IntArray
+from memloc.data.task import Examples, NoisyLabels, Task
 from memloc.data.tasks import BINARY
-from memloc.errors import DataError, MemlocWarning, SettingsError, counted, lookup
+from memloc.errors import (
+    DataError,
+    MemlocWarning,
+    SettingsError,
+    counted,
+    lookup,
+)
 from memloc.protocol import NoiseSettings
-from memloc.records import Examples, IntArray, NoisyLabels, Task
 from memloc.seeds import generator
 
 OWN = "own"

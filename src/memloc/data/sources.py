@@ -11,11 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from memloc.arrays import IntArray
 from memloc.data.perturb import binarise
 from memloc.data.tables import read_columns
-from memloc.data.tasks import BINARY, EMBEDDED_TASKS, PAPER_TASKS, PaperTask, TaskSpec, known_tasks
-from memloc.errors import DataError, SettingsError, counted, in_words, lookup
-from memloc.records import Examples, IntArray, Task
+from memloc.data.task import Examples, Task
+from memloc.data.tasks import (
+    BINARY,
+    EMBEDDED_TASKS,
+    PAPER_TASKS,
+    PaperTask,
+    TaskSpec,
+    known_tasks,
+)
+from memloc.errors import (
+    DataError,
+    SettingsError,
+    counted,
+    in_words,
+    lookup,
+)
 from memloc.seeds import generator
 
 EMBEDDED = Path(__file__).parent / "tiny"

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from memloc.errors import DataError, counted, nearest, shortened
+from memloc.errors import (
+    DataError,
+    counted,
+    nearest,
+    shortened,
+)
 
 if TYPE_CHECKING:
     import datasets

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import (
     MemlocError,
     ModelError,
@@ -24,10 +25,10 @@ from memloc.errors import (
     lookup,
 )
 from memloc.methods.result import LayerScores, Result
-from memloc.records import FloatArray, IntArray, Table, as_table
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import Settings, checked
+from memloc.store.records import as_table
 
 if TYPE_CHECKING:
     from memloc.protocol import Protocol

@@ -6,17 +6,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from memloc import paths
-from memloc.errors import DataError, SettingsError, StoreError, UnknownKey, lookup
-from memloc.identity import hashed
-from memloc.methods import Kind, Method, Named, find_method, method_names, methods, requested
+from memloc.errors import (
+    DataError,
+    SettingsError,
+    StoreError,
+    UnknownKey,
+    lookup,
+)
+from memloc.methods import (
+    Kind,
+    Method,
+    Named,
+    find_method,
+    method_names,
+    methods,
+    requested,
+)
 from memloc.methods.result import LayerScores, Result
-from memloc.models.device import suitable_threads
+from memloc.model.device import suitable_threads
 from memloc.progress import request, tell
 from memloc.protocol import VerdictSettings, preset, readable
-from memloc.records import as_path
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.stats.verdicts import LayerVerdict, trust
+from memloc.store import paths
+from memloc.store.identity import hashed
+from memloc.store.records import as_path
 
 
 @dataclass(frozen=True)

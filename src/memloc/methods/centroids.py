@@ -10,6 +10,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from memloc.arrays import (
+    FloatArray,
+    IntArray,
+    Table,
+    Vectors,
+)
+from memloc.data.task import NoisyLabels
 from memloc.methods import Method, Sizes
 from memloc.methods.positions import (
     KINDS,
@@ -20,8 +27,7 @@ from memloc.methods.positions import (
 )
 from memloc.methods.result import Result
 from memloc.progress import track
-from memloc.records import FloatArray, IntArray, NoisyLabels, Table, Vectors, as_table
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import ours, paper, published
 from memloc.stats.depth import (
@@ -34,6 +40,7 @@ from memloc.stats.depth import (
 )
 from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 from memloc.stats.windows import check_inside, read_window, window_name
+from memloc.store.records import as_table
 
 PLAIN = "plain"
 TABLES = ("layers", "events", "positions", "pairs")
@@ -114,7 +121,7 @@ class Centroids(Method):
     def variant_vectors(self, run: Run, window: range | None) -> Vectors:
         """The vectors of all layers when `window` comes from the reference."""
         from memloc.methods.mixtures import final_with
-        from memloc.training.predict import vectors_of
+        from memloc.model.predict import vectors_of
 
         if window is None:
             return run.vectors("final", self.last_layer)

@@ -15,16 +15,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
-from memloc.methods.gradients import Gradients, Group, Norms, kind_of
-from memloc.models.device import NARROW
-from memloc.models.shortcuts import Layout, can_pack
-from memloc.models.stack import Stack
+from memloc.engine.gathering import clear_gradients
+from memloc.engine.loop import gradients_for
+from memloc.engine.shortcuts import Layout, can_pack
+from memloc.methods.gradients import (
+    Gradients,
+    Group,
+    Norms,
+    kind_of,
+)
+from memloc.model.device import NARROW
+from memloc.model.predict import to_batch, without_harm
+from memloc.model.stack import Stack
 from memloc.progress import Advance
-from memloc.records import FloatArray, IntArray
-from memloc.training.gathering import clear_gradients
-from memloc.training.loop import gradients_for
-from memloc.training.predict import to_batch, without_harm
 
 Batch = list[IntArray]
 """Rows of texts; those of one array go end to end, as one long text."""

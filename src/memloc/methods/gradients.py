@@ -5,20 +5,26 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import ScoreError
 from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores
 from memloc.progress import track
-from memloc.records import FloatArray, IntArray, Table, as_table
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import ours, paper
-from memloc.stats.depth import LEVEL, centre_of_gravity, centres_of_gravity, relative_to_frozen
+from memloc.stats.depth import (
+    LEVEL,
+    centre_of_gravity,
+    centres_of_gravity,
+    relative_to_frozen,
+)
 from memloc.stats.intervals import Interval
+from memloc.store.records import as_table
 
 if TYPE_CHECKING:
-    from memloc.models.load import Classifier
-    from memloc.models.stack import Stack
+    from memloc.model.load import Classifier
+    from memloc.model.stack import Stack
 
 MEMORY = 2**30
 """Bytes for the groups' gradients; where fewer groups fit, intervals are wider."""

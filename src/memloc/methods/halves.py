@@ -15,34 +15,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memloc.data.encode import Encoded
-from memloc.errors import counted
-from memloc.identity import hash_examples, hashed
-from memloc.methods import Method, Sizes
-from memloc.methods.result import Result
-from memloc.models.device import pick_device
-from memloc.progress import Advance, track
-from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
-from memloc.records import (
+from memloc.arrays import (
     BoolArray,
-    Examples,
     FloatArray,
     IntArray,
     Table,
+)
+from memloc.data.encode import Encoded
+from memloc.data.task import Examples, hash_examples
+from memloc.errors import counted
+from memloc.methods import Method, Sizes
+from memloc.methods.result import Result
+from memloc.model.device import pick_device
+from memloc.progress import Advance, track
+from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
+from memloc.run.folder import Run, at_the_end
+from memloc.seeds import generator, number
+from memloc.settings import paper, published
+from memloc.stats.depth import LEVEL
+from memloc.stats.intervals import RESAMPLES, Interval, bootstrap
+from memloc.store.identity import hashed
+from memloc.store.records import (
     as_stored,
     as_table,
     read_table,
     versions,
     write_table,
 )
-from memloc.run import Run, at_the_end
-from memloc.seeds import generator, number
-from memloc.settings import paper, published
-from memloc.stats.depth import LEVEL
-from memloc.stats.intervals import RESAMPLES, Interval, bootstrap
 
 if TYPE_CHECKING:
-    from memloc.models.load import Classifier
+    from memloc.model.load import Classifier
 
 
 class Generalisation(Method):
@@ -146,7 +148,7 @@ class Pool:
 
     def start(self, seed: int) -> "Classifier":
         """The weights that a model starts from, with an adapter if it learns with one."""
-        from memloc.models.adapters import with_adapter
+        from memloc.model.adapters import with_adapter
 
         return with_adapter(self.load(seed), self.training, seed)
 
@@ -214,7 +216,7 @@ def half_models(pool: Pool, models: int) -> list[Half]:
 
 def stacks_of(pool: Pool, models: Sequence[int]) -> list[list[int]]:
     """Which of these models (from 1) are trained as one: those with halves of one size."""
-    from memloc.training.loop import in_stacks, members_at_once
+    from memloc.engine.loop import in_stacks, members_at_once
 
     start = pool.start(pool.seed)
     most = members_at_once(start.stack, pool.training, pick_device(pool.device))
@@ -225,7 +227,7 @@ def train_halves(
     pool: Pool, models: Sequence[int], advance: Advance = lambda _steps: None
 ) -> list[Half]:
     """Train models (from 1) on their halves as one, keep what they say and return it."""
-    from memloc.training.predict import encode_for, predict
+    from memloc.model.predict import encode_for, predict
 
     seeds = [number(pool.seed, "generalisation", model) for model in models]
     started = [pool.start(seed) for seed in seeds]
@@ -262,8 +264,13 @@ def fit(  # noqa: PLR0913
     """
     import torch
 
-    from memloc.models.stacked import together
-    from memloc.training.loop import learning_groups, logits_of, one_objective, train_epoch
+    from memloc.engine.loop import (
+        learning_groups,
+        logits_of,
+        one_objective,
+        train_epoch,
+    )
+    from memloc.engine.stacked import together
 
     settings, seeds = how
     stack = together([one.stack for one in trained])

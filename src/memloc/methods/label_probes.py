@@ -11,20 +11,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from memloc.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Table,
+)
 from memloc.errors import counted
 from memloc.methods import Method, Sizes
 from memloc.methods.positions import check_labels
 from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
-from memloc.records import BoolArray, FloatArray, IntArray, Table, as_table
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import ours, paper
 from memloc.stats.depth import LEVEL, event, first_layer
 from memloc.stats.intervals import RESAMPLES, percentiles, resampled
+from memloc.store.records import as_table
 
 if TYPE_CHECKING:
-    from memloc.training.probes import Probes
+    from memloc.methods.probes import Probes
 
 CURVES = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
 """Which examples are asked for which labels."""
@@ -55,7 +61,7 @@ class LabelProbes(Method, ProbeSettings):
 
     def run(self, run: Run) -> Result:
         """The tables `layers`, `events` and `seeds`."""
-        from memloc.training.probes import alike_remarks
+        from memloc.methods.probes import alike_remarks
 
         self.check(run)
         probes, is_noisy, n_classes = self._trained(run), run.noisy.is_noisy, run.task.n_classes
@@ -79,7 +85,7 @@ class LabelProbes(Method, ProbeSettings):
 
     def _trained(self, run: Run) -> "dict[str, Probes]":
         """The probes by what they learnt; `chance` learnt shuffled labels, or is these labels."""
-        from memloc.training.probes import Target, shuffled, train_probes
+        from memloc.methods.probes import Target, shuffled, train_probes
 
         dealt = shuffled(run.noisy.original, self.seeds)
         learnt = {"assigned": run.noisy.assigned, "original": run.noisy.original, "chance": dealt}
@@ -110,7 +116,7 @@ def curves(
     (draws, curves, 2, layers 0..L, probe seeds): of `CURVES`, F1 and that of shuffled labels; NaN
     where a seed has no such test example.
     """
-    from memloc.training.probes import drawn_f1
+    from memloc.methods.probes import drawn_f1
 
     found = []
     for examples, labels in CURVES:

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
-from memloc.models.load import Classifier
-from memloc.models.shortcuts import LastBlock, Repeater
-from memloc.models.stack import Prepared, Stack
-from memloc.records import IntArray
-from memloc.run import Run
+from memloc.engine.shortcuts import LastBlock, Repeater
+from memloc.model.load import Classifier
+from memloc.model.predict import evaluating, to_batch
+from memloc.model.stack import Prepared, Stack
+from memloc.run.folder import Run
 from memloc.stats.subsets import beginnings
-from memloc.training.predict import evaluating, to_batch
 
 MEMORY = 2**30
 """Bytes of states that are held at most, besides the weights (or what one text needs)."""

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from memloc.arrays import BoolArray, FloatArray, IntArray
+from memloc.data.task import NoisyLabels, Task
 from memloc.errors import DataError
-from memloc.records import BoolArray, FloatArray, IntArray, NoisyLabels, Task
 
 KINDS = ("noisy", "clean a", "clean b")
 """What an example is to a pair."""

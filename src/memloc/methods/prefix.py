@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
-from memloc.models.shortcuts import (
+from memloc.engine.shortcuts import (
     LastBlock,
     Repeater,
     by_long_text,
@@ -24,12 +25,16 @@ from memloc.models.shortcuts import (
     repeated_packed,
     training_logits,
 )
-from memloc.models.stack import Batch, BlockCall, Stack, tensors_in
-from memloc.models.stacked import Stacked
-from memloc.records import IntArray
+from memloc.engine.stacked import Stacked
+from memloc.model.predict import evaluating, length_batches, to_batch
+from memloc.model.stack import (
+    Batch,
+    BlockCall,
+    Stack,
+    tensors_in,
+)
 from memloc.seeds import torch_seeded
-from memloc.store import cannot_write, new_draft
-from memloc.training.predict import evaluating, length_batches, to_batch
+from memloc.store.files import cannot_write, new_draft
 
 CALLS_MEMORY = 2**28
 """Bytes for how blocks are called (masks, positions), which every window asks for again."""

@@ -7,19 +7,30 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import PositiveFloat
 
+from memloc.arrays import (
+    FloatArray,
+    IntArray,
+    Table,
+    Vectors,
+)
 from memloc.errors import DataError
 from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores
 from memloc.protocol import ProbeSettings
-from memloc.records import FloatArray, IntArray, Table, Vectors, as_table
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import published
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.intervals import RESAMPLES, Interval, percentiles, resampled
+from memloc.stats.intervals import (
+    RESAMPLES,
+    Interval,
+    percentiles,
+    resampled,
+)
+from memloc.store.records import as_table
 
 if TYPE_CHECKING:
-    from memloc.training.probes import Probes, Target
+    from memloc.methods.probes import Probes, Target
 
 NOISY = 1
 """The class of the noise probes that counts."""
@@ -43,7 +54,7 @@ class Probing(Method, ProbeSettings):
 
     def run(self, run: Run) -> LayerScores:
         """Rise of F1 per layer, its mean over probe seeds, never below zero."""
-        from memloc.training.probes import alike_remarks, train_probes
+        from memloc.methods.probes import alike_remarks, train_probes
 
         vectors = self._vectors(run)
         found = train_probes(vectors, self.targets(run), self, run.device)
@@ -54,7 +65,7 @@ class Probing(Method, ProbeSettings):
 
     def _vectors(self, run: Run) -> Vectors:
         """(examples, L + 2, width): layers 0..L of the final weights, then layer 1 of θ_F."""
-        from memloc.training.predict import vectors_of
+        from memloc.model.predict import vectors_of
 
         vectors, frozen = run.vectors("final", self.last_layer), run.load("frozen")
         # A model of one layer has that layer's vector taken like the final weights' one.
@@ -63,7 +74,7 @@ class Probing(Method, ProbeSettings):
 
     def targets(self, run: Run) -> "dict[str, Target]":
         """What probes learn: which examples are noisy, and the same dealt out anew (chance)."""
-        from memloc.training.probes import Target, shuffled
+        from memloc.methods.probes import Target, shuffled
 
         is_noisy = run.noisy.is_noisy
         if is_noisy.all() or not is_noisy.any():
@@ -128,7 +139,7 @@ def resampled_f1(probes: "Probes", n: int, n_resamples: int, rng: Generator) -> 
 
     One draw serves all layers and seeds; of an example, each seed sees it if it is a test example.
     """
-    from memloc.training.probes import drawn_f1
+    from memloc.methods.probes import drawn_f1
 
     def f1(counts: IntArray) -> FloatArray:
         return drawn_f1(probes, counts.astype(np.float32), [NOISY])

@@ -8,20 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from memloc import paths
-from memloc.errors import ScoreError, StoreError
-from memloc.records import (
+from memloc.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
     Table,
-    as_stored,
-    as_table,
-    read_columns,
-    read_json,
-    write_json,
-    write_table,
 )
+from memloc.errors import ScoreError, StoreError
 from memloc.seeds import generator
 from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import Interval, window_intervals
@@ -34,8 +27,22 @@ from memloc.stats.verdicts import (
     judge_weights,
     line_shares,
 )
-from memloc.stats.windows import full_window, normalised, window_matrix, windows_between
-from memloc.store import whole_folder
+from memloc.stats.windows import (
+    full_window,
+    normalised,
+    window_matrix,
+    windows_between,
+)
+from memloc.store import paths
+from memloc.store.files import whole_folder
+from memloc.store.records import (
+    as_stored,
+    as_table,
+    read_columns,
+    read_json,
+    write_json,
+    write_table,
+)
 
 MCOG = ("mcog", "low", "high", "level", "dropped")
 """Columns of the table of the centre of gravity, in the order of an interval's fields."""

@@ -14,20 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from memloc.errors import ScoreError
-from memloc.identity import hash_weights, hashed
-from memloc.methods.prefix import Plain, Prefix
-from memloc.methods.retraining import Retraining
-from memloc.models.parts import find_parts
-from memloc.models.stack import Stack, undropped
-from memloc.models.stacked import Stacked
-from memloc.progress import Advance
-from memloc.protocol import FineTuneSettings
-from memloc.records import BoolArray, IntArray, as_stored, read_json, versions, write_json
-from memloc.run import Run
-from memloc.seeds import generator
-from memloc.stats.windows import window_name
-from memloc.training.loop import (
+from memloc.arrays import BoolArray, IntArray
+from memloc.engine.loop import (
     gradients_for,
     in_stacks,
     learning_groups,
@@ -35,7 +23,25 @@ from memloc.training.loop import (
     one_objective,
     train_epoch,
 )
-from memloc.training.predict import evaluating, length_batches
+from memloc.engine.stacked import Stacked
+from memloc.errors import ScoreError
+from memloc.methods.prefix import Plain, Prefix
+from memloc.methods.retraining import Retraining
+from memloc.model.parts import find_parts
+from memloc.model.predict import evaluating, length_batches
+from memloc.model.stack import Stack, undropped
+from memloc.progress import Advance
+from memloc.protocol import FineTuneSettings
+from memloc.run.folder import Run
+from memloc.seeds import generator
+from memloc.stats.windows import window_name
+from memloc.store.identity import hash_weights, hashed
+from memloc.store.records import (
+    as_stored,
+    read_json,
+    versions,
+    write_json,
+)
 
 MEMORY = 2**30
 """Bytes for the states below a window; more of them go to a file."""

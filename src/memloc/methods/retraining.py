@@ -5,7 +5,7 @@ import numpy as np
 from memloc.methods import Method, Sizes
 from memloc.methods.result import LayerScores, Outcomes, from_outcomes
 from memloc.progress import track
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.settings import ours, paper, published
 from memloc.stats.windows import windows
 
@@ -36,7 +36,12 @@ class Retraining(Method):
 
     def run(self, run: Run) -> LayerScores:
         """Which noisy (and held-out clean) labels are lost after retraining each window."""
-        from memloc.methods.retrainer import missed, outcomes_of, prepared, stacks_of
+        from memloc.methods.retrainer import (
+            missed,
+            outcomes_of,
+            prepared,
+            stacks_of,
+        )
 
         with prepared(run, self) as setup:
             before = missed(setup)

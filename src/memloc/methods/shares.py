@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from memloc.arrays import FloatArray, IntArray, Table
 from memloc.data.encode import Encoded
 from memloc.errors import ScoreError, SettingsError
-from memloc.identity import hashed
 from memloc.methods import Method, Sizes, drawn
 from memloc.methods.result import LayerScores
 from memloc.progress import tell, track
-from memloc.records import FloatArray, IntArray, Table, as_table, versions
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import ours
 from memloc.stats.depth import centres_of_gravity
@@ -37,11 +36,13 @@ from memloc.stats.subsets import (
     smallest_sets,
     units_of,
 )
-from memloc.store import whole_file
+from memloc.store.files import whole_file
+from memloc.store.identity import hashed
+from memloc.store.records import as_table, versions
 
 if TYPE_CHECKING:
     from memloc.methods.mixtures import Mixtures
-    from memloc.models.stack import Stack
+    from memloc.model.stack import Stack
 
 MOST_EXACT = 14
 """Layers up to which every subset is computed unless something else is asked for."""
@@ -273,7 +274,7 @@ def _fingerprint(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> str:
 
 
 def _embeddings_differ(final: "Stack", reference: "Stack") -> list[str]:
-    from memloc.models.parts import find_parts
+    from memloc.model.parts import find_parts
 
     own, other = (dict(stack.model.named_parameters()) for stack in (final, reference))
     if all(own[name].equal(other[name]) for name in find_parts(final).embeddings):

@@ -2,13 +2,13 @@
 
 import numpy as np
 
+from memloc.arrays import BoolArray, IntArray
 from memloc.errors import DataError
 from memloc.methods import Method, Sizes, drawn
 from memloc.methods.result import LayerScores, Outcomes, from_outcomes
-from memloc.models.known import is_adapter
+from memloc.model.known import is_adapter
 from memloc.progress import track
-from memloc.records import BoolArray, IntArray
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.settings import ours, paper
 from memloc.stats.subsets import count_layers
 from memloc.stats.windows import windows

@@ -19,14 +19,14 @@ from memloc.errors import lookup
 from memloc.progress import track
 from memloc.reporting import style
 from memloc.reporting.findings import Findings
+from memloc.reporting.results import Results
 from memloc.reporting.rows import CASE, ROWS
 from memloc.reporting.sentences import marked, remarks_on
 from memloc.reporting.style import GREY, Theirs
-from memloc.results import Results
 from memloc.settings import Settings
 from memloc.stats.claims import over_seeds
 from memloc.stats.verdicts import weakness
-from memloc.store import whole_file
+from memloc.store.files import whole_file
 
 DATA = "drawn"
 """What a chart's table is called in its specification."""

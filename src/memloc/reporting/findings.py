@@ -8,18 +8,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from memloc.arrays import BoolArray, FloatArray, IntArray
 from memloc.methods import by_reference
 from memloc.methods.result import Outcomes
 from memloc.protocol import Protocol
-from memloc.records import BoolArray, FloatArray, IntArray
+from memloc.reporting.results import COLUMNS, Results
 from memloc.reporting.style import Theirs, method_order, plain
-from memloc.results import COLUMNS, Results
 from memloc.stats import claims
 from memloc.stats.claims import BINARY, POINT, over_seeds
 from memloc.stats.depth import centres_of_gravity, event_depths
 from memloc.stats.intervals import bootstrap_ends, wilson
 from memloc.stats.verdicts import TRUSTED, rates
-from memloc.stats.windows import layer_weights, planted_layers, window_matrix, windows_between
+from memloc.stats.windows import (
+    layer_weights,
+    planted_layers,
+    window_matrix,
+    windows_between,
+)
 
 RUN = ["task", "model", "seed"]
 MOST_EXAMPLES = 40

@@ -8,15 +8,15 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from memloc import paths
 from memloc.data.perturb import OWN
 from memloc.errors import DataError
 from memloc.methods import find_method, method_names, methods
 from memloc.reporting.findings import RUN
+from memloc.reporting.results import Results
 from memloc.reporting.style import asset
-from memloc.results import Results
-from memloc.run import Run
+from memloc.run.folder import Run
 from memloc.stats.claims import BINARY
+from memloc.store import paths
 
 _FILE: dict[str, dict[str, str]] = yaml.safe_load(asset("commands.yaml"))
 COMMANDS, IN_STUDIES = _FILE["commands"], _FILE["in_studies"]

@@ -19,18 +19,34 @@ import pandas as pd
 import yaml
 from markupsafe import Markup, escape
 
-from memloc import paths
+from memloc.arrays import FloatArray
 from memloc.errors import counted
-from memloc.records import FloatArray, as_stored, read_json, write_json
-from memloc.reporting.figures import DATA, Drawn, Figure, figures_of
+from memloc.reporting.figures import (
+    DATA,
+    Drawn,
+    Figure,
+    figures_of,
+)
 from memloc.reporting.findings import Findings
 from memloc.reporting.missing import command, commands_of, coverage
+from memloc.reporting.results import Results, load_results
 from memloc.reporting.sentences import Line, Summary, summarise
-from memloc.reporting.style import TITLES, asset, method_order, task_order
-from memloc.reporting.tables import Table, as_text, cell, tables_of
-from memloc.results import Results, load_results
+from memloc.reporting.style import (
+    TITLES,
+    asset,
+    method_order,
+    task_order,
+)
+from memloc.reporting.tables import (
+    Table,
+    as_text,
+    cell,
+    tables_of,
+)
 from memloc.stats.verdicts import weakness
-from memloc.store import whole_file
+from memloc.store import paths
+from memloc.store.files import whole_file
+from memloc.store.records import as_stored, read_json, write_json
 
 SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(asset("page.yaml"))
 """By name: what each is called in the list at the top and as a heading; the words below it."""

@@ -12,20 +12,27 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from memloc import paths
+from memloc.arrays import FloatArray
 from memloc.errors import lookup
-from memloc.models.known import TINY, tiny_folder
-from memloc.records import FloatArray, write_table
+from memloc.model.known import TINY, tiny_folder
 from memloc.reporting.findings import Findings, counted_events
+from memloc.reporting.results import Results
 from memloc.reporting.sentences import remarks_on, say
-from memloc.reporting.style import Exhibit, Theirs, asset, method_order, task_order
-from memloc.results import Results
+from memloc.reporting.style import (
+    Exhibit,
+    Theirs,
+    asset,
+    method_order,
+    task_order,
+)
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.claims import BINARY, POINT, over_seeds
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.verdicts import over_plants, over_runs
-from memloc.store import is_draft, whole_file
+from memloc.store import paths
+from memloc.store.files import is_draft, whole_file
+from memloc.store.records import write_table
 
 DAGGER = "†"
 FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from memloc.arrays import FloatArray, IntArray
 from memloc.errors import counted
-from memloc.records import FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.stats.intervals import RESAMPLES, bootstrap_counts, percentiles
 

@@ -17,7 +17,12 @@ import numpy as np
 import pandas as pd
 
 from memloc.protocol import AgreementSettings
-from memloc.stats.agreement import Correlation, Kind, correlation, correlations
+from memloc.stats.agreement import (
+    Correlation,
+    Kind,
+    correlation,
+    correlations,
+)
 from memloc.stats.depth import centres_of_gravity, event_depths
 from memloc.stats.intervals import Interval, bootstrap_ends, wilson
 

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from memloc.arrays import BoolArray, FloatArray, Table
 from memloc.errors import ScoreError
-from memloc.records import BoolArray, FloatArray, Table
 
 LEVEL = 0.95
 """Of every interval."""

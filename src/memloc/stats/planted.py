@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from memloc.arrays import BoolArray, FloatArray
 from memloc.errors import ScoreError, counted
-from memloc.records import BoolArray, FloatArray
 from memloc.seeds import generator
 from memloc.stats.depth import centres_of_gravity, relative_to_frozen
 from memloc.stats.intervals import (

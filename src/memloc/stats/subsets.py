@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
+from memloc.arrays import FloatArray, IntArray
 from memloc.errors import ScoreError
-from memloc.records import FloatArray, IntArray
 
 
 def shapley_values(values: FloatArray) -> FloatArray:

@@ -27,13 +27,19 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from memloc.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Table,
+)
 from memloc.errors import ScoreError, counted
-from memloc.records import BoolArray, FloatArray, IntArray, Table, Task, as_table
 from memloc.seeds import generator
 from memloc.stats.intervals import wilson
 from memloc.stats.subsets import subset_sizes
 from memloc.stats.whereabouts import whereabouts
 from memloc.stats.windows import layers_name, windows
+from memloc.store.records import as_table
 
 GOAL = 0.8
 """The share of spread memories that a method should call spread."""
@@ -160,13 +166,6 @@ def judge(evidence: Evidence, method: str = "shares") -> LayerVerdict:
     where = whereabouts(shares) if undone.holds else None
     answer = where.sentence if where is not None else ""
     return replace(found, notes=_notes(evidence, found.layers), answer=answer)
-
-
-def few_in(task: Task) -> str:
-    """A warning that a task has too few noisy examples for any verdict; empty with enough."""
-    noisy = task.labels.is_noisy
-    found = too_few(int(noisy.sum()), len(noisy), len(task.label_names))
-    return f"{task.name}: {found}" if found else ""
 
 
 def too_few(noisy: int, examples: int, n_classes: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memloc.records import BoolArray, FloatArray
+from memloc.arrays import BoolArray, FloatArray
 from memloc.seeds import generator
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.intervals import Interval, band

@@ -7,8 +7,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from memloc.errors import ScoreError, SettingsError, counted, listed
-from memloc.records import BoolArray, FloatArray
+from memloc.arrays import BoolArray, FloatArray
+from memloc.errors import (
+    ScoreError,
+    SettingsError,
+    counted,
+    listed,
+)
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Of a plant: for each group of noisy examples the layers, from 0, that it may change."""

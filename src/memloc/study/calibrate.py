@@ -20,17 +20,31 @@ import torch
 import transformers
 
 from memloc.data.encode import Encoded
+from memloc.data.task import Examples
+from memloc.engine.loop import (
+    learning_groups,
+    logits_of,
+    one_objective,
+    train_epoch,
+)
 from memloc.errors import MemlocError
+from memloc.labels.repair import Workshop
 from memloc.methods.halves import Pool
+from memloc.methods.probes import Target, train_probes
 from memloc.methods.probing import Probing
-from memloc.models.device import NARROW, on_threads, pick_device, usable_threads
-from memloc.models.load import Classifier
-from memloc.models.stack import Stack
+from memloc.model.device import (
+    NARROW,
+    on_threads,
+    pick_device,
+    usable_threads,
+)
+from memloc.model.load import Classifier
+from memloc.model.predict import predict
+from memloc.model.stack import Stack
 from memloc.progress import duration, hidden, tell
 from memloc.protocol import FineTuneSettings
-from memloc.records import Examples
-from memloc.repairs import Workshop
-from memloc.run import WEIGHTS
+from memloc.run.folder import WEIGHTS
+from memloc.run.recipe import Recipe
 from memloc.seeds import generator, torch_seeded
 from memloc.study.config import StudyFile, read_study
 from memloc.study.estimate import (
@@ -46,10 +60,6 @@ from memloc.study.inputs import Shape, is_here, load_noisy_task
 from memloc.study.plan import Asked, Plan, make_plan
 from memloc.study.step import limit_threads
 from memloc.study.view import around, disk_sentences
-from memloc.training.loop import learning_groups, logits_of, one_objective, train_epoch
-from memloc.training.predict import predict
-from memloc.training.probes import Target, train_probes
-from memloc.training.recipe import Recipe
 
 Clock = Callable[[], float]
 UPDATES = 4

@@ -10,11 +10,16 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from memloc import paths
-from memloc.errors import MemlocError, SettingsError, StoreError, lookup
+from memloc.errors import (
+    MemlocError,
+    SettingsError,
+    StoreError,
+    lookup,
+)
 from memloc.protocol import PRESETS, Protocol, preset
 from memloc.settings import Settings, explained, parse_yaml
-from memloc.store import whole_file
+from memloc.store import paths
+from memloc.store.files import whole_file
 
 OF_ALL = ("verdict", "control", "agreement", "summary")
 """Groups of settings that are about all runs of a study together."""

@@ -16,14 +16,14 @@ from typing import Any
 
 from pydantic import Field, NonNegativeFloat, ValidationError
 
-from memloc import paths
 from memloc.errors import StoreError
 from memloc.methods import Sizes
-from memloc.models.device import NARROW
+from memloc.model.device import NARROW
 from memloc.protocol import Protocol
-from memloc.records import read_json, write_json
-from memloc.run import TRAININGS, WEIGHTS
+from memloc.run.folder import TRAININGS, WEIGHTS
 from memloc.settings import Settings
+from memloc.store import paths
+from memloc.store.records import read_json, write_json
 from memloc.study.inputs import Shape, training_examples
 from memloc.study.plan import Plan, Step
 from memloc.study.records import StepRecord, Store

@@ -9,14 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memloc import paths
-from memloc.errors import SettingsError, StoreError, counted, lookup
-from memloc.lock import STUDY, locked
+from memloc.errors import (
+    SettingsError,
+    StoreError,
+    counted,
+    lookup,
+)
 from memloc.methods import find_method
-from memloc.models.device import NARROW
+from memloc.model.device import NARROW
 from memloc.progress import tell
-from memloc.stats.verdicts import few_in
-from memloc.study.estimate import Estimate, calibration, estimate, urgency
+from memloc.run.folder import few_in
+from memloc.store import paths
+from memloc.store.lock import STUDY, locked
+from memloc.study.estimate import (
+    Estimate,
+    calibration,
+    estimate,
+    urgency,
+)
 from memloc.study.executors import (
     Executor,
     LocalExecutor,

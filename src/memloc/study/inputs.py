@@ -11,18 +11,30 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from memloc import paths
 from memloc.data.own import load_csv
 from memloc.data.perturb import noisy_task
 from memloc.data.sources import DATA_VARIABLE, load_task, subsample
+from memloc.data.task import Task
 from memloc.data.tasks import PAPER_TASKS, known_tasks
-from memloc.errors import MemlocError, ModelError, SettingsError, in_words, lookup
-from memloc.identity import hash_checkpoint, hash_files, hashed
+from memloc.errors import (
+    MemlocError,
+    ModelError,
+    SettingsError,
+    in_words,
+    lookup,
+)
 from memloc.methods import find_method
-from memloc.models.known import KNOWN, TINY, no_such_model, source_of
+from memloc.model.known import (
+    KNOWN,
+    TINY,
+    no_such_model,
+    source_of,
+)
 from memloc.protocol import Protocol
-from memloc.records import Task
-from memloc.stats.verdicts import few_in, too_few
+from memloc.run.folder import few_in
+from memloc.stats.verdicts import too_few
+from memloc.store import paths
+from memloc.store.identity import hash_checkpoint, hash_files, hashed
 from memloc.study.config import DataFile, StudyFile
 
 DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))

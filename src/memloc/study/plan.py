@@ -9,16 +9,22 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from memloc import paths
 from memloc.data.tasks import known_tasks
 from memloc.errors import MemlocError, SettingsError, lookup
-from memloc.identity import hashed
 from memloc.methods import find_method
-from memloc.models.known import default_preset
+from memloc.model.known import default_preset
 from memloc.protocol import MEMORISED_ONLY, Protocol
-from memloc.run import AS_ONE, WEIGHTS, Run
+from memloc.run.folder import AS_ONE, WEIGHTS, Run
 from memloc.settings import Settings
-from memloc.stats.windows import check_plant, every_window, plant_name, read_plant, usual_plants
+from memloc.stats.windows import (
+    check_plant,
+    every_window,
+    plant_name,
+    read_plant,
+    usual_plants,
+)
+from memloc.store import paths
+from memloc.store.identity import hashed
 from memloc.study.config import (
     Block,
     ControlBlock,

@@ -11,13 +11,18 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from memloc import paths
 from memloc.errors import StoreError
-from memloc.identity import hash_files
-from memloc.lock import RUN, is_free, locked, who_runs
-from memloc.records import read_json, versions, write_json
 from memloc.settings import Settings, first_fault
-from memloc.store import drafts_in, remove
+from memloc.store import paths
+from memloc.store.files import drafts_in, remove
+from memloc.store.identity import hash_files
+from memloc.store.lock import (
+    RUN,
+    is_free,
+    locked,
+    who_runs,
+)
+from memloc.store.records import read_json, versions, write_json
 from memloc.study.plan import Plan, Step
 
 

@@ -20,27 +20,44 @@ import numpy as np
 import threadpoolctl
 import torch
 
-from memloc import paths
+from memloc.arrays import FloatArray
 from memloc.data.sources import load_task
+from memloc.data.task import Task
 from memloc.errors import MemlocError, SettingsError, StoreError
-from memloc.lock import RUN, SILENT, locked, patient
 from memloc.methods.apply import apply
-from memloc.models.device import pick_device
-from memloc.models.load import LoadOptions
-from memloc.progress import lines, requested, say, telling
+from memloc.model.device import pick_device
+from memloc.model.load import LoadOptions
+from memloc.progress import (
+    lines,
+    requested,
+    say,
+    telling,
+)
 from memloc.protocol import Protocol
-from memloc.records import FloatArray, Task
-from memloc.run import Attempt, Run
-from memloc.store import remove
+from memloc.run.checkpoints import save_checkpoint
+from memloc.run.folder import Attempt, Run
+from memloc.run.planting import Plant
+from memloc.run.recipe import Recipe
+from memloc.run.train import train_run
+from memloc.store import paths
+from memloc.store.files import remove
+from memloc.store.lock import (
+    RUN,
+    SILENT,
+    locked,
+    patient,
+)
 from memloc.study.config import read_study
-from memloc.study.executors import Order, Outcome, as_sent, die_with, finished
+from memloc.study.executors import (
+    Order,
+    Outcome,
+    as_sent,
+    die_with,
+    finished,
+)
 from memloc.study.inputs import at_most, data_folder, load_noisy_task
 from memloc.study.plan import Plan, Step, make_plan
 from memloc.study.records import Store
-from memloc.training.checkpoints import save_checkpoint
-from memloc.training.planting import Plant
-from memloc.training.recipe import Recipe
-from memloc.training.train import train_run
 
 WATCH = 1.0
 """Seconds between two looks at whether this process is still wanted."""

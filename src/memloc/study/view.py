@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Any
 from rich.filesize import decimal
 
 from memloc.errors import StoreError, counted, lookup
-from memloc.lock import STUDY, who_runs
 from memloc.progress import duration, plain, say
-from memloc.study.execute import Execution, Watcher, cores, few_sentences
+from memloc.store.lock import STUDY, who_runs
+from memloc.study.execute import (
+    Execution,
+    Watcher,
+    cores,
+    few_sentences,
+)
 from memloc.study.executors import Outcome
 from memloc.study.plan import KINDS, open_plan
 from memloc.study.records import Store, study_states

@@ -1,0 +1,393 @@
+"""How the command line prints: tables for people, JSON for machines, one line for an error."""
+
+import json
+import math
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from memloc.errors import MemlocError, MemlocWarning, counted
+from memloc.progress import (
+    plain,
+    requested,
+    say,
+    telling,
+)
+from memloc.store import paths
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from memloc.labels.find import Suspects
+    from memloc.labels.repair import Repaired
+    from memloc.methods.apply import Found
+    from memloc.methods.result import Result
+    from memloc.reporting.page import Report
+    from memloc.reporting.results import Results
+    from memloc.run.folder import Run
+
+
+WORDS = "memloc.words"
+"""Under this key a command's context has the words that were typed."""
+
+
+class Command(TyperCommand):
+    """A command; its help is in plain words."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Arguments and options."""
+        return _in_plain_words(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of its usage line: what is needed stands there without brackets."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+VALUES = {"int": "NUMBER", "float": "NUMBER", "Path": "PATH"}
+"""What help calls the value of an option, by its type in Python; any other value is TEXT."""
+
+
+def _in_plain_words(params: list[Any]) -> list[Any]:
+    """No types of Python beside arguments and options, and none at all beside switches."""
+    for param in params:
+        if param.param_type_name == "argument":
+            param.metavar = param.metavar or param.name.upper()
+            param.display_type = lambda _: ""
+        elif param.is_flag:
+            param.metavar = ""
+        elif param.metavar is None and hasattr(param, "bare_type"):  # older typers say TEXT
+            kind = param.bare_type().removeprefix("list[").removesuffix("]")
+            param.metavar = VALUES.get(kind, "TEXT")
+    return params
+
+
+class Commands(TyperGroup):
+    """The commands; an error that a user can put right becomes one line and exit code 1."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Options of memloc itself."""
+        return _in_plain_words(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep what was typed: it is recorded with what it makes."""
+        ctx.meta[WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            with _ended_from_outside(), requested(ctx.meta.get(WORDS, [])), _notes_on_stderr():
+                return super().invoke(ctx)
+        except MemlocError as error:
+            raise _refused(str(error)) from None
+        except OSError as error:
+            if error.filename is None:  # nothing that was named on the command line
+                raise
+            reason = f"{str(error.filename)[:200]} cannot be used: {error.strerror}."
+            raise _refused(f"{reason} Check the path and its permissions.") from None
+        except KeyboardInterrupt as stop:
+            say(
+                "memloc: interrupted; what is finished is kept, and the same command continues "
+                "from there.",
+                sys.stderr,
+            )
+            number = stop.number if isinstance(stop, Terminated) else signal.SIGINT
+            raise typer.Exit(128 + number) from None
+
+
+class Terminated(KeyboardInterrupt):
+    """This process was asked to end: by SIGTERM, as schedulers do, or as its terminal closed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a process to end."""
+
+
+@contextmanager
+def _ended_from_outside() -> Iterator[None]:
+    """While active, SIGTERM and SIGHUP interrupt the work as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield
+        return
+
+    def end(number: int, _frame: object) -> None:
+        raise Terminated(number)
+
+    # What is ignored, as SIGHUP is after `nohup`, stays ignored.
+    heard = [n for n in ENDING if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _notes_on_stderr() -> Iterator[None]:
+    """Warnings of memloc and what work says of itself, as one plain line each."""
+
+    def note(sentence: str) -> None:
+        say(sentence, sys.stderr)
+
+    def warn(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, MemlocWarning):
+            note(str(message))
+        else:
+            others(message, category, *place, **more)
+
+    with telling(note), warnings.catch_warnings():
+        warnings.simplefilter("default", MemlocWarning)
+        others = warnings.showwarning
+        warnings.showwarning = warn
+        yield
+
+
+def _refused(message: str) -> typer.Exit:
+    """Say why, on one line even where a name or value in it has several."""
+    say(f"memloc: {' '.join(message.split())}", sys.stderr)
+    return typer.Exit(1)
+
+
+def show(as_json: bool, record: Any, *said: Any) -> None:
+    """A record as JSON for machines; for people what is said of it, or the record itself.
+
+    Texts are printed as they are, lists of mappings and data frames as tables, a mapping as one
+    line a field.
+    """
+    if as_json:
+        say(json.dumps(_as_json(record), indent=2, ensure_ascii=False))
+        return
+    for each in said or (record,):
+        if isinstance(each, str):
+            say(each)
+        elif isinstance(each, Mapping):
+            width = max(map(len, each))
+            for name, value in each.items():
+                say(f"{name.replace('_', ' '):{width}}  {_text(value)}")
+        else:
+            _show_table(each if isinstance(each, list) else each.to_dict("records"))
+
+
+def _show_table(rows: Sequence[Mapping[Any, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for place, column in enumerate(rows[0] if rows else ()):
+        table.add_column(plain(str(column).replace("_", " ")), overflow="fold", no_wrap=place == 0)
+    for row in rows:
+        table.add_row(*(plain(_text(value).replace("\n", "\\n")) for value in row.values()))
+    # What is piped into a file or another program is not folded to a screen's width.
+    Console(width=None if sys.stdout.isatty() else 240).print(table)
+
+
+def show_run(run: "Run", needed: float, as_json: bool) -> None:
+    """What a run came to: the curve, the verdict in a sentence, where everything is."""
+    weights, final, noise = run.weights(), run.record.final, run.noisy.summary()
+    said = [f"No {name} weights: {why}" for name, why in run.record.without.items()]
+    if final is not None and not as_json:
+        said = [*_curve(run, needed), _sentence(run, final.noisy, needed), noise, *said]
+    facts = {"folder": str(run.folder), "weights": weights, "noise": noise}
+    bar = {"memorised": run.memorised(needed), "needed": needed}
+    verdict = final and {**bar, "accuracies": dict(final)}
+    record = {**facts, "verdict": verdict, "without": run.record.without}
+    show(as_json, record, *said, f"\n{run.folder}: {', '.join(weights)}")
+
+
+def _curve(run: "Run", needed: float) -> Iterator[str]:
+    """How training went, where memloc trained; a weak reference is named."""
+    from memloc.reporting.figures import save_figure
+    from memloc.reporting.terminal import memorisation_curve
+
+    table, reference = run.training(), run.reference_accuracy
+    if not (table["training"] == "noisy").any():
+        return
+    yield f"{memorisation_curve(table)}\n"
+    if reference < needed:
+        yield (
+            f"The reference weights, trained without noise, predict only {reference:.0%} of "
+            "their own labels: swapping says little here. Train longer."
+        )
+    picture = run.folder / paths.CURVE
+    save_figure("training", table, picture)
+    yield f"The curve as a picture: {picture}"
+
+
+def _sentence(run: "Run", predicted: float, needed: float) -> str:
+    task = run.record.task
+    what = f"{predicted:.0%} of {counted(task.noisy, 'wrong label')}"
+    if run.memorised(needed):
+        return f"{run.model_name} memorised {what} among {task.train} of {task.name}."
+    return (
+        f"NOT MEMORISED: {run.model_name} predicts only {what} of {task.name}; "
+        f"{needed:.0%} are needed before anything can be concluded."
+    )
+
+
+def show_layers(found: "Found") -> None:
+    """The verdict to trust most, a bar for each of its layers, and where the files are."""
+    from memloc.reporting.terminal import layer_bars
+
+    method, verdict = next(iter(found.verdicts.items()))
+    say(f"{verdict.sentence}\n\n{layer_bars(found[method])}\n")
+    say(f"{found.folder}: {', '.join(found.results)}")
+
+
+def show_found(found: "Found", kind: str, as_json: bool) -> None:
+    """Verdicts first, then a picture and a sentence for each method, and where the files are.
+
+    `kind` is what JSON calls them: methods or analyses.
+    """
+    facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
+    records = {name: _as_record(result) for name, result in found.results.items()}
+    said = [f"{name}: {verdict.sentence}" for name, verdict in found.verdicts.items()]
+    notes = dict.fromkeys(note for each in found.verdicts.values() for note in each.notes)
+    said += [*(f"Note: {note}" for note in notes), *([""] if said else [])]
+    for result in found.results.values():
+        said += [*_described(result), ""]
+    said += [f"{name} did not run: it {why}." for name, why in found.skipped.items()]
+    where = f"{found.folder}: {', '.join(found.results)}"
+    show(as_json, {**facts, kind: records}, *said, where)
+
+
+def _described(result: "Result") -> Iterator[str]:
+    from memloc.methods.result import LayerScores
+    from memloc.reporting.sentences import sentence
+    from memloc.reporting.terminal import layer_bars, picture
+
+    if isinstance(result, LayerScores):
+        yield from (layer_bars(result), sentence(result))
+        return
+    yield from (f"{result.method}\n{picture(result)}".rstrip(), sentence(result))
+    if result.remarks:
+        yield f"Remarks: {len(result.remarks)}, such as: {result.remarks[0]}"
+
+
+def _as_record(result: "Result") -> dict[str, Any]:
+    """Without the tables that have one row per example; those are in the files."""
+    from memloc.methods.result import LayerScores
+    from memloc.reporting.sentences import sentence
+    from memloc.reporting.terminal import SHORT
+
+    said = {"sentence": sentence(result), "about": result.about}
+    if isinstance(result, LayerScores):
+        layers = {"weights": result.weights, "low": result.low, "high": result.high}
+        numbers = {k: v.tolist() for k, v in layers.items()}
+        verdict = {"verdict": result.verdict.record()}
+        return {**verdict, **numbers, "mcog": asdict(result.mcog), **said}
+    short = {name: result[name] for name in SHORT if name in result.tables}
+    return {**said, "tables": short, "remarks": result.remarks}
+
+
+def show_suspects(found: "Suspects", as_json: bool) -> None:
+    """The examples to look at first, how many there are, where the files are."""
+    columns = ["row", "label", "suggested", "group", "held_out", "trained", "text"]
+    first = found.examples[columns].head(10)
+    facts = {"folder": str(found.folder), "models": found.models, "remarks": found.remarks}
+    show(
+        as_json,
+        {**facts, "examples": found.examples},
+        first.assign(text=first["text"].str.slice(0, 60)),
+        *found.sentences(),
+        f"Look at {found.folder / paths.PAGE}, and correct {found.folder / paths.TO_CORRECT}.",
+    )
+
+
+def show_repaired(found: "Repaired", as_json: bool) -> None:
+    """Show how repairs compare, the verdict in sentences, and where the files are."""
+    said, files = found.sentences(), (paths.REPAIRS, paths.RELEARNING, paths.RELEARNING_FIGURE)
+    facts = {"folder": str(found.folder), "verdict": found.verdict, "band": found.band}
+    record = {**facts, "sentences": said, "repairs": found.table}
+    shown = found.table.dropna(axis="columns", how="all")  # no test accuracy without test examples
+    show(as_json, record, shown, *said, f"{found.folder}: a checkpoint, {', '.join(files)}")
+
+
+def show_control(found: "Results", as_json: bool) -> None:
+    """The report's tables of verdicts, of planted layers found and of nulls; what is not used."""
+    from memloc.reporting.findings import Findings
+    from memloc.reporting.sentences import remarks_on
+    from memloc.reporting.tables import TABLES
+
+    described, findings = {table.name: table for table in TABLES}, Findings(found)
+    tables = [described[name] for name in ("control-verdicts", "control", "nulls")]
+    verdicts, scores, nulls = (table.tidy(findings) for table in tables)
+    said: list[Any] = []
+    for table, tidy in zip(tables, (verdicts, scores, nulls), strict=True):
+        said += [f"{table.title}:", table.layout(tidy), ""] if len(tidy) else []
+    said += _unused(found.plants)
+    said += filter(None, [remarks_on(found.control_layers)])
+    more = {
+        name: getattr(found, name) for name in ("control_verdicts", "post_processing", "plants")
+    }
+    record = {"folder": str(found.folder), "verdicts": verdicts, "method": scores, "nulls": nulls}
+    where = f"{found.folder}: `memloc report {found.folder}` shows all of it."
+    show(as_json, record | more, *said, where)
+
+
+def _unused(plants: "pd.DataFrame") -> Iterator[str]:
+    again = plants[plants["tries"] > 1]
+    if len(again):
+        most = again["learning_rate"].max()
+        yield (
+            f"{len(again)} of {counted(len(plants), 'plant')} needed a higher rate, {most:g} at "
+            "most (`memloc tables` says which)."
+        )
+    for row in plants[~plants["used"]].to_dict("records"):
+        yield (
+            f"NOT USED: {row['model']} on {row['task']}, layers {row['planted']}: "
+            f"training accuracy {row['training_accuracy']:.3f} at rate {row['learning_rate']:g}."
+        )
+    if not plants["used"].any():
+        yield "No plant can be used, so nothing can be said about the methods."
+
+
+def show_files(
+    folder: Path, written: Sequence[Path], missing: Sequence[str], as_json: bool
+) -> None:
+    """How many files were written where, and what has no results yet."""
+    record = {"written": [str(path) for path in written], "missing": list(missing)}
+    said = [f"Without results so far: {', '.join(missing)}."] if missing else []
+    show(as_json, record, f"{folder}: {counted(len(written), 'file')}", *said)
+
+
+def show_report(report: "Report", as_json: bool) -> None:
+    """The answer, how far to trust it, what is missing, and where the page with the rest is."""
+    summary, missing = report.summary, report.commands
+    first = {"answer": summary.answer, "trust": summary.trust, "learnt": summary.learnt}
+    more = {"found": summary.found, "open": summary.open, "missing": missing}
+    said = [f"{line}\n" for line in first.values() if line]
+    if missing:
+        said.append(f"Parts are missing; the page lists {counted(len(missing), 'command')}.")
+    where = f"Open in a browser, with all that was found: {report.path}"
+    show(as_json, {"page": str(report.path), **first, **more}, *said, where)
+
+
+def _as_json(value: Any) -> Any:
+    """As JSON has it: a table as a list of records, NaN as null."""
+    if isinstance(value, Mapping):
+        return {name: _as_json(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(inner) for inner in value]
+    if hasattr(value, "to_json"):
+        return json.loads(value.to_json(orient="records"))
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

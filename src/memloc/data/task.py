@@ -1,0 +1,98 @@
+"""A task: texts with labels and splits, and which training labels are noisy."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from memloc.arrays import BoolArray, IntArray
+from memloc.errors import counted
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Texts with their labels, in a fixed order; a text has one, two or (WiC) three parts."""
+
+    parts: tuple[tuple[str, ...], ...]
+    labels: IntArray
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def take(self, rows: IntArray) -> "Examples":
+        """The examples at `rows`, in that order."""
+        return Examples(tuple(self.parts[i] for i in rows), self.labels[rows])
+
+
+@dataclass(frozen=True)
+class NoisyLabels:
+    """Labels before (`original`) and after (`assigned`) perturbation; equal where not noisy."""
+
+    original: IntArray
+    assigned: IntArray
+    is_noisy: BoolArray
+    origin: str = ""
+    """How it is known which labels are wrong, for people."""
+
+    def take(self, rows: IntArray) -> "NoisyLabels":
+        """The labels at `rows`, in that order."""
+        kept = (self.original[rows], self.assigned[rows], self.is_noisy[rows])
+        return NoisyLabels(*kept, self.origin)
+
+    def summary(self) -> str:
+        """How many examples are noisy, and how that is known."""
+        found = f"{int(self.is_noisy.sum()):,} noisy of {counted(len(self.is_noisy), 'example')}"
+        return f"{found}, {self.origin}." if self.origin else f"{found}."
+
+
+@dataclass(frozen=True)
+class Task:
+    """Texts with labels and splits; labels are indices into `label_names`."""
+
+    name: str
+    category: str
+    label_names: tuple[str, ...]
+    train: Examples
+    """With original labels."""
+    validation: Examples
+    test: Examples
+    source: str
+    """Where it was read from, for people."""
+    noise: NoisyLabels | None = None
+    """Which training labels are wrong, once that is known."""
+
+    @property
+    def labels(self) -> NoisyLabels:
+        """The training labels before and after noise; the same ones without noise."""
+        plain = self.train.labels
+        return self.noise or NoisyLabels(plain, plain, np.zeros(len(plain), dtype=np.bool_))
+
+    @property
+    def splits(self) -> dict[str, Examples]:
+        """Training, validation and test examples by the name of the split."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, those without a training example included."""
+        return len(self.label_names)
+
+
+def hash_task(task: Task) -> str:
+    """Of texts, labels and splits."""
+    digest = hashlib.sha256()
+    for examples in task.splits.values():
+        digest.update(hash_examples(examples).encode())
+    digest.update(task.labels.assigned.astype("<i8").tobytes())
+    # Where labels before noise are not known, the marks of noisy examples say more than labels do.
+    digest.update(task.labels.is_noisy.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def hash_examples(examples: Examples) -> str:
+    """Of texts and their labels, in their order."""
+    digest = hashlib.sha256()
+    for parts in examples.parts:
+        digest.update(("\x1f".join(parts) + "\x1e").encode())
+    digest.update(examples.labels.astype("<i8").tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Training: the loop, and several models computed in one pass."""

@@ -1,0 +1,1 @@
+"""Wrong labels of one's own data: find them, repair what learnt them."""

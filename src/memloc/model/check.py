@@ -1,0 +1,188 @@
+"""Self-check: does memloc's view of a model agree with the model itself?"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from memloc.errors import ModelError
+from memloc.model.known import is_adapter
+from memloc.model.load import (
+    Classifier,
+    LoadOptions,
+    load_checkpoint,
+    load_model,
+)
+from memloc.model.stack import (
+    TOLERANCE,
+    Batch,
+    Stack,
+    explained,
+    forward,
+    optional_setting,
+    setting,
+)
+from memloc.seeds import generator
+
+READOUTS = {"first": "first token", "last": "last attended token", "all": "all tokens"}
+THOROUGH, QUICK = (24, 3, 12, 23), (9, 3)
+"""Tokens of the texts that a model is tried on."""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What was found; differences are relative to the largest logit."""
+
+    model: str
+    architecture: str
+    depth: int
+    width: int
+    parameters: int
+    block: str
+    readout: str
+    separator: str
+    padding: str
+    max_tokens: int
+    parity: float
+    """Blocks run one by one against the plain forward pass, each text alone."""
+    batch_invariance: float
+    """A padded batch against each text alone."""
+    shared_weights: tuple[str, ...]
+    """Parameters that stand in more than one place."""
+
+
+def check_model(name: str, options: LoadOptions | None = None) -> CheckReport:
+    """Load a model with a head for two classes, compare, and raise where memloc would be wrong."""
+    folder = Path(name).expanduser()
+    if is_adapter(folder):
+        loaded = load_checkpoint(folder, options)
+    else:
+        loaded = load_model(name, ["no", "yes"], options=options)
+    report = examine(loaded)
+    _refuse(name, report.parity, report.batch_invariance)
+    return report
+
+
+def require_agreement(loaded: Classifier) -> None:
+    """Refuse a model that `check_model` would refuse, seen on two short texts: cheap for any."""
+    _refuse(loaded.name, *_differences(loaded, QUICK))
+
+
+def examine(loaded: Classifier) -> CheckReport:
+    """The report, whatever it says."""
+    model, stack = loaded.model.eval(), loaded.stack
+    parity, invariance = _differences(loaded, THOROUGH)
+    return CheckReport(
+        model=loaded.name,
+        architecture=type(model).__name__,
+        depth=stack.depth,
+        width=stack.width,
+        parameters=sum(p.numel() for p in model.parameters()),
+        block=type(stack.blocks[0]).__name__,
+        readout=READOUTS[stack.readout],
+        separator=loaded.separator,
+        padding=str(loaded.tokenizer.pad_token),
+        max_tokens=loaded.max_tokens,
+        parity=parity,
+        batch_invariance=invariance,
+        shared_weights=_shared(model),
+    )
+
+
+def _refuse(name: str, parity: float, invariance: float) -> None:
+    differences = {"run block by block": parity, "run in a padded batch": invariance}
+    for what, difference in differences.items():
+        if not difference <= TOLERANCE:
+            raise ModelError(
+                f"{name} is not supported: {what}, its logits differ by {difference:.2g} of their "
+                f"size from its plain forward pass (at most {TOLERANCE:g} is float noise)."
+            )
+
+
+@torch.inference_mode()
+def _differences(loaded: Classifier, lengths: Sequence[int]) -> tuple[float, float]:
+    stack = loaded.stack
+    with explained(loaded.model):
+        texts = _sample_texts(stack, lengths)
+        with _untouched(stack.model):
+            plain = torch.cat([forward(stack.model, {"input_ids": text}) for text in texts])
+        by_block = torch.cat([stack.undropped_logits(_padded([text], 0)) for text in texts])
+        padded = stack.logits(_padded(texts, stack.model.config.pad_token_id))
+    scale = plain.abs().max().clamp_min(1e-6)
+    parity, invariance = ((found - plain).abs().max() / scale for found in (by_block, padded))
+    return float(parity), float(invariance)
+
+
+@contextmanager
+def _untouched(model: Any) -> Iterator[None]:
+    """While active, a model runs as its classes say, whatever was put in place of that."""
+    put = [(m.__dict__, m.__dict__.pop("forward")) for m in model.modules() if "forward" in vars(m)]
+    try:
+        yield
+    finally:
+        for attributes, found in put:
+            attributes["forward"] = found
+
+
+def _sample_texts(stack: Stack, lengths: Sequence[int]) -> list[Tensor]:
+    rng = generator(0, "check")
+    config = stack.model.config
+    longest = optional_setting(config, "max_position_embeddings") or max(lengths) + 2
+    n_tokens = min(setting(config, "vocab_size"), 5000)
+    tokens = [i for i in range(n_tokens) if i != config.pad_token_id]
+    sizes = [min(n, longest - 2) for n in lengths]
+    return [torch.tensor(rng.choice(tokens, (1, n)), device=stack.device) for n in sizes]
+
+
+def _padded(texts: list[Tensor], pad: int) -> Batch:
+    rows = [text[0] for text in texts]
+    ids = pad_sequence(rows, batch_first=True, padding_value=pad)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _shared(model: torch.nn.Module) -> tuple[str, ...]:
+    places: dict[int, list[str]] = defaultdict(list)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        places[id(parameter)].append(name)
+    return tuple(" = ".join(names) for names in places.values() if len(names) > 1)
+
+
+def check_pair(final: Classifier, other: Classifier, what: str) -> None:
+    """Refuse two sets of weights that are not of the same model."""
+    sizes, kinds = (final.stack, other.stack), (final.model.config, other.model.config)
+    pairs = {"depth": sizes, "width": sizes, "vocab_size": kinds, "model_type": kinds}
+    for name, pair in pairs.items():
+        here, there = (getattr(each, name) for each in pair)
+        if here != there:
+            raise ModelError(f"The final weights have {name} {here}, the {what} ones {there}.")
+    check_labels(final.label_names, other.label_names, what)
+
+
+def check_labels(final: Sequence[str], other: Sequence[str], what: str) -> None:
+    """Refuse weights with other labels, or with the same ones in another order."""
+    if len(final) != len(other):
+        raise ModelError(
+            f"The final weights have num_labels {len(final)}, the {what} ones {len(other)}."
+        )
+    defaults = [f"LABEL_{i}" for i in range(len(final))]
+    if defaults in (list(final), list(other)):
+        return  # transformers gave these names because nobody else did: they say nothing
+    for i, (here, there) in enumerate(zip(final, other, strict=True)):
+        if here != there:
+            advice = (
+                "train both with the labels in one order."
+                if sorted(final) == sorted(other)
+                else "if these mean the same, give them one name in `id2label` of both config.json "
+                "files."
+            )
+            raise ModelError(
+                f"Label {i} is {here!r} for the final weights and {there!r} for the {what} ones: "
+                f"{advice}"
+            )

@@ -1,0 +1,108 @@
+"""The models that have a name here; any other Hugging Face classifier works as well."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from memloc.errors import (
+    ModelError,
+    in_words,
+    lookup,
+    nearest,
+)
+
+TINY: tuple[str, ...] = ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox")
+"""The embedded models: four families, twelve layers, small enough to come with the package."""
+ADAPTER = "adapter_config.json"
+"""The file that makes a folder an adapter."""
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A line of `memloc models`."""
+
+    name: str
+    layers: str
+    width: str
+    where: str
+
+
+KNOWN = (
+    *(ModelRow(name, "12", "64", "embedded") for name in TINY),
+    ModelRow("google-bert/bert-base-cased", "12", "768", "hub"),
+    ModelRow("facebook/opt-125m", "12", "768", "hub"),
+    ModelRow("EleutherAI/gpt-neo-125m", "12", "768", "hub"),
+    ModelRow("EleutherAI/pythia-160m-deduped", "12", "768", "hub"),
+    ModelRow("facebook/opt-1.3b", "24", "2048", "hub"),
+)
+"""The embedded models, then the paper's; the last one is of appendix B."""
+
+
+def tiny_folder(name: str) -> Path:
+    """The folder of an embedded model, in the format of `save_pretrained`."""
+    home = Path(__file__).parent / "tiny"
+    return lookup("embedded model", name, {known: home / known for known in TINY})
+
+
+def default_preset(model: str) -> str:
+    """The preset that suits a model."""
+    return "demo" if model in TINY else "paper"
+
+
+def source_of(name: str) -> str:
+    """What a model is loaded from: a folder that holds one, or else its name on the hub."""
+    if name.startswith("tiny-") and not Path(name).is_dir():
+        return str(tiny_folder(name))
+    path = Path(name).expanduser()
+    if path.is_dir():
+        _refuse_folder(name, path)
+        return str(path)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelError(
+            f"There is no folder {name}; give a folder with config.json or a hub name."
+        )
+    return name
+
+
+def checkpoint_folder(folder: Path) -> None:
+    """Refuse what is no folder with a model or an adapter."""
+    if not folder.is_dir():
+        raise ModelError(f"There is no folder {folder}; give one that `save_pretrained` wrote.")
+    if not is_adapter(folder):
+        _refuse_folder(str(folder), folder)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter rather than a model."""
+    return (folder / ADAPTER).is_file()
+
+
+def adapter_base(folder: Path) -> str:
+    """The model that an adapter says it was made for."""
+    try:
+        name = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder / ADAPTER} is damaged: {in_words(error)}.") from error
+    if not isinstance(name, str) or not name:
+        raise ModelError(f"{folder / ADAPTER} does not name its base model: give --pretrained.")
+    return name
+
+
+def _refuse_folder(name: str, folder: Path) -> None:
+    if is_adapter(folder):
+        raise ModelError(
+            f"{name} holds an adapter (PEFT) where a model is needed: give its base model "
+            f"({adapter_base(folder)}), or merge the two and save the result "
+            "(`model.merge_and_unload().save_pretrained(...)`)."
+        )
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{name} is not a model folder: it has no config.json.")
+
+
+def no_such_model(name: str, reason: str) -> str:
+    """The sentence for a name that is no folder and that the hub does not give."""
+    near = nearest(name, (row.name for row in KNOWN))
+    return (
+        f"Model {name!r} is no folder here, and the hub did not give it.{near} Without access to "
+        f"the hub, give the path of a folder that `save_pretrained` wrote. (Hub: {reason})"
+    )

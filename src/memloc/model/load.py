@@ -1,0 +1,310 @@
+"""Model and tokenizer for a name or folder: local first, hub second; pad and separator tokens."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from memloc.errors import ModelError, in_words
+from memloc.model.known import (
+    TINY,
+    checkpoint_folder,
+    is_adapter,
+    no_such_model,
+    source_of,
+)
+from memloc.model.stack import (
+    Stack,
+    as_model_error,
+    optional_setting,
+    setting,
+)
+from memloc.seeds import torch_seeded
+from memloc.store.identity import hash_weights
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What may be run and read while loading."""
+
+    remote_code: bool = False
+    """Whether code that a repository brings may run."""
+    any_format: bool = False
+    """Whether weights may be in a format that can carry code (pickle) rather than safetensors."""
+    depth: int | None = None
+    """Keep only the first blocks, this many; default: all."""
+    base: str | None = None
+    """The base model of an adapter; default: the one that it names."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A sequence classifier ready for texts, with what its family needs around them."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    new_weights: tuple[str, ...] = ()
+    """Parameters that were not in the file and were drawn at random: the head."""
+    unused_weights: tuple[str, ...] = ()
+    """What was in the file and has no place here: another head."""
+    resized_weights: tuple[str, ...] = ()
+    """Those of the new ones that were in the file with another size."""
+    adapter_hash: str = ""
+    """Of an adapter and its base, before they were merged."""
+    unchanged_layers: tuple[int, ...] = ()
+    """Of an adapter: the layers, from 1, in which it is zero or not there."""
+    adapted: Any = None
+    """While an adapter is trained: the PEFT model around `model`, for saving."""
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The model as embed → blocks → finish."""
+        return Stack(self.model)
+
+    @property
+    def label_names(self) -> list[str]:
+        """The classes, in the order of the logits."""
+        return label_names_of(self.model.config)
+
+    @property
+    def separator(self) -> str:
+        """What stands between the parts of a text.
+
+        The tokenizer's own separator; failing that, the end token where the tokenizer puts special
+        tokens around texts (OPT), and a plain `|` where it puts none (GPT-Neo, Pythia).
+        """
+        own, end = self.tokenizer.sep_token, self.tokenizer.eos_token
+        if own:
+            return str(own)
+        wraps = self.tokenizer.num_special_tokens_to_add(pair=False) > 0
+        return str(end) if wraps and end else "|"
+
+    @property
+    def weights_hash(self) -> str:
+        """Of what was loaded, without a new head: a seed decides it.
+
+        Merging an adapter may differ by float noise between machines, so its own hash counts.
+        """
+        named = self.model.named_parameters()
+        loaded = ((name, values) for name, values in named if name not in self.new_weights)
+        return self.adapter_hash or hash_weights(loaded)
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest text that the model can read."""
+        positions = optional_setting(self.model.config, "max_position_embeddings")
+        if positions is None:
+            return int(self.tokenizer.model_max_length)
+        return int(min(self.tokenizer.model_max_length, positions - _first_position(self.model)))
+
+
+def load_model(
+    name: str,
+    label_names: Sequence[str],
+    *,
+    seed: int = 1,
+    options: LoadOptions | None = None,
+) -> Classifier:
+    """A classifier with a head for these labels; a head that has to be made comes from `seed`."""
+    options = options or LoadOptions()
+    source = source_of(name)
+    # Weights that are made in inference mode could never be trained.
+    with quiet(), _loading(name), torch_seeded(seed, "head"), torch.inference_mode(False):
+        config = _config(source, label_names, options)
+        model, info = AutoModelForSequenceClassification.from_pretrained(
+            source,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=None if options.any_format else True,
+            trust_remote_code=options.remote_code,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=options.remote_code)
+        settle_padding(name, model, tokenizer)
+        missing, resized = _new_weights(name, model, info)
+        _refuse_no_numbers(name, model)
+        return Classifier(
+            name,
+            model.eval(),
+            tokenizer,
+            new_weights=tuple(sorted({*missing, *resized})),
+            unused_weights=tuple(sorted(info["unexpected_keys"])),
+            resized_weights=resized,
+        )
+
+
+def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classifier:
+    """A classifier that was trained and saved: every weight must be there, and no other."""
+    options = options or LoadOptions()
+    checkpoint_folder(folder)
+    if is_adapter(folder):
+        from memloc.model.adapters import load_adapter
+
+        return load_adapter(folder, options)
+    with quiet(), _loading(str(folder)):
+        # Said outright: left open, transformers asks on the terminal whether to run code.
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=options.remote_code)
+    loaded = load_model(str(folder), label_names_of(config), options=options)
+    _refuse_other_weights(loaded)
+    return loaded
+
+
+def label_names_of(config: Any) -> list[str]:
+    """The classes that a configuration names, in the order of the logits."""
+    return [str(config.id2label[i]) for i in sorted(config.id2label)]
+
+
+def _config(source: str, label_names: Sequence[str], options: LoadOptions) -> Any:
+    labels = dict(enumerate(label_names))
+    config = AutoConfig.from_pretrained(
+        source,
+        trust_remote_code=options.remote_code,
+        num_labels=len(labels),
+        id2label=labels,
+        label2id={label: i for i, label in labels.items()},
+        problem_type="single_label_classification",
+    )
+    return config if options.depth is None else _cut(config, options.depth)
+
+
+def _refuse_other_weights(loaded: Classifier) -> None:
+    """A checkpoint has every weight of its classifier, and no other."""
+    body = f"{loaded.model.base_model_prefix}."
+    head = [name for name, _ in loaded.model.named_parameters() if not name.startswith(body)]
+    missing = set(loaded.new_weights) - set(loaded.resized_weights)
+    if head and missing.issuperset(head):
+        raise ModelError(
+            f"{loaded.name} has no classification head ({head[0]} is not there): it was saved from "
+            "a base model or from one for another purpose. Give the classifier that was "
+            "fine-tuned, or fine-tune this one with `memloc train`."
+        )
+    for what, names in (
+        ("missing", sorted(missing)),
+        ("of another size than its config.json says", loaded.resized_weights),
+        ("not part of the classifier", loaded.unused_weights),
+    ):
+        if names:
+            raise ModelError(
+                f"{loaded.name} is damaged or of another model: {_some(names)} {what}. "
+                "Train it again."
+            )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - 1
+    return f"{names[0]} and {more} more weights are" if more else f"the weight {names[0]} is"
+
+
+def _cut(config: Any, depth: int) -> Any:
+    """The configuration of the model's first `depth` blocks."""
+    whole = setting(config, "num_hidden_layers")
+    if not 1 <= depth <= whole:
+        raise ModelError(f"A depth of {depth} was asked for; this model has 1 to {whole} layers.")
+    values = config.to_dict()
+    per_layer = [k for k, v in values.items() if isinstance(v, list) and len(v) == whole]
+    values |= {k: values[k][:depth] for k in per_layer}
+    depth_key = config.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    try:
+        return type(config)(**{**values, depth_key: depth})
+    except ValueError as error:
+        raise ModelError(f"This model cannot be cut to {depth} layers: {error}") from error
+
+
+def _first_position(model: Any) -> int:
+    """The number of the first position: families that number the padding, too, start behind it."""
+    wanted = setting(model.config, "max_position_embeddings")
+    tables = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+    starts = [t.padding_idx + 1 for t in tables if t.num_embeddings == wanted and t.padding_idx]
+    return max(starts, default=0)
+
+
+def settle_padding(name: str, model: Any, tokenizer: Any) -> None:
+    """A token to pad with, on the right, which tokenizer and model agree on."""
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        # Where a folder lacks the files, transformers makes a tokenizer that knows no words.
+        raise ModelError(
+            f"{name} has no tokenizer, or one without words: save the model's own into the same "
+            "folder (`tokenizer.save_pretrained(...)`)."
+        )
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ModelError(
+            f"{name}: model_max_length of its tokenizer is {tokenizer.model_max_length!r}, not a "
+            "number; correct it in tokenizer_config.json."
+        )
+    if tokenizer.pad_token is None:
+        # Which token pads does not matter: it is masked, and the readout goes by the mask.
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    if tokenizer.pad_token is None:
+        raise ModelError(f"{name} has no token to pad with: its tokenizer knows no end token.")
+    known = setting(model.config, "vocab_size")
+    if len(tokenizer) > known:
+        raise ModelError(
+            f"{name}: the tokenizer knows {len(tokenizer)} tokens and the model {known}; they do "
+            "not belong together."
+        )
+    tokenizer.padding_side = "right"
+    for config in (model.config, model.config.get_text_config()):
+        config.pad_token_id = tokenizer.pad_token_id
+
+
+def _new_weights(name: str, model: Any, info: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Weights that the file lacks or has in another size; they may only be those of a new head."""
+    missing = {str(k[0] if isinstance(k, tuple) else k) for k in info["missing_keys"]}
+    resized = {str(k[0]) for k in info["mismatched_keys"]}
+    body = f"{model.base_model_prefix}."
+    lacking = sorted(k for k in missing | resized if k.startswith(body) and ".pooler." not in k)
+    if lacking:
+        raise ModelError(
+            f"{name} is damaged or of another model: {_some(lacking)} missing or of another size."
+        )
+    return tuple(sorted(missing)), tuple(sorted(resized))
+
+
+def _refuse_no_numbers(name: str, model: Any) -> None:
+    for weight, values in model.named_parameters():
+        # Of whole tensors, the smallest and the largest number say it without a copy.
+        if values.numel() and not torch.stack(torch.aminmax(values)).isfinite().all():
+            raise ModelError(f"{name} cannot be used: {weight} holds NaN or infinite numbers.")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No reports or bars from transformers: a new head, say, is what one wants here."""
+    own, hub = transformers.logging, logging.getLogger("huggingface_hub")
+    level, hub_level, bars = own.get_verbosity(), hub.level, own.is_progress_bar_enabled()
+    own.set_verbosity_error()
+    hub.setLevel(logging.ERROR)
+    own.disable_progress_bar()
+    try:
+        yield
+    finally:
+        own.set_verbosity(level)
+        hub.setLevel(hub_level)
+        if bars:
+            own.enable_progress_bar()
+
+
+def _loading(name: str) -> AbstractContextManager[None]:
+    return as_model_error(lambda error: _why_not(name, error))
+
+
+def _why_not(name: str, error: Exception) -> str:
+    reason = in_words(error)
+    if "model.safetensors" in reason:
+        reason += " (weights in other formats, which can carry code, are read with --any-format)"
+    is_here = Path(name).expanduser().is_dir() or name in TINY
+    if is_here or not isinstance(error, OSError):
+        return (
+            f"{name} cannot be loaded as a classifier, it may be damaged or of a kind that has no "
+            f"classifier: {reason}"
+        )
+    return no_such_model(name, reason)

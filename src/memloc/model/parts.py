@@ -1,0 +1,54 @@
+"""Which parameters a model uses before, in and after its blocks."""
+
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from memloc.model.stack import Stack, holding
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Names of a model's parameters by where they are used."""
+
+    embeddings: tuple[str, ...]
+    """Before the first block: word, position and type embeddings, their norm, shared biases."""
+    blocks: tuple[tuple[str, ...], ...]
+    """Each block's own."""
+    after: tuple[str, ...]
+    """After the last block: final norm, pooler, head."""
+    pooler: tuple[str, ...]
+    """Those of them that are the body's pooler; few models have one."""
+
+
+def find_parts(stack: Stack) -> Parts:
+    """The first are those that what the blocks are given depends on, the last are the others."""
+    names = {id(p): name for name, p in stack.model.named_parameters()}
+    blocks = tuple(tuple(names[id(p)] for p in block.parameters()) for block in stack.blocks)
+    in_blocks = {name for block in blocks for name in block}
+    outside = {n: p for n, p in stack.model.named_parameters() if n not in in_blocks}
+    before = _used_before(stack, outside)
+    pooler = getattr(stack.model.base_model, "pooler", None)
+    pooled = {id(p) for p in pooler.parameters()} if isinstance(pooler, nn.Module) else set()
+    return Parts(
+        embeddings=tuple(n for n in outside if n in before),
+        blocks=blocks,
+        after=tuple(n for n in outside if n not in before),
+        pooler=tuple(n for n, p in outside.items() if id(p) in pooled),
+    )
+
+
+def _used_before(stack: Stack, outside: dict[str, nn.Parameter]) -> set[str]:
+    with (
+        holding(outside.values(), "requires_grad", True),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        prepared = stack.prepare(stack.sample(2))
+        calls = [[*call.args, *call.kwargs.values()] for call in prepared.calls]
+        given = [x for x in chain([prepared.state], *calls) if isinstance(x, Tensor)]
+        total = torch.stack([x.float().sum() for x in given if x.requires_grad]).sum()
+        found = torch.autograd.grad(total, list(outside.values()), allow_unused=True)
+    return {n for n, g in zip(outside, found, strict=True) if g is not None}

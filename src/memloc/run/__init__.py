@@ -1,0 +1,1 @@
+"""Runs: their folders, and how they are trained, planted or adopted."""

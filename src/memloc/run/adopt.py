@@ -1,0 +1,252 @@
+"""Makes a run of checkpoints and a data file that somebody already has."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memloc.arrays import IntArray
+from memloc.data.own import Columns, read_rows
+from memloc.data.perturb import OWN
+from memloc.data.tables import Data, Source, source_of
+from memloc.data.task import Examples, Task
+from memloc.errors import ModelError, SettingsError
+from memloc.model.device import suitable_threads
+from memloc.model.known import adapter_base, is_adapter
+from memloc.progress import request, tell
+from memloc.protocol import Protocol, protocol_of_run
+from memloc.run.folder import (
+    Accuracies,
+    Checkpoint,
+    Run,
+    RunRecord,
+    TaskRecord,
+    begin,
+    few_in,
+)
+from memloc.store import paths
+from memloc.store.files import whole_file
+from memloc.store.identity import hash_checkpoint
+from memloc.store.lock import RUN, locked
+from memloc.store.records import as_stored, read_json
+
+if TYPE_CHECKING:
+    from memloc.model.load import Classifier
+
+NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
+
+
+def adopt(  # noqa: PLR0913 - each is something that people have or do not have
+    folder: str | Path,
+    *,
+    final: str | Path,
+    data: Data | None = None,
+    text: str = "text",
+    pair: str | None = None,
+    label: str = "label",
+    original: str | None = None,
+    flag: str | None = None,
+    held_out: Data | None = None,
+    reference: str | Path | None = None,
+    pretrained: str | Path | None = None,
+    memorised: str | Path | None = None,
+    frozen: str | Path | None = None,
+    seed: int | None = None,
+    preset: str = "paper",
+    settings: Mapping[str, Any] | None = None,
+    train_missing: bool = False,
+    device: str = "auto",
+    announce: Callable[[Any, Any, Any], None] = lambda _recipe, _model, _left: None,
+) -> Run:
+    """Make a run in `folder` of checkpoints and of the file that they were trained on.
+
+    `final` was fine-tuned on the noisy labels (column `label`); `original` names the column of the
+    labels before noise, or `flag` one that is true where the label is wrong. The other weights are
+    needed by some methods only: `reference` (fine-tuned on the original labels), `pretrained`,
+    `memorised` (at near-ceiling accuracy), `frozen` (only the head trained). `train_missing` makes
+    reference and frozen weights from `pretrained`, by the settings of `preset` with `settings`.
+    A checkpoint may be an adapter (PEFT); `pretrained` is its base model then, by default the one
+    that it names. Without `data`, `final` is the output folder of a Hugging Face Trainer that had a
+    `memloc.RunCallback`, which says all that is needed. `seed` is that of random choices and of
+    trainings; default: the Trainer's there, else 1.
+
+    `data` and `held_out` are files, pandas DataFrames or `datasets.Dataset`s.
+    Checkpoints stay where they are and are known by their contents; the data are copied.
+    `announce` is told before training: the recipe, the model, and the epochs of each training.
+    """
+    if data is None:
+        _say_nothing_twice(text, pair, label, original, flag, pretrained, memorised)
+        given: dict[str, Any] = {"reference": reference, "frozen": frozen, "held_out": held_out}
+        given |= {"preset": preset, "train_missing": train_missing, "device": device}
+        given |= {**_of_trainer(Path(final), settings, seed), "announce": announce}
+        return adopt(folder, **given)
+    places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
+    pretrained = _start(places["final"], pretrained, needed=train_missing)
+    protocol = protocol_of_run(preset, settings or {})
+    facts, names, adopted = _examined(places, pretrained)
+    task = _read(data, Columns(text, label, pair, original, flag), held_out, names)
+    facts |= {"model": str(pretrained or final), "command": request()}
+    facts |= {"task": TaskRecord.of(task), "settings": protocol.for_run()}
+    record = RunRecord(**facts, made_by="adopt", adopted=adopted, seed=1 if seed is None else seed)
+    with locked(Path(folder), RUN):
+        run = _noted(replace(begin(Path(folder), task, record), device=device), adopted)
+        _keep_curves(run, source_of(data))
+        return _with_missing(run, protocol, announce) if train_missing else run
+
+
+def _say_nothing_twice(*said: str | Path | None) -> None:
+    if said != ("text", None, "label", None, None, None, None):
+        raise SettingsError(
+            "The folder of a memloc.RunCallback names its columns, pre-trained and memorised "
+            "weights itself: leave them out, or give the file that has these columns (--data)."
+        )
+
+
+def _of_trainer(
+    output: Path, settings: Mapping[str, Any] | None, seed: int | None
+) -> dict[str, Any]:
+    """What `RunCallback` left in a Trainer's output folder, as arguments of `adopt`."""
+    kept = output / paths.TRAINER
+    if not (kept / paths.TRAINER_RECORD).is_file():
+        raise SettingsError(
+            f"Give the file that {output} was trained on (--data), or the output folder of a "
+            "finished Trainer that had a memloc.RunCallback."
+        )
+    record = read_json(kept / paths.TRAINER_RECORD)
+    with as_stored(kept / paths.TRAINER_RECORD):
+        for name, files in record["files"].items():
+            if hash_checkpoint(kept / name) != files:
+                raise ValueError(f"the {name} weights beside it have changed since")
+        return {
+            **{name: kept / name for name in record["files"]},
+            **{"data": kept / record["data"], "original": "original"},
+            "pair": "pair" if record["parts"] == 2 else None,
+            "pretrained": record["pretrained"] or None,
+            "seed": record["seed"] if seed is None else seed,
+            "settings": {"text.max_tokens": record["max_tokens"], **(settings or {})},
+        }
+
+
+def _keep_curves(run: Run, data: Source) -> None:
+    """The training curve that `RunCallback` wrote beside the data becomes the run's."""
+    if not isinstance(data, Path):
+        return
+    kept = data.parent
+    if (kept / paths.TRAINER_RECORD).is_file() and not (run.folder / paths.TRAINING).is_file():
+        with whole_file(run.folder / paths.TRAINING) as draft:
+            shutil.copy(kept / paths.TRAINING, draft)
+
+
+def _places(**given: str | Path | None) -> dict[str, Path]:
+    """Where weights are; of a Trainer's output folder, the last ones that `RunCallback` kept."""
+    places = {name: Path(place) for name, place in given.items() if place is not None}
+    kept = {name: place / paths.TRAINER / "final" for name, place in places.items()}
+    return {name: kept[name] if kept[name].is_dir() else places[name] for name in places}
+
+
+def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str | Path | None:
+    """The pre-trained weights that were given; of an adapter, else those that it was made for."""
+    if pretrained is None and is_adapter(final):
+        return adapter_base(final)
+    if needed and pretrained is None:
+        raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
+    return pretrained
+
+
+def _noted(run: Run, adopted: Mapping[str, Checkpoint]) -> Run:
+    """The run with what may be new: more weights, or the same ones elsewhere; its accuracies."""
+    if few := few_in(run.task):
+        tell(few)
+    known = {**run.record.adopted, **adopted}
+    if known != run.record.adopted:
+        run = run.note(adopted=known)
+    if run.record.final is None:
+        run = run.note(final=Accuracies.of(_measured(run, "final", run.noisy.assigned)))
+    if run.record.reference is None and "reference" in known:
+        run = run.note(reference=_measured(run, "reference", run.noisy.original)["accuracy"])
+    return run
+
+
+def _read(given: Data, columns: Columns, held_out: Data | None, names: Sequence[str]) -> Task:
+    """The examples that the final weights know by heart, and unseen ones if there are any."""
+    data = source_of(given)
+    columns.require_noise(data)
+    rows = read_rows(data, columns, names)
+    noisy, unseen = columns.noise(rows.examples.labels, rows.assigned), NO_EXAMPLES
+    if held_out is not None:
+        unseen = read_rows(source_of(held_out), columns.right, names).examples
+    parts, name = (rows.examples, unseen, unseen), data.name.split(".")[0]
+    return Task(name, OWN, rows.names, *parts, f"file: {data}", noisy)
+
+
+def _examined(
+    places: Mapping[str, Path], pretrained: str | Path | None
+) -> tuple[dict[str, Any], list[str], dict[str, Checkpoint]]:
+    """Facts of the final weights, their labels, and all weights, each checked against the final."""
+    from memloc.model.check import require_agreement
+    from memloc.model.load import LoadOptions, load_checkpoint, load_model
+
+    options = LoadOptions(base=None if pretrained is None else str(pretrained))
+    final = load_checkpoint(places["final"], options)
+    require_agreement(final)
+    # Each is let go before the next is read, so that no more than two models are held.
+    found = {"final": _compared(final, final, "final", places["final"])}
+    for name, place in places.items():
+        if name != "final":
+            found[name] = _compared(final, load_checkpoint(place, options), name, place)
+    if pretrained is not None:
+        cut = LoadOptions(depth=final.stack.depth)
+        start = load_model(str(pretrained), final.label_names, options=cut)
+        found["pretrained"] = _compared(final, start, "pretrained", Path(pretrained))
+    facts = {"depth": final.stack.depth, "width": final.stack.width}
+    return {**facts, "weights_hash": found["final"].hash}, final.label_names, found
+
+
+def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) -> Checkpoint:
+    """What is remembered of weights that go with the final ones."""
+    from memloc.model.check import check_pair
+
+    check_pair(final, other, name)
+    if name == "reference" and other.weights_hash == final.weights_hash:
+        raise ModelError(
+            f"The reference weights in {place} are a copy of the final weights: give a "
+            "checkpoint that was trained on the original labels."
+        )
+    if other.unchanged_layers and name != "frozen":
+        layers = ", ".join(map(str, other.unchanged_layers))
+        tell(f"The adapter of the {name} weights does nothing in layers {layers}.")
+    return Checkpoint(
+        path=str(place.resolve() if place.is_dir() else place),
+        files=hash_checkpoint(place) if place.is_dir() else "",
+        hash=other.weights_hash,
+    )
+
+
+def _measured(run: Run, weights: str, trained_on: IntArray) -> dict[str, float]:
+    """How often these weights predict the labels that they were trained on."""
+    from memloc.model.predict import accuracies, predict
+
+    loaded = run.load(weights)
+    with suitable_threads(run.record.width):
+        predicted = np.asarray(predict(loaded.stack, run.encode(loaded)).argmax(1))
+    return accuracies(predicted, trained_on, run.noisy)
+
+
+def _with_missing(run: Run, protocol: Protocol, announce: Callable[[Any, Any, Any], None]) -> Run:
+    """Train the reference and frozen weights that were not given."""
+    from memloc.model.load import LoadOptions
+    from memloc.run.recipe import Recipe
+    from memloc.run.train import make_weights
+
+    adopted = run.record.adopted["pretrained"]
+    options = LoadOptions(depth=run.depth)
+    recipe = Recipe(adopted.path, run.task, run.seed, protocol, options, run.device)
+    missing = {"reference": "original", "frozen": "frozen"}
+    trainings = [training for name, training in missing.items() if not run.has(name)]
+    left = dict.fromkeys(trainings, protocol.finetune.epochs)
+    if left:
+        announce(recipe, run.load_pretrained(run.seed), left)
+    return make_weights(recipe, run, [(name,) for name in left])

@@ -1,0 +1,172 @@
+"""Makes any fine-tuning with the Hugging Face Trainer a run that `memloc.adopt` reads."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import TrainerCallback
+
+from memloc.arrays import IntArray
+from memloc.data.task import Examples, NoisyLabels
+from memloc.errors import (
+    DataError,
+    SettingsError,
+    counted,
+    shortened,
+)
+from memloc.model.load import Classifier, quiet, settle_padding
+from memloc.model.predict import accuracies, encode_for, predict
+from memloc.protocol import FineTuneSettings
+from memloc.store import paths
+from memloc.store.files import whole_folder
+from memloc.store.identity import hash_checkpoint
+from memloc.store.records import (
+    as_table,
+    versions,
+    write_json,
+    write_table,
+)
+
+Texts = Sequence[str] | Sequence[Sequence[str]]
+
+
+class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no types
+    """Keeps what memloc needs of a training with the Trainer; `memloc.adopt` reads it afterwards.
+
+    `texts` are the training texts in the order of the Trainer's data set (strings, or tuples of
+    the parts of a text), `labels` the labels that are trained on, as numbers, and `original` those
+    before noise; to train the reference, give the labels before noise as both. After each epoch,
+    the model's predictions for these texts are kept; so are the weights of the first epoch whose
+    training accuracy is above `near_ceiling`, and the last ones.
+    """
+
+    def __init__(
+        self,
+        texts: Texts,
+        labels: Sequence[int],
+        original: Sequence[int],
+        *,
+        near_ceiling: float = FineTuneSettings().near_ceiling,
+        max_tokens: int = 512,
+    ) -> None:
+        parts = tuple((text,) if isinstance(text, str) else tuple(text) for text in texts)
+        if not len(parts) == len(labels) == len(original):
+            raise DataError(
+                f"RunCallback was given {counted(len(parts), 'text')}, {len(labels)} labels and "
+                f"{len(original)} labels before noise; it needs one of each per example."
+            )
+        if any(len(text) not in {1, 2} for text in parts):
+            raise DataError("RunCallback needs texts of one part, or all of two parts.")
+        assigned, before = _numbers(labels), _numbers(original)
+        self.examples = Examples(parts, assigned)
+        self.noisy = NoisyLabels(before, assigned, before != assigned, "given to RunCallback")
+        if self.noisy.is_noisy.all():
+            raise DataError(
+                f"All of {counted(len(parts), 'example')} have another label than before noise; "
+                "clean examples are needed, too."
+            )
+        self.near_ceiling, self.max_tokens = near_ceiling, max_tokens
+
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
+        """Refuse at once what could not be read afterwards."""
+        if args.world_size > 1:
+            raise SettingsError("RunCallback works with one process; train without others.")
+        if state.global_step > 0:
+            raise SettingsError(
+                f"RunCallback has to see every epoch, and this training goes on after update "
+                f"{state.global_step}: train from the start, or adopt your checkpoints by name "
+                "(`memloc adopt --final … --data …`)."
+            )
+        if args.load_best_model_at_end:
+            raise SettingsError(
+                "RunCallback keeps the last weights, and load_best_model_at_end puts others in "
+                "their place: train without it."
+            )
+        self._classifier(given)
+        self.folder = Path(args.output_dir) / paths.TRAINER
+        self.rows: list[dict[str, Any]] = []
+        self.predicted: dict[str, IntArray] = {}
+        self.kept: list[str] = []
+        self.began = time.perf_counter()
+
+    def on_epoch_end(self, _args: Any, state: Any, _control: Any, **given: Any) -> None:
+        """Predict the training texts; keep the weights when they are first near the ceiling."""
+        trained = self._classifier(given)
+        encoded = encode_for(trained, self.examples, self.max_tokens)
+        predicted = predict(trained.stack, encoded).argmax(1)
+        found = accuracies(predicted, self.noisy.assigned, self.noisy)
+        losses = [np.nan, *(entry["loss"] for entry in state.log_history if "loss" in entry)]
+        epoch = len(self.rows) + 1
+        self.predicted[f"epoch {epoch}"] = predicted
+        what = {"training": "noisy", "epoch": epoch, "loss": float(losses[-1])}
+        began, self.began = self.began, time.perf_counter()
+        times = {"validation_accuracy": np.nan, "seconds": self.began - began}
+        self.rows.append({**what, **found, **times})
+        if not self.kept and found["accuracy"] > self.near_ceiling:
+            self._save("memorised", given)
+
+    def on_train_end(self, args: Any, _state: Any, _control: Any, **given: Any) -> None:
+        """Keep the last weights, the data, the predictions, and what says how they belong."""
+        self._save("final", given)
+        trained = self._classifier(given)
+        write_table(self.folder / paths.PREDICTIONS, as_table(self.predicted), {})
+        write_table(self.folder / paths.TRAINING, as_table(self.rows), {})
+        data = f"{Path(args.output_dir).resolve().name}.parquet"
+        write_table(self.folder / data, self._data(trained.label_names), {})
+        record = {
+            "pretrained": _pretrained(given["model"]),
+            "seed": int(args.seed),
+            "data": data,
+            "parts": len(self.examples.parts[0]),
+            "max_tokens": self.max_tokens,
+            "files": {name: hash_checkpoint(self.folder / name) for name in self.kept},
+            "versions": versions(),
+        }
+        write_json(self.folder / paths.TRAINER_RECORD, record)
+
+    def _classifier(self, given: dict[str, Any]) -> Classifier:
+        """The model as it is now, with its tokenizer; an adapter stays in it."""
+        model, tokenizer = given["model"], given.get("processing_class")
+        if tokenizer is None:
+            raise SettingsError(
+                "RunCallback reads texts with the model's tokenizer: give it to the Trainer "
+                "(`Trainer(..., processing_class=tokenizer)`)."
+            )
+        inner = model.get_base_model() if hasattr(model, "peft_config") else model
+        name = str(_pretrained(model))
+        settle_padding(name, inner, tokenizer)
+        return Classifier(name, inner, tokenizer)
+
+    def _save(self, weights: str, given: dict[str, Any]) -> None:
+        with whole_folder(self.folder / weights) as draft, quiet():
+            given["model"].save_pretrained(draft)
+            if hasattr(given["model"], "peft_config"):
+                given["model"].get_base_model().config.save_pretrained(draft)  # for the labels
+            given["processing_class"].save_pretrained(draft)
+        self.kept.append(weights)
+
+    def _data(self, names: Sequence[str]) -> Any:
+        parts = [list(part) for part in zip(*self.examples.parts, strict=True)]
+        columns: dict[str, Any] = dict(zip(("text", "pair")[: len(parts)], parts, strict=True))
+        labels = {"label": self.noisy.assigned, "original": self.noisy.original}
+        return as_table(columns | {k: [names[i] for i in v] for k, v in labels.items()})
+
+
+def _numbers(labels: Sequence[int]) -> IntArray:
+    """Labels as the model's numbers of classes."""
+    found = np.asarray(labels)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or (len(found) and found.min() < 0):
+        raise DataError(
+            f"RunCallback needs labels as the model's numbers of classes, from 0, and was given "
+            f"{shortened(repr(labels[0]))}: use model.config.label2id for names."
+        )
+    return found.astype(np.int64)
+
+
+def _pretrained(model: Any) -> str:
+    """What a model was made from, by its own word."""
+    if hasattr(model, "peft_config"):
+        return str(model.peft_config[model.active_adapter].base_model_name_or_path)
+    return str(model.name_or_path)

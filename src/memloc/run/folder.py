@@ -1,0 +1,534 @@
+"""A run: one task, one model, one seed; its data, weights and results in one folder.
+
+`memloc.train` makes one, `memloc.adopt` makes one of checkpoints that somebody already has, and
+whatever works on the one works on the other.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import ValidationError
+
+from memloc.arrays import (
+    IntArray,
+    LastLayer,
+    Table,
+    Vectors,
+)
+from memloc.data.encode import Encoded
+from memloc.data.task import Examples, NoisyLabels, Task, hash_task
+from memloc.errors import StoreError, TrainingError, lookup
+from memloc.model.device import pick_device
+from memloc.protocol import RunSettings
+from memloc.seeds import generator
+from memloc.settings import Settings
+from memloc.stats.verdicts import too_few
+from memloc.stats.windows import planted_layers, read_plant
+from memloc.store import paths
+from memloc.store.identity import hash_checkpoint
+from memloc.store.records import (
+    as_stored,
+    as_table,
+    read_json,
+    read_table,
+    write_json,
+    write_table,
+)
+
+if TYPE_CHECKING:
+    from memloc.model.load import Classifier
+
+TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
+"""The trainings of a run, in order, and the weights that each ends with."""
+AS_ONE = ("noisy", "original")
+"""Those that differ in their labels alone: narrow models carry them out as one."""
+WEIGHTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAININGS.items()}
+"""The weights of a run, and the training that makes each."""
+
+
+class TaskRecord(Settings):
+    """What a run was trained on; the data themselves are in its folder."""
+
+    name: str
+    category: str
+    label_names: tuple[str, ...]
+    source: str
+    """Where it was read from, for people."""
+    train: int
+    noisy: int
+    noise: str = ""
+    """How it is known which labels are wrong, for people."""
+    hash: str
+
+    @classmethod
+    def of(cls, task: Task) -> "TaskRecord":
+        """What is remembered of a task."""
+        copied = ("name", "category", "label_names", "source")
+        return cls(
+            **{name: getattr(task, name) for name in copied},
+            train=len(task.train),
+            noisy=int(task.labels.is_noisy.sum()),
+            noise=task.labels.origin,
+            hash=hash_task(task),
+        )
+
+
+class PlantRecord(Settings):
+    """Where the noisy task could change the model."""
+
+    planted: str
+    """Layers from 1, such as 6-7, 2+9, or 2-3/9-10 for two groups of noisy examples."""
+    null: bool
+    """Whether nothing was planted: the same run with the original labels."""
+    auxiliary: str
+    """The task that changed all layers."""
+    auxiliary_data: str = ""
+    """A hash of its training examples."""
+    auxiliary_learning_rate: float | None = None
+    trains_pooler_and_norm: bool = False
+    frozen_beside_auxiliary: bool = False
+    """The settings of the control set-up that decide the weights."""
+
+    @property
+    def first(self) -> int:
+        """The first planted layer, from 1."""
+        return planted_layers(self.planted)[0] + 1
+
+    @property
+    def last(self) -> int:
+        """The last planted layer, from 1."""
+        return planted_layers(self.planted)[-1] + 1
+
+
+class Checkpoint(Settings):
+    """Weights that somebody else made, by content."""
+
+    path: str
+    files: str
+    """Hash of the files."""
+    hash: str
+    """Hash of the weights."""
+
+
+class Accuracies(Settings):
+    """Share of the assigned labels that the final weights predict."""
+
+    noisy: float
+    clean: float
+    training: float
+    """Of all training examples."""
+
+    @classmethod
+    def of(cls, measured: Mapping[str, float]) -> "Accuracies":
+        """From a row of the training curves."""
+        noisy, clean = measured["noisy_accuracy"], measured["clean_accuracy"]
+        return cls(noisy=noisy, clean=clean, training=measured["accuracy"])
+
+
+class Attempt(Settings):
+    """One of the trainings that a plant needed."""
+
+    learning_rate: float
+    training_accuracy: float
+
+
+class RunRecord(Settings):
+    """What decides a run's weights, and what became of them."""
+
+    made_by: Literal["train", "adopt"] = "train"
+    model: str
+    """Name or folder of the pre-trained model; of an adopted run without one, the final weights."""
+    weights_hash: str
+    """Of what was loaded before training; of an adopted run, of the final weights."""
+    depth: int
+    width: int
+    seed: int
+    task: TaskRecord
+    settings: RunSettings
+    remote_code: bool = False
+    any_format: bool = False
+    plant: PlantRecord | None = None
+    adopted: dict[str, Checkpoint] = {}
+    """The weights of an adopted run that are elsewhere."""
+    command: str = ""
+    """What it was made by, for people to repeat."""
+    final: Accuracies | None = None
+    """Once the final weights are there."""
+    reference: float | None = None
+    """Of adopted reference weights: the share of the original labels that they predict."""
+    without: dict[str, str] = {}
+    """Weights that could not be made, and why."""
+    attempts: tuple[Attempt, ...] = ()
+    """Trainings of a plant, of which all but the last fell short."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, opened."""
+
+    folder: Path
+    record: RunRecord
+    device: str = "auto"
+
+    @classmethod
+    def open(cls, folder: str | Path, device: str = "auto") -> "Run":
+        """A run that exists."""
+        path = Path(folder) / paths.RUN
+        if not path.is_file():
+            raise StoreError(
+                f"{folder} is not a run: it has no {paths.RUN}. `memloc train` makes one, "
+                "`memloc adopt` makes one from your own checkpoints."
+            )
+        values = {k: v for k, v in read_json(path).items() if k != "format"}
+        try:
+            return cls(Path(folder), RunRecord.model_validate(values), device)
+        except ValidationError as error:
+            first = error.errors()[0]
+            what = ".".join(map(str, first["loc"]))
+            raise StoreError(f"{path} is damaged: {what}: {first['msg'].lower()}.") from None
+
+    @property
+    def seed(self) -> int:
+        """The model seed."""
+        return self.record.seed
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return self.record.depth
+
+    @property
+    def settings(self) -> RunSettings:
+        """Those that decide its weights."""
+        return self.record.settings
+
+    @property
+    def model_name(self) -> str:
+        """For people; a model from a folder is called like the folder."""
+        if self.record.made_by == "adopt" and "pretrained" not in self.record.adopted:
+            return self.folder.resolve().name
+        return Path(self.record.model).name
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.record.task.name} · {self.model_name} · seed {self.seed}"
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is the null of a planted run: nothing is memorised, errors may be nil."""
+        return self.record.plant is not None and self.record.plant.null
+
+    @cached_property
+    def task(self) -> Task:
+        """The task as it was trained on, with its original labels."""
+        table, _ = read_table(self.folder / paths.LABELS)
+        with as_stored(self.folder / paths.LABELS):
+            task = _from_labels_table(table, self.record.task)
+            if hash_task(task) != self.record.task.hash:
+                raise ValueError(f"its examples are not those that {paths.RUN} describes")
+        return task
+
+    @property
+    def noisy(self) -> NoisyLabels:
+        """The training labels before and after noise."""
+        return self.task.labels
+
+    @cached_property
+    def noisy_rows(self) -> IntArray:
+        """Rows of the noisy training examples."""
+        return np.flatnonzero(self.noisy.is_noisy)
+
+    @cached_property
+    def clean_rows(self) -> IntArray:
+        """Rows of the clean training examples."""
+        return np.flatnonzero(~self.noisy.is_noisy)
+
+    @cached_property
+    def planted_groups(self) -> IntArray:
+        """The group (from 0) of each training example: a plant deals out noisy and clean ones.
+
+        All are in group 0 where nothing was planted, or all in the same layers.
+        """
+        groups = np.zeros(len(self.noisy.is_noisy), dtype=np.int64)
+        plant = self.record.plant
+        n_groups = 1 if plant is None else len(read_plant(plant.planted))
+        for kind, rows in (("noisy", self.noisy_rows), ("clean", self.clean_rows)):
+            order = generator(self.seed, "plant", kind).permutation(len(rows))
+            groups[rows[order]] = np.arange(len(rows)) % n_groups
+        return groups
+
+    def training(self) -> Table:
+        """The training curves, one row per training and epoch; empty where nothing was trained."""
+        path = self.folder / paths.TRAINING
+        if not path.is_file():
+            return as_table([], columns=list(CURVES))
+        with as_stored(path):
+            table = read_table(path)[0]
+            return table[[*CURVES, *table.columns.difference(list(CURVES))]]
+
+    @cached_property
+    def reference_accuracy(self) -> float:
+        """The share of their own labels that the reference weights predict; NaN if not known."""
+        if self.record.reference is not None:
+            return self.record.reference
+        return at_the_end(self.training(), "original", "accuracy")
+
+    def path(self, weights: str) -> Path:
+        """The folder of these weights, whether it exists or not."""
+        if weights in self.record.adopted:
+            return Path(self.record.adopted[weights].path)
+        return paths.checkpoint(self.folder, weights)
+
+    def work(self, method: str) -> Path:
+        """A folder in which a method may keep unfinished work."""
+        return paths.work(self.folder, method)
+
+    def has(self, weights: str) -> bool:
+        """Whether these weights are there."""
+        if weights == "pretrained":
+            return self.record.made_by == "train" or weights in self.record.adopted
+        return self.path(weights).is_dir()
+
+    def weights(self) -> list[str]:
+        """The names of the fine-tuned weights that are there."""
+        return [name for name in WEIGHTS if self.has(name)]
+
+    def require(self, weights: str) -> None:
+        """Raise an error if these weights are missing, and say how to get them."""
+        lookup("set of weights", weights, {"pretrained": "", **WEIGHTS})
+        if self.has(weights):
+            return
+        how = "`memloc train` with the same settings makes what is missing."
+        if self.record.made_by == "adopt":
+            is_made = weights in {"reference", "frozen"}
+            else_made = ", or have them made by --train-missing" if is_made else ""
+            how = f"give them to `memloc adopt` with --{weights}{else_made}."
+        why = self.record.without.get(weights, how)
+        raise StoreError(f"{self.folder} has no {weights} weights: {why}")
+
+    def load(self, weights: str) -> "Classifier":
+        """A fresh copy of these weights, on the run's device, in evaluation mode."""
+        from memloc.model.load import LoadOptions, load_checkpoint
+
+        self.require(weights)
+        self.check_unchanged([weights])
+        if weights == "pretrained":
+            loaded = self.load_pretrained(self.seed)
+        else:
+            options = LoadOptions(remote_code=self.record.remote_code, base=self._start[0])
+            loaded = load_checkpoint(self.path(weights), options)
+            known = self.record.adopted.get(weights)
+            if known and known.hash != loaded.weights_hash:
+                raise self._changed(weights)
+        loaded.model.to(pick_device(self.device)).eval()
+        return loaded
+
+    def load_pretrained(self, seed: int) -> "Classifier":
+        """The weights that it started from, with a new head from `seed`."""
+        from memloc.model.load import LoadOptions, load_model
+
+        record = self.record
+        self.require("pretrained")
+        model, known = self._start
+        options = LoadOptions(record.remote_code, record.any_format, depth=record.depth)
+        loaded = load_model(model, record.task.label_names, seed=seed, options=options)
+        if loaded.weights_hash != known:
+            raise StoreError(
+                f"The pre-trained weights of {model} have changed since {self.folder} was made "
+                f"from them: {record.made_by} again, into another folder."
+            )
+        return loaded
+
+    @property
+    def _start(self) -> tuple[str, str]:
+        """Where the pre-trained weights are, and their hash."""
+        given = self.record.adopted.get("pretrained")
+        return (given.path, given.hash) if given else (self.record.model, self.record.weights_hash)
+
+    def check_unchanged(self, weights: Iterable[str]) -> None:
+        """Refuse weights whose files, the tokenizer's too, are not those that were kept."""
+        for name in weights:
+            folder = self.path(name)
+            about, known = folder / paths.PROVENANCE, ""  # where nobody noted the hash
+            if name in self.record.adopted:
+                known = self.record.adopted[name].files
+            elif about.is_file():
+                known = read_json(about).get("files", "")
+            if known and folder.is_dir() and hash_checkpoint(folder) != known:
+                raise self._changed(name)
+
+    def files(self, weights: Iterable[str]) -> dict[str, str]:
+        """Hashes of the files of these weights, of those that are in folders of their own."""
+        return {w: hash_checkpoint(p) for w in weights if (p := self.path(w)).is_dir()}
+
+    def _changed(self, weights: str) -> StoreError:
+        folder = self.path(weights)
+        if weights in self.record.adopted:
+            return StoreError(
+                f"The {weights} weights at {folder} have changed since {self.folder} was made from "
+                "them: adopt them into another folder."
+            )
+        return StoreError(
+            f"The files in {folder} are not those that memloc wrote there: delete that folder and "
+            "make the weights again with the command that made the run, or look at the changed "
+            "ones with `memloc adopt`, as a run of their own."
+        )
+
+    def encode(self, model: "Classifier") -> Encoded:
+        """The training texts as this model reads them."""
+        from memloc.model.predict import encode_for
+
+        return encode_for(model, self.task.train, self.settings.text.max_tokens)
+
+    def vectors(self, weights: str, last_layer: LastLayer = "block output") -> Vectors:
+        """Of the training texts, one for each layer 0..L; kept while the run is open."""
+        from memloc.model.predict import vectors_of
+
+        kept, key = self._vectors, (weights, last_layer)
+        if key not in kept:
+            model = self.load(weights)
+            kept[key] = vectors_of(model.stack, self.encode(model), last_layer=last_layer)
+        return kept[key]
+
+    @cached_property
+    def _vectors(self) -> dict[tuple[str, str], Vectors]:
+        return {}
+
+    def memorised(self, needed: float) -> bool:
+        """Whether its final weights are there and predict enough of the noisy labels."""
+        return self.record.final is not None and self.record.final.noisy >= needed
+
+    def require_memorised(self, needed: float, *, force: bool = False) -> Accuracies:
+        """What the final weights predict; nothing is concluded from a run that did not memorise."""
+        final = self.record.final
+        if final is None:
+            raise StoreError(
+                f"{self.folder} has no final weights yet: finish `memloc {self.record.made_by}`."
+            )
+        if not self.memorised(needed) and not force:
+            raise TrainingError(
+                f"{self.folder} is marked `not memorised`: its final weights predict "
+                f"{final.noisy:.1%} of the noisy labels, and {needed:.0%} are needed. "
+                "Train longer or with a higher rate, or use --force to continue all the same."
+            )
+        return final
+
+    def identity(self, weights: Iterable[str]) -> dict[str, Any]:
+        """What decides the weights of these names, and the data that they are looked at with."""
+        record, settings = self.record, self.settings
+        facts: dict[str, Any] = {"data": record.task.hash, "text": settings.text.model_dump()}
+        if record.made_by == "adopt":
+            # What memloc trained for it came from the pre-trained weights.
+            names = {name if name in record.adopted else "pretrained" for name in weights}
+            given = [(name, c) for name, c in record.adopted.items() if name in names]
+            facts["adopted"] = {name: [c.hash, c.files] for name, c in sorted(given)}
+        return {
+            **facts,
+            "weights": record.weights_hash,
+            "depth": record.depth,
+            "seed": record.seed,
+            "settings": settings.deciding(memorised="memorised" in weights),
+            "plant": record.plant and record.plant.model_dump(mode="json"),
+        }
+
+    def note(self, **facts: Any) -> "Run":
+        """The run with more facts in its record; for the training that makes it."""
+        record = RunRecord.model_validate({**dict(self.record), **facts})
+        write_json(self.folder / paths.RUN, record.model_dump(mode="json"))
+        return Run(self.folder, record, self.device)
+
+
+FOR_PEOPLE = {"source", "noise"}
+"""What a task's record says for people: the same data read from elsewhere are the same."""
+CURVES = (
+    *("training", "epoch", "loss", "accuracy", "macro_f1", "noisy_accuracy", "clean_accuracy"),
+    *("noisy_as_original", "validation_accuracy", "seconds"),
+)
+"""Columns of the training curves."""
+
+
+def at_the_end(training: Table, name: str, column: str) -> float:
+    """What was measured at the last epoch of a training; NaN where there is none."""
+    rows = training[training["training"] == name].sort_values("epoch")
+    return float(rows[column].iloc[-1]) if len(rows) else float("nan")
+
+
+def begin(folder: Path, task: Task, record: RunRecord) -> Run:
+    """Open the run in this folder, or make it; one that was made of something else is refused."""
+    if (folder / paths.RUN).is_file():
+        run = Run.open(folder)
+        _same_or_refuse(folder, run.record, record)
+        return run
+    write_table(folder / paths.LABELS, _labels_table(task), {"task": record.task.hash})
+    return Run(folder, record).note()
+
+
+def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
+    old, new = _compared(there), _compared(wanted)
+    # Adopted weights may be added to a run later.
+    found = [(name, old[name], new[name]) for name in new if old.get(name, new[name]) != new[name]]
+    if there.model != wanted.model and there.weights_hash != wanted.weights_hash:
+        found.insert(0, ("model", there.model, wanted.model))  # says more than a hash
+    if found:
+        name, before, now = found[0]
+        another = "another folder" + (" with --out" if wanted.made_by == "train" else "")
+        other = BY_CONTENT.get(name) or f"settings: {name} is {before!r} there and {now!r} here"
+        raise StoreError(
+            f"{folder} belongs to other {other}. Choose {another}, or delete that one."
+        )
+
+
+BY_CONTENT = {
+    "task.hash": "data: texts or labels differ from those that it was made from",
+    "weights_hash": "weights: the model's differ from those that it was made from",
+    **{f"{name} weights": f"{name} weights than these" for name in ("pretrained", *WEIGHTS)},
+}
+"""What differs, in words, where a hash is all that is known of it."""
+
+
+def _compared(record: RunRecord) -> dict[str, Any]:
+    """What has to be the same for a folder to be used again."""
+    named = ("made_by", "depth", "weights_hash", "seed", "plant")
+    task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
+    # The files, too: another tokenizer reads other texts.
+    adopted = {f"{k} weights": (c.hash, c.files) for k, c in record.adopted.items()}
+    settings = record.settings.deciding(memorised=True)
+    return {**adopted, **{k: getattr(record, k) for k in named}, **task, **settings}
+
+
+def _labels_table(task: Task) -> Table:
+    splits = []
+    for split, part in task.splits.items():
+        labels = {"original": part.labels, "assigned": part.labels, "is_noisy": False}
+        if split == "train":
+            labels = {name: getattr(task.labels, name) for name in labels}
+        texts = {"row": np.arange(len(part)), "parts": [list(parts) for parts in part.parts]}
+        splits.append({"split": split, **texts, **labels})
+    return as_table(*splits)
+
+
+def _from_labels_table(table: Table, about: TaskRecord) -> Task:
+    rows = [table[table["split"] == split] for split in ("train", "validation", "test")]
+    labels = [part["original"].to_numpy(np.int64, copy=True) for part in rows]
+    texts = [tuple(map(tuple, part["parts"])) for part in rows]
+    noisy = NoisyLabels(
+        labels[0],
+        rows[0]["assigned"].to_numpy(np.int64, copy=True),
+        rows[0]["is_noisy"].to_numpy(bool, copy=True),
+        about.noise,
+    )
+    named = (about.name, about.category, about.label_names)
+    train, validation, test = map(Examples, texts, labels)
+    return Task(*named, train, validation, test, about.source, noisy)
+
+
+def few_in(task: Task) -> str:
+    """Return a warning if a task has too few noisy examples for any verdict, else nothing."""
+    noisy = task.labels.is_noisy
+    warning = too_few(int(noisy.sum()), len(noisy), len(task.label_names))
+    return f"{task.name}: {warning}" if warning else ""

@@ -1,0 +1,1 @@
+"""Everything that is kept: paths, whole files, records, locks, identities."""

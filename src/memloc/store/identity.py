@@ -1,0 +1,57 @@
+"""What a thing is made from, as a short hash of its contents: every reuse asks here, never a path.
+
+Training, results, steps of a study and half-done work are used again only where the hash of what
+decides them is the same.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+AT_ONCE = 2**20
+"""Bytes of a file that are read at once."""
+
+
+def hashed(value: Any) -> str:
+    """Sixteen hexadecimal digits that a JSON value determines."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:
+    """Of parameters by name."""
+    digest = hashlib.sha256()
+    for name, values in named:
+        digest.update(name.encode())
+        digest.update(values.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def hash_files(files: Iterable[Path]) -> str:
+    """Of files by name, size and contents, wherever they are."""
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            while part := file.read(AT_ONCE):
+                digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+MODEL_FILES = (
+    *("*.safetensors*", "pytorch_model*", "adapter_*", "config.json"),
+    *("*token*", "*vocab*", "merges.txt", "*.model"),
+)
+"""The files of a model's folder that decide what it does; logs and results may lie beside them."""
+
+
+def hash_checkpoint(folder: Path) -> str:
+    """Of the files of a model's folder."""
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return hash_files(p for p in files if any(map(p.match, MODEL_FILES)))

@@ -1,0 +1,182 @@
+"""One process at a time in a folder: a lock that a dead process does not keep, and a heartbeat."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from memloc.errors import StoreError
+from memloc.progress import during
+from memloc.store.files import cannot_write
+from memloc.store.records import read_json, write_json
+
+BEAT = 5.0
+"""Seconds between two heartbeats."""
+SILENT = 60.0
+"""Seconds without one after which a process on another machine counts as dead."""
+PATIENCE = 20.0
+"""Seconds to wait until the steps of a process that was killed are gone, too."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is locked, and what a second process is told."""
+
+    place: str
+    """In the folder: the beginning of the names of the lock's two files."""
+    sentence: str
+    alone: bool
+    """Whether all work is done by the process that has the lock, and by none that it starts."""
+
+
+STUDY = Kind(
+    "steps/running",
+    "{folder} is being run by {who}: `memloc status {folder}` shows how far it is.",
+    alone=False,
+)
+RUN = Kind(
+    "running",
+    "{folder} is being trained by {who}: wait until that has ended, or use another folder.",
+    alone=True,
+)
+
+_held: dict[Path, float] = {}
+"""The locks that this process has, each with its last heartbeat; it may take them again."""
+_patience: ContextVar[float] = ContextVar("patience", default=0.0)
+
+
+def patient(seconds: float) -> AbstractContextManager[None]:
+    """While active, a lock that another process has is waited for so long."""
+    return during(_patience, seconds)
+
+
+@contextmanager
+def locked(folder: Path, kind: Kind) -> Iterator[Callable[..., None]]:
+    """`with locked(folder, RUN): ...`, or `with locked(folder, STUDY) as beat: ... beat({...})`.
+
+    The steps of a study inherit its lock: whoever takes it over finds none of them still at work.
+    """
+    path = (Path(folder) / kind.place).resolve()
+    if path in _held:
+        yield partial(_beat, path)
+        return
+    file, ended = _taken(Path(folder), kind), threading.Event()
+    heart = threading.Thread(target=_keep_beating, args=(path, ended), daemon=True)
+    try:
+        _beat(path, {}, now=True)
+        if kind.alone:  # a process that is copied must not have other threads
+            heart.start()
+        yield partial(_beat, path)
+    finally:
+        ended.set()
+        if heart.ident is not None:
+            heart.join()
+        with suppress(OSError):
+            _record(path).unlink(missing_ok=True)
+            if kind.alone:  # otherwise steps that are about to end still hold it
+                _file(path).unlink(missing_ok=True)
+        _held.pop(path, None)
+        os.close(file)
+
+
+def _beat(path: Path, facts: Mapping[str, Any], *, now: bool = False) -> None:
+    """Say that this process is alive, and how far it is; seldom, unless `now`."""
+    if now or time.time() - _held[path] >= BEAT:
+        _held[path] = time.time()
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "beat": _held[path]}
+        write_json(_record(path), {**about, **facts})
+
+
+def _keep_beating(path: Path, ended: threading.Event) -> None:
+    while not ended.wait(BEAT):
+        with suppress(StoreError):  # a full disk is for the work itself to report
+            _beat(path, {}, now=True)
+
+
+def _taken(folder: Path, kind: Kind) -> int:
+    """Wait for the lock, and take it: the open file that holds it."""
+    began = time.monotonic()
+    while True:
+        other = who_runs(folder, kind)
+        # Locks do not always reach across machines; on this one they are the truth.
+        if other is None or other["host"] == socket.gethostname():
+            file = _flocked(_file((folder / kind.place).resolve()))
+            if file is not None:
+                return file
+        wait = _patience.get() if other else max(PATIENCE, _patience.get())
+        if time.monotonic() - began >= wait:
+            who = f"process {other['pid']} on {other['host']}" if other else "another process"
+            raise StoreError(kind.sentence.format(folder=folder, who=who))
+        time.sleep(0.05)
+
+
+def _flocked(path: Path) -> int | None:
+    """The lock's file, opened and locked; none: somebody else has it."""
+    import fcntl
+
+    try:
+        with suppress(BlockingIOError, FileNotFoundError), ExitStack() as opened:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT)
+            opened.callback(os.close, file)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who had it before may have removed the file after it was opened here.
+            if os.path.samestat(os.fstat(file), path.stat()):
+                opened.pop_all()
+                return file
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    return None
+
+
+def refuse_if_busy(folder: Path, kind: Kind) -> None:
+    """Say before any work that another process has the lock."""
+    if who_runs(folder, kind) is not None:  # it, or one with the number of a dead one
+        with locked(folder, kind):
+            pass
+
+
+def is_free(folder: Path, kind: Kind) -> bool:
+    """Whether the lock can be had: a process that was killed may still be listed as alive."""
+    try:
+        refuse_if_busy(folder, kind)
+    except StoreError:
+        return False
+    return True
+
+
+def who_runs(folder: Path, kind: Kind) -> dict[str, Any] | None:
+    """What the process that has a folder's lock says of itself, if it is alive."""
+    try:
+        about = read_json(_record(Path(folder) / kind.place))
+        host, pid, beat = str(about["host"]), int(about["pid"]), float(about["beat"])
+    except (StoreError, KeyError, TypeError, ValueError, OverflowError):  # damaged
+        return None
+    if host == socket.gethostname():
+        return about if _is_alive(pid) else None
+    return about if time.time() - beat < SILENT else None
+
+
+def _record(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _file(path: Path) -> Path:
+    return path.with_suffix(".lock")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()

@@ -1,0 +1,267 @@
+"""Labels that nobody marked: what is suspected, how sure that is, and what is written."""
+
+import os
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import memloc
+from forked import ended, forked
+from memloc.data.tables import read_columns
+from memloc.data.task import Examples
+from memloc.errors import (
+    DataError,
+    MemlocWarning,
+    ModelError,
+    SettingsError,
+    StoreError,
+)
+from memloc.labels.find import (
+    FITS,
+    UNCLEAR,
+    WRONG,
+    find,
+    suspects_table,
+)
+from memloc.methods import halves as halves_module
+from memloc.methods.halves import Half
+from memloc.progress import telling
+from memloc.store.records import read_table
+from tasks_support import FAST, make_task
+
+QUICK = {
+    **FAST,
+    "generalisation.models": 3,
+    "generalisation.epochs": 1,
+    "generalisation.learning_rate": 1e-2,
+}
+NAMES = ("no", "yes")
+
+
+def halves(*rows):
+    """Models that say `yes` with these probabilities; a star marks what a model was trained on."""
+    made = []
+    for row in rows:
+        chances = np.array([float(word.strip("*")) for word in row.split()])
+        trained = np.array([word.endswith("*") for word in row.split()])
+        logits = np.log(np.stack([1 - chances, chances], axis=1))
+        made.append(Half(trained, logits.astype(np.float32)))
+    return made
+
+
+def examples(*labels):
+    return Examples(tuple((f"text {i}",) for i in range(len(labels))), np.array(labels))
+
+
+def test_a_label_that_the_others_would_not_give_is_likely_wrong():
+    says = "0.99 0.99 0.5 0.99*"
+    found = suspects_table(halves(*[says] * 6), examples(0, 1, 0, 0), NAMES)
+    by_row = found.set_index("row")
+    assert by_row["group"].to_dict() == {1: WRONG, 2: FITS, 3: UNCLEAR, 4: UNCLEAR}
+    assert found["row"].tolist() == [1, 2, 3, 4]
+    assert by_row.loc[1, ["label", "suggested", "corrected"]].tolist() == ["no", "yes", "yes"]
+    assert by_row.loc[4, ["suggested", "corrected"]].tolist() == ["no", "no"]
+    assert np.isnan(by_row.loc[4, "held_out"])
+
+
+def test_a_class_that_models_are_less_sure_of_is_not_suspected_as_a_whole():
+    """Of `yes` they are sure, of `no` never: .6 is much for a `no`, and .9 little for a `yes`."""
+    says = "0.6 0.6 0.2 0.99 0.99 0.9"
+    found = suspects_table(halves(*[says] * 6), examples(0, 0, 0, 1, 1, 1), NAMES)
+    usual = {"no": (0.4 + 0.4 + 0.8) / 3, "yes": (0.99 + 0.99 + 0.9) / 3}
+    doubt = found.set_index("row")["doubt"]
+    assert doubt[1] == pytest.approx((0.6 - usual["yes"]) - (0.4 - usual["no"]), abs=1e-6)
+    assert doubt[6] == pytest.approx((0.1 - usual["no"]) - (0.9 - usual["yes"]), abs=1e-6)
+    assert found.set_index("row").loc[1, "suggested"] == "no"
+
+
+@pytest.mark.parametrize(("models", "group"), [(2, UNCLEAR), (3, UNCLEAR), (4, WRONG)])
+def test_few_models_decide_nothing(models, group):
+    found = suspects_table(halves(*["0.999"] * models), examples(0), NAMES)
+    assert found["group"].tolist() == [group]
+
+
+def test_the_interval_of_a_difference_is_as_wide_as_thirty_models_make_it():
+    """Half of 30 models see it: at a chance of one half the half-width is about a third."""
+    rows = ["0.999", "0.001", "0.999*", "0.001*"] * 7 + ["0.5", "0.5*"]
+    found = suspects_table(halves(*rows), examples(1), NAMES).iloc[0]
+    assert found["counterfactual"] == pytest.approx(0, abs=0.01)
+    assert 0.3 < (found["high"] - found["low"]) / 2 < 0.37
+    assert found["n_trained"] == found["n_held_out"] == 15
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A file with an example that is there twice under two labels, and one of a rare class."""
+    task = make_task(24)
+    texts = [parts[0] for parts in task.train.parts]
+    labels = [f"class {y}" for y in task.train.labels]
+    table = pd.DataFrame({"review": [*texts, texts[0], "w1"], "stars": [*labels, "class 1", "odd"]})
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    return tmp_path / "mine.csv"
+
+
+@pytest.fixture
+def model(tiny_model):
+    return str(tiny_model("opt", depth=2))
+
+
+def look(model, folder, data, **more):
+    columns = {"text": "review", "label": "stars"}
+    settings = {**QUICK, **more.pop("settings", {})}
+    return find(model, folder, data=data, settings=settings, device="cpu", **columns, **more)
+
+
+def test_the_file_to_correct_gives_back_every_text_and_label(tmp_path, model, mine):
+    table = pd.read_csv(mine)
+    odd = ["=1+1", "@SUM(A1)", "-x", "'=1", "a\rb", "[/foo]", "-1"]
+    table.loc[: len(odd) - 1, "review"] = odd
+    table["stars"] = "=" + table["stars"]
+    table.to_parquet(tmp_path / "odd.parquet")
+    with pytest.warns(MemlocWarning, match="none of them"):
+        found = look(model, tmp_path / "found", tmp_path / "odd.parquet")
+    written = tmp_path / "found/suspects.csv"
+    again = read_columns(written, ["row", "text", "label", "corrected"])
+    rows = [int(row) - 1 for row in again["row"]]
+    assert again["text"] == table["review"][rows].tolist() == found.examples["text"].tolist()
+    assert again["label"] == table["stars"][rows].tolist()
+    task = memloc.load_csv(written, text="text", held_out=written)
+    assert set(task.label_names) == set(table["stars"])
+
+
+def test_a_file_becomes_a_table_a_page_and_a_file_to_correct(tmp_path, model, mine):
+    said = []
+    with telling(said.append), pytest.warns(MemlocWarning, match=r"none of them: odd \(1\)"):
+        found = look(model, tmp_path / "found", mine)
+    assert len(found.examples) == 26
+    assert said[0] == (
+        "1 more copy of a text that is there already; all copies of a text go to the same half. "
+        "1 text with different labels."
+    )
+    stored, about = read_table(tmp_path / "found/suspects.parquet")
+    pd.testing.assert_frame_equal(stored, found.examples, check_dtype=False)
+    assert about["models"] == 3
+    page = (tmp_path / "found/index.html").read_text(encoding="utf-8")
+    assert found.examples["text"].iloc[0] in page
+    assert found.sentences()[0] in page
+    copies = found.examples[found.examples["text"] == found.examples["text"].mode()[0]]
+    assert copies["n_held_out"].nunique() == 1
+
+
+def test_what_was_corrected_is_read_back(tmp_path, model, mine):
+    with pytest.warns(MemlocWarning):
+        look(model, tmp_path / "found", mine)
+    file = tmp_path / "found/suspects.csv"
+    table = pd.read_csv(file)
+    table.loc[table["row"] == 2, "corrected"] = "class 0"
+    table.to_csv(file, index=False)
+    noisy = memloc.load_csv(file, original="corrected", held_out=file)
+    assert noisy.labels.is_noisy.sum() == 1
+    (row,) = np.flatnonzero(noisy.labels.is_noisy)
+    assert noisy.train.parts[row] == (table.set_index("row").loc[2, "text"],)
+
+
+def test_corrections_by_hand_are_not_overwritten(tmp_path, model, mine):
+    with pytest.warns(MemlocWarning):
+        look(model, tmp_path / "found", mine)
+    file = tmp_path / "found/suspects.csv"
+    corrected = file.read_text(encoding="utf-8") + "\n"
+    file.write_text(corrected, encoding="utf-8")
+    with pytest.raises(StoreError, match=r"suspects.csv was changed since memloc wrote it"):
+        look(model, tmp_path / "found", mine)
+    assert file.read_text(encoding="utf-8") == corrected
+
+
+@pytest.mark.parametrize("given", [{"seed": 7}, {"settings": {"finetune.batch_size": 7}}])
+def test_what_a_run_has_already_cannot_be_chosen(memorised_run, given):
+    with pytest.raises(SettingsError, match=r"cannot be chosen for .*, which has its own"):
+        find(memorised_run, **given)
+
+
+def test_markup_in_a_text_is_shown_as_text(tmp_path, model, mine):
+    table = pd.read_csv(mine)
+    table.loc[0, "review"] = "<script>alert(1)</script>"
+    table.to_csv(mine, index=False)
+    with pytest.warns(MemlocWarning):
+        look(model, tmp_path / "found", mine)
+    page = (tmp_path / "found/index.html").read_text(encoding="utf-8")
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_killed_in_the_middle_it_goes_on_with_the_same_result(tmp_path, model, mine):
+    n, whole = look_until(100, model, tmp_path / "whole", mine)
+    assert n == 3
+    killed = tmp_path / "killed"
+    assert ended(forked(lambda: look_until(2, model, killed, mine))) == -signal.SIGKILL
+    assert not (killed / "suspects.csv").exists()
+    assert look_until(100, model, killed, mine) == (1, whole)
+    assert look_until(0, model, killed, mine) == (0, whole)
+
+
+def look_until(most, model, folder, data):
+    """Look for suspects with models one by one; before one more this process is killed. How many
+    were trained, and the file to correct."""
+    plain, count = halves_module.train_halves, 0
+
+    def counted(*given):
+        nonlocal count
+        count += 1
+        if count > most:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("memloc.engine.loop.members_at_once", lambda *_: 1)
+        patch.setattr(halves_module, "train_halves", counted)
+        with pytest.warns(MemlocWarning):
+            look(model, folder, data)
+    return count, (folder / "suspects.csv").read_text(encoding="utf-8")
+
+
+def test_a_run_s_models_serve_generalisation_too(memorised_run, monkeypatch):
+    settings = {k: v for k, v in QUICK.items() if k.startswith("generalisation")}
+    found = find(memorised_run, settings=settings)
+    assert found.folder == memorised_run.folder / "found"
+    monkeypatch.setattr("memloc.methods.halves.train_halves", None)
+    result = memloc.analyse(memorised_run, ["generalisation"], settings=settings)
+    ours = found.examples.sort_values("row", ignore_index=True)
+    np.testing.assert_array_equal(
+        result["generalisation"]["examples"]["counterfactual"], ours["counterfactual"]
+    )
+
+
+def test_a_fine_tuned_model_is_refused(tmp_path, mine, memorised_run):
+    table = pd.read_csv(mine)[:24]
+    table.to_csv(mine, index=False)
+    with pytest.raises(ModelError, match=r"is fine-tuned already: .* may have seen every label"):
+        look(str(memorised_run.path("final")), tmp_path / "found", mine)
+
+
+def test_a_model_for_other_classes_may_have_seen_the_examples_too(tmp_path, mine, memorised_run):
+    settings = {"generalisation.models": 2}
+    with pytest.warns(MemlocWarning) as said:
+        look(str(memorised_run.path("final")), tmp_path / "found", mine, settings=settings)
+    assert any("has a head for other classes" in str(one.message) for one in said)
+
+
+def test_a_file_or_a_run_is_needed(tmp_path, model, mine, memorised_run):
+    with pytest.raises(SettingsError, match="Give the file with the examples"):
+        find(model, tmp_path)
+    with pytest.raises(SettingsError, match="is a run, which has its data"):
+        find(str(memorised_run.folder), data=mine)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"stars": ["same"] * 26}, "has only the label 'same'"),
+        ({"stars": [None, *["a", "b"] * 12, "a"]}, "has 1 empty label, the first in row 1"),
+    ],
+)
+def test_labels_that_cannot_be_learnt_are_refused(tmp_path, model, mine, change, said):
+    pd.read_csv(mine).assign(**change).to_csv(mine, index=False)
+    with pytest.raises(DataError, match=said):
+        look(model, tmp_path / "found", mine)

@@ -1,0 +1,87 @@
+"""Families by what is special about them; `python -m benchmarks.families` tries all there are."""
+
+import json
+
+import pytest
+from benchmarks.families import BEGIN, END, PAGE, RESULTS, outcomes, table, try_family
+
+from memloc.model import stack
+from memloc.model.joined import JoinedLayer
+from memloc.model.stack import register_stack
+
+EXACT = {
+    "eurobert": ("all tokens", True),
+    "gemma3": ("last attended token", True),
+    "flaubert": ("first token", True),
+    "xlm": ("first token", True),
+    "openai-gpt": ("last attended token", True),
+    "convbert": ("first token", False),
+    "fnet": ("first token", False),
+    "nystromformer": ("first token", False),
+    "yoso": ("first token", False),
+}
+"""What the head reads, and whether texts of different lengths go together."""
+REFUSED = {
+    "albert": "its 2 layers share their weights (AlbertLayerGroup is called 2 times)",
+    "bart": "it has an encoder and a decoder",
+    "canine": "their configuration has no vocab_size",
+    "funnel": "it has 0 lists of 12 blocks",
+    "lilt": "its blocks hand on more than a state to the next one",
+    "longformer": "its last block returns a state of shape (2, 512, 32)",
+    "perceiver": "their configuration has no num_hidden_layers",
+    "reformer": "its blocks hand on more than a state to the next one",
+    "squeezebert": "calls the 2 blocks of its list 0 times",
+    "zamba2": "its layers 1 and 2 share the weights",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", EXACT)
+def test_a_family_is_exact_alone_in_batches_and_with_swapped_layers(family):
+    found = try_family(family)
+    assert (found.outcome, found.reason) == ("exact", "")
+    assert (found.readout, found.padding) == EXACT[family]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", REFUSED)
+def test_another_structure_is_refused_with_its_true_reason(family):
+    found = try_family(family)
+    assert found.outcome == "refused"
+    assert REFUSED[family] in found.reason
+    assert "\n" not in found.reason
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_layers_that_are_joined_in_another_way_than_the_model_s_are_refused(monkeypatch):
+    """The model's own loop is what counts, as another transformers may have another one."""
+    right = JoinedLayer.forward
+    monkeypatch.setattr(JoinedLayer, "forward", lambda *given: right(*given) * 1.01)
+    found = try_family("xlm")
+    assert found.outcome == "refused"
+    assert "run block by block, its logits differ by" in found.reason
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_refused_family_works_once_its_blocks_are_named(monkeypatch):
+    """The encoder of an encoder-decoder counts as embeddings, and the decoder is looked at."""
+    assert try_family("t5gemma").outcome == "refused"
+    monkeypatch.setattr(stack, "_REGISTERED", {})
+    register_stack("t5gemma", lambda model: model.model.decoder.layers)
+    found = try_family("t5gemma")
+    assert (found.outcome, found.reason) == ("exact", "")
+
+
+def test_a_family_that_takes_too_long_does_not_stop_the_others():
+    stopped, unknown = outcomes(["bert", "no-such-family"], seconds=0)
+    assert (stopped.outcome, "limits" in stopped.reason) == ("error", True)
+    (unknown,) = outcomes(["no-such-family"])
+    assert unknown.outcome == "not made"
+
+
+def test_the_page_shows_what_was_found():
+    page = PAGE.read_text("utf-8")
+    assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)] == table()
+    found = json.loads(RESULTS.read_text("utf-8"))["families"]
+    assert not [row for row in found if row["outcome"] in {"wrong", "error"}]
+    assert sum(row["outcome"] == "exact" for row in found) >= 100

@@ -1,0 +1,238 @@
+"""Runs that were interrupted, alone or as one with others, go on to the very same weights."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from forked import ended, forked
+from memloc.errors import StoreError
+from memloc.progress import telling
+from memloc.run import checkpoints
+from memloc.run import recipe as training
+from memloc.run import train as making
+from memloc.run.checkpoints import curves_kept
+from memloc.run.folder import Run
+from memloc.run.recipe import Recipe
+from memloc.run.train import train_run
+from memloc.store import paths
+from tasks_support import fast_protocol, make_recipe, make_task
+
+EPOCHS = 8
+ALL = ["memorised", "final", "reference", "frozen"]
+
+
+class Killed(BaseException):
+    """Like a power cut: nothing of ours catches it."""
+
+
+def long_recipe(model: Path) -> Recipe:
+    protocol = fast_protocol(finetune__epochs=EPOCHS, finetune__learning_rate=2e-2)
+    return make_recipe(model, make_task(), 1, protocol)
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_model):
+    return long_recipe(tiny_model("opt", depth=2, dropout=0.1))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(recipe, tmp_path_factory):
+    run = train_run(recipe, tmp_path_factory.mktemp("whole"))
+    assert run.weights() == ALL
+    assert torch.tensor(run.training()["accuracy"]).unique().numel() > 3
+    return run
+
+
+def assert_same_run(one: Run, other: Run) -> None:
+    assert one.weights() == other.weights() == ALL
+    for weights in ALL:
+        mine, theirs = (load_file(r.path(weights) / "model.safetensors") for r in (one, other))
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine), weights
+        notes = [(r.path(weights) / "memloc.json").read_text() for r in (one, other)]
+        assert notes[0] == notes[1]
+    pd.testing.assert_frame_equal(
+        one.training().drop(columns="seconds"), other.training().drop(columns="seconds")
+    )
+    assert one.record == other.record
+
+
+def stop_after(monkeypatch, name, calls, what, train=train_run):
+    """Train until the function has done its work `calls` times, then `die`."""
+    module = training if hasattr(training, name) else making
+    plain, count = getattr(module, name), []
+
+    def dying(*args, **kwargs):
+        result = plain(*args, **kwargs)
+        count.append(1)
+        if len(count) == calls:
+            raise Killed
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, dying)
+        with pytest.raises(Killed):
+            train(*what)
+
+
+@pytest.mark.parametrize("epochs", [1, EPOCHS, EPOCHS + 2, 2 * EPOCHS])
+def test_stopped_in_an_epoch_it_goes_on_to_the_same_bits(
+    recipe, uninterrupted, tmp_path, monkeypatch, epochs
+):
+    stop_after(monkeypatch, "train_epoch", epochs, (recipe, tmp_path))
+    assert_same_run(train_run(recipe, tmp_path), uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        ("save_state", 1),
+        ("save_checkpoint", 1),
+        ("save_checkpoint", 2),
+        ("save_checkpoint", 4),
+        ("write_table", 3),
+        ("begin", 1),
+    ],
+)
+def test_stopped_between_two_files_it_goes_on_to_the_same_bits(
+    recipe, uninterrupted, tmp_path, monkeypatch, name, calls
+):
+    stop_after(monkeypatch, name, calls, (recipe, tmp_path))
+    run = train_run(recipe, tmp_path)
+    assert_same_run(run, uninterrupted)
+    assert not list(tmp_path.rglob("*.part"))
+    assert not list(tmp_path.rglob("*.state"))
+
+
+def test_epochs_that_are_done_are_not_done_again(recipe, tmp_path, monkeypatch):
+    stop_after(monkeypatch, "save_state", 5, (recipe, tmp_path))
+    seen = []
+    plain = training.train_epoch
+    monkeypatch.setattr(
+        training, "train_epoch", lambda o, s, e, a, **k: seen.append(e) or plain(o, s, e, a, **k)
+    )
+    train_run(recipe, tmp_path, ["final"])
+    assert seen == list(range(6, EPOCHS + 1))
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_bits(recipe, uninterrupted, tmp_path):
+    """A real process, really killed; each new one gets a little further."""
+    for wait in (0.05, 0.2, 0.3, 0.4, 0.5):
+        child = forked(lambda: train_run(recipe, tmp_path / "run"))
+        time.sleep(wait + random.random() / 10)
+        os.kill(child, signal.SIGKILL)
+        ended(child)
+    assert_same_run(train_run(recipe, tmp_path / "run"), uninterrupted)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "flipped"])
+def test_a_damaged_state_says_what_to_delete(recipe, tmp_path, monkeypatch, damage):
+    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path))
+    (state,) = tmp_path.rglob("*.state")
+    raw = state.read_bytes()
+    content = {"truncated": raw[:-100], "empty": b"", "text": b"not a state"}
+    content["flipped"] = raw[:-50] + bytes([raw[-50] ^ 1]) + raw[-49:]  # a bit of a weight
+    state.write_bytes(content[damage])
+    with pytest.raises(
+        StoreError, match=r"noisy-original\.state cannot be continued from"
+    ) as error:
+        train_run(recipe, tmp_path)
+    assert "delete it to train from the start" in str(error.value)
+    assert "\n" not in str(error.value)
+    state.unlink()
+    assert "final" in train_run(recipe, tmp_path, ["final"]).weights()
+
+
+def test_what_is_there_of_two_that_learn_as_one_stays_when_the_other_is_made_again(
+    recipe, uninterrupted, tmp_path
+):
+    run = train_run(recipe, tmp_path)
+    before = {name: (run.path(name) / "model.safetensors").stat().st_mtime_ns for name in ALL}
+    shutil.rmtree(run.path("reference"))
+    train_run(recipe, tmp_path, ["reference"])
+    made = [load_file(r.path("reference") / "model.safetensors") for r in (run, uninterrupted)]
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+    after = {name: (run.path(name) / "model.safetensors").stat().st_mtime_ns for name in ALL}
+    assert {name for name in ALL if before[name] != after[name]} == {"reference"}
+
+
+def test_a_training_as_one_that_is_not_wanted_now_waits(recipe, tmp_path, monkeypatch):
+    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path))
+    assert train_run(recipe, tmp_path, ["frozen"]).weights() == ["frozen"]
+    kept = curves_kept(paths.training_state(tmp_path, "noisy", "original"))
+    assert {name: len(rows) for name, rows in kept.items()} == {"noisy": 2, "original": 2}
+
+
+def test_where_two_cannot_learn_as_one_any_more_they_start_anew_and_that_is_said(
+    recipe, tmp_path, monkeypatch
+):
+    stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path))
+    less = recipe.protocol.replace({"finetune.gradient_checkpointing": True})
+    said = []
+    with telling(said.append):
+        run = train_run(replace(recipe, protocol=less), tmp_path, ["final"])
+    assert run.weights() == ["memorised", "final"]
+    assert any("from the start, one after the other" in sentence for sentence in said)
+    assert not list(tmp_path.rglob("*.state"))
+
+
+def test_a_state_of_another_model_is_refused(recipe, tmp_path, monkeypatch, tiny_model):
+    for folder, model in (("one", "opt"), ("two", "gpt_neox")):
+        other = long_recipe(tiny_model(model, depth=2, dropout=0.1))
+        stop_after(monkeypatch, "save_state", 1, (other, tmp_path / folder))
+    name = "checkpoints/noisy-original.state"
+    os.replace(tmp_path / "two" / name, tmp_path / "one" / name)
+    with pytest.raises(StoreError, match="cannot be continued from"):
+        train_run(recipe, tmp_path / "one")
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(recipe, uninterrupted, tmp_path):
+    """With a limit on file sizes that the system itself enforces."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(StoreError, match=r"Cannot write .*Free space") as error:
+            train_run(recipe, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.rglob("*.part"))
+    assert_same_run(train_run(recipe, tmp_path), uninterrupted)
+
+
+def test_a_parameter_that_is_never_used_does_not_hinder(tmp_path):
+    """Its gradient is never there, so AdamW keeps nothing about it."""
+    from memloc.engine.loop import Objective, update
+    from memloc.protocol import FineTuneSettings
+
+    def make():
+        used, unused = (torch.nn.Parameter(torch.ones(2, 2)) for _ in range(2))
+        tensors = {"used": used, "unused": unused}
+        settings = FineTuneSettings(learning_rate=0.1, batch_size=2, epochs=3)
+        inputs = torch.eye(2)
+        labels = torch.tensor([0, 1])
+        lengths = torch.ones(2).numpy()
+        return Objective(
+            "one", lambda rows: inputs[rows] @ used, labels, lengths, tensors, tensors, settings
+        )
+
+    one, two = make(), make()
+    rows = torch.arange(2).numpy()
+    update(one, rows)
+    checkpoints.save_state(tmp_path / "s", [one], {"one": []})
+    checkpoints.load_state(tmp_path / "s", [two])
+    update(one, rows)
+    update(two, rows)
+    assert two.updates == 2
+    assert torch.equal(one.tensors["used"], two.tensors["used"])
+    assert not torch.equal(one.tensors["used"], torch.ones(2, 2))
