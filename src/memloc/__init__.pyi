@@ -18,8 +18,11 @@ from memloc.model.stack import register_stack as register_stack
 from memloc.reporting.page import report as report
 from memloc.reporting.results import load_results as load_results
 from memloc.run.adopt import adopt as adopt
+from memloc.run.adopt import adopt_trainer as adopt_trainer
 from memloc.run.callback import RunCallback as RunCallback
 from memloc.run.folder import Run as Run
+from memloc.run.plant import plant as plant
+from memloc.run.spec import RunSpec as RunSpec
 from memloc.run.train import train as train
 
 __all__: list[str]

@@ -197,14 +197,14 @@ def _show_table(rows: Sequence[Mapping[Any, Any]]) -> None:
 
 def show_run(run: "Run", needed: float, as_json: bool) -> None:
     """What a run came to: the curve, the verdict in a sentence, where everything is."""
-    weights, final, noise = run.weights(), run.record.final, run.noisy.summary()
-    said = [f"No {name} weights: {why}" for name, why in run.record.without.items()]
+    weights, final, noise = run.weights(), run.status.final, run.noisy.summary()
+    said = [f"No {name} weights: {why}" for name, why in run.status.without.items()]
     if final is not None and not as_json:
         said = [*_curve(run, needed), _sentence(run, final.noisy, needed), noise, *said]
     facts = {"folder": str(run.folder), "weights": weights, "noise": noise}
     bar = {"memorised": run.memorised(needed), "needed": needed}
     verdict = final and {**bar, "accuracies": dict(final)}
-    record = {**facts, "verdict": verdict, "without": run.record.without}
+    record = {**facts, "verdict": verdict, "without": run.status.without}
     show(as_json, record, *said, f"\n{run.folder}: {', '.join(weights)}")
 
 

@@ -89,13 +89,19 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
 
     from memloc.model.load import LoadOptions
     from memloc.run.folder import WEIGHTS
-    from memloc.run.recipe import Recipe
-    from memloc.run.train import train_run
+    from memloc.run.spec import RunSpec
+    from memloc.run.train import make_run
 
-    options = LoadOptions(**asdict(loading))
-    recipe = Recipe(model, noisy, seed, protocol, options, constants.device)
+    spec = RunSpec.of(model, noisy, seed, protocol.for_run(), LoadOptions(**asdict(loading)))
     with bars():
-        run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(_tell_cost, out, recipe))
+        run = make_run(
+            spec,
+            folder,
+            weights or tuple(WEIGHTS),
+            task=noisy,
+            device=constants.device,
+            announce=partial(_tell_cost, out),
+        )
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)
 
 
@@ -180,20 +186,38 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         check_noisy_file(own.data, **own.columns)
 
     from memloc.run.adopt import adopt as adopt_checkpoints
+    from memloc.run.adopt import adopt_trainer
 
+    given: dict[str, Any] = {
+        "preset": name,
+        "settings": constants.changes,
+        "train_missing": train_missing,
+        "device": constants.device,
+        "announce": partial(_tell_cost, run.parent),
+        **({} if seed is None else {"seed": seed}),
+    }
     with bars():
-        made = adopt_checkpoints(
-            run,
-            **asdict(checkpoints),
-            **asdict(own),
-            seed=seed,
-            preset=name,
-            settings=constants.changes,
-            train_missing=train_missing,
-            device=constants.device,
-            announce=partial(_tell_cost, run.parent),
-        )
+        if own.data is None:
+            made = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
+        else:
+            made = adopt_checkpoints(run, **asdict(checkpoints), **asdict(own), **given)
     console.show_run(made, needed, as_json)
+
+
+def _of_trainer(checkpoints: Checkpoints, own: Marked) -> dict[str, Any]:
+    """What may be given beside a Trainer's output folder; the rest is in the folder."""
+    said = (own.text, own.pair, own.label, own.original, own.flag)
+    if (
+        said != ("text", None, "label", None, None)
+        or checkpoints.pretrained
+        or checkpoints.memorised
+    ):
+        raise SettingsError(
+            "The folder of a memloc.RunCallback names its columns, pre-trained and memorised "
+            "weights itself: leave them out, or give the file that has these columns (--data)."
+        )
+    weights = {"reference": checkpoints.reference, "frozen": checkpoints.frozen}
+    return {"output": checkpoints.final, "held_out": own.held_out, **weights}
 
 
 @option_by_option

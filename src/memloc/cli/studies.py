@@ -143,7 +143,7 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     """
     from memloc.reporting.results import load_results
     from memloc.study.execute import open_study
-    from memloc.study.plan import control_study
+    from memloc.study.plan import control_plan
     from memloc.study.view import failures, shown
 
     seeded = {} if seed is None else {"control.seed": seed}
@@ -157,12 +157,12 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
         "device": constants.device,
         "data_folder": None if data_folder is None else str(data_folder.resolve()),
     }
-    folder = control_study(out, study, asdict(plants))
+    plan = control_plan(out, study, asdict(plants))
     with shown() as watch:
-        ended = open_study(folder).run(watch)
+        ended = open_study(plan).run(watch)
     for sentence in failures(ended):
         say(sentence, sys.stderr)
-    found = load_results(folder)
+    found = load_results(out)
     console.show_control(found, as_json)
     if ended.count("failed") or not found.plants["used"].any():
         raise typer.Exit(1)

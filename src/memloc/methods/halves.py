@@ -179,7 +179,7 @@ _NOT_DECIDING = {name.split(".")[-1] for name in (*NOT_DECIDING, *MEMORISED_ONLY
 
 def pool_of(run: Run, method: Generalisation) -> Pool:
     """The training texts of a run with their assigned labels."""
-    adopted = run.record.adopted.get("pretrained")
+    adopted = run.status.adopted.get("pretrained")
     return Pool(
         name=run.name,
         examples=Examples(run.task.train.parts, run.noisy.assigned),

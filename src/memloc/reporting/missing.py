@@ -117,7 +117,7 @@ class _Study:
             return ""
         if part == "train" and run.record.command:
             return run.record.command
-        own = {"model": run.record.model, "run": str(run.folder), "task": str(row["task"])}
+        own = {"model": run.spec.model, "run": str(run.folder), "task": str(row["task"])}
         named = {name: shlex.quote(value) for name, value in own.items()}
         return self.written(part, {**self.usual, **named, "seed": str(row["seed"])})
 
@@ -137,7 +137,7 @@ class _Study:
 
 def _can_run(method: str, run: Run) -> bool:
     """Whether a run has what a method looks at; `memloc train` makes the weights of its own."""
-    kind, without = find_method(method), set(run.record.without)
+    kind, without = find_method(method), set(run.status.without)
     if run.record.made_by == "adopt":
         without |= {name for name in kind.needs if not run.has(name)}
     if run.record.task.category == OWN:  # other tasks have what methods ask of data

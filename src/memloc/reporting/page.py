@@ -275,7 +275,7 @@ def settings(results: Results) -> list[dict[str, Any]]:
     """Every setting of the runs and of the methods, once for all that share them."""
     runs = zip(results.runs.to_dict("records"), results.records, strict=True)
     used = Counter(
-        ("preset", row["preset"], row["changes"], json.dumps(record.settings.flat()))
+        ("preset", row["preset"], row["changes"], json.dumps(record.spec.settings.flat()))
         for row, record in runs
     )
     for row in results.made.to_dict("records"):

@@ -208,8 +208,8 @@ def _load(folder: Path) -> Results:
     every = _find_runs(folder)
     protocol = settings_of(folder, [run.record for run in every])
     needed = protocol.verdict.noisy_at_least
-    runs = _read([run for run in every if run.record.plant is None], folder)
-    planted = _read([run for run in every if run.record.plant is not None], folder)
+    runs = _read([run for run in every if run.plant is None], folder)
+    planted = _read([run for run in every if run.plant is not None], folder)
     curves = [(of.key, of.run.training()) for of in runs]
     rows = [
         {**of.key, **_run_row(of.run, folder, curve, needed)}
@@ -283,7 +283,7 @@ def _read(runs: Sequence[Run], folder: Path) -> list[_Read]:
     """By task, model and seed; two runs with the same key never merge."""
     found: dict[tuple[Any, ...], _Read] = {}
     for run in runs:
-        task, plant = run.record.task, run.record.plant
+        task, plant = run.record.task, run.plant
         own = (task.name, task.category, run.model_name, run.seed)
         key: dict[str, Any] = dict(zip(KEY, own, strict=True))
         if plant is not None:
@@ -303,7 +303,7 @@ def settings_of(folder: Path, records: Sequence[RunRecord]) -> Protocol:
     """The settings of a study; of runs without its file, the preset of the first."""
     if (folder / paths.STUDY).is_file():
         return read_study(folder).study.protocol
-    used = list(dict.fromkeys(record.settings.preset for record in records)) or ["paper"]
+    used = list(dict.fromkeys(record.spec.settings.preset for record in records)) or ["paper"]
     rules = [preset(name).model_dump(include=COMPARING) for name in used]
     if any(rule != rules[0] for rule in rules):
         warnings.warn(
@@ -377,7 +377,7 @@ def _without_null(key: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _run_row(run: Run, folder: Path, curve: pd.DataFrame, needed: float) -> dict[str, Any]:
     """What the run is of and what became of it; a run that is not finished memorised nothing."""
-    task, final = run.record.task, run.record.final
+    task, final = run.record.task, run.status.final
     labels = run.folder / paths.LABELS
     chance = 1 / len(task.label_names)
     unseen = at_the_end(curve, "noisy", "validation_accuracy")
@@ -506,11 +506,11 @@ def _plants(planted: Sequence[_Read], weights: pd.DataFrame) -> pd.DataFrame:
     used = weights.groupby([*KEY, *PLANT])["method"].unique()
     rows = []
     for of in planted:
-        record, final = of.run.record, of.run.record.final
+        final = of.run.status.final
         methods = used.get(tuple(of.key.values()), [])
         row = {
-            "learning_rate": record.settings.finetune.learning_rate,
-            "tries": max(1, len(record.attempts)),
+            "learning_rate": of.run.settings.finetune.learning_rate,
+            "tries": len(of.run.status.attempts) + 1,
             "training_accuracy": getattr(final, "training", np.nan),
             "noisy_accuracy": getattr(final, "noisy", np.nan),
             "methods": ", ".join(methods),

@@ -233,7 +233,7 @@ def models(findings: Findings) -> pd.DataFrame:
     results = findings.results
     rows = {}
     for record, run in zip(results.records, results.runs.to_dict("records"), strict=True):
-        name = record.model
+        name = record.spec.model
         rows[run["model"]] = {
             "model": run["model"],
             **{key: pretraining(name).get(key) for key in ("corpus", "tokens", "steps")},

@@ -1,4 +1,4 @@
-"""Makes a run of checkpoints and a data file that somebody already has."""
+"""Makes a run of checkpoints and data that somebody already has."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,18 @@ from memloc.errors import ModelError, SettingsError
 from memloc.model.device import suitable_threads
 from memloc.model.known import adapter_base, is_adapter
 from memloc.progress import request, tell
-from memloc.protocol import Protocol, protocol_of_run
+from memloc.protocol import protocol_of_run
 from memloc.run.folder import (
     Accuracies,
     Checkpoint,
     Run,
     RunRecord,
+    RunStatus,
     TaskRecord,
     begin,
     few_in,
 )
+from memloc.run.spec import RunSpec
 from memloc.store import paths
 from memloc.store.files import whole_file
 from memloc.store.identity import hash_checkpoint
@@ -36,6 +38,7 @@ from memloc.store.records import as_stored, read_json
 if TYPE_CHECKING:
     from memloc.model.load import Classifier
 
+Announce = Callable[[Run, "Classifier", Mapping[str, int]], None]
 NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 
 
@@ -43,7 +46,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     folder: str | Path,
     *,
     final: str | Path,
-    data: Data | None = None,
+    data: Data,
     text: str = "text",
     pair: str | None = None,
     label: str = "label",
@@ -54,61 +57,96 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     pretrained: str | Path | None = None,
     memorised: str | Path | None = None,
     frozen: str | Path | None = None,
-    seed: int | None = None,
+    seed: int = 1,
     preset: str = "paper",
     settings: Mapping[str, Any] | None = None,
     train_missing: bool = False,
     device: str = "auto",
-    announce: Callable[[Any, Any, Any], None] = lambda _recipe, _model, _left: None,
+    announce: Announce = lambda _run, _model, _left: None,
 ) -> Run:
-    """Make a run in `folder` of checkpoints and of the file that they were trained on.
+    """Make a run of checkpoints and of the data that they were trained on.
 
-    `final` was fine-tuned on the noisy labels (column `label`); `original` names the column of the
-    labels before noise, or `flag` one that is true where the label is wrong. The other weights are
-    needed by some methods only: `reference` (fine-tuned on the original labels), `pretrained`,
-    `memorised` (at near-ceiling accuracy), `frozen` (only the head trained). `train_missing` makes
-    reference and frozen weights from `pretrained`, by the settings of `preset` with `settings`.
-    A checkpoint may be an adapter (PEFT); `pretrained` is its base model then, by default the one
-    that it names. Without `data`, `final` is the output folder of a Hugging Face Trainer that had a
-    `memloc.RunCallback`, which says all that is needed. `seed` is that of random choices and of
-    trainings; default: the Trainer's there, else 1.
+    Checkpoints stay where they are and are recognised by their contents; the data are copied.
+    A checkpoint may be an adapter (PEFT). Data are files, pandas DataFrames or `datasets.Dataset`s.
 
-    `data` and `held_out` are files, pandas DataFrames or `datasets.Dataset`s.
-    Checkpoints stay where they are and are known by their contents; the data are copied.
-    `announce` is told before training: the recipe, the model, and the epochs of each training.
+    Args:
+        folder: Folder of the run.
+        final: Checkpoint that was fine-tuned on the noisy labels.
+        data: The examples that `final` was trained on.
+        text: Column of texts.
+        pair: Column of second texts.
+        label: Column of the labels that `final` was trained on.
+        original: Column of the labels before noise; give this or `flag`.
+        flag: Column that is true where the label is wrong.
+        held_out: Unseen examples with the same columns.
+        reference: Checkpoint that was fine-tuned on the original labels.
+        pretrained: Model that the fine-tuning started from; by default an adapter's base model.
+        memorised: Checkpoint of the first epoch with near-ceiling training accuracy.
+        frozen: Checkpoint of which only the head was trained.
+        seed: Seed of random choices and of trainings.
+        preset: `paper`, `reference` or `demo`.
+        settings: Settings that differ from the preset.
+        train_missing: Whether to train reference and frozen weights from `pretrained`.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        announce: Called before training with the run, its model and the epochs left.
     """
-    if data is None:
-        _say_nothing_twice(text, pair, label, original, flag, pretrained, memorised)
-        given: dict[str, Any] = {"reference": reference, "frozen": frozen, "held_out": held_out}
-        given |= {"preset": preset, "train_missing": train_missing, "device": device}
-        given |= {**_of_trainer(Path(final), settings, seed), "announce": announce}
-        return adopt(folder, **given)
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     protocol = protocol_of_run(preset, settings or {})
     facts, names, adopted = _examined(places, pretrained)
     task = _read(data, Columns(text, label, pair, original, flag), held_out, names)
-    facts |= {"model": str(pretrained or final), "command": request()}
-    facts |= {"task": TaskRecord.of(task), "settings": protocol.for_run()}
-    record = RunRecord(**facts, made_by="adopt", adopted=adopted, seed=1 if seed is None else seed)
+    spec = RunSpec.of(str(pretrained or final), task, seed, protocol.for_run())
+    facts |= {"spec": spec, "command": request(), "task": TaskRecord.of(task)}
     with locked(Path(folder), RUN):
-        run = _noted(replace(begin(Path(folder), task, record), device=device), adopted)
+        record = RunRecord(**facts, made_by="adopt")
+        run = begin(Path(folder), task, record, RunStatus(adopted=adopted))
+        run = _noted(replace(run, device=device), adopted)
         _keep_curves(run, source_of(data))
-        return _with_missing(run, protocol, announce) if train_missing else run
+        return _with_missing(run, announce) if train_missing else run
 
 
-def _say_nothing_twice(*said: str | Path | None) -> None:
-    if said != ("text", None, "label", None, None, None, None):
-        raise SettingsError(
-            "The folder of a memloc.RunCallback names its columns, pre-trained and memorised "
-            "weights itself: leave them out, or give the file that has these columns (--data)."
-        )
+def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do not have
+    folder: str | Path,
+    output: str | Path,
+    *,
+    reference: str | Path | None = None,
+    frozen: str | Path | None = None,
+    held_out: Data | None = None,
+    seed: int | None = None,
+    preset: str = "paper",
+    settings: Mapping[str, Any] | None = None,
+    train_missing: bool = False,
+    device: str = "auto",
+    announce: Announce = lambda _run, _model, _left: None,
+) -> Run:
+    """Make a run of the output folder of a Hugging Face Trainer that had a `memloc.RunCallback`.
+
+    The callback kept the data, the final and memorised weights and the name of the pre-trained
+    model, so nothing else is needed.
+
+    Args:
+        folder: Folder of the run.
+        output: The Trainer's output folder (`output_dir`).
+        reference: Checkpoint that was fine-tuned on the original labels, or such an output folder.
+        frozen: Checkpoint of which only the head was trained.
+        held_out: Unseen examples with columns `text`, `pair` if texts have two parts, and `label`.
+        seed: Seed of random choices and of trainings; by default the Trainer's.
+        preset: `paper`, `reference` or `demo`.
+        settings: Settings that differ from the preset.
+        train_missing: Whether to train reference and frozen weights from the pre-trained model.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        announce: Called before training with the run, its model and the epochs left.
+    """
+    kept = _of_trainer(Path(output))
+    tokens = {"text.max_tokens": kept.pop("max_tokens")}
+    kept |= {"reference": reference, "frozen": frozen, "held_out": held_out, "preset": preset}
+    kept |= {"settings": {**tokens, **(settings or {})}, "train_missing": train_missing}
+    kept |= {"device": device, "announce": announce}
+    return adopt(folder, **{**kept, **({} if seed is None else {"seed": seed})})
 
 
-def _of_trainer(
-    output: Path, settings: Mapping[str, Any] | None, seed: int | None
-) -> dict[str, Any]:
-    """What `RunCallback` left in a Trainer's output folder, as arguments of `adopt`."""
+def _of_trainer(output: Path) -> dict[str, Any]:
+    """Read what `RunCallback` left in a Trainer's output folder, as arguments of `adopt`."""
     kept = output / paths.TRAINER
     if not (kept / paths.TRAINER_RECORD).is_file():
         raise SettingsError(
@@ -125,8 +163,8 @@ def _of_trainer(
             **{"data": kept / record["data"], "original": "original"},
             "pair": "pair" if record["parts"] == 2 else None,
             "pretrained": record["pretrained"] or None,
-            "seed": record["seed"] if seed is None else seed,
-            "settings": {"text.max_tokens": record["max_tokens"], **(settings or {})},
+            "seed": record["seed"],
+            "max_tokens": record["max_tokens"],
         }
 
 
@@ -160,12 +198,12 @@ def _noted(run: Run, adopted: Mapping[str, Checkpoint]) -> Run:
     """The run with what may be new: more weights, or the same ones elsewhere; its accuracies."""
     if few := few_in(run.task):
         tell(few)
-    known = {**run.record.adopted, **adopted}
-    if known != run.record.adopted:
+    known = {**run.status.adopted, **adopted}
+    if known != run.status.adopted:
         run = run.note(adopted=known)
-    if run.record.final is None:
+    if run.status.final is None:
         run = run.note(final=Accuracies.of(_measured(run, "final", run.noisy.assigned)))
-    if run.record.reference is None and "reference" in known:
+    if run.status.reference is None and "reference" in known:
         run = run.note(reference=_measured(run, "reference", run.noisy.original)["accuracy"])
     return run
 
@@ -235,18 +273,13 @@ def _measured(run: Run, weights: str, trained_on: IntArray) -> dict[str, float]:
     return accuracies(predicted, trained_on, run.noisy)
 
 
-def _with_missing(run: Run, protocol: Protocol, announce: Callable[[Any, Any, Any], None]) -> Run:
+def _with_missing(run: Run, announce: Announce) -> Run:
     """Train the reference and frozen weights that were not given."""
-    from memloc.model.load import LoadOptions
-    from memloc.run.recipe import Recipe
     from memloc.run.train import make_weights
 
-    adopted = run.record.adopted["pretrained"]
-    options = LoadOptions(depth=run.depth)
-    recipe = Recipe(adopted.path, run.task, run.seed, protocol, options, run.device)
     missing = {"reference": "original", "frozen": "frozen"}
-    trainings = [training for name, training in missing.items() if not run.has(name)]
-    left = dict.fromkeys(trainings, protocol.finetune.epochs)
+    left = [training for name, training in missing.items() if not run.has(name)]
     if left:
-        announce(recipe, run.load_pretrained(run.seed), left)
-    return make_weights(recipe, run, [(name,) for name in left])
+        epochs = run.settings.finetune.epochs
+        announce(run, run.load_pretrained(run.seed), dict.fromkeys(left, epochs))
+    return make_weights(run, [(name,) for name in left])

@@ -4,11 +4,11 @@
 whatever works on the one works on the other.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -24,10 +24,11 @@ from memloc.data.task import Examples, NoisyLabels, Task, hash_task
 from memloc.errors import StoreError, TrainingError, lookup
 from memloc.model.device import pick_device
 from memloc.protocol import RunSettings
+from memloc.run.spec import RATE, PlantSpec, RunSpec
 from memloc.seeds import generator
 from memloc.settings import Settings
 from memloc.stats.verdicts import too_few
-from memloc.stats.windows import planted_layers, read_plant
+from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.identity import hash_checkpoint
 from memloc.store.records import (
@@ -77,33 +78,6 @@ class TaskRecord(Settings):
         )
 
 
-class PlantRecord(Settings):
-    """Where the noisy task could change the model."""
-
-    planted: str
-    """Layers from 1, such as 6-7, 2+9, or 2-3/9-10 for two groups of noisy examples."""
-    null: bool
-    """Whether nothing was planted: the same run with the original labels."""
-    auxiliary: str
-    """The task that changed all layers."""
-    auxiliary_data: str = ""
-    """A hash of its training examples."""
-    auxiliary_learning_rate: float | None = None
-    trains_pooler_and_norm: bool = False
-    frozen_beside_auxiliary: bool = False
-    """The settings of the control set-up that decide the weights."""
-
-    @property
-    def first(self) -> int:
-        """The first planted layer, from 1."""
-        return planted_layers(self.planted)[0] + 1
-
-    @property
-    def last(self) -> int:
-        """The last planted layer, from 1."""
-        return planted_layers(self.planted)[-1] + 1
-
-
 class Checkpoint(Settings):
     """Weights that somebody else made, by content."""
 
@@ -137,33 +111,34 @@ class Attempt(Settings):
 
 
 class RunRecord(Settings):
-    """What decides a run's weights, and what became of them."""
+    """What decides a run's weights, and what was found when it was begun; never rewritten."""
 
+    spec: RunSpec
     made_by: Literal["train", "adopt"] = "train"
-    model: str
-    """Name or folder of the pre-trained model; of an adopted run without one, the final weights."""
     weights_hash: str
-    """Of what was loaded before training; of an adopted run, of the final weights."""
+    """Hash of the pre-trained weights; of an adopted run, of the final weights."""
     depth: int
     width: int
-    seed: int
     task: TaskRecord
-    settings: RunSettings
-    remote_code: bool = False
-    any_format: bool = False
-    plant: PlantRecord | None = None
-    adopted: dict[str, Checkpoint] = {}
-    """The weights of an adopted run that are elsewhere."""
+    auxiliary: str = ""
+    """Hash of the training examples of a plant's auxiliary task."""
     command: str = ""
-    """What it was made by, for people to repeat."""
+    """Command that made the run, for people to repeat."""
+
+
+class RunStatus(Settings):
+    """What became of a run so far."""
+
     final: Accuracies | None = None
-    """Once the final weights are there."""
+    """Accuracies of the final weights, once they are there."""
     reference: float | None = None
-    """Of adopted reference weights: the share of the original labels that they predict."""
+    """Share of the original labels that adopted reference weights predict."""
     without: dict[str, str] = {}
     """Weights that could not be made, and why."""
     attempts: tuple[Attempt, ...] = ()
-    """Trainings of a plant, of which all but the last fell short."""
+    """Trainings of a plant that fell short before the present one."""
+    adopted: dict[str, Checkpoint] = {}
+    """Weights of an adopted run, which are elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -173,45 +148,56 @@ class Run:
     folder: Path
     record: RunRecord
     device: str = "auto"
+    status: RunStatus = RunStatus()  # noqa: RUF009 - frozen
 
     @classmethod
     def open(cls, folder: str | Path, device: str = "auto") -> "Run":
-        """A run that exists."""
-        path = Path(folder) / paths.RUN
+        """Open a run that exists."""
+        path, status = Path(folder) / paths.RUN, Path(folder) / paths.STATUS
         if not path.is_file():
             raise StoreError(
                 f"{folder} is not a run: it has no {paths.RUN}. `memloc train` makes one, "
                 "`memloc adopt` makes one from your own checkpoints."
             )
-        values = {k: v for k, v in read_json(path).items() if k != "format"}
-        try:
-            return cls(Path(folder), RunRecord.model_validate(values), device)
-        except ValidationError as error:
-            first = error.errors()[0]
-            what = ".".join(map(str, first["loc"]))
-            raise StoreError(f"{path} is damaged: {what}: {first['msg'].lower()}.") from None
+        record = _read(path, RunRecord)
+        become = _read(status, RunStatus) if status.is_file() else RunStatus()
+        return cls(Path(folder), record, device, become)
+
+    @property
+    def spec(self) -> RunSpec:
+        """Everything that decides its weights."""
+        return self.record.spec
+
+    @property
+    def plant(self) -> PlantSpec | None:
+        """Where its noisy labels are planted, if they are."""
+        return self.spec.plant
 
     @property
     def seed(self) -> int:
         """The model seed."""
-        return self.record.seed
+        return self.spec.seed
 
     @property
     def depth(self) -> int:
         """Number of layers."""
         return self.record.depth
 
-    @property
+    @cached_property
     def settings(self) -> RunSettings:
-        """Those that decide its weights."""
-        return self.record.settings
+        """The settings of its trainings; a plant that fell short has a higher learning rate."""
+        settings, plant = self.spec.settings, self.plant
+        if plant is None or not self.status.attempts:
+            return settings
+        factor = plant.rate_factor ** len(self.status.attempts)
+        return settings.replace({RATE: settings.finetune.learning_rate * factor})
 
     @property
     def model_name(self) -> str:
         """For people; a model from a folder is called like the folder."""
-        if self.record.made_by == "adopt" and "pretrained" not in self.record.adopted:
+        if self.record.made_by == "adopt" and "pretrained" not in self.status.adopted:
             return self.folder.resolve().name
-        return Path(self.record.model).name
+        return Path(self.spec.model).name
 
     @property
     def name(self) -> str:
@@ -221,7 +207,7 @@ class Run:
     @property
     def is_null(self) -> bool:
         """Whether it is the null of a planted run: nothing is memorised, errors may be nil."""
-        return self.record.plant is not None and self.record.plant.null
+        return self.plant is not None and self.plant.null
 
     @cached_property
     def task(self) -> Task:
@@ -255,7 +241,7 @@ class Run:
         All are in group 0 where nothing was planted, or all in the same layers.
         """
         groups = np.zeros(len(self.noisy.is_noisy), dtype=np.int64)
-        plant = self.record.plant
+        plant = self.plant
         n_groups = 1 if plant is None else len(read_plant(plant.planted))
         for kind, rows in (("noisy", self.noisy_rows), ("clean", self.clean_rows)):
             order = generator(self.seed, "plant", kind).permutation(len(rows))
@@ -274,14 +260,14 @@ class Run:
     @cached_property
     def reference_accuracy(self) -> float:
         """The share of their own labels that the reference weights predict; NaN if not known."""
-        if self.record.reference is not None:
-            return self.record.reference
+        if self.status.reference is not None:
+            return self.status.reference
         return at_the_end(self.training(), "original", "accuracy")
 
     def path(self, weights: str) -> Path:
         """The folder of these weights, whether it exists or not."""
-        if weights in self.record.adopted:
-            return Path(self.record.adopted[weights].path)
+        if weights in self.status.adopted:
+            return Path(self.status.adopted[weights].path)
         return paths.checkpoint(self.folder, weights)
 
     def work(self, method: str) -> Path:
@@ -291,7 +277,7 @@ class Run:
     def has(self, weights: str) -> bool:
         """Whether these weights are there."""
         if weights == "pretrained":
-            return self.record.made_by == "train" or weights in self.record.adopted
+            return self.record.made_by == "train" or weights in self.status.adopted
         return self.path(weights).is_dir()
 
     def weights(self) -> list[str]:
@@ -308,7 +294,7 @@ class Run:
             is_made = weights in {"reference", "frozen"}
             else_made = ", or have them made by --train-missing" if is_made else ""
             how = f"give them to `memloc adopt` with --{weights}{else_made}."
-        why = self.record.without.get(weights, how)
+        why = self.status.without.get(weights, how)
         raise StoreError(f"{self.folder} has no {weights} weights: {why}")
 
     def load(self, weights: str) -> "Classifier":
@@ -320,9 +306,9 @@ class Run:
         if weights == "pretrained":
             loaded = self.load_pretrained(self.seed)
         else:
-            options = LoadOptions(remote_code=self.record.remote_code, base=self._start[0])
+            options = LoadOptions(remote_code=self.spec.remote_code, base=self._start[0])
             loaded = load_checkpoint(self.path(weights), options)
-            known = self.record.adopted.get(weights)
+            known = self.status.adopted.get(weights)
             if known and known.hash != loaded.weights_hash:
                 raise self._changed(weights)
         loaded.model.to(pick_device(self.device)).eval()
@@ -330,33 +316,37 @@ class Run:
 
     def load_pretrained(self, seed: int) -> "Classifier":
         """The weights that it started from, with a new head from `seed`."""
-        from memloc.model.load import LoadOptions, load_model
-
-        record = self.record
         self.require("pretrained")
+        loaded = self.load_start(seed, self.record.task.label_names)
         model, known = self._start
-        options = LoadOptions(record.remote_code, record.any_format, depth=record.depth)
-        loaded = load_model(model, record.task.label_names, seed=seed, options=options)
         if loaded.weights_hash != known:
             raise StoreError(
                 f"The pre-trained weights of {model} have changed since {self.folder} was made "
-                f"from them: {record.made_by} again, into another folder."
+                f"from them: {self.record.made_by} again, into another folder."
             )
         return loaded
+
+    def load_start(self, seed: int, label_names: Sequence[str]) -> "Classifier":
+        """Load what it starts from, unchecked, with a new head for these labels from `seed`."""
+        from memloc.model.load import LoadOptions, load_model
+
+        spec = self.spec
+        options = LoadOptions(spec.remote_code, spec.any_format, depth=self.record.depth)
+        return load_model(self._start[0], label_names, seed=seed, options=options)
 
     @property
     def _start(self) -> tuple[str, str]:
         """Where the pre-trained weights are, and their hash."""
-        given = self.record.adopted.get("pretrained")
-        return (given.path, given.hash) if given else (self.record.model, self.record.weights_hash)
+        given = self.status.adopted.get("pretrained")
+        return (given.path, given.hash) if given else (self.spec.model, self.record.weights_hash)
 
     def check_unchanged(self, weights: Iterable[str]) -> None:
         """Refuse weights whose files, the tokenizer's too, are not those that were kept."""
         for name in weights:
             folder = self.path(name)
             about, known = folder / paths.PROVENANCE, ""  # where nobody noted the hash
-            if name in self.record.adopted:
-                known = self.record.adopted[name].files
+            if name in self.status.adopted:
+                known = self.status.adopted[name].files
             elif about.is_file():
                 known = read_json(about).get("files", "")
             if known and folder.is_dir() and hash_checkpoint(folder) != known:
@@ -368,7 +358,7 @@ class Run:
 
     def _changed(self, weights: str) -> StoreError:
         folder = self.path(weights)
-        if weights in self.record.adopted:
+        if weights in self.status.adopted:
             return StoreError(
                 f"The {weights} weights at {folder} have changed since {self.folder} was made from "
                 "them: adopt them into another folder."
@@ -401,11 +391,11 @@ class Run:
 
     def memorised(self, needed: float) -> bool:
         """Whether its final weights are there and predict enough of the noisy labels."""
-        return self.record.final is not None and self.record.final.noisy >= needed
+        return self.status.final is not None and self.status.final.noisy >= needed
 
     def require_memorised(self, needed: float, *, force: bool = False) -> Accuracies:
         """What the final weights predict; nothing is concluded from a run that did not memorise."""
-        final = self.record.final
+        final = self.status.final
         if final is None:
             raise StoreError(
                 f"{self.folder} has no final weights yet: finish `memloc {self.record.made_by}`."
@@ -420,27 +410,41 @@ class Run:
 
     def identity(self, weights: Iterable[str]) -> dict[str, Any]:
         """What decides the weights of these names, and the data that they are looked at with."""
-        record, settings = self.record, self.settings
+        record, settings, adopted = self.record, self.settings, self.status.adopted
         facts: dict[str, Any] = {"data": record.task.hash, "text": settings.text.model_dump()}
         if record.made_by == "adopt":
             # What memloc trained for it came from the pre-trained weights.
-            names = {name if name in record.adopted else "pretrained" for name in weights}
-            given = [(name, c) for name, c in record.adopted.items() if name in names]
+            names = {name if name in adopted else "pretrained" for name in weights}
+            given = [(name, c) for name, c in adopted.items() if name in names]
             facts["adopted"] = {name: [c.hash, c.files] for name, c in sorted(given)}
         return {
             **facts,
             "weights": record.weights_hash,
             "depth": record.depth,
-            "seed": record.seed,
+            "seed": self.seed,
             "settings": settings.deciding(memorised="memorised" in weights),
-            "plant": record.plant and record.plant.model_dump(mode="json"),
+            "plant": _plant_facts(record),
         }
 
     def note(self, **facts: Any) -> "Run":
-        """The run with more facts in its record; for the training that makes it."""
-        record = RunRecord.model_validate({**dict(self.record), **facts})
-        write_json(self.folder / paths.RUN, record.model_dump(mode="json"))
-        return Run(self.folder, record, self.device)
+        """Add to what became of the run; its record stays as it was written."""
+        status = RunStatus.model_validate({**dict(self.status), **facts})
+        write_json(self.folder / paths.STATUS, status.model_dump(mode="json"))
+        return replace(self, status=status)
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def _read(path: Path, kind: type[S]) -> S:
+    """Read a record of this kind; a damaged one is refused with the first fault."""
+    values = {k: v for k, v in read_json(path).items() if k != "format"}
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = ".".join(map(str, first["loc"]))
+        raise StoreError(f"{path} is damaged: {what}: {first['msg'].lower()}.") from None
 
 
 FOR_PEOPLE = {"source", "noise"}
@@ -458,28 +462,33 @@ def at_the_end(training: Table, name: str, column: str) -> float:
     return float(rows[column].iloc[-1]) if len(rows) else float("nan")
 
 
-def begin(folder: Path, task: Task, record: RunRecord) -> Run:
+def begin(folder: Path, task: Task, record: RunRecord, status: RunStatus | None = None) -> Run:
     """Open the run in this folder, or make it; one that was made of something else is refused."""
+    wanted = Run(folder, record, status=status or RunStatus())
     if (folder / paths.RUN).is_file():
         run = Run.open(folder)
-        _same_or_refuse(folder, run.record, record)
+        _same_or_refuse(run, wanted)
         return run
     write_table(folder / paths.LABELS, _labels_table(task), {"task": record.task.hash})
-    return Run(folder, record).note()
+    wanted = wanted.note()
+    # Last: its presence says that the run is begun.
+    write_json(folder / paths.RUN, record.model_dump(mode="json"))
+    return wanted
 
 
-def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:
-    old, new = _compared(there), _compared(wanted)
+def _same_or_refuse(run: Run, wanted: Run) -> None:
+    old, new = _compared(run), _compared(wanted)
     # Adopted weights may be added to a run later.
     found = [(name, old[name], new[name]) for name in new if old.get(name, new[name]) != new[name]]
-    if there.model != wanted.model and there.weights_hash != wanted.weights_hash:
-        found.insert(0, ("model", there.model, wanted.model))  # says more than a hash
+    one, other = run.spec.model, wanted.spec.model
+    if one != other and run.record.weights_hash != wanted.record.weights_hash:
+        found.insert(0, ("model", one, other))  # says more than a hash
     if found:
         name, before, now = found[0]
-        another = "another folder" + (" with --out" if wanted.made_by == "train" else "")
-        other = BY_CONTENT.get(name) or f"settings: {name} is {before!r} there and {now!r} here"
+        another = "another folder" + (" with --out" if wanted.record.made_by == "train" else "")
+        differs = BY_CONTENT.get(name) or f"settings: {name} is {before!r} there and {now!r} here"
         raise StoreError(
-            f"{folder} belongs to other {other}. Choose {another}, or delete that one."
+            f"{run.folder} belongs to other {differs}. Choose {another}, or delete that one."
         )
 
 
@@ -491,14 +500,23 @@ BY_CONTENT = {
 """What differs, in words, where a hash is all that is known of it."""
 
 
-def _compared(record: RunRecord) -> dict[str, Any]:
+def _compared(run: Run) -> dict[str, Any]:
     """What has to be the same for a folder to be used again."""
-    named = ("made_by", "depth", "weights_hash", "seed", "plant")
+    record = run.record
+    named = {name: getattr(record, name) for name in ("made_by", "depth", "weights_hash")}
     task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
     # The files, too: another tokenizer reads other texts.
-    adopted = {f"{k} weights": (c.hash, c.files) for k, c in record.adopted.items()}
-    settings = record.settings.deciding(memorised=True)
-    return {**adopted, **{k: getattr(record, k) for k in named}, **task, **settings}
+    adopted = {f"{k} weights": (c.hash, c.files) for k, c in run.status.adopted.items()}
+    plant = _plant_facts(record)
+    settings = run.spec.settings.deciding(memorised=True)
+    return {**adopted, **named, "seed": run.seed, "plant": plant, **task, **settings}
+
+
+def _plant_facts(record: RunRecord) -> dict[str, Any] | None:
+    """What decides a plant; the auxiliary task counts by its contents, wherever it was read."""
+    if record.spec.plant is None:
+        return None
+    return {**record.spec.plant.deciding(), "auxiliary": record.auxiliary, "sample": None}
 
 
 def _labels_table(task: Task) -> Table:

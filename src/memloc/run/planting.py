@@ -7,14 +7,12 @@ be dealt out to groups, each with layers of its own.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor, nn
 
 from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
-from memloc.data.task import Task, hash_examples
 from memloc.engine.gathering import Parameters, merged
 from memloc.engine.loop import (
     Objective,
@@ -25,9 +23,7 @@ from memloc.engine.loop import (
 from memloc.errors import ModelError
 from memloc.model.load import Classifier
 from memloc.model.stack import Stack
-from memloc.protocol import ControlSettings, FineTuneSettings
-from memloc.run.folder import PlantRecord
-from memloc.stats.windows import plant_name, read_plant
+from memloc.protocol import FineTuneSettings
 
 HEAD = "head"
 """The group of parameters that belongs to the planted task alone."""
@@ -35,30 +31,6 @@ OTHER_HEAD = "auxiliary head"
 """The group that belongs to the auxiliary task alone; both share the others."""
 AFTER = "after the blocks"
 EMBEDDINGS = "embeddings"
-
-
-@dataclass(frozen=True)
-class Plant:
-    """Where the noisy task may change a model, and the task that changes it everywhere."""
-
-    planted: str
-    """Layers from 1, such as 6-7, 2+9, or 2-3/9-10 for two groups of noisy examples."""
-    auxiliary: Task
-    """Trained beside it, with its original labels."""
-    null: bool = False
-    """Nothing is memorised: the labels are the original ones, learnt in another order."""
-
-    def record(self, settings: ControlSettings) -> PlantRecord:
-        """What identifies it, for a run to say."""
-        return PlantRecord(
-            planted=plant_name(read_plant(self.planted)),
-            null=self.null,
-            auxiliary=self.auxiliary.name,
-            auxiliary_data=hash_examples(self.auxiliary.train),
-            auxiliary_learning_rate=settings.auxiliary_learning_rate,
-            trains_pooler_and_norm=settings.trains_pooler_and_norm,
-            frozen_beside_auxiliary=settings.frozen_beside_auxiliary,
-        )
 
 
 def share_body(trained: Classifier, auxiliary: Classifier) -> None:

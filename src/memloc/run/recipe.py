@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from memloc.engine.loop import (
 from memloc.engine.stacked import together
 from memloc.model.adapters import with_adapter
 from memloc.model.device import pick_device
-from memloc.model.load import Classifier, LoadOptions, load_model
+from memloc.model.load import Classifier
 from memloc.model.predict import (
     accuracies,
     encode_for,
@@ -37,15 +37,11 @@ from memloc.model.predict import (
 )
 from memloc.model.stack import Stack
 from memloc.progress import Advance, track
-from memloc.protocol import FineTuneSettings, Protocol
+from memloc.protocol import FineTuneSettings
 from memloc.run.checkpoints import load_state, save_checkpoint, save_state
 from memloc.run.folder import TRAININGS, Accuracies, Run
-from memloc.run.planting import (
-    Plant,
-    learner,
-    planted_objectives,
-    share_body,
-)
+from memloc.run.planting import learner, planted_objectives, share_body
+from memloc.run.spec import PlantSpec
 from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.files import remove
@@ -61,27 +57,44 @@ NULL_SEED = 1000
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, on what, and how."""
+    """A run that has been begun, with the auxiliary task of a plant in memory."""
 
-    model: str
-    """Embedded name, hub name or folder."""
-    task: Task
-    seed: int
-    """Order of the data, initial head, dropout."""
-    protocol: Protocol
-    options: LoadOptions = LoadOptions()  # noqa: RUF009 - frozen
-    device: str = "auto"
-    plant: Plant | None = None
-    """Default: the noisy labels may be memorised anywhere."""
+    run: Run
+    auxiliary: Task | None = None
+
+    @property
+    def model(self) -> str:
+        """Embedded name, hub name or folder."""
+        return self.run.spec.model
+
+    @cached_property
+    def task(self) -> Task:
+        """The task that is trained on."""
+        return self.run.task
+
+    @property
+    def seed(self) -> int:
+        """Order of the data, initial head, dropout."""
+        return self.run.seed
+
+    @property
+    def device(self) -> str:
+        """Where it is trained."""
+        return self.run.device
+
+    @property
+    def plant(self) -> PlantSpec | None:
+        """Default: the noisy labels may be memorised anywhere."""
+        return self.run.plant
 
     @property
     def settings(self) -> FineTuneSettings:
         """How it is fine-tuned."""
-        return self.protocol.finetune
+        return self.run.settings.finetune
 
     def load(self, task: Task, seed: int) -> Classifier:
         """The pretrained weights with a new head for a task, from `seed`."""
-        return load_model(self.model, task.label_names, seed=seed, options=self.options)
+        return self.run.load_start(seed, task.label_names)
 
     def learner(self, seed: int) -> Classifier:
         """The same for its own task, with an adapter if one learns in place of the weights."""
@@ -112,8 +125,9 @@ class Training:
         self.recipe, self.run = recipe, run
         self.name, self.is_frozen = " and ".join(names), names == ("frozen",)
         self.state = paths.training_state(run.folder, *names)
-        alone = self.is_frozen and not self.recipe.protocol.control.frozen_beside_auxiliary
-        self.plant = None if alone else self.recipe.plant
+        plant = self.recipe.plant
+        is_alone = plant is None or (self.is_frozen and not plant.frozen_beside_auxiliary)
+        self.plant = None if is_alone else plant
         self.members = [self._member(name) for name in names]
         self.stack = together([member.trained.stack for member in self.members])
         self.texts = {
@@ -183,26 +197,27 @@ class Training:
                 stack.blocks.eval()
             yield [objective]
 
-    def _planted(self, plant: Plant, labels: Tensor) -> AbstractContextManager[list[Objective]]:
-        settings, control = self.recipe.settings, self.recipe.protocol.control
-        others = [self.recipe.load(plant.auxiliary, self._head_seed) for _ in self.members]
+    def _planted(self, plant: PlantSpec, labels: Tensor) -> AbstractContextManager[list[Objective]]:
+        settings, auxiliary = self.recipe.settings, self.recipe.auxiliary
+        assert auxiliary is not None
+        others = [self.recipe.load(auxiliary, self._head_seed) for _ in self.members]
         for member, other in zip(self.members, others, strict=True):
             share_body(member.trained, other)
             other.model.to(labels.device)
-        answers = torch.from_numpy(plant.auxiliary.train.labels).to(labels.device)
-        own = settings.replace({"learning_rate": control.auxiliary_learning_rate})
+        answers = torch.from_numpy(auxiliary.train.labels).to(labels.device)
+        own = settings.replace({"learning_rate": plant.auxiliary_learning_rate})
         stack, beside = self.stack, together([o.stack for o in others], beside=self.stack)
-        train, texts = self.texts["train"], self._encode(plant.auxiliary.train)
+        train, texts = self.texts["train"], self._encode(auxiliary.train)
         planted = {}
         for number, (layers, rows) in enumerate(self._groups(plant)):
             name = f"group {number + 1}" if number else self.name
             planted[layers] = learner(name, stack, train, labels, settings, rows)
         second = learner(AUXILIARY, beside, texts, answers.expand(len(others), -1), own)
-        also = control.trains_pooler_and_norm
+        also = plant.trains_pooler_and_norm
         stacks = stack, beside
         return planted_objectives(stacks, planted, second, settings, pooler_and_norm=also)
 
-    def _groups(self, plant: Plant) -> list[tuple[tuple[int, ...], IntArray]]:
+    def _groups(self, plant: PlantSpec) -> list[tuple[tuple[int, ...], IntArray]]:
         """The layers that each group of examples may change, and its rows; of θ_F the head."""
         if self.is_frozen:
             return [((), np.arange(len(self.recipe.task.train)))]
@@ -211,7 +226,7 @@ class Training:
 
     def _encode(self, examples: Examples) -> Encoded:
         reader = self.members[0].trained
-        return encode_for(reader, examples, self.recipe.protocol.text.max_tokens)
+        return encode_for(reader, examples, self.run.settings.text.max_tokens)
 
     def _forward(self, stack: Stack) -> tuple[Callable[[IntArray], Tensor], list[Parameters]]:
         """How logits are computed in training, and the groups of parameters that learn."""

@@ -1,16 +1,18 @@
-"""From a recipe to a run: its weights are made, those that were begun before go on."""
+"""Trains the weights of a run; a training that was interrupted continues where it stopped."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memloc.data.task import Task
+from memloc.data.task import Task, hash_examples
 from memloc.engine.loop import members_at_once, out_of_memory_explained
 from memloc.errors import DataError, lookup
+from memloc.model.adapters import with_adapter
 from memloc.model.check import require_agreement
 from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import default_preset
-from memloc.model.load import Classifier, LoadOptions
+from memloc.model.load import Classifier, LoadOptions, load_model
 from memloc.progress import request, tell
 from memloc.protocol import protocol_of_run
 from memloc.run.checkpoints import curves_kept
@@ -25,11 +27,15 @@ from memloc.run.folder import (
     few_in,
 )
 from memloc.run.recipe import Recipe, Together, Training
+from memloc.run.spec import RunSpec
 from memloc.stats.windows import check_plant
 from memloc.store import paths
 from memloc.store.files import drafts_in, remove
 from memloc.store.lock import RUN, locked
 from memloc.store.records import read_json
+
+Announce = Callable[[Run, Classifier, Mapping[str, int]], None]
+"""Told before work begins: the run, its model, and how many epochs are left of each training."""
 
 
 def train(  # noqa: PLR0913 - one argument for each thing that people vary
@@ -46,94 +52,103 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
 ) -> Run:
     """Fine-tune a model on labels of which some are wrong, and on the original ones.
 
-    Makes the weights `memorised`, `final`, `reference` and `frozen` of a run in `folder`; one that
-    was interrupted continues where it stopped. `settings` are those that differ from the preset,
-    such as `{"finetune.epochs": 30}`; the default preset is `demo` for embedded models, else
-    `paper`.
+    A run that was interrupted continues where it stopped.
+
+    Args:
+        model: Embedded name, hub name or folder of the pre-trained model.
+        task: The examples, with noise (`memloc.add_noise` adds it).
+        folder: Folder of the run.
+        seed: Seed of the order of the data, the initial head and dropout.
+        preset: `paper`, `reference` or `demo`; by default `demo` for embedded models, else `paper`.
+        settings: Settings that differ from the preset, such as `{"finetune.epochs": 30}`.
+        weights: Weights to make, of `memorised`, `final`, `reference` and `frozen`.
+        options: What may be run and read while the model is loaded.
+        device: `auto`, `cpu`, `cuda` or `mps`.
     """
+    require_noise(task)
+    protocol = protocol_of_run(preset or default_preset(model), settings or {})
+    spec = RunSpec.of(model, task, seed, protocol.for_run(), options)
+    return make_run(spec, folder, weights, task=task, device=device)
+
+
+def require_noise(task: Task) -> None:
+    """Refuse a task that does not say which of its labels are wrong."""
     if task.noise is None:
         raise DataError(
             "Train on a task with noise: memloc.add_noise(task, rate=0.15) flips labels, and "
             "memloc.load_csv(..., original=COLUMN) reads which are wrong already."
         )
-    protocol = protocol_of_run(preset or default_preset(model), settings or {})
-    loading = options or LoadOptions()
-    recipe = Recipe(model, task, seed, protocol, loading, device)
-    return train_run(recipe, Path(folder), weights)
 
 
-Announce = Callable[[Classifier, Mapping[str, int]], None]
-"""Told before work begins: the model, and how many epochs are left of each training."""
-
-
-def train_run(
-    recipe: Recipe,
-    folder: Path,
+def make_run(  # noqa: PLR0913 - what a spec alone does not say
+    spec: RunSpec,
+    folder: str | Path,
     weights: Sequence[str] = tuple(WEIGHTS),
-    announce: Announce = lambda _model, _left: None,
     *,
+    task: Task | None = None,
+    auxiliary: Task | None = None,
+    device: str = "auto",
+    announce: Announce = lambda _run, _model, _left: None,
     optional: Sequence[str] = (),
 ) -> Run:
-    """Make the missing ones of a run's weights; what is there stays, what was begun goes on.
+    """Make the missing weights of the run that a spec describes.
 
-    `optional` weights are made as well where they can train in the same pass, at little cost.
+    Args:
+        spec: Everything that decides the weights.
+        folder: Folder of the run.
+        weights: Weights to make.
+        task: The task of the spec, if it is in memory; otherwise it is read.
+        auxiliary: The auxiliary task of a plant, if it is in memory; otherwise it is read.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        announce: Called before training with the run, its model and the epochs left.
+        optional: Weights that are also made if they can train in the same pass at little cost.
     """
     for name in weights:
         lookup("set of weights", name, WEIGHTS)
-    start, at_once = _start(recipe)
-    with locked(folder, RUN):
-        for draft in drafts_in(folder / paths.CHECKPOINTS):  # of a training that was killed
-            remove(draft)
-        run = begin(Path(folder), recipe.task, _record(recipe, start))
-        tell(recipe.task.labels.summary())
-        if few := few_in(recipe.task):
-            tell(few)
-        as_one = at_once > 1 and not any(_state(run, [name]).is_file() for name in AS_ONE)
-        if not as_one:
-            _give_up(
-                _state(run, AS_ONE),
-                "The noisy and the original labels were learnt as one, which these settings or "
-                "this device do not allow: both are learnt from the start, one after the other.",
-            )
-        wanted = [*weights, *(optional if as_one else ())]
-        left = _left(run, wanted, recipe.settings.epochs, as_one=as_one)
-        if left:
-            announce(start, {name: epochs for names, epochs in left.items() for name in names})
-        return make_weights(recipe, run, left)
-
-
-def _give_up(state: Path, why: str) -> None:
-    """Remove a training that was begun and cannot go on, if there is one, and say so."""
-    if state.is_file():
-        tell(why)
-        remove(state)
-
-
-def _start(recipe: Recipe) -> tuple[Classifier, int]:
-    """The pretrained model, checked, and how many like it learn as one."""
-    device = pick_device(recipe.device)  # refused before anything is written if not there
-    start = recipe.load(recipe.task, recipe.seed)
+    task = spec.load_task() if task is None else task
+    if spec.plant is not None and auxiliary is None:
+        auxiliary = spec.plant.auxiliary.load(spec.settings.noise.seed)
+    pick_device(device)  # refused before anything is written
+    start = load_model(spec.model, task.label_names, seed=spec.seed, options=spec.options)
     require_agreement(start)
-    if recipe.plant is not None:
-        check_plant(recipe.plant.planted, start.stack.depth)
-    at_once = members_at_once(start.stack, recipe.settings, device)
-    if at_once > 1 and recipe.settings.adapter != "none":
-        at_once = members_at_once(recipe.learner(recipe.seed).stack, recipe.settings, device)
-    return start, at_once
+    if spec.plant is not None:
+        check_plant(spec.plant.planted, start.stack.depth)
+    with locked(Path(folder), RUN):
+        for draft in drafts_in(Path(folder) / paths.CHECKPOINTS):  # of a training that was killed
+            remove(draft)
+        run = begin(Path(folder), task, _record(spec, task, auxiliary, start))
+        run = replace(run, device=device)
+        left = _left(run, start, weights, optional)
+        tell(task.labels.summary())
+        if few := few_in(task):
+            tell(few)
+        if left:
+            announce(run, start, {name: n for names, n in left.items() for name in names})
+        return make_weights(run, [*left], auxiliary)
 
 
-def make_weights(recipe: Recipe, run: Run, trainings: Iterable[Together]) -> Run:
+def make_weights(run: Run, trainings: Sequence[Together], auxiliary: Task | None = None) -> Run:
     """Carry out some trainings of a run that has been begun."""
+    recipe = Recipe(run, auxiliary)
     with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
         for names in trainings:
             run = Training(recipe, run, names).make()
     return run
 
 
-def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dict[Together, int]:
+def _left(
+    run: Run, start: Classifier, weights: Sequence[str], optional: Sequence[str]
+) -> dict[Together, int]:
     """The trainings that are wanted and not done, and how many epochs are left of each."""
+    as_one = _at_once(run, start) > 1 and not any(_state(run, [n]).is_file() for n in AS_ONE)
+    if not as_one:
+        _give_up(
+            _state(run, AS_ONE),
+            "The noisy and the original labels were learnt as one, which these settings or "
+            "this device do not allow: both are learnt from the start, one after the other.",
+        )
     done = {training for training, last in TRAININGS.items() if run.has(last)}
-    wanted = {WEIGHTS[name] for name in weights} - done
+    wanted = {WEIGHTS[name] for name in (*weights, *(optional if as_one else ()))} - done
     trainings: list[Together] = [(name,) for name in TRAININGS]
     for names in (AS_ONE, *trainings):
         if done.issuperset(names):
@@ -142,11 +157,31 @@ def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dic
         wanted |= {*AS_ONE}  # the one that is there is made again beside the other, and stays
     if as_one and wanted.issuperset(AS_ONE):
         trainings = [AS_ONE, *(names for names in trainings if names[0] not in AS_ONE)]
+    epochs = run.settings.finetune.epochs
     return {
         names: epochs - max(map(len, curves_kept(_state(run, names)).values()), default=0)
         for names in trainings
         if wanted.issuperset(names)
     }
+
+
+def _at_once(run: Run, start: Classifier) -> int:
+    """How many models like this one learn as one."""
+    settings, device = run.settings.finetune, pick_device(run.device)
+    at_once = members_at_once(start.stack, settings, device)
+    if at_once > 1 and settings.adapter != "none":
+        other = with_adapter(
+            run.load_start(run.seed, run.record.task.label_names), settings, run.seed
+        )
+        at_once = members_at_once(other.stack, settings, device)
+    return at_once
+
+
+def _give_up(state: Path, why: str) -> None:
+    """Remove a training that was begun and cannot go on, if there is one, and say so."""
+    if state.is_file():
+        tell(why)
+        remove(state)
 
 
 def _was_as_one(run: Run) -> bool:
@@ -161,17 +196,13 @@ def _state(run: Run, trainings: Sequence[str]) -> Path:
     return paths.training_state(run.folder, *trainings)
 
 
-def _record(recipe: Recipe, start: Classifier) -> RunRecord:
+def _record(spec: RunSpec, task: Task, auxiliary: Task | None, start: Classifier) -> RunRecord:
     return RunRecord(
-        model=recipe.model,
+        spec=spec,
         weights_hash=start.weights_hash,
         depth=start.stack.depth,
         width=start.stack.width,
-        seed=recipe.seed,
-        task=TaskRecord.of(recipe.task),
-        settings=recipe.protocol.for_run(),
-        remote_code=recipe.options.remote_code,
-        any_format=recipe.options.any_format,
-        plant=None if recipe.plant is None else recipe.plant.record(recipe.protocol.control),
+        task=TaskRecord.of(task),
+        auxiliary="" if auxiliary is None else hash_examples(auxiliary.train),
         command=request(),
     )

@@ -5,6 +5,8 @@ from pathlib import Path
 OUTCOMES = "outcomes.parquet"
 STUDY = "study.yaml"
 RUN, LABELS, TRAINING, CURVE = "run.json", "labels.parquet", "training.parquet", "training.png"
+STATUS = "status.json"
+"""Beside a run's record: what became of the run."""
 CHECKPOINTS, RESULTS, WORK = "checkpoints", "results", "work"
 ABOUT, PROVENANCE = "about.json", "memloc.json"
 """Beside a result's tables, and beside weights: how they came to be."""

@@ -1,15 +1,14 @@
-"""How fast this machine is at what a study or a run consists of: a few seconds of the real thing.
+"""Measures how fast this machine trains and predicts, in a few seconds, and tells what work costs.
 
 A random model as wide as each of the study's takes a few updates on texts of the usual length.
 Narrow models are as deep as the real ones; of wide ones two layers stand for all. What counts is
 the processor's time on one thread. Beside other work, seconds by the clock say little, and threads
-that wait for each other without a core of their own use up more than they compute.
-`python -m memloc.study.calibrate STUDY` writes what it finds into the study's folder.
+that wait for each other without a core of their own use up more than they compute. Only one thread
+computes, also because a process in which torch has started threads cannot be copied.
 """
 
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from memloc.engine.loop import (
 )
 from memloc.errors import MemlocError
 from memloc.labels.repair import Workshop
+from memloc.methods import Method, Sizes
 from memloc.methods.halves import Pool
 from memloc.methods.probes import Target, train_probes
 from memloc.methods.probing import Probing
@@ -43,10 +43,8 @@ from memloc.model.predict import predict
 from memloc.model.stack import Stack
 from memloc.progress import duration, hidden, tell
 from memloc.protocol import FineTuneSettings
-from memloc.run.folder import WEIGHTS
-from memloc.run.recipe import Recipe
+from memloc.run.folder import WEIGHTS, Run
 from memloc.seeds import generator, torch_seeded
-from memloc.study.config import StudyFile, read_study
 from memloc.study.estimate import (
     UNSURE,
     USUAL_TOKENS,
@@ -56,9 +54,8 @@ from memloc.study.estimate import (
     sizes_of,
     training_seconds,
 )
-from memloc.study.inputs import Shape, is_here, load_noisy_task
-from memloc.study.plan import Asked, Plan, make_plan
-from memloc.study.step import limit_threads
+from memloc.study.inputs import Shape, is_here
+from memloc.study.plan import Plan, Step
 from memloc.study.view import around, disk_sentences
 
 Clock = Callable[[], float]
@@ -72,40 +69,64 @@ FOR_DEPTH, FEW = 2, 16
 
 
 def calibrate(plan: Plan) -> dict[str, Any]:
-    """Tokens of every task, and how fast this machine is with every model."""
-    limit_threads(1)
-    runs = [step.run for step in plan.steps.values()]
-    tokens = {run.task: _tokens(plan.file, run) for run in {run.task: run for run in runs}.values()}
+    """Measure the tokens of every task, and how fast this machine is with every model."""
+    tokens = {step.spec.task.name: 0.0 for step in plan.steps.values()}
+    for step in {step.spec.task.name: step for step in plan.steps.values()}.values():
+        tokens[step.spec.task.name] = _tokens(step, plan)
     usual = float(np.mean(list(tokens.values()) or [USUAL_TOKENS]))
     training, device = plan.file.study.protocol.finetune, plan.file.study.device
-    shapes = {run.shape.name: run.shape for run in runs}
+    shapes = {step.shape.name: step.shape for step in plan.steps.values()}
     speeds = {name: speed(shape, usual, training, device) for name, shape in shapes.items()}
     return {"tokens": tokens, "speeds": speeds}
 
 
-def tell_cost(folder: Path, recipe: Recipe, model: Classifier, left: Mapping[str, int]) -> None:
-    """Say the updates, time and disk of what is left: so many epochs of each training.
+def tell_cost(folder: Path, run: Run, model: Classifier, left: Mapping[str, int]) -> None:
+    """Say the updates, time and disk of the trainings that are left, given their epochs.
 
     The machine is measured for some seconds where `folder` does not say how fast it is.
     """
     vocabulary = getattr(model.model.config, "vocab_size", None) or 0
     shape = Shape(model.stack.depth, model.stack.width, vocabulary)
-    examples, settings = recipe.task.train, recipe.settings
-    tokens, measured = tokens_of(examples, recipe.task.name), measured_here(folder)
-    if shape.name not in measured.speeds:
-        found = speed(shape, tokens, settings, recipe.device)
-        measured = keep(folder, {"speeds": {shape.name: found}})
-    sizes = sizes_of(shape, recipe.protocol, len(examples), tokens, measured)
-    seconds = on_cores(usable_threads(shape.width), training_seconds(recipe.protocol, sizes, left))
-    updates = sum(left.values()) * -(-len(examples) // settings.batch_size)
+    sizes = _sizes(folder, run, shape)
+    seconds = training_seconds(run.settings, sizes, left)
+    updates = sum(left.values()) * -(-int(sizes.examples) // run.settings.finetune.batch_size)
     many = "training is" if len(left) == 1 else "trainings are"
     tell(
-        f"{len(left)} {many} left ({', '.join(left)}), {updates:,} updates in all: about "
-        f"{duration(seconds)} ({around(seconds, UNSURE)}; from a calibration alone)."
+        f"{len(left)} {many} left ({', '.join(left)}), {updates:,} updates in all: "
+        f"{_about(seconds, shape)}."
     )
     weights = sum(training in left for training in WEIGHTS.values())
     for sentence in disk_sentences(weights * shape.bytes, folder):
         tell(sentence)
+
+
+def tell_cost_of_methods(run: Run, methods: Sequence[Method]) -> None:
+    """Say how long methods will take on a run, each of them if there are several."""
+    shape = Shape(run.depth, run.record.width, 0)
+    sizes = _sizes(run.folder, run, shape)
+    seconds = {method.name: method.cost(sizes) for method in methods}
+    each = [f"{name} {duration(took)}" for name, took in seconds.items()]
+    listed = f" ({', '.join(each)})" if len(each) > 1 else ""
+    tell(
+        f"{' and '.join(seconds) if not listed else 'All methods'}{listed}: "
+        f"{_about(sum(seconds.values()), shape)}."
+    )
+
+
+def _sizes(folder: Path, run: Run, shape: Shape) -> Sizes:
+    """What a run's model and data take on this machine, which is measured where that is missing."""
+    tokens, measured = tokens_of(run.task.train, run.record.task.name), measured_here(folder)
+    if shape.name not in measured.speeds:
+        found = speed(shape, tokens, run.settings.finetune, run.device)
+        measured = keep(folder, {"speeds": {shape.name: found}})
+    return sizes_of(shape, run.settings, len(run.task.train), tokens, measured)
+
+
+def _about(work: float, shape: Shape) -> str:
+    """How long work takes that takes these seconds on one thread, and how sure that is."""
+    seconds = on_cores(usable_threads(shape.width), work)
+    range_ = around(seconds, UNSURE)
+    return f"about {duration(seconds)} ({range_}; from a calibration alone)"
 
 
 def tell_cost_of_halves(pool: Pool, model: Classifier, models: int) -> None:
@@ -138,13 +159,14 @@ def tell_cost_of_repair(workshop: Workshop) -> None:
     )
 
 
-def _tokens(file: StudyFile, run: Asked) -> float:
-    """Of a text of a run's task, on average; what is not on this machine is not fetched for it."""
-    if run.there is not None:
-        return tokens_of(run.there.task.train, run.task)
-    if is_here(file, run.task):
+def _tokens(step: Step, plan: Plan) -> float:
+    """Mean tokens of a text of a step's task; a task is not fetched from the hub for that."""
+    run, name = plan.there.get(step.folder), step.spec.task.name
+    if run is not None:
+        return tokens_of(run.task.train, name)
+    if is_here(step.spec.task):
         with suppress(MemlocError):
-            return tokens_of(load_noisy_task(file, run.task, run.protocol).train, run.task)
+            return tokens_of(step.spec.load_task().train, name)
     return USUAL_TOKENS
 
 
@@ -162,11 +184,11 @@ def speed(shape: Shape, tokens: float, training: FineTuneSettings, device: str) 
     is_narrow, length = shape.width < NARROW, max(4, min(LONGEST, round(tokens)))
     depth = shape.depth if is_narrow else FOR_DEPTH
     scale, settings = shape.depth / depth, training.replace({"epochs": 1 + UPDATES})
-    stack = _stand_in(shape.width, depth, pick_device(device))
-    # Where another device computes, the processor's time says little.
-    clock = time.process_time if stack.device.type == "cpu" else time.perf_counter
     texts, many = (_texts(n, length) for n in (settings.batch_size, PROBED if is_narrow else FEW))
     with on_threads(1), hidden():
+        stack = _stand_in(shape.width, depth, pick_device(device))
+        # Where another device computes, the processor's time says little.
+        clock = time.process_time if stack.device.type == "cpu" else time.perf_counter
         return {
             "update": scale * _update_seconds(clock, stack, texts, settings),
             "predict": scale * _timed(clock, lambda: predict(stack, many)) / len(many),
@@ -231,13 +253,3 @@ def _timed(clock: Clock, work: Callable[[], Any]) -> float:
     began = clock()
     work()
     return clock() - began
-
-
-def main() -> None:
-    """Calibrate for the study that the command line names."""
-    plan = make_plan(read_study(sys.argv[1]))
-    keep(plan.file.folder, calibrate(plan))
-
-
-if __name__ == "__main__":
-    main()

@@ -17,6 +17,7 @@ from memloc.errors import (
     lookup,
 )
 from memloc.protocol import PRESETS, Protocol, preset
+from memloc.run.spec import DataFile
 from memloc.settings import Settings, explained, parse_yaml
 from memloc.store import paths
 from memloc.store.files import whole_file
@@ -25,27 +26,6 @@ OF_ALL = ("verdict", "control", "agreement", "summary")
 """Groups of settings that are about all runs of a study together."""
 Names = tuple[str, ...]
 Seeds = tuple[int, ...]
-
-
-class DataFile(Settings):
-    """A file of one's own, which `tasks` may name; paths are from the study's folder."""
-
-    file: str
-    """A csv, tsv, jsonl or Parquet file."""
-    text: str = "text"
-    """Column of texts."""
-    pair: str | None = None
-    """Column of second texts."""
-    label: str = "label"
-    """Column of the labels to train on."""
-    original: str | None = None
-    """Column of the labels before noise."""
-    flag: str | None = None
-    """Column that is true where the label is wrong."""
-    flip: float | None = Field(None, gt=0, lt=1)
-    """Share of the labels to make wrong, where the file does not say which are."""
-    held_out: str | None = None
-    """A file of unseen data with the same columns; default: a random 20 % is held out."""
 
 
 class Block(Settings):
@@ -143,21 +123,20 @@ def init_study(example: str, folder: str | Path | None = None) -> Path:
     """Write the example's file into a folder, which becomes the study's; returns the file."""
     lookup("example study", example, dict.fromkeys(EXAMPLES))
     text = files("memloc.study").joinpath("examples", f"{example}.yaml").read_text("utf-8")
-    return write_study(text, Path(example) if folder is None else Path(folder))
+    return write_study(text, parse_study(text, Path(example if folder is None else folder)))
 
 
-def write_study(text: str, folder: Path) -> Path:
-    """Write the file of a study into a folder, unless the same study is there."""
-    path = folder / paths.STUDY
-    if not path.is_file():
-        with whole_file(path) as draft:
+def write_study(text: str, file: "StudyFile") -> Path:
+    """Write the file of a study, unless the same study is in the folder already."""
+    if not file.path.is_file():
+        with whole_file(file.path) as draft:
             draft.write_text(text, encoding="utf-8")
-    elif read_study(folder).study != parse_study(text, folder).study:
+    elif read_study(file.folder).study != file.study:
         raise StoreError(
-            f"{path} describes another study: choose another folder, or edit that file and use "
-            f"`memloc run {folder}`."
+            f"{file.path} describes another study: choose another folder, or edit that file and "
+            f"use `memloc run {file.folder}`."
         )
-    return path
+    return file.path
 
 
 @dataclass(frozen=True)
@@ -168,11 +147,13 @@ class Source:
     lines: dict[tuple[Hashable, ...], int]
 
     def problem(self, *key: Hashable, what: str) -> SettingsError:
-        """An error that names the line and the key."""
+        """An error that names the line and the key; a study without a file has no lines."""
+        name = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in key).lstrip(".")
+        if not self.lines:
+            return SettingsError(f"{name}: {what}")
         place = key
         while place and place not in self.lines:
             place = place[:-1]
-        name = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in key).lstrip(".")
         return SettingsError(f"{self.path}, line {self.lines.get(place, 1)}, {name}: {what}")
 
     @contextmanager
@@ -238,8 +219,13 @@ def parse_study(text: str, folder: Path) -> StudyFile:
         raise SettingsError(f"{path} holds no settings: `memloc init demo` shows what it needs.")
     source = Source(path, {})
     _note_lines(node, (), source)
+    return checked_study(source, values)
+
+
+def checked_study(source: Source, values: Mapping[str, Any]) -> StudyFile:
+    """A study from its values; an error names the line, where they were read from a file."""
     try:
-        file = StudyFile(path, source.lines, Study.model_validate(values))
+        file = StudyFile(source.path, source.lines, Study.model_validate(values))
     except ValidationError as error:
         raise _explained(source, error) from None
     study = file.study

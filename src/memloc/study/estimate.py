@@ -2,13 +2,10 @@
 
 import math
 import platform
-import subprocess
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -19,7 +16,7 @@ from pydantic import Field, NonNegativeFloat, ValidationError
 from memloc.errors import StoreError
 from memloc.methods import Sizes
 from memloc.model.device import NARROW
-from memloc.protocol import Protocol
+from memloc.protocol import RunSettings
 from memloc.run.folder import TRAININGS, WEIGHTS
 from memloc.settings import Settings
 from memloc.store import paths
@@ -92,17 +89,13 @@ class Calibration(Settings):
 
 def calibration(plan: Plan) -> Calibration:
     """What was measured on this machine for this study; measured now where that is missing."""
-    shapes = {step.run.shape.name for step in plan.steps.values()}
+    shapes = {step.shape.name for step in plan.steps.values()}
     known = measured_here(plan.file.folder)
     if shapes <= set(known.speeds):
         return known
-    command = [sys.executable, "-m", "memloc.study.calibrate", str(plan.file.folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        reason = last.removeprefix("memloc.errors.").partition("Error: ")[2] or last
-        raise StoreError(f"This machine could not be calibrated: {reason}")
-    return measured_here(plan.file.folder)
+    from memloc.study.calibrate import calibrate  # loads torch
+
+    return keep(plan.file.folder, calibrate(plan))
 
 
 def measured_here(folder: Path) -> Calibration:
@@ -126,8 +119,7 @@ def keep(folder: Path, found: Mapping[str, Any]) -> Calibration:
 def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> Estimate:
     """From the calibration, corrected by the steps that are done."""
     store, steps = Store(plan.file.folder), plan.steps.values()
-    count = cache(partial(training_examples, plan.file))
-    work = {step.name: _seconds(step, count, measured) for step in steps}
+    work = {step.name: _seconds(step, plan, measured) for step in steps}
     records = {s.name: r for s in steps if (r := store.record(s.name)) and r.state == "done"}
     sorts = {step.name: _sort(step) for step in steps}
     ratios, peaks = defaultdict[str, list[float]](list), defaultdict[str, float](float)
@@ -142,7 +134,7 @@ def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> E
             name: pace * factors.get(sort, usual) * on_cores(threads[name], work[name])
             for name, sort in sorts.items()
         },
-        memory={s.name: peaks.get(sorts[s.name], _memory(s, plan)) for s in steps},
+        memory={s.name: peaks.get(sorts[s.name], _memory(s)) for s in steps},
         disk={step.name: _disk(step) for step in steps},
         threads=threads,
         factor=_factor(ratios, factors, set(sorts.values())),
@@ -171,15 +163,16 @@ def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
     """Of every step: its seconds, with those of the longest step that waits for it."""
     found = dict(seconds)
     for step in plan.steps.values():
-        if step.needs is not None:
-            need = step.needs.name
-            found[need] = max(found[need], seconds[need] + seconds[step.name])
+        if step.needs:
+            longest = seconds[step.needs] + seconds[step.name]
+            found[step.needs] = max(found[step.needs], longest)
     return found
 
 
 def _sort(step: Step) -> str:
     """Steps of one sort are off by the same factor."""
-    return f"{step.kind} {step.method} {step.run.shape.width}"
+    method = "" if step.kind == "plant" else " ".join(step.methods)
+    return f"{step.kind} {method} {step.shape.width}"
 
 
 def _factor(
@@ -194,49 +187,48 @@ def _factor(
     return float(spread ** (1 - unseen) * UNSURE**unseen)
 
 
-def _seconds(step: Step, count: Callable[[str], int], measured: Calibration) -> float:
-    run, protocol = step.run, step.run.protocol
-    examples = count(run.task) if run.there is None else run.there.record.task.train
-    tokens = measured.tokens.get(run.task, USUAL_TOKENS)
-    sizes = sizes_of(run.shape, protocol, examples, tokens, measured)
+def _seconds(step: Step, plan: Plan, measured: Calibration) -> float:
+    spec, run = step.spec, plan.there.get(step.folder)
+    examples = training_examples(spec.task) if run is None else run.record.task.train
+    tokens = measured.tokens.get(spec.task.name, USUAL_TOKENS)
+    sizes = sizes_of(step.shape, spec.settings, examples, tokens, measured)
+    epochs = spec.settings.finetune.epochs
     if step.kind == "train":
-        epochs = dict.fromkeys((WEIGHTS[w] for w in run.weights), protocol.finetune.epochs)
-        return training_seconds(protocol, sizes, epochs)
-    methods = [step.method] if step.method else run.methods
-    looking = float(sum(protocol.method(name).cost(sizes) for name in methods))
-    if step.kind != "plant":
+        each = dict.fromkeys((WEIGHTS[weights] for weights in step.weights), epochs)
+        return training_seconds(spec.settings, sizes, each)
+    looking = float(sum(method.cost(sizes) for method in step.methods_with_settings()))
+    if spec.plant is None:
         return looking
-    control = protocol.control
-    beside = control.auxiliary_examples or count(control.auxiliary)
-    epochs = dict.fromkeys(TRAININGS, control.epochs or protocol.finetune.epochs)
-    once = training_seconds(protocol, sizes, epochs, beside) + looking
-    null = training_seconds(protocol, sizes, {"noisy": epochs["noisy"]}, beside) + looking
-    return once + null * (len(step.folders) - 1)
+    beside = training_examples(spec.plant.auxiliary)
+    each = dict.fromkeys(TRAININGS, epochs)
+    once = training_seconds(spec.settings, sizes, each, beside) + looking
+    null = training_seconds(spec.settings, sizes, {"noisy": epochs}, beside) + looking
+    return once + (null if step.null else 0.0)
 
 
 def sizes_of(
-    shape: Shape, protocol: Protocol, examples: int, tokens: float, measured: Calibration
+    shape: Shape, settings: RunSettings, examples: int, tokens: float, measured: Calibration
 ) -> Sizes:
     """What a model and a task's training examples take, from what was measured."""
     speed = measured.speeds[shape.name]
-    read = min(tokens, protocol.text.max_tokens)
+    read = min(tokens, settings.text.max_tokens)
     longer = 1.0 if shape.width < NARROW else read / speed.length
     return Sizes(
         examples=examples,
-        noisy=examples * protocol.noise.rate,
+        noisy=examples * settings.noise.rate,
         depth=shape.depth,
         update=speed.update * longer / speed.batch,
         predict=speed.predict * longer,
         probe=speed.probe,
-        all_gradients=protocol.finetune.clip_over == "all",
+        all_gradients=settings.finetune.clip_over == "all",
     )
 
 
 def training_seconds(
-    protocol: Protocol, sizes: Sizes, epochs: Mapping[str, int], beside: int = 0
+    settings: RunSettings, sizes: Sizes, epochs: Mapping[str, int], beside: int = 0
 ) -> float:
     """Of so many epochs of each training, with other examples beside the task's."""
-    own, validation = protocol.finetune, 0.25 * sizes.examples
+    own, validation = settings.finetune, 0.25 * sizes.examples
     looking = (sizes.examples + validation) * sizes.predict / own.measure_every
     once = (sizes.examples + beside) * sizes.update + looking
     # Of the frozen model only the head learns, on vectors that are kept if nothing varies.
@@ -246,16 +238,15 @@ def training_seconds(
 
 
 def _disk(step: Step) -> float:
-    weights = step.run.shape.bytes
     if step.kind == "train":
-        return weights * len(step.run.weights)
-    return 4 * weights * len(step.folders) if step.kind == "plant" else 2e6
+        return step.shape.bytes * len(step.weights)
+    return 4 * step.shape.bytes * (2 if step.null else 1) if step.kind == "plant" else 2e6
 
 
-def _memory(step: Step, plan: Plan) -> float:
+def _memory(step: Step) -> float:
     """A process, the weights with gradients and two moments, and what a batch leaves behind."""
-    shape, protocol = step.run.shape, plan.file.study.protocol
-    tokens = protocol.finetune.batch_size * min(protocol.text.max_tokens, 256)
+    shape, settings = step.shape, step.spec.settings
+    tokens = settings.finetune.batch_size * min(settings.text.max_tokens, 256)
     each = 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth
     if shape.width >= NARROW:
         return BASE + each

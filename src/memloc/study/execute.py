@@ -3,7 +3,7 @@
 import os
 import secrets
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +47,7 @@ TICK = 0.5
 
 
 def open_study(
-    place: str | Path,
+    place: str | Path | Plan,
     *,
     jobs: int | None = None,
     only: Sequence[str] = (),
@@ -55,17 +55,21 @@ def open_study(
     on: str = "local",
     address: str | None = None,
 ) -> "Execution":
-    """A study that can be run: what is done of it, and what the rest will cost.
+    """Open a study to run it: what is done of it, and what the rest will cost.
 
-    `jobs` steps run at once, by default as many as there are cores; `only` are words that choose
-    steps; `retry` repeats steps that failed before. They run `on` processes of this machine
-    (`local`) or on a Ray cluster (`ray`): the one at `address`, by default that which this machine
-    is part of, or a new one on it.
+    Args:
+        place: Folder of the study, or its plan.
+        jobs: Number of steps at once; by default the number of cores.
+        only: Words that choose steps; steps that they need are done, too.
+        retry: Whether steps that failed before are repeated.
+        on: `local` for processes of this machine, `ray` for a Ray cluster.
+        address: Address of the cluster; by default the one that this machine is part of, or a new
+            one on this machine.
     """
     lookup("place to run", on, {"local": 1, "ray": 1})
     if on == "local" and address is not None:
         raise SettingsError("--address is for --on ray.")
-    plan = open_plan(place)
+    plan = place if isinstance(place, Plan) else open_plan(place)
     chosen = plan.chosen(only)  # words that fit nothing are refused before anything else
     at_once = checked_jobs(jobs)
     states = study_states(plan)  # and records that cannot be read before this machine is measured
@@ -73,7 +77,7 @@ def open_study(
     if on == "ray":
         ray = RayExecutor(plan.file.folder, address)
         return Execution(plan, ray, expected, chosen, states, retry)
-    kinds = {step.run.shape.kind for step in plan.steps.values()}
+    kinds = {step.shape.kind for step in plan.steps.values()}
     local = LocalExecutor(plan.file.folder, at_once, cores(), kinds)
     return Execution(plan, local, expected, chosen, states, retry)
 
@@ -113,32 +117,33 @@ def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
 
 
 def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:
-    """Of every task of these steps: how many labels are wrong, and how that is known."""
-    found = dict[tuple[str, str], str]()
+    """Say for every task of these steps how many labels are wrong, and how that is known."""
+    found = dict[Hashable, str]()
     for step in plan.steps.values():
-        run, there = step.run, step.run.there
+        run, spec = plan.there.get(step.folder), step.spec
         if step.name not in names:
             continue
-        if there is not None:
-            found[there.name, ""] = f"{there.name}: {there.noisy.summary()}"
-        elif (key := (run.task, repr(run.protocol.noise))) not in found:
-            found[key] = noise_sentence(plan.file, run.task, run.protocol)
+        if run is not None:
+            found[run.name] = f"{run.name}: {run.noisy.summary()}"
+        elif (key := (spec.task, spec.settings.noise)) not in found:
+            found[key] = noise_sentence(spec)
     return list(found.values())
 
 
 def few_sentences(plan: Plan, names: Container[str]) -> list[str]:
-    """A warning for every task of these steps that has too few noisy examples for a verdict."""
-    found = dict[tuple[str, str], str]()
-    for step in plan.steps.values():
-        run = step.run
-        key = (run.task, repr(run.protocol.noise))
-        localises = any(find_method(name).kind == "localiser" for name in run.methods)
-        if step.name not in names or not localises or key in found:
-            continue
-        if run.there is not None:
-            found[key] = few_in(run.there.task)
-        else:
-            found[key] = few_sentence(plan.file, run.task, run.protocol)
+    """Warn of every task of these steps that has too few noisy examples for a verdict."""
+    localised = {
+        step.folder: step
+        for step in plan.steps.values()
+        if step.name in names or step.needs in names
+        if any(find_method(name).kind == "localiser" for name in step.methods)
+    }
+    found = dict[Hashable, str]()
+    for folder, step in localised.items():
+        run, spec = plan.there.get(folder), step.spec
+        key = (spec.task, spec.settings.noise)
+        if key not in found:
+            found[key] = few_sentence(spec) if run is None else few_in(run.task)
     return list(dict.fromkeys(filter(None, found.values())))
 
 
@@ -151,7 +156,7 @@ def cores() -> int:
 
 def threads_for(step: Step, jobs: int, there: int) -> int:
     """One for narrow models, which gain nothing from more; a fair share of the cores for others."""
-    if step.run.shape.width < NARROW:
+    if step.shape.width < NARROW:
         return 1
     return max(1, there // jobs)
 
@@ -169,7 +174,10 @@ class Execution:
     """Whether steps that failed before are tried again."""
     began: float = field(default_factory=time.time)
     waiting: list[str] = field(default_factory=list)
-    running: dict[str, Order] = field(default_factory=dict)
+    submitted: dict[str, Order] = field(default_factory=dict)
+    """Orders that the executor has; on a cluster, some of them wait."""
+    running: dict[str, float] = field(default_factory=dict)
+    """Steps that are at work, and when they were first seen to be."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     """Of the steps that ended in this session."""
     blocked: dict[str, str] = field(default_factory=dict)
@@ -193,18 +201,17 @@ class Execution:
         """Seconds until these steps are done, as far as it is known."""
         now, left = time.time(), dict[str, float]()
         for name in names:
-            order = self.running.get(name)
-            spent = now - order.since if order else 0.0
+            spent = now - self.running.get(name, now)
             left[name] = max(0.0, self.estimate.seconds[name] - spent)
         return self.estimate.duration(left, self.executor.cores, self.executor.jobs)
 
     def seconds_left(self) -> float:
         """Until all that can be done is done."""
         to_do = {n for n in self.chosen if self.states[n].name in {"missing", "stale"}}
-        return self.expected((to_do - self.blocked.keys()) | self.running.keys())
+        return self.expected((to_do - self.blocked.keys()) | self.submitted.keys())
 
     def run(self, watch: "Watcher" = lambda _study, _ended: None) -> "Execution":
-        """Do all that can be done; what fails does not hinder what does not need it."""
+        """Do all that can be done; independent steps continue after a failure."""
         with locked(self.plan.file.folder, STUDY) as beat:
             self.store.sweep()
             self.states = study_states(self.plan)
@@ -217,7 +224,13 @@ class Execution:
                 if self.waiting:
                     self.executor.start()
                 self.began = time.time()  # an estimate does not count what is loaded for all steps
-                while self._submit():
+                while True:
+                    for order in self._ready():
+                        self.submitted[order.step.name] = order
+                        self.executor.submit(order)
+                    if not self.submitted:  # then none can still be waiting
+                        break
+                    self._look()
                     for outcome in self.executor.wait(TICK):
                         watch(self, self._note(outcome))
                     watch(self, None)
@@ -233,27 +246,35 @@ class Execution:
         urgent = urgency(self.plan, self.estimate.seconds)
         return sorted(found, key=lambda name: -urgent[name])
 
-    def _submit(self) -> bool:
-        """Begin the steps that can; whether any runs, without which none can still be waiting."""
+    def _ready(self) -> Iterator[Order]:
+        """Yield orders for the steps that can begin, as long as the executor has room."""
         for name in list(self.waiting):
             step = self.plan.steps[name]
-            need = "" if step.needs is None else step.needs.name
-            if need in self.waiting or need in self.running:
+            if step.needs in self.waiting or step.needs in self.submitted:
                 continue
-            if need and self.states[need].name != "done":
+            if step.needs and self.states[step.needs].name != "done":
                 self.waiting.remove(name)
-                self.blocked[name] = need
+                self.blocked[name] = step.needs
             elif self.executor.has_room(order := self._order(step)):
                 self.waiting.remove(name)
-                self.running[name] = order
-                self.executor.submit(order)
-        return bool(self.running)
+                yield order
+
+    def _look(self) -> None:
+        """Note which of the submitted steps are at work."""
+        for name, order in self.submitted.items():
+            if name not in self.running and self.executor.is_at_work(order):
+                self.running[name] = time.time()
 
     def _order(self, step: Step) -> Order:
         study, estimate = self.plan.file.study, self.estimate
-        gpus = study.gpus if study.device != "cpu" else 0.0
-        needs = estimate.threads[step.name], int(estimate.memory[step.name]), gpus
-        return Order(step.name, step.identity, secrets.token_hex(8), *needs)
+        return Order(
+            folder=str(self.executor.folder),
+            step=step,
+            token=secrets.token_hex(8),
+            threads=estimate.threads[step.name],
+            memory=int(estimate.memory[step.name]),
+            gpus=study.gpus if study.device != "cpu" else 0.0,
+        )
 
     def _note(self, outcome: Outcome) -> Outcome:
         """Keep how a step went, which may be better than how its process ended."""
@@ -262,7 +283,8 @@ class Execution:
             with suppress(StoreError):  # its process was ended in another step, perhaps
                 outcome = finished(self.store, self.plan.steps[name]) or outcome
         reason = outcome.reason
-        del self.running[name]
+        del self.submitted[name]
+        self.running.pop(name, None)
         self.outcomes[name] = outcome
         self.states[name] = State("failed" if reason else "done", reason)
         if reason:
@@ -273,7 +295,8 @@ class Execution:
     def _facts(self) -> dict[str, object]:
         """For others to see, beside the records of the steps."""
         return {
-            "running": {name: order.since for name, order in self.running.items()},
+            "running": self.running,
+            "queued": len(self.submitted) - len(self.running),
             "began": self.began,
             "seconds_left": self.seconds_left(),
             "chosen": len(self.chosen),

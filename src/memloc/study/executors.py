@@ -1,7 +1,6 @@
 """Where steps run: in processes of this machine, or on a Ray cluster."""
 
 import importlib
-import json
 import os
 import secrets
 import select
@@ -10,41 +9,37 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from memloc.data.sources import DATA_VARIABLE
 from memloc.errors import SettingsError, in_words
+from memloc.settings import Settings
 from memloc.study.plan import Step
 from memloc.study.records import Store
 
-CAN_COPY = sys.platform == "linux"
-"""Whether a process can be copied safely after torch is loaded."""
 RETRIES = 3
 """How often a step is given to another worker of a cluster when its own is lost."""
 
 
-@dataclass(frozen=True)
-class Order:
-    """Which step one process is to do, and what it takes while it runs."""
+class Order(Settings):
+    """The step that one process is to do, and what it takes while it runs."""
 
-    step: str
-    identity: str
+    folder: str
+    """Folder of the study."""
+    step: Step
     token: str
-    """Names this attempt: a process whose step has another token by now ends itself."""
+    """Name of this attempt: a process whose step has another token by now ends itself."""
     threads: int = 1
     memory: int = 0
     """Bytes."""
     gpus: float = 0.0
-    since: float = field(default_factory=time.time)
-    """When it was given."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Settings):
     """How a step went; no reason: well."""
 
     step: str
@@ -58,12 +53,7 @@ def finished(store: Store, step: Step) -> Outcome | None:
     record = store.record(step.name)
     if record is None or store.state(step).name != "done":
         return None
-    return Outcome(step.name, "", record.seconds, record.peak_mb)
-
-
-def as_sent(message: Order | Outcome) -> str:
-    """The text that is sent to another process."""
-    return json.dumps(asdict(message))
+    return Outcome(step=step.name, seconds=record.seconds, peak_mb=record.peak_mb)
 
 
 @dataclass(frozen=True)
@@ -86,13 +76,13 @@ class Child:
 def read_outcome(order: Order, text: str, status: int) -> Outcome:
     """What the process of an order said, or what its end says."""
     with suppress(ValueError):  # it said nothing, or was ended while it did
-        return Outcome(**json.loads(text))
+        return Outcome.model_validate_json(text)
     reason = f"its process ended with status {status} and said nothing"
     if status < 0:
         name = signal.Signals(-status).name
         hint = " (perhaps out of memory)" if -status == signal.SIGKILL else ""
         reason = f"its process was ended by {name}{hint}"
-    return Outcome(order.step, reason)
+    return Outcome(step=order.step.name, reason=reason)
 
 
 class LocalExecutor:
@@ -113,9 +103,11 @@ class LocalExecutor:
 
     def start(self) -> None:
         """Load what every step needs, and the code of these types of models."""
-        for module in ("memloc.study.step", "pandas", "pyarrow.parquet") if CAN_COPY else ():
+        if not can_copy():
+            return
+        for module in ("memloc.study.step", "pandas", "pyarrow.parquet"):
             importlib.import_module(module)
-        for kind in self.types if CAN_COPY else ():
+        for kind in self.types:
             with suppress(ImportError):
                 importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
 
@@ -126,10 +118,25 @@ class LocalExecutor:
         return len(running) < self.jobs and (not running or room)
 
     def submit(self, order: Order) -> None:
-        """Start an order."""
-        begin = started_copied if CAN_COPY else started_fresh
-        child = begin(self.folder, order)
+        """Start the process of an order: a copy of this one, or a fresh one."""
+        if not can_copy():
+            child = started_fresh(order)
+        else:
+            (read, write), parent = os.pipe(), os.getpid()
+            if not (pid := _fork()):
+                with _in_copy(order, parent):
+                    from memloc.study.step import do_order
+
+                    os.write(write, do_order(order).model_dump_json().encode())
+            os.close(write)
+            child = Child(
+                order, pid, read, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            )
         self._children[child.pipe] = child
+
+    def is_at_work(self, order: Order) -> bool:
+        """Whether an order that was submitted has begun: here, all have."""
+        return any(child.order is order for child in self._children.values())
 
     def wait(self, seconds: float) -> list[Outcome]:
         """The steps that ended, after at most so long."""
@@ -145,17 +152,31 @@ class LocalExecutor:
             self._children.popitem()[1].outcome()
 
 
-def started_copied(folder: Path, order: Order) -> Child:
-    """A copy of this process for an order; it has loaded what steps need."""
-    read, write = os.pipe()
-    parent = os.getpid()
+@cache
+def can_copy() -> bool:
+    """Whether a process can be copied safely after torch has computed something in it.
+
+    A copy cannot use an accelerator, or compute gradients, once torch has found an accelerator.
+    """
+    if sys.platform != "linux":
+        return False
+    import torch
+
+    return not torch.accelerator.is_available()
+
+
+def _fork() -> int:
     with warnings.catch_warnings():  # from Python 3.12 on, of libraries' threads, which are idle
         warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid:
-        os.close(write)
-        return Child(order, pid, read, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    # From here on this is the order's. It leaves with _exit: nothing of its origin is to be run.
+        return os.fork()
+
+
+@contextmanager
+def _in_copy(order: Order, parent: int) -> Iterator[None]:
+    """Be the process of an order, a copy of `parent`, which ends with the block.
+
+    It leaves with `_exit`, so that nothing of its origin is run.
+    """
     status = 1
     try:
         os.setsid()
@@ -163,12 +184,10 @@ def started_copied(folder: Path, order: Order) -> Child:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as after `nohup`
                 signal.signal(number, signal.SIG_DFL)
-        with _log(folder, order) as log:
+        with _log(order) as log:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
-        from memloc.study.step import do_order
-
-        os.write(write, as_sent(do_order(folder, order)).encode())
+        yield
         status = 0
     finally:
         sys.stdout.flush()
@@ -176,13 +195,13 @@ def started_copied(folder: Path, order: Order) -> Child:
         os._exit(status)
 
 
-def started_fresh(folder: Path, order: Order) -> Child:
-    """A new interpreter for an order."""
+def started_fresh(order: Order) -> Child:
+    """Start a new interpreter for an order."""
     read, write = os.pipe()
     threads = {"OMP_NUM_THREADS": str(order.threads)}
-    with _log(folder, order) as log:
+    with _log(order) as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "memloc.study.step", str(folder), as_sent(order)],
+            [sys.executable, "-m", "memloc.study.step", order.model_dump_json()],
             stdin=subprocess.DEVNULL,
             stdout=write,
             stderr=log,
@@ -193,9 +212,9 @@ def started_fresh(folder: Path, order: Order) -> Child:
     return Child(order, process.pid, read, process.wait)
 
 
-def _log(folder: Path, order: Order) -> TextIO:
-    """The log of an order's step, to be added to; where it cannot be written, nowhere."""
-    path = Store(folder).log_path(order.step)
+def _log(order: Order) -> TextIO:
+    """Open the log of an order's step to append to it; if that is impossible, discard it."""
+    path = Store(Path(order.folder)).log_path(order.step.name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a", encoding="utf-8")
@@ -266,12 +285,9 @@ class RayExecutor:
             "num_gpus": min(order.gpus, best.get("GPU", 0.0)),
             "memory": int(min(order.memory, 0.9 * best.get("memory", 0.0))),
             "max_retries": RETRIES,
-            "name": order.step,
+            "name": order.step.name,
         }
-        folder = os.environ.get(DATA_VARIABLE)
-        if folder is not None:  # a study reads the same data everywhere
-            options["runtime_env"] = {"env_vars": {DATA_VARIABLE: folder}}
-        reference = self._remote.options(**options).remote(str(self.folder), as_sent(order))
+        reference = self._remote.options(**options).remote(order.model_dump_json())
         self._running[reference] = order
 
     def wait(self, seconds: float) -> list[Outcome]:
@@ -286,9 +302,13 @@ class RayExecutor:
     def _outcome(self, reference: Any) -> Outcome:
         order = self._running.pop(reference)
         try:
-            return Outcome(**self._ray.get(reference))
+            return Outcome.model_validate_json(self._ray.get(reference))
         except self._ray.exceptions.RayError as error:
-            return Outcome(order.step, in_words(error))
+            return Outcome(step=order.step.name, reason=in_words(error))
+
+    def is_at_work(self, order: Order) -> bool:
+        """Whether a worker has begun an order; until then, Ray has it in its queue."""
+        return Store(self.folder).owner(order.step.name).startswith(order.token)
 
     def stop(self) -> None:
         """End whatever still runs, and leave the cluster."""
@@ -314,8 +334,9 @@ def best_machine(nodes: Sequence[Mapping[str, Any]], order: Order) -> dict[str, 
     )
 
 
-def _do_on_worker(folder: str, order: str) -> dict[str, Any]:
-    """An order in a process of its own, which ends with the worker of a cluster."""
+def _do_on_worker(text: str) -> str:
+    """Carry out an order in a process of its own, which ends with the worker of a cluster."""
+    order = Order.model_validate_json(text)
     # A token of its own: a worker that was given up, but is alive, ends its steps when it sees it.
-    given = replace(Order(**json.loads(order)), token=secrets.token_hex(8))
-    return asdict(started_fresh(Path(folder), given).outcome())
+    token = f"{order.token}-{secrets.token_hex(8)}"
+    return started_fresh(order.model_copy(update={"token": token})).outcome().model_dump_json()

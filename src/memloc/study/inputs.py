@@ -1,5 +1,4 @@
-"""The models and tasks that a study names: whether they exist and fit, how large they are, what
-identifies them, and how tasks are read. Models are not loaded for that."""
+"""Checks and describes the models and tasks that a study names, without loading models."""
 
 import json
 import os
@@ -11,10 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from memloc.data.own import load_csv
-from memloc.data.perturb import noisy_task
-from memloc.data.sources import DATA_VARIABLE, load_task, subsample
-from memloc.data.task import Task
+from memloc.data.sources import DATA_VARIABLE
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import (
     MemlocError,
@@ -30,12 +26,12 @@ from memloc.model.known import (
     no_such_model,
     source_of,
 )
-from memloc.protocol import Protocol
 from memloc.run.folder import few_in
+from memloc.run.spec import DataFile, RunSpec, TaskSpec
 from memloc.stats.verdicts import too_few
 from memloc.store import paths
 from memloc.store.identity import hash_checkpoint, hash_files, hashed
-from memloc.study.config import DataFile, StudyFile
+from memloc.study.config import StudyFile
 
 DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))
 TAKEN = (paths.CONTROL, paths.STEPS, paths.LOGS, paths.REPORT)
@@ -172,90 +168,72 @@ def _shape_in(name: str, path: Path) -> Shape:
     return Shape(sizes[0], sizes[1], sizes[2], str(config.get("model_type", "")))
 
 
-def model_fingerprint(name: str) -> str:
-    """What identifies a model: its name, or what is in its folder wherever that is."""
+def model_contents(name: str) -> str:
+    """Hash of the files of a model from a folder; empty where the name says everything."""
     local = Path(name).expanduser()
-    if name in TINY or not local.is_dir():
-        return name
-    return f"{local.name} {hash_checkpoint(local)}"
+    return "" if name in TINY or not local.is_dir() else hash_checkpoint(local)
 
 
 def data_folder(file: StudyFile) -> Path | None:
     """The folder with the paper's tasks, if there is one."""
     given = file.study.data_folder
     named = file.path_of(given) if given else os.environ.get(DATA_VARIABLE)
-    return Path(named).expanduser() if named else None
+    return Path(named).expanduser().resolve() if named else None
 
 
-def task_fingerprint(file: StudyFile, name: str) -> str:
-    """What identifies a task: its name, what is in its files, and how they are read."""
-    own = file.study.data.get(name)
+def task_spec(file: StudyFile, name: str, examples: int | None) -> TaskSpec:
+    """Describe a task that a study names, by the contents of its files and how they are read."""
+    own, folder = file.study.data.get(name), data_folder(file)
     if own is not None:
-        places = [file.file_of(path) for path in (own.file, own.held_out) if path is not None]
-        return f"{name} {hash_files(places)} {hashed(own.model_dump(exclude={'file', 'held_out'}))}"
-    whole, folder = name.removesuffix("-binary"), data_folder(file)
+        places = [file.file_of(path).resolve() for path in own.paths]
+        read_as = hashed(own.model_dump(exclude={"file", "held_out"}))
+        contents = f"{hash_files(places)} {read_as}"
+        found = dict(zip(("file", "held_out"), map(str, places), strict=False))
+        data = own.model_copy(update=found)
+        return TaskSpec(name=name, contents=contents, examples=examples, data=data)
+    whole = name.removesuffix("-binary")
     if whole not in PAPER_TASKS or folder is None:
-        return name
-    return f"{name} {hash_files(sorted((folder / whole).glob('*')))}"
-
-
-def load_study_task(file: StudyFile, name: str, seed: int) -> Task:
-    """A task that a study names, with noise where its file says which labels are wrong."""
-    own, few = file.study.data.get(name), file.study.examples
-    if own is None:
-        task = load_task(name, folder=data_folder(file), seed=seed)
-    else:
-        unseen = None if own.held_out is None else file.file_of(own.held_out)
-        columns: dict[str, Any] = own.model_dump(exclude={"file", "held_out", "flip"})
-        task = load_csv(file.file_of(own.file), **columns, held_out=unseen, seed=seed, name=name)
-    return at_most(task, few, seed)
-
-
-def at_most(task: Task, few: int | None, seed: int) -> Task:
-    """A random sample of a task's training examples, or all of them where there are no more."""
-    return task if few is None or few >= len(task.train) else subsample(task, few, seed)
+        return TaskSpec(name=name, examples=examples)
+    contents = hash_files(sorted((folder / whole).glob("*")))
+    return TaskSpec(name=name, contents=contents, examples=examples, folder=str(folder))
 
 
 def check_files(file: StudyFile) -> None:
     """Refuse files of one's own that cannot be read as the study says; reads them whole."""
     for name in file.study.data:
         with file.at("data", name):
-            load_study_task(file, name, file.study.protocol.noise.seed)
+            task_spec(file, name, file.study.examples).load(file.study.protocol.noise.seed)
 
 
-def load_noisy_task(file: StudyFile, name: str, protocol: Protocol) -> Task:
-    """A task as its runs are trained on it: with its own noise, or with that of the protocol."""
-    return noisy_task(load_study_task(file, name, protocol.noise.seed), protocol.noise)
-
-
-def is_here(file: StudyFile, name: str) -> bool:
+def is_here(task: TaskSpec) -> bool:
     """Whether a task can be read without fetching it from the hub."""
-    return name.startswith("tiny-") or name in file.study.data or data_folder(file) is not None
+    return task.name.startswith("tiny-") or task.data is not None or task.folder is not None
 
 
-def noise_sentence(file: StudyFile, name: str, protocol: Protocol) -> str:
-    """How many labels of a task are wrong, and how that is known; a task is not fetched for it."""
-    if is_here(file, name):
+def noise_sentence(spec: RunSpec) -> str:
+    """How many labels of a run's task are wrong, and how that is known, without fetching it."""
+    if is_here(spec.task):
         with suppress(MemlocError):  # the step that trains on it will say what is wrong
-            return f"{name}: {load_noisy_task(file, name, protocol).labels.summary()}"
-    return f"{name}: memloc will flip a share of {protocol.noise.rate:g} of each class's labels."
+            return f"{spec.task.name}: {spec.load_task().labels.summary()}"
+    share = spec.settings.noise.rate
+    return f"{spec.task.name}: memloc will flip a share of {share:g} of each class's labels."
 
 
-def few_sentence(file: StudyFile, name: str, protocol: Protocol) -> str:
-    """A warning that a task has too few noisy examples for any verdict; a task is not fetched."""
-    if is_here(file, name):
+def few_sentence(spec: RunSpec) -> str:
+    """Return a warning if a run's task has too few noisy examples for any verdict."""
+    if is_here(spec.task):
         with suppress(MemlocError):  # the step that trains on it will say what is wrong
-            return few_in(load_noisy_task(file, name, protocol))
-    examples = training_examples(file, name)
-    n_classes = known_tasks()[name].n_classes
-    found = too_few(int(protocol.noise.rate * examples), examples, n_classes)
-    return f"{name}: {found}" if found else ""
+            return few_in(spec.load_task())
+    examples, n_classes = training_examples(spec.task), known_tasks()[spec.task.name].n_classes
+    warning = too_few(int(spec.settings.noise.rate * examples), examples, n_classes)
+    return f"{spec.task.name}: {warning}" if warning else ""
 
 
-def training_examples(file: StudyFile, task: str) -> int:
-    """How many a task has, cut to those that the study uses; own files are read and counted."""
-    if task in file.study.data:
-        return len(load_study_task(file, task, file.study.protocol.noise.seed).train)
-    text = known_tasks()[task].train_size.removeprefix("part of ")
+@cache
+def training_examples(task: TaskSpec) -> int:
+    """Count a task's training examples in the sample that is used; own files are read."""
+    if task.data is not None:
+        return len(task.load(1).train)
+    text = known_tasks()[task.name].train_size.removeprefix("part of ")
     whole = round(float(text[:-1]) * 1000) if text.endswith("k") else int(text)
-    return min(whole, file.study.examples or whole)
+    return min(whole, task.examples or whole)

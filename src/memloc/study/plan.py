@@ -1,35 +1,33 @@
-"""From a study's file to a graph of steps: what is wanted, what decides it, needs and leaves."""
+"""Expands a study file into steps: inputs, cache keys, outputs.
+
+A step is a JSON value: the process that carries it out is handed it and plans nothing again.
+"""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from memloc.data.tasks import known_tasks
 from memloc.errors import MemlocError, SettingsError, lookup
-from memloc.methods import find_method
+from memloc.methods import Method, find_method
 from memloc.model.known import default_preset
-from memloc.protocol import MEMORISED_ONLY, Protocol
+from memloc.protocol import MEMORISED_ONLY, Protocol, VerdictSettings
 from memloc.run.folder import AS_ONE, WEIGHTS, Run
+from memloc.run.spec import RunSpec
 from memloc.settings import Settings
-from memloc.stats.windows import (
-    check_plant,
-    every_window,
-    plant_name,
-    read_plant,
-    usual_plants,
-)
+from memloc.stats.windows import check_plant, every_window, plant_name, read_plant, usual_plants
 from memloc.store import paths
 from memloc.store.identity import hashed
 from memloc.study.config import (
     Block,
     ControlBlock,
+    Source,
     StudyFile,
-    parse_study,
+    checked_study,
     read_study,
     write_study,
 )
@@ -37,80 +35,60 @@ from memloc.study.inputs import (
     Shape,
     check_files,
     check_names,
-    model_fingerprint,
+    model_contents,
     shape_of,
-    task_fingerprint,
+    task_spec,
 )
 
 KINDS = ("train", "localise", "analyse", "plant")
 """In the order in which a study needs them."""
-NOT_PLANTED = ("validation_tasks", "ks", "seed", "width")
-"""Settings of the control set-up that are about its summary, or are a plant's own."""
+Kind = Literal["train", "localise", "analyse", "plant"]
 MAIN = Block.model_validate({})
 """The main part of a study: a block that differs from it in nothing."""
+Methods = Mapping[str, Method]
+"""Methods by name, with their settings."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a study wants of one run."""
-
-    task: str
-    model: str
-    """A name, or a path."""
-    seed: int
-    protocol: Protocol
-    methods: tuple[str, ...]
-    folder: str
-    """Where it is, in the study's folder."""
-    shape: Shape
-    """Of the model."""
-    there: Run | None = None
-    """The run, where it was made before."""
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """Those that its methods look at, and the final ones."""
-        kinds = [find_method(name) for name in self.methods]
-        needed = {"final", *(w for kind in kinds for w in (*kind.needs, *kind.uses))}
-        return tuple(name for name in WEIGHTS if name in needed)
-
-
-@dataclass(frozen=True)
-class Product:
+class Product(Settings):
     """One thing that a step makes: what decides it, and the files to remove when that changed."""
 
-    settings: Mapping[str, Any]
+    settings: dict[str, Any]
     removes: tuple[str, ...]
 
     @property
     def identity(self) -> str:
-        """A hash of what decides it."""
+        """Cache key of what decides it."""
         return hashed(self.settings)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Settings):
     """One piece of work, done by one process."""
 
     name: str
-    kind: str
-    run: Asked
+    kind: Kind
+    spec: RunSpec
     """The run that is made or looked at."""
-    products: Mapping[str, Product]
+    folder: str
+    """The folder of the run, in the study's folder."""
+    shape: Shape
+    """Size of the model."""
+    products: dict[str, Product]
     outputs: tuple[str, ...]
     """Files and folders, in the study's folder, that are there when it is done."""
-    method: str = ""
-    """That looks at the run."""
-    window: str = ""
-    """Of layers in which the run is planted."""
-    folders: tuple[str, ...] = ()
-    """Of the planted run, and of its null if there is one."""
-    needs: "Step | None" = None
-    """The step that trains the run."""
-    reads: tuple[str, ...] = ()
-    """The products of that step that decide this one."""
-    allowed: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that decide whether it may be done, and nothing of what comes out."""
+    weights: tuple[str, ...] = ()
+    """Weights to train."""
+    methods: dict[str, dict[str, Any]] = {}
+    """Methods to look at the run with, and their settings."""
+    null: str = ""
+    """Folder of a plant's null, if it is made."""
+    needs: str = ""
+    """Name of the step that trains the run."""
+    reads: str = ""
+    """Cache key of what it reads of that step."""
+    verdict: VerdictSettings = VerdictSettings()
+    force: bool = False
+    """Whether methods also look at a run that did not memorise its labels."""
+    device: str = "auto"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -119,18 +97,26 @@ class Step:
         as_read: dict[str, Any] = json.loads(json.dumps(made))
         return as_read
 
+    @property
+    def allowed(self) -> dict[str, Any]:
+        """Settings that decide whether it may be done, and nothing of what comes out."""
+        if self.kind not in {"localise", "analyse"}:
+            return {}
+        return {"force": self.force, **_flat("verdict", self.verdict)}
+
     @cached_property
     def identity(self) -> str:
-        """A hash of what decides it, and of what it reads."""
-        read = [] if self.needs is None else [_hashed(self.needs, self.reads)]
+        """Cache key of what decides it, and of what it reads."""
         own = {name: product.identity for name, product in self.products.items()}
-        return hashed({"kind": self.kind, "products": own, "inputs": read})
+        return hashed({"kind": self.kind, "products": own, "inputs": self.reads})
 
+    def made(self, names: Iterable[str]) -> str:
+        """Cache key of some of its products."""
+        return hashed({name: self.products[name].identity for name in names})
 
-def _hashed(step: Step, names: Iterable[str]) -> str:
-    """What decides some of a step's products."""
-    own = {name: step.products[name].identity for name in names}
-    return hashed({"kind": step.kind, "products": own})
+    def methods_with_settings(self) -> list[Method]:
+        """The methods as objects."""
+        return [find_method(name).model_validate(own) for name, own in self.methods.items()]
 
 
 @dataclass(frozen=True)
@@ -139,6 +125,8 @@ class Plan:
 
     file: StudyFile
     steps: Mapping[str, Step] = field(default_factory=dict)
+    there: Mapping[str, Run] = field(default_factory=dict)
+    """Runs that were made before, by their folders in the study's folder."""
 
     def chosen(self, only: Sequence[str]) -> set[str]:
         """The steps that the words name, and all that these need; no words: every step.
@@ -154,8 +142,7 @@ class Plan:
                 command = f"`memloc plan {self.file.folder} --steps`"
                 raise SettingsError(f"No step matches --only {text!r}: {command} lists the steps.")
             found |= fits
-        needs = [self.steps[name].needs for name in found]
-        return found | {need.name for need in needs if need is not None}
+        return found | {need for name in found if (need := self.steps[name].needs)}
 
 
 def _fits(name: str, words: Sequence[str]) -> bool:
@@ -174,11 +161,12 @@ def open_plan(place: str | Path) -> Plan:
 def make_plan(file: StudyFile) -> Plan:
     """Every step that a study consists of."""
     check_names(file)
-    return Plan(file, {step.name: step for step in _Makers(file).all_steps()})
+    there = runs_there(file)
+    return Plan(file, {step.name: step for step in _Planner(file).steps(there)}, there)
 
 
-def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any]) -> Path:
-    """Write a study that does nothing but plant; its folder is returned.
+def control_plan(out: Path, study: Mapping[str, Any], block: Mapping[str, Any]) -> Plan:
+    """Plan a study that does nothing but plant, and write its file for `memloc run` to continue.
 
     What is None is left to the study's defaults. A folder with another study is refused.
     """
@@ -186,16 +174,12 @@ def control_study(out: Path, study: Mapping[str, Any], block: Mapping[str, Any])
 
     models = [_found(model) for model in study["models"]]
     preset = study["preset"] or default_preset(models[0])
-    asked = _given({**study, "preset": preset, "models": models})
+    values = _given({**study, "preset": preset, "models": models})
     planted = _given({"tasks": [*study["tasks"]], **block})  # a copy: YAML would refer to it
-    asked |= {"methods": [], "analyses": [], "report": False, "control": planted}
-    text = yaml.safe_dump(asked, sort_keys=False, allow_unicode=True)
-    try:
-        make_plan(parse_study(text, out))
-    except SettingsError as error:  # of a file that nobody has seen
-        said = re.sub(r"^line \d+, ", "", str(error).removeprefix(f"{out / paths.STUDY}, "))
-        raise SettingsError(said) from None
-    return write_study(text, out).parent
+    values |= {"methods": [], "analyses": [], "report": False, "control": planted}
+    plan = make_plan(checked_study(Source(out / paths.STUDY, {}), values))
+    write_study(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), plan.file)
+    return plan
 
 
 def _found(model: str) -> str:
@@ -208,41 +192,18 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, {}, [])}
 
 
-def asked_runs(file: StudyFile) -> list[Asked]:
-    """Every task, model and seed that is to be trained, once, and what somebody wants of it."""
-    runs: dict[tuple[Any, ...], Asked] = {}
-    for number, block in enumerate((MAIN, *file.study.also)):
-        given = dict(file.study) | {name: value for name, value in block if value is not None}
-        methods = (*given["methods"], *given["analyses"])
-        for names in product(given["tasks"], given["models"], given["seeds"]):
-            run = _asked(file, names, given["overrides"], methods)
-            key = run.task, run.model, run.seed
-            before = runs.get(key, run)
-            if before.protocol != run.protocol:
-                one, other = before.protocol.flat(), run.protocol.flat()
-                name = next(name for name in other if other[name] != one[name])
-                raise file.problem(
-                    *("also", number - 1, "overrides"),
-                    what=f"{run.task}, {run.model}, seed {run.seed} is asked for twice, with "
-                    f"different settings ({name} {one[name]} and {other[name]}): a run has one "
-                    "set.",
-                )
-            wanted = dict.fromkeys((*before.methods, *run.methods))
-            runs[key] = replace(run, methods=tuple(wanted))
-    # Where layers are planted or runs are there, plain ones of which nothing is asked are not made.
-    others = file.study.control is not None or file.study.runs
-    return [run for run in runs.values() if run.methods or not others]
-
-
-def _asked(
-    file: StudyFile, key: tuple[str, str, int], overrides: Mapping[str, Any], methods: Sequence[str]
-) -> Asked:
-    """A run in the place where `memloc train` would put it."""
-    task, model, seed = key
-    path, depth = file.path_of(model), file.study.depth
-    place = paths.run_folder(Path(), task, path, seed, depth).as_posix()
-    protocol = protocol_for(file, task, overrides)
-    return Asked(task, path, seed, protocol, tuple(methods), place, shape_of(path, depth))
+def runs_there(file: StudyFile) -> dict[str, Run]:
+    """Runs that are in the study's folder already, as `memloc adopt` makes them, by folder."""
+    found: dict[str, Run] = {}
+    home = file.folder.resolve()
+    for i, place in enumerate(file.study.runs):
+        folder = (file.folder / place).resolve()
+        with file.at("runs", i):
+            run = Run.open(folder)
+        if not folder.is_relative_to(home):
+            raise file.problem("runs", i, what="a run of a study must be in the study's folder.")
+        found[folder.relative_to(home).as_posix()] = run
+    return found
 
 
 def protocol_for(file: StudyFile, task: str, overrides: Mapping[str, Any]) -> Protocol:
@@ -253,61 +214,75 @@ def protocol_for(file: StudyFile, task: str, overrides: Mapping[str, Any]) -> Pr
     return file.study.protocol.replace(changes) if changes else file.study.protocol
 
 
-def runs_there(file: StudyFile) -> Iterator[Asked]:
-    """Runs that are in the study's folder already, as `memloc adopt` makes them.
-
-    Methods whose weights a run does not have are left out.
-    """
-    names, home = (*file.study.methods, *file.study.analyses), file.folder.resolve()
-    for i, place in enumerate(file.study.runs):
-        folder = (file.folder / place).resolve()
-        with file.at("runs", i):
-            run = Run.open(folder)
-        if not folder.is_relative_to(home):
-            raise file.problem("runs", i, what="a run of a study must be in the study's folder.")
-        able = tuple(n for n in names if all(run.has(w) for w in find_method(n).needs))
-        key, where = (run.record.task.name, run.record.model, run.seed), folder.relative_to(home)
-        shape = Shape(run.depth, run.record.width, 0)
-        yield Asked(*key, file.study.protocol, able, where.as_posix(), shape, run)
-
-
-class _Makers:
+class _Planner:
     """Makes the steps of one study."""
 
     def __init__(self, file: StudyFile) -> None:
         self.file, self.study = file, file.study
         self.protocol = file.study.protocol
-        self._of_model = cache(model_fingerprint)
-        self._of_task = cache(partial(task_fingerprint, file))
-
-    def all_steps(self) -> list[Step]:
-        """In an order in which each comes after its inputs."""
-        made: list[Step] = []
-        runs = asked_runs(self.file)
-        for run in runs:
-            made.append(train := self._train(run))
-            made += [self._look(run, name, train) for name in run.methods]
-        for i, run in enumerate(runs_there(self.file)):
-            if run.folder in {other.folder for other in runs}:
-                what = "this study trains the run that is there."
-                raise self.file.problem("runs", i, what=what)
-            made += [self._look(run, name, None) for name in run.methods]
-        if self.study.control is not None:
-            made += self._plants(self.study.control)
-        return made
-
-    def _train_settings(self, run: Asked) -> dict[str, Any]:
-        return {
-            "model": self._of_model(run.model),
-            "task": self._of_task(run.task),
-            "seed": run.seed,
-            "examples": self.study.examples,
-            "depth": self.study.depth,
-            **run.protocol.for_run().deciding(memorised=True),
+        self._contents = cache(model_contents)
+        self._task = cache(partial(task_spec, file))
+        self._common: dict[str, Any] = {
+            "verdict": self.protocol.verdict,
+            "force": self.study.force,
+            "device": self.study.device,
         }
 
-    def _train(self, run: Asked) -> Step:
-        where, settings = Path(run.folder), self._train_settings(run)
+    def steps(self, there: Mapping[str, Run]) -> Iterator[Step]:
+        """Yield the steps in an order in which each comes after its inputs."""
+        intended = self.intended()
+        for folder, (spec, methods) in intended.items():
+            train = self._train(spec, folder, methods)
+            yield train
+            for method in methods.values():
+                yield self._look(train.spec, folder, method, train)
+        for i, (folder, run) in enumerate(there.items()):
+            if folder in intended:
+                what = "this study trains the run that is there."
+                raise self.file.problem("runs", i, what=what)
+            for name in (*self.study.methods, *self.study.analyses):
+                if all(run.has(weights) for weights in find_method(name).needs):
+                    yield self._look(run.spec, folder, self.protocol.method(name), run)
+        if self.study.control is not None:
+            yield from self._plants(self.study.control)
+
+    def intended(self) -> dict[str, tuple[RunSpec, Methods]]:
+        """Every run that is to be trained, by folder, and the methods that look at it."""
+        runs: dict[str, tuple[RunSpec, Methods]] = {}
+        for number, block in enumerate((MAIN, *self.study.also)):
+            given = dict(self.study) | {name: value for name, value in block if value is not None}
+            names = (*given["methods"], *given["analyses"])
+            for task, model, seed in product(given["tasks"], given["models"], given["seeds"]):
+                protocol = protocol_for(self.file, task, given["overrides"])
+                spec, folder = self._spec(task, model, seed, protocol)
+                methods = {name: protocol.method(name) for name in names}
+                before, others = runs.get(folder, (spec, {}))
+                if other := _conflict(before, others, spec, methods):
+                    raise self.file.problem(
+                        *("also", number - 1, "overrides"),
+                        what=f"{task}, {spec.model}, seed {seed} is asked for twice, with "
+                        f"different settings ({other}): a run has one set.",
+                    )
+                runs[folder] = (spec, {**others, **methods})
+        # Beside plants or adopted runs, plain runs that no method looks at are not trained.
+        is_alone = self.study.control is None and not self.study.runs
+        return {folder: asked for folder, asked in runs.items() if asked[1] or is_alone}
+
+    def _spec(self, task: str, model: str, seed: int, protocol: Protocol) -> tuple[RunSpec, str]:
+        """A run, and the folder where `memloc train` would put it."""
+        path, depth = self.file.path_of(model), self.study.depth
+        spec = RunSpec(
+            model=path,
+            contents=self._contents(path),
+            depth=depth,
+            task=self._task(task, self.study.examples),
+            seed=seed,
+            settings=protocol.for_run(),
+        )
+        return spec, paths.run_folder(Path(), task, path, seed, depth).as_posix()
+
+    def _train(self, spec: RunSpec, folder: str, methods: Methods) -> Step:
+        where, settings = Path(folder), spec.deciding()
         # What decides the weights of near-ceiling accuracy alone: for these the training on noisy
         # labels is done again, and the other trainings stay.
         when = {name: settings.pop(name) for name in MEMORISED_ONLY}
@@ -317,37 +292,47 @@ class _Makers:
             paths.training_state(where, *AS_ONE),
             *(paths.checkpoint(where, weights) for weights in ("final", "memorised")),
         )
+        weights = weights_for(methods)
         # The memorised weights may not be there: whether they are is found out in training.
-        kept = [str(paths.checkpoint(where, w)) for w in run.weights if w != "memorised"]
+        kept = [str(paths.checkpoint(where, w)) for w in weights if w != "memorised"]
         return Step(
-            name=f"train/{run.folder}",
+            name=f"train/{folder}",
             kind="train",
-            run=run,
+            spec=spec,
+            folder=folder,
+            shape=shape_of(spec.model, spec.depth),
+            weights=weights,
             products={
-                "weights": Product(settings, (run.folder,)),
-                "memorised": Product(when, tuple(map(str, again))),
+                "weights": Product(settings=settings, removes=(folder,)),
+                "memorised": Product(settings=when, removes=tuple(map(str, again))),
             },
-            outputs=(f"{run.folder}/{paths.RUN}", *kept),
+            outputs=(f"{folder}/{paths.RUN}", *kept),
+            **self._common,
         )
 
-    def _look(self, run: Asked, name: str, train: Step | None) -> Step:
-        """A method on a run; one that was made before has no training, and counts by content."""
-        method = find_method(name)
-        kind = {"localiser": "localise", "analysis": "analyse"}[method.kind]
-        path = paths.result(Path(run.folder), name)
-        there = run.there and {"run": run.there.identity([*WEIGHTS, "pretrained"])}
-        settings = (there or {}) | _method_settings(run, name)
+    def _look(self, spec: RunSpec, folder: str, method: Method, made: Step | Run) -> Step:
+        """A method on a run that a step trains, or on one that was there, known by its contents."""
+        path, name = paths.result(Path(folder), method.name), method.name
+        settings, step = _flat(name, method), made if isinstance(made, Step) else None
+        if isinstance(made, Run):
+            settings["run"] = made.identity([*WEIGHTS, "pretrained"])
+            shape = Shape(made.depth, made.record.width, 0)
+        else:
+            shape = made.shape
         is_late = "memorised" in {*method.needs, *method.uses}
+        kind: Kind = "localise" if method.kind == "localiser" else "analyse"
         return Step(
-            name=f"{kind}/{run.folder}/{name}",
+            name=f"{kind}/{folder}/{name}",
             kind=kind,
-            run=run,
-            method=name,
-            products={"result": Product(settings, (str(path),))},
+            spec=spec,
+            folder=folder,
+            shape=shape,
+            methods={name: method.model_dump(mode="json")},
+            products={"result": Product(settings=settings, removes=(str(path),))},
             outputs=(str(path / paths.ABOUT),),
-            needs=train,
-            reads=("weights", "memorised") if is_late else ("weights",),
-            allowed={"force": self.study.force, **_flat("verdict", self.protocol.verdict)},
+            needs="" if step is None else step.name,
+            reads="" if step is None else step.made(["weights", *["memorised"][:is_late]]),
+            **self._common,
         )
 
     def _plants(self, block: ControlBlock) -> Iterator[Step]:
@@ -362,53 +347,65 @@ class _Makers:
             if task in self.study.data and self.study.data[task].flip is None:
                 what = f"{task} has noise of its own; plant a task whose labels are flipped."
                 raise problem(what=what)
-            run = _asked(self.file, (task, model, control.seed), {}, block.methods)
+            protocol = protocol_for(self.file, task, {})
+            spec, folder = self._spec(task, model, control.seed, protocol)
             try:
-                windows = planted_windows(block, run.shape.depth, self.protocol)
+                depth = shape_of(spec.model, spec.depth).depth
+                windows = planted_windows(block, depth, protocol)
             except MemlocError as error:
                 raise problem("windows", what=f"{model}: {error}") from None
+            auxiliary = self._task(control.auxiliary, control.auxiliary_examples)
+            methods = {name: protocol.method(name) for name in block.methods}
             for window in windows:
                 middle = block.nulls == "middle" and window == windows[len(windows) // 2]
-                yield self._plant(run, window, null=middle or block.nulls == "all")
+                planted = spec.planted(window, auxiliary, protocol)
+                yield self._plant(planted, folder, methods, null=middle or block.nulls == "all")
 
-    def _plant(self, run: Asked, window: str, *, null: bool) -> Step:
-        place = Path(run.folder)
-        both = [paths.plant_folder(Path(), place, window, null=kind) for kind in (False, True)]
-        products = {"plant": Product(self._plant_settings(run, window), tuple(map(str, both)))}
-        for method in run.methods:
-            files = tuple(str(paths.result(folder, method)) for folder in both)
-            products[method] = Product(_method_settings(run, method), files)
+    def _plant(self, spec: RunSpec, run: str, methods: Methods, *, null: bool) -> Step:
+        assert spec.plant is not None
+        window = spec.plant.planted
+        both = [paths.plant_folder(Path(), Path(run), window, null=kind) for kind in (False, True)]
+        own = Product(settings=spec.deciding(), removes=tuple(map(str, both)))
+        products = {"plant": own}
+        for name, method in methods.items():
+            files = tuple(str(paths.result(folder, name)) for folder in both)
+            products[name] = Product(settings=_flat(name, method), removes=files)
+        products["null"] = Product(settings={"null": null}, removes=(str(both[1]),))
         return Step(
-            name=f"plant/{run.folder}/{window.replace('/', '_')}",
+            name=f"plant/{run}/{window.replace('/', '_')}",
             kind="plant",
-            run=run,
-            window=window,
-            folders=tuple(map(str, both if null else both[:1])),
-            products=products | {"null": Product({"null": null}, (str(both[1]),))},
+            spec=spec,
+            folder=str(both[0]),
+            shape=shape_of(spec.model, spec.depth),
+            weights=weights_for(methods),
+            methods={name: method.model_dump(mode="json") for name, method in methods.items()},
+            null=str(both[1]) if null else "",
+            products=products,
             # What else is there depends on whether it memorised.
             outputs=(str(both[0] / paths.RUN),),
+            **self._common,
         )
 
-    def _plant_settings(self, run: Asked, window: str) -> dict[str, Any]:
-        own = self.protocol.control
-        instead = {"finetune.learning_rate": own.learning_rate, "finetune.epochs": own.epochs}
-        return {
-            **self._train_settings(run),
-            **{name: value for name, value in instead.items() if value is not None},
-            **_flat("control", own, without=NOT_PLANTED),
-            **_flat("verdict", self.protocol.verdict),
-            "auxiliary": self._of_task(own.auxiliary),
-            "window": window,
-        }
+
+def weights_for(methods: Methods) -> tuple[str, ...]:
+    """The weights that methods look at, and the final ones."""
+    needed = {"final", *(w for method in methods.values() for w in (*method.needs, *method.uses))}
+    return tuple(name for name in WEIGHTS if name in needed)
 
 
-def _method_settings(run: Asked, name: str) -> dict[str, Any]:
-    return _flat(name, run.protocol.method(name))
+def _conflict(spec: RunSpec, methods: Methods, other: RunSpec, others: Methods) -> str:
+    """The first setting in which two blocks that ask for the same run differ, with both values."""
+    one, two = spec.settings.flat(), other.settings.flat()
+    for name in methods.keys() & others.keys():
+        one |= _flat(name, methods[name])
+        two |= _flat(name, others[name])
+    differing = [name for name in two if one[name] != two[name]]
+    return f"{differing[0]} {one[differing[0]]} and {two[differing[0]]}" if differing else ""
 
 
-def _flat(name: str, settings: Settings, without: Sequence[str] = ()) -> dict[str, Any]:
+def _flat(name: str, settings: Settings) -> dict[str, Any]:
     """Settings of a group under their dotted names."""
-    return {f"{name}.{key}": value for key, value in settings.flat().items() if key not in without}
+    return {f"{name}.{key}": value for key, value in settings.flat().items()}
 
 
 def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[str]:

@@ -106,7 +106,7 @@ def step_rows(study: Execution) -> list[dict[str, Any]]:
             "step": step.name,
             "state": study.states[step.name].name,
             "seconds": round(study.estimate.seconds[step.name]),
-            "needs": [] if step.needs is None else [step.needs.name],
+            "needs": [step.needs] if step.needs else [],
             "why": study.states[step.name].why,
         }
         for step in study.plan.steps.values()
@@ -160,9 +160,8 @@ def live_table(study: Execution) -> "Table":
             table.add_row(kind, f"{done} of {len(names)} done", "")
         for name in names:
             if name in study.running:
-                order = study.running[name]
                 expected = duration(study.estimate.seconds[name])
-                took = duration(time.time() - order.since)
+                took = duration(time.time() - study.running[name])
                 table.add_row(plain(f"  {name}"), "running", f"{took} of about {expected}")
             elif name in failed:
                 table.add_row(plain(f"  {name}"), plain(f"FAILED: {failed[name]}"), "")
@@ -173,6 +172,8 @@ def _head(study: Execution) -> str:
     done, failed = study.count("done"), study.count("failed")
     steps = counted(len(study.chosen), "step")
     text = f"{done} of {steps} done, {len(study.running)} running"
+    waiting = len(study.submitted) - len(study.running)
+    text += f", {waiting} in the cluster's queue" if waiting else ""
     text += f", {failed} failed" if failed else ""
     return f"{text}, about {duration(study.seconds_left())} left"
 
@@ -285,6 +286,8 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
         now = time.time()
         steps = running.get("running", {}).items()
         lines += [f"  {name}  {duration(now - since)}" for name, since in steps]
+        if queued := running.get("queued", 0):
+            lines.append(f"  {counted(queued, 'step')} in the queue of the cluster")
     return lines + _reasons(status["failures"])
 
 

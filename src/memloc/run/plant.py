@@ -1,0 +1,143 @@
+"""Plants memorisation: makes runs whose noisy labels could only change known layers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from memloc.data.sources import load_task, subsample
+from memloc.data.task import Task
+from memloc.errors import SettingsError
+from memloc.model.known import default_preset
+from memloc.model.load import LoadOptions
+from memloc.protocol import RunSettings
+from memloc.protocol import preset as preset_called
+from memloc.run.checkpoints import save_checkpoint
+from memloc.run.folder import WEIGHTS, Attempt, Run
+from memloc.run.spec import RunSpec, TaskSpec
+from memloc.run.train import make_run, require_noise
+from memloc.store import paths
+from memloc.store.files import remove
+from memloc.store.lock import RUN, locked
+
+
+def plant(  # noqa: PLR0913 - one argument for each thing that people vary
+    model: str,
+    task: Task,
+    folder: str | Path,
+    layers: str,
+    *,
+    auxiliary: Task | None = None,
+    seed: int | None = None,
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    weights: Sequence[str] = tuple(WEIGHTS),
+    options: LoadOptions | None = None,
+    device: str = "auto",
+) -> Run:
+    """Train a run whose noisy labels can only change some layers; another task changes all layers.
+
+    A training that does not memorise its labels is repeated with a higher learning rate, as the
+    settings of `control` say. `run.status.attempts` lists the trainings that fell short.
+
+    Args:
+        model: Embedded name, hub name or folder of the pre-trained model.
+        task: The examples, with noise (`memloc.add_noise` adds it).
+        folder: Folder of the run.
+        layers: Layers from 1, such as `6-7`, `2+9`, or `2-3/9-10` for two groups of noisy examples.
+        auxiliary: The task that changes all layers; by default the preset's.
+        seed: Seed of the order of the data, the initial head and dropout; by default the preset's.
+        preset: `paper`, `reference` or `demo`; by default `demo` for embedded models, else `paper`.
+        settings: Settings that differ from the preset, such as `{"control.tries": 1}`.
+        weights: Weights to make, of `memorised`, `final`, `reference` and `frozen`.
+        options: What may be run and read while the model is loaded.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+    """
+    require_noise(task)
+    protocol = preset_called(preset or default_preset(model)).replace(settings or {})
+    allowed = {*RunSettings.model_fields, "control", "verdict"}
+    for key in settings or {}:
+        if key.split(".")[0] not in allowed:
+            raise SettingsError(f"{key} does not decide the weights of a plant: leave it out.")
+    control = protocol.control
+    if auxiliary is None:
+        auxiliary = load_task(control.auxiliary, seed=protocol.noise.seed)
+        few = control.auxiliary_examples
+        if few is not None and few < len(auxiliary.train):
+            auxiliary = subsample(auxiliary, few, protocol.noise.seed)
+    run_seed = control.seed if seed is None else seed
+    spec = RunSpec.of(model, task, run_seed, protocol.for_run(), options)
+    spec = spec.planted(layers, TaskSpec.of_training(auxiliary), protocol)
+    return make_plant(spec, folder, weights, task=task, auxiliary=auxiliary, device=device)
+
+
+def make_plant(
+    spec: RunSpec,
+    folder: str | Path,
+    weights: Sequence[str] = tuple(WEIGHTS),
+    *,
+    task: Task | None = None,
+    auxiliary: Task | None = None,
+    device: str = "auto",
+) -> Run:
+    """Make the planted run that a spec describes; the tasks are read if they are not in memory."""
+    plant, folder = spec.plant, Path(folder)
+    assert plant is not None
+    task = spec.load_task() if task is None else task
+    if auxiliary is None:
+        auxiliary = plant.auxiliary.load(spec.settings.noise.seed)
+    given: dict[str, Any] = {"task": task, "auxiliary": auxiliary, "device": device}
+    optional = [name for name in weights if name == "reference"]
+    with locked(folder, RUN):  # also between two attempts
+        for _ in range(plant.tries):
+            run = make_run(spec, folder, ["final", "memorised"], optional=optional, **given)
+            if is_enough(run):
+                return make_run(spec, folder, weights, **given)
+            if len(run.status.attempts) + 1 >= plant.tries:
+                break
+            _start_again(run)
+        return run
+
+
+def make_null(
+    planted: Run,
+    folder: str | Path,
+    weights: Sequence[str] = tuple(WEIGHTS),
+    *,
+    auxiliary: Task | None = None,
+) -> Run:
+    """Make the null of a planted run: the same run with the original labels.
+
+    There is nothing to memorise, but the examples that are noisy in the planted run are still
+    looked at. The reference weights are those of the planted run.
+    """
+    spec, noisy = planted.spec.null(planted.settings), planted.noisy
+    task = replace(planted.task, noise=replace(noisy, assigned=noisy.original, origin=""))
+    given: dict[str, Any] = {"task": task, "auxiliary": auxiliary, "device": planted.device}
+    run = make_run(spec, folder, ["final", "memorised"], **given)
+    if "reference" in weights and not run.has("reference"):
+        about = {"weights": "reference", "run": planted.record.model_dump(mode="json")}
+        save_checkpoint(run.path("reference"), planted.load("reference"), about)
+    return make_run(spec, folder, [name for name in weights if name != "reference"], **given)
+
+
+def is_enough(run: Run) -> bool:
+    """Whether a planted run learnt its labels as its spec asks."""
+    final, plant = run.status.final, run.plant
+    assert plant is not None
+    if final is None or not run.memorised(plant.noisy_at_least) or not run.has("memorised"):
+        return False
+    return final.training > plant.accuracy_above
+
+
+def _start_again(run: Run) -> None:
+    """Delete the weights of an attempt that fell short, then note it: the next rate is higher.
+
+    A process that is killed in between repeats the attempt, with the same result.
+    """
+    assert run.status.final is not None
+    for path in (run.folder / paths.CHECKPOINTS, run.folder / paths.TRAINING):
+        remove(path)
+    rate, accuracy = run.settings.finetune.learning_rate, run.status.final.training
+    attempt = Attempt(learning_rate=rate, training_accuracy=accuracy)
+    run.note(attempts=(*run.status.attempts, attempt), final=None, without={})

@@ -1,0 +1,229 @@
+"""What decides a run's weights, in one object.
+
+A `RunSpec` is made by the planner of a study, `memloc.train` or `memloc.plant`. A child process is
+handed it as JSON, and the record of the run holds it.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from memloc.data.own import load_csv
+from memloc.data.perturb import noisy_task
+from memloc.data.sources import load_task, subsample
+from memloc.data.task import Task, hash_examples, hash_task
+from memloc.protocol import Protocol, RunSettings
+from memloc.settings import Settings
+from memloc.stats.windows import plant_name, planted_layers, read_plant
+from memloc.store.identity import hashed
+
+if TYPE_CHECKING:
+    from memloc.model.load import LoadOptions
+
+RATE = "finetune.learning_rate"
+
+
+class DataFile(Settings):
+    """A file of one's own, which a study's `tasks` may name; paths are from the study's folder."""
+
+    file: str
+    """A csv, tsv, jsonl or Parquet file."""
+    text: str = "text"
+    """Column of texts."""
+    pair: str | None = None
+    """Column of second texts."""
+    label: str = "label"
+    """Column of the labels to train on."""
+    original: str | None = None
+    """Column of the labels before noise."""
+    flag: str | None = None
+    """Column that is true where the label is wrong."""
+    flip: float | None = Field(None, gt=0, lt=1)
+    """Share of the labels to make wrong, where the file does not say which are."""
+    held_out: str | None = None
+    """A file of unseen data with the same columns; default: a random 20 % is held out."""
+
+    @property
+    def paths(self) -> list[str]:
+        """The files that it names."""
+        return [self.file] if self.held_out is None else [self.file, self.held_out]
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns by the names of `load_csv`'s parameters."""
+        return self.model_dump(exclude={"file", "held_out", "flip"})
+
+
+class TaskSpec(Settings):
+    """Which examples a run is trained on, and where they are read from."""
+
+    name: str
+    contents: str = ""
+    """Hash of the files or of the examples in memory; empty where the name says everything."""
+    examples: int | None = None
+    """Number of training examples in the random sample; default: all."""
+    data: DataFile | None = None
+    """The file of one's own that holds them, with whole paths."""
+    folder: str | None = None
+    """The folder with the paper's tasks; default: the one in MEMLOC_DATA, else the hub."""
+
+    @classmethod
+    def of(cls, task: Task) -> "TaskSpec":
+        """Describe a task in memory by the hash of its examples and labels."""
+        return cls(name=task.name, contents=hash_task(task))
+
+    @classmethod
+    def of_training(cls, task: Task) -> "TaskSpec":
+        """Describe a task in memory of which only the training examples are used."""
+        return cls(name=task.name, contents=hash_examples(task.train))
+
+    def load(self, seed: int) -> Task:
+        """Read the task; `seed` decides random splits and the sample."""
+        if self.data is None:
+            task = load_task(self.name, folder=self.folder, seed=seed)
+        else:
+            own = {**self.data.columns, "held_out": self.data.held_out}
+            task = load_csv(self.data.file, **own, seed=seed, name=self.name)
+        if self.examples is None or self.examples >= len(task.train):
+            return task
+        return subsample(task, self.examples, seed)
+
+    def deciding(self) -> str:
+        """Return what identifies the examples, wherever their files are."""
+        return f"{self.name} {self.contents}".strip()
+
+
+class PlantSpec(Settings):
+    """Which layers the noisy labels may change, and what trains beside them.
+
+    A training that falls short is repeated with a higher learning rate, so the limits are part of
+    what decides the weights.
+    """
+
+    planted: str
+    """Layers from 1, such as 6-7, 2+9, or 2-3/9-10 for two groups of noisy examples."""
+    null: bool = False
+    """Whether the original labels are learnt, so that there is nothing to memorise."""
+    auxiliary: TaskSpec
+    """The task that changes all layers, with its original labels."""
+    auxiliary_learning_rate: float | None = None
+    trains_pooler_and_norm: bool = False
+    frozen_beside_auxiliary: bool = False
+    tries: int = 1
+    """Largest number of trainings."""
+    rate_factor: float = 2.0
+    """Learning rate of a training, relative to the one before."""
+    accuracy_above: float = 0.0
+    """Training accuracy that a training must exceed."""
+    noisy_at_least: float = 0.0
+    """Share of the noisy labels that a training must memorise."""
+
+    @property
+    def first(self) -> int:
+        """The first planted layer, from 1."""
+        return planted_layers(self.planted)[0] + 1
+
+    @property
+    def last(self) -> int:
+        """The last planted layer, from 1."""
+        return planted_layers(self.planted)[-1] + 1
+
+    def deciding(self) -> dict[str, Any]:
+        """Return what decides the weights; the auxiliary task is named by its contents."""
+        own = self.model_dump(exclude={"auxiliary"})
+        return {**own, "auxiliary": self.auxiliary.deciding(), "sample": self.auxiliary.examples}
+
+
+class RunSpec(Settings):
+    """Everything that decides the weights of one run."""
+
+    model: str
+    """Embedded name, hub name or folder."""
+    contents: str = ""
+    """Hash of the files of a model from a folder; empty where the name says everything."""
+    depth: int | None = None
+    """Number of layers to keep, from the first; default: all."""
+    remote_code: bool = False
+    """Whether code that the model's repository brings may run."""
+    any_format: bool = False
+    """Whether weights may be in a format that can carry code (pickle)."""
+    task: TaskSpec
+    seed: int
+    """Seed of the order of the data, the initial head and dropout."""
+    settings: RunSettings
+    plant: PlantSpec | None = None
+    """Default: the noisy labels may be memorised anywhere."""
+
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        task: Task,
+        seed: int,
+        settings: RunSettings,
+        options: "LoadOptions | None" = None,
+    ) -> "RunSpec":
+        """Describe a run on a task in memory."""
+        names = ("depth", "remote_code", "any_format")
+        return cls(
+            model=model,
+            **{name: getattr(options, name) for name in names if options is not None},
+            task=TaskSpec.of(task),
+            seed=seed,
+            settings=settings,
+        )
+
+    @property
+    def options(self) -> "LoadOptions":
+        """How the model is loaded."""
+        from memloc.model.load import LoadOptions
+
+        return LoadOptions(self.remote_code, self.any_format, depth=self.depth)
+
+    def load_task(self) -> Task:
+        """Read the task, with its own noise or with that of the settings."""
+        noise = self.settings.noise
+        return noisy_task(self.task.load(noise.seed), noise)
+
+    def planted(self, layers: str, auxiliary: TaskSpec, protocol: Protocol) -> "RunSpec":
+        """The same run with its noisy labels planted in some layers, as the protocol asks."""
+        control = protocol.control
+        changes = {RATE: control.learning_rate, "finetune.epochs": control.epochs}
+        plant = PlantSpec(
+            planted=plant_name(read_plant(layers)),
+            auxiliary=auxiliary,
+            auxiliary_learning_rate=control.auxiliary_learning_rate,
+            trains_pooler_and_norm=control.trains_pooler_and_norm,
+            frozen_beside_auxiliary=control.frozen_beside_auxiliary,
+            tries=control.tries,
+            rate_factor=control.rate_factor,
+            accuracy_above=control.accuracy_above,
+            noisy_at_least=protocol.verdict.noisy_at_least,
+        )
+        given = {name: value for name, value in changes.items() if value is not None}
+        return self.model_copy(update={"settings": self.settings.replace(given), "plant": plant})
+
+    def null(self, settings: RunSettings) -> "RunSpec":
+        """The null of this planted run, trained once with the settings that the plant needed."""
+        assert self.plant is not None
+        plant = self.plant.model_copy(update={"null": True, "tries": 1})
+        return self.model_copy(update={"settings": settings, "plant": plant})
+
+    def deciding(self) -> dict[str, Any]:
+        """Return everything that decides the weights, under dotted names, without paths."""
+        plant = {} if self.plant is None else self.plant.deciding()
+        return {
+            "model": f"{Path(self.model).name} {self.contents}" if self.contents else self.model,
+            "task": self.task.deciding(),
+            "seed": self.seed,
+            "examples": self.task.examples,
+            "depth": self.depth,
+            **self.settings.deciding(memorised=True),
+            **{f"plant.{name}": value for name, value in plant.items()},
+        }
+
+    @property
+    def key(self) -> str:
+        """Cache key of everything that decides the weights."""
+        return hashed(self.deciding())
