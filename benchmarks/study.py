@@ -12,7 +12,7 @@ from benchmarks.harness import Measured
 from memloc.store import paths
 from memloc.study.config import init_study
 from memloc.study.execute import open_study
-from memloc.study.executors import LocalExecutor, Order, as_sent
+from memloc.study.executors import LocalExecutor, Order
 from memloc.study.plan import open_plan
 from memloc.study.records import Store, study_states
 
@@ -71,16 +71,20 @@ def _shortest_step(folder: Path) -> float:
     return min(record.seconds for record in records if record)
 
 
-NOTHING = Order("no such step", "", "")
-"""It is refused after all that a step does before its work begins."""
+def _refused(folder: Path) -> Order:
+    """An order that is refused after all that a step does before its work begins."""
+    steps = open_plan(folder).steps.values()
+    step = next(step for step in steps if step.kind == "localise")
+    missing = step.model_copy(update={"folder": "no such run", "name": "no such step"})
+    return Order(folder=str(folder), step=missing, token="")
 
 
 def _copied(folder: Path, repeats: int) -> float:
-    executor = LocalExecutor(folder, 1, 1, ["opt"])
+    executor, order = LocalExecutor(folder, 1, 1, ["opt"]), _refused(folder)
     executor.start()
 
     def once() -> None:
-        executor.submit(NOTHING)
+        executor.submit(order)
         while not executor.wait(60):
             pass
 
@@ -93,7 +97,7 @@ def _copied(folder: Path, repeats: int) -> float:
 def _fresh(folder: Path) -> None:
     """With what a step's work loads: the refusal comes before that."""
     code = "import memloc.study.step; from memloc.study.step import main; main"
-    command = [sys.executable, "-c", code, str(folder), as_sent(NOTHING)]
+    command = [sys.executable, "-c", code, _refused(folder).model_dump_json()]
     subprocess.run(command, check=True, capture_output=True)
 
 

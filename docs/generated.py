@@ -156,26 +156,25 @@ def _first_line(group: Any) -> str:
 
 
 def run() -> str:
-    """The record of a run, `run.json`."""
+    """The record of a run, `run.json`, and what became of it, `status.json`."""
     from memloc.run.folder import (
         Accuracies,
+        Attempt,
         Checkpoint,
-        PlantRecord,
         RunRecord,
+        RunStatus,
         TaskRecord,
     )
+    from memloc.run.spec import PlantSpec, RunSpec, TaskSpec
 
-    return _records((RunRecord, TaskRecord, Accuracies, Checkpoint, PlantRecord))
+    kinds = (RunRecord, RunSpec, TaskSpec, PlantSpec, TaskRecord)
+    return _records((*kinds, RunStatus, Accuracies, Attempt, Checkpoint))
 
 
 def study() -> str:
     """The keys of `study.yaml`."""
-    from memloc.study.config import (
-        Block,
-        ControlBlock,
-        DataFile,
-        Study,
-    )
+    from memloc.run.spec import DataFile
+    from memloc.study.config import Block, ControlBlock, Study
 
     return _records((Study, Block, DataFile, ControlBlock))
 

@@ -86,9 +86,9 @@ def group_shares(study: Path) -> Iterator[pd.DataFrame]:
     for place in sorted(study.rglob(paths.RUN)):
         run = Run.open(place.parent)
         shares = paths.result(run.folder, "shares") / "example_shares.parquet"
-        if run.record.plant is None or run.is_null or not shares.is_file():
+        if run.plant is None or run.is_null or not shares.is_file():
             continue
-        groups = read_plant(run.record.plant.planted)
+        groups = read_plant(run.plant.planted)
         if len(groups) == 2:
             wide = pd.read_parquet(shares).pivot(index="example", columns="first", values="share")
             one, both = (

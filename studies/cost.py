@@ -35,12 +35,13 @@ def costs(folder: Path, run: str) -> pd.DataFrame:
     before, rows = _before(plan), []
     for step in plan.steps.values():
         record = store.record(step.name)
-        if step.run.folder != run or record is None or record.processor is None:
+        belongs = f"{step.name}/".startswith(f"{step.kind}/{run}/")
+        if not belongs or record is None or record.processor is None:
             continue  # it is of another run, or not done
         name = step.name
         rows.append(
             {
-                "step": f"{step.kind} {step.method}".strip(),
+                "step": f"{step.kind} {method_of(step)}".strip(),
                 "minutes, estimated": round(before.seconds[name] / 60, 1),
                 "minutes": round(record.processor / 60, 1),
                 "memory, estimated": round(before.memory[name] / MEGA),
@@ -63,9 +64,15 @@ def _before(plan: Plan) -> Estimate:
         return estimate(open_plan(empty), measured, threads)
 
 
+def method_of(step: Step) -> str:
+    """The method of a step that looks at a run."""
+    return "" if step.kind == "plant" else "".join(step.methods)
+
+
 def _bytes(folder: Path, step: Step) -> int:
-    runs = [folder / run for run in step.folders or (step.run.folder,)]
-    made = [paths.result(r, step.method) if step.method else r / paths.CHECKPOINTS for r in runs]
+    runs = [folder / run for run in (step.folder, step.null) if run]
+    method = method_of(step)
+    made = [paths.result(r, method) if method else r / paths.CHECKPOINTS for r in runs]
     files = (path for place in made for path in place.rglob("*") if path.is_file())
     return sum(path.stat().st_size for path in files)
 

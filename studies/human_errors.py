@@ -32,9 +32,11 @@ from memloc.run.folder import (
     Accuracies,
     Run,
     RunRecord,
+    RunStatus,
     TaskRecord,
     begin,
 )
+from memloc.run.spec import RunSpec
 from memloc.store import paths
 from studies.crowd import KINDS, Crowd, missing, parser_of, sample
 from studies.find import PAGE
@@ -152,18 +154,18 @@ class Learner:
         reference = predict(load_checkpoint(self.weights("reference")).stack, encoded).argmax(1)
         shares = {"noisy": known[noisy.is_noisy].mean(), "clean": known[~noisy.is_noisy].mean()}
         record = RunRecord(
-            model=self.model,
+            spec=RunSpec.of(self.model, task, self.seed, self.protocol.for_run()),
             weights_hash=load_model(self.model, self.crowd.names, seed=self.seed).weights_hash,
             depth=model.stack.depth,
             width=model.stack.width,
-            seed=self.seed,
             task=TaskRecord.of(task),
-            settings=self.protocol.for_run(),
             command="python -m studies.human_errors",
+        )
+        status = RunStatus(
             final=Accuracies(**{k: float(v) for k, v in shares.items()}, training=known.mean()),
             reference=float((reference == self.crowd.original).mean()),
         )
-        begin(folder, task, record)
+        begin(folder, task, record, status)
 
 
 def main() -> None:
@@ -201,7 +203,7 @@ def asked(learner: Learner) -> list[dict[str, Any]]:
     rows = []
     for kind, scores in found.items():
         run, later = learner.run(kind), NO_DIFFERENCE
-        assert run.record.final is not None
+        assert run.status.final is not None
         if kind == FLIPS:
             later = difference(lost[HUMAN], lost[FLIPS])
         rows.append(
@@ -211,8 +213,8 @@ def asked(learner: Learner) -> list[dict[str, Any]]:
                 "labels": kind,
                 "texts": len(learner.crowd.texts),
                 "noisy": len(run.noisy_rows),
-                "known": round(run.record.final.noisy, 3),
-                "reference_known": round(run.record.reference or np.nan, 3),
+                "known": round(run.status.final.noisy, 3),
+                "reference_known": round(run.status.reference or np.nan, 3),
                 "undone": round(float(lost[kind].sum(1).mean()), 3),
                 **cells(scores, later),
             }

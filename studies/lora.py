@@ -70,8 +70,8 @@ def tried(task: Task, out: Path, rank: int, rate: float) -> dict[str, Any]:
     """What the first model knows at the end, with adapters of this rank and this rate."""
     learner = Learner(MODELS[0], SEEDS[0], task, out)
     run = learner.train(adapters(rank, rate), ("final",))
-    assert run.record.final is not None
-    known = {"noisy": round(run.record.final.noisy, 3), "clean": round(run.record.final.clean, 3)}
+    assert run.status.final is not None
+    known = {"noisy": round(run.status.final.noisy, 3), "clean": round(run.status.final.clean, 3)}
     return {"model": learner.model, "rank": rank, "rate": rate, **known}
 
 
@@ -122,13 +122,13 @@ def chosen(table: pd.DataFrame) -> tuple[int, float]:
 
 
 def _facts(run: Run, way: str) -> dict[str, Any]:
-    assert run.record.final is not None
+    assert run.status.final is not None
     return {
-        "model": run.record.model,
+        "model": run.spec.model,
         "seed": run.seed,
         "way": way,
         "noisy": len(run.noisy_rows),
-        "known": round(run.record.final.noisy, 3),
+        "known": round(run.status.final.noisy, 3),
         "reference_known": round(run.reference_accuracy, 3),
     }
 

@@ -247,9 +247,9 @@ def judged(folder: Path) -> pd.DataFrame:
     whole = Repaired(folder, table, curves, LAYERS, RepairSettings(), level)
     record = Run.open(folder).record
     return table.assign(
-        model=Path(record.model).name,
+        model=Path(record.spec.model).name,
         task=record.task.name,
-        seed=record.seed,
+        seed=record.spec.seed,
         depth=record.depth,
         band_low=whole.band[0],
         may_predict=whole.may_predict,

@@ -36,12 +36,13 @@ from memloc.protocol import preset
 from memloc.run.checkpoints import save_checkpoint
 from memloc.run.folder import (
     Accuracies,
-    PlantRecord,
     Run,
     RunRecord,
+    RunStatus,
     TaskRecord,
     begin,
 )
+from memloc.run.spec import PlantSpec, RunSpec, TaskSpec
 from memloc.seeds import generator
 from memloc.stats.windows import every_window, read_window, window_name
 from memloc.store import paths
@@ -217,7 +218,7 @@ class Known:
             link.unlink(missing_ok=True)
             link.symlink_to(place.resolve(), target_is_directory=True)
         task = replace(self.suite.task, noise=self.noisy)
-        begin(self.folder, task, self._record(right))
+        begin(self.folder, task, self._record(), self._status(right))
 
     def _train(self, place: Path) -> BoolArray:
         """Train until all labels are predicted, at most TRIES times, each with twice the rate."""
@@ -247,21 +248,26 @@ class Known:
             right = fit(model, self.suite.task, labels, window, rate, 200 + int(layer))
         return right
 
-    def _record(self, right: BoolArray) -> RunRecord:
+    def _record(self) -> RunRecord:
+        task = replace(self.suite.task, noise=self.noisy)
+        facts, settings = dict(self.suite.facts), preset("demo").for_run()
+        plant = PlantSpec(
+            planted=window_name(self.window),
+            null=self.kind == "null",
+            auxiliary=TaskSpec(name="none"),
+        )
+        spec = RunSpec.of(facts.pop("model"), task, self.number, settings)
+        return RunRecord(
+            **facts,
+            spec=spec.model_copy(update={"plant": plant}),
+            task=TaskRecord.of(task),
+            command="python -m studies.verdicts",
+        )
+
+    def _status(self, right: BoolArray) -> RunStatus:
         kinds = {"noisy": self.noisy.is_noisy, "clean": ~self.noisy.is_noisy}
         final = {kind: float(right[rows].mean()) for kind, rows in kinds.items()}
-        return RunRecord(
-            **self.suite.facts,
-            seed=self.number,
-            task=TaskRecord.of(replace(self.suite.task, noise=self.noisy)),
-            settings=preset("demo").for_run(),
-            plant=PlantRecord(
-                planted=window_name(self.window), null=self.kind == "null", auxiliary="none"
-            ),
-            command="python -m studies.verdicts",
-            final=Accuracies(**final, training=float(right.mean())),
-            reference=1.0,
-        )
+        return RunStatus(final=Accuracies(**final, training=float(right.mean())), reference=1.0)
 
 
 def every_run(out: Path) -> list[Known]:

@@ -101,8 +101,7 @@ def recipe_of(tiny_model):
 @pytest.fixture(scope="session")
 def memorised_folder(once: Once, tiny_model: MakeModel) -> Path:
     """The folder of a run that memorised, with all weights; not to be changed."""
-    from fixtures.tasks import fast_protocol, make_recipe, make_task
-    from memloc.run.train import train_run
+    from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 
     model = str(tiny_model("opt", depth=3, dropout=0.1))
     protocol = fast_protocol(finetune__near_ceiling=0.9)

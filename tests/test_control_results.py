@@ -45,7 +45,7 @@ def test_every_plant_and_null_is_listed(folder, results):
 
 def test_layers_are_those_of_the_files_and_say_what_was_undone(folder, results):
     run = planted_runs(folder)[0]
-    plant = run.record.plant
+    plant = run.spec.plant
     key = {
         "task": run.record.task.name,
         "model": run.model_name,
@@ -98,7 +98,7 @@ def test_validation_tasks_choose_the_post_processing(folder, results):
     assert (table["plants"] == 2).all()  # two windows
     expected = []
     for run in planted_runs(folder):
-        plant = run.record.plant
+        plant = run.spec.plant
         if plant.null or run.record.task.name != "tiny-acceptability":
             continue
         norms = norms_from(Result.read(paths.result(run.folder, "gradients"))["gradients"])

@@ -104,7 +104,7 @@ def check_true(folder: Path, path: Path) -> None:
             if not same(value, study[key]):
                 raise Wrong(f"{key} is {value!r} in the file and was read as {study[key]!r}")
         trained = {
-            (s.run.model, s.run.task, s.run.seed)
+            (s.spec.model, s.spec.task.name, s.spec.seed)
             for s in open_plan(folder).steps.values()
             if s.kind == "train"
         }

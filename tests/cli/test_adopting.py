@@ -29,7 +29,7 @@ def given(source, data, tmp_path):
     """Options of somebody who has everything; the final weights are theirs to change."""
     final = shutil.copytree(source.path("final"), tmp_path / "final")
     places = {name: source.path(name) for name in ("reference", "memorised", "frozen")}
-    places |= {"final": final, "pretrained": source.record.model, "data": data}
+    places |= {"final": final, "pretrained": source.spec.model, "data": data}
     return [*(f"--{name}={place}" for name, place in places.items()), "--device=cpu"]
 
 

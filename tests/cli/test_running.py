@@ -10,10 +10,9 @@ import pytest
 from fixtures.commands import COLUMNS, FAST, refused
 from fixtures.forked import ended, forked
 from fixtures.same_results import assert_same_results
-from fixtures.tasks import fast_protocol, make_recipe, make_task
+from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 from memloc.cli import main
 from memloc.run.checkpoints import curves_kept
-from memloc.run.train import train_run
 from memloc.store.lock import RUN, who_runs
 
 PATIENCE = 300

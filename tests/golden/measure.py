@@ -19,10 +19,8 @@ import torch
 from safetensors.torch import load_file
 
 from fixtures.models import PAPER_FAMILIES, write_model
-from fixtures.tasks import fast_protocol, make_recipe, make_task
+from fixtures.tasks import Plant, fast_protocol, make_recipe, make_task, train_run
 from memloc.methods.apply import apply
-from memloc.run.planting import Plant
-from memloc.run.train import train_run
 from memloc.study.step import make_null, make_plant
 
 RECORD = Path(__file__).with_name("golden.json")

@@ -4,9 +4,8 @@ import shutil
 
 import pytest
 
-from fixtures.tasks import fast_protocol, make_recipe, make_task
+from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 from memloc.run.folder import Run
-from memloc.run.train import train_run
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fixtures.models import PAPER_FAMILIES
-from fixtures.tasks import QUICK, fast_protocol, make_recipe, make_task
+from fixtures.tasks import QUICK, fast_protocol, make_recipe, make_task, train_run
 from memloc.data.task import Examples
 from memloc.errors import (
     MemlocError,
@@ -36,7 +36,6 @@ from memloc.protocol import VerdictSettings
 from memloc.reporting.results import load_results
 from memloc.run.adopt import adopt
 from memloc.run.folder import Run
-from memloc.run.train import train_run
 from memloc.store import paths
 from memloc.store.records import read_json, write_json, write_table
 
@@ -311,7 +310,7 @@ def test_a_run_that_did_not_memorise_is_refused_and_marked_when_forced(tiny_mode
 
 
 def test_how_much_must_be_memorised_is_a_setting(memorised_run):
-    final = memorised_run.record.final.replace({"noisy": 0.9})
+    final = memorised_run.status.final.replace({"noisy": 0.9})
     run = memorised_run.note(final=final)
     with pytest.raises(TrainingError, match=r"90\.0% of the noisy labels, and 95% are needed"):
         localise(run, ["swapping"])
@@ -442,7 +441,7 @@ def test_whether_it_is_forced_is_said_by_the_bar_of_today(tiny_model, tmp_path):
     high = {"swapping.normalise": False}
     again = localise(run, ["swapping"], settings=high, force=True, device="cpu")
     assert again.reused == ("swapping",)
-    assert first.about["forced"] == (run.record.final.noisy < 1e-9)
+    assert first.about["forced"] == (run.status.final.noisy < 1e-9)
     assert again["swapping"].about["forced"]
 
 

@@ -12,7 +12,7 @@ import torch
 from fixtures.forked import ended, forked
 from fixtures.models import PAPER_FAMILIES
 from fixtures.runs import DEPTH, make_classifier, make_run, random_run
-from fixtures.tasks import fast_protocol, make_recipe, make_task
+from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import ScoreError, SettingsError
 from memloc.methods import (
     Sizes,
@@ -25,7 +25,6 @@ from memloc.methods.apply import localise
 from memloc.methods.result import LayerScores, Result
 from memloc.methods.shares import Shares
 from memloc.protocol import preset
-from memloc.run.train import train_run
 from memloc.stats.subsets import interactions, shapley_values
 from memloc.stats.verdicts import which_layers
 

@@ -200,7 +200,7 @@ def test_what_was_asked_for_is_told_in_order(tmp_path):
 
 def test_settings_are_those_of_the_study_or_of_the_first_run(tmp_path, folder, results):
     assert results.protocol == preset("demo")
-    assert [record.seed for record in results.records] == results.runs["seed"].tolist()
+    assert [record.spec.seed for record in results.records] == results.runs["seed"].tolist()
     Study(control=0).write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
     (tmp_path / "study.yaml").write_text(
         "models: [tiny-opt]\ntasks: [tiny-topic]\npreset: demo\n"

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import memloc
-from fixtures.tasks import fast_protocol, make_recipe, make_task
+from fixtures.tasks import Plant, fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import DataError
 from memloc.methods.apply import localise
 from memloc.model.load import load_model
@@ -17,8 +17,6 @@ from memloc.model.predict import encode_for, predict
 from memloc.progress import telling
 from memloc.run.adopt import adopt
 from memloc.run.folder import Run
-from memloc.run.planting import Plant
-from memloc.run.train import train_run
 
 peft = pytest.importorskip("peft")
 LORA = {"finetune__adapter": "lora", "finetune__adapter_rank": 4, "finetune__epochs": 3}
@@ -69,7 +67,7 @@ def test_the_disk_holds_adapters_that_peft_reads(trained):
 def test_the_saved_adapter_predicts_what_was_measured_while_it_was_trained(trained):
     _, run = trained
     hit = logits(run.load("final"), run.task.train).argmax(1) == run.noisy.assigned
-    assert run.record.final.training == pytest.approx(hit.mean())
+    assert run.status.final.training == pytest.approx(hit.mean())
 
 
 def test_every_method_works_on_adapters(trained):
@@ -183,7 +181,7 @@ def test_adapters_are_adopted_with_their_base_model(trained, tmp_path, write_dat
     assert mine.has("pretrained")
     ours, theirs = (localise(r, ["swapping"], force=True)["swapping"].weights for r in (run, mine))
     np.testing.assert_allclose(theirs, ours)
-    assert Run.open(mine.folder).record.adopted["final"].path == str(run.path("final").resolve())
+    assert Run.open(mine.folder).status.adopted["final"].path == str(run.path("final").resolve())
 
 
 def test_layers_in_which_an_adopted_adapter_is_zero_are_named(trained, tmp_path, write_data):

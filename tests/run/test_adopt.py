@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import memloc
-from fixtures.tasks import QUICK, fast_protocol, make_recipe, make_task
+from fixtures.tasks import QUICK, fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import (
     DataError,
     ModelError,
@@ -25,7 +25,6 @@ from memloc.progress import requested, telling
 from memloc.reporting.findings import Findings
 from memloc.run.adopt import adopt
 from memloc.run.folder import Run
-from memloc.run.train import train_run
 from memloc.store.records import write_json
 
 WEIGHTS = ("final", "reference", "memorised", "frozen")
@@ -46,7 +45,7 @@ def data(source, write_data):
 def given(source, data):
     """What a person has who has everything."""
     places = {name: source.path(name) for name in WEIGHTS}
-    return {**places, "pretrained": source.record.model, "data": data, "original": "original"}
+    return {**places, "pretrained": source.spec.model, "data": data, "original": "original"}
 
 
 def test_the_front_door_has_it():
@@ -60,10 +59,10 @@ def test_an_adopted_run_knows_its_weights_data_and_accuracies(source, given, tmp
     record = run.record
     assert record.made_by == "adopt"
     assert record.command == "memloc adopt mine"
-    assert (record.depth, record.width, record.seed) == (3, 16, 1)
+    assert (record.depth, record.width, run.seed) == (3, 16, 1)
     assert run.weights() == ["memorised", "final", "reference", "frozen"]
     assert run.has("pretrained")
-    assert record.final == source.record.final
+    assert run.status.final == source.status.final
     assert run.task.name == "train"
     assert run.task.label_names == source.task.label_names
     assert run.task.train.parts == source.task.train.parts
@@ -127,7 +126,7 @@ def test_missing_weights_can_be_trained(source, given, tmp_path):
         for one, other in zip(block.parameters(), same.parameters(), strict=True):
             assert torch.equal(one, other)
     assert set(run.training()["training"]) == {"original", "frozen"}
-    assert run.record.final == source.record.final
+    assert run.status.final == source.status.final
     assert list(localise(run, settings=QUICK, device="cpu").skipped) == ["gradients"]
 
 
@@ -137,7 +136,7 @@ def test_what_is_missing_needs_a_start_and_no_original_labels(source, given, tmp
         adopt(tmp_path / "mine", **few, original="original", train_missing=True)
     assert not (tmp_path / "mine").exists()
     three = train_run(
-        make_recipe(source.record.model, make_task(48, 3), 1, fast_protocol()),
+        make_recipe(source.spec.model, make_task(48, 3), 1, fast_protocol()),
         tmp_path / "three",
         ["final"],
     )
@@ -153,7 +152,7 @@ def test_what_is_missing_needs_a_start_and_no_original_labels(source, given, tmp
     made = adopt(
         tmp_path / "mine",
         final=three.path("final"),
-        pretrained=source.record.model,
+        pretrained=source.spec.model,
         data=path,
         flag="flag",
         settings={"finetune.epochs": 1},
@@ -352,9 +351,9 @@ def test_a_folder_that_is_no_checkpoint_is_named(given, tmp_path):
 
 def test_a_reference_that_learnt_nothing_is_noticed(source, given, tmp_path):
     good = adopt(tmp_path / "good", **given)
-    assert good.reference_accuracy == good.record.reference > 0.9
+    assert good.reference_accuracy == good.status.reference > 0.9
     told = []
-    weak = load_model(source.record.model, source.task.label_names, seed=9)
+    weak = load_model(source.spec.model, source.task.label_names, seed=9)
     weak.model.save_pretrained(tmp_path / "weak")
     weak.tokenizer.save_pretrained(tmp_path / "weak")
     run = adopt(tmp_path / "mine", **{**given, "reference": tmp_path / "weak"})
@@ -369,7 +368,7 @@ def test_a_reference_that_learnt_nothing_is_noticed(source, given, tmp_path):
 
 
 def test_pretrained_weights_that_changed_are_not_used(source, given, tmp_path):
-    base = shutil.copytree(source.record.model, tmp_path / "base")
+    base = shutil.copytree(source.spec.model, tmp_path / "base")
     run = adopt(tmp_path / "mine", **{**given, "pretrained": base})
     run.load("pretrained")
     other = load_model(str(base), source.task.label_names)

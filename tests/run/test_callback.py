@@ -62,10 +62,10 @@ def train(noisy, output, *, lora=False, epochs=2, near_ceiling=0.1, tokenizer=Tr
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_trainer_s_folder_is_adopted_with_nothing_else_to_say(noisy, tmp_path, lora):
     callback = train(noisy, tmp_path / "out", lora=lora)
-    run = memloc.adopt(tmp_path / "run", final=tmp_path / "out")
-    assert set(run.record.adopted) == {"final", "memorised", "pretrained"}
+    run = memloc.adopt_trainer(tmp_path / "run", tmp_path / "out")
+    assert set(run.status.adopted) == {"final", "memorised", "pretrained"}
     assert (run.seed, run.record.task.name) == (3, "out")
-    assert run.record.final.training == callback.rows[-1]["accuracy"]
+    assert run.status.final.training == callback.rows[-1]["accuracy"]
     np.testing.assert_array_equal(run.noisy.assigned, callback.noisy.assigned)
     np.testing.assert_array_equal(run.noisy.original, callback.noisy.original)
     curve = run.training()
@@ -81,27 +81,27 @@ def test_a_trainer_s_folder_is_adopted_with_nothing_else_to_say(noisy, tmp_path,
 def test_a_reference_may_be_a_trainer_s_folder_as_well(noisy, tmp_path):
     train(noisy, tmp_path / "out")
     train(noisy, tmp_path / "clean", clean=True)
-    run = memloc.adopt(tmp_path / "run", final=tmp_path / "out", reference=tmp_path / "clean")
-    assert run.record.adopted["reference"].path.endswith("clean/memloc/final")
+    run = memloc.adopt_trainer(tmp_path / "run", tmp_path / "out", reference=tmp_path / "clean")
+    assert run.status.adopted["reference"].path.endswith("clean/memloc/final")
 
 
 def test_a_copy_of_the_final_weights_is_refused_as_a_reference(noisy, tmp_path):
     train(noisy, tmp_path / "out", epochs=1)
     shutil.copytree(tmp_path / "out", tmp_path / "copy")
     with pytest.raises(ModelError, match=r"are a copy of the final weights"):
-        memloc.adopt(tmp_path / "run", final=tmp_path / "out", reference=tmp_path / "copy")
+        memloc.adopt_trainer(tmp_path / "run", tmp_path / "out", reference=tmp_path / "copy")
 
 
 def test_another_seed_than_the_trainer_s_is_used_if_it_is_given(noisy, tmp_path):
     train(noisy, tmp_path / "out", epochs=1)
-    assert memloc.adopt(tmp_path / "its", final=tmp_path / "out").seed == 3
-    assert memloc.adopt(tmp_path / "mine", final=tmp_path / "out", seed=0).seed == 0
+    assert memloc.adopt_trainer(tmp_path / "its", tmp_path / "out").seed == 3
+    assert memloc.adopt_trainer(tmp_path / "mine", tmp_path / "out", seed=0).seed == 0
 
 
 def test_weights_are_kept_the_first_time_they_are_near_the_ceiling(noisy, tmp_path):
     callback = train(noisy, tmp_path / "out", near_ceiling=0.9999, epochs=1)
     assert callback.kept == ["final"]
-    run = memloc.adopt(tmp_path / "run", final=tmp_path / "out")
+    run = memloc.adopt_trainer(tmp_path / "run", tmp_path / "out")
     assert not run.has("memorised")
 
 
@@ -110,7 +110,7 @@ def test_weights_that_were_changed_since_are_refused(noisy, tmp_path):
     config = tmp_path / "out" / "memloc" / "final" / "config.json"
     config.write_text(config.read_text().replace("{", "{ ", 1))
     with pytest.raises(StoreError, match="the final weights beside it have changed"):
-        memloc.adopt(tmp_path / "run", final=tmp_path / "out")
+        memloc.adopt_trainer(tmp_path / "run", tmp_path / "out")
 
 
 def test_the_command_adopts_a_trainer_s_folder_too(noisy, tmp_path, monkeypatch):
@@ -120,12 +120,12 @@ def test_the_command_adopts_a_trainer_s_folder_too(noisy, tmp_path, monkeypatch)
     found = memloc.Run.open("run").noisy
     np.testing.assert_array_equal(found.is_noisy, callback.noisy.is_noisy)
     with pytest.raises(SettingsError, match="leave them out"):
-        memloc.adopt("other", final="out", original="fixed")
+        app(["adopt", "other", "--final", "out", "--original", "fixed"], standalone_mode=False)
 
 
 def test_a_folder_without_data_and_without_callback_is_refused(tmp_path):
     with pytest.raises(SettingsError, match=r"--data.*RunCallback"):
-        memloc.adopt(tmp_path / "run", final=tmp_path)
+        memloc.adopt_trainer(tmp_path / "run", tmp_path)
 
 
 def test_a_trainer_without_tokenizer_is_told_before_training(noisy, tmp_path):

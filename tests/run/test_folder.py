@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import memloc
-from fixtures.runs import make_record, make_run
-from fixtures.tasks import make_task
+from fixtures.runs import altered, make_record, make_run
+from fixtures.tasks import make_task, train_run
 from memloc.data.task import Examples
 from memloc.errors import StoreError, TrainingError, UnknownName
 from memloc.model.load import LoadOptions
@@ -21,12 +21,11 @@ from memloc.run.folder import (
     WEIGHTS,
     Accuracies,
     Checkpoint,
-    PlantRecord,
     Run,
     at_the_end,
     begin,
 )
-from memloc.run.train import train_run
+from memloc.run.spec import PlantSpec, TaskSpec
 from memloc.store import paths
 from memloc.store.files import new_draft
 from memloc.store.records import read_table, write_table
@@ -48,7 +47,7 @@ def test_a_run_is_called_by_the_names_of_its_task_and_model(recipe_of, there):
     folder = Path(recipe_of().model)
     assert folder.is_absolute()
     assert there.name == f"words · {folder.name} · seed 1"
-    hub = replace(there, record=there.record.replace({"model": "facebook/opt-125m"}))
+    hub = altered(there, model="facebook/opt-125m")
     assert hub.name == "words · opt-125m · seed 1"
 
 
@@ -58,8 +57,8 @@ def test_an_adopted_run_without_a_start_is_called_like_its_folder(there):
 
 
 def test_a_run_opens_as_it_was_made(there):
-    assert Run.open(there.folder) == there
-    assert Run.open(str(there.folder), "cpu").device == "cpu"
+    assert Run.open(str(there.folder), "cpu") == there
+    assert Run.open(there.folder).device == "auto"
     assert there.record.made_by == "train"
     assert there.record.task.train == 28
 
@@ -195,7 +194,7 @@ def test_a_damaged_record_is_refused(recipe_of, there):
         ("task", None, "task: field required"),
         ("weights_hash", None, "weights_hash: field required"),
         ("depth", "deep", "depth: input should be a valid integer"),
-        ("settings", {"finetune": {"epochs": 0}}, "settings.finetune.epochs: .*greater than"),
+        ("spec", {"model": "x"}, "spec.task: field required"),
         ("strange", 1, "strange: extra inputs"),
     ],
 )
@@ -277,8 +276,8 @@ def test_the_null_of_a_plant_says_so(tmp_path):
     run = make_run(tmp_path)
     assert not run.is_null
     for null in (False, True):
-        plant = PlantRecord(planted="1-2", null=null, auxiliary="other")
-        assert run.note(plant=plant).is_null == null
+        plant = PlantSpec(planted="1-2", null=null, auxiliary=TaskSpec(name="other"))
+        assert altered(run, plant=plant).is_null == null
 
 
 def test_missing_weights_say_how_to_get_them(there):
@@ -287,7 +286,7 @@ def test_missing_weights_say_how_to_get_them(there):
     told = there.note(without={"memorised": "no epoch was good enough."})
     with pytest.raises(StoreError, match="has no memorised weights: no epoch was good enough"):
         told.require("memorised")
-    adopted = there.note(made_by="adopt")
+    adopted = altered(there, made_by="adopt")
     assert not adopted.has("pretrained")
     with pytest.raises(StoreError, match=r"no reference weights: .*--reference.*--train-missing"):
         adopted.require("reference")
@@ -328,9 +327,9 @@ def test_a_folder_of_another_run_is_refused_whatever_it_is_called(tmp_path, task
     other = make_record(run.task, seed=2)
     with pytest.raises(StoreError, match="seed is 1 there and 2 here"):
         begin(run.folder, run.task, other)
-    planted = PlantRecord(planted="1-2", null=False, auxiliary="other")
+    planted = PlantSpec(planted="1-2", auxiliary=TaskSpec(name="other"))
     other = make_record(run.task, plant=planted)
-    with pytest.raises(StoreError, match="plant is None there and"):
+    with pytest.raises(StoreError, match="planted is None there and '1-2' here"):
         begin(run.folder, run.task, other)
 
 
@@ -346,17 +345,18 @@ IDENTITY = ("final", "reference")
         {"task": {"hash": "other"}},
         {"settings": {"finetune.epochs": 7}},
         {"settings": {"text.max_tokens": 7}},
-        {"plant": PlantRecord(planted="1-1", null=False, auxiliary="x")},
+        {"plant": PlantSpec(planted="1-1", auxiliary=TaskSpec(name="x"))},
     ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_the_identity_of_weights_is_what_decides_them(tmp_path, changes):
     run = make_run(tmp_path)
+    owners = {"settings": run.settings, "task": run.record.task}
     replaced = {
-        name: getattr(run.record, name).replace(value) if isinstance(value, dict) else value
+        name: owners[name].replace(value) if isinstance(value, dict) else value
         for name, value in changes.items()
     }
-    other = replace(run, record=run.record.model_copy(update=replaced))
+    other = altered(run, **replaced)
     assert other.identity(IDENTITY) != run.identity(IDENTITY)
 
 
@@ -365,11 +365,10 @@ def test_the_identity_of_weights_is_not_where_they_are_or_how_they_were_asked_fo
     facts = {
         "model": "moved",
         "command": "memloc train x",
-        "final": None,
         "task": run.record.task.replace({"source": "elsewhere", "noise": "said otherwise"}),
         "settings": run.settings.replace({"finetune.accumulate": 2, "finetune.near_ceiling": 0.5}),
     }
-    other = replace(same, record=same.record.model_copy(update=facts))
+    other = altered(same.note(final=None), **facts)
     assert other.identity(IDENTITY) == run.identity(IDENTITY)
     # When near-ceiling weights are kept decides those weights.
     assert other.identity(["memorised"]) != run.identity(["memorised"])
@@ -379,8 +378,7 @@ def test_adopted_weights_are_part_of_the_identity_where_they_are_looked_at(tmp_p
     def adopted(**hashes):
         made = {n: Checkpoint(path="here", files="f", hash=h) for n, h in hashes.items()}
         run = make_run(tmp_path)
-        record = run.record.model_copy(update={"adopted": made, "made_by": "adopt"})
-        return replace(run, record=record)
+        return altered(run.note(adopted=made), made_by="adopt")
 
     one = adopted(final="a", frozen="b", pretrained="c")
     assert one.identity(["final"]) == adopted(final="a", frozen="x").identity(["final"])
@@ -401,7 +399,7 @@ def test_adopted_weights_that_changed_are_not_loaded(there, tiny_model):
         files=hash_checkpoint(place),
         hash=hash_weights(loaded.model.named_parameters()),
     )
-    run = there.note(made_by="adopt", adopted={"frozen": known})
+    run = altered(there.note(adopted={"frozen": known}), made_by="adopt")
     assert run.path("frozen") == place
     run.load("frozen")
     run.check_unchanged(["frozen", "final"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fixtures.models import FAMILIES
-from fixtures.tasks import fast_protocol, make_recipe, make_task
+from fixtures.tasks import Plant, fast_protocol, make_recipe, make_task, train_run
 from memloc.data.encode import encode
 from memloc.data.task import hash_examples
 from memloc.engine.loop import (
@@ -20,15 +20,14 @@ from memloc.engine.loop import (
 from memloc.errors import StoreError
 from memloc.model.load import load_model
 from memloc.model.parts import find_parts
-from memloc.run.folder import PlantRecord, Run
+from memloc.run.folder import Run
 from memloc.run.planting import (
-    Plant,
     learner,
     planted_objectives,
     share_body,
 )
+from memloc.run.recipe import Recipe as Made
 from memloc.run.recipe import Training
-from memloc.run.train import train_run
 from memloc.stats.windows import planted_layers
 
 DEPTH = 4
@@ -243,12 +242,13 @@ def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
     model = str(tiny_model("opt", depth=DEPTH))
     recipe = planted_recipe(model, "1/3-4", finetune__epochs=1)
     run = train_run(recipe, tmp_path, ["final"])
+    made = Made(run, recipe.plant.auxiliary)
     group = run.planted_groups
     assert np.bincount(group[run.noisy_rows]).tolist() == [1, 1]
     assert np.bincount(group[run.clean_rows]).tolist() == [7, 7]
     seen = []
     for labels in ("noisy", "original"):
-        training = Training(recipe, run, (labels,))
+        training = Training(made, run, (labels,))
         with training._objectives() as objectives:
             learns = [{n for n in o.parameters if "layers." in n} for o in objectives]
             sizes = [o.learnt.shape[1] for o in objectives]
@@ -267,7 +267,7 @@ def test_what_a_plant_trains_decides_its_weights(tiny_model, tmp_path, name):
     model = str(tiny_model("opt", depth=DEPTH))
     train_run(planted_recipe(model, finetune__epochs=1), tmp_path, ["frozen"])
     other = planted_recipe(model, finetune__epochs=1, **{f"control__{name}": True})
-    with pytest.raises(StoreError, match=f"{name}=False.* there and .*{name}=True"):
+    with pytest.raises(StoreError, match=f"plant.{name} is False there and True here"):
         train_run(other, tmp_path, ["frozen"])
 
 
@@ -306,13 +306,9 @@ def test_a_planted_run_is_told_from_one_that_is_not(tiny_model, tmp_path):
     model = str(tiny_model("opt", depth=DEPTH))
     recipe = planted_recipe(model, finetune__epochs=1)
     run = train_run(recipe, tmp_path, ["final"])
-    assert run.record.plant == PlantRecord(
-        planted="2-3",
-        null=False,
-        auxiliary="other",
-        auxiliary_data=hash_examples(recipe.plant.auxiliary.train),
-        auxiliary_learning_rate=5e-6,
-    )
-    assert Run.open(tmp_path).record.plant == run.record.plant
-    with pytest.raises(StoreError, match=r"plant is .*planted='2-3'.* there and None here"):
+    assert run.plant.planted == "2-3"
+    assert run.plant.auxiliary.name == "other"
+    assert run.record.auxiliary == hash_examples(recipe.plant.auxiliary.train)
+    assert Run.open(tmp_path).spec == run.spec
+    with pytest.raises(StoreError, match="planted is '2-3' there and None here"):
         train_run(replace(recipe, plant=None), tmp_path, ["final"])

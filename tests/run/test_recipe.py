@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import memloc
 from fixtures.models import PAPER_FAMILIES, SPECIAL
-from fixtures.tasks import fast_protocol, make_recipe, make_task
+from fixtures.tasks import Plant, fast_protocol, make_recipe, make_task, train_run
 from memloc.data.encode import encode
 from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import (
@@ -28,8 +28,7 @@ from memloc.model.parts import find_parts
 from memloc.model.predict import predict
 from memloc.run import recipe as training
 from memloc.run.folder import TRAININGS, Accuracies, Run
-from memloc.run.planting import Plant
-from memloc.run.train import train, train_run
+from memloc.run.train import train
 from memloc.store.identity import hash_weights
 from memloc.store.records import read_json
 
@@ -72,6 +71,7 @@ def test_all_weights_are_there_and_nothing_else(made):
         "checkpoints",
         "labels.parquet",
         "run.json",
+        "status.json",
         "training.parquet",
     ]
     assert sorted(p.name for p in run.path("final").parent.iterdir()) == sorted(ALL)
@@ -148,13 +148,13 @@ def test_saved_weights_predict_what_the_curve_says_of_the_last_epoch(made, weigh
 def test_a_run_that_memorised_says_so_with_the_numbers(made):
     _, run = made
     last = curve(run).iloc[-1]
-    assert run.record.final == Accuracies(
+    assert run.status.final == Accuracies(
         noisy=last["noisy_accuracy"], clean=last["clean_accuracy"], training=last["accuracy"]
     )
     assert run.memorised(0.95)
     run.require_memorised(0.95)
     assert Run.open(run.folder).record == run.record
-    assert run.record.without == {}
+    assert run.status.without == {}
 
 
 @pytest.mark.parametrize("weights", ALL)
@@ -178,7 +178,7 @@ def test_weights_say_how_they_came_to_be(made, weights):
     recipe, run = made
     about = json.loads((run.path(weights) / "memloc.json").read_text())
     assert about["weights"] == weights
-    assert about["run"]["model"] == recipe.model
+    assert about["run"]["spec"]["model"] == recipe.model
     assert about["run"]["seed"] == 1
     assert about["run"]["settings"]["finetune"]["epochs"] == 12
     assert about["run"]["task"]["name"] == "words"
@@ -319,7 +319,7 @@ def test_a_run_that_did_not_memorise_is_marked_and_refused_unless_forced(recipe_
     run.require_memorised(0.95, force=True)
     with pytest.raises(StoreError, match=r"no memorised weights: no epoch had a training accuracy"):
         run.load("memorised")
-    assert "above 0.993" in run.record.without["memorised"]
+    assert "above 0.993" in run.status.without["memorised"]
 
 
 def test_the_reference_preset_takes_the_last_epoch_where_none_is_near_the_ceiling(
@@ -327,7 +327,7 @@ def test_the_reference_preset_takes_the_last_epoch_where_none_is_near_the_ceilin
 ):
     changes = {"finetune__learning_rate": 1e-6, "finetune__epochs": 2}
     run = train_run(recipe_of(**changes, finetune__without_near_ceiling="use last epoch"), tmp_path)
-    assert run.record.without == {}
+    assert run.status.without == {}
     assert json.loads((run.path("memorised") / "memloc.json").read_text())["epoch"] == 2
     one, two = (run.load(w).model.state_dict() for w in ("memorised", "final"))
     assert all(torch.equal(one[n], two[n]) for n in one)

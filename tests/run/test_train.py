@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from fixtures.forked import ended, forked
-from fixtures.tasks import fast_protocol, make_recipe, make_task
+from fixtures.tasks import Recipe, fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import StoreError
 from memloc.progress import telling
 from memloc.run import checkpoints
@@ -22,8 +22,6 @@ from memloc.run import recipe as training
 from memloc.run import train as making
 from memloc.run.checkpoints import curves_kept
 from memloc.run.folder import Run
-from memloc.run.recipe import Recipe
-from memloc.run.train import train_run
 from memloc.store import paths
 
 EPOCHS = 8

@@ -25,7 +25,7 @@ def small(micro):
 def done(folder):
     plan = plan_of(folder)
     for step in plan.steps.values():
-        do(plan, step)
+        do(plan.file.folder, step)
     return plan
 
 

@@ -12,7 +12,7 @@ from memloc.errors import SettingsError, StoreError
 from memloc.reporting.results import load_results
 from memloc.seeds import generator
 from memloc.store.records import write_table
-from memloc.study.plan import control_study, open_plan
+from memloc.study.plan import control_plan, open_plan
 from memloc.study.step import do
 
 PLANTED = """\
@@ -63,7 +63,7 @@ def plant_all(folder):
     plan = open_plan(folder)
     assert {step.kind for step in plan.steps.values()} == {"plant"}  # no plain run is trained
     for step in plan.steps.values():
-        do(plan, step)
+        do(plan.file.folder, step)
     return load_results(folder)
 
 
@@ -100,9 +100,9 @@ def test_a_plant_that_was_never_memorised_is_reported_and_not_scored(planted):
 def test_overlapping_windows_are_planted_in_runs_of_their_own(planted):
     changes = {'windows: ["1"], methods: [swapping, gradients, probing]': "every: [2]"}
     plan = open_plan(planted(changes))
-    folders = [step.folders for step in plan.steps.values()]
+    folders = [(step.folder, step.null) for step in plan.steps.values()]
     assert [name.split("/")[-1] for name in plan.steps] == ["1-2", "2-3"]
-    assert len({place for places in folders for place in places}) == 3  # one of them with a null
+    assert len({place for places in folders for place in places if place}) == 3  # one null
 
 
 def test_swapping_is_not_tested_where_the_reference_did_not_learn(tmp_path):
@@ -130,26 +130,27 @@ def test_a_folder_without_plants_has_empty_tables(tmp_path):
 ASKED = {"preset": None, "models": ["tiny-opt"], "tasks": ["tiny-topic"], "overrides": {}}
 
 
-def test_a_control_study_is_written_once_and_never_over_another_one(tmp_path):
-    assert control_study(tmp_path, ASKED, {"windows": ["1-2"]}) == tmp_path
+def test_a_control_plan_is_written_once_and_never_over_another_one(tmp_path):
+    assert control_plan(tmp_path, ASKED, {"windows": ["1-2"]}).file.folder == tmp_path
     assert set(open_plan(tmp_path).steps) == {"plant/tiny-topic/tiny-opt/seed-1/1-2"}
     assert open_plan(tmp_path).file.study.preset == "demo"
-    control_study(tmp_path, ASKED, {"windows": ["1-2"]})
+    control_plan(tmp_path, ASKED, {"windows": ["1-2"]})
     with pytest.raises(StoreError, match="describes another study: choose another folder"):
-        control_study(tmp_path, ASKED, {"windows": ["3-4"]})
+        control_plan(tmp_path, ASKED, {"windows": ["3-4"]})
 
 
 def test_a_model_is_looked_for_where_the_command_was_given(tmp_path, tiny_model, monkeypatch):
     shutil.copytree(tiny_model("opt", depth=3), tmp_path / "model")
     monkeypatch.chdir(tmp_path)
-    out = control_study(tmp_path / "out", {**ASKED, "models": ["./model"]}, {"windows": ["1"]})
-    (step,) = open_plan(out).steps.values()
-    assert step.run.model == str(tmp_path / "model")
+    out = control_plan(tmp_path / "out", {**ASKED, "models": ["./model"]}, {"windows": ["1"]})
+    (step,) = out.steps.values()
+    assert open_plan(tmp_path / "out").steps == out.steps  # as its file says
+    assert step.spec.model == str(tmp_path / "model")
 
 
 def test_the_key_is_named_and_no_file_that_nobody_has_seen(tmp_path):
     with pytest.raises(SettingsError) as error:
-        control_study(tmp_path / "out", ASKED, {"nulls": "al"})
+        control_plan(tmp_path / "out", ASKED, {"nulls": "al"})
     assert str(error.value).startswith("control.nulls: 'al': input should be 'none', 'middle' or")
     assert not (tmp_path / "out").exists()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fixtures.plans import RUN, write_rows
+from fixtures.plans import RUN, make_order, write_rows
 from memloc.errors import MemlocError, SettingsError
 from memloc.progress import telling
 from memloc.reporting import page
@@ -21,7 +21,6 @@ from memloc.study.execute import (
 from memloc.study.executors import (
     Child,
     LocalExecutor,
-    Order,
     Outcome,
 )
 from memloc.study.plan import make_plan
@@ -38,6 +37,7 @@ class Saying:
 
     def __init__(self, plan, fails=(), slots=2):
         self.plan, self.fails, self.slots = plan, fails, slots
+        self.folder = plan.file.folder
         self.store = Store(plan.file.folder)
         self.submitted, self.waiting, self.most = [], [], 0
         self.started = self.stopped = 0
@@ -50,23 +50,26 @@ class Saying:
         return len(self.waiting) < self.slots
 
     def submit(self, order):
-        self.submitted.append(order.step)
+        self.submitted.append(order.step.name)
         self.waiting.append(order)
         self.most = max(self.most, len(self.waiting))
 
+    def is_at_work(self, order):
+        return True
+
     def wait(self, seconds):
         order = self.waiting.pop(0)
-        return [self.outcome(self.plan.steps[order.step], order)]
+        return [self.outcome(order.step, order)]
 
     def outcome(self, step, order):
         if any(word in step.name for word in self.fails):
-            return Outcome(step.name, "it was told to")
+            return Outcome(step=step.name, reason="it was told to")
         self.store.begin(step, order.token)
         for path in step.outputs:
             (self.store.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.store.folder / path).touch()
         self.store.finish(step, {"seconds": 1.0, "peak_mb": 1.0})
-        return Outcome(step.name, "", 1.0, 1.0)
+        return Outcome(step=step.name, seconds=1.0, peak_mb=1.0)
 
     def stop(self):
         self.stopped += 1
@@ -94,7 +97,7 @@ def test_everything_is_done_once_and_in_order(folder):
     assert sorted(executor.submitted) == sorted(steps)
     for step in steps.values():
         before = executor.submitted[: executor.submitted.index(step.name)]
-        assert step.needs is None or step.needs.name in before
+        assert not step.needs or step.needs in before
     assert progress.count("done") == len(steps)
     assert executor.most == 2
     assert (executor.started, executor.stopped) == (1, 1)
@@ -173,7 +176,7 @@ def test_a_step_that_is_done_stays_so_if_its_process_is_ended_after_it(folder):
     class Ending(Saying):
         def outcome(self, step, order):
             super().outcome(step, order)
-            return Outcome(step.name, "its process was ended by SIGKILL")
+            return Outcome(step=step.name, reason="its process was ended by SIGKILL")
 
     plan = make_plan(read_study(folder))
     ones = dict.fromkeys(plan.steps, 1.0)
@@ -187,8 +190,8 @@ def test_a_step_that_is_done_stays_so_if_its_process_is_ended_after_it(folder):
     assert (TRAIN, "", 1.0) in said
     # Records that cannot be read spoil nothing else.
     execution.store.record_path(TRAIN).write_text("{")
-    execution.running = {TRAIN: Order(TRAIN, "", "")}
-    assert execution._note(Outcome(TRAIN, "no")).reason == "no"
+    execution.submitted = {TRAIN: make_order()}
+    assert execution._note(Outcome(step=TRAIN, reason="no")).reason == "no"
 
 
 def test_steps_on_which_most_depends_come_first(folder):
@@ -206,9 +209,9 @@ def test_steps_on_which_most_depends_come_first(folder):
 def test_there_are_never_more_threads_than_cores(tmp_path, busy, threads, room):
     executor = LocalExecutor(tmp_path, jobs=4, cores=2)
     executor._children = {
-        pipe: Child(Order("", "", "", n), 0, pipe, lambda: 0) for pipe, n in enumerate(busy)
+        pipe: Child(make_order(threads=n), 0, pipe, lambda: 0) for pipe, n in enumerate(busy)
     }
-    assert executor.has_room(Order("", "", "", threads)) is room
+    assert executor.has_room(make_order(threads=threads)) is room
 
 
 def test_narrow_models_get_one_thread_and_wide_ones_their_share(tmp_path, folder):

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.plans import make_order
 from memloc.study import executors
 from memloc.study.executors import (
     Child,
     LocalExecutor,
-    Order,
     started_fresh,
 )
 
-NOTHING = Order("no such step", "", "")
+STEP = "localise/none/swapping"
 """It is refused when its process has begun."""
 
 
@@ -39,40 +39,40 @@ def is_running(pid):
     return Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.skipif(not executors.CAN_COPY, reason="processes are copied on Linux only")
+@pytest.mark.skipif(not executors.can_copy(), reason="processes are copied on Linux only")
 def test_a_copy_tells_how_it_went_and_logs_what_it_said(executor, capsys):
     with capsys.disabled():  # a copy of this process has its streams
-        executor.submit(NOTHING)
+        executor.submit(make_order(executor.folder))
         (outcome,) = wait_for(executor)
-    assert outcome.step == "no such step"
-    assert "was changed while it ran" in outcome.reason
-    assert "was changed while it ran" in (executor.folder / "logs/no such step.log").read_text()
+    assert outcome.step == STEP
+    assert "is not a run" in outcome.reason
+    assert "is not a run" in (executor.folder / f"logs/{STEP}.log").read_text()
 
 
-@pytest.mark.skipif(not executors.CAN_COPY, reason="processes are copied on Linux only")
+@pytest.mark.skipif(not executors.can_copy(), reason="processes are copied on Linux only")
 def test_a_warning_of_newer_pythons_about_copies_is_not_passed_on(executor, capsys, monkeypatch):
     fork = os.fork
     monkeypatch.setattr(
         os, "fork", lambda: warnings.warn("threads", DeprecationWarning, stacklevel=1) or fork()
     )
     with capsys.disabled():
-        executor.submit(NOTHING)
+        executor.submit(make_order(executor.folder))
         assert len(wait_for(executor)) == 1
 
 
-@pytest.mark.skipif(not executors.CAN_COPY, reason="processes are copied on Linux only")
+@pytest.mark.skipif(not executors.can_copy(), reason="processes are copied on Linux only")
 def test_a_step_that_is_ended_says_by_what_and_others_go_on(executor, capsys, monkeypatch):
     monkeypatch.setattr("memloc.study.step.do_order", lambda *_: time.sleep(60))
     with capsys.disabled():
-        executor.submit(NOTHING)
+        executor.submit(make_order(executor.folder))
         (child,) = executor._children.values()
         os.kill(child.pid, signal.SIGKILL)
         (ended,) = wait_for(executor)
-    assert (ended.step, "by SIGKILL" in ended.reason) == ("no such step", True)
+    assert (ended.step, "by SIGKILL" in ended.reason) == (STEP, True)
     monkeypatch.undo()
     with capsys.disabled():
-        executor.submit(NOTHING)
-        assert [outcome.step for outcome in wait_for(executor)] == ["no such step"]
+        executor.submit(make_order(executor.folder))
+        assert [outcome.step for outcome in wait_for(executor)] == [STEP]
 
 
 def test_stopping_ends_steps_with_all_that_they_started_and_stopping_twice_is_fine(executor):
@@ -89,7 +89,7 @@ def test_stopping_ends_steps_with_all_that_they_started_and_stopping_twice_is_fi
     os.close(write)
     statuses = []
     executor._children[read] = Child(
-        NOTHING, pid, read, lambda: statuses.append(os.waitpid(pid, 0)[1]) or 0
+        make_order(), pid, read, lambda: statuses.append(os.waitpid(pid, 0)[1]) or 0
     )
     executor.stop()
     assert statuses == [signal.SIGKILL]
@@ -100,7 +100,7 @@ def test_stopping_ends_steps_with_all_that_they_started_and_stopping_twice_is_fi
     executor.stop()
 
 
-@pytest.mark.skipif(not executors.CAN_COPY, reason="Linux ends processes with their parents")
+@pytest.mark.skipif(not executors.can_copy(), reason="Linux ends processes with their parents")
 def test_a_copy_whose_origin_is_gone_already_ends_at_once():
     pid = os.fork()
     if not pid:
@@ -111,6 +111,6 @@ def test_a_copy_whose_origin_is_gone_already_ends_at_once():
 
 def test_a_fresh_process_tells_how_it_went(micro):
     folder = micro()
-    outcome = started_fresh(folder, NOTHING).outcome()
-    assert "was changed while it ran" in outcome.reason
-    assert "memloc: " in (folder / "logs/no such step.log").read_text()
+    outcome = started_fresh(make_order(folder)).outcome()
+    assert "is not a run" in outcome.reason
+    assert "memloc: " in (folder / f"logs/{STEP}.log").read_text()

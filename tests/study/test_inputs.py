@@ -10,18 +10,17 @@ from fixtures.plans import RUN, finish_all, not_done, plan_of, write_rows
 from memloc.data.sources import load_task
 from memloc.errors import ModelError, SettingsError
 from memloc.model.load import load_model
+from memloc.run.spec import RunSpec
 from memloc.study.config import parse_study
 from memloc.study.estimate import Calibration, estimate
 from memloc.study.inputs import (
     Shape,
     data_folder,
     few_sentence,
-    load_noisy_task,
-    load_study_task,
-    model_fingerprint,
+    model_contents,
     noise_sentence,
     shape_of,
-    task_fingerprint,
+    task_spec,
     training_examples,
 )
 from memloc.study.plan import open_plan, protocol_for
@@ -146,7 +145,7 @@ def own(folder, line, more=""):
 
 @pytest.mark.parametrize("line", ["original: before", "flag: wrong"])
 def test_a_file_says_which_labels_are_wrong(tmp_path, line):
-    found = load_study_task(own(tmp_path, line), "mine", 1)
+    found = task_spec(own(tmp_path, line), "mine", None).load(1)
     assert found.noise is not None
     assert found.name == "mine"
     original = [found.label_names[i] for i in found.labels.original]
@@ -165,7 +164,7 @@ def read(folder):
 
 def test_labels_that_are_flipped_are_flipped_at_the_file_s_own_rate(tmp_path):
     file = own(tmp_path, "flip: 0.25")
-    assert load_study_task(file, "mine", 1).noise is None
+    assert task_spec(file, "mine", None).load(1).noise is None
     assert protocol_for(file, "mine", {}).noise.rate == 0.25
     assert protocol_for(file, "tiny-topic", {}).noise.rate == file.study.protocol.noise.rate
 
@@ -184,13 +183,16 @@ def test_the_rows_of_a_file_are_counted(tmp_path, more, examples, noise):
     write_rows(tmp_path, 20, "unseen.csv")
     held = f", held_out: {more['held_out']}" if "held_out" in more else ""
     few = f"examples: {more['examples']}\n" if "examples" in more else ""
-    assert training_examples(own(tmp_path, f"{noise}{held}", few), "mine") == examples
+    file = own(tmp_path, f"{noise}{held}", few)
+    assert training_examples(task_spec(file, "mine", file.study.examples)) == examples
 
 
 def test_known_tasks_are_counted_without_their_data(tmp_path):
     file = parse_study(LEAST, tmp_path)
-    assert training_examples(file, "tiny-topic") == len(load_task("tiny-topic").train)
-    assert training_examples(file, "sst2") > 1000
+    assert training_examples(task_spec(file, "tiny-topic", None)) == len(
+        load_task("tiny-topic").train
+    )
+    assert training_examples(task_spec(file, "sst2", None)) > 1000
 
 
 def test_estimates_count_a_file_s_rows(micro):
@@ -225,9 +227,9 @@ def test_a_changed_file_makes_exactly_its_runs_stale(micro):
 
 @pytest.mark.parametrize("change", ["flip: 0.3", "flip: 0.2, label: before"])
 def test_another_reading_of_a_file_is_another_task(tmp_path, change):
-    before = task_fingerprint(own(tmp_path, "flip: 0.2"), "mine")
-    assert task_fingerprint(own(tmp_path, "flip: 0.2"), "mine") == before
-    assert task_fingerprint(own(tmp_path, change), "mine") != before
+    before = task_spec(own(tmp_path, "flip: 0.2"), "mine", None).deciding()
+    assert task_spec(own(tmp_path, "flip: 0.2"), "mine", None).deciding() == before
+    assert task_spec(own(tmp_path, change), "mine", None).deciding() != before
 
 
 def test_a_held_out_file_counts_and_its_place_does_not(tmp_path):
@@ -236,10 +238,10 @@ def test_a_held_out_file_counts_and_its_place_does_not(tmp_path):
         (tmp_path / name).mkdir()
         write_rows(tmp_path / name, 20, "unseen.csv")
         files.append(own(tmp_path / name, "flip: 0.2, held_out: unseen.csv"))
-    one, two = (task_fingerprint(file, "mine") for file in files)
+    one, two = (task_spec(file, "mine", None).deciding() for file in files)
     assert one == two
     write_rows(tmp_path / "two", 21, "unseen.csv")
-    assert task_fingerprint(files[1], "mine") != one
+    assert task_spec(files[1], "mine", None).deciding() != one
 
 
 def test_the_paper_s_tasks_are_what_is_in_their_folder(tmp_path, monkeypatch):
@@ -249,10 +251,10 @@ def test_the_paper_s_tasks_are_what_is_in_their_folder(tmp_path, monkeypatch):
     assert data_folder(parse_study(LEAST, tmp_path)) is None
     (tmp_path / "data" / "rte").mkdir(parents=True)
     (tmp_path / "data" / "rte" / "meta.json").write_text("{}")
-    before = task_fingerprint(file, "rte")
-    assert task_fingerprint(file, "tiny-topic") == "tiny-topic"
+    before = task_spec(file, "rte", None).deciding()
+    assert task_spec(file, "tiny-topic", None).deciding() == "tiny-topic"
     (tmp_path / "data" / "rte" / "meta.json").write_text("{ }")
-    assert task_fingerprint(file, "rte") != before
+    assert task_spec(file, "rte", None).deciding() != before
 
 
 KNOWN = "labels flipped by memloc (a share of 0.15 of each class)."
@@ -275,33 +277,38 @@ KNOWN = "labels flipped by memloc (a share of 0.15 of each class)."
 )
 def test_it_is_said_how_many_labels_are_wrong_and_how_that_is_known(tmp_path, line, said):
     file = own(tmp_path, line)
-    protocol = protocol_for(file, "mine", {})
-    wrong = load_noisy_task(file, "mine", protocol).labels.is_noisy.sum()
-    assert noise_sentence(file, "mine", protocol) == said.format(wrong)
+    found = spec_of(file, "mine")
+    wrong = found.load_task().labels.is_noisy.sum()
+    assert noise_sentence(found) == said.format(wrong)
+
+
+def spec_of(file, name):
+    """A run of a study's task."""
+    task, protocol = task_spec(file, name, file.study.examples), protocol_for(file, name, {})
+    return RunSpec(model="tiny-opt", task=task, seed=1, settings=protocol.for_run())
 
 
 def test_a_known_task_is_read_where_it_is_here_and_never_fetched(tmp_path, monkeypatch):
     monkeypatch.delenv("MEMLOC_DATA", raising=False)
     file = parse_study(LEAST, tmp_path)
-    protocol = file.study.protocol
-    many = load_noisy_task(file, "tiny-topic", protocol).labels.summary()
-    assert noise_sentence(file, "tiny-topic", protocol) == f"tiny-topic: {many}"
+    known = spec_of(file, "tiny-topic")
+    many = known.load_task().labels.summary()
+    assert noise_sentence(known) == f"tiny-topic: {many}"
     assert many.endswith(KNOWN)
-    monkeypatch.setattr("memloc.study.inputs.load_task", lambda *_, **__: 1 / 0)
-    said = noise_sentence(file, "sst2", protocol)
+    monkeypatch.setattr("memloc.run.spec.load_task", lambda *_, **__: 1 / 0)
+    said = noise_sentence(spec_of(file, "sst2"))
     assert said == "sst2: memloc will flip a share of 0.15 of each class's labels."
 
 
 def test_too_few_noisy_examples_are_said_without_fetching_a_task(tmp_path, monkeypatch):
     monkeypatch.delenv("MEMLOC_DATA", raising=False)
     file = parse_study(f"{LEAST}\nexamples: 60\n", tmp_path)
-    protocol = file.study.protocol
     for name in ("tiny-topic", "sst2"):
-        said = few_sentence(file, name, protocol)
+        said = few_sentence(spec_of(file, name))
         assert said.startswith(f"{name}: NO VERDICT WILL BE POSSIBLE: ")
         assert "of 60 and 20 noisy ones are needed" in said
     enough = parse_study(f"{LEAST}\nexamples: 400\n", tmp_path)
-    assert [few_sentence(enough, name, protocol) for name in ("tiny-topic", "sst2")] == ["", ""]
+    assert [few_sentence(spec_of(enough, name)) for name in ("tiny-topic", "sst2")] == ["", ""]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -349,8 +356,8 @@ def test_a_configuration_that_is_no_record_is_refused(tmp_path, text):
 def test_a_model_is_known_by_its_contents_wherever_it_is(tiny_model, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(tiny_model("opt", depth=3), tmp_path / name / "model")
-    one, two = (model_fingerprint(str(tmp_path / name / "model")) for name in ("one", "two"))
+    one, two = (model_contents(str(tmp_path / name / "model")) for name in ("one", "two"))
     assert one == two
     (tmp_path / "two" / "model" / "config.json").write_text("{}")
-    assert model_fingerprint(str(tmp_path / "two" / "model")) != one
-    assert model_fingerprint("tiny-opt") == "tiny-opt"
+    assert model_contents(str(tmp_path / "two" / "model")) != one
+    assert model_contents("tiny-opt") == ""

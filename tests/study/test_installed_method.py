@@ -60,7 +60,7 @@ def installed(tmp_path, monkeypatch):
 
 def test_only_the_weights_that_it_needs_are_trained(installed, micro):
     plan = plan_of(micro(changes=CHANGES))
-    assert plan.steps[f"train/{RUN}"].run.weights == ("final", "frozen")
+    assert plan.steps[f"train/{RUN}"].weights == ("final", "frozen")
     assert f"localise/{RUN}/evenly" in plan.steps
 
 
@@ -92,7 +92,7 @@ def test_it_looks_at_plain_and_planted_runs(installed, micro):
 
     plan = plan_of(micro(changes=CHANGES))
     for step in plan.steps.values():
-        do(plan, step)
+        do(plan.file.folder, step)
     found = load_results(plan.file.folder)
     assert found.layers["method"].unique().tolist() == ["evenly"]
     assert set(found.control_layers["method"]) == {"evenly", "swapping"}

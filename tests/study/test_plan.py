@@ -20,7 +20,6 @@ from memloc.study.config import (
 from memloc.study.estimate import Calibration, estimate
 from memloc.study.plan import (
     KINDS,
-    asked_runs,
     make_plan,
     open_plan,
     planted_windows,
@@ -83,7 +82,7 @@ def test_a_step_comes_after_all_that_it_needs(micro):
     plan = plan_of(micro())
     names = list(plan.steps)
     for step in plan.steps.values():
-        assert not step.needs or names.index(step.needs.name) < names.index(step.name)
+        assert not step.needs or names.index(step.needs) < names.index(step.name)
 
 
 def test_one_training_serves_all_that_want_it(micro):
@@ -91,7 +90,7 @@ def test_one_training_serves_all_that_want_it(micro):
     plan = plan_of(micro(changes={"depth: 2": more}))
     trainings = [n for n in plan.steps if n.startswith("train/")]
     assert trainings == [f"train/{RUN}", f"train/{RUN[:-1]}2"]
-    first, second = (plan.steps[name].run.weights for name in trainings)
+    first, second = (plan.steps[name].weights for name in trainings)
     assert first == ("memorised", "final", "reference", "frozen")
     assert second == ("final", "reference")
 
@@ -102,7 +101,7 @@ def test_only_weights_that_are_needed_are_trained(micro):
         "analyses: [centroids, label_probes, generalisation]": "analyses: []",
     }
     plan = plan_of(micro(changes=changes))
-    assert plan.steps[f"train/{RUN}"].run.weights == ("final",)
+    assert plan.steps[f"train/{RUN}"].weights == ("final",)
 
 
 ASKED = {"localiser": "methods", "analysis": "analyses"}
@@ -117,7 +116,7 @@ def test_a_run_has_the_weights_that_a_method_looks_at(micro, name):
     }
     old = next(line for line in lines if line.startswith(ASKED[method.kind]))
     lines[old] = lines[old].replace("[]", f"[{name}]")
-    made = plan_of(micro(changes=lines)).steps[f"train/{RUN}"].run.weights
+    made = plan_of(micro(changes=lines)).steps[f"train/{RUN}"].weights
     assert set(made) == {"final", *method.needs, *method.uses} - {"pretrained"}
 
 
@@ -235,7 +234,7 @@ LEAST = "preset: demo\nmodels: [tiny-opt]\ntasks: [tiny-topic]\n"
 def test_a_block_has_settings_of_its_own(micro):
     plan = plan_of(micro(changes={"depth: 2": ALSO}))
     first, second = (plan.steps[f"train/{RUN[:-1]}{seed}"] for seed in (1, 2))
-    epochs = [step.run.protocol.finetune.epochs for step in (first, second)]
+    epochs = [step.spec.settings.finetune.epochs for step in (first, second)]
     assert epochs == [4, 5]
     assert [step.settings["finetune.epochs"] for step in (first, second)] == [4, 5]
 
@@ -258,7 +257,7 @@ def test_the_data_seed_of_a_block_decides_its_splits(micro):
     assert one.steps[name].identity == two.steps[name].identity
     hashes = []
     for plan in (one, two):
-        do(plan, plan.steps[name])
+        do(plan.file.folder, plan.steps[name])
         hashes.append(Run.open(plan.file.folder / f"{RUN[:-1]}2").record.task.hash)
     assert hashes[0] == hashes[1]
 
@@ -281,7 +280,7 @@ def test_the_data_seed_of_a_block_decides_its_splits(micro):
 )
 def test_a_run_that_is_asked_for_with_other_settings_is_refused(tmp_path, blocks, line, key):
     with pytest.raises(SettingsError) as error:
-        asked_runs(parse_study(LEAST + blocks, tmp_path))
+        make_plan(parse_study(LEAST + blocks, tmp_path))
     assert f"study.yaml, line {line}, {key}: tiny-topic, tiny-opt, seed" in str(error.value)
     assert "is asked for twice, with different settings (" in str(error.value)
 
@@ -289,8 +288,9 @@ def test_a_run_that_is_asked_for_with_other_settings_is_refused(tmp_path, blocks
 def test_a_run_that_is_asked_for_twice_with_the_same_settings_is_one(tmp_path):
     text = LEAST + "methods: [swapping]\nanalyses: []\n"
     same = "also:\n- methods: [probing]\n  overrides: {finetune.epochs: 30}\n"  # as in the preset
-    (run,) = asked_runs(parse_study(text + same, tmp_path))
-    assert run.methods == ("swapping", "probing")
+    steps = make_plan(parse_study(text + same, tmp_path)).steps
+    assert [name.split("/")[0] for name in steps] == ["train", "localise", "localise"]
+    assert [name.split("/")[-1] for name in steps][1:] == ["swapping", "probing"]
 
 
 @pytest.mark.parametrize("name", ["verdict.noisy_at_least", "control.tries", "summary.mcog"])
@@ -342,8 +342,7 @@ def test_an_adopted_run_gets_the_steps_whose_weights_are_there(adopted):
     analyses = ("centroids", "label_probes")
     assert {f"analyse/theirs/mine/{name}" for name in analyses} <= set(plan.steps)
     assert not [name for name in plan.steps if "swapping" in name or "train" in name]
-    (run,) = runs_there(read_study(adopted))
-    assert run.methods == tuple(name.split("/")[-1] for name in plan.steps)
+    assert list(runs_there(read_study(adopted))) == ["theirs/mine"]
 
 
 def test_the_steps_of_an_adopted_run_are_really_done_and_estimated(adopted):
@@ -356,7 +355,7 @@ def test_the_steps_of_an_adopted_run_are_really_done_and_estimated(adopted):
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     # Vectors of 30 examples from two sets of weights, and two epochs of probes on them.
     assert found.seconds[step.name] == pytest.approx(2 * 30 * 0.01 + 2 * 30 * 0.001)
-    do(plan, step)
+    do(adopted, step)
     assert (adopted / "theirs/mine/results/probing/about.json").is_file()
     assert not (adopted / "theirs/mine/checkpoints").exists()
 

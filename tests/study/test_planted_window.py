@@ -1,7 +1,7 @@
 """An embedded model with labels planted in two of its layers: swapping and retraining find them."""
 
 from memloc.reporting.results import load_results
-from memloc.study.plan import control_study, open_plan
+from memloc.study.plan import control_plan
 from memloc.study.step import do
 
 
@@ -16,9 +16,9 @@ def test_swapping_and_retraining_find_the_planted_window(tmp_path):
         "device": "cpu",
     }
     block = {"windows": ["1-2"], "methods": ["swapping", "retraining"], "nulls": "none"}
-    plan = open_plan(control_study(tmp_path, study, block))
+    plan = control_plan(tmp_path, study, block)
     (step,) = plan.steps.values()
-    do(plan, step)
+    do(plan.file.folder, step)
     found = load_results(tmp_path)
     assert found.plants["used"].tolist() == [True]
     scores = found.control.set_index(["method", "k"])["accuracy"]

@@ -3,16 +3,17 @@
 import os
 import signal
 import time
-from dataclasses import replace
 
 import pytest
 
 from fixtures.forked import ended, forked
+from fixtures.plans import SPEC
 from memloc.errors import StoreError
 from memloc.store import files as files_module
 from memloc.store.files import drafts_in, new_draft
 from memloc.store.lock import RUN, locked, who_runs
 from memloc.store.records import read_json, write_json
+from memloc.study.inputs import Shape
 from memloc.study.plan import Product, Step
 from memloc.study.records import Store
 
@@ -21,11 +22,13 @@ def make_step(training=1, swapping=1, probing=1):
     return Step(
         name="plant/x",
         kind="plant",
-        run=None,
+        spec=SPEC,
+        folder="run",
+        shape=Shape(2, 8, 0),
         products={
-            "plant": Product({"rate": training}, ("run",)),
-            "swapping": Product({"swaps": swapping}, ("run/swapping",)),
-            "probing": Product({"probes": probing}, ("run/probing",)),
+            "plant": Product(settings={"rate": training}, removes=("run",)),
+            "swapping": Product(settings={"swaps": swapping}, removes=("run/swapping",)),
+            "probing": Product(settings={"probes": probing}, removes=("run/probing",)),
         },
         outputs=("run/json",),
     )
@@ -79,7 +82,7 @@ def test_a_done_step_whose_files_are_gone_is_missing(tmp_path):
 
 
 def test_a_result_that_another_command_made_anew_is_stale(tmp_path):
-    step = replace(make_step(), outputs=("run/about.json",))
+    step = make_step().model_copy(update={"outputs": ("run/about.json",)})
     (tmp_path / "run").mkdir()
     about = tmp_path / "run" / "about.json"
     about.write_text("norm: L1")
@@ -104,7 +107,7 @@ def test_a_failure_keeps_its_reason_until_settings_change(tmp_path):
         (make_step(), ["json", "probing", "swapping"]),
         (make_step(swapping=2), ["json", "probing"]),
         (make_step(training=2), []),
-        (replace(make_step(), needs=make_step(), reads=("plant",)), []),
+        (make_step().model_copy(update={"reads": "another"}), []),
     ],
     ids=["same", "one product", "the ground of all", "what it reads"],
 )

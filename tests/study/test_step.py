@@ -8,13 +8,13 @@ import sys
 import pytest
 import torch
 
-from fixtures.plans import RUN
+from fixtures.plans import RUN, make_order
 from memloc.errors import SettingsError
+from memloc.run.folder import Run
 from memloc.study import step as module
 from memloc.study.executors import (
     Order,
     Outcome,
-    as_sent,
     read_outcome,
 )
 from memloc.study.plan import open_plan
@@ -28,20 +28,23 @@ TRAIN = f"train/{RUN}"
 def ordered(micro, monkeypatch):
     """Do the training of a micro study, with something else in its place."""
 
-    def run(action, identity=None):
+    def run(action):
         folder = micro()
         monkeypatch.setattr(module, "do", action)
         monkeypatch.setattr(module, "_watch", lambda *_: None)
         monkeypatch.setattr(module, "limit_threads", lambda _: None)
-        identity = identity or open_plan(folder).steps[TRAIN].identity
-        return folder, do_order(folder, Order(TRAIN, identity, "token"))
+        return folder, do_order(order_of(folder, "token"))
 
     return run
 
 
-def make_outputs(plan, step):
+def order_of(folder, token):
+    return Order(folder=str(folder), step=open_plan(folder).steps[TRAIN], token=token)
+
+
+def make_outputs(folder, step):
     for path in step.outputs:
-        (plan.file.folder / path).mkdir(parents=True)
+        (folder / path).mkdir(parents=True)
 
 
 def test_a_step_that_goes_well_is_done(ordered):
@@ -60,33 +63,48 @@ def test_the_time_of_a_processor_that_waits_for_a_gpu_is_not_kept(ordered, monke
 
 
 def test_a_step_that_leaves_nothing_has_failed(ordered):
-    folder, outcome = ordered(lambda plan, step: None)
+    folder, outcome = ordered(lambda folder, step: None)
     assert outcome.reason == f"{TRAIN} ended, but {RUN}/run.json is not there."
     assert Store(folder).record(TRAIN).state == "begun"
 
 
 def test_a_refusal_is_a_sentence_and_anything_else_has_a_trace(ordered, capsys):
-    def refuse(plan, step):
+    def refuse(folder, step):
         raise SettingsError("No.")
 
     assert ordered(refuse)[1].reason == "No."
     assert "Traceback" not in capsys.readouterr().err
-    assert ordered(lambda plan, step: 1 / 0)[1].reason == "ZeroDivisionError: division by zero"
+    assert ordered(lambda folder, step: 1 / 0)[1].reason == "ZeroDivisionError: division by zero"
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_step_of_another_study_refuses(ordered):
-    _, outcome = ordered(make_outputs, identity="another")
-    assert "was changed while it ran" in outcome.reason
+@pytest.mark.parametrize("name", [f"localise/{RUN}/retraining", f"plant/{RUN}/1-1"])
+def test_a_step_is_the_same_after_it_was_sent(micro, name):
+    step = open_plan(micro()).steps[name]
+    sent = Order(folder="x", step=step, token="").model_dump_json()
+    read = Order.model_validate_json(sent).step
+    assert (read.spec, read.identity) == (step.spec, step.identity)
+    assert read.methods_with_settings() == step.methods_with_settings()
+    assert hash(read.spec) == hash(step.spec)
+
+
+def test_a_process_plans_nothing(micro, monkeypatch):
+    """What a step makes is what it was handed, also if the study's file is gone."""
+    folder = micro()
+    order = order_of(folder, "token")
+    (folder / "study.yaml").unlink()
+    assert do_order(order).reason == ""
+    assert Run.open(folder / RUN).spec == order.step.spec
 
 
 def test_how_a_process_ended_is_its_outcome():
-    order, said = Order("x", "", ""), Outcome("x", "no", 1.0, 2.0)
-    assert read_outcome(order, as_sent(said), 0) == said
+    order = make_order(name="localise/x")
+    said = Outcome(step="x", reason="no", seconds=1.0, peak_mb=2.0)
+    assert read_outcome(order, said.model_dump_json(), 0) == said
 
     def reason(status):
         outcome = read_outcome(order, "", status)
-        assert outcome.step == "x"
+        assert outcome.step == "localise/x"
         return outcome.reason
 
     assert "by SIGKILL (perhaps out of memory)" in reason(-signal.SIGKILL)
@@ -95,18 +113,16 @@ def test_how_a_process_ended_is_its_outcome():
 
 
 def test_a_fresh_process_tells_its_outcome_on_standard_output(micro):
-    order = Order("no such step", "", "token")
     done = subprocess.run(
-        [sys.executable, "-m", "memloc.study.step", str(micro()), as_sent(order)],
+        [sys.executable, "-m", "memloc.study.step", make_order(micro()).model_dump_json()],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "was changed while it ran" in json.loads(done.stdout)["reason"]
+    assert "is not a run" in json.loads(done.stdout)["reason"]
     assert done.stderr.startswith("memloc: ")
 
 
 def test_what_was_done_before_a_worker_was_lost_is_not_done_again(ordered):
     folder, before = ordered(make_outputs)
-    identity = open_plan(folder).steps[TRAIN].identity
-    assert do_order(folder, Order(TRAIN, identity, "another")) == before
+    assert do_order(order_of(folder, "another")) == before

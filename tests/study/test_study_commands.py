@@ -122,7 +122,7 @@ def test_a_run_of_memloc_0_1_where_one_is_to_be_trained_fails_in_one_sentence(mi
     folder = micro()
     make_old(folder / RUN / "run.json")
     name = f"train/{RUN}"
-    outcome = do_order(folder, Order(name, open_plan(folder).steps[name].identity, "t"))
+    outcome = do_order(Order(folder=str(folder), step=open_plan(folder).steps[name], token="t"))
     assert OLD in outcome.reason
     assert "\n" not in outcome.reason
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fixtures.plans import RUN, finish_all
+from fixtures.plans import RUN, finish_all, make_order
 from memloc.errors import StoreError
 from memloc.study.estimate import Estimate
 from memloc.study.execute import Execution
-from memloc.study.executors import Order, Outcome
+from memloc.study.executors import Outcome
 from memloc.study.plan import open_plan
 from memloc.study.records import State, Store
 from memloc.study.view import (
@@ -30,20 +30,18 @@ def make_execution(names):
     return Execution(None, executor, estimate, set(names), states)
 
 
-def order(name, since=0.0):
-    return Order(name, "", "", since=time.time() - since)
-
-
 def test_the_first_line_says_how_much_there_is_to_do(capsys):
     execution = make_execution(["one", "two", "three", "four"])
     with shown() as view:
         view(execution, None)  # nothing has begun
-        execution.running |= {"one": order("one"), "two": order("two")}
+        execution.submitted = {name: make_order(name=f"train/{name}") for name in ("one", "two")}
+        execution.running |= {"one": time.time(), "two": time.time()}
         view(execution, None)
         view(execution, None)
         execution.running.pop("one")
+        execution.submitted.pop("one")
         execution.states["one"] = State("done")
-        view(execution, Outcome("one", "", 119.0, 1.0))
+        view(execution, Outcome(step="one", seconds=119.0, peak_mb=1.0))
         view(execution, None)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
@@ -57,7 +55,8 @@ def test_a_terminal_shows_one_table_with_what_runs_and_the_time_left():
     console.print(live_table(make_execution(["train/a"])))  # the first line is not folded
     assert console.file.getvalue().startswith("0 of 1 step done, 0 running, about 2.0 min left ")
     execution = make_execution(["train/a", "train/b", "localise/a/swapping", "plant/a"])
-    execution.running["train/b"] = order("train/b", since=30)
+    execution.submitted["train/b"] = make_order(name="train/b")
+    execution.running["train/b"] = time.time() - 30
     execution.states["train/a"] = State("done")
     execution.states["localise/a/swapping"] = State("failed", "no luck")
     console = Console(width=80, file=io.StringIO())
@@ -74,9 +73,24 @@ def test_a_terminal_shows_one_table_with_what_runs_and_the_time_left():
     ]
 
 
+def test_steps_in_the_queue_of_a_cluster_do_not_count_as_running(capsys):
+    execution = make_execution(["train/a", "train/b", "train/c"])
+    orders = {name: make_order(name=name) for name in execution.chosen}
+    execution.submitted = dict(orders)
+    execution.executor.is_at_work = lambda order: order is orders["train/b"]
+    execution._look()
+    assert list(execution.running) == ["train/b"]
+    with shown() as view:
+        view(execution, None)
+    assert "1 running, 2 in the cluster's queue" in capsys.readouterr().err
+    facts = execution._facts()
+    assert (list(facts["running"]), facts["queued"]) == (["train/b"], 2)
+
+
 def test_a_log_says_nothing_twice_however_long_a_step_takes(capsys, monkeypatch):
     execution = make_execution(["one"])
-    execution.running["one"] = order("one")
+    execution.submitted["one"] = make_order()
+    execution.running["one"] = time.time()
     with shown() as view:
         for hour in range(5):
             monkeypatch.setattr(time, "monotonic", lambda now=3600 * hour: now)

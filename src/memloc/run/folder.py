@@ -468,7 +468,8 @@ def begin(folder: Path, task: Task, record: RunRecord, status: RunStatus | None 
     if (folder / paths.RUN).is_file():
         run = Run.open(folder)
         _same_or_refuse(run, wanted)
-        return run
+        # Settings that decide nothing, such as those that save memory, may be others now.
+        return replace(run, record=run.record.model_copy(update={"spec": record.spec}))
     write_table(folder / paths.LABELS, _labels_table(task), {"task": record.task.hash})
     wanted = wanted.note()
     # Last: its presence says that the run is begun.
@@ -507,9 +508,10 @@ def _compared(run: Run) -> dict[str, Any]:
     task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
     # The files, too: another tokenizer reads other texts.
     adopted = {f"{k} weights": (c.hash, c.files) for k, c in run.status.adopted.items()}
-    plant = _plant_facts(record)
+    facts = _plant_facts(record) or {"planted": None}
+    plant = {f"plant.{name}": value for name, value in facts.items()}
     settings = run.spec.settings.deciding(memorised=True)
-    return {**adopted, **named, "seed": run.seed, "plant": plant, **task, **settings}
+    return {**adopted, **named, "seed": run.seed, **plant, **task, **settings}
 
 
 def _plant_facts(record: RunRecord) -> dict[str, Any] | None:
