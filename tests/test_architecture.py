@@ -35,10 +35,6 @@ LAZY = {
     ("memloc.protocol", "memloc.methods"): "settings of methods are their own fields",
 }
 """Upward imports that are allowed inside functions, and why."""
-EXCEPTIONS = {
-    ("memloc.reporting.results", "memloc.study.config"): "results have their study's settings",
-}
-"""Upward imports that are allowed anywhere; their targets stand on the protocol alone."""
 WITHOUT_TORCH = ("memloc.stats", "memloc.reporting")
 HEAVY = {"torch", "transformers", "datasets", "safetensors", "tokenizers"}
 
@@ -120,29 +116,17 @@ def test_imports_go_down():
         for found in OURS
         if room_of(found.module) != "__init__"
         and upward(found)
-        and (found.module, found.target) not in LAZY | EXCEPTIONS
+        and (found.module, found.target) not in LAZY
     ]
     assert not wrong
 
 
-def test_exceptions_are_needed_and_lazy_ones_are_inside_functions():
+def test_lazy_imports_are_needed_and_inside_functions():
     up = {(f.module, f.target): f for f in OURS if upward(f)}
-    assert LAZY.keys() | EXCEPTIONS.keys() <= up.keys()
+    assert LAZY.keys() <= up.keys()
     for found in OURS:
         if (found.module, found.target) in LAZY:
             assert found.inside or found.typing_only, where(found)
-
-
-def test_what_is_imported_upwards_stands_on_the_protocol_alone():
-    targets = {target for _, target in EXCEPTIONS}
-    wrong = [
-        where(found)
-        for found in OURS
-        if found.module in targets
-        and LEVEL[room_of(found.target)] > LEVEL["protocol"]
-        and not found.inside
-    ]
-    assert not wrong
 
 
 def test_nobody_imports_the_command_line():

@@ -6,6 +6,7 @@ change is in `protocol.yaml`.
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import create_model
@@ -17,8 +18,10 @@ from memloc.settings import (
     ours,
     packaged,
     paper,
+    parse_yaml,
     published,
 )
+from memloc.store import paths
 
 if TYPE_CHECKING:
     from memloc.methods import Method
@@ -280,6 +283,17 @@ def protocol_of_run(name: str, changes: Mapping[str, Any]) -> Protocol:
                 "it to `memloc localise` or `memloc analyse`, or set it in a study's file."
             )
     return changed
+
+
+def protocol_of_study(folder: Path) -> Protocol | None:
+    """Return the settings of the study whose file is in a folder; none without such a file."""
+    path = folder / paths.STUDY
+    if not path.is_file():
+        return None
+    values = parse_yaml(path.read_text(encoding="utf-8"), str(path))[1]
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path} holds no settings: `memloc init demo` shows what it needs.")
+    return preset(values.get("preset") or "paper").replace(values.get("overrides") or {})
 
 
 @cache

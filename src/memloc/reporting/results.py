@@ -26,7 +26,7 @@ from memloc.methods.result import (
     read_about,
     stored_table,
 )
-from memloc.protocol import Protocol, preset
+from memloc.protocol import Protocol, preset, protocol_of_study
 from memloc.run.folder import (
     Accuracies,
     Run,
@@ -40,7 +40,6 @@ from memloc.stats.windows import planted_layers
 from memloc.store import paths
 from memloc.store.files import is_draft
 from memloc.store.records import as_path, as_stored, read_columns
-from memloc.study.config import read_study
 
 _FILE = packaged(__file__)
 KEY: tuple[str, ...] = tuple(_FILE["run"])
@@ -301,8 +300,8 @@ COMPARING = {"verdict", "agreement", "summary"}
 
 def settings_of(folder: Path, records: Sequence[RunRecord]) -> Protocol:
     """The settings of a study; of runs without its file, the preset of the first."""
-    if (folder / paths.STUDY).is_file():
-        return read_study(folder).study.protocol
+    if (found := protocol_of_study(folder)) is not None:
+        return found
     used = list(dict.fromkeys(record.spec.settings.preset for record in records)) or ["paper"]
     rules = [preset(name).model_dump(include=COMPARING) for name in used]
     if any(rule != rules[0] for rule in rules):

@@ -188,8 +188,8 @@ def task_spec(file: StudyFile, name: str, examples: int | None) -> TaskSpec:
         places = [file.file_of(path).resolve() for path in own.paths]
         read_as = hashed(own.model_dump(exclude={"file", "held_out"}))
         contents = f"{hash_files(places)} {read_as}"
-        found = dict(zip(("file", "held_out"), map(str, places), strict=False))
-        data = own.model_copy(update=found)
+        file_, *unseen = map(str, places)
+        data = own.model_copy(update={"file": file_, "held_out": next(iter(unseen), None)})
         return TaskSpec(name=name, contents=contents, examples=examples, data=data)
     whole = name.removesuffix("-binary")
     if whole not in PAPER_TASKS or folder is None:
