@@ -270,13 +270,3 @@ def test_study_files_in_the_documents_are_read(page, tmp_path):
     assert files
     for text in files:
         assert parse_study(text, tmp_path).study.overrides
-
-
-def test_wide_tables_of_findings_are_cut_between_columns(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)
-    from studies.findings import pieces
-
-    wide = pd.DataFrame({"method": ["swapping"], "task": ["trec"], "a": ["1"], "b": ["2" * 9]})
-    assert [list(piece.columns) for piece in pieces(wide)] == [["method", "task", "a", "b"]]
-    cut = [list(piece.columns) for piece in pieces(wide, most=30)]
-    assert cut == [["method", "task", "a"], ["method", "task", "b"]]
