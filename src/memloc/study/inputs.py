@@ -10,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from memloc.data import hub
 from memloc.data.sources import DATA_VARIABLE
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import (
@@ -138,7 +139,8 @@ def config_of(name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(name, "config.json"))
+        with hub.asked_once(name):
+            return Path(hf_hub_download(name, "config.json"))
     except Exception as error:
         raise ModelError(no_such_model(name, in_words(error))) from error
 
