@@ -164,7 +164,7 @@ def test_the_public_function_makes_the_same_plant(recipe, planted, tmp_path):
         "2",
         auxiliary=OTHER,
         settings=settings,
-        weights=["final"],
+        weights=TWO,
         device="cpu",
     )
     assert run.spec == planted.spec.model_copy(update={"settings": run.spec.settings})
