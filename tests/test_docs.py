@@ -15,11 +15,11 @@ from typer.main import get_command
 
 import memloc
 import memloc.protocol
+from fixtures.tasks import QUICK
 from memloc.cli import app
 from memloc.model.load import LoadOptions, load_model
 from memloc.study.config import parse_study
 from studies.tutorial import STEP, hand_over, play
-from tasks_support import QUICK
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
