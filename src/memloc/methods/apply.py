@@ -216,7 +216,8 @@ class Kept:
 
     def write(self, path: Path, value: Result, key: str) -> None:
         """Write the tables and how they came to be."""
-        replace(value, about={**value.about, "key": key}).write(path)
+        assert value.about["key"] == key
+        value.write(path)
 
     def read(self, path: Path) -> tuple[Result, str]:
         """Return the stored result and its key; say what differs if it has another key."""
@@ -243,6 +244,7 @@ def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
     if isinstance(found, LayerScores):
         found = found.with_verdict(n_classes=len(run.task.label_names))
     facts = {
+        "key": result_key(run, method),
         "run": run.name,
         "command": request(),
         "settings": method.model_dump(mode="json"),

@@ -81,12 +81,18 @@ def write_table(path: Path, table: Table, about: Mapping[str, Any]) -> None:
     with (
         whole_file(path) as draft,
         draft.open("w+b") as file,
-        pq.ParquetWriter(file, arrow.schema, write_page_checksum=True) as writer,
+        pq.ParquetWriter(file, arrow.schema, **_AS_WRITTEN) as writer,
     ):
         writer.write_table(arrow)
         file.seek(0)
         checksum = _table_checksum(file.read(), arrow.schema, note)
         writer.add_key_value_metadata({NOTE: note, CHECKSUM: checksum})
+
+
+_AS_WRITTEN: dict[str, Any] = {
+    "write_page_checksum": True,
+    "use_compliant_nested_type": False,  # a schema reads as it was written
+}
 
 
 def _table_checksum(pages: bytes, schema: "pa.Schema", note: bytes) -> bytes:
@@ -113,9 +119,11 @@ def read_table(path: Path) -> tuple[Table, dict[str, Any]]:
 
 
 def read_columns(
-    path: Path, columns: Sequence[str] | None = None, filters: Any = None
+    path: Path,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[tuple[str, str, Any]] = (),
 ) -> "pa.Table":
-    """Return some columns and rows (as pyarrow names them) of a table, which may be large.
+    """Return some columns of a table, and the rows that pass all filters (as in pyarrow).
 
     A table that was changed since memloc wrote it is refused.
     """
@@ -138,10 +146,14 @@ def read_columns(
     if notes.get(CHECKSUM) != checksum:
         raise StoreError(DAMAGED.format(path=path))
     with as_stored(path):
+        also = [name for name, _, _ in filters]
+        read = None if columns is None else [*dict.fromkeys([*columns, *also])]
         # Most files are small, and threads take longer to start than to read one.
-        table = pq.read_table(
-            pa.BufferReader(raw), columns=columns, filters=filters, use_threads=False
-        )
+        table = file.read(read, use_threads=False)
+        if filters:
+            table = table.filter(pq.filters_to_expression(filters))
+        if columns is not None:
+            table = table.select(list(columns))
         about_columns = dict(file.schema_arrow.metadata or {})
         return table.replace_schema_metadata({**about_columns, NOTE: notes[NOTE]})
 
@@ -162,7 +174,8 @@ def as_stored(path: Path, todo: str = "delete it and run again") -> Iterator[Non
 
 _MISFITS = (
     *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError),
-    NotImplementedError,  # so pyarrow calls types that do not go together
+    NotImplementedError,  # pyarrow, of types that do not go together
+    OSError,  # pyarrow, of damaged pages
 )
 
 
