@@ -116,7 +116,7 @@ class _Named:
 
     def read(self, path: Path) -> tuple[Arrays, str]:
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 value = dict(file)
                 key, *names = map(str, value.pop(_KEY))
                 if names != [*value]:
