@@ -39,10 +39,6 @@ def test_the_files_to_download_are_made_of_the_kept_tables():
     assert not [name for name, text in made.items() if written[name].read_text("utf-8") != text]
 
 
-def test_the_page_of_findings_is_short():
-    assert len(PAGE.read_text(encoding="utf-8").splitlines()) <= 250
-
-
 def test_the_figures_of_the_page_are_made_of_the_kept_tables(tmp_path):
     found = Findings(kept(KEPT))
     for name, (figure, choice) in PICTURES.items():
