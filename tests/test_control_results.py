@@ -120,7 +120,7 @@ def test_a_plant_that_was_never_memorised_is_listed_and_not_scored(tmp_path):
     run.note(final=short, attempts=tuple(tries))
     results = memloc.load_results(tmp_path)
     (plant,) = results.plants.to_dict("records")
-    assert (plant["used"], plant["methods"], plant["tries"]) == (False, "", 2)
+    assert (plant["used"], plant["methods"], plant["tries"]) == (False, "", 3)
     assert (plant["noisy_accuracy"], plant["training_accuracy"]) == (0.1, 0.8)
     for name in TABLES:
         table = getattr(results, name)

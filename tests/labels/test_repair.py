@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from fixtures.forked import ended, forked
+from fixtures.runs import altered
 from memloc.errors import SettingsError, StoreError
 from memloc.labels.repair import (
     BEFORE,
@@ -333,7 +334,7 @@ def test_what_cannot_be_repaired_is_refused_at_once(memorised_run, tmp_path):
         repair(memorised_run, tmp_path / "file")
     settings = memorised_run.settings.replace({"finetune.adapter": "lora"})
     with pytest.raises(SettingsError, match="was trained with an adapter"):
-        repair(memorised_run.note(settings=settings), tmp_path / "out")
+        repair(altered(memorised_run, settings=settings), tmp_path / "out")
 
 
 def test_a_folder_of_something_else_is_not_replaced(memorised_run, tmp_path):

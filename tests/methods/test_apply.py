@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from fixtures.models import PAPER_FAMILIES
+from fixtures.runs import altered
 from fixtures.tasks import QUICK, fast_protocol, make_recipe, make_task, train_run
 from memloc.data.task import Examples
 from memloc.errors import (
@@ -255,13 +256,12 @@ def with_other_data(run):
 @pytest.mark.parametrize("what", ["data", "seed", "epochs"])
 def test_a_result_of_another_run_is_not_used(memorised_run, computed, what):
     localise(memorised_run, ["swapping"])
-    record = memorised_run.record
     changed = {
         "data": lambda: {"task": with_other_data(memorised_run)},
         "seed": lambda: {"seed": 7},
-        "epochs": lambda: {"settings": record.settings.replace({"finetune.epochs": 99})},
+        "epochs": lambda: {"settings": memorised_run.settings.replace({"finetune.epochs": 99})},
     }[what]
-    localise(memorised_run.note(**changed()), ["swapping"])
+    localise(altered(memorised_run, **changed()), ["swapping"])
     assert computed == ["swapping"] * 2
 
 
@@ -273,7 +273,7 @@ def test_when_memorised_weights_are_kept_decides_for_those_who_look_at_them(
 ):
     localise(memorised_run, [method])
     settings = memorised_run.settings.replace({"finetune.near_ceiling": 0.91})
-    localise(memorised_run.note(settings=settings), [method])
+    localise(altered(memorised_run, settings=settings), [method])
     assert computed == again
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.special import softmax
 
+from fixtures.runs import altered
 from memloc.methods import Sizes, halves
 from memloc.methods.halves import (
     Generalisation,
@@ -115,7 +116,7 @@ def test_halves_are_trained_with_the_clipping_of_fine_tuning(run, monkeypatch, o
         return plain(given, clip)
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", watched)
-    other = run.note(settings=run.settings.replace({"finetune.clip_over": over}))
+    other = altered(run, settings=run.settings.replace({"finetune.clip_over": over}))
     train_half(other, METHOD, 1)
     model = run.load("final")
     embedded = sum(p.numel() for n, p in model.model.named_parameters() if "embed" in n)
@@ -204,7 +205,7 @@ def test_models_of_other_settings_are_made_again(run, counted, change):
 )
 def test_settings_of_the_run_that_decide_make_models_anew(run, counted, setting, value, again):
     METHOD.run(run)
-    other = run.note(settings=run.settings.replace({f"finetune.{setting}": value}))
+    other = altered(run, settings=run.settings.replace({f"finetune.{setting}": value}))
     METHOD.run(other)
     assert counted == [1, 2, 3, *([1, 2, 3] if again else [])]
 

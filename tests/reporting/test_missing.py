@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from fixtures.runs import altered
 from fixtures.studies import Study, make_data, record, write_adopted
 from memloc.cli import app
 from memloc.data.perturb import OWN
@@ -134,7 +135,7 @@ def test_what_is_there_is_not_made_again(findings):
     [("adopt", []), ("train", ["retraining", "gradients", "probing", "generalisation"])],
 )
 def test_analyses_need_labels_before_noise(tmp_path, made_by, others):
-    run = write_adopted(tmp_path / "mine", known=False).note(made_by=made_by)
+    run = altered(write_adopted(tmp_path / "mine", known=False), made_by=made_by)
     results = load_results(run.folder.parent)
     offered = [line.split()[-1] for line in coverage(results).commands]
     assert sorted(offered) == sorted(["shares", *others])

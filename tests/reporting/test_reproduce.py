@@ -5,6 +5,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from fixtures.runs import altered
 from fixtures.studies import Study, write_plant
 from memloc.cli import app
 from memloc.methods.result import Result
@@ -41,7 +42,7 @@ def folder(tmp_path):
     plant = write_plant(
         tmp_path, study, ("tiny-topic", "tiny-opt", range(2), False), generator(1, "plant")
     )
-    plant.note(command="memloc control --model tiny-opt --task tiny-topic")
+    altered(plant, command="memloc control --model tiny-opt --task tiny-topic")
     return tmp_path
 
 

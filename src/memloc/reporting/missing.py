@@ -93,8 +93,8 @@ def _key(row: Mapping[Any, Any]) -> tuple[Any, ...]:
 
 
 def _each(results: Results) -> Iterator[tuple[Mapping[Any, Any], Run]]:
-    for row, record in zip(results.runs.to_dict("records"), results.records, strict=True):
-        yield row, Run(results.folder / str(row["folder"]), record)
+    for row in results.runs.to_dict("records"):
+        yield row, Run.open(results.folder / str(row["folder"]))
 
 
 @dataclass(frozen=True)
