@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from memloc.reporting.findings import Findings
 from studies.answers import FAILS, HOLDS, UNKNOWN, answers, mean, rho
 from studies.findings import (
     KEPT,
@@ -31,7 +30,7 @@ def test_what_stands_on_the_page_is_made_of_the_kept_tables():
 
 
 def test_the_figures_of_the_page_are_made_of_the_kept_tables(tmp_path):
-    found = Findings(kept(KEPT))
+    found = kept(KEPT)
     for name, (figure, choice) in PICTURES.items():
         assert (PAGE.parents[1] / "images" / name).is_file()
         draw(found, figure, choice, tmp_path / name)
@@ -50,7 +49,7 @@ def test_pieces_of_a_study_are_put_together_and_a_run_is_kept_once(tmp_path):
             for results in (whole, found)
         )
         pd.testing.assert_frame_equal(one, other)
-    here, there = (answers(Findings(results)) for results in (found, whole))
+    here, there = (answers(results) for results in (found, whole))
     for title, table in here.items():
         assert table.equals(there[title])
 

@@ -114,12 +114,12 @@ class Method(Settings, ABC):
         return _scores(self.name, made, run.depth)
 
     @classmethod
-    def told(cls, found: Result) -> str:
+    def told(cls, found: Result) -> str:  # noqa: ARG003
         """Say in a sentence what it found; empty if the report's own words will do."""
         return ""
 
     @classmethod
-    def picture(cls, found: Result) -> str:
+    def picture(cls, found: Result) -> str:  # noqa: ARG003
         """Draw what it found for the terminal; empty if there is nothing to draw."""
         return ""
 

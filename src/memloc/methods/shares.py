@@ -66,7 +66,6 @@ class Shares(Method):
     report = {
         **_REPORT,
         "rows": {"shares": lambda table: views.shares(table, _REPORT["words"])},
-        "derives": {"alone": lambda results: views.alone(results, Shares.name)},
     }
     version = 4
     scratch = True

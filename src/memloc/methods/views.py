@@ -8,8 +8,6 @@ import numpy as np
 
 from memloc.arrays import Table
 from memloc.seeds import generator
-from memloc.store import paths
-from memloc.store.records import read_columns
 
 CASE = ("task", "category", "model")
 """Columns of a task, its category and a model: seeds of these are averaged."""
@@ -169,25 +167,3 @@ def halves_picture(examples: Table) -> str:
         means = [part[column].mean() for column in ("trained", "held_out", "counterfactual")]
         lines.append(f"{name:37} {means[0]:10.2f}  {means[1]:8.2f}  {means[2]:10.2f}")
     return "\n".join(lines)
-
-
-def alone(results: Any, method: str) -> Table:
-    """What each layer does alone, by run, as shares of what exchanging all layers undoes.
-
-    `out` is undone if only this layer comes from the reference, `kept` is kept if only this layer
-    stays. Runs whose subsets were sampled are left out.
-    """
-    import pandas as pd
-
-    parts = []
-    for key, run in results.opened(results.whole("runs")):
-        path = paths.table(paths.result(run.folder, method), "subsets")
-        if path.is_file():
-            lost = read_columns(path, ["lost"]).column("lost").to_numpy()
-            if lost.size == 2**run.depth and lost[-1] > lost[0]:
-                bits = 1 << np.arange(run.depth)
-                shares = {"out": lost[bits] - lost[0], "kept": lost[-1] - lost[-1 - bits]}
-                shares = {name: value / (lost[-1] - lost[0]) for name, value in shares.items()}
-                layers = np.arange(1, run.depth + 1)
-                parts.append(pd.DataFrame({**key, "method": method, "layer": layers, **shares}))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

@@ -103,7 +103,7 @@ class Figure(style.Exhibit):
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
         """What it draws of such a table."""
-        known = {**ROWS, **brought("rows")}
+        known: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {**ROWS, **brought("rows")}
         if self.name in known:
             return known[self.name](table)
         return table.copy() if self.name in AS_IT_IS else self._means(table)

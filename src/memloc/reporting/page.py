@@ -21,13 +21,13 @@ from markupsafe import Markup, escape
 
 from memloc.arrays import FloatArray
 from memloc.errors import counted
+from memloc.reporting.examples import example_block
 from memloc.reporting.figures import (
     DATA,
     Drawn,
     Figure,
     figures_of,
 )
-from memloc.reporting.examples import example_block
 from memloc.reporting.missing import command, commands_of, coverage
 from memloc.reporting.results import Results, load_results
 from memloc.reporting.sentences import Line, Summary, summarise
@@ -95,8 +95,12 @@ def read_report(study: str | Path) -> Report | None:
         return None
     said = read_json(path.with_suffix(".json"))
     with as_stored(path.with_suffix(".json")):
-        first = {name: str(said[name]) for name in ("answer", "trust", "learnt")}
-        summary = Summary(**first, lines=tuple(Line(**line) for line in said["lines"]))
+        summary = Summary(
+            answers=tuple(map(str, said["answers"])),
+            trust=str(said["trust"]),
+            learnt=str(said["learnt"]),
+            lines=tuple(Line(**line) for line in said["lines"]),
+        )
         return Report(path, summary, tuple(said["missing"]))
 
 
@@ -300,7 +304,7 @@ def _template() -> jinja2.Template:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"code": _code, "counted": counted}
+    environment.filters |= {"code": _code, "counted": counted, "answer": _answer}
     return environment.get_template("page.html")
 
 
@@ -308,6 +312,12 @@ def _code(text: str) -> Markup:
     """What stands between backticks is set as code; the text itself is escaped."""
     unbroken = text.replace(" %", "\u00a0%")  # no line ends between a number and its sign
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(unbroken))))
+
+
+def _answer(text: str) -> Markup:
+    """Set the name of the run, before the first colon, in bold."""
+    name, colon, rest = text.partition(": ")
+    return Markup("<b>{}</b>: {}").format(name, _code(rest)) if colon else _code(text)
 
 
 def _script_json(value: Any) -> Markup:

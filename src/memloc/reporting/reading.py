@@ -144,16 +144,13 @@ def read_tables(folder: Path, every: Sequence[Found], needed: float) -> dict[str
     stored = [result for each in runs for result in each.stored]
     of_plants = _by_good_references(planted, needed)
     layers = read_control_layers(of_plants)
-    shown = read_shown(stored)
-    # Tables of planted runs that are called after those of runs.
-    others = read_shown(of_plants, [n.removeprefix("control_") for n in COLUMNS])
     return {
         "runs": read_runs(runs, folder, needed),
         "training": read_training(runs),
         "made": read_made(stored),
-        **shown,
+        **read_shown(stored),
         "verdicts": read_verdicts(stored),
-        **{f"control_{n}": t for n, t in others.items() if f"control_{n}" in COLUMNS},
+        **read_control(of_plants),
         "control_layers": layers,
         "control_verdicts": read_control_verdicts(of_plants),
         "plants": read_plants(planted, layers),
@@ -204,15 +201,21 @@ def read_made(stored: Sequence[Stored]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS["made"])
 
 
-def read_shown(
-    stored: Sequence[Stored], only: Sequence[str] | None = None
-) -> dict[str, pd.DataFrame]:
+def read_control(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
+    """Further tables of planted runs: those that have columns under `control_` and their name."""
+    parts: dict[str, list[tuple[Row, Any]]] = defaultdict(list)
+    for each in stored:
+        for table, name in each.called.items():
+            if f"control_{name}" in COLUMNS and name not in {"layers", "verdicts"}:
+                parts[f"control_{name}"].append((each.key, each.read(table)))
+    return {name: stacked(name, keyed) for name, keyed in parts.items()}
+
+
+def read_shown(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
     """Tables that methods left, by their names among the tables of a study."""
     parts: dict[str, list[tuple[Row, Any]]] = defaultdict(list)
     for each in stored:
         for table, name in each.called.items():
-            if only is not None and name not in only:
-                continue
             rows = each.read(table)
             if name == "events" and each.method not in method_names("analysis"):
                 rows = _their_events(each.method, rows)

@@ -57,8 +57,8 @@ def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for along, up in event_names():
         of = everywhere[everywhere["event"].isin([along, up])]
-        along, up = (_event(of[of["event"] == name], keys) for name in (along, up))
-        parts.append(along.merge(up, on=keys, suffixes=("_x", "_y")))
+        across, upwards = (_event(of[of["event"] == name], keys) for name in (along, up))
+        parts.append(across.merge(upwards, on=keys, suffixes=("_x", "_y")))
     found = pd.concat(parts, ignore_index=True)
     found["set"] = np.where(found["task"].str.endswith(BINARY), "two classes", "all classes")
     return found

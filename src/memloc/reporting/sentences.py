@@ -209,7 +209,9 @@ def _counted(results: Results, method: str, verdicts: pd.DataFrame) -> str:
     by = methods()[method].report.get("by", f"by {method}")
     clauses = [say("centres", by=by, centres=centres, depth=depth)]
     if counts:
-        clauses.insert(0, say("outcomes", runs=counted(len(verdicts), "run"), counts=listed(counts)))
+        clauses.insert(
+            0, say("outcomes", runs=counted(len(verdicts), "run"), counts=listed(counts))
+        )
     return joined(clauses)
 
 
