@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from memloc.reporting.figures import write_figures
 from memloc.reporting.derived import layers_to_undo
+from memloc.reporting.figures import write_figures
 from memloc.reporting.results import Results
 from memloc.reporting.tables import cell, markdown
 from memloc.stats import claims

@@ -102,10 +102,10 @@ def test_runs_with_other_settings_than_most_are_listed():
         {**row, "task": f"task-{i}", "changes": f"finetune.learning_rate=1e-4, finetune.epochs={n}"}
         for i, n in enumerate(epochs)
     )
-    found = repeated(SimpleNamespace(results=SimpleNamespace(runs=runs)))
+    found = repeated(SimpleNamespace(runs=runs))
     assert found[["task", "changed"]].to_numpy().tolist() == [["task-2", "finetune.epochs=32"]]
     runs["changes"] = ""
-    assert repeated(SimpleNamespace(results=SimpleNamespace(runs=runs))).empty
+    assert repeated(SimpleNamespace(runs=runs)).empty
 
 
 def test_other_probes_take_the_place_of_the_studys_own():
