@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from memloc.engine.shortcuts import Layout, balanced
+from memloc.engine.packing import Layout, balanced
 from memloc.methods import retrainer
 from memloc.methods.retrainer import retrain_windows
 from memloc.methods.retraining import Retraining

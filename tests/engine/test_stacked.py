@@ -18,7 +18,7 @@ from memloc.engine.loop import (
     one_objective,
     train_epoch,
 )
-from memloc.engine.shortcuts import Layout, Repeater, balanced
+from memloc.engine.packing import Layout, Repeater, balanced
 from memloc.engine.stacked import (
     MOST,
     CannotStack,

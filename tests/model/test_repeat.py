@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from memloc.engine.shortcuts import Repeater
+from memloc.model.calls import Repeater
 from memloc.errors import ModelError
 from memloc.model.load import load_model
 from memloc.model.stack import BlockCall, sample_batch

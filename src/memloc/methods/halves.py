@@ -1,16 +1,16 @@
 """Models trained on random halves of labelled texts: what does each say of every example?
 
 What a model says of examples that it was not trained on is generalisation; the difference to models
-that were is counterfactual memorisation. Narrow models are trained several at a time. What each
-says is kept in a file, and made again only where its data, weights or settings are others. The
-analysis `generalisation` and `memloc find` share all this.
+that were is counterfactual memorisation. What each model says is kept in a file, and made again
+only where its data, weights or settings are others. The analysis `generalisation` and `memloc find`
+share all this.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from memloc.arrays import (
     IntArray,
     Table,
 )
-from memloc.data.encode import Encoded
 from memloc.data.task import Examples, hash_examples
 from memloc.errors import counted
 from memloc.methods import Method, Sizes
@@ -150,7 +149,9 @@ class Pool:
         """The weights that a model starts from, with an adapter if it learns with one."""
         from memloc.model.adapters import with_adapter
 
-        return with_adapter(self.load(seed), self.training, seed)
+        started = with_adapter(self.load(seed), self.training, seed)
+        started.model.to(pick_device(self.device))
+        return started
 
     def updates(self, model: int) -> int:
         """How many updates a model needs."""
@@ -203,129 +204,71 @@ def half_of(n: int, share: float, seed: int, model: int) -> IntArray:
 
 def half_models(pool: Pool, models: int) -> list[Half]:
     """What so many models say: those that are kept are read, the others are trained."""
+    from memloc.engine.fit import whole
+
     numbers = range(1, models + 1)
-    found = {model: half for model in numbers if (half := _read(pool, model)) is not None}
-    missing = [model for model in numbers if model not in found]
+    kept = {model: found for model in numbers if (found := _read(pool, model)) is not None}
+    # Files of models above the last number count where they were trained in one pass with others.
+    others = {name for _, names in kept.values() for name in names} - {*map(str, numbers)}
+    more = {name: found[1] for name in others if (found := _read(pool, int(name))) is not None}
+    done = whole({str(model): names for model, (_, names) in kept.items()} | more)
+    missing = [model for model in numbers if str(model) not in done]
+    halves = {model: half for model, (half, _) in kept.items()}
     if missing:
         total = sum(pool.updates(model) for model in missing)
         with track(f"{pool.name} · models on halves", total) as advance:
-            for stack in stacks_of(pool, missing):
-                found |= zip(stack, train_halves(pool, stack, advance), strict=True)
-    return [found[model] for model in numbers]
-
-
-def stacks_of(pool: Pool, models: Sequence[int]) -> list[list[int]]:
-    """Which of these models (from 1) are trained as one: those with halves of one size."""
-    from memloc.engine.loop import in_stacks, members_at_once
-
-    start = pool.start(pool.seed)
-    most = members_at_once(start.stack, pool.training, pick_device(pool.device))
-    return in_stacks(models, most, alike=lambda model: len(pool.rows(model)))
+            halves |= train_halves(pool, missing, advance)
+    return [halves[model] for model in numbers]
 
 
 def train_halves(
     pool: Pool, models: Sequence[int], advance: Advance = lambda _steps: None
-) -> list[Half]:
-    """Train models (from 1) on their halves as one, keep what they say and return it."""
-    from memloc.model.predict import encode_for, predict
+) -> dict[int, Half]:
+    """Train models (from 1) on their halves, keep what they say and return it."""
+    from memloc.engine.fit import fit
+    from memloc.engine.learner import Learner, Part, Watch
+    from memloc.model.predict import encode_for
 
-    seeds = [number(pool.seed, "generalisation", model) for model in models]
-    started = [pool.start(seed) for seed in seeds]
-    for one in started:
-        one.model.to(pick_device(pool.device))
-    encoded = encode_for(started[0], pool.examples, pool.max_tokens)
-    rows = np.stack([pool.rows(model) for model in models])
-    fit(started, encoded, rows, pool.examples.labels, (pool.training, seeds), advance)
-    found = []
-    for model, own, one in zip(models, rows, started, strict=True):
-        chosen = np.isin(np.arange(len(pool.examples)), own)
-        half = Half(chosen, predict(one.stack, encoded))
-        _write(pool, model, models, half)
-        found.append(half)
+    def learner(model: int) -> Learner:
+        seed = number(pool.seed, "generalisation", model)
+        start = partial(pool.start, seed)
+        return Learner(str(model), start, pool.examples.labels, seed, (Part(pool.rows(model)),))
+
+    texts = encode_for(pool.start(pool.seed), pool.examples, pool.max_tokens)
+    every = np.arange(len(texts))
+    learners = [learner(model) for model in models]
+    found = {}
+    for ready in fit(learners, texts, pool.training, watch=Watch(advance), ask=every):
+        for trained in ready:
+            model = int(trained.name)
+            found[model] = Half(np.isin(every, pool.rows(model)), trained.logits)
+            _write(pool, model, found[model], trained.trained_with)
     return found
 
 
-def fit(  # noqa: PLR0913
-    trained: "Sequence[Classifier]",
-    encoded: Encoded,
-    rows: IntArray,
-    labels: IntArray,
-    how: tuple[FineTuneSettings, Sequence[int]],
-    advance: Advance = lambda _steps: None,
-    *,
-    layers: Sequence[int] | None = None,
-    is_done: Callable[[int], bool] = lambda _epoch: False,
-) -> None:
-    """Fine-tune models as one, each on the texts at its `rows` (models, texts).
-
-    `labels` are those of all texts; `how`: the settings, and a seed for each model. Some `layers`
-    (from 0) learn, with what follows the blocks, or all of them. After each epoch `is_done` may
-    end it.
-    """
-    import torch
-
-    from memloc.engine.loop import (
-        learning_groups,
-        logits_of,
-        one_objective,
-        train_epoch,
-    )
-    from memloc.engine.stacked import together
-
-    settings, seeds = how
-    stack = together([one.stack for one in trained])
-    groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
-    if layers is not None:
-        groups = [groups[0], *(groups[1 + layer] for layer in layers)]
-    with one_objective(
-        stack,
-        groups,
-        name="generalisation",
-        logits=logits_of(stack, encoded, settings),
-        labels=torch.from_numpy(labels).to(stack.device).expand(len(trained), -1),
-        lengths=encoded.lengths,
-        settings=settings,
-        rows=rows,
-    ) as objective:
-        for epoch in range(1, settings.epochs + 1):
-            train_epoch([objective], seeds, epoch, advance)
-            if is_done(epoch):
-                return
-
-
-def _write(pool: Pool, model: int, stack: Sequence[int], half: Half) -> None:
+def _write(pool: Pool, model: int, half: Half, trained_with: Sequence[str]) -> None:
     columns = {f"logit_{i}": logits for i, logits in enumerate(half.logits.T)}
     table = as_table({"trained": half.trained, **columns})
-    note = {"identity": pool.identity(model), "together": list(stack)}
+    note = {"identity": pool.identity(model), "trained_with": list(trained_with)}
     write_table(pool.path(model), table, note)
 
 
-def _read(pool: Pool, model: int) -> Half | None:
-    """What was kept of a model that is done, as are those that were trained with it.
+def _read(pool: Pool, model: int) -> tuple[Half, list[str]] | None:
+    """What a model said, and the models that were trained in one pass with it.
 
-    A stack that was interrupted while its answers were written is made again as a whole.
+    None where it was not kept, or was made of something else.
     """
-    kept = _kept(pool, model)
-    if kept is None:
-        return None
-    path, (table, note) = pool.path(model), kept
-    others = [_kept(pool, other) for other in note["together"] if other != model]
-    if any(other is None or other[1]["together"] != note["together"] for other in others):
-        return None
-    columns = [f"logit_{i}" for i in range(len(pool.label_names))]
-    with as_stored(path):
-        logits = table[columns].to_numpy(np.float32, copy=True)
-        return Half(table["trained"].to_numpy(bool, copy=True), logits)
-
-
-def _kept(pool: Pool, model: int) -> tuple[Table, dict[str, Any]] | None:
-    """A model's file, if it is made of the same."""
     path = pool.path(model)
     if not path.is_file():
         return None
     table, note = read_table(path)
-    is_same = note.get("identity") == pool.identity(model) and "together" in note
-    return (table, note) if is_same else None
+    if note.get("identity") != pool.identity(model) or "trained_with" not in note:
+        return None
+    columns = [f"logit_{i}" for i in range(len(pool.label_names))]
+    with as_stored(path):
+        logits = table[columns].to_numpy(np.float32, copy=True)
+        half = Half(table["trained"].to_numpy(bool, copy=True), logits)
+        return half, list(note["trained_with"])
 
 
 def examples_table(halves: Sequence[Half], labels: IntArray) -> Table:

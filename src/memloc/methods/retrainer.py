@@ -1,12 +1,11 @@
 """Retrains windows of layers: they go back to pre-training and learn the clean examples anew.
 
-Narrow models are retrained several windows at a time, those that begin at the same layer. Outcomes
-are written when these are done, so an interrupted run goes on with those that are missing.
+The outcome of a window is kept when it is done, so an interrupted run goes on with the others.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from memloc.arrays import BoolArray, IntArray
-from memloc.engine.loop import (
-    gradients_for,
-    in_stacks,
-    learning_groups,
-    members_at_once,
-    one_objective,
-    train_epoch,
-)
-from memloc.engine.stacked import Stacked
+from memloc.data.encode import Encoded
+from memloc.engine.fit import fit, whole
+from memloc.engine.learner import Learner, Part, Watch
 from memloc.errors import ScoreError
-from memloc.methods.prefix import Plain, Prefix
 from memloc.methods.retraining import Retraining
+from memloc.model.load import Classifier
 from memloc.model.parts import find_parts
-from memloc.model.predict import evaluating, length_batches
-from memloc.model.stack import Stack, undropped
+from memloc.model.predict import predict
 from memloc.progress import Advance
 from memloc.protocol import FineTuneSettings
 from memloc.run.folder import Run
@@ -43,13 +35,10 @@ from memloc.store.records import (
     write_json,
 )
 
-MEMORY = 2**30
-"""Bytes for the states below a window; more of them go to a file."""
-
 
 @dataclass(frozen=True)
 class WindowOutcome:
-    """The outcome of one window, of each example: is its label no longer predicted?"""
+    """The outcome of one window, for each example: is its label no longer predicted?"""
 
     noisy_wrong: BoolArray
     clean_wrong: BoolArray
@@ -59,105 +48,96 @@ class WindowOutcome:
 class Setup:
     """What all windows share."""
 
-    stack: Stack
+    final: Classifier
     """The final model; windows are retrained in copies of it."""
     pretrained: list[list[Tensor]]
     """The parameters of each block before fine-tuning."""
-    after: tuple[str, ...]
-    """Names of the parameters after the last block that learn with every window."""
-    forward: Prefix | Plain
-    labels: Tensor
-    """Assigned ones, of all examples."""
-    lengths: IntArray
+    still: tuple[str, ...]
+    """Names of the parameters after the last block that do not learn."""
+    texts: Encoded
+    labels: IntArray
+    """Assigned labels of all examples."""
     train: IntArray
     held_out: IntArray
     noisy: IntArray
     settings: FineTuneSettings
     seed: int
-    frozen_dropout: bool
     folder: Path
     """Where finished windows are kept."""
     fingerprint: str
-    """Of all that decides an outcome."""
+    """Hash of everything that decides an outcome."""
 
     @property
-    def shares_states(self) -> bool:
-        """Whether windows that begin at the same layer begin with the same states."""
-        return isinstance(self.forward, Prefix)
+    def looked_at(self) -> IntArray:
+        """The rows whose labels may be lost: noisy examples, then held-out ones."""
+        return np.concatenate([self.noisy, self.held_out])
+
+    @property
+    def updates(self) -> int:
+        """Number of updates for each window."""
+        return self.settings.epochs * -(-len(self.train) // self.settings.batch_size)
+
+    def learner(self, window: range) -> Learner:
+        """Return a window as `fit` learns it."""
+        part = Part(self.train, tuple(window), self.still)
+        start = partial(self.reset, window)
+        return Learner(window_name(window), start, self.labels, self.seed, (part,))
+
+    @torch.no_grad()
+    def reset(self, window: range) -> Classifier:
+        """Return a copy of the final model with pre-trained weights in a window."""
+        found = self.final.copied()
+        for layer in window:
+            pairs = zip(found.stack.blocks[layer].parameters(), self.pretrained[layer], strict=True)
+            for parameter, value in pairs:
+                parameter.copy_(value)
+        return found
 
 
-@contextmanager
-def prepared(run: Run, settings: Retraining, memory: int = MEMORY) -> Iterator[Setup]:
-    """Load weights and data for retraining any window; what is kept of states goes on exit."""
+def prepared(run: Run, settings: Retraining) -> Setup:
+    """Load weights and data for retraining any window."""
     final, pretrained = run.load("final"), run.load("pretrained")
-    stack, encoded = final.stack, run.encode(final)
     train, held_out = _split(run, settings.seed)
-    folder = run.work(settings.name)
-    training, parts = _training(run, settings), find_parts(stack)
-    still = () if settings.trains_pooler else parts.pooler
-    forward: Prefix | Plain
-    if settings.frozen_dropout or training.clip_over == "all" or not stack.pads:
-        forward = Plain(encoded, dropout=settings.frozen_dropout)
-    else:
-        forward = Prefix(stack, encoded, folder, memory)
-    try:
-        yield Setup(
-            stack=stack,
-            pretrained=[[p.detach() for p in b.parameters()] for b in pretrained.stack.blocks],
-            after=tuple(name for name in parts.after if name not in still),
-            forward=forward,
-            labels=torch.from_numpy(run.noisy.assigned).to(stack.device),
-            lengths=encoded.lengths,
-            train=train,
-            held_out=held_out,
-            noisy=run.noisy_rows,
-            settings=training,
-            seed=settings.seed,
-            frozen_dropout=settings.frozen_dropout,
-            folder=folder,
-            fingerprint=_fingerprint(run, settings, [final.model, pretrained.stack.blocks]),
-        )
-    finally:
-        forward.close()
-
-
-def stacks_of(setup: Setup, windows: Sequence[range]) -> list[list[range]]:
-    """Windows that are retrained as one: they begin at the same layer; wide ones first.
-
-    It depends on the windows and the model alone, so outcomes do not depend on what was there.
-    """
-    stack = setup.stack
-    most = members_at_once(stack, setup.settings, stack.device) if setup.shares_states else 1
-    wide_first = sorted(windows, key=lambda window: -window.stop)
-    return in_stacks(wide_first, most, alike=lambda window: window.start)
+    return Setup(
+        final=final,
+        pretrained=[[p.detach() for p in b.parameters()] for b in pretrained.stack.blocks],
+        still=() if settings.trains_pooler else find_parts(final.stack).pooler,
+        texts=run.encode(final),
+        labels=run.noisy.assigned,
+        train=train,
+        held_out=held_out,
+        noisy=run.noisy_rows,
+        settings=_training(run, settings),
+        seed=settings.seed,
+        folder=run.work(settings.name),
+        fingerprint=_fingerprint(run, settings, [final.model, pretrained.stack.blocks]),
+    )
 
 
 def outcomes_of(
     setup: Setup, windows: Sequence[range], advance: Advance = lambda _: None
 ) -> dict[range, WindowOutcome]:
-    """The outcomes of a stack: read if all are there and were made of the same, else made."""
-    names = [window_name(window) for window in windows]
-    paths = [setup.folder / f"window-{name}.json" for name in names]
-    fingerprint = hashed({"setup": setup.fingerprint, "together": names})
-    records = [read_json(path) if path.is_file() else {} for path in paths]
-    if all(record.get("fingerprint") == fingerprint for record in records):
-        updates = setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size)
-        advance(updates * len(windows))
-        return {
-            window: _outcome(setup, path, record)
-            for window, path, record in zip(windows, paths, records, strict=True)
-        }
-    made = retrain_windows(setup, windows, advance)
-    for window, path in zip(windows, paths, strict=True):
-        record = {
-            "fingerprint": fingerprint,
-            "window": [window.start + 1, window.stop],
-            "together": names,
-            "noisy_wrong": setup.noisy[made[window].noisy_wrong].tolist(),
-            "clean_wrong": setup.held_out[made[window].clean_wrong].tolist(),
-        }
-        write_json(path, record)
-    return made
+    """Return the outcomes of windows, read where they were kept and made of the same."""
+    named = {window_name(window): window for window in windows}
+    records = {path.stem: read_json(path) for path in setup.folder.glob("window-*.json")}
+    kept = {
+        name.removeprefix("window-"): record
+        for name, record in records.items()
+        if record.get("fingerprint") == setup.fingerprint
+    }
+    done = whole({name: record["trained_with"] for name, record in kept.items()})
+    found = {
+        window: _outcome(setup, _path(setup, name), kept[name])
+        for name, window in named.items()
+        if name in done
+    }
+    advance(len(found) * setup.updates)
+    missing = [window for window in windows if window not in found]
+    return found | (retrain_windows(setup, missing, advance) if missing else {})
+
+
+def _path(setup: Setup, name: str) -> Path:
+    return setup.folder / f"window-{name}.json"
 
 
 def _outcome(setup: Setup, path: Path, record: dict[str, Any]) -> WindowOutcome:
@@ -169,69 +149,37 @@ def _outcome(setup: Setup, path: Path, record: dict[str, Any]) -> WindowOutcome:
 def retrain_windows(
     setup: Setup, windows: Sequence[range], advance: Advance = lambda _: None
 ) -> dict[range, WindowOutcome]:
-    """Reset windows, train each and what follows the blocks, and see which labels are lost.
-
-    The windows begin at the same layer, wide ones first. Each is that of a copy of the final model,
-    and the copies are trained as one.
-    """
-    assert [*windows] == sorted(windows, key=len, reverse=True)
-    setup.forward.reach(windows[0].start)
-    inside = [sum(index in w for w in windows) for index in range(setup.stack.depth)]
-    stack = _reset(setup, inside)
-    after, *blocks = learning_groups(stack, embeddings=False)
-    groups = [{n: p for n, p in after.items() if n in setup.after}]
-    groups += [blocks[index] for index in windows[0]]
-    with (
-        gradients_for(setup.stack.model, []),
-        undropped(setup.stack.model),
-        one_objective(
-            stack,
-            groups,
-            name="retraining",
-            logits=lambda rows: setup.forward.logits(rows, stack),
-            labels=setup.labels.expand(len(windows), -1),
-            lengths=setup.lengths,
-            settings=setup.settings,
-            rows=setup.train,
-        ) as objective,
+    """Reset windows, train each and what follows the blocks, and keep which labels are lost."""
+    named = {window_name(window): window for window in windows}
+    learners = [setup.learner(window) for window in windows]
+    found = {}
+    for ready in fit(
+        learners,
+        setup.texts,
+        setup.settings,
+        watch=Watch(advance),
+        ask=setup.looked_at,
+        scratch=setup.folder,
     ):
-        if not setup.frozen_dropout:
-            for block, learns in zip(stack.blocks, inside, strict=True):
-                block.train(learns > 0)
-        for epoch in range(1, setup.settings.epochs + 1):
-            train_epoch([objective], [setup.seed] * len(windows), epoch, advance)
-    rows = np.concatenate([setup.noisy, setup.held_out])
-    wrong = zip(windows, _wrong(setup, stack, rows), strict=True)
-    return {window: WindowOutcome(*np.split(lost, [len(setup.noisy)])) for window, lost in wrong}
+        for trained in ready:
+            wrong = trained.logits.argmax(-1) != setup.labels[setup.looked_at]
+            window = named[trained.name]
+            found[window] = WindowOutcome(*np.split(wrong, [len(setup.noisy)]))
+            record = {
+                "fingerprint": setup.fingerprint,
+                "window": [window.start + 1, window.stop],
+                "trained_with": trained.trained_with,
+                "noisy_wrong": setup.noisy[found[window].noisy_wrong].tolist(),
+                "clean_wrong": setup.held_out[found[window].clean_wrong].tolist(),
+            }
+            write_json(_path(setup, trained.name), record)
+    return found
 
 
 def missed(setup: Setup) -> BoolArray:
-    """Whether the final model does not predict an example's label, noisy and held-out ones."""
-    setup.forward.reach(0)
-    return _wrong(setup, setup.stack, np.concatenate([setup.noisy, setup.held_out])).flatten()
-
-
-def _reset(setup: Setup, inside: Sequence[int]) -> Stack:
-    """Copies of the final model with pre-trained weights in so many of them, block by block."""
-    final, copies = setup.stack, max(inside)
-    stack = final.copied() if copies == 1 else Stacked([final] * copies, in_block=inside)
-    with torch.no_grad():
-        for block, before, number in zip(stack.blocks, setup.pretrained, inside, strict=True):
-            for parameter, value in zip(block.parameters(), before, strict=True) if number else ():
-                parameter.copy_(value)
-    return stack
-
-
-def _wrong(setup: Setup, stack: Stack, rows: IntArray) -> BoolArray:
-    """(members, rows): whether each no longer predicts an example's label."""
-    members = len(stack.members) if isinstance(stack, Stacked) else 1
-    wrong = np.zeros((members, len(rows)), dtype=np.bool_)
-    with evaluating(stack.model):
-        for picked in length_batches(stack, setup.lengths[rows]):
-            logits = setup.forward.logits(np.tile(rows[picked], members), stack)
-            predicted = logits.argmax(-1).view(members, -1)
-            wrong[:, picked] = (predicted != setup.labels[rows[picked]]).cpu().numpy()
-    return wrong
+    """Return whether the final model does not predict the labels that are looked at."""
+    rows = setup.looked_at
+    return np.asarray(predict(setup.final.stack, setup.texts, rows).argmax(1) != setup.labels[rows])
 
 
 def _split(run: Run, seed: int) -> tuple[IntArray, IntArray]:
@@ -250,7 +198,12 @@ def _split(run: Run, seed: int) -> tuple[IntArray, IntArray]:
 def _training(run: Run, own: Retraining) -> FineTuneSettings:
     """Fine-tuning's schedule, decay and clipping with retraining's rate, batches and epochs."""
     return run.settings.finetune.replace(
-        {"learning_rate": own.learning_rate, "batch_size": own.batch_size, "epochs": own.epochs}
+        {
+            "learning_rate": own.learning_rate,
+            "batch_size": own.batch_size,
+            "epochs": own.epochs,
+            "frozen_dropout": own.frozen_dropout,
+        }
     )
 
 

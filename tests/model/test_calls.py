@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AttentionInterface
 
-from memloc.engine.shortcuts import SDPA, LastBlock
+from memloc.model.calls import SDPA, LastBlock
 from memloc.model.stack import Stack, sample_batch, undropped
 from mixing_support import make_model
 from support import FAMILIES, SPECIAL
