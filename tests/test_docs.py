@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from benchmarks.tutorial import STEP, hand_over, play
 from typer.main import get_command
 
 import memloc
 import memloc.protocol
+from fixtures.tasks import QUICK
 from memloc.cli import app
 from memloc.model.load import LoadOptions, load_model
 from memloc.study.config import parse_study
-from tasks_support import QUICK
+from studies.tutorial import STEP, hand_over, play
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -274,7 +274,7 @@ def test_study_files_in_the_documents_are_read(page, tmp_path):
 
 def test_wide_tables_of_findings_are_cut_between_columns(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks.findings import pieces
+    from studies.findings import pieces
 
     wide = pd.DataFrame({"method": ["swapping"], "task": ["trec"], "a": ["1"], "b": ["2" * 9]})
     assert [list(piece.columns) for piece in pieces(wide)] == [["method", "task", "a", "b"]]

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from command_support import rows_of, write_csv
+from fixtures.commands import rows_of, write_csv
+from fixtures.studies import Study
 from memloc.run.folder import Accuracies
-from study_support import Study
 
 ADOPT = ("adopt", "new", "--final=model", "--data=mine.csv", "--text=review", "--label=stars")
 CONTROL = ("control", "--model=tiny-opt", "--task=tiny-topic")

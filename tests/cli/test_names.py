@@ -2,7 +2,7 @@ import json
 
 from transformers import AutoConfig
 
-from command_support import printed, refused
+from fixtures.commands import printed, refused
 from memloc.model.known import TINY, tiny_folder
 from memloc.protocol import PRESETS
 

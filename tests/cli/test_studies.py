@@ -5,9 +5,9 @@ import json
 import pytest
 
 from bad_input.machine import write_calibration
-from command_support import printed, refused
+from fixtures.commands import printed, refused
+from fixtures.studies import Study
 from memloc.store.records import read_json
-from study_support import Study
 
 SMALL = (
     *("control", "--model=tiny-opt", "--task=tiny-politeness", "--depth=4", "--examples=40"),

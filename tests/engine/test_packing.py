@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.models import FAMILIES, PAPER_FAMILIES
 from memloc.engine import packing
 from memloc.engine.packing import (
     Layout,
@@ -13,7 +14,6 @@ from memloc.engine.packing import (
 )
 from memloc.model.calls import LastBlock
 from memloc.model.load import load_model
-from support import FAMILIES, PAPER_FAMILIES
 
 
 @pytest.fixture

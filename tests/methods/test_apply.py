@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fixtures.models import PAPER_FAMILIES
+from fixtures.tasks import QUICK, fast_protocol, make_recipe, make_task
 from memloc.data.task import Examples
 from memloc.errors import (
     MemlocError,
@@ -37,8 +39,6 @@ from memloc.run.folder import Run
 from memloc.run.train import train_run
 from memloc.store import paths
 from memloc.store.records import read_json, write_json, write_table
-from support import PAPER_FAMILIES
-from tasks_support import QUICK, fast_protocol, make_recipe, make_task
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")
 ANALYSES = ("centroids", "label_probes", "generalisation")

@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from memloc.data.encode import encode
-from memloc.methods import mixtures as module
-from memloc.methods.mixtures import Mixtures
-from memloc.methods.swapping import window_subsets
-from memloc.model.predict import predict
-from memloc.model.stack import Stack, find_blocks
-from memloc.stats.windows import windows
-from mixing_support import (
+from fixtures.mixtures import (
     CLASSES,
     DEPTH,
     Counted,
@@ -23,8 +16,15 @@ from mixing_support import (
     plain_logits,
     randomised,
 )
-from run_support import make_classifier, make_data
-from support import FAMILIES, PAPER_FAMILIES, SPECIAL
+from fixtures.models import FAMILIES, PAPER_FAMILIES, SPECIAL
+from fixtures.runs import make_classifier, make_data
+from memloc.data.encode import encode
+from memloc.methods import mixtures as module
+from memloc.methods.mixtures import Mixtures
+from memloc.methods.swapping import window_subsets
+from memloc.model.predict import predict
+from memloc.model.stack import Stack, find_blocks
+from memloc.stats.windows import windows
 
 TINY = 1
 """Bytes, so that only what one example needs is held."""

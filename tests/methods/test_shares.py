@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from forked import ended, forked
+from fixtures.forked import ended, forked
+from fixtures.models import PAPER_FAMILIES
+from fixtures.runs import DEPTH, make_classifier, make_run, random_run
+from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.errors import ScoreError, SettingsError
 from memloc.methods import (
     Sizes,
@@ -25,9 +28,6 @@ from memloc.protocol import preset
 from memloc.run.train import train_run
 from memloc.stats.subsets import interactions, shapley_values
 from memloc.stats.verdicts import which_layers
-from run_support import DEPTH, make_classifier, make_run, random_run
-from support import PAPER_FAMILIES
-from tasks_support import fast_protocol, make_recipe, make_task
 
 
 def memorised(home, family="bert"):

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
+from fixtures.models import DEPTH
 from memloc.cli import app
 from memloc.data.encode import encode
 from memloc.errors import ModelError
@@ -17,7 +18,6 @@ from memloc.methods.mixtures import Mixtures
 from memloc.methods.swapping import window_subsets
 from memloc.model.check import check_model
 from memloc.model.load import LoadOptions, load_checkpoint, load_model
-from support import DEPTH
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft")

@@ -3,12 +3,12 @@ import shutil
 import pytest
 import torch
 
+from fixtures.models import DEPTH, FAMILIES, POSITIONS, WIDTH
+from fixtures.runs import make_classifier
 from memloc.errors import ModelError
 from memloc.model import check
 from memloc.model.check import check_model, check_pair, examine
 from memloc.model.load import LoadOptions, load_model
-from run_support import make_classifier
-from support import DEPTH, FAMILIES, POSITIONS, WIDTH
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fixtures.models import FAMILIES, PAPER_FAMILIES, POSITIONS, make_tokenizer, watched
 from memloc.errors import ModelError, UnknownName
 from memloc.model.known import TINY
 from memloc.model.load import LoadOptions, load_checkpoint, load_model
-from support import FAMILIES, PAPER_FAMILIES, POSITIONS, make_tokenizer, watched
 
 LABELS = ["no", "maybe", "yes"]
 SEPARATORS = {

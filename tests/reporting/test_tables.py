@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 from safetensors.numpy import save_file
 
+from fixtures.studies import write_adopted
 from memloc.errors import UnknownName
 from memloc.reporting import tables
 from memloc.reporting.findings import Findings
@@ -20,7 +21,6 @@ from memloc.reporting.tables import (
 )
 from memloc.stats.intervals import wilson
 from memloc.store.records import read_table
-from study_support import write_adopted
 
 BY_NAME = {table.name: table for table in TABLES}
 EACH = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import memloc
+from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.errors import DataError
 from memloc.methods.apply import localise
 from memloc.model.load import load_model
@@ -18,7 +19,6 @@ from memloc.run.adopt import adopt
 from memloc.run.folder import Run
 from memloc.run.planting import Plant
 from memloc.run.train import train_run
-from tasks_support import fast_protocol, make_recipe, make_task
 
 peft = pytest.importorskip("peft")
 LORA = {"finetune__adapter": "lora", "finetune__adapter_rank": 4, "finetune__epochs": 3}
@@ -109,7 +109,7 @@ def test_without_an_adapter_nothing_can_be_switched_off(tiny_model, tmp_path):
 
 def test_an_interrupted_training_continues_to_the_same_adapter(trained, tmp_path, monkeypatch):
     recipe, run = trained
-    from memloc.run import recipe as module
+    from memloc.engine import fit as module
 
     save, kept = module.save_state, []
 
@@ -132,7 +132,7 @@ def test_two_adapters_that_learn_as_one_learn_as_alone(trained, tmp_path):
     for weights in ("final", "reference"):
         alone = train_run(recipe, tmp_path / weights, [weights])
         found = [json.loads((r.path(weights) / "memloc.json").read_text()) for r in (as_one, alone)]
-        assert [len(about["together"]) for about in found] == [2, 1]
+        assert [len(about["trained_with"]) for about in found] == [2, 1]
         one, two = (r.load(weights).model.state_dict() for r in (as_one, alone))
         assert all(torch.allclose(one[name], two[name], atol=1e-3) for name in one)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fixtures.tasks import make_task
 from memloc.data.task import NoisyLabels
 from memloc.errors import ScoreError
 from memloc.run.folder import few_in
@@ -34,7 +35,6 @@ from memloc.stats.verdicts import (
     which_layers,
 )
 from memloc.stats.windows import windows
-from tasks_support import make_task
 
 LAYERS = 12
 

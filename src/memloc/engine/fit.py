@@ -77,6 +77,18 @@ def fit(  # noqa: PLR0913 - what is trained, on what, how; the rest is optional
                 remove(path)
 
 
+def fit_all(
+    learners: Sequence[Learner],
+    texts: Encoded,
+    settings: FineTuneSettings,
+    watch: Watch = Watch(),  # noqa: B008 - frozen
+) -> list[Trained]:
+    """Train models as `fit` does and return all of them, in the order of the learners."""
+    ready = [trained for some in fit(learners, texts, settings, watch=watch) for trained in some]
+    place = {learner.name: number for number, learner in enumerate(learners)}
+    return sorted(ready, key=lambda trained: place[trained.name])
+
+
 def whole(kept: Mapping[str, Sequence[str]]) -> set[str]:
     """Return those of the models that were kept, by `Trained.trained_with`, that are complete.
 

@@ -32,11 +32,11 @@ def save_state(path: Path, objectives: Sequence[Objective], curves: Curves) -> N
     facts = {o.name: {"updates": o.updates, "learns": list(o.parameters)} for o in objectives}
     note = json.dumps({"curves": curves, "objectives": facts})
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    try:
-        with whole_file(path) as draft:
+    with whole_file(path) as draft:
+        try:
             save_file(whole, draft, {"memloc": note, "checksum": _checksum(note, whole)})
-    except SafetensorError as error:  # a full disk, say
-        raise OSError(str(error)) from error
+        except SafetensorError as error:  # a full disk, say
+            raise OSError(str(error)) from error
 
 
 def load_state(path: Path, objectives: Sequence[Objective]) -> Curves:

@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from memloc.arrays import FloatArray
-from memloc.engine.fit import fit, whole
+from memloc.engine.fit import fit, fit_all, whole
 from memloc.engine.learner import Learner, Part, Watch
 from memloc.engine.passes import Trained
 from memloc.errors import (
@@ -439,7 +439,7 @@ class Workshop:
         part = Part(run.clean_rows, None if layers is None else tuple(layers))
         learner = Learner("repair", lambda: model, run.noisy.assigned, run.seed, (part,))
         training = run.settings.finetune.replace(changes)
-        ((trained,),) = fit([learner], run.encode(model), training, watch=Watch(self.advance))
+        (trained,) = fit_all([learner], run.encode(model), training, Watch(self.advance))
         return trained.model
 
     def _scores(
@@ -517,8 +517,7 @@ class Workshop:
             return trained.name in known
 
         learners = [Learner(str(order), model.copied, labels, order) for order in orders]
-        for _ready in fit(learners, texts, self.relearning, watch=Watch(advance, look, is_done)):
-            pass
+        fit_all(learners, texts, self.relearning, Watch(advance, look, is_done))
         most = sum(learner.updates(texts, self.relearning) for learner in learners)
         self.advance(most - updates)  # those that it did not take
         return [known.get(name, own) for name, own in shares.items()]

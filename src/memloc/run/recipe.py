@@ -10,7 +10,7 @@ import numpy as np
 
 from memloc.data.encode import Encoded
 from memloc.data.task import Examples, Task
-from memloc.engine.fit import fit
+from memloc.engine.fit import fit, whole
 from memloc.engine.learner import LEFT_OUT, Auxiliary, Learner, Part, Watch
 from memloc.engine.passes import Trained
 from memloc.model.adapters import with_adapter
@@ -25,7 +25,7 @@ from memloc.run.planting import Plant
 from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.files import remove
-from memloc.store.records import as_table, read_table, write_table
+from memloc.store.records import as_table, read_json, read_table, write_table
 
 NULL_SEED = 1000
 """Added to the seed for the order in which a null learns."""
@@ -86,19 +86,36 @@ class Training:
         An `optional` training is carried out only where it costs little in one pass with others.
         """
         for some in (("noisy", "original"), ("frozen",)):
-            kept = [name for name in some if self.run.has(TRAININGS[name])]
-            for done in (*([name] for name in kept), *([some] if len(kept) == len(some) else [])):
+            there = [name for name in some if self.run.has(TRAININGS[name])]
+            for done in (*([name] for name in there), *([some] if len(there) == len(some) else [])):
                 remove(self.state(*done))  # a process was stopped just before this
-            wanted = [name for name in some if name in {*names, *optional, *kept}]
-            if {*wanted} & {*names} - {*kept}:
-                self._fit([self._learner(name, name in optional) for name in wanted])
+            is_begun = self.state(*some).is_file()
+            needed = some if is_begun else {*names, *optional, *there}
+            if {*some} & {*names}:
+                kept = self._kept(there)
+                self._fit(
+                    [
+                        self._learner(name, is_kept=name in kept, is_optional=name not in names)
+                        for name in some
+                        if name in needed
+                    ]
+                )
         return self.run
+
+    def _kept(self, names: Sequence[str]) -> set[str]:
+        """Those of the trained models that need not be trained again to make the others."""
+        notes = {}
+        for name in names:
+            path = self.run.path(TRAININGS[name]) / paths.PROVENANCE
+            about = read_json(path) if path.is_file() else {}
+            notes[name] = about.get("trained_with", [name])
+        return whole(notes)
 
     def _fit(self, learners: Sequence[Learner]) -> None:
         """Train what is missing of these models, and keep it."""
         settings = self.recipe.settings
         auxiliary = self._auxiliary(is_frozen=learners[0].name == "frozen")
-        missing = [learner for learner in learners if not learner.is_kept]
+        missing = [one for one in learners if not one.is_kept and not one.is_optional]
         each = auxiliary.updates if auxiliary else 0
         total = sum(learner.updates(self.texts, settings) + each for learner in missing)
         task, model = self.recipe.task.name, Path(self.recipe.model).name
@@ -113,10 +130,10 @@ class Training:
                 state=self.state,
             ):
                 for trained in ready:
-                    if not trained.learner.is_kept:
+                    if not self.run.has(TRAININGS[trained.name]):
                         self._keep(trained)
 
-    def _learner(self, name: str, is_optional: bool) -> Learner:
+    def _learner(self, name: str, *, is_kept: bool = False, is_optional: bool = False) -> Learner:
         noisy, plant = self.recipe.task.labels, self.recipe.plant
         labels = noisy.assigned
         if name == "original":  # without the examples whose original label nobody knows
@@ -130,7 +147,7 @@ class Training:
             labels,
             seed + (NULL_SEED if other_order else 0),
             self._parts(is_frozen=name == "frozen"),
-            is_kept=self.run.has(TRAININGS[name]),
+            is_kept=is_kept,
             is_optional=is_optional,
         )
 

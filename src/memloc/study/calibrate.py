@@ -21,7 +21,7 @@ import transformers
 
 from memloc.data.encode import Encoded
 from memloc.data.task import Examples
-from memloc.engine.fit import fit
+from memloc.engine.fit import fit_all
 from memloc.engine.learner import Learner, Watch
 from memloc.errors import MemlocError
 from memloc.labels.repair import Workshop
@@ -201,8 +201,7 @@ def _update_seconds(
     model = Classifier("calibration", stack.model, None)
     learner = Learner("calibration", lambda: model, np.zeros(len(texts), np.int64), 0)
     watch = Watch(after_update=lambda _trained, _update: times.append(clock()))
-    for _ready in fit([learner], texts, settings, watch=watch):
-        pass
+    fit_all([learner], texts, settings, watch)
     return float(np.median(np.diff(times)[1:]))
 
 
