@@ -4,6 +4,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,10 +122,14 @@ def _train(
 ) -> FloatArray:
     """One epoch; the mean losses."""
     learners = [
-        Learner(str(k), lambda model=model: model, labels, seed)
+        Learner(str(k), partial(_same, model), labels, seed)
         for k, (model, seed) in enumerate(zip(models, seeds, strict=True))
     ]
     return np.array([one.curve[0]["loss"] for one in fit_all(learners, encoded, settings)])
+
+
+def _same(model: Classifier) -> Classifier:
+    return model
 
 
 def _plainly(

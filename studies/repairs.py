@@ -117,9 +117,9 @@ class Bench:
         half = self.usual.replace({"learning_rate": self.usual.learning_rate / 2})
         yield Case([SLOWER], lambda: [self.retrained(half)])
         for name, make in self.shams.items():
-            yield Case([name], lambda make=make: [make()])
+            yield Case([name], partial(_alone, make))
         for way, (_, make) in self.workshop.ways.items():
-            yield Case([way], lambda make=make: [make()])
+            yield Case([way], partial(_alone, make))
 
     def without_labels(self, names: list[str]) -> list[Classifier]:
         """Models that learnt the clean examples alone."""
@@ -199,6 +199,10 @@ class Bench:
         learner = Learner("relabelled", lambda: model, labels, self.run.seed, (part,))
         fit_all([learner], self.run.encode(model), how.replace({"frozen_dropout": True}))
         return model
+
+
+def _alone(make: Callable[[], Classifier]) -> list[Classifier]:
+    return [make()]
 
 
 def noisy_task(name: str) -> Task:

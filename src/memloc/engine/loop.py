@@ -15,7 +15,7 @@ from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import length_grouped_batches, random_batches
 from memloc.engine.gathering import Parameters, clear_gradients, clip_gradients
 from memloc.engine.stacked import dropout_seeded
-from memloc.errors import TrainingError, counted
+from memloc.errors import TrainingError, counted, is_out_of_memory
 from memloc.protocol import FineTuneSettings
 from memloc.seeds import generator
 
@@ -207,7 +207,7 @@ def out_of_memory_explained(settings: FineTuneSettings) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         size = settings.batch_size
         pieces = settings.accumulate
@@ -217,11 +217,3 @@ def out_of_memory_explained(settings: FineTuneSettings) -> Iterator[None]:
             f"Out of memory with batches of {size} in {counted(pieces, 'piece')}: set "
             f"{same if more > pieces else ''}a smaller finetune.batch_size or text.max_tokens."
         ) from error
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    # Torch says it in other words on each system; on a CPU it is a plain RuntimeError.
-    words = ("out of memory", "not enough memory", "allocate memory")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        wording in str(error).lower() for wording in words
-    )

@@ -172,10 +172,9 @@ class Pass:
         return np.stack([one.learner.parts[part].rows_of(texts) for one in self.trained])
 
     def _maker(self, name: str, labels: Tensor, rows: IntArray) -> MakeObjective:
-        texts = self.work.texts
+        lengths = self.work.texts.lengths
         settings = self.work.settings
-        given = {"labels": labels, "lengths": texts.lengths, "settings": settings, "rows": rows}
-        return partial(Objective, name, self.logits, **given)
+        return partial(Objective, name, self.logits, labels, lengths, settings=settings, rows=rows)
 
     @contextmanager
     def _planted(self, labels: Tensor, auxiliary: Auxiliary) -> Iterator[list[Objective]]:
