@@ -97,7 +97,7 @@ def _setup(hidden: int, encoded: Encoded, labels: IntArray, epochs: int) -> Setu
         settings=preset("paper").finetune.replace(rates),
         seed=SEED,
         folder=folder,
-        fingerprint="",
+        key="",
     )
 
 

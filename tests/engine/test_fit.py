@@ -10,7 +10,7 @@ import pytest
 from fixtures.tasks import make_task
 from memloc.engine import fit as engine
 from memloc.engine.fit import ONE_BY_ONE, fit, fit_all, whole
-from memloc.engine.learner import Learner, Part, Watch
+from memloc.engine.learner import Learner, Part, States, Watch
 from memloc.engine.passes import Work
 from memloc.model.load import load_model
 from memloc.model.predict import encode_for, predict
@@ -116,7 +116,7 @@ def test_what_was_kept_of_a_pass_counts_only_as_a_whole():
 def test_a_model_that_only_might_be_trained_is_left_out_where_it_would_be_alone(data, monkeypatch):
     first, second, _ = learners_of(data)
     some = [first, replace(second, is_optional=True)]
-    state = partial(Path, "nowhere")
+    state = States(partial(Path, "nowhere"), "key")
     assert [one.name for one in engine_passes(some, data, state)] == ["1", "2"]
     monkeypatch.setenv(ONE_BY_ONE, "1")
     assert [one.name for one in engine_passes(some, data, state)] == ["1"]

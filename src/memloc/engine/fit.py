@@ -13,7 +13,7 @@ from pathlib import Path
 
 from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
-from memloc.engine.learner import Auxiliary, Learner, StateOf, Watch, first_layer, sizes_of
+from memloc.engine.learner import Auxiliary, Learner, States, Watch, first_layer, sizes_of
 from memloc.engine.loop import out_of_memory_explained, train_epoch
 from memloc.engine.passes import Pass, Trained, Work
 from memloc.engine.stacked import most_members
@@ -34,7 +34,7 @@ def fit(  # noqa: PLR0913 - what is trained, on what, how; the rest is optional
     *,
     auxiliary: Auxiliary | None = None,
     watch: Watch = Watch(),  # noqa: B008 - frozen
-    state: StateOf | None = None,
+    state: States | None = None,
     ask: IntArray | None = None,
     scratch: Path | None = None,
 ) -> Iterator[list[Trained]]:
@@ -51,7 +51,7 @@ def fit(  # noqa: PLR0913 - what is trained, on what, how; the rest is optional
         settings: How they learn.
         auxiliary: A task that trains the whole body of each model in turns with the learner.
         watch: Functions to call after updates and epochs.
-        state: Names the files from which an interrupted training continues to the same bits;
+        state: The files from which an interrupted training continues to the same bits;
             default: none are written.
         ask: The rows of the texts whose logits each trained model is asked for.
         scratch: Folder for intermediate states that do not fit into memory.
@@ -60,21 +60,21 @@ def fit(  # noqa: PLR0913 - what is trained, on what, how; the rest is optional
     with out_of_memory_explained(settings), closing(work):
         for some in _passes(learners, work, state):
             one = Pass(some, work)
-            path = None if state is None else state(*one.names)
             with one.objectives() as objectives:
-                done = one.resume(path, objectives)
+                done = one.resume(state, objectives)
                 for epoch in range(done + 1, settings.epochs + 1):
                     losses = train_epoch(
                         objectives, one.seeds, epoch, one.after_update, turns=one.turns
                     )
                     is_enough = one.after_epoch(epoch, losses)
-                    if path is not None:
-                        save_state(path, objectives, one.curves)
+                    if state is not None:
+                        path = state.path(*one.names)
+                        save_state(path, objectives, one.curves, state.key)
                     if is_enough:
                         break
             yield one.finished(ask)
-            if path is not None:
-                remove(path)
+            if state is not None:
+                remove(state.path(*one.names))
 
 
 def fit_all(
@@ -103,7 +103,7 @@ def whole(kept: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _passes(
-    learners: Sequence[Learner], work: Work, state: StateOf | None
+    learners: Sequence[Learner], work: Work, state: States | None
 ) -> Iterator[list[Learner]]:
     """Yield the learners that are trained in one pass, pass by pass.
 
@@ -144,25 +144,25 @@ def _grouped(learners: Sequence[Learner], work: Work, most: int) -> list[list[Le
 
 
 def _with_states(
-    group: list[Learner], left: list[Learner], state: StateOf
+    group: list[Learner], left: list[Learner], state: States
 ) -> Iterator[list[Learner]]:
     """Yield the passes in which the models that are left of a group were begun, or will be."""
-    if state(*(one.name for one in group)).is_file():
+    if state.path(*(one.name for one in group)).is_file():
         yield group
-    elif any(state(one.name).is_file() for one in left):
+    elif any(state.path(one.name).is_file() for one in left):
         yield from ([one] for one in left if not one.is_optional)
     elif not all(one.is_optional for one in left):
         yield left
 
 
-def _give_up(names: list[str], groups: list[list[Learner]], state: StateOf) -> None:
+def _give_up(names: list[str], groups: list[list[Learner]], state: States) -> None:
     """Remove the state of models that were begun in one pass and cannot go on in one."""
-    if len(groups) > 1 and state(*names).is_file():
+    if len(groups) > 1 and state.path(*names).is_file():
         tell(
             f"{' and '.join(names).capitalize()} were begun in one pass, which these settings or "
             "this device do not allow: they are trained from the start, one after the other."
         )
-        remove(state(*names))
+        remove(state.path(*names))
 
 
 def _at_once(stack: Stack, settings: FineTuneSettings) -> int:

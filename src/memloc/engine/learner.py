@@ -99,8 +99,16 @@ class Watch:
     add to that row. A model for which it returns True needs no further epoch."""
 
 
-StateOf = Callable[..., Path]
-"""From the names of models that learn in one pass to the file of their half-done training."""
+@dataclass(frozen=True)
+class States:
+    """Where half-done trainings are kept."""
+
+    path: Callable[..., Path]
+    """Returns the file of models that learn in one pass, by their names."""
+    key: str
+    """Key of everything that decides the trainings; a state with another key is not used."""
+
+
 Row = dict[str, Any]
 """What was measured after an epoch."""
 Curves = dict[str, list[Row]]

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
-from memloc.engine.learner import Auxiliary, Curves, Learner, Part, Row, Watch
+from memloc.engine.learner import Auxiliary, Curves, Learner, Part, Row, States, Watch
 from memloc.engine.loop import Objective
 from memloc.engine.objectives import (
     MakeObjective,
@@ -221,12 +221,12 @@ class Pass:
         each = zip(self.trained, np.split(rows, len(self.trained)), strict=True)
         return self.stack.finish(torch.cat([one.vectors(texts)[own] for one, own in each]))
 
-    def resume(self, path: Path | None, objectives: Sequence[Objective]) -> int:
+    def resume(self, state: States | None, objectives: Sequence[Objective]) -> int:
         """Go on from a state, if there is one, and return the number of epochs that are done."""
-        if path is not None and path.is_file():
-            curves = load_state(path, objectives)
+        if state is not None:
+            curves = load_state(state.path(*self.names), objectives, state.key)
             for one in self.trained:
-                one.curve = curves[one.name]
+                one.curve = curves.get(one.name, [])
         self.updates = sum(objective.updates for objective in objectives)
         self.work.watch.advance(self.updates * len(self.trained))
         self._tell()

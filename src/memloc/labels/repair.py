@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from memloc.arrays import FloatArray
-from memloc.engine.fit import fit, fit_all, whole
+from memloc.engine.fit import fit, fit_all
 from memloc.engine.learner import Learner, Part, Watch
 from memloc.engine.passes import Trained
 from memloc.errors import (
@@ -52,9 +52,10 @@ from memloc.stats.intervals import prediction_margin
 from memloc.stats.windows import layers_name
 from memloc.store import paths
 from memloc.store.files import is_draft, whole_file
-from memloc.store.identity import hashed
-from memloc.store.records import as_stored, read_json, write_json
+from memloc.store.memo import RECORD, Maker, recall, unfinished_key
+from memloc.store.records import write_json
 
+MAKER = Maker("repair", 1)
 BEFORE, REFERENCE = "before", "reference"
 LAYERS, RETRAINED, AGAIN = "reference's layers", "retrained layers", "fine-tuned again"
 RANDOM, OTHERS, HEAD = "random layers", "other layers", "head alone"
@@ -290,45 +291,41 @@ class Workshop:
 
     def compare(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """One row per way and yardstick, and the curves of learning the noisy labels again."""
-        kept = {way: record for way in self.names if (record := self._read(way))}
-        done = whole({way: record["trained_with"] for way, record in kept.items()})
-        missing = [way for way in self.names if way not in done]
+        kept: dict[str, Any] = {}
+        for way in self.names:
+            found = recall(self._path(way), self.key, RECORD)
+            kept |= found or {}
+        missing = [way for way in self.names if way not in kept]
         with track(f"{self.run.name} · repair", sum(self.updates(self.names))) as advance:
-            advance(sum(self.updates([*done])))
+            advance(sum(self.updates([*kept])))
             shown = replace(self, advance=advance)
-            for way, model, seconds, names in shown._made(missing):
-                row, curve = shown.measure(way, model, self._changed(way), seconds)
-                kept[way] = {"row": row, "curve": curve.to_dict("list"), "trained_with": names}
-                write_json(self._path(way), {"identity": self.identity, **kept[way]})
+            for ready, seconds in shown._made(missing):
+                measured = {}
+                for way, model in ready.items():
+                    row, curve = shown.measure(way, model, self._changed(way), seconds)
+                    measured[way] = {"row": row, "curve": curve.to_dict("list")}
+                # What was made at the same time is kept in one file.
+                RECORD.write(self._path(next(iter(ready))), measured, self.key)
+                kept |= measured
         curves = [pd.DataFrame(kept[way]["curve"]) for way in self.names]
         rows = [kept[way]["row"] for way in self.names]
         return relative(pd.DataFrame(rows)), pd.concat(curves, ignore_index=True)
 
-    def _made(self, names: Sequence[str]) -> Iterator[tuple[str, Classifier, float, Sequence[str]]]:
-        """Yield these models one by one, with the seconds that each took."""
+    def _made(self, names: Sequence[str]) -> Iterator[tuple[dict[str, Classifier], float]]:
+        """Yield these models, one or some at a time, with the seconds that each took."""
         for way, (_, make) in self.ways.items():
             if way in names:
                 began = time.perf_counter()
                 model = make()
-                yield way, model, time.perf_counter() - began, (way,)
+                yield {way: model}, time.perf_counter() - began
         began = time.perf_counter()
         for ready in self.without_labels([name for name in names if name.startswith(YARDSTICK)]):
             seconds = (time.perf_counter() - began) / len(ready)
-            for trained in ready:
-                yield trained.name, trained.model, seconds, trained.trained_with
+            yield {trained.name: trained.model for trained in ready}, seconds
             began = time.perf_counter()
 
     def _path(self, way: str) -> Path:
-        return self.run.work("repair") / f"{self.names.index(way)}.json"
-
-    def _read(self, way: str) -> dict[str, Any]:
-        """Return what was kept of a model; nothing where it was made of something else."""
-        path = self._path(way)
-        kept = read_json(path) if path.is_file() else {}
-        if kept.get("identity") != self.identity:
-            return {}
-        with as_stored(path):
-            return {name: kept[name] for name in ("row", "curve", "trained_with")}
+        return paths.kept_repairs(self.run.work("repair"), self.names.index(way))
 
     def _changed(self, way: str) -> Layers:
         every = tuple(range(self.run.depth))
@@ -359,10 +356,10 @@ class Workshop:
         return making, len(ways) * own.orders * again
 
     @cached_property
-    def identity(self) -> str:
-        """Of all that decides what is compared."""
+    def key(self) -> str:
+        """Key of everything that decides what is compared."""
         weights = ("final", "reference", "pretrained")
-        facts = {
+        decided_by = {
             "run": self.run.identity(weights),
             "files": self.run.files(weights),
             "settings": self.settings.model_dump(mode="json", exclude={"way", "relearnt", "gone"}),
@@ -370,7 +367,7 @@ class Workshop:
             "updates": UPDATES,
             "until": max(ENOUGH, self.level),
         }
-        return hashed(facts)
+        return unfinished_key(MAKER, decided_by)
 
     @cached_property
     def level(self) -> float:

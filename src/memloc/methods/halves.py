@@ -33,14 +33,9 @@ from memloc.seeds import generator, number
 from memloc.settings import paper, published
 from memloc.stats.depth import LEVEL
 from memloc.stats.intervals import RESAMPLES, Interval, bootstrap
-from memloc.store.identity import hashed
-from memloc.store.records import (
-    as_stored,
-    as_table,
-    read_table,
-    versions,
-    write_table,
-)
+from memloc.store import paths
+from memloc.store.memo import ARRAYS, Arrays, Maker, recall, unfinished_key
+from memloc.store.records import as_table
 
 if TYPE_CHECKING:
     from memloc.model.load import Classifier
@@ -130,11 +125,6 @@ class Pool:
     device: str = "auto"
 
     @cached_property
-    def examples_hash(self) -> str:
-        """Of texts and labels: asked for each model, and of 100,000 texts it takes a while."""
-        return hash_examples(self.examples)
-
-    @cached_property
     def groups(self) -> IntArray:
         """The number of each example's text, from 0: copies of a text have the same."""
         first: dict[tuple[str, ...], int] = {}
@@ -157,22 +147,16 @@ class Pool:
         """How many updates a model needs."""
         return self.training.epochs * -(-len(self.rows(model)) // self.training.batch_size)
 
-    def identity(self, model: int) -> str:
-        """A hash of what decides a model's answers: not how many models there are."""
-        facts = {
-            "version": Generalisation.version,
-            "versions": versions(),
-            "model": model,
+    @cached_property
+    def key(self) -> str:
+        """The key of what models say: neither their number nor which train together counts."""
+        decided_by = {
             "share": self.share,
             "finetune": self.training.model_dump(mode="json", exclude=_NOT_DECIDING),
-            "examples": self.examples_hash,
+            "examples": hash_examples(self.examples),
             "start": [self.weights_hash, len(self.label_names), self.seed, self.max_tokens],
         }
-        return hashed(facts)
-
-    def path(self, model: int) -> Path:
-        """The file of a model's answers."""
-        return self.folder / f"model-{model}.parquet"
+        return unfinished_key(Maker(Generalisation.name, Generalisation.version), decided_by)
 
 
 _NOT_DECIDING = {name.split(".")[-1] for name in (*NOT_DECIDING, *MEMORISED_ONLY)}
@@ -203,22 +187,29 @@ def half_of(n: int, share: float, seed: int, model: int) -> IntArray:
 
 
 def half_models(pool: Pool, models: int) -> list[Half]:
-    """What so many models say: those that are kept are read, the others are trained."""
-    from memloc.engine.fit import whole
-
-    numbers = range(1, models + 1)
-    kept = {model: found for model in numbers if (found := _read(pool, model)) is not None}
-    # Files of models above the last number count where they were trained in one pass with others.
-    others = {name for _, names in kept.values() for name in names} - {*map(str, numbers)}
-    more = {name: found[1] for name in others if (found := _read(pool, int(name))) is not None}
-    done = whole({str(model): names for model, (_, names) in kept.items()} | more)
-    missing = [model for model in numbers if str(model) not in done]
-    halves = {model: half for model, (half, _) in kept.items()}
+    """Return what this many models say: kept answers are read, missing models are trained."""
+    found = kept_halves(pool, models)
+    missing = [model for model in range(1, models + 1) if model not in found]
     if missing:
         total = sum(pool.updates(model) for model in missing)
         with track(f"{pool.name} · models on halves", total) as advance:
-            halves |= train_halves(pool, missing, advance)
-    return [halves[model] for model in numbers]
+            found |= train_halves(pool, missing, advance)
+    return [found[model] for model in range(1, models + 1)]
+
+
+def kept_halves(pool: Pool, models: int) -> dict[int, Half]:
+    """Return what is kept of this many models, by number from 1."""
+    found: dict[int, Half] = {}
+    for model in range(1, models + 1):
+        if model not in found:
+            kept = recall(paths.kept_models(pool.folder, model), pool.key, ARRAYS)
+            found |= {} if kept is None else _halves(kept)
+    return {model: half for model, half in found.items() if model <= models}
+
+
+def _halves(kept: Arrays) -> dict[int, Half]:
+    both = zip(kept["trained"], kept["logits"], strict=True)
+    return dict(zip(kept["models"].tolist(), (Half(*each) for each in both), strict=True))
 
 
 def train_halves(
@@ -237,38 +228,18 @@ def train_halves(
     texts = encode_for(pool.start(pool.seed), pool.examples, pool.max_tokens)
     every = np.arange(len(texts))
     learners = [learner(model) for model in models]
-    found = {}
+    found: dict[int, Half] = {}
     for ready in fit(learners, texts, pool.training, watch=Watch(advance), ask=every):
-        for trained in ready:
-            model = int(trained.name)
-            found[model] = Half(np.isin(every, pool.rows(model)), trained.logits)
-            _write(pool, model, found[model], trained.trained_with)
+        numbers = [int(trained.name) for trained in ready]
+        made = {
+            "models": np.array(numbers),
+            "trained": np.stack([np.isin(every, pool.rows(model)) for model in numbers]),
+            "logits": np.stack([trained.logits for trained in ready]),
+        }
+        # What was trained in one pass is kept in one file: nothing depends on interruptions.
+        ARRAYS.write(paths.kept_models(pool.folder, numbers[0]), made, pool.key)
+        found |= _halves(made)
     return found
-
-
-def _write(pool: Pool, model: int, half: Half, trained_with: Sequence[str]) -> None:
-    columns = {f"logit_{i}": logits for i, logits in enumerate(half.logits.T)}
-    table = as_table({"trained": half.trained, **columns})
-    note = {"identity": pool.identity(model), "trained_with": list(trained_with)}
-    write_table(pool.path(model), table, note)
-
-
-def _read(pool: Pool, model: int) -> tuple[Half, list[str]] | None:
-    """What a model said, and the models that were trained in one pass with it.
-
-    None where it was not kept, or was made of something else.
-    """
-    path = pool.path(model)
-    if not path.is_file():
-        return None
-    table, note = read_table(path)
-    if note.get("identity") != pool.identity(model) or "trained_with" not in note:
-        return None
-    columns = [f"logit_{i}" for i in range(len(pool.label_names))]
-    with as_stored(path):
-        logits = table[columns].to_numpy(np.float32, copy=True)
-        half = Half(table["trained"].to_numpy(bool, copy=True), logits)
-        return half, list(note["trained_with"])
 
 
 def examples_table(halves: Sequence[Half], labels: IntArray) -> Table:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from memloc.arrays import BoolArray, IntArray
 from memloc.data.encode import Encoded
-from memloc.engine.fit import fit, whole
+from memloc.engine.fit import fit
 from memloc.engine.learner import Learner, Part, Watch
 from memloc.errors import ScoreError
 from memloc.methods.retraining import Retraining
@@ -27,13 +26,9 @@ from memloc.protocol import FineTuneSettings
 from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.stats.windows import window_name
-from memloc.store.identity import hash_weights, hashed
-from memloc.store.records import (
-    as_stored,
-    read_json,
-    versions,
-    write_json,
-)
+from memloc.store import paths
+from memloc.store.identity import hash_weights
+from memloc.store.memo import ARRAYS, Arrays, Maker, recall, unfinished_key
 
 
 @dataclass(frozen=True)
@@ -64,8 +59,8 @@ class Setup:
     seed: int
     folder: Path
     """Where finished windows are kept."""
-    fingerprint: str
-    """Hash of everything that decides an outcome."""
+    key: str
+    """Key of everything that decides an outcome."""
 
     @property
     def looked_at(self) -> IntArray:
@@ -110,40 +105,34 @@ def prepared(run: Run, settings: Retraining) -> Setup:
         settings=_training(run, settings),
         seed=settings.seed,
         folder=run.work(settings.name),
-        fingerprint=_fingerprint(run, settings, [final.model, pretrained.stack.blocks]),
+        key=_key(run, settings, [final.model, pretrained.stack.blocks]),
     )
 
 
 def outcomes_of(
     setup: Setup, windows: Sequence[range], advance: Advance = lambda _: None
 ) -> dict[range, WindowOutcome]:
-    """Return the outcomes of windows, read where they were kept and made of the same."""
-    named = {window_name(window): window for window in windows}
-    records = {path.stem: read_json(path) for path in setup.folder.glob("window-*.json")}
-    kept = {
-        name.removeprefix("window-"): record
-        for name, record in records.items()
-        if record.get("fingerprint") == setup.fingerprint
-    }
-    done = whole({name: record["trained_with"] for name, record in kept.items()})
-    found = {
-        window: _outcome(setup, _path(setup, name), kept[name])
-        for name, window in named.items()
-        if name in done
-    }
+    """Return the outcomes of windows; kept ones are read, the others are made."""
+    found = {window: kept for window, kept in _kept(setup, windows).items() if window in windows}
     advance(len(found) * setup.updates)
     missing = [window for window in windows if window not in found]
     return found | (retrain_windows(setup, missing, advance) if missing else {})
 
 
-def _path(setup: Setup, name: str) -> Path:
-    return setup.folder / f"window-{name}.json"
+def _kept(setup: Setup, windows: Sequence[range]) -> dict[range, WindowOutcome]:
+    """Return the outcomes in files that begin with one of these windows."""
+    found: dict[range, WindowOutcome] = {}
+    for window in windows:
+        path = paths.kept_windows(setup.folder, window_name(window))
+        kept = recall(path, setup.key, ARRAYS)
+        if kept is not None:
+            found |= _outcomes(kept)
+    return found
 
 
-def _outcome(setup: Setup, path: Path, record: dict[str, Any]) -> WindowOutcome:
-    with as_stored(path):
-        noisy = np.isin(setup.noisy, record["noisy_wrong"])
-        return WindowOutcome(noisy, np.isin(setup.held_out, record["clean_wrong"]))
+def _outcomes(kept: Arrays) -> dict[range, WindowOutcome]:
+    each = zip(kept["windows"].tolist(), kept["noisy_wrong"], kept["clean_wrong"], strict=True)
+    return {range(*ends): WindowOutcome(noisy, clean) for ends, noisy, clean in each}
 
 
 def retrain_windows(
@@ -152,27 +141,22 @@ def retrain_windows(
     """Reset windows, train each and what follows the blocks, and keep which labels are lost."""
     named = {window_name(window): window for window in windows}
     learners = [setup.learner(window) for window in windows]
-    found = {}
+    watch = Watch(advance)
+    rows = setup.looked_at
+    found: dict[range, WindowOutcome] = {}
     for ready in fit(
-        learners,
-        setup.texts,
-        setup.settings,
-        watch=Watch(advance),
-        ask=setup.looked_at,
-        scratch=setup.folder,
+        learners, setup.texts, setup.settings, watch=watch, ask=rows, scratch=setup.folder
     ):
-        for trained in ready:
-            wrong = trained.logits.argmax(-1) != setup.labels[setup.looked_at]
-            window = named[trained.name]
-            found[window] = WindowOutcome(*np.split(wrong, [len(setup.noisy)]))
-            record = {
-                "fingerprint": setup.fingerprint,
-                "window": [window.start + 1, window.stop],
-                "trained_with": trained.trained_with,
-                "noisy_wrong": setup.noisy[found[window].noisy_wrong].tolist(),
-                "clean_wrong": setup.held_out[found[window].clean_wrong].tolist(),
-            }
-            write_json(_path(setup, trained.name), record)
+        wrong = [trained.logits.argmax(-1) != setup.labels[rows] for trained in ready]
+        own = [named[trained.name] for trained in ready]
+        made = {
+            "windows": np.array([(window.start, window.stop) for window in own]),
+            "noisy_wrong": np.stack([each[: len(setup.noisy)] for each in wrong]),
+            "clean_wrong": np.stack([each[len(setup.noisy) :] for each in wrong]),
+        }
+        # What was trained in one pass is kept in one file: nothing depends on interruptions.
+        ARRAYS.write(paths.kept_windows(setup.folder, ready[0].name), made, setup.key)
+        found |= _outcomes(made)
     return found
 
 
@@ -207,14 +191,12 @@ def _training(run: Run, own: Retraining) -> FineTuneSettings:
     )
 
 
-def _fingerprint(run: Run, own: Retraining, weights: Sequence[nn.Module]) -> str:
-    facts = {
-        "version": own.version,
+def _key(run: Run, own: Retraining, weights: Sequence[nn.Module]) -> str:
+    decided_by = {
         "settings": own.model_dump(mode="json", exclude={"normalise", "widths"}),
         "training": _training(run, own).model_dump(mode="json", exclude={"gradient_checkpointing"}),
         "text": run.settings.text.model_dump(),
         "data": run.record.task.hash,
         "weights": [hash_weights(module.named_parameters()) for module in weights],
-        "versions": versions(),
     }
-    return hashed(facts)
+    return unfinished_key(Maker(Retraining.name, Retraining.version), decided_by)

@@ -11,7 +11,7 @@ import numpy as np
 from memloc.data.encode import Encoded
 from memloc.data.task import Examples, Task
 from memloc.engine.fit import fit, whole
-from memloc.engine.learner import LEFT_OUT, Auxiliary, Learner, Part, Watch
+from memloc.engine.learner import LEFT_OUT, Auxiliary, Learner, Part, States, Watch
 from memloc.engine.passes import Trained
 from memloc.model.adapters import with_adapter
 from memloc.model.device import pick_device
@@ -20,13 +20,16 @@ from memloc.model.predict import accuracies, encode_for
 from memloc.progress import track
 from memloc.protocol import FineTuneSettings, Protocol
 from memloc.run.checkpoints import save_checkpoint
-from memloc.run.folder import TRAININGS, Accuracies, Run
+from memloc.run.folder import TRAININGS, WEIGHTS, Accuracies, Run
 from memloc.run.planting import Plant
 from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.files import remove
+from memloc.store.memo import Maker, unfinished_key
 from memloc.store.records import as_table, read_json, read_table, write_table
 
+MAKER = Maker("training", 1)
+"""Raise the version when the same settings train other weights."""
 NULL_SEED = 1000
 """Added to the seed for the order in which a null learns."""
 
@@ -80,6 +83,11 @@ class Training:
         """The texts that are only predicted."""
         return self._encode(self.recipe.task.validation)
 
+    @cached_property
+    def key(self) -> str:
+        """The key of half-done trainings."""
+        return unfinished_key(MAKER, {"run": self.run.identity(WEIGHTS)})
+
     def make(self, names: Sequence[str], optional: Sequence[str] = ()) -> Run:
         """Carry out trainings from where they were left, and keep the weights.
 
@@ -127,7 +135,7 @@ class Training:
                 settings,
                 auxiliary=auxiliary,
                 watch=Watch(advance, after_epoch=self._measure),
-                state=self.state,
+                state=States(self.state, self.key),
             ):
                 for trained in ready:
                     if not self.run.has(TRAININGS[trained.name]):
