@@ -23,14 +23,14 @@ from memloc.arrays import (
 )
 from memloc.data.task import Examples, hash_examples
 from memloc.errors import counted
-from memloc.methods import Method, Sizes
+from memloc.methods import Method, Sizes, views
 from memloc.methods.result import Result
 from memloc.model.device import pick_device
 from memloc.progress import Advance, track
 from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
 from memloc.run.folder import Run, at_the_end
 from memloc.seeds import generator, number
-from memloc.settings import paper, published
+from memloc.settings import packaged, paper, published
 from memloc.stats.depth import LEVEL
 from memloc.stats.intervals import RESAMPLES, Interval, bootstrap
 from memloc.store import paths
@@ -40,6 +40,8 @@ from memloc.store.records import as_table
 if TYPE_CHECKING:
     from memloc.model.load import Classifier
 
+_REPORT = packaged(__file__)
+
 
 class Generalisation(Method):
     """The share of labels that models predict without having seen them; section 5, footnote 8."""
@@ -48,6 +50,7 @@ class Generalisation(Method):
     kind = "analysis"
     needs = ("final", "pretrained")
     shows = {"summary": "generalisation", "examples": "memorisation"}
+    report = {**_REPORT, "rows": {"memorisation": views.memorisation_map}}
     version = 2
 
     models: int = paper(30, "§5, footnote 8", ge=2)
@@ -58,6 +61,16 @@ class Generalisation(Method):
     """Passes over that half."""
     learning_rate: float = published(3e-5, gt=0)
     """Peak of the schedule."""
+
+    @classmethod
+    def told(cls, found: Result) -> str:
+        """Say how many labels models predict that were not trained on them."""
+        return str(_REPORT["sentence"].format(**found["summary"].iloc[0]))
+
+    @classmethod
+    def picture(cls, found: Result) -> str:
+        """Write the mean probability of the label with and without training on it."""
+        return views.halves_picture(found["examples"])
 
     def run(self, run: Run) -> Result:
         """The score, and for every example what models with and without it say."""

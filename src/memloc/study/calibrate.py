@@ -9,8 +9,9 @@ that wait for each other without a core of their own use up more than they compu
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from memloc.data.encode import Encoded
 from memloc.data.task import Examples
 from memloc.engine.fit import fit_all
 from memloc.engine.learner import Learner, Watch
-from memloc.errors import MemlocError
+from memloc.errors import MemlocError, listed
 from memloc.labels.repair import Workshop
+from memloc.methods import Method
+from memloc.methods.apply import roughly
 from memloc.methods.halves import Pool, kept_halves
 from memloc.methods.probes import Target, train_probes
 from memloc.methods.probing import Probing
@@ -39,7 +42,7 @@ from memloc.model.predict import predict
 from memloc.model.stack import Stack
 from memloc.progress import duration, hidden, tell
 from memloc.protocol import FineTuneSettings
-from memloc.run.folder import WEIGHTS
+from memloc.run.folder import WEIGHTS, Run
 from memloc.run.recipe import Recipe
 from memloc.seeds import generator, torch_seeded
 from memloc.study.config import StudyFile, read_study
@@ -115,6 +118,31 @@ def tell_cost_of_halves(pool: Pool, model: Classifier, models: int) -> None:
     tell(
         f"{len(left)} of {models} models on halves are left, {updates:,} updates in all: about "
         f"{duration(seconds)} (from a calibration alone)."
+    )
+
+
+AT_ONCE = 30.0
+"""Seconds that methods on a narrow model may take without an estimate, which takes some itself."""
+
+
+def tell_cost_of_methods(run: Run, methods: Sequence[Method]) -> None:
+    """Say how much time methods will take on a run, unless it is little."""
+    rough, shape = roughly(run), Shape(run.depth, run.record.width, 0)
+    if shape.width < NARROW and sum(method.cost(rough) for method in methods) < AT_ONCE:
+        return
+    found = speed(shape, tokens_of(run.task.train), run.settings.finetune, run.device)
+    sizes = replace(
+        rough,
+        update=found["update"] / found["batch"],
+        predict=found["predict"],
+        probe=found["probe"],
+    )
+    threads = usable_threads(shape.width)
+    costs = {method.name: on_cores(threads, method.cost(sizes)) for method in methods}
+    each = [f"{name} {duration(costs[name])}" for name in sorted(costs, key=costs.__getitem__)]
+    tell(
+        f"{listed(each)}: about {duration(sum(costs.values()))} in all (from a calibration alone). "
+        "What is finished is kept; name the methods you want if that is too long."
     )
 
 
