@@ -275,11 +275,13 @@ def _measured(run: Run, weights: str, trained_on: IntArray) -> dict[str, float]:
 
 def _with_missing(run: Run, announce: Announce) -> Run:
     """Train the reference and frozen weights that were not given."""
-    from memloc.run.train import make_weights
+    from memloc.run.recipe import Training
 
     missing = {"reference": "original", "frozen": "frozen"}
     left = [training for name, training in missing.items() if not run.has(name)]
-    if left:
-        epochs = run.settings.finetune.epochs
-        announce(run, run.load_pretrained(run.seed), dict.fromkeys(left, epochs))
-    return make_weights(run, [(name,) for name in left])
+    if not left:
+        return run
+    start = run.load_pretrained(run.seed)
+    announce(run, start, dict.fromkeys(left, run.settings.finetune.epochs))
+    with suitable_threads(run.record.width):
+        return Training(run, start).make(left)

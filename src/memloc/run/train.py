@@ -2,22 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from memloc.data.task import Task, hash_examples
-from memloc.engine.loop import members_at_once, out_of_memory_explained
+from memloc.engine.state import epochs_done
 from memloc.errors import DataError, lookup
-from memloc.model.adapters import with_adapter
 from memloc.model.check import require_agreement
 from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import default_preset
 from memloc.model.load import Classifier, LoadOptions, load_model
 from memloc.progress import request, tell
 from memloc.protocol import protocol_of_run
-from memloc.run.checkpoints import curves_kept
 from memloc.run.folder import (
-    AS_ONE,
     TRAININGS,
     WEIGHTS,
     Run,
@@ -26,13 +24,12 @@ from memloc.run.folder import (
     begin,
     few_in,
 )
-from memloc.run.recipe import Recipe, Together, Training
+from memloc.run.recipe import Training
 from memloc.run.spec import RunSpec
 from memloc.stats.windows import check_plant
 from memloc.store import paths
 from memloc.store.files import drafts_in, remove
 from memloc.store.lock import RUN, locked
-from memloc.store.records import read_json
 
 Announce = Callable[[Run, Classifier, Mapping[str, int]], None]
 """Told before work begins: the run, its model, and how many epochs are left of each training."""
@@ -118,82 +115,27 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
             remove(draft)
         run = begin(Path(folder), task, _record(spec, task, auxiliary, start))
         run = replace(run, device=device)
-        left = _left(run, start, weights, optional)
         tell(task.labels.summary())
         if few := few_in(task):
             tell(few)
+        left = _left(run, weights)
         if left:
-            announce(run, start, {name: n for names, n in left.items() for name in names})
-        return make_weights(run, [*left], auxiliary)
+            announce(run, start, left)
+        with suitable_threads(run.record.width):
+            training = Training(run, start, auxiliary)
+            return training.make([*left], [WEIGHTS[name] for name in optional])
 
 
-def make_weights(run: Run, trainings: Sequence[Together], auxiliary: Task | None = None) -> Run:
-    """Carry out some trainings of a run that has been begun."""
-    recipe = Recipe(run, auxiliary)
-    with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
-        for names in trainings:
-            run = Training(recipe, run, names).make()
-    return run
-
-
-def _left(
-    run: Run, start: Classifier, weights: Sequence[str], optional: Sequence[str]
-) -> dict[Together, int]:
+def _left(run: Run, weights: Sequence[str]) -> dict[str, int]:
     """The trainings that are wanted and not done, and how many epochs are left of each."""
-    as_one = _at_once(run, start) > 1 and not any(_state(run, [n]).is_file() for n in AS_ONE)
-    if not as_one:
-        _give_up(
-            _state(run, AS_ONE),
-            "The noisy and the original labels were learnt as one, which these settings or "
-            "this device do not allow: both are learnt from the start, one after the other.",
-        )
-    done = {training for training, last in TRAININGS.items() if run.has(last)}
-    wanted = {WEIGHTS[name] for name in (*weights, *(optional if as_one else ()))} - done
-    trainings: list[Together] = [(name,) for name in TRAININGS]
-    for names in (AS_ONE, *trainings):
-        if done.issuperset(names):
-            remove(_state(run, names))  # stopped just before this
-    if as_one and wanted.intersection(AS_ONE) and _was_as_one(run):
-        wanted |= {*AS_ONE}  # the one that is there is made again beside the other, and stays
-    if as_one and wanted.issuperset(AS_ONE):
-        trainings = [AS_ONE, *(names for names in trainings if names[0] not in AS_ONE)]
-    epochs = run.settings.finetune.epochs
+    wanted, epochs = {WEIGHTS[name] for name in weights}, run.settings.finetune.epochs
+    done = epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][:2])
+    done |= epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][2:])
     return {
-        names: epochs - max(map(len, curves_kept(_state(run, names)).values()), default=0)
-        for names in trainings
-        if wanted.issuperset(names)
+        name: epochs - done.get(name, 0)
+        for name, last in TRAININGS.items()
+        if name in wanted and not run.has(last)
     }
-
-
-def _at_once(run: Run, start: Classifier) -> int:
-    """How many models like this one learn as one."""
-    settings, device = run.settings.finetune, pick_device(run.device)
-    at_once = members_at_once(start.stack, settings, device)
-    if at_once > 1 and settings.adapter != "none":
-        other = with_adapter(
-            run.load_start(run.seed, run.record.task.label_names), settings, run.seed
-        )
-        at_once = members_at_once(other.stack, settings, device)
-    return at_once
-
-
-def _give_up(state: Path, why: str) -> None:
-    """Remove a training that was begun and cannot go on, if there is one, and say so."""
-    if state.is_file():
-        tell(why)
-        remove(state)
-
-
-def _was_as_one(run: Run) -> bool:
-    """Whether the two were begun as one, or one is there that was learnt with the other."""
-    if _state(run, AS_ONE).is_file():
-        return True
-    there = [run.path(TRAININGS[name]) / paths.PROVENANCE for name in AS_ONE]
-    return any(read_json(path).get("together") == [*AS_ONE] for path in there if path.is_file())
-
-
-def _state(run: Run, trainings: Sequence[str]) -> Path:
-    return paths.training_state(run.folder, *trainings)
 
 
 def _record(spec: RunSpec, task: Task, auxiliary: Task | None, start: Classifier) -> RunRecord:
