@@ -141,7 +141,7 @@ def test_an_empty_text_in_somebodys_file_is_refused(tmp_path):
 
 def test_a_missing_label_in_somebodys_file_is_refused(tmp_path):
     path = write(tmp_path / "e.csv", t=list("abcdef"), y=["x", "y", "x", "y", None, "x"])
-    with pytest.raises(DataError, match="1 empty label.*row 5"):
+    with pytest.raises(DataError, match=r"1 empty label.*row 5"):
         load_csv(path, text="t", label="y")
 
 

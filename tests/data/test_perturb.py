@@ -244,7 +244,7 @@ def test_binarising_keeps_exactly_the_two_largest_classes_of_training(train, hel
     ranked = sorted(range(4), key=lambda label: (-counts[label], label))[:2]
     task = task_of(train, held_out)
     if counts[ranked[1]] == 0:
-        with pytest.raises(DataError, match="1 class.*two"):
+        with pytest.raises(DataError, match=r"1 class.*two"):
             binarise(task)
         return
     kept = sorted(ranked)

@@ -133,13 +133,13 @@ def test_empty_texts_are_counted_and_the_first_is_named():
 
 
 def test_numbers_are_no_texts():
-    with pytest.raises(DataError, match="'id' of f .*such as 7"):
+    with pytest.raises(DataError, match=r"'id' of f .*such as 7"):
         texts_of("f", "id", [None, 7])
 
 
 @pytest.mark.parametrize("missing", ["", None])
 def test_missing_labels_are_counted_and_the_first_is_named(missing):
-    with pytest.raises(DataError, match="'y' of f has 1 .*row 3"):
+    with pytest.raises(DataError, match=r"'y' of f has 1 .*row 3"):
         labels_of("f", "y", ["a", "b", missing])
 
 
@@ -253,7 +253,7 @@ def test_labels_may_have_spaces_around_them_and_be_written_as_floats():
 
 @pytest.mark.parametrize("missing", ["nan", "NaN", "  "])
 def test_nan_is_no_label(missing):
-    with pytest.raises(DataError, match="1 empty label.*row 2"):
+    with pytest.raises(DataError, match=r"1 empty label.*row 2"):
         labels_of("f", "y", ["a", missing])
 
 
