@@ -249,7 +249,8 @@ def _commands(runs: Sequence[_Read]) -> Iterator[str]:
 
 
 def _abouts(run: Run) -> Iterator[dict[str, Any]]:
-    for path in _kept(run, paths.ABOUT):
+    folders = {table.parent for table in _kept(run, paths.ANY_TABLE)}
+    for path in sorted({*_kept(run, paths.ABOUT), *(each / paths.ABOUT for each in folders)}):
         about = read_about(path.parent)
         with as_stored(path):
             if about["method"] != path.parent.name:
@@ -387,7 +388,7 @@ def _run_row(run: Run, folder: Path, curve: pd.DataFrame, needed: float) -> dict
         "n_classes": len(task.label_names),
         "train": task.train,
         "noisy": task.noisy,
-        "validation": len(read_columns(labels, ["split"], UNSEEN)) if labels.is_file() else 0,
+        "validation": len(read_columns(labels, ["split"], UNSEEN)),
         "memorised": run.memorised(needed),
         **accuracies,
         "reference_accuracy": run.reference_accuracy,

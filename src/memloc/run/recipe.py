@@ -313,6 +313,7 @@ class Training:
         about = {
             "weights": weights,
             "epoch": epoch,
+            "curve": member.rows[:epoch],
             "together": [m.name for m in self.members],
             "run": self.run.record.model_dump(mode="json"),
         }
