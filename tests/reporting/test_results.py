@@ -311,7 +311,7 @@ def test_a_run_of_a_newer_format_is_refused(tmp_path):
     study = Study(analyses=(), methods=(), control=0)
     run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
     write_json(run.folder / "run.json", {**read_json(run.folder / "run.json"), "format": 99})
-    with pytest.raises(StoreError, match=r"format 99, this memloc reads up to 2: update it"):
+    with pytest.raises(StoreError, match=r"format 99, this memloc reads up to 3: update it"):
         memloc.load_results(tmp_path)
 
 
@@ -320,7 +320,7 @@ def test_a_run_of_the_first_format_is_refused(tmp_path):
         tmp_path / "run", "tiny-topic", "tiny-opt", 1
     )
     write_json(run.folder / "run.json", {**read_json(run.folder / "run.json"), "format": 1})
-    with pytest.raises(StoreError, match=r"made by memloc 0\.1, .*run what made it again"):
+    with pytest.raises(StoreError, match=r"made by memloc 0\.2 or older, .*run what made it again"):
         memloc.load_results(tmp_path)
 
 
@@ -328,9 +328,9 @@ def test_a_run_of_the_first_format_is_refused(tmp_path):
     ("file", "content", "said"),
     [
         ("about.json", b"{", "is not JSON"),
-        ("about.json", b'{"format": 2}', "is damaged: delete it and run the method again"),
+        ("about.json", b'{"format": 3}', "its checksum differs"),
         ("layers.parquet", b"PAR1 and no more", "is not Parquet"),
-        ("layers.parquet", None, "does not exist"),
+        ("layers.parquet", None, "is damaged: delete it and run the method again"),
     ],
 )
 def test_what_is_wrong_with_a_result_is_said(tmp_path, file, content, said):

@@ -278,7 +278,7 @@ class Run:
     @property
     def _has_curves(self) -> bool:
         """Whether memloc trained the final weights, so that their curves must be there."""
-        return self.record.made_by == "train" and self.record.final is not None
+        return self.record.made_by == "train" and self.has("final")
 
     @cached_property
     def reference_accuracy(self) -> float:

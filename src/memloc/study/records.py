@@ -194,7 +194,7 @@ class Store:
         try:
             self.check(step)
         except StoreError as error:
-            return State("missing", str(error))
+            return State("missing", str(error).rstrip("."))
         return State("done")
 
     def _results(self, step: Step) -> dict[str, str]:
