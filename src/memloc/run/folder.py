@@ -36,6 +36,7 @@ from memloc.settings import Settings
 from memloc.stats.verdicts import too_few
 from memloc.stats.windows import planted_layers, read_plant
 from memloc.store import paths
+from memloc.store.files import remove
 from memloc.store.identity import hash_checkpoint
 from memloc.store.records import (
     as_stored,
@@ -494,6 +495,9 @@ def begin(folder: Path, task: Task, record: RunRecord) -> Run:
         _same_or_refuse(folder, run.record, record)
         _restore(run, task)
         return run
+    # Without a record it is not known how well these weights learnt; they are made again.
+    for weights in ("final", "memorised"):
+        remove(paths.checkpoint(folder, weights))
     _write_labels(folder, task)
     return Run(folder, record).note()
 
