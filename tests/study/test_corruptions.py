@@ -52,7 +52,10 @@ def numbers(folder):
     """All tables of a report."""
     left_out = ["seconds", "folder"]
     tables = load_results(folder).tables
-    return {name: t.drop(columns=left_out, errors="ignore") for name, t in tables.items()}
+    shown = {name: t.drop(columns=left_out, errors="ignore") for name, t in tables.items()}
+    # Curves stand in the order in which trainings ended.
+    by = ["training", "epoch"]
+    return shown | {"training": shown["training"].sort_values(by, ignore_index=True)}
 
 
 def answer(ask, *given):
