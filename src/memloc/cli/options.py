@@ -131,7 +131,7 @@ class Constants:
 
     preset: Preset = None
     change: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting, e.g. finetune.epochs=30.")
+        list[str] | None, typer.Option("--set", help="A setting, e.g. finetune.batch_size=16.")
     ] = None
     device: Device = "auto"
 

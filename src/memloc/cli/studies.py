@@ -141,11 +141,17 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
 
     Example: `memloc control --model tiny-opt --task tiny-topic --method swapping`
     """
+    from memloc.methods import methods
+    from memloc.protocol import preset, refuse_idle
     from memloc.reporting.results import load_results
     from memloc.study.execute import open_study
     from memloc.study.plan import control_study
     from memloc.study.view import failures, shown
 
+    if plants.methods:
+        others = {*methods()} - {*plants.methods}
+        used = [key for key in preset("paper").flat() if key.split(".")[0] not in others]
+        refuse_idle(constants.changes, used, " and ".join(plants.methods))
     seeded = {} if seed is None else {"control.seed": seed}
     study: dict[str, Any] = {
         "preset": constants.preset,
