@@ -38,6 +38,7 @@ from memloc.methods.halves import (
     Pool,
     examples_table,
     half_models,
+    kept_halves,
     mean_chances,
     pool_of,
 )
@@ -213,7 +214,7 @@ def _looked(work: _Work, announce: Announce) -> Suspects:
     """Train the models that are missing, judge every label and write the files."""
     pool, models = work.pool, work.models
     remarks = _remarks(pool)
-    if not all(pool.path(number).is_file() for number in range(1, models + 1)):
+    if len(kept_halves(pool, models)) < models:
         tell(_before(pool, models))
         announce(pool, work.start, models)
     with suitable_threads(work.start.stack.width):

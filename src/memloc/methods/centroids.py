@@ -238,7 +238,9 @@ def pooled_separability(
     rng = generator(0, "shuffles", "centroids")
     weights = found.n_noisy.astype(np.float64)
     own = _average(found.separability, weights)
-    others = _average(shuffled_separability(vectors, noisy, found.pairs, shuffles, rng), weights)
+    used = np.flatnonzero(weights)
+    shuffled = shuffled_separability(vectors, noisy, found.pairs[used], shuffles, rng)
+    others = _average(shuffled, weights[used])
     limit = np.quantile(np.nan_to_num(others), LEVEL, axis=0)
     separable = np.nan_to_num(own) > limit
     return as_table({"separability": own, "by_chance": limit, "separable": separable})
@@ -258,12 +260,24 @@ def _quantiles(
         place = share * np.maximum(0, total - 1)
         below = np.floor(place)
         first, second = (
-            ranked[np.minimum((cumulative <= k).sum(0), len(ranked) - 1)]
+            ranked[np.minimum(_at_most(k, cumulative), len(ranked) - 1)]
             for k in (below.astype(np.int32), np.ceil(place).astype(np.int32))
         )
         value = first + (second - first) * (place - below)
         found.append(np.where(total > 0, value, np.nan))
     return found
+
+
+def _at_most(limits: NDArray[np.int32], ascending: NDArray[np.int32]) -> IntArray:
+    """Return how many values of each column (n, columns), which ascends, are at most its limit."""
+    columns = np.arange(len(limits))
+    first, last = np.zeros(len(limits), np.int64), np.full(len(limits), len(ascending))
+    while (first < last).any():  # halves what is left: twenty rounds for a million values
+        middle = (first + last) // 2
+        inside = np.minimum(middle, len(ascending) - 1)
+        below = (ascending[inside, columns] <= limits) & (middle < len(ascending))
+        first, last = np.where(below, middle + 1, first), np.where(below, last, middle)
+    return first
 
 
 def _average(values: FloatArray, weights: FloatArray) -> FloatArray:
