@@ -1,7 +1,7 @@
 """How many models `memloc find` needs: `python -m studies.find_models --data DIR --encoder MODEL`.
 
-Sixty trainings of an encoder on each of several samples take days, so that linear classifiers on the
-mean vectors of an encoder's last layer stand for them: each learns a random half of 400 texts, and
+Sixty trainings of an encoder on each of several samples take days, so linear classifiers on the
+mean vectors of an encoder's last layer stand for them. Each learns a random half of 400 texts, and
 `memloc find`'s rules judge what the first 8, 30 and 60 of them say. Texts are news with the errors
 of the crowd, and questions and news with flipped labels. Writes find_models.csv, a table of the
 documentation, and what `memloc find` tells its users about precision and recall.

@@ -106,7 +106,7 @@ def test_the_page_leads_from_a_file_and_a_checkpoint_to_a_repaired_model(tmp_pat
         saved.save_pretrained("tiny-opt")
     lines = "".join(blocks(OWN_DATA, "sh")).splitlines()
     assert [line.split()[1] for line in lines] == list(LESS)
-    for (name, less), line in zip(LESS.items(), lines, strict=True):
+    for less, line in zip(LESS.values(), lines, strict=True):
         app([*shlex.split(line)[1:], *less.split()], standalone_mode=False)
     found = memloc.Run.open("corrected/suspects/tiny-opt/seed-1")
     assert found.noisy.is_noisy.sum() > 5  # what find would correct, without a hand's help
@@ -123,7 +123,6 @@ LESS = {
     "repair": "--set orders=2 --set relearn_epochs=2 --set epochs=1 --set yardsticks=2",
 }
 """What is added to each command of the page."""
-
 
 
 def test_the_python_of_the_documents_uses_public_names_only():

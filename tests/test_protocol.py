@@ -15,6 +15,7 @@ from memloc.protocol import (
     compare,
     describe,
     preset,
+    protocol_of_run,
     readable,
 )
 

@@ -270,9 +270,7 @@ def preset(name: str) -> Protocol:
     return _with_methods()().replace({"preset": name, **lookup("preset", name, PRESETS)})
 
 
-def protocol_of_run(
-    name: str, changes: Mapping[str, Any], *, has_noise: bool = False
-) -> Protocol:
+def protocol_of_run(name: str, changes: Mapping[str, Any], *, has_noise: bool = False) -> Protocol:
     """A preset with changes to what decides a run's weights; a run keeps no others.
 
     The settings of noise decide nothing where the data say which labels are wrong (`has_noise`).

@@ -96,6 +96,11 @@ class Marked(Labelled):
         Path | None, typer.Option(help="Own file: a second file with unseen examples.")
     ] = None
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether the file says which labels are wrong."""
+        return self.original is not None or self.flag is not None
+
 
 @dataclass(frozen=True)
 class Loading:
