@@ -89,7 +89,7 @@ EMBEDDED = Setting("tiny-opt", 400, 32, 12, 10, 4e-4)
 TASK = "tiny-sentiment"
 """One whose words the embedded models know."""
 ENCODER = Setting("", 400, 32, 8, 4, 1e-4)
-QUESTIONS = {"tokens": 24, "epochs": 5}
+QUESTIONS: dict[str, Any] = {"tokens": 24, "epochs": 5}
 """How the encoder learns questions, which are shorter."""
 FLIPPED = 60
 """Questions of which the label is wrong."""

@@ -149,12 +149,12 @@ MARK = "measured:"
 
 def said() -> str:
     """Precision and recall by number of models, in YAML."""
-    means = pd.read_csv(HERE).groupby(["models", "labels"]).mean(numeric_only=True)
+    means = {(row["models"], row["labels"]): row for row in _means()}
     lines = [f"{MARK}  # by number of models; written by studies/find_models.py"]
     for models in MODELS:
         parts = []
         for name, kind in (("flips", QUESTIONS), ("people", PEOPLE)):
-            row = means.loc[(models, kind)]
+            row = means[models, kind]
             rates = f"precision: {row['ours_precision']:.2f}, recall: {row['ours_recall']:.2f}"
             parts.append(f"{name}: {{{rates}}}")
         lines.append(f"  {models}: {{{', '.join(parts)}}}")
@@ -163,11 +163,10 @@ def said() -> str:
 
 def table() -> str:
     """Means over samples, one row per kind of labels and number of models."""
-    means = pd.read_csv(HERE).groupby(["labels", "models"], sort=False).mean(numeric_only=True)
     rows = [
         {
-            "labels": kind,
-            "models": models,
+            "labels": row["labels"],
+            "models": row["models"],
             "wrong": f"{row['wrong']:.0f}",
             "random errors": f"{row['random_errors']:.0f}",
             f"within {LEVEL:.0%}": f"{row['covered']:.0%}",
@@ -178,9 +177,15 @@ def table() -> str:
             "likely wrong": _pair(row, "ours"),
             "cleanlab's filter": _pair(row, "cleanlab"),
         }
-        for (kind, models), row in means.iterrows()
+        for row in _means()
     ]
     return markdown(pd.DataFrame(rows))
+
+
+def _means() -> list[dict[str, Any]]:
+    """Means over samples, by kind of labels and number of models."""
+    found = pd.read_csv(HERE).groupby(["labels", "models"], sort=False).mean(numeric_only=True)
+    return [{str(k): v for k, v in row.items()} for row in found.reset_index().to_dict("records")]
 
 
 def _pair(row: Any, name: str) -> str:

@@ -22,6 +22,12 @@ from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task, subsample
 from memloc.data.task import Task
 from memloc.labels.repair import (
+    Workshop,
+    _smallest,
+    alone,
+    relearnt_at,
+)
+from memloc.labels.repaired import (
     AGAIN,
     BEFORE,
     HEAD,
@@ -34,12 +40,8 @@ from memloc.labels.repair import (
     Judgement,
     Repaired,
     RepairSettings,
-    Workshop,
-    _smallest,
-    alone,
     geometric_mean,
     relative,
-    relearnt_at,
 )
 from memloc.methods.apply import localise
 from memloc.methods.halves import fit

@@ -105,7 +105,7 @@ def label_issues(chances: FloatArray, labels: IntArray) -> BoolArray:
                 margin = chances[rows, true] - chances[rows, given]
                 wrong[rows[np.argsort(-margin)[: counts[given, true]]]] = True
     every = np.arange(len(labels))
-    return wrong & (chances.max(1) > chances[every, labels] + CLOSE)
+    return np.asarray(wrong & (chances.max(1) > chances[every, labels] + CLOSE))
 
 
 def joint_counts(chances: FloatArray, labels: IntArray) -> IntArray:
@@ -132,7 +132,7 @@ def _rounded(row: FloatArray) -> IntArray:
     while (missing := round(row.sum()) - int(whole.sum())) != 0:
         step = 1 if missing > 0 else -1
         whole[np.argsort(row - whole)[::-step][: abs(missing)]] += step
-    return whole.astype(np.int64)
+    return np.asarray(whole.astype(np.int64))
 
 
 def _keep_one(counts: IntArray) -> IntArray:
@@ -141,7 +141,7 @@ def _keep_one(counts: IntArray) -> IntArray:
     others = np.maximum(1, np.count_nonzero(counts, axis=1) - 1)
     kept = np.maximum(0, counts - ((right - counts.diagonal()) / others)[:, None])
     np.fill_diagonal(kept, right)
-    return kept.astype(np.int64)
+    return np.asarray(kept.astype(np.int64))
 
 
 def random_errors(chances: FloatArray, labels: IntArray) -> tuple[float, float, float]:
@@ -159,7 +159,7 @@ def random_errors(chances: FloatArray, labels: IntArray) -> tuple[float, float, 
     places = np.searchsorted(limits, chances)
     given, others = places[is_given], places[~is_given]
 
-    def estimated(weights: FloatArray) -> float:
+    def estimated(weights: FloatArray | IntArray) -> float:
         below, likewise = (
             np.bincount(place, np.repeat(weights, times), len(limits) + 1)[:-1].cumsum()
             for place, times in ((given, 1), (others, n_classes - 1))
