@@ -144,7 +144,7 @@ def show() -> None:
     SAYS.write_text(f"{before}{said()}", encoding="utf-8")
 
 
-MARK = "measured:"
+MARK = "\nmeasured:"
 
 
 def said() -> str:
