@@ -10,7 +10,7 @@ import memloc
 from fixtures.studies import METHODS, Study, norms_from, training, write_plant
 from memloc.methods.gradients import variant
 from memloc.methods.result import Result
-from memloc.reporting.results import COLUMNS, control_verdicts, verdicts
+from memloc.reporting.reading import COLUMNS, control_verdicts, verdicts
 from memloc.run.folder import Accuracies, Attempt, Run
 from memloc.seeds import generator
 from memloc.stats.planted import accuracy_at_k, auroc, reciprocal_rank

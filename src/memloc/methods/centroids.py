@@ -17,7 +17,7 @@ from memloc.arrays import (
     Vectors,
 )
 from memloc.data.task import NoisyLabels
-from memloc.methods import Method, Sizes
+from memloc.methods import Method, Sizes, views
 from memloc.methods.positions import (
     KINDS,
     Positions,
@@ -29,7 +29,7 @@ from memloc.methods.result import Result
 from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import ours, paper, published
+from memloc.settings import ours, packaged, paper, published
 from memloc.stats.depth import (
     LEVEL,
     Rule,
@@ -42,6 +42,7 @@ from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 from memloc.stats.windows import check_inside, read_window, window_name
 from memloc.store.records import as_table
 
+_REPORT = packaged(__file__)
 PLAIN = "plain"
 TABLES = ("layers", "events", "positions", "pairs")
 FIXED = 5.0
@@ -62,6 +63,10 @@ class Centroids(Method):
     kind = "analysis"
     needs = ("final",)
     shows = {"layers": "centroids"}
+    report = {
+        **_REPORT,
+        "rows": {"centroids": lambda table: views.positions(table, _REPORT["words"])},
+    }
     uses = ("reference",)
 
     crossing_at: float = paper(0.5, "§5", gt=0, lt=1)
@@ -75,6 +80,11 @@ class Centroids(Method):
     """Whether a decoder's last vector is the block's output or what the final norm makes of it."""
     windows: tuple[str, ...] = ours(())
     """Further windows of layers, such as `3-6`, that are swapped in from the reference weights."""
+
+    @classmethod
+    def picture(cls, found: Result) -> str:
+        """Draw where noisy examples are between their classes, one line per variant."""
+        return views.positions_picture(found["layers"], found["events"])
 
     def run(self, run: Run) -> Result:
         """The tables `layers`, `events`, `positions` and `pairs` for every variant."""

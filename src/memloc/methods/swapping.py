@@ -20,6 +20,7 @@ class Swapping(Method):
     name = "swapping"
     needs = ("final", "reference")
     version = 2
+    exactness = 2
 
     normalise: bool = paper(True, "§3.1")
     """Whether the error of the full window counts as 1.0."""
@@ -75,6 +76,7 @@ class AdapterOff(Swapping):
     name = "adapter_off"
     needs = ("final", "pretrained")
     version = 1
+    exactness = 1
     by_default = False
 
     normalise: bool = ours(True)
