@@ -78,7 +78,8 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.protocol import protocol_of_run
 
     changes = _with_flip(constants.changes, task, own, flip)
-    protocol = protocol_of_run(constants.preset or default_preset(model), changes)
+    name = constants.preset or default_preset(model)
+    protocol = protocol_of_run(name, changes, has_noise=own.is_marked)
     check_model(model, loading.depth)
     found = _read_task(task, data_folder, own, protocol.noise.seed)
     if examples is not None:
@@ -180,7 +181,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     from memloc.protocol import protocol_of_run
 
     name = constants.preset or default_preset(checkpoints.pretrained or "")
-    needed = protocol_of_run(name, constants.changes).verdict.noisy_at_least
+    needed = protocol_of_run(name, constants.changes, has_noise=True).verdict.noisy_at_least
     check_training(run, ())
     if own.data is not None:
         check_checkpoints(checkpoints)

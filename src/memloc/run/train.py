@@ -63,7 +63,7 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
     require_noise(task)
-    protocol = protocol_of_run(preset or default_preset(model), settings or {})
+    protocol = protocol_of_run(preset or default_preset(model), settings or {}, has_noise=True)
     spec = RunSpec.of(model, task, seed, protocol.for_run(), options)
     return make_run(spec, folder, weights, task=task, device=device)
 

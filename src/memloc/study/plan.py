@@ -98,6 +98,16 @@ class Step(Settings):
         return as_read
 
     @property
+    def method(self) -> str:
+        """Name of the method of a step that only looks at a run."""
+        return next(iter(self.methods), "") if self.kind in {"localise", "analyse"} else ""
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders of the run and, of a plant, of its null."""
+        return (self.folder, self.null) if self.null else (self.folder,)
+
+    @property
     def allowed(self) -> dict[str, Any]:
         """Settings that decide whether it may be done, and nothing of what comes out."""
         if self.kind not in {"localise", "analyse"}:

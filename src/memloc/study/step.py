@@ -19,7 +19,7 @@ import threadpoolctl
 import torch
 
 from memloc.arrays import FloatArray
-from memloc.errors import MemlocError, StoreError
+from memloc.errors import MemlocError
 from memloc.methods.apply import apply
 from memloc.model.device import pick_device
 from memloc.progress import lines, requested, say, telling
@@ -46,8 +46,7 @@ def do_order(order: Order) -> Outcome:
             _watch(store, step.name, order.token)
             limit_threads(order.threads)
             do(store.folder, step)
-        if lacking := store.lacking(step):
-            raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
+        store.check(step)
         seconds, processor = map(float, _now() - began)
         peak = _peak_mb()
         facts = {"seconds": seconds, "peak_mb": peak, "threads": order.threads}
