@@ -31,7 +31,6 @@ def make_step(training=1, swapping=1, probing=1):
             "probing": Product(settings={"probes": probing}, removes=("run/probing",)),
         },
         outputs=("run/json",),
-        folders=("run",),
     )
 
 

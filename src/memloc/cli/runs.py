@@ -95,8 +95,8 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
 
     spec = RunSpec.of(model, noisy, seed, protocol.for_run(), LoadOptions(**asdict(loading)))
     with bars():
-        where: dict[str, Any] = {"device": constants.device, "announce": partial(_tell_cost, out)}
-        run = make_run(spec, folder, weights or tuple(WEIGHTS), task=noisy, **where)
+        how = partial(make_run, task=noisy, device=constants.device)
+        run = how(spec, folder, weights or tuple(WEIGHTS), announce=partial(_tell_cost, out))
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)
 
 
