@@ -44,7 +44,7 @@ def test_every_table_has_rows_and_a_layout_of_texts(table, findings, with_large)
 
 
 def test_plants_without_any_verdict_are_shown_as_cannot_tell(findings):
-    table = BY_NAME["control-verdicts"]
+    table = BY_NAME["control-answers"]
     untold = table.tidy(findings).assign(told=0)
     assert set(table.layout(untold)["right layers"]) == {"cannot tell"}
 

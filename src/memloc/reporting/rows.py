@@ -234,23 +234,26 @@ def strip(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def shares(table: pd.DataFrame) -> pd.DataFrame:
-    """Shares by layer, direction and value, mean over seeds; a group's share is that of each."""
-    keys = [*CASE, "direction", "value", "first", "last"]
-    found = over_seeds(table, keys, "share")
-    return found.assign(
-        layer=found["first"],
-        direction=found["direction"].map(WORDS["direction"]),
-        value=found["value"].map(WORDS["value"]),
-    )
+    """Shares by layer and value, mean over seeds."""
+    found = over_seeds(table, [*CASE, "value", "layer"], "share")
+    return found.assign(value=found["value"].map(WORDS["value"]))
 
 
-def necessity(table: pd.DataFrame) -> pd.DataFrame:
-    """What is lost when a layer is swapped out, and kept when it alone is swapped in."""
-    found = shares(table)
+def alone(table: pd.DataFrame) -> pd.DataFrame:
+    """What is undone when only one layer is exchanged, and kept when only this layer stays."""
     keys = [*CASE, "value", "layer"]
-    both = [found[found["direction"] == name] for name in WORDS["direction"].values()]
-    one, other = (part[[*keys, "share", "low", "high"]] for part in both)
-    return one.merge(other, on=keys, suffixes=("_x", "_y"))
+    one, other = (
+        over_seeds(
+            table[[*keys, "seed", name, f"{name}_low", f"{name}_high"]].rename(
+                columns={name: "share", f"{name}_low": "low", f"{name}_high": "high"}
+            ),
+            keys,
+            "share",
+        )
+        for name in ("alone_out", "alone_in")
+    )
+    found = one.merge(other.drop(columns="seeds"), on=keys, suffixes=("_x", "_y"))
+    return found.assign(value=found["value"].map(WORDS["value"]))
 
 
 def centres(table: pd.DataFrame) -> pd.DataFrame:
@@ -286,7 +289,7 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "examples": pd.DataFrame.copy,
     "strip": strip,
     "shares": shares,
-    "necessity": necessity,
+    "alone": alone,
     "centres": centres,
 }
 """By the name of the figure; others show means over seeds."""
