@@ -110,7 +110,7 @@ def page_tables(found: Planted) -> dict[str, str]:
     parts = {
         "windows": [
             _beside_the_paper(methods_table(windows)),
-            *(_by(windows, name, _accuracies) for name in ("task", "model", "planted")),
+            _by(windows, "planted", _accuracies),
         ],
         "sharpness": [_by(windows, "planted", _mass), _centres(found.layers[~is_apart])],
         "nulls": [_claims(nulls), _undone(nulls), _answers(found.answers)],
@@ -123,6 +123,15 @@ def page_tables(found: Planted) -> dict[str, str]:
     is_apart = found.plants["planted"].str.contains("[+/]")
     said = {"windows": found.plants[~is_apart], "apart": found.plants[is_apart]}
     return texts | {name: f"{memorised(part)}\n\n{texts[name]}" for name, part in said.items()}
+
+
+def files(found: Planted) -> dict[str, str]:
+    """Return the tables to download, by the names of their files: accuracy@1 / accuracy@2."""
+    windows = plant_scores(found.layers[~found.layers["planted"].str.contains("[+/]")], KS)
+    return {
+        f"windows_{name}.csv": _by(windows, name, _accuracies).to_csv(index=False)
+        for name in ("task", "model")
+    }
 
 
 def memorised(plants: pd.DataFrame) -> str:
@@ -184,7 +193,7 @@ def _by(scores: pd.DataFrame, column: str, shown: Callable[[pd.DataFrame], str])
             "layers "
         )
     else:
-        table = table.rename(columns="`{}`".format)
+        table = table.rename_axis(columns=None)
     return _sorted(table.reset_index())
 
 
@@ -271,6 +280,8 @@ def main() -> None:
         Planted.of(options.studies).keep()
     for name, text in page_tables(Planted.kept()).items():
         put(name, text, PAGE)
+    for name, text in files(Planted.kept()).items():
+        (PAGE.with_suffix("") / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,10 @@ def test_models_lists_the_embedded_and_the_paper_s(run):
     assert "facebook/opt-1.3b" in printed(run("models"))
 
 
+def test_tasks_fit_a_terminal(run):
+    assert max(map(len, printed(run("tasks")).splitlines())) <= 100
+
+
 def test_check_prints_what_was_found(run, model):
     report = json.loads(printed(run("check", model, "--json")))
     assert (report["depth"], report["architecture"]) == (2, "OPTForSequenceClassification")

@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from memloc.errors import MemlocError, MemlocWarning, counted
+from memloc.errors import (
+    MORE_MEMORY,
+    MemlocError,
+    MemlocWarning,
+    counted,
+    is_out_of_memory,
+)
 from memloc.progress import (
     plain,
     requested,
@@ -103,6 +109,10 @@ class Commands(TyperGroup):
             )
             number = stop.number if isinstance(stop, Terminated) else signal.SIGINT
             raise typer.Exit(128 + number) from None
+        except (MemoryError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise _refused(MORE_MEMORY) from None
+            raise
 
 
 class Terminated(KeyboardInterrupt):

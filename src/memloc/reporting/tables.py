@@ -217,7 +217,6 @@ def tasks(findings: Findings) -> pd.DataFrame:
     found = runs.drop_duplicates("task").set_index("task").loc[task_order(runs["task"])]
     papers = [PAPER_TASKS.get(task.removesuffix(BINARY)) for task in found.index]
     about = {task: row.description for task, row in known.items()}
-    about |= {task: spec.description for task, spec in PAPER_TASKS.items()}  # without the domain
     columns = {
         "category": found["category"],
         "dataset": found.index,
