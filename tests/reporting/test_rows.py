@@ -494,16 +494,16 @@ def test_without_shares_a_strip_is_of_the_papers_first_method(findings):
     assert drawn.groupby("row")["weight"].sum().to_numpy() == pytest.approx(1)
 
 
-def test_shares_are_means_over_seeds_in_both_directions(findings):
+def test_shares_are_means_over_seeds_and_single_layers_have_what_they_do_alone(findings):
     table = findings.results.shares
     chosen = {"task": "tiny-topic", "model": "tiny-opt"}
-    mine = where(table, **chosen, direction="sufficient", value="margin", first=3)["share"]
-    drawn = rows("shares", findings, **chosen, value="margin of the label", layer=3)
-    there = drawn.set_index("direction")["share"]
-    assert there["kept when it alone is swapped in"] == pytest.approx(mine.mean())
-    both = rows("necessity", findings, **chosen, value="margin of the label", layer=3).iloc[0]
-    assert both["share_y"] == pytest.approx(mine.mean())
-    assert both["share_x"] == there["lost when swapped out"]
+    mine = where(table, **chosen, value="margin", layer=3)
+    (drawn,) = rows("shares", findings, **chosen, value="margin of the label", layer=3)["share"]
+    assert drawn == pytest.approx(mine["share"].mean())
+    both = rows("alone", findings, **chosen, value="margin of the label", layer=3).iloc[0]
+    assert both["share_x"] == pytest.approx(mine["alone_out"].mean())
+    assert both["share_y"] == pytest.approx(mine["alone_in"].mean())
+    assert both["low_x"] == pytest.approx(mine["alone_out_low"].min())
 
 
 def test_examples_are_shown_by_exact_shares_too(findings):

@@ -471,7 +471,7 @@ def test_the_answer_names_the_layers_that_hold_most(tmp_path):
     scores.write(paths.result(run.folder, "shares"))
     found = summarise(Findings(load_results(tmp_path)))
     held = scores.weights[1:3].sum()
-    assert f"sits in layers 2 to 3 ({held:.0%} for tiny-topic)." in found.answer
+    assert f"sits in layers 2 and 3 ({held:.0%} for tiny-topic)." in found.answer
     assert "no labels were planted in known layers (`memloc control" in found.trust
     assert found.learnt.startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong")
 
@@ -496,11 +496,11 @@ def test_an_analysis_of_somebody_else_is_named_by_its_tables():
 
 def test_several_tasks_share_a_sentence(findings):
     answer = summarise(findings).answer
-    assert answer.startswith("In all 12 runs, the memorised labels cannot be placed, because noisy")
-    assert ". The centre of what was memorised by layer shares is at layer 2.4 to 2.6 of" in answer
+    assert answer.startswith("Of 12 runs, the memorised labels are not to be placed in 12.")
+    assert ". The centre of what was memorised by layer shares is at layer 2." in answer
     one = Findings(findings.results.only(model="tiny-opt", seed=1))
     for task in ("tiny-topic", "tiny-acceptability", "tiny-entailment"):
-        assert f"% for {task}" in summarise(one).answer
+        assert f"{task}: " in summarise(one).answer
 
 
 def test_no_layer_is_named_where_nothing_was_memorised(one, weak):
@@ -513,76 +513,34 @@ def test_no_layer_is_named_where_nothing_was_memorised(one, weak):
     assert "the references did not learn their own labels" in summarise(found).answer
 
 
-def verdict(task, outcome="localised", layers="1, 2, 4", finding=True):
+def answered(task, word="uneven"):
     run = {"task": task, "category": "c", "model": "tiny-opt", "seed": 1, "method": "shares"}
-    said = {"sentence": f"About {task}.", "p": 0.01, "corrected": 0.02, "answer": ""}
-    return {**run, "outcome": outcome, "layers": layers, "finding": finding, **said}
+    return {**run, "word": word, "sentence": f"Layer 1 holds half in {task}.", "finding": True}
 
 
-def test_a_few_runs_are_answered_by_how_much_is_where_whatever_the_verdict(findings):
+def test_a_few_runs_are_answered_by_how_much_is_where_whatever_the_word(findings):
     results = findings.results.only(model="tiny-opt", seed=1)
-    rows = [
-        verdict("tiny-topic") | {"answer": "layer 1 holds 60% [50, 70] of the memorised labels."},
-        verdict("tiny-entailment", "spread", "") | {"answer": "layers 1 to 3 hold 51% [50, 52]."},
-        verdict("tiny-acceptability", "cannot tell", "", finding=False),
-    ]
-    found = Findings(results.with_tables(verdicts=pd.DataFrame(rows)))
+    rows = [answered("tiny-topic"), answered("tiny-entailment", "cannot tell")]
+    found = Findings(results.with_tables(answers=pd.DataFrame(rows)))
     assert summarise(found).answer == (
-        "For tiny-topic, layer 1 holds 60% [50, 70] of the memorised labels: localised in layers "
-        "1 to 2 and 4. For tiny-entailment, layers 1 to 3 hold 51% [50, 52]. tiny-acceptability: "
-        "About tiny-acceptability."
+        "tiny-topic: layer 1 holds half in tiny-topic. tiny-entailment: layer 1 holds half in "
+        "tiny-entailment."
     )
 
 
-def test_the_answer_is_the_verdict_where_there_is_one(findings):
-    results = findings.results.only(model="tiny-opt", seed=1)
-
-    def answer(*rows):
-        return summarise(Findings(results.with_tables(verdicts=pd.DataFrame(rows)))).answer
-
-    assert answer(verdict("tiny-topic")) == "About tiny-topic."
-    assert answer(verdict("tiny-topic", finding=False)).startswith(
-        "The memorised labels cannot be placed for tiny-topic, because the verdict holds on its "
-        "own, but not after correcting for the number of verdicts shown. Most of "
-    )
-    spread = verdict("tiny-entailment", "spread", "")
-    unsure = verdict("tiny-acceptability", finding=False)
-    assert answer(verdict("tiny-topic"), spread, unsure) == (
-        "The memorised labels sit in layers 1 to 2 and 4 for tiny-topic; they are spread over the "
-        "layers for tiny-entailment; they cannot be placed for tiny-acceptability, because the "
-        "verdict holds on its own, but not after correcting for the number of verdicts shown."
-    )
-    between = {**unsure, "outcome": "cannot tell", "sentence": "Cannot tell: effectively 6 layers."}
-    assert answer(verdict("tiny-topic"), between).endswith(
-        "because noisy examples are too few to tell a few layers from many (more of them would "
-        "help)."
-    )
-    lost = {**between, "sentence": "Cannot tell: nothing is undone; about tiny-acceptability."}
-    assert answer(verdict("tiny-topic"), lost).endswith(
-        "; they cannot be placed for tiny-acceptability, because changing layers undoes nothing."
-    )
-    why = {"outcome": "cannot tell", "sentence": "Cannot tell: they are too few."}
-    assert answer({**verdict("tiny-topic", finding=False), **why}).startswith(
-        "Cannot tell: they are too few. Most of "
-    )
-    many = [{**verdict("tiny-topic"), "seed": 1} for _ in range(3)]
-    assert answer(*many, spread) == (
-        "In 3 of 4 runs, the memorised labels sit in a few layers, most often in layer 1; in 1 of "
-        "4 runs, they are spread over the layers."
-    )
-    assert answer(*[spread] * 4) == (
-        "In all 4 runs, the memorised labels are spread over the layers."
-    )
-    assert answer(*many, lost, between).endswith(
-        "; in 1 of 5 runs, they cannot be placed, because changing layers undoes nothing; in 1 of "
-        "5 runs, they cannot be placed, because noisy examples are too few to tell a few layers "
-        "from many (more of them would help)."
+def test_many_runs_are_counted_by_their_words(findings):
+    words = ["uneven", "uneven", "concentrated", "cannot tell"]
+    rows = pd.DataFrame([answered("tiny-topic", word) for word in words])
+    found = Findings(findings.results.with_tables(answers=rows))
+    assert summarise(found).answer.startswith(
+        "Of 4 runs, the memorised labels are uneven in 2, concentrated in 1 and not to be placed "
+        "in 1. "
     )
 
 
 @pytest.mark.parametrize(
     ("layers", "words"),
-    [([3], "layer 3"), ([2, 1], "layers 1 to 2"), ([1, 2, 3, 7, 9], "layers 1 to 3, 7 and 9")],
+    [([3], "layer 3"), ([2, 1], "layers 1 and 2"), ([1, 2, 3, 7, 9], "layers 1 to 3, 7 and 9")],
 )
 def test_layers_are_written_as_ranges(layers, words):
     assert layer_ranges(layers) == words

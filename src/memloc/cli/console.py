@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from memloc.reporting.page import Report
     from memloc.reporting.results import Results
     from memloc.run.folder import Run
-    from memloc.stats.answers import Answer
 
 
 WORDS = "memloc.words"
@@ -254,7 +253,7 @@ def show_layers(found: "Found") -> None:
     from memloc.reporting.terminal import layer_bars
 
     method, answer = next(iter(found.answers.items()))
-    say(f"{_answered(answer)}\n\n{layer_bars(found[method])}\n")
+    say(f"{answer}\n\n{layer_bars(found[method])}\n")
     say(f"{found.folder}: {', '.join(found.results)}")
 
 
@@ -265,7 +264,7 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
     """
     facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
     records = {name: _as_record(result) for name, result in found.results.items()}
-    said = [f"{name}: {_answered(each)} {each.why}" for name, each in found.answers.items()]
+    said = [f"{name}: {each.details}" for name, each in found.answers.items()]
     notes = dict.fromkeys(note for each in found.answers.values() for note in each.notes)
     said += [*(f"Note: {note}" for note in notes), *([""] if said else [])]
     for result in found.results.values():
@@ -273,11 +272,6 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
     said += [f"{name} did not run: it {why}." for name, why in found.skipped.items()]
     where = f"{found.folder}: {', '.join(found.results)}"
     show(as_json, {**facts, kind: records}, *said, where)
-
-
-def _answered(answer: "Answer") -> str:
-    """The sentence, and the word beside it."""
-    return f"{answer.sentence} ({answer.word})" if answer.places is not None else answer.sentence
 
 
 def _described(result: "Result") -> Iterator[str]:
