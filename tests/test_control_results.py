@@ -11,7 +11,7 @@ import memloc
 from fixtures.studies import METHODS, Study, norms_from, training, write_plant
 from memloc.methods.gradients import variant
 from memloc.methods.result import Result
-from memloc.reporting.results import COLUMNS, answers, control_answers
+from memloc.reporting.reading import COLUMNS, answers, control_answers
 from memloc.run.folder import Accuracies, Attempt, Run
 from memloc.seeds import generator
 from memloc.stats.answers import Evidence, answer, answer_weights

@@ -16,7 +16,7 @@ from memloc.data.tables import (
     texts_of,
     write_csv,
 )
-from memloc.errors import DataError
+from memloc.errors import DataError, SettingsError
 
 TEXTS = ["NA", "null", "None", 'a "quote"', "two\nlines", "tab\there, comma", "zażółć 🙂", "1"]
 LABELS = ["b", "a", "b", "NA", "a", "b", "a", "b"]
@@ -299,3 +299,24 @@ def test_half_a_character_is_refused(tmp_path, read):
     path.write_text('{"text": "fine"}\n{"text": "half \\ud800"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"half a character .* in row 2 "):
         read(path, "text", read_columns(path, ["text"])["text"])
+
+
+@pytest.mark.parametrize("name", ["mine.csv.gz", "mine.jsonl.gz", "mine.parquet"])
+def test_what_a_file_unpacks_to_has_a_bound_that_can_be_raised(tmp_path, monkeypatch, name):
+    path, rows = tmp_path / name, [{"text": "word " * 1000 + str(n), "label": n} for n in range(40)]
+    if name.endswith("parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), path, compression="gzip", use_dictionary=False)
+    elif name.startswith("mine.csv"):
+        lines = [f"{row['text']},{row['label']}\n" for row in rows]
+        path.write_bytes(gzip.compress("".join(["text,label\n", *lines]).encode()))
+    else:
+        path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    assert path.stat().st_size < 50_000
+    monkeypatch.setenv("MEMLOC_UNPACK_GB", "0.0001")
+    with pytest.raises(DataError, match=r"unpacks to more than 0.0001 GB.*MEMLOC_UNPACK_GB=8"):
+        read_columns(path, ["text"])
+    monkeypatch.setenv("MEMLOC_UNPACK_GB", "0.001")
+    assert len(read_columns(path, ["text"])["text"]) == 40
+    monkeypatch.setenv("MEMLOC_UNPACK_GB", "much")
+    with pytest.raises(SettingsError, match="a number of gigabytes is needed"):
+        read_columns(path, ["text"])

@@ -326,13 +326,12 @@ def show_repaired(found: "Repaired", as_json: bool) -> None:
 
 def show_control(found: "Results", as_json: bool) -> None:
     """The report's tables of answers, of planted layers found and of nulls; what is not used."""
-    from memloc.reporting.findings import Findings
     from memloc.reporting.sentences import remarks_on
     from memloc.reporting.tables import TABLES
 
-    described, findings = {table.name: table for table in TABLES}, Findings(found)
+    described = {table.name: table for table in TABLES}
     tables = [described[name] for name in ("control-answers", "control", "nulls")]
-    answers, scores, nulls = (table.tidy(findings) for table in tables)
+    answers, scores, nulls = (table.shown(found) for table in tables)
     said: list[Any] = []
     for table, tidy in zip(tables, (answers, scores, nulls), strict=True):
         said += [f"{table.title}:", table.layout(tidy), ""] if len(tidy) else []

@@ -16,6 +16,7 @@ class Retraining(Method):
     """Resets windows of the final model's layers and trains them on clean examples; section 3.1."""
 
     name = "retraining"
+    exactness = 1
     needs = ("final", "pretrained")
     version = 4
 

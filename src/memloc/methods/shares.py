@@ -13,19 +13,19 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.data.encode import Encoded
 from memloc.errors import ScoreError, SettingsError
-from memloc.methods import Method, Sizes, drawn
+from memloc.methods import Method, Sizes, drawn, views
 from memloc.methods.result import Result
 from memloc.progress import tell, track
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import ours
+from memloc.settings import ours, packaged
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.intervals import bootstrap
 from memloc.stats.subsets import (
@@ -39,14 +39,15 @@ from memloc.stats.subsets import (
     units_of,
 )
 from memloc.stats.undone import label_margins
-from memloc.store.files import whole_file
-from memloc.store.identity import hashed
-from memloc.store.records import as_table, versions
+from memloc.store import paths
+from memloc.store.memo import ARRAYS, Maker, memo, unfinished_key
+from memloc.store.records import as_table
 
 if TYPE_CHECKING:
     from memloc.methods.mixtures import Mixtures
     from memloc.model.stack import Stack
 
+_REPORT = packaged(__file__)
 MOST_EXACT = 14
 """Layers up to which every subset is computed unless something else is asked for."""
 MOST_MEMORY = 4
@@ -61,6 +62,14 @@ class Shares(Method):
     name = "shares"
     needs = ("final", "reference")
     shows = {"shares": "shares"}
+    exactness = 3
+    report = {
+        **_REPORT,
+        "rows": {
+            "shares": lambda table: views.shares(table, _REPORT["words"]),
+            "alone": lambda table: views.alone(table, _REPORT["words"]),
+        },
+    }
     version = 5
     scratch = True
 
@@ -245,35 +254,34 @@ def _walk(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> tuple[Float
             f"{every}: {plan.layers:,} layers for each of {len(rows)} texts, about "
             f"{per_layer * plan.layers / 3600:.1f} hours and {memory:.1f} GiB."
         )
-    folder = run.work(settings.name) / _fingerprint(settings, run, plan, rows)
+    folder, decided_by = run.work(settings.name), _decided_by(settings, run, plan, rows)
+    maker = Maker(settings.name, settings.version)
     found = np.empty((2, len(rows), plan.n_values), dtype=np.float32)
     with track(f"{run.name} · shares", len(rows)) as advance:
         for number, places in enumerate(batches):
-            path = folder / f"batch-{number}.npy"
-            if path.is_file():
-                found[:, places] = np.load(path, allow_pickle=False)
-            else:
-                found[:, places] = _fates(mixtures, encoded, rows, labels, plan, places)
-                with whole_file(path) as draft, draft.open("wb") as file:
-                    np.save(file, found[:, places], allow_pickle=False)
+            values = memo(
+                paths.kept_batch(folder, number),
+                unfinished_key(maker, {**decided_by, "places": places.tolist()}),
+                lambda: {"values": _fates(mixtures, encoded, rows, labels, plan, places)},  # noqa: B023 - called at once
+                ARRAYS,
+            )
+            found[:, places] = values["values"]
             advance(len(places))
     if not np.isfinite(found).all():
         raise ScoreError(f"Some mixtures of {run.name} give no numbers: its weights are damaged.")
     return found.astype(np.float64), _embeddings_differ(final.stack, reference.stack)
 
 
-def _fingerprint(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> str:
-    """A hash of everything that decides the values of subsets."""
-    facts = {
-        "version": settings.version,
-        "versions": versions(),
+def _decided_by(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> dict[str, Any]:
+    """Return everything that decides the values of subsets."""
+    return {
         "run": run.identity(settings.needs),
+        "files": run.files(settings.needs),
         "name": run.name,
         "layers": plan.depth,
         "rows": rows.tolist(),
         "pairs": not plan.exact and settings.pairs,
     }
-    return hashed(facts)
 
 
 def _embeddings_differ(final: "Stack", reference: "Stack") -> list[str]:

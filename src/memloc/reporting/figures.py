@@ -16,13 +16,14 @@ import altair as alt
 import pandas as pd
 
 from memloc.errors import lookup
+from memloc.methods import brought
+from memloc.methods.views import CASE
 from memloc.progress import track
 from memloc.reporting import style
-from memloc.reporting.findings import Findings
 from memloc.reporting.results import Results
-from memloc.reporting.rows import CASE, ROWS
+from memloc.reporting.rows import AS_IT_IS, ROWS
 from memloc.reporting.sentences import marked, remarks_on
-from memloc.reporting.style import GREY, Theirs
+from memloc.reporting.style import GREY, Theirs, theirs_of
 from memloc.settings import Settings
 from memloc.stats.calibration import weakness
 from memloc.stats.claims import over_seeds
@@ -98,8 +99,14 @@ class Figure(style.Exhibit):
 
     def draw(self, table: pd.DataFrame) -> alt.TopLevelMixin:
         """The chart of such a table."""
-        rows = ROWS[self.name](table) if self.name in ROWS else self._means(table)
-        return draw(self.shape, rows, self.look)
+        return draw(self.shape, self.rows(table), self.look)
+
+    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
+        """What it draws of such a table."""
+        known: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {**ROWS, **brought("rows")}
+        if self.name in known:
+            return known[self.name](table)
+        return table.copy() if self.name in AS_IT_IS else self._means(table)
 
     def _means(self, table: pd.DataFrame) -> pd.DataFrame:
         """Means over seeds of what is drawn, and of the numbers that a hover shows after it."""
@@ -115,9 +122,9 @@ class Figure(style.Exhibit):
         """Whether the page shows all of it already."""
         return self.compares and drawn.rows[self.look.panel].nunique() == 1
 
-    def drawn(self, findings: Findings) -> "Drawn | None":
+    def drawn(self, results: Results) -> "Drawn | None":
         """The chart with everything that can be chosen in it; None without results."""
-        table = findings.table(self.table)
+        table = self.shown(results)
         return None if table.empty else Drawn.of(self.draw(table), marked(table))
 
 
@@ -165,12 +172,12 @@ def _chosen(rows: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
     return rows
 
 
-FIGURES = Figure.read("figures.yaml")
+FIGURES = Figure.read("figures")
 
 
-def figures_of(findings: Findings) -> list[Figure]:
-    """Every figure: those of `figures.yaml`, and the layers of methods that are not memloc's."""
-    theirs = [each for each in findings.theirs if "layer" in each.table and each.numbers]
+def figures_of(results: Results) -> list[Figure]:
+    """Every figure: those that are described, and the layers of other packages' methods."""
+    theirs = [each for each in theirs_of(results) if "layer" in each.table and each.numbers]
     return [*FIGURES, *map(layers_of, theirs)]
 
 
@@ -205,8 +212,8 @@ def write_figures(
 ) -> tuple[list[Path], list[Figure]]:
     """Write what can be drawn, or those called `only`; the files, and figures without results."""
     lookup("figure format", kind, {name: name for name in FORMATS})
-    findings = Findings(results)
-    drawn = {figure: figure.drawn(findings) for figure in Figure.chosen(figures_of(findings), only)}
+    chosen = Figure.chosen(figures_of(results), only)
+    drawn = {figure: figure.drawn(results) for figure in chosen}
     jobs = [(f, d, c) for f, d in drawn.items() if d is not None for c in d.choices(f.choose)]
     written = []
     with track("figures", len(jobs)) as advance:
@@ -345,7 +352,7 @@ def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         marks = _marks(base, rows, look, opacity=fade(1), size=80).encode(x=x)
         return alt.layer(ends, marks.add_params(*chosen))
     ends.encoding.color = alt.Undefined  # the page's own ink, which is light or dark
-    chance = base.mark_tick(thickness=3).encode(x=f"{look.chance}:Q", color=alt.value(FRAME))
+    chance = base.mark_tick(thickness=3).encode(x=f"{look.chance}:Q", color=alt.value(GREY))
     return alt.layer(base.mark_bar(opacity=0.6).encode(x=x), ends, chance)
 
 

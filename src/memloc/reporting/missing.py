@@ -11,7 +11,7 @@ import yaml
 from memloc.data.perturb import OWN
 from memloc.errors import DataError
 from memloc.methods import find_method, method_names, methods
-from memloc.reporting.findings import RUN
+from memloc.reporting.derived import RUN
 from memloc.reporting.results import Results
 from memloc.reporting.style import asset
 from memloc.run.folder import Run
