@@ -34,7 +34,7 @@ def shares(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
 def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     """What single layers do alone: means over seeds, with ends that hold the seeds' intervals."""
     names = ("alone_out", "alone_in")
-    how = {name: "mean" for name in names}
+    how = dict.fromkeys(names, "mean")
     how |= {f"{name}_low": "min" for name in names} | {f"{name}_high": "max" for name in names}
     found = table.groupby([*CASE, "value", "layer"], sort=False).agg(how).reset_index()
     return in_words(found, "value", words["value"])

@@ -11,11 +11,11 @@ from memloc.methods import brought, exactness
 from memloc.reporting import about, examples
 from memloc.reporting.style import method_order
 from memloc.stats import claims
+from memloc.stats.calibration import over_plants, over_runs, rates
 from memloc.stats.claims import BINARY, POINT, over_seeds
 from memloc.stats.depth import event_depths
 from memloc.stats.intervals import bootstrap_ends, wilson
 from memloc.stats.planted import mean_scores, null_claims, plant_scores
-from memloc.stats.calibration import over_plants, over_runs, rates
 from memloc.stats.windows import planted_layers, window_matrix, windows_between
 
 if TYPE_CHECKING:

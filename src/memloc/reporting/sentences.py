@@ -203,9 +203,7 @@ def _counted(results: Results, method: str, answers: pd.DataFrame) -> str:
     by = methods()[method].report.get("by", f"by {method}")
     clauses = [say("centres", by=by, centres=centres, depth=depth)]
     if counts:
-        clauses.insert(
-            0, say("outcomes", runs=counted(len(answers), "run"), counts=listed(counts))
-        )
+        clauses.insert(0, say("outcomes", runs=counted(len(answers), "run"), counts=listed(counts)))
     return joined(clauses)
 
 
