@@ -506,6 +506,19 @@ def test_examples_are_shown_by_exact_shares_too(results):
     assert cell == pytest.approx(shares.loc[6, 2])
 
 
+@pytest.mark.parametrize(
+    ("method", "title"),
+    [
+        ("swapping", "share of windows with the layer"),
+        ("shares", "share of the layer in the label"),
+    ],
+)
+def test_the_legend_of_examples_says_what_is_measured(results, method, title):
+    drawn = BY_NAME["examples"].drawn(results)
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": method}
+    assert title in str(drawn.with_rows(chosen))
+
+
 def test_centres_of_planted_layers_stand_against_those_of_the_weights():
     key = {"task": "t", "model": "m", "seed": 1, "method": "shares", "null": False}
     weights = [(1, 0.0), (2, 3.0), (3, 1.0), (4, -1.0)]

@@ -210,7 +210,7 @@ def _bits(results: "Results", run: pd.DataFrame, places: "pd.Series") -> list[di
         some = shares[shares.index.isin(places.index)]
         percent = (100 * some.fillna(0)).round().astype(int).to_numpy().tolist()
         rows = places.loc[some.index].tolist()
-        found.append({**head, "method": method, "rows": rows, "shares": percent})
+        found.append({**head, "method": method, "rows": rows, "held": percent})
     return found
 
 

@@ -21,6 +21,7 @@ from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.claims import ALL, POINT, over_seeds
 from memloc.stats.depth import has_interval
 from memloc.stats.planted import mean_scores
+from memloc.stats.verdicts import weakness
 
 SAID: dict[str, Any] = yaml.safe_load(asset("sentences.yaml"))
 """Sentences and parts of them, by name."""
@@ -101,6 +102,12 @@ def remarks_on(table: pd.DataFrame) -> str:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         said.append(f"{str(remark).removesuffix('.')} ({', '.join(names[:NAMED])}{more}).")
     return " ".join(said)
+
+
+def remark_on(method: str) -> str:
+    """Say what to bear in mind wherever weights of a method are drawn; empty for the surest."""
+    about = methods()[method].report.get("intervals", "") if method in methods() else ""
+    return f"{about} {weakness(method)}".strip()
 
 
 def marked(table: pd.DataFrame) -> pd.DataFrame:
