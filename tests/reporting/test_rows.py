@@ -489,7 +489,7 @@ def test_without_shares_a_strip_is_of_the_papers_first_method(results):
 
 def test_shares_are_means_over_seeds(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt"}
-    mine = where(results.shares, **chosen, direction="necessary", value="margin", first=3)["share"]
+    mine = where(results.shares, **chosen, value="margin", layer=3)["share"]
     (row,) = rows("shares", results, **chosen, value="margin of the label", layer=3).to_dict(
         "records"
     )
