@@ -243,7 +243,8 @@ def _worded(places: Places, undone: Undone, method: str) -> Answer:
 def where(shares: FloatArray) -> Places | None:
     """Describe shares (examples, layers); None where exchanging all layers undoes nothing.
 
-    All quantities are of the positive part of the mean profile; their 95 % intervals come from resampled examples.
+    All quantities are of the positive part of the mean profile; their 95 % intervals come from
+    resampled examples.
     """
     n, depth = shares.shape
     if n < 3 or shares.sum() <= 0:
