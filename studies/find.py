@@ -17,11 +17,13 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from memloc.arrays import BoolArray, FloatArray, IntArray
+from memloc.engine.fit import fit_all
+from memloc.engine.learner import Learner, Watch
+from memloc.engine.passes import Trained
 from memloc.labels.find import WRONG, suspects_table
 from memloc.methods.halves import (
     Half,
     Pool,
-    fit,
     half_models,
     mean_chances,
 )
@@ -134,7 +136,7 @@ def watched(pool: Pool) -> FloatArray:
 
     Its updates are those of two models on halves.
     """
-    from memloc.model.predict import encode_for, predict
+    from memloc.model.predict import encode_for
 
     path = pool.folder / "whole.npy"
     if not path.is_file():
@@ -143,13 +145,11 @@ def watched(pool: Pool) -> FloatArray:
         said: list[FloatArray] = []
         nobody = np.zeros(len(texts), dtype=bool)
 
-        def look(_epoch: int) -> bool:
-            said.append(Half(nobody, predict(model.stack, texts)).chances)
-            return False
+        def look(trained: Trained) -> None:
+            said.append(Half(nobody, trained.predict(texts)).chances)
 
-        rows = np.arange(len(texts))[None]
-        how = pool.training, [pool.seed]
-        fit([model], texts, rows, pool.examples.labels, how, is_done=look)
+        learner = Learner("whole", lambda: model, pool.examples.labels, pool.seed)
+        fit_all([learner], texts, pool.training, Watch(after_epoch=look))
         with whole_file(path) as draft, draft.open("wb") as file:
             np.save(file, np.stack(said), allow_pickle=False)
     return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)

@@ -238,6 +238,22 @@ def test_links_lead_somewhere(page):
         assert not place or place[1:] in anchors, f"{page.name} links to {target}{place}"
 
 
+def test_the_architecture_names_tests_that_exist():
+    text = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:tests|benchmarks)/[\w/]+\.\w+)`", text)
+    assert len(named) > 15
+    assert not [name for name in named if not (ROOT / name).is_file()]
+    rooms = {
+        word
+        for cell in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+        for word in re.findall(r"`(\w+)/?`", cell)
+    }
+    there = {
+        path.stem for path in (ROOT / "src" / "memloc").iterdir() if not path.stem.startswith("_")
+    }
+    assert there - {"py"} <= rooms
+
+
 def test_the_guide_names_every_figure_that_can_be_drawn():
     from memloc.reporting.figures import FIGURES
 

@@ -52,7 +52,7 @@ def test_train_says_what_there_is_when_nothing_was_memorised_yet(run, model, min
 
 
 def test_train_goes_on_where_it_was(run, model, mine, monkeypatch):
-    from memloc.run import recipe as training
+    from memloc.engine import fit as training
 
     plain, count = training.save_state, []
 

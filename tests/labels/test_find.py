@@ -12,6 +12,8 @@ from fixtures.forked import ended, forked
 from fixtures.tasks import FAST, make_task
 from memloc.data.tables import read_columns
 from memloc.data.task import Examples
+from memloc.engine import passes
+from memloc.engine.fit import ONE_BY_ONE
 from memloc.errors import (
     DataError,
     MemlocWarning,
@@ -26,7 +28,6 @@ from memloc.labels.find import (
     find,
     suspects_table,
 )
-from memloc.methods import halves as halves_module
 from memloc.methods.halves import Half
 from memloc.progress import telling
 from memloc.store.records import read_table
@@ -204,7 +205,7 @@ def test_killed_in_the_middle_it_goes_on_with_the_same_result(tmp_path, model, m
 def look_until(most, model, folder, data):
     """Look for suspects with models one by one; before one more this process is killed. How many
     were trained, and the file to correct."""
-    plain, count = halves_module.train_halves, 0
+    plain, count = passes.Pass.objectives, 0
 
     def counted(*given):
         nonlocal count
@@ -214,8 +215,8 @@ def look_until(most, model, folder, data):
         return plain(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("memloc.engine.loop.members_at_once", lambda *_: 1)
-        patch.setattr(halves_module, "train_halves", counted)
+        patch.setenv(ONE_BY_ONE, "1")
+        patch.setattr(passes.Pass, "objectives", counted)
         with pytest.warns(MemlocWarning):
             look(model, folder, data)
     return count, (folder / "suspects.csv").read_text(encoding="utf-8")

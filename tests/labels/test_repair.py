@@ -95,9 +95,9 @@ def test_learning_again_leaves_the_model_as_it_was(workshop):
     curve = workshop._relearnt("x", model)
     assert hash_weights(model.model.named_parameters()) == before
     assert set(curve["order"]) == {1, 2}
-    alone = workshop._relearn([workshop.run.load("reference")], [2])[0]["predicted"].to_numpy()
-    together = curve.loc[curve["order"] == 2, "predicted"].to_numpy()[: len(alone)]
-    np.testing.assert_allclose(alone[: len(together)], together, atol=1 / 12)  # float noise
+    alone = np.array(workshop._relearn(workshop.run.load("reference"), [2])[0])
+    at_once = curve.loc[curve["order"] == 2, "predicted"].to_numpy()[: len(alone)]
+    np.testing.assert_allclose(alone[: len(at_once)], at_once, atol=1 / 12)  # float noise
     assert curve["update"].tolist()[:4] == [0, 1, 2, 3]  # measured after every update
     assert curve.groupby("order")["predicted"].last().min() > 0.4
 
@@ -210,16 +210,16 @@ def test_updates_that_vary_too_much_decide_nothing():
 
 
 def test_yardsticks_learn_from_the_clean_examples_alone(memorised_run, monkeypatch):
-    learnt = {}
-
-    def look(models, texts, rows, labels, how, *_):
-        learnt["rows"], learnt["seeds"] = rows, how[1]
-
-    monkeypatch.setattr("memloc.labels.repair.fit", look)
+    learnt = []
+    monkeypatch.setattr(
+        "memloc.labels.repair.fit", lambda learners, *_, **_more: [learnt.extend(learners)]
+    )
     workshop = Workshop(memorised_run, RepairSettings(**QUICK))
-    models = workshop.without_labels([1, 2, 3])
-    assert (learnt["rows"] == memorised_run.clean_rows).all()
-    assert learnt["rows"].shape[0] == len(models) == len(set(learnt["seeds"])) == 3
+    list(workshop.without_labels([f"{YARDSTICK} {number}" for number in (1, 2, 3)]))
+    for learner in learnt:
+        assert [part.rows.tolist() for part in learner.parts] == [memorised_run.clean_rows.tolist()]
+    assert len({learner.seed for learner in learnt}) == 3
+    models = [learner.start() for learner in learnt]
     start = memorised_run.load("pretrained").stack.blocks.state_dict()
     own = [model.stack.blocks.state_dict() for model in models]
     assert all(torch.equal(start[name], each[name]) for each in own for name in start)
@@ -276,7 +276,7 @@ def test_a_killed_repair_goes_on_with_the_same_result(workshop):
     assert ended(forked(lambda: compare(again, 3))) == -signal.SIGKILL
     assert compare(again, 100) == (n - 3, *whole)
     assert compare(again, 0) == (0, *whole)
-    assert Workshop(workshop.run, workshop.settings, (0,)).decided_by != again.decided_by
+    assert Workshop(workshop.run, workshop.settings, (0,)).key != again.key
 
 
 def test_a_deep_model_is_repaired_by_groups_of_layers(memorised_run, tmp_path, monkeypatch):

@@ -43,7 +43,7 @@ def toy_table(is_noisy=(False, True, True, False)):
 
 def train_half(run, settings, model):
     pool = pool_of(run, settings)
-    return halves.train_halves(pool, [model])[0]
+    return halves.train_halves(pool, [model])[model]
 
 
 HALVES = [

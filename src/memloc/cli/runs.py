@@ -115,6 +115,13 @@ def _tell_cost(*given: Any) -> None:
     tell_cost(*given)
 
 
+def _tell_cost_of_methods(*given: Any) -> None:
+    """What methods will cost, measured on this machine; torch is loaded by then."""
+    from memloc.study.calibrate import tell_cost_of_methods
+
+    tell_cost_of_methods(*given)
+
+
 def _with_flip(
     changes: Mapping[str, Any], task: str | None, own: Marked, flip: float | None
 ) -> dict[str, Any]:
@@ -278,7 +285,14 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
     from memloc.methods.apply import localise as look
 
     with bars():
-        found = look(run, methods or None, settings=changes_of(change), force=force, device=device)
+        found = look(
+            run,
+            methods or None,
+            settings=changes_of(change),
+            force=force,
+            device=device,
+            announce=_tell_cost_of_methods,
+        )
     if as_json or details:
         console.show_found(found, "methods", as_json)
     else:
@@ -310,7 +324,14 @@ def analyse(
     from memloc.methods.apply import analyse as look
 
     with bars():
-        found = look(run, analyses or None, settings=changes_of(change), force=force, device=device)
+        found = look(
+            run,
+            analyses or None,
+            settings=changes_of(change),
+            force=force,
+            device=device,
+            announce=_tell_cost_of_methods,
+        )
     console.show_found(found, "analyses", as_json)
 
 

@@ -3,13 +3,12 @@
 Layers that hold the labels are replaced by the reference's, or reset and retrained on the clean
 examples. A label that is no longer predicted may still be there: it is then learnt again in fewer
 updates than by a model that never saw it. So every repaired model is taught the noisy labels anew,
-beside yardsticks: models that were trained on the clean examples alone, from several seeds.
+and so are yardsticks: models that were trained on the clean examples alone, from several seeds.
 """
 
-import copy
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,8 +18,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from memloc.arrays import FloatArray, IntArray
-from memloc.engine.loop import in_stacks, members_at_once
+from memloc.arrays import FloatArray
+from memloc.engine.fit import fit, fit_all
+from memloc.engine.learner import Learner, Part, Watch
+from memloc.engine.passes import Trained
 from memloc.errors import (
     DataError,
     SettingsError,
@@ -28,7 +29,6 @@ from memloc.errors import (
     counted,
 )
 from memloc.methods.apply import localise, open_run
-from memloc.methods.halves import fit
 from memloc.methods.mixtures import final_with
 from memloc.methods.shares import MOST_EXACT
 from memloc.model.device import pick_device, suitable_threads
@@ -52,7 +52,7 @@ from memloc.stats.intervals import prediction_margin
 from memloc.stats.windows import layers_name
 from memloc.store import paths
 from memloc.store.files import is_draft, whole_file
-from memloc.store.memo import RECORD, Maker, memo, unfinished_key
+from memloc.store.memo import RECORD, Maker, recall, unfinished_key
 from memloc.store.records import write_json
 
 MAKER = Maker("repair", 1)
@@ -64,8 +64,6 @@ WAYS = {"layers": LAYERS, "retrain": RETRAINED}
 """What repairs, by the name that is asked for."""
 Layers = tuple[int, ...] | None
 """Layers that change, from 0; None: not blocks."""
-Group = tuple[list[str], Layers, Callable[[], list[Classifier]]]
-"""Models that are made together: their names, the layers that change, and how they are made."""
 Judgement = Literal["removed", "hidden", "still there", "cannot tell"]
 BACKWARD = 3
 """Passes of a block in an update: forwards, and about two backwards."""
@@ -282,7 +280,7 @@ def _smallest(scores: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Workshop:
-    """A run's models, taken apart and put together in several ways."""
+    """A run's models, repaired in several ways."""
 
     run: Run
     settings: RepairSettings
@@ -292,40 +290,45 @@ class Workshop:
 
     def compare(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """One row per way and yardstick, and the curves of learning the noisy labels again."""
-        rows: list[dict[str, Any]] = []
-        curves: list[pd.DataFrame] = []
+        kept: dict[str, Any] = {}
+        for way in self.names:
+            found = recall(self._path(way), self.key, RECORD)
+            kept |= found or {}
+        missing = [way for way in self.names if way not in kept]
         with track(f"{self.run.name} · repair", sum(self.updates(self.names))) as advance:
+            advance(sum(self.updates([*kept])))
             shown = replace(self, advance=advance)
-            for place, group in enumerate(shown.groups):
-                found, curve = shown._compared(place, group)
-                rows += found
-                curves.append(curve)
+            for ready, seconds in shown._made(missing):
+                measured = {}
+                for way, model in ready.items():
+                    row, curve = shown.measure(way, model, self._changed(way), seconds)
+                    measured[way] = {"row": row, "curve": curve.to_dict("list")}
+                # What was made at the same time is kept in one file.
+                RECORD.write(self._path(next(iter(ready))), measured, self.key)
+                kept |= measured
+        curves = [pd.DataFrame(kept[way]["curve"]) for way in self.names]
+        rows = [kept[way]["row"] for way in self.names]
         return relative(pd.DataFrame(rows)), pd.concat(curves, ignore_index=True)
 
-    def _compared(self, place: int, group: Group) -> tuple[list[dict[str, Any]], pd.DataFrame]:
-        """Return the rows and curves of models that are made together; they are kept."""
-        path = paths.kept_repairs(self.run.work("repair"), place)
-        kept = memo(
-            path,
-            unfinished_key(MAKER, {**self.decided_by, "group": group[0]}),
-            partial(self._measured, group),
-            RECORD,
-            reused=lambda: self.advance(sum(self.updates(group[0]))),
-        )
-        return [{**row} for row in kept["rows"]], pd.DataFrame(kept["curve"])
-
-    def _measured(self, group: Group) -> dict[str, Any]:
-        """Make the models of a group and measure each."""
-        ways, layers, make = group
+    def _made(self, names: Sequence[str]) -> Iterator[tuple[dict[str, Classifier], float]]:
+        """Yield these models, one or some at a time, with the seconds that each took."""
+        for way, (_, make) in self.ways.items():
+            if way in names:
+                began = time.perf_counter()
+                model = make()
+                yield {way: model}, time.perf_counter() - began
         began = time.perf_counter()
-        models = make()
-        seconds = (time.perf_counter() - began) / len(models)
-        both = [
-            self.measure(way, model, layers, seconds)
-            for way, model in zip(ways, models, strict=True)
-        ]
-        curve = pd.concat([curve for _, curve in both], ignore_index=True)
-        return {"rows": [row for row, _ in both], "curve": curve.to_dict("list")}
+        for ready in self.without_labels([name for name in names if name.startswith(YARDSTICK)]):
+            seconds = (time.perf_counter() - began) / len(ready)
+            yield {trained.name: trained.model for trained in ready}, seconds
+            began = time.perf_counter()
+
+    def _path(self, way: str) -> Path:
+        return paths.kept_repairs(self.run.work("repair"), self.names.index(way))
+
+    def _changed(self, way: str) -> Layers:
+        every = tuple(range(self.run.depth))
+        return every if way.startswith(YARDSTICK) else self.ways[way][0]
 
     def measure(
         self, way: str, model: Classifier, layers: Layers = None, seconds: float = 0.0
@@ -338,7 +341,8 @@ class Workshop:
     @property
     def names(self) -> list[str]:
         """The names of all models that are compared."""
-        return [way for ways, _, _ in self.groups for way in ways]
+        numbers = range(1, self.settings.yardsticks + 1)
+        return [*self.ways, *(f"{YARDSTICK} {number}" for number in numbers)]
 
     def updates(self, ways: Sequence[str]) -> tuple[int, int]:
         """Updates at most that make these models, and that teach them the labels again."""
@@ -351,10 +355,10 @@ class Workshop:
         return making, len(ways) * own.orders * again
 
     @cached_property
-    def decided_by(self) -> dict[str, Any]:
-        """Everything that decides what is compared."""
+    def key(self) -> str:
+        """Key of everything that decides what is compared."""
         weights = ("final", "reference", "pretrained")
-        return {
+        decided_by = {
             "run": self.run.identity(weights),
             "files": self.run.files(weights),
             "settings": self.settings.model_dump(mode="json", exclude={"way", "relearnt", "gone"}),
@@ -362,6 +366,7 @@ class Workshop:
             "updates": UPDATES,
             "until": max(ENOUGH, self.level),
         }
+        return unfinished_key(MAKER, decided_by)
 
     @cached_property
     def level(self) -> float:
@@ -392,32 +397,26 @@ class Workshop:
             AGAIN: (every, lambda: self._learnt(run.load("final"), None)),
         }
 
-    @cached_property
-    def groups(self) -> list[Group]:
-        """What is made together: every way alone, yardsticks as many at a time as train as one."""
-        found: list[Group] = [
-            ([way], layers, alone(make)) for way, (layers, make) in self.ways.items()
-        ]
-        every, usual = tuple(range(self.run.depth)), self.run.settings.finetune
-        start = self.run.load("pretrained").stack
-        most = members_at_once(start, usual, start.device)
-        numbers = range(1, self.settings.yardsticks + 1)
-        for some in in_stacks(numbers, most, alike=lambda _number: 0):
-            names = [f"{YARDSTICK} {number}" for number in some]
-            found.append((names, every, partial(self.without_labels, some)))
-        return found
+    def without_labels(self, names: Sequence[str]) -> Iterator[list[Trained]]:
+        """Yield models that learnt the clean examples alone, each from its own seed.
 
-    def without_labels(self, numbers: Sequence[int]) -> list[Classifier]:
-        """Models that learnt the clean examples alone, from the pre-trained weights and a seed."""
+        The seeds belong to the numbers at the end of the names.
+        """
         run = self.run
-        seeds = [number(run.seed, "repair", YARDSTICK, each) for each in numbers]
-        models = [run.load_pretrained(seed) for seed in seeds]
-        for model in models:
+        part = Part(run.clean_rows)
+
+        def start(seed: int) -> Classifier:
+            model = run.load_pretrained(seed)
             model.model.to(pick_device(run.device)).eval()
-        rows = np.tile(run.clean_rows, (len(models), 1))
-        how = run.settings.finetune, seeds
-        fit(models, run.encode(models[0]), rows, run.noisy.assigned, how, self.advance)
-        return models
+            return model
+
+        learners = []
+        for name in names:
+            seed = number(run.seed, "repair", YARDSTICK, int(name.split()[-1]))
+            load = partial(start, seed)
+            learners.append(Learner(name, load, run.noisy.assigned, seed, (part,)))
+        texts = run.encode(run.load("pretrained"))
+        yield from fit(learners, texts, run.settings.finetune, watch=Watch(self.advance))
 
     def _with_head(self) -> Classifier:
         """What follows the blocks from the reference: it hides labels that the blocks hold."""
@@ -431,12 +430,13 @@ class Workshop:
 
     def _learnt(self, model: Classifier, layers: Sequence[int] | None) -> Classifier:
         """The model after some or all of its layers learnt the clean examples."""
-        rows, labels = self.run.clean_rows, self.run.noisy.assigned
-        training = self.run.settings.finetune.replace({"epochs": self.settings.epochs})
-        how = training, [self.run.seed]
-        texts = self.run.encode(model)
-        fit([model], texts, rows[None], labels, how, self.advance, layers=layers)
-        return model
+        run = self.run
+        changes = {"epochs": self.settings.epochs, "frozen_dropout": True}
+        part = Part(run.clean_rows, None if layers is None else tuple(layers))
+        learner = Learner("repair", lambda: model, run.noisy.assigned, run.seed, (part,))
+        training = run.settings.finetune.replace(changes)
+        (trained,) = fit_all([learner], run.encode(model), training, Watch(self.advance))
+        return trained.model
 
     def _scores(
         self, way: str, layers: tuple[int, ...] | None, model: Classifier, seconds: float
@@ -463,13 +463,15 @@ class Workshop:
     def _relearnt(self, way: str, model: Classifier) -> pd.DataFrame:
         """How the noisy labels alone are learnt again, in several orders, by copies of a model."""
         orders = range(1, self.settings.orders + 1)
-        most = members_at_once(model.stack, self.relearning, model.stack.device)
-        frames = [
-            curve.assign(way=way)
-            for some in in_stacks(orders, most, alike=lambda _order: 0)
-            for curve in self._relearn([_copied(model) for _ in some], some)
-        ]
-        return pd.concat(frames, ignore_index=True)
+        shares = self._relearn(model, orders)
+        longest = max(map(len, shares))
+        steps = np.arange(longest) * self._interval
+        frames = []
+        for order, own in zip(orders, shares, strict=True):
+            # A model that knows the labels learns no further; its share stays what it was.
+            predicted = own + own[-1:] * (longest - len(own))
+            frames.append(pd.DataFrame({"update": steps, "predicted": predicted, "order": order}))
+        return pd.concat(frames, ignore_index=True).assign(way=way)
 
     @cached_property
     def relearning(self) -> FineTuneSettings:
@@ -478,43 +480,43 @@ class Workshop:
         batch = min(usual.batch_size, -(-len(self.run.noisy_rows) // UPDATES))
         return usual.replace({"epochs": self.settings.relearn_epochs, "batch_size": batch})
 
-    def _relearn(self, models: Sequence[Classifier], orders: Sequence[int]) -> list[pd.DataFrame]:
-        """The curves of models that are taught as one, each in its own order."""
-        run, training = self.run, self.relearning
+    @property
+    def _interval(self) -> int:
+        """Number of updates from one measurement to the next."""
+        return -(-len(self.run.noisy_rows) // (self.relearning.batch_size * UPDATES))
+
+    def _relearn(self, model: Classifier, orders: Sequence[int]) -> list[list[float]]:
+        """Teach copies of a model the noisy labels, each in its own order.
+
+        Returns the shares of the labels that each predicts, from measurement to measurement.
+        """
+        run = self.run
         noisy, labels = run.task.train.take(run.noisy_rows), run.noisy.assigned[run.noisy_rows]
-        texts = encode_for(models[0], noisy, run.settings.text.max_tokens)
-        interval = -(-len(labels) // (training.batch_size * UPDATES))
-        most = training.epochs * -(-len(labels) // training.batch_size)
-        updates, shares, until = 0, list[list[float]](), max(ENOUGH, self.level)
+        texts = encode_for(model, noisy, run.settings.text.max_tokens)
+        shares: dict[str, list[float]] = {str(order): [] for order in orders}
+        known: dict[str, list[float]] = {}
+        until, updates = max(ENOUGH, self.level), 0
 
-        def look(done: int) -> None:
+        def advance(done: int) -> None:
             nonlocal updates
+            updates += done
             self.advance(done)
-            updates += done // len(models)
-            if updates % interval == 0:
-                hits = [predict(model.stack, texts).argmax(1) == labels for model in models]
-                shares.append([float(hit.mean()) for hit in hits])
 
-        look(0)
-        every: IntArray = np.tile(np.arange(len(labels)), (len(models), 1))
-        how = training, list(orders)
-        fit(models, texts, every, labels, how, look, is_done=lambda _: min(shares[-1]) >= until)
-        self.advance(len(models) * (most - updates))  # those that it did not take
-        steps = np.arange(len(shares)) * interval
-        return [
-            pd.DataFrame({"update": steps, "predicted": predicted, "order": order})
-            for order, predicted in zip(orders, zip(*shares, strict=True), strict=True)
-        ]
+        def look(trained: Trained, update: int) -> None:
+            if update % self._interval == 0:
+                hits = trained.predict(texts).argmax(1) == labels
+                shares[trained.name].append(float(hits.mean()))
 
+        def is_done(trained: Trained) -> bool:
+            if shares[trained.name][-1] >= until:
+                known.setdefault(trained.name, shares[trained.name][:])
+            return trained.name in known
 
-def alone(make: Callable[[], Classifier]) -> Callable[[], list[Classifier]]:
-    """The same function for a group of one."""
-    return lambda: [make()]
-
-
-def _copied(model: Classifier) -> Classifier:
-    """A copy with weights of its own."""
-    return replace(model, model=copy.deepcopy(model.model))
+        learners = [Learner(str(order), model.copied, labels, order) for order in orders]
+        fit_all(learners, texts, self.relearning, Watch(advance, look, is_done))
+        most = sum(learner.updates(texts, self.relearning) for learner in learners)
+        self.advance(most - updates)  # those that it did not take
+        return [known.get(name, own) for name, own in shares.items()]
 
 
 def relative(table: pd.DataFrame) -> pd.DataFrame:

@@ -40,16 +40,17 @@ class Coverage:
 def command(part: str, results: Results) -> str:
     """The command that makes a part, for the first run that lacks it; empty where none would."""
     study, there = _Study.of(results), _there(results)
-    if results.runs.empty:
-        return study.written(part, study.usual)
     # A part of the report of some methods, such as their events, is made by any of these.
     parts = [n for n, m in methods().items() if part in m.report and part not in methods()]
-    if part == "localise":
+    if part == "localise" and len(results["runs"]):
         parts = list(method_names("localiser"))
+    parts = parts or [part]
+    if results["runs"].empty:
+        return study.written(parts[0], study.usual)
     every = (
         study.command(name, row, run)
         for row, run in _each(results)
-        for name in parts or [part]
+        for name in parts
         if _key(row) not in there.get(name, ())
     )
     return next(filter(None, every), "")
