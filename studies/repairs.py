@@ -24,6 +24,11 @@ from memloc.data.task import Task
 from memloc.engine.fit import fit_all
 from memloc.engine.learner import Learner, Part
 from memloc.labels.repair import (
+    Workshop,
+    _smallest,
+    relearnt_at,
+)
+from memloc.labels.repaired import (
     AGAIN,
     BEFORE,
     HEAD,
@@ -36,11 +41,8 @@ from memloc.labels.repair import (
     Judgement,
     Repaired,
     RepairSettings,
-    Workshop,
-    _smallest,
     geometric_mean,
     relative,
-    relearnt_at,
 )
 from memloc.methods.apply import localise
 from memloc.model.load import Classifier, LoadOptions

@@ -27,7 +27,7 @@ from memloc.methods import (
 from memloc.methods.result import Result
 from memloc.model.device import suitable_threads
 from memloc.progress import request, tell
-from memloc.protocol import VerdictSettings, preset, readable
+from memloc.protocol import VerdictSettings, preset, readable, refuse_idle
 from memloc.run.folder import Run
 from memloc.stats.answers import Answer
 from memloc.stats.calibration import trust
@@ -128,6 +128,8 @@ def _look(
         chosen = [protocol.method(name) for name in names]
     else:
         chosen = requested(named, kind, protocol, settings)
+    names = [method.name for method in chosen]
+    refuse_idle(settings, ["verdict", *names, *skipped], " and ".join(names))
     found = apply(run, chosen, protocol.verdict, force=force, announce=announce)
     return replace(found, skipped=skipped)
 

@@ -85,7 +85,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         return adopt(folder, **given)
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
-    protocol = protocol_of_run(preset, settings or {})
+    protocol = protocol_of_run(preset, settings or {}, has_noise=True)
     facts, names, adopted = _examined(places, pretrained)
     task = _read(data, Columns(text, label, pair, original, flag), held_out, names)
     facts |= {"model": str(pretrained or final), "command": request()}

@@ -54,7 +54,8 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
             "Train on a task with noise: memloc.add_noise(task, rate=0.15) flips labels, and "
             "memloc.load_csv(..., original=COLUMN) reads which are wrong already."
         )
-    protocol = protocol_of_run(preset or default_preset(model), settings or {})
+    name = preset or default_preset(model)
+    protocol = protocol_of_run(name, settings or {}, has_noise=True)
     loading = options or LoadOptions()
     recipe = Recipe(model, task, seed, protocol, loading, device)
     return train_run(recipe, Path(folder), weights)
