@@ -147,7 +147,7 @@ def words() -> pd.DataFrame:
 
     rows = []
     for title, profile in PROFILES.items():
-        for kind, precision in (("each in one layer", 0.0), ("unlike", 6.0), ("alike", 60.0)):
+        for kind, precision in (("each in one layer", 0.0), ("unlike", 6.0)):
             for n in (20, 40):
                 rng = generator(n, "sizes", "words", title, kind)
                 said: dict[str, int] = {}
