@@ -25,6 +25,7 @@ from memloc.errors import (
     DataError,
     SettingsError,
     StoreError,
+    checked_arguments,
     counted,
 )
 from memloc.methods.apply import localise, open_run
@@ -217,6 +218,7 @@ Announce = Callable[["Workshop"], None]
 """Told before work begins."""
 
 
+@checked_arguments
 def repair(
     run: Run | str | Path,
     folder: str | Path,
