@@ -6,7 +6,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
@@ -155,8 +155,7 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("preset", "device", "model_type"), _TEXT),
     **dict.fromkeys(("folder", "out", "cache_dir", "final", "reference", "memorised"), _PLACE),
     **dict.fromkeys(("frozen", "pretrained"), _PLACE),
-    **dict.fromkeys(("seed", "examples", "max_tokens"), ((Integral,), "a whole number")),
-    **dict.fromkeys(("rate", "near_ceiling"), ((Real,), "a number")),
+    **dict.fromkeys(("seed", "examples"), ((Integral,), "a whole number")),
     **dict.fromkeys(("force", "train_missing"), ((bool,), "True or False")),
     "model": ((str, os.PathLike, _InFolder), "a name, a folder or a run"),
     "settings": ((Mapping,), "a dict of settings such as {'finetune.epochs': 30}"),
