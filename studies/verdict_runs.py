@@ -16,21 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from memloc.arrays import BoolArray, IntArray
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task
 from memloc.data.task import Examples, NoisyLabels, Task
-from memloc.engine.gathering import merged
-from memloc.engine.loop import (
-    Objective,
-    learning,
-    learning_groups,
-    logits_of,
-    train_epoch,
-)
+from memloc.engine.fit import fit_all
+from memloc.engine.learner import Learner, Part, Watch
+from memloc.engine.passes import Trained
 from memloc.model.load import Classifier, load_checkpoint, load_model
+from memloc.model.parts import find_parts
 from memloc.model.predict import encode_for, predict
 from memloc.protocol import preset
 from memloc.run.checkpoints import save_checkpoint
@@ -142,23 +137,21 @@ def fit(
 ) -> BoolArray:
     """Train these layers (from 0; -1: what follows them); which labels are predicted at the end."""
     settings = preset("demo").finetune.replace(
-        {"epochs": EPOCHS, "learning_rate": rate, "warmup": 0.0}
+        {"epochs": EPOCHS, "learning_rate": rate, "warmup": 0.0, "frozen_dropout": True}
     )
     texts = encode_for(model, task.train, model.max_tokens)
-    every = learning_groups(model.stack, embeddings=False)
-    groups = [every[layer + 1] for layer in layers]
-    compute, targets = logits_of(model.stack, texts, settings), torch.from_numpy(labels)
+    blocks = tuple(layer for layer in layers if layer >= 0)
+    still = () if -1 in layers else find_parts(model.stack).after
     right = np.zeros(len(labels), dtype=bool)
-    with learning(model.model, groups) as tensors:
-        learns = merged(tensors), merged(groups), settings
-        objective = Objective("noisy", compute, targets, texts.lengths, *learns)
-        for epoch in range(1, EPOCHS + 1):
-            train_epoch([objective], order, epoch, lambda _: None)
-            if epoch % LOOK:
-                continue
-            right = predict(model.stack, texts).argmax(1) == labels
-            if right.all():
-                break
+
+    def is_done(trained: Trained) -> bool:
+        nonlocal right
+        if trained.curve[-1]["epoch"] % LOOK == 0:
+            right = predict(trained.stack, texts).argmax(1) == labels
+        return bool(right.all())
+
+    learner = Learner("noisy", lambda: model, labels, order, (Part(None, blocks, still),))
+    fit_all([learner], texts, settings, Watch(after_epoch=is_done))
     return right
 
 

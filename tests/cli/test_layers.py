@@ -92,6 +92,19 @@ def test_a_setting_that_made_the_weights_is_refused(run, folder, change, words):
     assert f"{change.partition('=')[0]} cannot be changed for weights that are there" in line
 
 
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        (("localise", "swapping"), "gradients.norm=L2"),
+        (("analyse", "centroids"), "generalisation.models=3"),
+    ],
+)
+def test_a_setting_of_another_method_is_refused(run, folder, words, change):
+    command, method = words
+    line = refused(run(command, folder, method, f"--set={change}"))
+    assert f"{change.partition('=')[0]} decides nothing for {method}: leave it out" in line
+
+
 def test_windows_of_centroids_are_a_setting(run, folder):
     shown = run("analyse", folder, "centroids", "--set=centroids.windows=[2-3]", "--device=cpu")
     printed(shown)

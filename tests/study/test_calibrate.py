@@ -94,7 +94,7 @@ def test_train_says_how_many_updates_there_will_be(run, command, monkeypatch):
 
 
 def test_what_was_done_before_does_not_count(run, command, monkeypatch):
-    from memloc.run import recipe as training
+    from memloc.engine import fit as training
 
     def interrupted(*given):
         save(*given)

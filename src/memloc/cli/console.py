@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from memloc.labels.find import Suspects
-    from memloc.labels.repair import Repaired
+    from memloc.labels.repaired import Repaired
     from memloc.methods.apply import Found
     from memloc.methods.result import Result
     from memloc.reporting.page import Report

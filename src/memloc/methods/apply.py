@@ -28,7 +28,7 @@ from memloc.methods import (
 from memloc.methods.result import LayerScores, Result
 from memloc.model.device import suitable_threads
 from memloc.progress import request, tell
-from memloc.protocol import VerdictSettings, preset, readable
+from memloc.protocol import VerdictSettings, preset, readable, refuse_idle
 from memloc.run.folder import Run
 from memloc.stats.verdicts import LayerVerdict, trust
 from memloc.store import paths
@@ -130,6 +130,8 @@ def _look(
         chosen = [protocol.method(name) for name in names]
     else:
         chosen = requested(named, kind, protocol, settings)
+    names = [method.name for method in chosen]
+    refuse_idle(settings, ["verdict", *names, *skipped], " and ".join(names))
     found = apply(run, chosen, protocol.verdict, force=force, announce=announce)
     return replace(found, skipped=skipped)
 

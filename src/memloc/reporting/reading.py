@@ -85,7 +85,9 @@ class Found:
     @cached_property
     def stored(self) -> list[Stored]:
         """Results of the methods that looked at the run."""
-        return [_stored(self, path.parent) for path in kept_files(self.run, paths.ABOUT)]
+        names = (paths.ABOUT, paths.ANY_TABLE)  # tables without a record are refused
+        folders = {path.parent for name in names for path in kept_files(self.run, name)}
+        return [_stored(self, folder) for folder in sorted(folders)]
 
 
 def _stored(found: Found, folder: Path) -> Stored:
@@ -114,7 +116,7 @@ def find_runs(folder: Path) -> list[Found]:
     """Runs below a folder by task, model and seed; two runs with the same key never merge."""
     places = [
         path.parent
-        for path in folder.rglob(paths.RUN)
+        for path in (*folder.rglob(paths.RUN), *_without_record(folder))
         if paths.CHECKPOINTS not in path.relative_to(folder).parts
         and not is_draft(path.relative_to(folder))
     ]
@@ -128,6 +130,16 @@ def find_runs(folder: Path) -> list[Found]:
         found[tuple(key.values())] = Found(key, run)
     names = ("task", "model", "seed")
     return sorted(found.values(), key=lambda each: [str(each.key[name]) for name in names])
+
+
+def _without_record(folder: Path) -> list[Path]:
+    """Labels of trained runs whose record was deleted: such runs are refused, not left out."""
+    return [
+        path
+        for path in folder.rglob(paths.LABELS)
+        if paths.checkpoint(path.parent, "final").is_dir()
+        and not (path.parent / paths.RUN).is_file()
+    ]
 
 
 def _key(run: Run) -> Row:
@@ -174,7 +186,7 @@ def _run_row(run: Run, folder: Path, needed: float) -> Row:
         "n_classes": len(task.label_names),
         "train": task.train,
         "noisy": task.noisy,
-        "validation": len(read_columns(labels, ["split"], UNSEEN)) if labels.is_file() else 0,
+        "validation": len(read_columns(labels, ["split"], UNSEEN)),
         "memorised": run.memorised(needed),
         **accuracies,
         "reference_accuracy": run.reference_accuracy,

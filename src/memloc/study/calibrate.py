@@ -22,12 +22,8 @@ import transformers
 
 from memloc.data.encode import Encoded
 from memloc.data.task import Examples
-from memloc.engine.loop import (
-    learning_groups,
-    logits_of,
-    one_objective,
-    train_epoch,
-)
+from memloc.engine.fit import fit_all
+from memloc.engine.learner import Learner, Watch
 from memloc.errors import MemlocError, listed
 from memloc.labels.repair import Workshop
 from memloc.methods import Method
@@ -229,20 +225,12 @@ def _texts(n: int, length: int) -> Encoded:
 def _update_seconds(
     clock: Clock, stack: Stack, texts: Encoded, settings: FineTuneSettings
 ) -> float:
-    with one_objective(
-        stack,
-        learning_groups(stack, embeddings=False),
-        name="calibration",
-        logits=logits_of(stack, texts, settings),
-        labels=torch.zeros(len(texts), dtype=torch.int64, device=stack.device),
-        lengths=texts.lengths,
-        settings=settings,
-    ) as objective:
-        seconds = [
-            _timed(clock, partial(train_epoch, [objective], 0, epoch, lambda _: None))
-            for epoch in range(1, 2 + UPDATES)
-        ]
-    return float(np.median(seconds[1:]))
+    times: list[float] = []
+    model = Classifier("calibration", stack.model, None)
+    learner = Learner("calibration", lambda: model, np.zeros(len(texts), np.int64), 0)
+    watch = Watch(after_update=lambda _trained, _update: times.append(clock()))
+    fit_all([learner], texts, settings, watch)
+    return float(np.median(np.diff(times)[1:]))
 
 
 def _probe_seconds(shape: Shape) -> float:
