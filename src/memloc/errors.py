@@ -123,14 +123,13 @@ def checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
     An argument's name decides its kind: public functions share their names. None is allowed where
     it is the default.
     """
-    parameters = inspect.signature(function).parameters
+    signature = inspect.signature(function)
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        given: dict[str, Any] = {**dict(zip(parameters, args, strict=False)), **kwargs}
-        for name, value in given.items():
+        for name, value in signature.bind_partial(*args, **kwargs).arguments.items():
             kinds, needed = _KINDS.get(name, ((object,), ""))
-            is_default = name in parameters and value is parameters[name].default
+            is_default = value is signature.parameters[name].default
             if not is_default and not isinstance(value, kinds):
                 raise SettingsError(
                     f"{function.__name__}: {name} is {shortened(repr(value))}, of type "
