@@ -79,7 +79,7 @@ class Shares(Method):
     subsets that random orders of the layers go through. `auto`: exact up to 14 layers, and above
     the cheaper of the other two."""
     groups: int | None = ours(None, ge=2, le=MOST_EXACT)
-    """Number of groups of neighbouring layers that are swapped together; default: 12, where layers
+    """Number of groups of neighbouring layers that are swapped as one; default: 12, where layers
     are grouped at all."""
     pairs: int = ours(16, ge=2)
     """Random orders for each example, each with its reverse, where subsets are sampled."""
@@ -214,7 +214,7 @@ class Plan:
             ]
         if any(len(unit) > 1 for unit in self.units):
             return [
-                f"Neighbouring layers were swapped together, in {len(self.units)} groups; a "
+                f"Neighbouring layers were swapped as one, in {len(self.units)} groups; a "
                 "group's share is spread evenly over its layers."
             ]
         return []
@@ -391,7 +391,7 @@ def _examples_table(found: FloatArray, noisy: IntArray, units: Sequence[range]) 
 def _labels_table(rows: IntArray, n_noisy: int, values: FloatArray) -> Table:
     """Of each noisy or clean example: how sure the final model is, and whether its label is lost.
 
-    Lost is meant of all layers together.
+    Lost is meant of all layers at once.
     """
     (before, margin), (after, _) = values[0, :, :, [0, -1]]
     of = {"example": rows, "is_noisy": np.arange(len(rows)) < n_noisy}

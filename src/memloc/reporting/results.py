@@ -197,7 +197,7 @@ def load_results(path: str | Path) -> Results:
 
 
 COMPARING = {"verdict", "agreement", "summary"}
-"""Settings by which the results of several runs are put together."""
+"""Settings by which the results of several runs are combined."""
 
 
 def settings_of(folder: Path, records: Sequence[RunRecord]) -> Protocol:

@@ -358,7 +358,7 @@ def _by_the_reference(results: Results) -> str:
 
 
 def _coefficients(results: Results) -> Iterator[Line]:
-    """Depth and generalisation, methods and models: what goes together, and what is not known."""
+    """Depth and generalisation, methods and models: what agrees, and what is not known."""
     depth, pairs = results.table_2, results.agreement
     tables = []
     if len(depth):

@@ -358,10 +358,10 @@ def line_shares(lost: BoolArray, depth: int, known: Sequence[range]) -> FloatArr
         )
     gives = np.zeros((len(known), depth))
     for row, window in zip(gives, known, strict=True):
-        beside = [layer for layer in (window.start - 1, window.stop) if 0 <= layer < depth]
-        likely = 1 / math.comb(len(window) + len(beside), len(window))
+        neighbours = [layer for layer in (window.start - 1, window.stop) if 0 <= layer < depth]
+        likely = 1 / math.comb(len(window) + len(neighbours), len(window))
         row[window.start : window.stop] = likely / len(window)
-        row[beside] = -likely / max(1, len(beside))
+        row[neighbours] = -likely / max(1, len(neighbours))
     return np.asarray(lost.astype(np.float64) @ gives)
 
 
@@ -425,7 +425,7 @@ def detectable(n_noisy: int, n_clean: int) -> float:
 
 
 def corrected(ps: Sequence[float]) -> FloatArray:
-    """Holm's p-values: what is significant holds for all that are shown together."""
+    """Holm's p-values: what is significant holds for all that are shown."""
     order = np.argsort(ps)
     steps = np.asarray(ps, dtype=np.float64)[order] * np.arange(len(order), 0, -1)
     found = np.empty(len(order))
@@ -492,7 +492,7 @@ def _strata(evidence: Evidence) -> IntArray:
 
 
 def other_sets(lost: FloatArray, layers: Sequence[int]) -> str:
-    """What these layers (from 1) undo alone, beside all other sets of as many; `lost` is (2^L,)."""
+    """What these layers (from 1) undo, and all other sets of as many; `lost` is (2^L,)."""
     sizes = subset_sizes(len(lost).bit_length() - 1)
     undone = lost - lost[0]
     own = undone[sum(1 << layer - 1 for layer in layers)]
