@@ -24,6 +24,11 @@ from memloc.data.task import Task
 from memloc.engine.fit import fit_all
 from memloc.engine.learner import Learner, Part
 from memloc.labels.repair import (
+    Workshop,
+    _smallest,
+    relearnt_at,
+)
+from memloc.labels.repaired import (
     AGAIN,
     BEFORE,
     HEAD,
@@ -36,11 +41,8 @@ from memloc.labels.repair import (
     Judgement,
     Repaired,
     RepairSettings,
-    Workshop,
-    _smallest,
     geometric_mean,
     relative,
-    relearnt_at,
 )
 from memloc.methods.apply import localise
 from memloc.model.load import Classifier, LoadOptions
@@ -59,7 +61,7 @@ from studies.pages import DOCS, IMAGES, STORED, put
 HERE = STORED / "repairs.csv"
 LEARNT_AGAIN = STORED / "relearning.csv"
 """Means over runs and orders, by model and update."""
-PAGE = DOCS / "explanation" / "wrong_labels.md"
+PAGE = DOCS / "explanation" / "repairs.md"
 PICTURE = IMAGES / "relearning.svg"
 EXAMPLES, RATE = 60, 0.2
 LEARNT = {"finetune.measure_every": 10, "finetune.learning_rate": 1e-3}

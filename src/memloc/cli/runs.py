@@ -78,7 +78,8 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.protocol import protocol_of_run
 
     changes = _with_flip(constants.changes, task, own, flip)
-    protocol = protocol_of_run(constants.preset or default_preset(model), changes)
+    name = constants.preset or default_preset(model)
+    protocol = protocol_of_run(name, changes, has_noise=own.is_marked)
     check_model(model, loading.depth)
     found = _read_task(task, data_folder, own, protocol.noise.seed)
     if examples is not None:
@@ -92,8 +93,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.run.recipe import Recipe
     from memloc.run.train import train_run
 
-    options = LoadOptions(**asdict(loading))
-    recipe = Recipe(model, noisy, seed, protocol, options, constants.device)
+    recipe = Recipe(model, noisy, seed, protocol, LoadOptions(**asdict(loading)), constants.device)
     with bars():
         run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(_tell_cost, out, recipe))
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)
@@ -180,7 +180,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     from memloc.protocol import protocol_of_run
 
     name = constants.preset or default_preset(checkpoints.pretrained or "")
-    needed = protocol_of_run(name, constants.changes).verdict.noisy_at_least
+    needed = protocol_of_run(name, constants.changes, has_noise=True).verdict.noisy_at_least
     check_training(run, ())
     if own.data is not None:
         check_checkpoints(checkpoints)
@@ -260,7 +260,7 @@ Details = Annotated[
     bool, typer.Option("--details", help="Print what every method found, and what to bear in mind.")
 ]
 Change = Annotated[
-    list[str] | None, typer.Option("--set", help="A method's setting, e.g. gradients.norm=L2.")
+    list[str] | None, typer.Option("--set", help="A method's setting, as METHOD.NAME=VALUE.")
 ]
 
 
@@ -305,7 +305,7 @@ def analyse(
         list[str] | None,
         typer.Argument(
             metavar="ANALYSIS",
-            help="centroids, label_probes or generalisation. Default: all that can run.",
+            help="Names of analyses. Default: all that can run.",
         ),
     ] = None,
     change: Change = None,

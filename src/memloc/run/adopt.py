@@ -13,7 +13,11 @@ from memloc.data.own import Columns, read_rows
 from memloc.data.perturb import OWN
 from memloc.data.tables import Data, Source, source_of
 from memloc.data.task import Examples, Task
-from memloc.errors import ModelError, SettingsError
+from memloc.errors import (
+    ModelError,
+    SettingsError,
+    checked_arguments,
+)
 from memloc.model.device import suitable_threads
 from memloc.model.known import adapter_base, is_adapter
 from memloc.progress import request, tell
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 
 
+@checked_arguments
 def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     folder: str | Path,
     *,
@@ -85,7 +90,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         return adopt(folder, **given)
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
-    protocol = protocol_of_run(preset, settings or {})
+    protocol = protocol_of_run(preset, settings or {}, has_noise=True)
     facts, names, adopted = _examined(places, pretrained)
     task = _read(data, Columns(text, label, pair, original, flag), held_out, names)
     facts |= {"model": str(pretrained or final), "command": request()}

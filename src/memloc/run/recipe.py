@@ -246,6 +246,7 @@ class Training:
         about = {
             "weights": weights,
             "epoch": len(trained.curve),
+            "curve": trained.curve,
             "trained_with": trained.trained_with,
             "run": self.run.record.model_dump(mode="json"),
         }

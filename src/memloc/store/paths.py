@@ -8,6 +8,7 @@ RUN, LABELS, TRAINING, CURVE = "run.json", "labels.parquet", "training.parquet",
 CHECKPOINTS, RESULTS, WORK = "checkpoints", "results", "work"
 ABOUT, PROVENANCE = "about.json", "memloc.json"
 """In the folders of results and of weights: how these came to be."""
+ANY_TABLE = "*.parquet"
 STEPS, LOGS, CALIBRATION = "steps", "logs", "calibration.json"
 CONTROL = "control"
 """The folder of a study with its planted runs."""
