@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-AT_ONCE = 2**20
-"""Bytes of a file that are read at once."""
-
 
 def hashed(value: Any) -> str:
     """Sixteen hexadecimal digits that a JSON value determines."""
@@ -39,8 +36,7 @@ def hash_files(files: Iterable[Path]) -> str:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}".encode())
         with path.open("rb") as file:
-            while part := file.read(AT_ONCE):
-                digest.update(part)
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
 
 
