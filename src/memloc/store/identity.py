@@ -5,19 +5,12 @@ decides them is the same.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-def hashed(value: Any) -> str:
-    """Sixteen hexadecimal digits that a JSON value determines."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:

@@ -35,7 +35,8 @@ from memloc.protocol import Protocol
 from memloc.run.folder import few_in
 from memloc.stats.verdicts import too_few
 from memloc.store import paths
-from memloc.store.identity import hash_checkpoint, hash_files, hashed
+from memloc.store.identity import hash_checkpoint, hash_files
+from memloc.store.memo import Maker, key
 from memloc.study.config import DataFile, StudyFile
 
 DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))
@@ -194,7 +195,8 @@ def task_fingerprint(file: StudyFile, name: str) -> str:
     own = file.study.data.get(name)
     if own is not None:
         places = [file.file_of(path) for path in (own.file, own.held_out) if path is not None]
-        return f"{name} {hash_files(places)} {hashed(own.model_dump(exclude={'file', 'held_out'}))}"
+        columns = key(Maker("data", 1), own.model_dump(exclude={"file", "held_out"}))
+        return f"{name} {hash_files(places)} {columns}"
     whole, folder = name.removesuffix("-binary"), data_folder(file)
     if whole not in PAPER_TASKS or folder is None:
         return name
