@@ -42,7 +42,7 @@ def quick():
     kept = {name: dict(values) for name, values in memloc.protocol.PRESETS.items()}
     memloc.protocol.PRESETS["demo"].update({"finetune.epochs": 6, "finetune.near_ceiling": 0.3})
     for values in memloc.protocol.PRESETS.values():
-        values.update({"verdict.noisy_at_least": 0.01, "shares.groups": 4, **QUICK})
+        values.update({"verdict.noisy_at_least": 0.01, **QUICK})
     memloc.protocol.preset.cache_clear()
     yield
     for name, values in memloc.protocol.PRESETS.items():

@@ -95,15 +95,10 @@ EXAMPLE_SHARES = "example_shares"
 
 def _shares(read: Any) -> pd.DataFrame:
     rows = read.to_pandas()
-    wide = rows.pivot(index="example", columns=["first", "last"], values="share")
-    layers = {
-        layer: values / (last - first + 1)
-        for (first, last), values in wide.items()
-        for layer in range(first, last + 1)
-    }
-    table = pd.DataFrame(layers)
+    table: pd.DataFrame = rows.pivot(index="example", columns="layer", values="share")
     whole = table.sum(axis=1)
-    return table.div(whole.where(whole > 0), axis=0)
+    found: pd.DataFrame = table.div(whole.where(whole > 0), axis=0)
+    return found
 
 
 def _left_out(results: "Results", run: pd.DataFrame) -> set[str]:
@@ -210,7 +205,7 @@ def _bits(results: "Results", run: pd.DataFrame, places: "pd.Series") -> list[di
         some = shares[shares.index.isin(places.index)]
         percent = (100 * some.fillna(0)).round().astype(int).to_numpy().tolist()
         rows = places.loc[some.index].tolist()
-        found.append({**head, "method": method, "rows": rows, "shares": percent})
+        found.append({**head, "method": method, "rows": rows, "held": percent})
     return found
 
 

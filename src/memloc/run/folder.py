@@ -33,7 +33,7 @@ from memloc.progress import tell
 from memloc.protocol import RunSettings
 from memloc.seeds import generator
 from memloc.settings import Settings
-from memloc.stats.verdicts import too_few
+from memloc.stats.answers import too_few
 from memloc.stats.windows import planted_layers, read_plant
 from memloc.store import paths
 from memloc.store.files import remove

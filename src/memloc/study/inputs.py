@@ -33,7 +33,7 @@ from memloc.model.known import (
 )
 from memloc.protocol import Protocol
 from memloc.run.folder import few_in
-from memloc.stats.verdicts import too_few
+from memloc.stats.answers import too_few
 from memloc.store import paths
 from memloc.store.identity import hash_checkpoint, hash_files
 from memloc.store.memo import Maker, key
