@@ -80,10 +80,10 @@ def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
             what="say in one way which labels are wrong: `original` or `flag` with a column, or "
             "`flip` with a share of them to make wrong.",
         )
-    for name in ("file", "held_out"):
-        path = getattr(own, name)
+    for field in ("file", "held_out"):
+        path = getattr(own, field)
         if path is not None and not file.file_of(path).is_file():
-            raise file.problem("data", name, name, what=f"there is no file {file.file_of(path)}.")
+            raise file.problem("data", name, field, what=f"there is no file {file.file_of(path)}.")
 
 
 def _check_model(file: StudyFile, folders: dict[str, str], name: str) -> None:
