@@ -209,7 +209,7 @@ def _asked(folder: Path) -> frozenset[str] | None:
     if not (folder / paths.STUDY).is_file():
         return None
     study = read_study(folder).study
-    blocks = [study, *study.also]
+    blocks: list[Any] = [study, *study.also]
     return frozenset(n for b in blocks for n in (*(b.methods or ()), *(b.analyses or ())))
 
 
