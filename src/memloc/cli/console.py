@@ -63,7 +63,7 @@ VALUES = {"int": "NUMBER", "float": "NUMBER", "Path": "PATH"}
 
 
 def _in_plain_words(params: list[Any]) -> list[Any]:
-    """No types of Python beside arguments and options, and none at all beside switches."""
+    """No types of Python next to arguments and options, and none at all next to switches."""
     for param in params:
         if param.param_type_name == "argument":
             param.metavar = param.metavar or param.name.upper()
@@ -230,7 +230,7 @@ def _curve(run: "Run", needed: float) -> Iterator[str]:
     if reference < needed:
         yield (
             f"The reference weights, trained without noise, predict only {reference:.0%} of "
-            "their own labels: swapping says little here. Train longer."
+            "their own labels: methods that use them say little here. Train longer."
         )
     picture = run.folder / paths.CURVE
     save_figure("training", table, picture)
@@ -371,12 +371,12 @@ def show_files(
 
 def show_report(report: "Report", as_json: bool) -> None:
     """The answer, how far to trust it, what is missing, and where the page with the rest is."""
-    summary, missing = report.summary, report.commands
+    summary = report.summary
     first = {"answer": summary.answer, "trust": summary.trust, "learnt": summary.learnt}
-    more = {"found": summary.found, "open": summary.open, "missing": missing}
-    said = [f"{line}\n" for line in first.values() if line]
-    if missing:
-        said.append(f"Parts are missing; the page lists {counted(len(missing), 'command')}.")
+    more = {"found": summary.found, "open": summary.open, "missing": report.commands}
+    told = ["\n".join(summary.answers), summary.trust, summary.learnt]
+    said = [f"{text}\n" for text in told if text]
+    said += filter(None, [report.missing])
     where = f"Open in a browser, with all that was found: {report.path}"
     show(as_json, {"page": str(report.path), **first, **more}, *said, where)
 

@@ -260,7 +260,7 @@ Details = Annotated[
     bool, typer.Option("--details", help="Print what every method found, and what to bear in mind.")
 ]
 Change = Annotated[
-    list[str] | None, typer.Option("--set", help="A method's setting, e.g. gradients.norm=L2.")
+    list[str] | None, typer.Option("--set", help="A method's setting, as METHOD.NAME=VALUE.")
 ]
 
 
@@ -305,7 +305,7 @@ def analyse(
         list[str] | None,
         typer.Argument(
             metavar="ANALYSIS",
-            help="centroids, label_probes or generalisation. Default: all that can run.",
+            help="Names of analyses. Default: all that can run.",
         ),
     ] = None,
     change: Change = None,

@@ -37,7 +37,8 @@ def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     how = dict.fromkeys(names, "mean")
     how |= {f"{name}_low": "min" for name in names} | {f"{name}_high": "max" for name in names}
     found = table.groupby([*CASE, "value", "layer"], sort=False).agg(how).reset_index()
-    return in_words(found, "value", words["value"])
+    # Margins first: single layers rarely turn a whole label.
+    return in_words(found, "value", dict(reversed(list(words["value"].items()))))
 
 
 def positions(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:

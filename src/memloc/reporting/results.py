@@ -10,7 +10,13 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from memloc.errors import MemlocWarning, StoreError, UnknownName, lookup
+from memloc.errors import (
+    MemlocWarning,
+    StoreError,
+    UnknownName,
+    checked_arguments,
+    lookup,
+)
 from memloc.methods import by_reference
 from memloc.protocol import Protocol, preset
 from memloc.reporting.derived import RUN, derived, usual_depth
@@ -44,6 +50,8 @@ class Results:
     """Tables by name: memloc's own, and those that other packages' methods leave."""
     commands: tuple[str, ...] = ()
     """Recorded commands, in the order to repeat them."""
+    asked: frozenset[str] | None = None
+    """Methods that the study's file asks for; None without such a file."""
     _derived: dict[str, pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
@@ -179,6 +187,7 @@ class Results:
         return list({tuple(each.items()): each for each in found}.values())
 
 
+@checked_arguments
 def load_results(path: str | Path) -> Results:
     """Read the results in a study's folder, in `runs/` of `memloc train`, or in one run's folder.
 
@@ -193,11 +202,19 @@ def load_results(path: str | Path) -> Results:
         protocol = settings_of(folder, [each.run.record for each in runs])
         tables = {name: pd.DataFrame(columns=COLUMNS[name]) for name in READ}
         tables |= read_tables(folder, runs, protocol.verdict.noisy_at_least)
-        return Results(folder, protocol, tables, tuple(commands(runs)))
+        return Results(folder, protocol, tables, tuple(commands(runs)), _asked(folder))
+
+
+def _asked(folder: Path) -> frozenset[str] | None:
+    if not (folder / paths.STUDY).is_file():
+        return None
+    study = read_study(folder).study
+    blocks: list[Any] = [study, *study.also]
+    return frozenset(n for b in blocks for n in (*(b.methods or ()), *(b.analyses or ())))
 
 
 COMPARING = {"verdict", "agreement", "summary"}
-"""Settings by which the results of several runs are put together."""
+"""Settings by which the results of several runs are combined."""
 
 
 def settings_of(folder: Path, records: Sequence[RunRecord]) -> Protocol:

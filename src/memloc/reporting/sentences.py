@@ -18,6 +18,7 @@ from memloc.reporting.missing import command
 from memloc.reporting.results import Results
 from memloc.reporting.style import METHODS, asset, method_order
 from memloc.stats.agreement import FEWEST_GROUPS
+from memloc.stats.calibration import weakness
 from memloc.stats.claims import ALL, POINT, over_seeds
 from memloc.stats.depth import has_interval
 from memloc.stats.planted import mean_scores
@@ -103,6 +104,12 @@ def remarks_on(table: pd.DataFrame) -> str:
     return " ".join(said)
 
 
+def remark_on(method: str) -> str:
+    """Say what to bear in mind wherever weights of a method are drawn; empty for the surest."""
+    about = methods()[method].report.get("intervals", "") if method in methods() else ""
+    return f"{about} {weakness(method)}".strip()
+
+
 def marked(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with a remark; remarks on nulls, where there is nothing to find, are left."""
     if "remark" not in table.columns:
@@ -186,7 +193,7 @@ def _answers(results: Results) -> Iterator[str]:
 
 
 def _placed(name: str, answer: Mapping[Any, Any]) -> str:
-    """How much of the labels of one run is where, and the word beside it."""
+    """How much of the labels of one run is where, and the word for it."""
     if not answer["half"]:
         return f"{name}: {answer['sentence']}"
     text = str(answer["sentence"]).removesuffix(".")
@@ -350,7 +357,7 @@ def _by_the_reference(results: Results) -> str:
 
 
 def _coefficients(results: Results) -> Iterator[Line]:
-    """Depth and generalisation, methods and models: what goes together, and what is not known."""
+    """Depth and generalisation, methods and models: what agrees, and what is not known."""
     depth, pairs = results.table_2, results.agreement
     tables = []
     if len(depth):
