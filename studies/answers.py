@@ -120,7 +120,7 @@ def _events(found: Results) -> Iterator[Row]:
         return
     rows = table[table["model"] == claims.ALL].to_dict("records")
     for row, number in zip(rows, (".84", ".73"), strict=True):
-        title = f"Centroids and probes agree: {row['centroids']}, {row['label_probes']}"
+        title = f"Centroids and probes agree: {row['one']}, {row['other']}"
         yield title, f"ρ {number}", rho(row), NOTHING
 
 

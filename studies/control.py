@@ -16,6 +16,7 @@ import pandas as pd
 from memloc.reporting.results import load_results
 from memloc.reporting.tables import markdown
 from memloc.run.folder import Run
+from memloc.stats.calibration import over_plants, trust
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.planted import (
     MEASURES,
@@ -24,7 +25,6 @@ from memloc.stats.planted import (
     null_claims,
     plant_scores,
 )
-from memloc.stats.verdicts import over_plants, trust
 from memloc.stats.windows import planted_layers, read_plant
 from memloc.store import paths
 from memloc.store.files import whole_file
@@ -52,7 +52,7 @@ class Planted:
     """What methods found in planted runs and in nulls."""
 
     layers: pd.DataFrame
-    verdicts: pd.DataFrame
+    answers: pd.DataFrame
     plants: pd.DataFrame
     groups: pd.DataFrame
     """Of plants with two groups of examples: each example's share in the first group's layers."""
@@ -64,7 +64,7 @@ class Planted:
         groups = [part for study in studies for part in group_shares(study)]
         return cls(
             pd.concat([each.control_layers for each in found]),
-            pd.concat([each.control_verdicts for each in found]),
+            pd.concat([each.control_answers for each in found]),
             pd.concat([each.plants for each in found]),
             pd.concat([pd.DataFrame(columns=GROUPED), *groups]),
         )
@@ -113,7 +113,7 @@ def page_tables(found: Planted) -> dict[str, str]:
             _by(windows, "planted", _accuracies),
         ],
         "sharpness": [_by(windows, "planted", _mass), _centres(found.layers[~is_apart])],
-        "nulls": [_claims(nulls), _undone(nulls), _verdicts(found.verdicts)],
+        "nulls": [_claims(nulls), _undone(nulls), _answers(found.answers)],
         "apart": [
             methods_table(apart.assign(planted=kinds), ["planted", "method"]),
             groups_table(found.groups),
@@ -236,18 +236,18 @@ def _undone(nulls: pd.DataFrame) -> pd.DataFrame:
     return _sorted(known[["method"]].assign(**shown))
 
 
-def _verdicts(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """What verdicts say of plants in windows and of nulls."""
-    judged = verdicts[~verdicts["planted"].str.contains("[+/]")]
+def _answers(answers: pd.DataFrame) -> pd.DataFrame:
+    """What answers say of plants in windows and of nulls."""
+    judged = answers[~answers["planted"].str.contains("[+/]")]
     found = over_plants(judged[judged["method"].map(trust) < trust("gradients")])
     rows = found.assign(
         **{
             "right layers": [_with_ends(*r) for r in found[RIGHT].to_numpy()],
-            "called localised": [_with_ends(*r) for r in found[CALLED].to_numpy()],
+            "called concentrated": [_with_ends(*r) for r in found[CALLED].to_numpy()],
         }
     )
-    columns = ["method", "plants", "right layers", "nulls", "called localised"]
-    return rows[columns].astype(str).rename(columns={"method": "verdict by"})
+    columns = ["method", "plants", "right layers", "nulls", "called concentrated"]
+    return rows[columns].astype(str).rename(columns={"method": "answer by"})
 
 
 RIGHT = ["right", "right_low", "right_high"]

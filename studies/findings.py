@@ -474,11 +474,11 @@ def event_agreement(found: Results) -> pd.DataFrame:
         return table
     rows = [
         {
-            "centroids": row["centroids"],
-            "label probes": row["label_probes"],
+            "centroids": row["one"],
+            "label probes": row["other"],
             "model": row["model"],
             "ρ": coefficient(row),
-            "paper": EVENTS[row["centroids"]] if row["model"] == claims.ALL else "–",
+            "paper": EVENTS[row["one"]] if row["model"] == claims.ALL else "–",
         }
         for row in table.to_dict("records")
     ]

@@ -22,7 +22,7 @@ from memloc.data.perturb import OWN, given_noise
 from memloc.data.task import Examples, Task
 from memloc.engine import learner as engine
 from memloc.engine.fit import fit_all
-from memloc.methods.result import LayerScores
+from memloc.methods.result import Result
 from memloc.methods.shares import Shares
 from memloc.model.load import load_checkpoint, load_model
 from memloc.model.predict import encode_for, predict
@@ -221,15 +221,14 @@ def asked(learner: Learner) -> list[dict[str, Any]]:
     return rows
 
 
-def _shares(run: Run) -> LayerScores:
-    method = Shares(clean_examples=20, groups=GROUPS)
+def _shares(run: Run) -> Result:
+    method = Shares(clean_examples=20)
     place = paths.result(run.folder, method.name)
     if (place / paths.ABOUT).is_file():
-        found = LayerScores.read(place)
+        found = Result.read(place)
     else:
-        found = method.run(run).with_verdict(n_classes=len(run.task.label_names))
+        found = method.run(run).with_answer(n_classes=len(run.task.label_names))
         found.write(place)
-    assert isinstance(found, LayerScores)
     return found
 
 

@@ -125,9 +125,9 @@ class ControlSettings(Settings):
     trains_pooler_and_norm: bool = paper(False, "§3.2")
     """Whether the noisy task also trains what follows the blocks (pooler, final norm), besides its
     window and its head."""
-    frozen_beside_auxiliary: bool = ours(False)
-    """Whether θ_F of a plant is trained beside the auxiliary task, which changes every layer and
-    runs with dropout, or on the noisy task alone."""
+    frozen_with_auxiliary: bool = ours(False)
+    """Whether θ_F of a plant is trained in turns with the auxiliary task, which changes every layer
+    and runs with dropout, or on the noisy task alone."""
     auxiliary_examples: int | None = ours(None, ge=2)
     """Training examples of the auxiliary task, drawn at random; default: all."""
     learning_rate: float | None = ours(None, gt=0)
@@ -238,7 +238,7 @@ class RunSettings(Settings):
 class Protocol(RunSettings):
     """One object with every constant; a preset is one of three of them.
 
-    Beside the groups below there is one for each method, by the method's name.
+    In addition to the groups below there is one for each method, by the method's name.
     """
 
     verdict: VerdictSettings = VerdictSettings()
@@ -295,14 +295,22 @@ def protocol_of_run(name: str, changes: Mapping[str, Any], *, has_noise: bool = 
     return changed
 
 
-def protocol_of_study(folder: Path) -> Protocol | None:
-    """Return the settings of the study whose file is in a folder; none without such a file."""
+def study_values(folder: Path) -> dict[str, Any] | None:
+    """Return what the study's file in a folder says; none without such a file."""
     path = folder / paths.STUDY
     if not path.is_file():
         return None
     values = parse_yaml(path.read_text(encoding="utf-8"), str(path))[1]
     if not isinstance(values, dict):
         raise SettingsError(f"{path} holds no settings: `memloc init demo` shows what it needs.")
+    return values
+
+
+def protocol_of_study(folder: Path) -> Protocol | None:
+    """Return the settings of the study whose file is in a folder; none without such a file."""
+    values = study_values(folder)
+    if values is None:
+        return None
     return preset(values.get("preset") or "paper").replace(values.get("overrides") or {})
 
 

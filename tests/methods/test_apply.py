@@ -29,7 +29,7 @@ from memloc.methods.apply import (
 )
 from memloc.methods.centroids import Centroids
 from memloc.methods.gradients import Gradients
-from memloc.methods.result import LayerScores, Result
+from memloc.methods.result import Result
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
 from memloc.progress import requested, telling
@@ -118,7 +118,6 @@ def test_all_localisers_score_every_layer_of_a_run(localised):
         assert scores.weights.shape == (3,)
         assert np.isfinite(scores.weights).all()
         read = Result.read(localised.folder / method)
-        assert isinstance(read, LayerScores)
         assert read.about == scores.about
         assert scores.about["final_noisy_accuracy"] >= 0.95
         assert scores.about["forced"] is False

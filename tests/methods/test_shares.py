@@ -22,11 +22,11 @@ from memloc.methods import (
     shares,
 )
 from memloc.methods.apply import localise
-from memloc.methods.result import LayerScores, Result
-from memloc.methods.shares import Shares
+from memloc.methods.result import Result
+from memloc.methods.shares import Plan, Shares
 from memloc.protocol import preset
+from memloc.stats.evenness import uneven_layers
 from memloc.stats.subsets import interactions, shapley_values
-from memloc.stats.verdicts import which_layers
 
 
 def memorised(home, family="bert"):
@@ -51,7 +51,6 @@ def _batch(encoded, row):
 def test_shares_sum_to_what_swapping_all_layers_undoes(tmp_path, family):
     run = memorised(tmp_path, family)
     found = Shares().run(run)
-    assert isinstance(found, LayerScores)
     table = found["subsets"]
     assert len(table) == 2**DEPTH
     assert table["lost"].iloc[0] == 0
@@ -106,43 +105,21 @@ def test_results_do_not_depend_on_the_size_of_batches(tmp_path, monkeypatch):
     )
 
 
-def test_groups_share_evenly_among_their_layers(tmp_path):
-    found = Shares(groups=2).run(memorised(tmp_path))
-    assert len(found["subsets"]) == 4
-    assert len(found.weights) == DEPTH
-    assert not found.about["exact"]
-    assert np.unique(found.weights.round(12)).size <= 2
-
-
 @pytest.mark.parametrize(
-    ("depth", "way", "n_units", "exact"),
+    ("depth", "way", "exact"),
     [
-        (1, "auto", 1, True),
-        (12, "auto", 12, True),
-        (14, "auto", 14, True),
-        (15, "auto", 15, False),
-        (24, "auto", 24, False),
-        (80, "auto", 12, True),  # where orders would take longer than groups
-        (24, "groups", 12, True),
-        (24, "sampled", 24, False),
-        (24, "exact", 24, True),
-        (8, "sampled", 8, False),
-        (8, "groups", 8, True),
+        (1, "auto", True),
+        (14, "auto", True),
+        (15, "auto", False),
+        (80, "auto", False),
+        (24, "exact", True),
+        (8, "sampled", False),
     ],
 )
-def test_subsets_are_chosen_by_depth_and_cost(depth, way, n_units, exact):
+def test_subsets_are_chosen_by_depth(depth, way, exact):
     plan = Shares(subsets=way).plan(depth)
-    assert (len(plan.units), plan.exact) == (n_units, exact)
-    assert [layer for unit in plan.units for layer in unit] == list(range(depth))
-    if way == "auto" and depth > 14:
-        others = [Shares(subsets=other).plan(depth).layers for other in ("groups", "sampled")]
-        assert plan.layers == min(others)
-    assert bool(plan.remarks) == (not exact or n_units < depth)
-
-
-def test_more_groups_than_layers_are_refused():
-    with pytest.raises(SettingsError, match="the model has 3 layers"):
-        Shares(groups=4).plan(3)
+    assert (plan.depth, plan.exact) == (depth, exact)
+    assert bool(plan.remarks) != exact
 
 
 @pytest.mark.parametrize("depth", [30, 100])
@@ -169,14 +146,12 @@ def test_sampled_shares_are_near_the_exact_ones_and_know_how_near(tmp_path):
     run = memorised(tmp_path)
     exact, sampled = Shares().run(run), Shares(subsets="sampled", pairs=64).run(run)
     np.testing.assert_allclose(sampled.weights.sum(), exact.weights.sum(), atol=1e-6)
-    se = sampled["shares"].query("direction == 'necessary' and value == 'labels'")["se"]
+    se = sampled["shares"].query("value == 'labels'")["se"]
     assert (np.abs(sampled.weights - exact.weights) <= 4 * se.to_numpy() + 1e-9).all()
     assert "random orders" in sampled.remarks[0]
     assert 0 < sampled.about["standard_error"] < 0.2
     assert not sampled.about["exact"]
     assert "sets" not in sampled.tables  # they need all subsets
-    both = (s["shares"].query("direction == 'sufficient'")["share"].sum() for s in (exact, sampled))
-    np.testing.assert_allclose(*both, rtol=1e-4)
 
 
 def test_every_run_and_example_has_orders_of_its_own():
@@ -201,7 +176,7 @@ def test_even_memories_have_no_layer_named_by_the_error_of_sampling(depth):
         spread = by_example.std(0, ddof=1) / np.sqrt(30)
         # The error that is reported is the error that is there.
         np.testing.assert_allclose(np.sqrt((errors**2).sum(0)) / 30, spread, rtol=0.6)
-        named += which_layers(by_example)[0].holds
+        named += uneven_layers(by_example).p <= 0.05
     assert named <= 4  # 5 % of 20 are expected; one draw for all runs named layers in all of them
     assert np.abs(np.mean(means, axis=0) - 1 / depth).max() < 0.015
 
@@ -214,12 +189,31 @@ def test_sampled_subsets_are_arranged_as_their_orders_go_through_them():
     assert (kept[0, 0], kept[0, -1]) == (0, 7)
     shares, _ = plan.shares(kept)
     np.testing.assert_allclose(shares, [[1, 2, 4]])  # an additive game: what each bit is worth
-    others = plan.kept(values, 0, complements=True)
-    np.testing.assert_array_equal(others, 7 - kept)
-    everything = Shares(subsets="exact").plan(3)
-    np.testing.assert_array_equal(
-        everything.kept(np.arange(8.0), 0, complements=True), 7 - np.arange(8.0)
-    )
+    out, kept_alone = plan.alone(kept)
+    known = ~np.isnan(out)
+    assert known.any()
+    np.testing.assert_allclose(out[known], np.broadcast_to([1, 2, 4], (1, 3))[known])
+    known = ~np.isnan(kept_alone)
+    np.testing.assert_allclose(kept_alone[known], np.broadcast_to([1, 2, 4], (1, 3))[known])
+
+
+def test_single_layers_alone_are_read_from_the_subsets(tmp_path):
+    found = Shares().run(memorised(tmp_path))
+    lost = found["subsets"]["lost"].to_numpy()
+    table = found["shares"].query("value == 'labels'").set_index("layer")
+    for layer in range(1, DEPTH + 1):
+        bit = 1 << layer - 1
+        assert table["alone_out"][layer] == pytest.approx(lost[bit] - lost[0])
+        assert table["alone_in"][layer] == pytest.approx(lost[-1] - lost[(2**DEPTH - 1) ^ bit])
+    assert (table["alone_out_low"] <= table["alone_out_high"]).all()
+
+
+def test_two_layers_that_hold_the_same_do_little_alone():
+    """A label is lost only if both layers are exchanged: neither is needed, each suffices."""
+    values = (np.arange(8) & 3 == 3).astype(float)[np.newaxis]
+    out, kept = Plan(3).alone(values)
+    assert out.tolist() == [[0, 0, 0]]
+    assert kept.tolist() == [[1, 1, 0]]
 
 
 def test_half_done_work_of_another_version_is_not_used(tmp_path, monkeypatch):
@@ -253,23 +247,18 @@ def test_other_embeddings_are_said(tmp_path):
     assert Shares().run(run).remarks == []
 
 
-def test_both_directions_have_clean_errors_and_all_smallest_sets(tmp_path):
+def test_subsets_have_clean_errors_and_all_smallest_sets_are_named(tmp_path):
     found = Shares().run(memorised(tmp_path))
     table, sets = found["subsets"], found["sets"]
-    # All of the final model's layers: nothing is lost; none: what the reference makes of it.
-    assert table["lost_with_only_these"].iloc[0] >= table["lost_with_only_these"].iloc[-1]
-    assert {"clean_error", "clean_error_with_only_these"} <= set(table)
+    assert "clean_error" in table
     needed = 0.9 * table["lost"].iloc[-1]
     sizes = np.bitwise_count(table["subset"])
     reached = table[table["lost"] >= needed - 1e-12]
     least = sizes[reached.index].min()
-    named = sets[sets["direction"] == "necessary"]
-    assert len(named) == (sizes[reached.index] == least).sum()
-    pairs = found["interactions"].set_index(["direction", "one", "other"])["value"]
-    kept = interactions(1 - table["lost_with_only_these"].to_numpy())
-    assert pairs["sufficient", 1, 2] == pytest.approx(kept[0, 1])
+    assert len(sets) == (sizes[reached.index] == least).sum()
+    pairs = found["interactions"].set_index(["one", "other"])["value"]
     lost = interactions(table["lost"].to_numpy())
-    assert pairs["necessary", 1, 2] == pytest.approx(lost[0, 1])
+    assert pairs[1, 2] == pytest.approx(lost[0, 1])
 
 
 def walk(folder, most):
@@ -320,7 +309,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
 def test_they_run_like_other_localisers():
     assert "shares" in method_names("localiser")
     assert find_method("shares", "localiser") is Shares
-    assert "shares.groups" in preset("paper").flat()
+    assert "shares.pairs" in preset("paper").flat()
 
 
 def test_a_walk_costs_two_to_the_depth():
@@ -332,7 +321,6 @@ def test_results_are_kept_like_others(tmp_path):
     found = Shares().run(memorised(tmp_path))
     found.write(tmp_path / "kept")
     again = Result.read(tmp_path / "kept")
-    assert isinstance(again, LayerScores)
     np.testing.assert_array_equal(again.weights, found.weights)
 
 
@@ -342,13 +330,11 @@ def test_a_run_without_a_reference_says_so(tmp_path):
         Shares().run(run)
 
 
-def test_shares_have_a_verdict_and_those_of_an_earlier_version_ask_to_be_made_again(run):
+def test_shares_have_an_answer(run):
     found = Shares().run(run)
     labels = found["labels"]
     assert labels["is_noisy"].sum() == len(run.noisy_rows)
     sums = found["example_shares"].groupby("example", sort=False)["lost"].sum()
     lost = labels.loc[labels["is_noisy"], "lost"]
     np.testing.assert_allclose(sums, lost, atol=1e-12)
-    assert "noisy examples" in found.verdict.sentence
-    earlier = {name: table for name, table in found.tables.items() if name != "labels"}
-    assert "run the method again" in replace(found, tables=earlier).verdict.sentence
+    assert "noisy examples" in found.answer.why

@@ -7,7 +7,7 @@ import pytest
 from fixtures.studies import NASTY, Study
 from memloc.reporting.page import render, write_report
 from memloc.reporting.sentences import summarise
-from memloc.stats.verdicts import weakness
+from memloc.stats.calibration import weakness
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")

@@ -157,6 +157,21 @@ def test_a_study_is_changed_by_its_file(tmp_path):
     assert "tiny-topic-binary in tasks:" in command("binarised", results)
 
 
+def test_what_a_study_leaves_out_on_purpose_is_not_missing(tmp_path):
+    Study(
+        tasks=("tiny-topic",), models=("tiny-opt",), methods=("swapping",), analyses=(), control=0
+    ).write(tmp_path)
+    assert coverage(load_results(tmp_path)).sentence.startswith("Other methods can look at these")
+    study = "models: [tiny-opt]\ntasks: [tiny-topic]\nmethods: [swapping]\nanalyses: []\n"
+    (tmp_path / paths.STUDY).write_text(study)
+    found = coverage(load_results(tmp_path))
+    assert (found.commands, found.sentence) == ((), "")
+    (tmp_path / paths.STUDY).write_text(study.replace("[swapping]", "[swapping, gradients]"))
+    found = coverage(load_results(tmp_path))
+    assert {line.split()[-1] for line in found.commands} == {"gradients"}
+    assert found.sentence == "Parts of the study are missing; the page lists 2 commands."
+
+
 def test_a_study_without_runs_is_begun_by_its_file(tmp_path):
     (tmp_path / paths.STUDY).write_text("models: [tiny-opt]\ntasks: [tiny-topic]\n")
     assert command("train", load_results(tmp_path)) == f"memloc run {tmp_path}"

@@ -55,7 +55,7 @@ def test_without_results_nothing_is_drawn(figure, nothing):
 @EACH
 def test_every_figure_says_what_it_shows_and_which_command_makes_it(figure):
     assert figure.caption.endswith(".")
-    assert figure.part in {*COMMANDS, *methods()}
+    assert figure.part in {*COMMANDS, *methods(), "events", "scores"}
 
 
 @EACH
@@ -489,7 +489,7 @@ def test_without_shares_a_strip_is_of_the_papers_first_method(results):
 
 def test_shares_are_means_over_seeds(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt"}
-    mine = where(results.shares, **chosen, direction="necessary", value="margin", first=3)["share"]
+    mine = where(results.shares, **chosen, value="margin", layer=3)["share"]
     (row,) = rows("shares", results, **chosen, value="margin of the label", layer=3).to_dict(
         "records"
     )
@@ -504,6 +504,19 @@ def test_examples_are_shown_by_exact_shares_too(results):
     assert shares.sum(axis=1).to_numpy() == pytest.approx(1)
     cell = drawn[(drawn["example"] == 6) & (drawn["layer"] == 2)]["share"].item()
     assert cell == pytest.approx(shares.loc[6, 2])
+
+
+@pytest.mark.parametrize(
+    ("method", "title"),
+    [
+        ("swapping", "share of windows with the layer"),
+        ("shares", "share of the layer in the label"),
+    ],
+)
+def test_the_legend_of_examples_says_what_is_measured(results, method, title):
+    drawn = BY_NAME["examples"].drawn(results)
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": method}
+    assert title in str(drawn.with_rows(chosen))
 
 
 def test_centres_of_planted_layers_stand_against_those_of_the_weights():

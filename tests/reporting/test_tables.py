@@ -41,7 +41,7 @@ def test_every_table_has_rows_and_a_layout_of_texts(table, results, with_large):
 
 
 def test_plants_without_any_verdict_are_shown_as_cannot_tell(results):
-    table = BY_NAME["control-verdicts"]
+    table = BY_NAME["control-answers"]
     untold = table.shown(results).assign(told=0)
     assert set(table.layout(untold)["right layers"]) == {"cannot tell"}
 

@@ -63,7 +63,7 @@ VALUES = {"int": "NUMBER", "float": "NUMBER", "Path": "PATH"}
 
 
 def _in_plain_words(params: list[Any]) -> list[Any]:
-    """No types of Python beside arguments and options, and none at all beside switches."""
+    """No types of Python next to arguments and options, and none at all next to switches."""
     for param in params:
         if param.param_type_name == "argument":
             param.metavar = param.metavar or param.name.upper()
@@ -230,7 +230,7 @@ def _curve(run: "Run", needed: float) -> Iterator[str]:
     if reference < needed:
         yield (
             f"The reference weights, trained without noise, predict only {reference:.0%} of "
-            "their own labels: swapping says little here. Train longer."
+            "their own labels: methods that use them say little here. Train longer."
         )
     picture = run.folder / paths.CURVE
     save_figure("training", table, picture)
@@ -249,23 +249,23 @@ def _sentence(run: "Run", predicted: float, needed: float) -> str:
 
 
 def show_layers(found: "Found") -> None:
-    """The verdict to trust most, a bar for each of its layers, and where the files are."""
+    """The answer to trust most, a bar for each of its layers, and where the files are."""
     from memloc.reporting.terminal import layer_bars
 
-    method, verdict = next(iter(found.verdicts.items()))
-    say(f"{verdict.sentence}\n\n{layer_bars(found[method])}\n")
+    method, answer = next(iter(found.answers.items()))
+    say(f"{answer}\n\n{layer_bars(found[method])}\n")
     say(f"{found.folder}: {', '.join(found.results)}")
 
 
 def show_found(found: "Found", kind: str, as_json: bool) -> None:
-    """Verdicts first, then a picture and a sentence for each method, and where the files are.
+    """Answers first, then a picture and a sentence for each method, and where the files are.
 
     `kind` is what JSON calls them: methods or analyses.
     """
     facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
     records = {name: _as_record(result) for name, result in found.results.items()}
-    said = [f"{name}: {verdict.sentence}" for name, verdict in found.verdicts.items()]
-    notes = dict.fromkeys(note for each in found.verdicts.values() for note in each.notes)
+    said = [f"{name}: {each.details}" for name, each in found.answers.items()]
+    notes = dict.fromkeys(note for each in found.answers.values() for note in each.notes)
     said += [*(f"Note: {note}" for note in notes), *([""] if said else [])]
     for result in found.results.values():
         said += [*_described(result), ""]
@@ -275,11 +275,10 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
 
 
 def _described(result: "Result") -> Iterator[str]:
-    from memloc.methods.result import LayerScores
     from memloc.reporting.sentences import sentence
     from memloc.reporting.terminal import layer_bars, picture
 
-    if isinstance(result, LayerScores):
+    if result.weighs_layers:
         yield from (layer_bars(result), sentence(result))
         return
     yield from (f"{result.method}\n{picture(result)}".rstrip(), sentence(result))
@@ -289,16 +288,15 @@ def _described(result: "Result") -> Iterator[str]:
 
 def _as_record(result: "Result") -> dict[str, Any]:
     """Without the tables that have one row per example; those are in the files."""
-    from memloc.methods.result import LayerScores
     from memloc.reporting.sentences import sentence
     from memloc.reporting.terminal import SHORT
 
     said = {"sentence": sentence(result), "about": result.about}
-    if isinstance(result, LayerScores):
+    if result.weighs_layers:
         layers = {"weights": result.weights, "low": result.low, "high": result.high}
         numbers = {k: v.tolist() for k, v in layers.items()}
-        verdict = {"verdict": result.verdict.record()}
-        return {**verdict, **numbers, "mcog": asdict(result.mcog), **said}
+        answer = {"answer": result.answer.record()}
+        return {**answer, **numbers, "mcog": asdict(result.mcog), **said}
     short = {name: result[name] for name in SHORT if name in result.tables}
     return {**said, "tables": short, "remarks": result.remarks}
 
@@ -327,22 +325,20 @@ def show_repaired(found: "Repaired", as_json: bool) -> None:
 
 
 def show_control(found: "Results", as_json: bool) -> None:
-    """The report's tables of verdicts, of planted layers found and of nulls; what is not used."""
+    """The report's tables of answers, of planted layers found and of nulls; what is not used."""
     from memloc.reporting.sentences import remarks_on
     from memloc.reporting.tables import TABLES
 
     described = {table.name: table for table in TABLES}
-    tables = [described[name] for name in ("control-verdicts", "control", "nulls")]
-    verdicts, scores, nulls = (table.shown(found) for table in tables)
+    tables = [described[name] for name in ("control-answers", "control", "nulls")]
+    answers, scores, nulls = (table.shown(found) for table in tables)
     said: list[Any] = []
-    for table, tidy in zip(tables, (verdicts, scores, nulls), strict=True):
+    for table, tidy in zip(tables, (answers, scores, nulls), strict=True):
         said += [f"{table.title}:", table.layout(tidy), ""] if len(tidy) else []
     said += _unused(found.plants)
     said += filter(None, [remarks_on(found.control_layers)])
-    more = {
-        name: getattr(found, name) for name in ("control_verdicts", "post_processing", "plants")
-    }
-    record = {"folder": str(found.folder), "verdicts": verdicts, "method": scores, "nulls": nulls}
+    more = {name: getattr(found, name) for name in ("control_answers", "post_processing", "plants")}
+    record = {"folder": str(found.folder), "answers": answers, "method": scores, "nulls": nulls}
     where = f"{found.folder}: `memloc report {found.folder}` shows all of it."
     show(as_json, record | more, *said, where)
 
@@ -375,12 +371,12 @@ def show_files(
 
 def show_report(report: "Report", as_json: bool) -> None:
     """The answer, how far to trust it, what is missing, and where the page with the rest is."""
-    summary, missing = report.summary, report.commands
+    summary = report.summary
     first = {"answer": summary.answer, "trust": summary.trust, "learnt": summary.learnt}
-    more = {"found": summary.found, "open": summary.open, "missing": missing}
-    said = [f"{line}\n" for line in first.values() if line]
-    if missing:
-        said.append(f"Parts are missing; the page lists {counted(len(missing), 'command')}.")
+    more = {"found": summary.found, "open": summary.open, "missing": report.commands}
+    told = ["\n".join(summary.answers), summary.trust, summary.learnt]
+    said = [f"{text}\n" for text in told if text]
+    said += filter(None, [report.missing])
     where = f"Open in a browser, with all that was found: {report.path}"
     show(as_json, {"page": str(report.path), **first, **more}, *said, where)
 

@@ -33,6 +33,7 @@ from memloc.store import paths
 
 if TYPE_CHECKING:
     from memloc.data.task import Task
+    from memloc.run.folder import Run
 
 Weights = Annotated[
     list[str] | None, typer.Option(help="memorised, final, reference or frozen. Default: all.")
@@ -88,16 +89,27 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     folder = paths.run_folder(out, noisy.name, model, seed, loading.depth)
     check_training(folder, weights or ())
 
+    how = {"device": constants.device, "announce": partial(_tell_cost, out)}
+    run = _trained((model, noisy, seed, protocol.for_run()), loading, folder, weights, how)
+    console.show_run(run, protocol.verdict.noisy_at_least, as_json)
+
+
+def _trained(
+    what: tuple[Any, ...],
+    loading: Loading,
+    folder: Path,
+    weights: list[str] | None,
+    how: dict[str, Any],
+) -> "Run":
+    """Train what a spec describes, with progress bars; torch is loaded only now."""
     from memloc.model.load import LoadOptions
     from memloc.run.folder import WEIGHTS
     from memloc.run.spec import RunSpec
     from memloc.run.train import make_run
 
-    spec = RunSpec.of(model, noisy, seed, protocol.for_run(), LoadOptions(**asdict(loading)))
+    spec = RunSpec.of(*what, LoadOptions(**asdict(loading)))
     with bars():
-        how = partial(make_run, task=noisy, device=constants.device)
-        run = how(spec, folder, weights or tuple(WEIGHTS), announce=partial(_tell_cost, out))
-    console.show_run(run, protocol.verdict.noisy_at_least, as_json)
+        return make_run(spec, folder, weights or tuple(WEIGHTS), task=what[1], **how)
 
 
 def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) -> "Task":
@@ -207,7 +219,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
 
 
 def _of_trainer(checkpoints: Checkpoints, own: Marked) -> dict[str, Any]:
-    """What may be given beside a Trainer's output folder; the rest is in the folder."""
+    """What may be given with a Trainer's output folder; the rest is in the folder."""
     said = (own.text, own.pair, own.label, own.original, own.flag)
     if (
         said != ("text", None, "label", None, None)
@@ -279,7 +291,7 @@ Details = Annotated[
     bool, typer.Option("--details", help="Print what every method found, and what to bear in mind.")
 ]
 Change = Annotated[
-    list[str] | None, typer.Option("--set", help="A method's setting, e.g. gradients.norm=L2.")
+    list[str] | None, typer.Option("--set", help="A method's setting, as METHOD.NAME=VALUE.")
 ]
 
 
@@ -324,7 +336,7 @@ def analyse(
         list[str] | None,
         typer.Argument(
             metavar="ANALYSIS",
-            help="centroids, label_probes or generalisation. Default: all that can run.",
+            help="Names of analyses. Default: all that can run.",
         ),
     ] = None,
     change: Change = None,

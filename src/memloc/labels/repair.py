@@ -26,6 +26,7 @@ from memloc.errors import (
     DataError,
     SettingsError,
     StoreError,
+    checked_arguments,
 )
 from memloc.labels.repaired import (
     AGAIN,
@@ -76,6 +77,7 @@ Announce = Callable[["Workshop"], None]
 """Told before work begins."""
 
 
+@checked_arguments
 def repair(
     run: Run | str | Path,
     folder: str | Path,
@@ -133,10 +135,9 @@ def _refuse(run: Run, folder: Path) -> None:
 def _smallest(scores: Any) -> tuple[int, ...]:
     """Of the smallest sets that lose enough, the one that loses most; layers from 0."""
     sets = scores["sets"]
-    necessary = sets[sets["direction"] == "necessary"]
-    if not len(necessary):
+    if not len(sets):
         raise SettingsError("No set of layers loses the memorised labels: there is nothing to do.")
-    best = necessary.sort_values("lost", ascending=False, kind="stable").iloc[0]
+    best = sets.sort_values("lost", ascending=False, kind="stable").iloc[0]
     return tuple(int(layer) - 1 for layer in str(best["layers"]).split(", "))
 
 

@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from pydantic import ValidationError
 
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import (
@@ -24,13 +25,15 @@ from memloc.errors import (
     in_words,
     lookup,
 )
-from memloc.methods.result import LayerScores, Result
+from memloc.methods.result import Result
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import Settings, checked
+from memloc.settings import Settings, checked, first_fault
 from memloc.store.records import as_table
 
 if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+
     from memloc.protocol import Protocol
 
 Tables = Mapping[str, Table]
@@ -57,7 +60,22 @@ class Sizes:
     """Whether an update computes the gradients of all layers, trained or not."""
 
 
-class Method(Settings, ABC):
+if TYPE_CHECKING:
+    _Checked = ModelMetaclass
+else:
+
+    class _Checked(type(Settings)):
+        """The class of methods: a wrong setting of `Shares(...)` is refused in a sentence."""
+
+        def __call__(cls, *args: Any, **settings: Any) -> Any:
+            """Make the method, or say which setting is wrong."""
+            try:
+                return super().__call__(*args, **settings)
+            except ValidationError as error:
+                raise SettingsError(f"{cls.__name__}: setting {first_fault(error)}") from None
+
+
+class Method(Settings, ABC, metaclass=_Checked):
     """Anything that looks at a run and leaves tables; its settings are its fields."""
 
     name: ClassVar[str]
@@ -135,7 +153,7 @@ Named: TypeAlias = str | Method | type[Method]
 """How a method may be given: by its name, or as an object or class, registered or not."""
 
 
-def _scores(method: str, made: Tables | Weights, depth: int) -> LayerScores:
+def _scores(method: str, made: Tables | Weights, depth: int) -> Result:
     """What a localiser gave, as a result."""
     tables = made if isinstance(made, Mapping) else {"layers": as_table({"weight": made})}
     layers = tables.get("layers", as_table({"weight": []}))
@@ -145,7 +163,7 @@ def _scores(method: str, made: Tables | Weights, depth: int) -> LayerScores:
     filled = layers.reindex(columns=["weight", "low", "high"]).to_numpy(dtype=float)
     weights, low, high = filled.T
     others = {name: table for name, table in tables.items() if name != "layers"}
-    return LayerScores.of(method, weights, (low, high), tables=others)
+    return Result.of(method, weights, (low, high), tables=others)
 
 
 def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "clean") -> IntArray:

@@ -3,7 +3,7 @@
 The mixtures that are wanted are a tree: after each unit (a layer, or a group of neighbouring ones)
 a state goes on in one model, in the other, or in both. The tree is walked depth first, some states
 at a time, so that no unit runs twice on the same state and little is held at once. All windows of
-twelve layers need 376 layers a text, all subsets 8,190. Texts of one length go together, so they
+twelve layers need 376 layers a text, all subsets 8,190. Texts of one length share a batch, so they
 are read at one position, and the last layer runs there alone where the model allows it.
 """
 
@@ -30,7 +30,7 @@ CALL_TOKENS = 1024
 BATCH_TOKENS = 512
 """Most tokens of a batch (or one text): its mixtures make many more of them."""
 MOST_HELD = 128
-"""States that are continued together: more would not make calls any fuller."""
+"""States that are continued at once: more would not make calls any fuller."""
 
 
 def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:
@@ -84,15 +84,12 @@ class Mixtures:
             step = max(1, min(BATCH_TOKENS // length, fitting))
             yield from (same[start : start + step] for start in range(0, len(same), step))
 
-    def logits(self, encoded: Encoded, rows: IntArray, heads: int = 2) -> list[Tensor]:
-        """Of texts of one length, (texts, subsets, classes) by the final model's head.
-
-        And, of two heads, by the reference's.
-        """
+    def logits(self, encoded: Encoded, rows: IntArray) -> Tensor:
+        """Return logits (texts, subsets, classes) of texts of one length, by the final head."""
         final, reference = self.stacks
         with evaluating(final.model), evaluating(reference.model), torch.inference_mode():
             prepared = final.prepare(to_batch(encoded, rows, final.device))
-            walk = _Walk(self, prepared, heads)
+            walk = _Walk(self, prepared)
             walk.go(prepared.state[None], [0], 0)
             return walk.found
 
@@ -100,7 +97,7 @@ class Mixtures:
 class _Walk:
     """The mixtures of one batch."""
 
-    def __init__(self, mixtures: Mixtures, prepared: Prepared, heads: int) -> None:
+    def __init__(self, mixtures: Mixtures, prepared: Prepared) -> None:
         self.mixtures, self.prepared = mixtures, prepared
         state = prepared.state
         place = int(prepared.positions[0])  # texts of one length are read at one place
@@ -108,10 +105,9 @@ class _Walk:
         held = mixtures.memory // (2 * len(mixtures.units) * state.nbytes)
         self.held = max(1, min(MOST_HELD, held))
         self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
-        self.heads = mixtures.stacks[:heads]
-        n_classes = self.heads[0].model.config.num_labels
-        shape = (len(state), len(mixtures.subsets), n_classes)
-        self.found = [state.new_empty(shape) for _ in self.heads]
+        self.head = mixtures.stacks[0]
+        n_classes = self.head.model.config.num_labels
+        self.found = state.new_empty((len(state), len(mixtures.subsets), n_classes))
 
     def go(self, states: Tensor, subsets: list[int], unit: int) -> None:
         """Continue states (streams, texts, tokens, width), which are of these subsets so far."""
@@ -151,6 +147,5 @@ class _Walk:
 
     def _finish(self, read: Tensor, subsets: list[int]) -> None:
         places = [self.mixtures.places[subset] for subset in subsets]
-        for kept, stack in zip(self.found, self.heads, strict=True):
-            logits = stack.finish(read.flatten(0, 1), self.prepared.batch)
-            kept[:, places] = logits.view(*read.shape[:2], -1).transpose(0, 1).float()
+        logits = self.head.finish(read.flatten(0, 1), self.prepared.batch)
+        self.found[:, places] = logits.view(*read.shape[:2], -1).transpose(0, 1).float()

@@ -27,10 +27,18 @@ def shares(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     """Shares by layer and value, mean over seeds."""
     from memloc.stats.claims import over_seeds
 
-    if "direction" in table:
-        table = table[table["direction"] == "necessary"]
-    found = over_seeds(table, [*CASE, "value", "first", "last"], "share")
-    return in_words(found.assign(layer=found["first"]), "value", words["value"])
+    found = over_seeds(table, [*CASE, "value", "layer"], "share")
+    return in_words(found, "value", words["value"])
+
+
+def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
+    """What single layers do alone: means over seeds, with ends that hold the seeds' intervals."""
+    names = ("alone_out", "alone_in")
+    how = dict.fromkeys(names, "mean")
+    how |= {f"{name}_low": "min" for name in names} | {f"{name}_high": "max" for name in names}
+    found = table.groupby([*CASE, "value", "layer"], sort=False).agg(how).reset_index()
+    # Margins first: single layers rarely turn a whole label.
+    return in_words(found, "value", dict(reversed(list(words["value"].items()))))
 
 
 def positions(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:

@@ -11,11 +11,11 @@ from memloc.methods import brought, exactness
 from memloc.reporting import about, examples
 from memloc.reporting.style import method_order
 from memloc.stats import claims
+from memloc.stats.calibration import over_plants, over_runs, rates
 from memloc.stats.claims import BINARY, POINT, over_seeds
 from memloc.stats.depth import event_depths
 from memloc.stats.intervals import bootstrap_ends, wilson
 from memloc.stats.planted import mean_scores, null_claims, plant_scores
-from memloc.stats.verdicts import over_plants, over_runs, rates
 from memloc.stats.windows import planted_layers, window_matrix, windows_between
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def control(results: "Results") -> pd.DataFrame:
 
 
 def calibration(results: "Results") -> pd.DataFrame:
-    """How often each method's verdicts are right, as memloc measured; empty without verdicts."""
-    judged = len(results["verdicts"]) + len(results["control_verdicts"])
+    """How often each method's answers are right, as memloc measured; empty without answers."""
+    judged = len(results["answers"]) + len(results["control_answers"])
     return pd.DataFrame(rates().values()) if judged else pd.DataFrame()
 
 
@@ -74,7 +74,7 @@ def scores(results: "Results") -> pd.DataFrame:
 
 
 def points(results: "Results") -> pd.DataFrame:
-    """Depth by every measure beside how well the task generalises, both with intervals."""
+    """Depth by every measure and how well the task generalises, both with intervals."""
     if results["main_depths"].empty:
         return pd.DataFrame()
     both = results["main_depths"].merge(results["scores"], on=POINT)
@@ -134,7 +134,7 @@ def size_agreement(results: "Results") -> pd.DataFrame:
 
 
 def binarisation(results: "Results") -> pd.DataFrame:
-    """Tasks with all their classes beside those with two."""
+    """Tasks with all their classes compared with those with two."""
     if results["binary_depths"].empty:
         return pd.DataFrame()
     return claims.binarisation(results["binary_depths"], results.protocol.agreement)
@@ -287,8 +287,8 @@ DERIVED: dict[str, "Callable[[Results], pd.DataFrame]"] = {
     "control": control,
     "control_scores": lambda results: mean_scores(results["control"], ["method"]),
     "nulls": lambda results: null_claims(results["control_layers"]),
-    "judged_runs": lambda results: over_runs(results.memorised("verdicts")),
-    "judged_plants": lambda results: over_plants(results["control_verdicts"]),
+    "judged_runs": lambda results: over_runs(results.memorised("answers")),
+    "judged_plants": lambda results: over_plants(results["control_answers"]),
     "calibration": calibration,
     "plain_events": plain_events,
     "depths": depths,

@@ -10,7 +10,7 @@ import pandas as pd
 from memloc.arrays import BoolArray, FloatArray, IntArray
 from memloc.methods import by_reference
 from memloc.methods.result import Outcomes, outcomes_from
-from memloc.reporting.reading import kept_files, stacked
+from memloc.reporting.reading import joined, kept_files
 from memloc.run.folder import Run
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.windows import layer_weights, window_matrix
@@ -34,7 +34,7 @@ def examples_of(
 ) -> pd.DataFrame:
     """Training examples of some rows of `runs`, with labels by name."""
     opened = results.opened(runs)
-    return stacked("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
+    return joined("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
 
 
 def _examples(run: Run, noisy_only: bool) -> pd.DataFrame:
@@ -59,7 +59,7 @@ def reverted(results: "Results") -> pd.DataFrame:
     """For every noisy example and window: is its assigned label no longer predicted?"""
     opened = results.opened(results["runs"])
     parts = [({**key, "method": m}, t) for key, run in opened for m, t in _reverted(run)]
-    return stacked("reverted", parts)
+    return joined("reverted", parts)
 
 
 def _reverted(run: Run) -> Iterator[tuple[str, Any]]:
@@ -95,15 +95,10 @@ EXAMPLE_SHARES = "example_shares"
 
 def _shares(read: Any) -> pd.DataFrame:
     rows = read.to_pandas()
-    wide = rows.pivot(index="example", columns=["first", "last"], values="share")
-    layers = {
-        layer: values / (last - first + 1)
-        for (first, last), values in wide.items()
-        for layer in range(first, last + 1)
-    }
-    table = pd.DataFrame(layers)
+    table: pd.DataFrame = rows.pivot(index="example", columns="layer", values="share")
     whole = table.sum(axis=1)
-    return table.div(whole.where(whole > 0), axis=0)
+    found: pd.DataFrame = table.div(whole.where(whole > 0), axis=0)
+    return found
 
 
 def _left_out(results: "Results", run: pd.DataFrame) -> set[str]:
@@ -210,7 +205,7 @@ def _bits(results: "Results", run: pd.DataFrame, places: "pd.Series") -> list[di
         some = shares[shares.index.isin(places.index)]
         percent = (100 * some.fillna(0)).round().astype(int).to_numpy().tolist()
         rows = places.loc[some.index].tolist()
-        found.append({**head, "method": method, "rows": rows, "shares": percent})
+        found.append({**head, "method": method, "rows": rows, "held": percent})
     return found
 
 

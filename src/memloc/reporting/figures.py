@@ -4,6 +4,7 @@
 colours and orders are style's.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,14 +22,15 @@ from memloc.methods.views import CASE
 from memloc.progress import track
 from memloc.reporting import style
 from memloc.reporting.results import Results
-from memloc.reporting.rows import AS_IT_IS, ROWS
-from memloc.reporting.sentences import marked, remarks_on
+from memloc.reporting.rows import ROWS
+from memloc.reporting.sentences import marked, remark_on, remarks_on
 from memloc.reporting.style import GREY, Theirs, theirs_of
 from memloc.settings import Settings
 from memloc.stats.claims import over_seeds
-from memloc.stats.verdicts import weakness
 from memloc.store.files import whole_file
 
+QUANTITY = "{quantity}"
+"""In a title: what the rows have in their column `quantity`."""
 DATA = "drawn"
 """What a chart's table is called in its specification."""
 WIDTH = 90
@@ -58,7 +60,7 @@ class Look(Settings):
     """None: as high as there are rows, each of which is a `step` high."""
     step: int = 18
     tallest: int | None = None
-    """Where rows would take more than this together, they are less high."""
+    """Where all rows would take more than this, they are less high."""
     intervals: tuple[str, ...] = ("low", "high")
     """Lower and upper ends; of points those along x, then those along y; empty: none."""
     rules: tuple[str, str] | None = None
@@ -75,7 +77,7 @@ class Look(Settings):
     bars: bool = False
     """Bars instead of points."""
     label: str | None = None
-    """Written beside points."""
+    """Written next to points."""
     frame: str | None = None
     """Cells for which this expression is true have a frame."""
     text: str | None = None
@@ -94,6 +96,12 @@ class Figure(style.Exhibit):
     """Columns of what is drawn, of which one value is shown at a time."""
     compares: bool = False
     """Only on the page if it has several panels: another figure shows what a single one would."""
+    as_it_is: bool = False
+    """Whether its table is drawn as it is; otherwise means over seeds are."""
+    points_at_least: int = 0
+    """Only on the page if a choice has this many points; a table shows fewer better."""
+    noisy_at_least: int = 0
+    """Only on the page if some run has this many noisy examples: with fewer it shows chance."""
     shape: Literal["curves", "points", "bars", "cells"]
     look: Look
 
@@ -106,7 +114,7 @@ class Figure(style.Exhibit):
         known: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {**ROWS, **brought("rows")}
         if self.name in known:
             return known[self.name](table)
-        return table.copy() if self.name in AS_IT_IS else self._means(table)
+        return table.copy() if self.as_it_is else self._means(table)
 
     def _means(self, table: pd.DataFrame) -> pd.DataFrame:
         """Means over seeds of what is drawn, and of the numbers that a hover shows after it."""
@@ -118,9 +126,14 @@ class Figure(style.Exhibit):
         means = [name for name in others if name in table and name not in {"low", "high"}]
         return over_seeds(table, list(by), value, list(dict.fromkeys(means)))
 
-    def repeats(self, drawn: "Drawn") -> bool:
-        """Whether the page shows all of it already."""
-        return self.compares and drawn.rows[self.look.panel].nunique() == 1
+    def says_something(self, drawn: "Drawn", results: Results) -> bool:
+        """Whether it has enough rows to be worth its place on the page."""
+        if self.compares and drawn.rows[self.look.panel].nunique() == 1:
+            return False
+        if results["runs"]["noisy"].max() < self.noisy_at_least:
+            return False
+        sizes = drawn.rows.groupby(list(self.choose)).size() if self.choose else [len(drawn.rows)]
+        return max(sizes) >= self.points_at_least
 
     def drawn(self, results: Results) -> "Drawn | None":
         """The chart with everything that can be chosen in it; None without results."""
@@ -163,7 +176,11 @@ class Drawn:
         """The whole specification with the rows of one choice."""
         rows = _chosen(self.rows, choice)
         plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
-        return {**self.spec, "datasets": {DATA: plain}}
+        spec = self.spec
+        if "quantity" in rows and len(rows):  # what numbers are may depend on the choice
+            text = json.dumps(spec).replace(QUANTITY, str(rows["quantity"].iloc[0]))
+            spec = json.loads(text)
+        return {**spec, "datasets": {DATA: plain}}
 
 
 def _chosen(rows: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
@@ -244,7 +261,7 @@ def save_spec(spec: Mapping[str, Any], path: Path) -> None:
 
 
 def _titled(figure: Figure, drawn: Drawn, choice: Mapping[str, Any]) -> dict[str, Any]:
-    against = weakness(choice["method"]) if "method" in choice else ""
+    against = remark_on(choice["method"]) if "method" in choice else ""
     said = f"{against} {drawn.remarks(choice)}".strip()
     lines = [" · ".join(map(str, choice.values())), *wrap(said, WIDTH)]
     title = {"text": figure.title, "subtitle": lines}
@@ -329,8 +346,8 @@ def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     marks = _marks(base, rows, look, opacity=fade(1), size=90).encode(x=x, y=y)
     parts.append(marks.add_params(*chosen))
     if look.label is not None:
-        beside = base.mark_text(dx=9, dy=-7, fontSize=10, align="left")
-        parts.append(beside.encode(x=x, y=y, text=f"{look.label}:N", opacity=fade(1)))
+        words = base.mark_text(dx=9, dy=-7, fontSize=10, align="left")
+        parts.append(words.encode(x=x, y=y, text=f"{look.label}:N", opacity=fade(1)))
     return alt.layer(*parts)
 
 

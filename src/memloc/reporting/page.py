@@ -20,7 +20,10 @@ import yaml
 from markupsafe import Markup, escape
 
 from memloc.arrays import FloatArray
-from memloc.errors import counted
+from memloc.errors import (
+    checked_arguments,
+    counted,
+)
 from memloc.reporting.examples import example_block
 from memloc.reporting.figures import (
     DATA,
@@ -30,7 +33,7 @@ from memloc.reporting.figures import (
 )
 from memloc.reporting.missing import command, commands_of, coverage
 from memloc.reporting.results import Results, load_results
-from memloc.reporting.sentences import Line, Summary, summarise
+from memloc.reporting.sentences import Line, Summary, remark_on, summarise
 from memloc.reporting.style import (
     TITLES,
     asset,
@@ -43,7 +46,6 @@ from memloc.reporting.tables import (
     cell,
     tables_of,
 )
-from memloc.stats.verdicts import weakness
 from memloc.store import paths
 from memloc.store.files import whole_file
 from memloc.store.records import as_stored, read_json, write_json
@@ -63,9 +65,12 @@ class Report:
     path: Path
     summary: Summary
     commands: tuple[str, ...]
-    """What makes the missing parts."""
+    """Commands that make what is missing."""
+    missing: str = ""
+    """What is missing, in words."""
 
 
+@checked_arguments
 def report(study: str | Path, out: str | Path | None = None) -> Path:
     """Write one page over everything below a folder; returns where it is.
 
@@ -82,8 +87,9 @@ def write_report(study: str | Path, out: str | Path | None = None) -> Report:
     html = render(results, summary)
     with whole_file(path) as draft:
         draft.write_text(html, encoding="utf-8")
-    report = Report(path, summary, coverage(results).commands)
-    said = {**asdict(summary), "missing": list(report.commands)}
+    found = coverage(results)
+    report = Report(path, summary, found.commands, found.sentence)
+    said = {**asdict(summary), "commands": list(report.commands), "missing": report.missing}
     write_json(path.with_suffix(".json"), said)
     return report
 
@@ -101,13 +107,13 @@ def read_report(study: str | Path) -> Report | None:
             learnt=str(said["learnt"]),
             lines=tuple(Line(**line) for line in said["lines"]),
         )
-        return Report(path, summary, tuple(said["missing"]))
+        return Report(path, summary, tuple(said["commands"]), str(said["missing"]))
 
 
 def render(results: Results, summary: Summary) -> str:
     """The whole page as text."""
     every = {figure: figure.drawn(results) for figure in figures_of(results)}
-    drawn = {f: d for f, d in every.items() if d is not None and not f.repeats(d)}
+    drawn = {f: d for f, d in every.items() if d is not None and f.says_something(d, results)}
     tables = {table: table.shown(results) for table in tables_of(results)}
     blocks = {f"data-{f.name}": packed(columns_of(d.rows)) for f, d in drawn.items()}
     texts = dict(_example_blocks(results))
@@ -119,7 +125,7 @@ def render(results: Results, summary: Summary) -> str:
         "commands": commands_of(results),
         "figures": [_figure_record(f, d) for f, d in drawn.items()],
         "examples": {task: f"examples-{i}" for i, task in enumerate(texts)},
-        "shares": any("shares" in r for b in texts.values() for r in b["runs"]),
+        "held": any("held" in r for b in texts.values() for r in b["runs"]),
     }
     return _template().render(
         name=results.folder.resolve().name,
@@ -131,7 +137,7 @@ def render(results: Results, summary: Summary) -> str:
         short=SHORT,
         choices=choices,
         start=page["start"],
-        has_shares=page["shares"],
+        has_shares=page["held"],
         coverage=_coverage(results),
         study=study_file(results),
         commands=commands(results),
@@ -183,7 +189,7 @@ def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:
         "name": figure.name,
         "choose": list(figure.choose),
         "values": values,
-        "against": {name: weakness(name) for name in values.get("method", [])},
+        "against": {name: remark_on(name) for name in values.get("method", [])},
         "part": figure.part,
         "columns": {name: TITLES.get(name, name.replace("_", " ")) for name in figure.look.hover},
         "spec": drawn.spec,
@@ -194,7 +200,7 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
     caption, number = figure.caption, figure.number
     if "{method}" in caption:
         method = str(drawn.rows["method"].iloc[0])
-        caption = f"{caption.replace('{method}', method)} {weakness(method)}".rstrip()
+        caption = f"{caption.replace('{method}', method)} {remark_on(method)}".rstrip()
     if number and not number.startswith("Table"):
         number = f"Figure{'s' if ' and ' in number else ''} {number}"
     said = f"{caption} {drawn.remarks({})}".rstrip()
@@ -202,7 +208,7 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
 
 
 def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn]) -> dict[str, str]:
-    """What is chosen at first: the model, task and method of which most figures show something."""
+    """What is chosen at first: the most exact method, and the model and task with most figures."""
     shown = []
     for figure, found in drawn.items():
         names = [name for name in figure.choose if name in choices]
@@ -214,7 +220,8 @@ def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn]) -> dict[st
         choice = dict(zip(choices, values, strict=True))
         return sum(tuple(choice[n] for n in names) in there for names, there in shown)
 
-    return dict(zip(choices, max(product(*choices.values()), key=count), strict=True))
+    first = {**choices, **({"method": choices["method"][:1]} if "method" in choices else {})}
+    return dict(zip(choices, max(product(*first.values()), key=count), strict=True))
 
 
 def _choices(results: Results) -> dict[str, list[str]]:

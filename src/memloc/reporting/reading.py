@@ -16,7 +16,8 @@ from memloc.methods import brought, by_reference, method_names, methods
 from memloc.methods.result import events_of, read_about, stored_table
 from memloc.run.folder import Accuracies, Run, at_the_end
 from memloc.settings import packaged
-from memloc.stats.verdicts import ALPHA, corrected
+from memloc.stats.answers import Answer, corrected
+from memloc.stats.evenness import ALPHA
 from memloc.stats.windows import planted_layers
 from memloc.store import paths
 from memloc.store.files import is_draft
@@ -161,10 +162,10 @@ def read_tables(folder: Path, every: Sequence[Found], needed: float) -> dict[str
         "training": read_training(runs),
         "made": read_made(stored),
         **read_shown(stored),
-        "verdicts": read_verdicts(stored),
+        "answers": read_answers(stored),
         **read_control(of_plants),
         "control_layers": layers,
-        "control_verdicts": read_control_verdicts(of_plants),
+        "control_answers": read_control_answers(of_plants),
         "plants": read_plants(planted, layers),
     }
 
@@ -201,7 +202,7 @@ def _run_row(run: Run, folder: Path, needed: float) -> Row:
 def read_training(runs: Sequence[Found]) -> pd.DataFrame:
     """One row per training and epoch."""
     curves = [(each.key, each.run.training()) for each in runs]
-    return stacked("training", [(key, curve) for key, curve in curves if len(curve)])
+    return joined("training", [(key, curve) for key, curve in curves if len(curve)])
 
 
 def read_made(stored: Sequence[Stored]) -> pd.DataFrame:
@@ -218,9 +219,9 @@ def read_control(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
     parts: dict[str, list[tuple[Row, Any]]] = defaultdict(list)
     for each in stored:
         for table, name in each.called.items():
-            if f"control_{name}" in COLUMNS and name not in {"layers", "verdicts"}:
+            if f"control_{name}" in COLUMNS and name not in {"layers", "answers"}:
                 parts[f"control_{name}"].append((each.key, each.read(table)))
-    return {name: stacked(name, keyed) for name, keyed in parts.items()}
+    return {name: joined(name, keyed) for name, keyed in parts.items()}
 
 
 def read_shown(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
@@ -233,7 +234,7 @@ def read_shown(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
                 rows = _their_events(each.method, rows)
             if rows is not None:
                 parts[name].append((each.key, rows))
-    return {name: stacked(name, keyed) for name, keyed in parts.items()}
+    return {name: joined(name, keyed) for name, keyed in parts.items()}
 
 
 def _their_events(method: str, rows: Any) -> Any:
@@ -247,49 +248,47 @@ def _their_events(method: str, rows: Any) -> Any:
     return pa.Table.from_pandas(events, preserve_index=False)
 
 
-def read_verdicts(stored: Sequence[Stored]) -> pd.DataFrame:
-    """One row per run and method that has a verdict, corrected over the runs of a method."""
-    return verdicts([(each.key, each.about["verdict"]) for each in stored if _judged(each)])
+def read_answers(stored: Sequence[Stored]) -> pd.DataFrame:
+    """One row per run and method that weighs layers, corrected over the runs of a method."""
+    return answers([(each.key, each.about["answer"]) for each in stored if _answered(each)])
 
 
-def read_control_verdicts(stored: Sequence[Stored]) -> pd.DataFrame:
-    """One row per planted run and method that has a verdict."""
-    return control_verdicts([(each.key, each.about["verdict"]) for each in stored if _judged(each)])
+def read_control_answers(stored: Sequence[Stored]) -> pd.DataFrame:
+    """One row per planted run and method that weighs layers."""
+    return control_answers([(each.key, each.about["answer"]) for each in stored if _answered(each)])
 
 
-def _judged(stored: Stored) -> bool:
-    return "verdict" in stored.about
+def _answered(stored: Stored) -> bool:
+    return "answer" in stored.about
 
 
-def verdicts(found: Parts) -> pd.DataFrame:
-    """Verdicts, from their records, with Holm's p-values over the runs that a method judged.
+def answers(found: Parts) -> pd.DataFrame:
+    """Answers, from their records, with Holm's p-values over the runs that a method looked at.
 
     Asking more methods weakens no finding; a finding is significant after the correction.
     """
-    table = _verdict_rows(found, COLUMNS["verdicts"])
-    able = np.array([bool(record["answers"]) for _, record in found], dtype=bool)
+    table = _answer_rows(found, COLUMNS["answers"])
+    able = np.array([record["undone"] is not None for _, record in found], dtype=bool)
     table["corrected"] = 1.0
     for _, part in table[able].groupby("method"):
         table.loc[part.index, "corrected"] = corrected(part["p"].tolist())
     return table.assign(finding=table["corrected"] <= ALPHA)
 
 
-def control_verdicts(found: Parts) -> pd.DataFrame:
-    """Verdicts on planted runs; `right` means localised, and in planted layers alone."""
+def control_answers(found: Parts) -> pd.DataFrame:
+    """Answers for planted runs; `right`: concentrated, and half of it in planted layers alone."""
     right = [
-        record["outcome"] == "localised"
+        record["word"] == "concentrated"
         and not key["null"]
-        and {layer - 1 for layer in record["layers"]} <= set(planted_layers(str(key["planted"])))
+        and {layer - 1 for layer in record["places"]["half"]}
+        <= set(planted_layers(str(key["planted"])))
         for key, record in found
     ]
-    return _verdict_rows(found, COLUMNS["control_verdicts"]).assign(right=right)
+    return _answer_rows(found, COLUMNS["control_answers"]).assign(right=right)
 
 
-def _verdict_rows(found: Parts, columns: Sequence[str]) -> pd.DataFrame:
-    rows = [
-        {"answer": "", **key, **record, "layers": ", ".join(map(str, record["layers"]))}
-        for key, record in found
-    ]
+def _answer_rows(found: Parts, columns: Sequence[str]) -> pd.DataFrame:
+    rows = [{**key, **Answer.of(record).row()} for key, record in found]
     return pd.DataFrame(rows, columns=list(columns))
 
 
@@ -318,7 +317,7 @@ def read_control_layers(stored: Sequence[Stored]) -> pd.DataFrame:
             if "windows" in each.tables:
                 undone = each.read("windows")["error"].to_numpy().max()
             parts.append(({**each.key, "undone": undone}, each.read("layers")))
-    return stacked("control_layers", parts)
+    return joined("control_layers", parts)
 
 
 def read_plants(planted: Sequence[Found], weights: pd.DataFrame) -> pd.DataFrame:
@@ -340,7 +339,7 @@ def read_plants(planted: Sequence[Found], weights: pd.DataFrame) -> pd.DataFrame
     return pd.DataFrame(rows, columns=COLUMNS["plants"])
 
 
-def stacked(name: str, parts: Parts) -> pd.DataFrame:
+def joined(name: str, parts: Parts) -> pd.DataFrame:
     """The table of this name from its parts, which are all of pandas or all of Arrow."""
     columns = COLUMNS.get(name, [])
     if not parts:
@@ -376,7 +375,7 @@ def _joined(name: str, parts: Parts) -> pd.DataFrame:
             method, reason = key["method"], " ".join(str(error).split())
             raise StoreError(
                 f"The table {name} by {method} ({key['task']}, {key['model']}, seed {key['seed']}) "
-                f"does not go together with others of that name ({reason}): delete "
+                f"does not fit the others of that name ({reason}): delete "
                 f"{paths.RESULTS}/{method} in the runs that {method} looked at and run it again."
             ) from error
     tables = [table for _, table in parts]

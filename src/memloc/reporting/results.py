@@ -10,9 +10,15 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from memloc.errors import MemlocWarning, StoreError, UnknownName, lookup
-from memloc.methods import by_reference
-from memloc.protocol import Protocol, preset, protocol_of_study
+from memloc.errors import (
+    MemlocWarning,
+    StoreError,
+    UnknownName,
+    checked_arguments,
+    lookup,
+)
+from memloc.methods import by_reference, method_names
+from memloc.protocol import Protocol, preset, protocol_of_study, study_values
 from memloc.reporting.derived import RUN, derived, usual_depth
 from memloc.reporting.reading import COLUMNS, KEY, Row, commands, find_runs, read_tables
 from memloc.run.folder import Run, RunRecord
@@ -43,6 +49,8 @@ class Results:
     """Tables by name: memloc's own, and those that other packages' methods leave."""
     commands: tuple[str, ...] = ()
     """Recorded commands, in the order to repeat them."""
+    asked: frozenset[str] | None = None
+    """Methods that the study's file asks for; None without such a file."""
     _derived: dict[str, pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
@@ -178,6 +186,7 @@ class Results:
         return list({tuple(each.items()): each for each in found}.values())
 
 
+@checked_arguments
 def load_results(path: str | Path) -> Results:
     """Read the results in a study's folder, in `runs/` of `memloc train`, or in one run's folder.
 
@@ -192,11 +201,20 @@ def load_results(path: str | Path) -> Results:
         protocol = settings_of(folder, [each.run.record for each in runs])
         tables = {name: pd.DataFrame(columns=COLUMNS[name]) for name in READ}
         tables |= read_tables(folder, runs, protocol.verdict.noisy_at_least)
-        return Results(folder, protocol, tables, tuple(commands(runs)))
+        return Results(folder, protocol, tables, tuple(commands(runs)), _asked(folder))
+
+
+def _asked(folder: Path) -> frozenset[str] | None:
+    values = study_values(folder)
+    if values is None:
+        return None
+    usual = {"methods": method_names("localiser"), "analyses": method_names("analysis")}
+    blocks = [{**usual, **values}, *(values.get("also") or ())]
+    return frozenset(n for block in blocks for kind in usual for n in block.get(kind) or ())
 
 
 COMPARING = {"verdict", "agreement", "summary"}
-"""Settings by which the results of several runs are put together."""
+"""Settings by which the results of several runs are combined."""
 
 
 def settings_of(folder: Path, records: Sequence[RunRecord]) -> Protocol:

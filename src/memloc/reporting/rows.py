@@ -87,7 +87,7 @@ def control_layers(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def calibration(table: pd.DataFrame) -> pd.DataFrame:
-    """P-values of nulls in their order, beside those that they would have if they were uniform."""
+    """P-values of nulls in their order, and those that they would have if they were uniform."""
     drawn = table[["method", "null_p"]].explode("null_p").dropna()
     place = drawn.groupby("method", sort=False).cumcount() + 0.5
     size = drawn.groupby("method", sort=False)["null_p"].transform("size")
@@ -141,6 +141,10 @@ def _cells(part: pd.DataFrame) -> pd.DataFrame:
     return cells.dropna(subset=list(values))
 
 
+LIGHT = 0.3
+"""Shares below this are drawn in dark colours, so that their numbers are light."""
+
+
 def strip(table: pd.DataFrame) -> pd.DataFrame:
     """Rows of layers by task and model, planted ones below; numbers are written into the cells."""
     one_model = table.loc[table["planted"] == "", "model"].nunique() <= 1
@@ -150,7 +154,7 @@ def strip(table: pd.DataFrame) -> pd.DataFrame:
     rows = table.assign(
         row=name.where(table["planted"] == "", planted),
         label=(100 * share).round().astype("Int64").astype(str),
-        ink=np.where(share < 0.55 * share.max(), "light", "dark"),
+        ink=np.where(share < LIGHT, "light", "dark"),
     )
     place = rows["task"].map(task_order(rows["task"]).index)
     return rows.assign(place=place).sort_values(["first", "place", "model", "layer"])
@@ -185,5 +189,3 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "centres": centres,
 }
 """By figure of the report: the rows that it draws of its table."""
-AS_IT_IS = {"generalisation", "examples"}
-"""Figures that draw their table as it is; all others draw means over seeds."""

@@ -12,12 +12,13 @@ import yaml
 
 from memloc.errors import counted, listed
 from memloc.methods import brought, by_reference, exactness, methods
-from memloc.methods.result import LayerScores, Result, events_of
+from memloc.methods.result import Result, events_of
 from memloc.reporting.derived import RUN, UNDONE, largest, layers_to_undo, leading
 from memloc.reporting.missing import command
 from memloc.reporting.results import Results
 from memloc.reporting.style import METHODS, asset, method_order
 from memloc.stats.agreement import FEWEST_GROUPS
+from memloc.stats.calibration import weakness
 from memloc.stats.claims import ALL, POINT, over_seeds
 from memloc.stats.depth import has_interval
 from memloc.stats.planted import mean_scores
@@ -50,7 +51,7 @@ def sentence(found: Result) -> str:
 
 
 def _told(found: Result) -> str:
-    if isinstance(found, LayerScores):
+    if found.weighs_layers:
         return " ".join([_layers_matter(found), *found.remarks])
     method = methods().get(found.method)
     if method is not None and (text := method.told(found)):
@@ -63,7 +64,7 @@ def _told(found: Result) -> str:
     return f"{found.method} made {listed(tables)}."
 
 
-def _layers_matter(scores: LayerScores) -> str:
+def _layers_matter(scores: Result) -> str:
     mcog = {**asdict(scores.mcog), "method": scores.method, "depth": scores.depth}
     if math.isnan(mcog["estimate"]):
         return say("no_centre", **mcog)
@@ -101,6 +102,12 @@ def remarks_on(table: pd.DataFrame) -> str:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         said.append(f"{str(remark).removesuffix('.')} ({', '.join(names[:NAMED])}{more}).")
     return " ".join(said)
+
+
+def remark_on(method: str) -> str:
+    """Say what to bear in mind wherever weights of a method are drawn; empty for the surest."""
+    about = methods()[method].report.get("intervals", "") if method in methods() else ""
+    return f"{about} {weakness(method)}".strip()
 
 
 def marked(table: pd.DataFrame) -> pd.DataFrame:
@@ -166,8 +173,8 @@ def summarise(results: Results) -> Summary:
 def _answers(results: Results) -> Iterator[str]:
     """How much is where, by the most exact method; runs that did not memorise do not count."""
     method, best = leading(results), METHODS[0]
-    layers, verdicts = (
-        table[table["method"] == method] for table in map(results.whole, ("layers", "verdicts"))
+    layers, answers = (
+        table[table["method"] == method] for table in map(results.whole, ("layers", "answers"))
     )
     if results.memorised("runs").empty:
         yield say("nothing_memorised")
@@ -178,30 +185,24 @@ def _answers(results: Results) -> Iterator[str]:
         yield say("nothing_named", why=unlearnt if len(results.unlearnt) else why)
     elif not exactness(method):
         yield say("one_method", method=method, todo=_by(": try `{}`", command(best, results)))
-    elif 0 < len(verdicts) <= ANSWERED:
-        rows = verdicts.to_dict("records")
+    elif 0 < len(answers) <= ANSWERED:
+        rows = answers.to_dict("records")
         yield from (_placed(n, row) for n, row in zip(_names(rows), rows, strict=True))
     else:
-        yield _counted(results, method, verdicts)
+        yield _counted(results, method, answers)
 
 
-def _placed(name: str, verdict: Mapping[Any, Any]) -> str:
-    """How much of the labels of one run is where, and the verdict in a word."""
-    if not verdict["answer"]:
-        return f"{name}: {verdict['sentence']}"
-    clauses = [verdict["answer"].removesuffix("."), _word(verdict)]
-    return f"{name}: {'; '.join(filter(None, clauses))}."
+def _placed(name: str, answer: Mapping[Any, Any]) -> str:
+    """How much of the labels of one run is where, and the word for it."""
+    if not answer["half"]:
+        return f"{name}: {answer['sentence']}"
+    text = str(answer["sentence"]).removesuffix(".")
+    return f"{name}: {text[0].lower()}{text[1:]} ({answer['word']})."
 
 
-def _word(verdict: Mapping[Any, Any]) -> str:
-    """The verdict in a word, where it is a finding."""
-    return str(verdict["outcome"]) if verdict["finding"] else ""
-
-
-def _counted(results: Results, method: str, verdicts: pd.DataFrame) -> str:
-    """How many of many runs have which verdict, and where the centres are."""
-    outcomes = verdicts["outcome"].where(verdicts["finding"].astype(bool), "cannot tell")
-    counts = [f"{n} {outcome}" for outcome, n in outcomes.value_counts().items()]
+def _counted(results: Results, method: str, answers: pd.DataFrame) -> str:
+    """How many of many runs have which word, and where the centres are."""
+    counts = [f"{n} {word}" for word, n in answers["word"].value_counts().items()]
     mcog = results.whole("mcog")
     mcog = mcog[mcog["method"] == method]
     depth = results["runs"]["depth"].max()
@@ -209,9 +210,7 @@ def _counted(results: Results, method: str, verdicts: pd.DataFrame) -> str:
     by = methods()[method].report.get("by", f"by {method}")
     clauses = [say("centres", by=by, centres=centres, depth=depth)]
     if counts:
-        clauses.insert(
-            0, say("outcomes", runs=counted(len(verdicts), "run"), counts=listed(counts))
-        )
+        clauses.insert(0, say("outcomes", runs=counted(len(answers), "run"), counts=listed(counts)))
     return joined(clauses)
 
 
@@ -358,7 +357,7 @@ def _by_the_reference(results: Results) -> str:
 
 
 def _coefficients(results: Results) -> Iterator[Line]:
-    """Depth and generalisation, methods and models: what goes together, and what is not known."""
+    """Depth and generalisation, methods and models: what agrees, and what is not known."""
     depth, pairs = results.table_2, results.agreement
     tables = []
     if len(depth):

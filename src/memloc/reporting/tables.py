@@ -219,7 +219,7 @@ def events(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def plants_told(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Verdicts on plants, with words where none of a method's plants had a verdict."""
+    """Answers for plants; `cannot tell` where no plant of a method has one."""
     right = estimates(tidy["right"], tidy["right_low"], tidy["right_high"])
     shown = ["cannot tell" if n else text for n, text in zip(tidy["told"] == 0, right, strict=True)]
     return tidy.assign(right=shown)
@@ -229,7 +229,7 @@ SUMMARIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "models": table_3,
     "mcog": mcog,
     "events": events,
-    "control-verdicts": plants_told,
+    "control-answers": plants_told,
 }
 """Tables that people read in fewer words than one row per observation."""
 

@@ -34,7 +34,7 @@ from memloc.protocol import RunSettings
 from memloc.run.spec import RATE, PlantSpec, RunSpec
 from memloc.seeds import generator
 from memloc.settings import Settings
-from memloc.stats.verdicts import too_few
+from memloc.stats.answers import too_few
 from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.files import remove

@@ -7,7 +7,7 @@ from typing import Any
 
 from memloc.data.sources import load_task, subsample
 from memloc.data.task import Task
-from memloc.errors import SettingsError
+from memloc.errors import SettingsError, checked_arguments
 from memloc.model.known import default_preset
 from memloc.model.load import LoadOptions
 from memloc.protocol import RunSettings
@@ -15,12 +15,13 @@ from memloc.protocol import preset as preset_called
 from memloc.run.checkpoints import save_checkpoint
 from memloc.run.folder import WEIGHTS, Attempt, Run
 from memloc.run.spec import RunSpec, TaskSpec
-from memloc.run.train import make_run, require_noise
+from memloc.run.train import check_given, make_run
 from memloc.store import paths
 from memloc.store.files import remove
 from memloc.store.lock import RUN, locked
 
 
+@checked_arguments
 def plant(  # noqa: PLR0913 - one argument for each thing that people vary
     model: str,
     task: Task,
@@ -53,7 +54,7 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
         options: What may be run and read while the model is loaded.
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
-    require_noise(task)
+    check_given(model, task, options)
     protocol = preset_called(preset or default_preset(model)).replace(settings or {})
     allowed = {*RunSettings.model_fields, "control", "verdict"}
     for key in settings or {}:

@@ -152,7 +152,7 @@ class Training:
     def _auxiliary(self, *, is_frozen: bool) -> Auxiliary | None:
         """The task that changes every layer of a planted run."""
         plant, task = self.run.plant, self.auxiliary
-        if plant is None or (is_frozen and not plant.frozen_beside_auxiliary):
+        if plant is None or (is_frozen and not plant.frozen_with_auxiliary):
             return None
         assert task is not None
         seed = self._head_seed(is_frozen=is_frozen)

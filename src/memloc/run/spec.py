@@ -16,7 +16,7 @@ from memloc.data.task import Task, hash_examples, hash_task
 from memloc.protocol import Protocol, RunSettings
 from memloc.settings import Settings
 from memloc.stats.windows import plant_name, planted_layers, read_plant
-from memloc.store.identity import hashed
+from memloc.store.memo import Maker, key
 
 if TYPE_CHECKING:
     from memloc.model.load import LoadOptions
@@ -95,7 +95,7 @@ class TaskSpec(Settings):
 
 
 class PlantSpec(Settings):
-    """Which layers the noisy labels may change, and what trains beside them.
+    """Which layers the noisy labels may change, and what trains with them.
 
     A training that falls short is repeated with a higher learning rate, so the limits are part of
     what decides the weights.
@@ -109,7 +109,7 @@ class PlantSpec(Settings):
     """The task that changes all layers, with its original labels."""
     auxiliary_learning_rate: float | None = None
     trains_pooler_and_norm: bool = False
-    frozen_beside_auxiliary: bool = False
+    frozen_with_auxiliary: bool = False
     tries: int = 1
     """Largest number of trainings."""
     rate_factor: float = 2.0
@@ -195,7 +195,7 @@ class RunSpec(Settings):
             auxiliary=auxiliary,
             auxiliary_learning_rate=control.auxiliary_learning_rate,
             trains_pooler_and_norm=control.trains_pooler_and_norm,
-            frozen_beside_auxiliary=control.frozen_beside_auxiliary,
+            frozen_with_auxiliary=control.frozen_with_auxiliary,
             tries=control.tries,
             rate_factor=control.rate_factor,
             accuracy_above=control.accuracy_above,
@@ -226,4 +226,4 @@ class RunSpec(Settings):
     @property
     def key(self) -> str:
         """Cache key of everything that decides the weights."""
-        return hashed(self.deciding())
+        return key(Maker("run", 1), self.deciding())

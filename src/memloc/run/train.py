@@ -8,7 +8,7 @@ from typing import Any
 
 from memloc.data.task import Task, hash_examples
 from memloc.engine.state import epochs_done
-from memloc.errors import DataError, lookup
+from memloc.errors import DataError, SettingsError, checked_arguments, lookup
 from memloc.model.check import require_agreement
 from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import default_preset
@@ -35,6 +35,7 @@ Announce = Callable[[Run, Classifier, Mapping[str, int]], None]
 """Told before work begins: the run, its model, and how many epochs are left of each training."""
 
 
+@checked_arguments
 def train(  # noqa: PLR0913 - one argument for each thing that people vary
     model: str,
     task: Task,
@@ -62,14 +63,23 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
         options: What may be run and read while the model is loaded.
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
-    require_noise(task)
+    check_given(model, task, options)
     protocol = protocol_of_run(preset or default_preset(model), settings or {}, has_noise=True)
     spec = RunSpec.of(model, task, seed, protocol.for_run(), options)
     return make_run(spec, folder, weights, task=task, device=device)
 
 
-def require_noise(task: Task) -> None:
-    """Refuse a task that does not say which of its labels are wrong."""
+def check_given(model: str, task: Task, options: LoadOptions | None) -> None:
+    """Refuse what cannot be trained, such as a task that does not say which labels are wrong."""
+    if not isinstance(model, str) or not model:
+        raise SettingsError(f"Give a model's name or folder as a string, not {model!r}.")
+    if not isinstance(task, Task):
+        raise SettingsError(
+            f"Train on a task, not on a {type(task).__name__}: `memloc.load_task` and "
+            "`memloc.load_csv` give one."
+        )
+    if options is not None and not isinstance(options, LoadOptions):
+        raise SettingsError(f"Give options as memloc.LoadOptions, not {type(options).__name__}.")
     if task.noise is None:
         raise DataError(
             "Train on a task with noise: memloc.add_noise(task, rate=0.15) flips labels, and "

@@ -154,7 +154,7 @@ def _busy(record: StepRecord) -> float:
 
 
 def _pace(records: Iterable[StepRecord]) -> float:
-    """How many times longer steps take beside other work; those that were stopped say nothing."""
+    """How many times longer steps take than estimated; those that were stopped say nothing."""
     slower = [record.seconds / _busy(record) for record in records]
     return median([1.0, *(each for each in slower if each < STOPPED)])
 
@@ -199,10 +199,10 @@ def _seconds(step: Step, plan: Plan, measured: Calibration) -> float:
     looking = float(sum(method.cost(sizes) for method in step.methods_with_settings()))
     if spec.plant is None:
         return looking
-    beside = training_examples(spec.plant.auxiliary)
+    auxiliary = training_examples(spec.plant.auxiliary)
     each = dict.fromkeys(TRAININGS, epochs)
-    once = training_seconds(spec.settings, sizes, each, beside) + looking
-    null = training_seconds(spec.settings, sizes, {"noisy": epochs}, beside) + looking
+    once = training_seconds(spec.settings, sizes, each, auxiliary) + looking
+    null = training_seconds(spec.settings, sizes, {"noisy": epochs}, auxiliary) + looking
     return once + (null if step.null else 0.0)
 
 
@@ -225,12 +225,12 @@ def sizes_of(
 
 
 def training_seconds(
-    settings: RunSettings, sizes: Sizes, epochs: Mapping[str, int], beside: int = 0
+    settings: RunSettings, sizes: Sizes, epochs: Mapping[str, int], auxiliary: int = 0
 ) -> float:
-    """Of so many epochs of each training, with other examples beside the task's."""
+    """Of so many epochs of each training, with other examples in addition to the task's."""
     own, validation = settings.finetune, 0.25 * sizes.examples
     looking = (sizes.examples + validation) * sizes.predict / own.measure_every
-    once = (sizes.examples + beside) * sizes.update + looking
+    once = (sizes.examples + auxiliary) * sizes.update + looking
     # Of the frozen model only the head learns, on vectors that are kept if nothing varies.
     kept = not own.frozen_dropout and own.clip_over == "trained"
     share = {"frozen": 0.1 if kept else 1.0}

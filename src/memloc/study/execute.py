@@ -293,7 +293,7 @@ class Execution:
         return outcome
 
     def _facts(self) -> dict[str, object]:
-        """For others to see, beside the records of the steps."""
+        """For others to see, next to the records of the steps."""
         return {
             "running": self.running,
             "queued": len(self.submitted) - len(self.running),

@@ -29,9 +29,10 @@ from memloc.model.known import (
 )
 from memloc.run.folder import few_in
 from memloc.run.spec import DataFile, RunSpec, TaskSpec
-from memloc.stats.verdicts import too_few
+from memloc.stats.answers import too_few
 from memloc.store import paths
-from memloc.store.identity import hash_checkpoint, hash_files, hashed
+from memloc.store.identity import hash_checkpoint, hash_files
+from memloc.store.memo import Maker, key
 from memloc.study.config import StudyFile
 
 DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))
@@ -75,10 +76,10 @@ def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
             what="say in one way which labels are wrong: `original` or `flag` with a column, or "
             "`flip` with a share of them to make wrong.",
         )
-    for key in ("file", "held_out"):
-        path = getattr(own, key)
+    for field in ("file", "held_out"):
+        path = getattr(own, field)
         if path is not None and not file.file_of(path).is_file():
-            raise file.problem("data", name, key, what=f"there is no file {file.file_of(path)}.")
+            raise file.problem("data", name, field, what=f"there is no file {file.file_of(path)}.")
 
 
 def _check_model(file: StudyFile, folders: dict[str, str], name: str) -> None:
@@ -188,7 +189,7 @@ def task_spec(file: StudyFile, name: str, examples: int | None) -> TaskSpec:
     own, folder = file.study.data.get(name), data_folder(file)
     if own is not None:
         places = [file.file_of(path).resolve() for path in own.paths]
-        read_as = hashed(own.model_dump(exclude={"file", "held_out"}))
+        read_as = key(Maker("data", 1), own.model_dump(exclude={"file", "held_out"}))
         contents = f"{hash_files(places)} {read_as}"
         file_, *unseen = map(str, places)
         data = own.model_copy(update={"file": file_, "held_out": next(iter(unseen), None)})

@@ -21,7 +21,7 @@ from memloc.run.spec import RunSpec
 from memloc.settings import Settings
 from memloc.stats.windows import check_plant, every_window, plant_name, read_plant, usual_plants
 from memloc.store import paths
-from memloc.store.identity import hashed
+from memloc.store.memo import Maker, key
 from memloc.study.config import (
     Block,
     ControlBlock,
@@ -58,7 +58,7 @@ class Product(Settings):
     @property
     def identity(self) -> str:
         """Cache key of what decides it."""
-        return hashed(self.settings)
+        return key(Maker("product", 1), self.settings)
 
 
 class Step(Settings):
@@ -118,11 +118,12 @@ class Step(Settings):
     def identity(self) -> str:
         """Cache key of what decides it, and of what it reads."""
         own = {name: product.identity for name, product in self.products.items()}
-        return hashed({"kind": self.kind, "products": own, "inputs": self.reads})
+        version = find_method(self.method).version if self.method else 1
+        return key(Maker(self.kind, version), {"products": own, "inputs": self.reads})
 
     def made(self, names: Iterable[str]) -> str:
         """Cache key of some of its products."""
-        return hashed({name: self.products[name].identity for name in names})
+        return key(Maker(self.kind, 1), {n: self.products[n].identity for n in names})
 
     def methods_with_settings(self) -> list[Method]:
         """The methods as objects."""
@@ -274,7 +275,7 @@ class _Planner:
                         f"different settings ({other}): a run has one set.",
                     )
                 runs[folder] = (spec, {**others, **methods})
-        # Beside plants or adopted runs, plain runs that no method looks at are not trained.
+        # With plants or adopted runs, plain runs that no method looks at are not trained.
         is_alone = self.study.control is None and not self.study.runs
         return {folder: asked for folder, asked in runs.items() if asked[1] or is_alone}
 
