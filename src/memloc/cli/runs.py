@@ -33,6 +33,7 @@ from memloc.store import paths
 
 if TYPE_CHECKING:
     from memloc.data.task import Task
+    from memloc.protocol import RunSettings
     from memloc.run.folder import Run
 
 Weights = Annotated[
@@ -95,7 +96,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
 
 
 def _trained(
-    what: tuple[Any, ...],
+    what: tuple[str, "Task", int, "RunSettings"],
     loading: Loading,
     folder: Path,
     weights: list[str] | None,
@@ -107,7 +108,7 @@ def _trained(
     from memloc.run.spec import RunSpec
     from memloc.run.train import make_run
 
-    spec = RunSpec.of(*what, LoadOptions(**asdict(loading)))
+    spec = RunSpec.of(*what, options=LoadOptions(**asdict(loading)))
     with bars():
         return make_run(spec, folder, weights or tuple(WEIGHTS), task=what[1], **how)
 
