@@ -3,7 +3,7 @@
 The mixtures that are wanted are a tree: after each unit (a layer, or a group of neighbouring ones)
 a state goes on in one model, in the other, or in both. The tree is walked depth first, some states
 at a time, so that no unit runs twice on the same state and little is held at once. All windows of
-twelve layers need 376 layers a text, all subsets 8,190. Texts of one length go together, so they
+twelve layers need 376 layers a text, all subsets 8,190. Texts of one length share a batch, so they
 are read at one position, and the last layer runs there alone where the model allows it.
 """
 
@@ -30,7 +30,7 @@ CALL_TOKENS = 1024
 BATCH_TOKENS = 512
 """Most tokens of a batch (or one text): its mixtures make many more of them."""
 MOST_HELD = 128
-"""States that are continued together: more would not make calls any fuller."""
+"""States that are continued at once: more would not make calls any fuller."""
 
 
 def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:

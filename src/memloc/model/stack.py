@@ -21,6 +21,7 @@ from memloc.errors import (
     MORE_MEMORY,
     MemlocError,
     ModelError,
+    checked_arguments,
     in_words,
     is_out_of_memory,
 )
@@ -120,7 +121,7 @@ class Stack:
             self.blocks = find_blocks(model)
             self._answers, self.readout, self.width = _observe(model, self.blocks)
             self.pads = True
-            """Whether padding changes nothing; if not, only texts of one length go together."""
+            """Whether padding changes nothing; if not, only texts of one length share a batch."""
             self.pads = self._is_padding_harmless()
 
     def copied(self) -> "Stack":
@@ -270,6 +271,7 @@ FindBlocks = Callable[[Any], Sequence[nn.Module]]
 _REGISTERED: dict[str, FindBlocks] = {"xlm": joined_layers, "flaubert": joined_layers}
 
 
+@checked_arguments
 def register_stack(model_type: str, blocks: FindBlocks) -> None:
     """Say where the blocks of a kind of model are, if memloc does not find them by itself.
 

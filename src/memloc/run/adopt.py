@@ -13,7 +13,11 @@ from memloc.data.own import Columns, read_rows
 from memloc.data.perturb import OWN
 from memloc.data.tables import Data, Source, source_of
 from memloc.data.task import Examples, Task
-from memloc.errors import ModelError, SettingsError
+from memloc.errors import (
+    ModelError,
+    SettingsError,
+    checked_arguments,
+)
 from memloc.model.device import suitable_threads
 from memloc.model.known import adapter_base, is_adapter
 from memloc.progress import request, tell
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 
 
+@checked_arguments
 def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     folder: str | Path,
     *,
@@ -119,7 +124,7 @@ def _of_trainer(
     with as_stored(kept / paths.TRAINER_RECORD):
         for name, files in record["files"].items():
             if hash_checkpoint(kept / name) != files:
-                raise ValueError(f"the {name} weights beside it have changed since")
+                raise ValueError(f"the {name} weights next to it have changed since")
         return {
             **{name: kept / name for name in record["files"]},
             **{"data": kept / record["data"], "original": "original"},
@@ -131,7 +136,7 @@ def _of_trainer(
 
 
 def _keep_curves(run: Run, data: Source) -> None:
-    """The training curve that `RunCallback` wrote beside the data becomes the run's."""
+    """The training curve that `RunCallback` wrote next to the data becomes the run's."""
     if not isinstance(data, Path):
         return
     kept = data.parent
