@@ -6,6 +6,8 @@ is of the units whose bits are set in m, so column 0 is of none and the last one
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import or_
 
 import numpy as np
 from numpy.random import Generator
@@ -66,15 +68,17 @@ def smallest_sets(values: FloatArray, share: float) -> IntArray:
     return np.asarray(reached[sizes == sizes.min()], dtype=np.int64)
 
 
-def beginnings(n_units: int, subsets: Sequence[int]) -> list[set[int]]:
-    """How these subsets begin: after each unit, what they have of the units up to there."""
-    return [{subset & ((2 << unit) - 1) for subset in subsets} for unit in range(n_units)]
+def beginnings(met: Sequence[int], subsets: Sequence[int]) -> list[set[int]]:
+    """How these subsets begin: after each layer, what they have of the units met up to there.
+
+    `met` says for each layer which units it has a part of, as bits.
+    """
+    return [{subset & so_far for subset in subsets} for so_far in accumulate(met, or_)]
 
 
-def count_layers(sizes: Sequence[int], subsets: Sequence[int]) -> int:
-    """Layers that a text goes through when subsets share their beginnings; `sizes` of the units."""
-    begun = beginnings(len(sizes), subsets)
-    return sum(size * len(each) for size, each in zip(sizes, begun, strict=True))
+def count_layers(met: Sequence[int], subsets: Sequence[int]) -> int:
+    """Layers that a text goes through when subsets share their beginnings; `met` as above."""
+    return sum(map(len, beginnings(met, subsets)))
 
 
 def random_orders(n_units: int, pairs: int, rng: Generator) -> IntArray:
