@@ -4,9 +4,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.families import save_enlarged
-
 from memloc.model.stack import hidden_of
+from studies.families import save_enlarged
 
 WIDTH, HEADS, POSITIONS, DEPTH = 16, 2, 64, 3
 WORDS = (

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from benchmarks.tutorial import STEP, hand_over, play
 from typer.main import get_command
 
 import memloc
@@ -19,6 +18,7 @@ import memloc.protocol
 from memloc.cli import app
 from memloc.model.load import LoadOptions, load_model
 from memloc.study.config import parse_study
+from studies.tutorial import STEP, hand_over, play
 from tasks_support import QUICK
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -274,7 +274,7 @@ def test_study_files_in_the_documents_are_read(page, tmp_path):
 
 def test_wide_tables_of_findings_are_cut_between_columns(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks.findings import pieces
+    from studies.findings import pieces
 
     wide = pd.DataFrame({"method": ["swapping"], "task": ["trec"], "a": ["1"], "b": ["2" * 9]})
     assert [list(piece.columns) for piece in pieces(wide)] == [["method", "task", "a", "b"]]

@@ -5,14 +5,14 @@ import sys
 from collections import Counter
 
 import pytest
-from pretraining.documents import corpus
-from pretraining.language import TOPICS, WORDS, forms, past, plural, vocabulary
-from pretraining.tasks import generate
 
 from memloc.data.sources import load_task
 from memloc.data.tasks import EMBEDDED_TASKS
 from memloc.errors import UnknownName
 from memloc.model.known import TINY, tiny_folder
+from pretraining.documents import corpus
+from pretraining.language import TOPICS, WORDS, forms, past, plural, vocabulary
+from pretraining.tasks import generate
 
 MEGABYTE = 1_000_000
 TASKS = list(EMBEDDED_TASKS)

@@ -19,7 +19,7 @@ class Kind:
     quick: int
     """How many are tried by `make test`."""
     all: int
-    """How many are tried by `python -m benchmarks.bad_input`."""
+    """How many are tried by `python -m studies.bad_input`."""
 
 
 KINDS = {

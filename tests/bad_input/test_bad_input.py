@@ -1,4 +1,4 @@
-"""Two hundred generated cases; `python -m benchmarks.bad_input` tries over ten thousand."""
+"""Two hundred generated cases; `python -m studies.bad_input` tries over ten thousand."""
 
 import tempfile
 from pathlib import Path

@@ -1,13 +1,11 @@
-"""Families by what is special about them; `python -m benchmarks.families` tries all there are."""
-
-import json
+"""Families by what is special about them; `python -m studies.families` tries all there are."""
 
 import pytest
-from benchmarks.families import BEGIN, END, PAGE, RESULTS, outcomes, table, try_family
 
 from memloc.model import stack
 from memloc.model.joined import JoinedLayer
 from memloc.model.stack import register_stack
+from studies.families import try_family
 
 EXACT = {
     "eurobert": ("all tokens", True),
@@ -70,18 +68,3 @@ def test_a_refused_family_works_once_its_blocks_are_named(monkeypatch):
     register_stack("t5gemma", lambda model: model.model.decoder.layers)
     found = try_family("t5gemma")
     assert (found.outcome, found.reason) == ("exact", "")
-
-
-def test_a_family_that_takes_too_long_does_not_stop_the_others():
-    stopped, unknown = outcomes(["bert", "no-such-family"], seconds=0)
-    assert (stopped.outcome, "limits" in stopped.reason) == ("error", True)
-    (unknown,) = outcomes(["no-such-family"])
-    assert unknown.outcome == "not made"
-
-
-def test_the_page_shows_what_was_found():
-    page = PAGE.read_text("utf-8")
-    assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)] == table()
-    found = json.loads(RESULTS.read_text("utf-8"))["families"]
-    assert not [row for row in found if row["outcome"] in {"wrong", "error"}]
-    assert sum(row["outcome"] == "exact" for row in found) >= 100

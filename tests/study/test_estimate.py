@@ -1,7 +1,6 @@
 """What a study will cost: by counting, corrected by what is done, and how sure that is."""
 
 import pytest
-from benchmarks.cost import costs
 
 from memloc.progress import duration
 from memloc.protocol import preset
@@ -24,6 +23,7 @@ from memloc.study.plan import make_plan
 from memloc.study.records import Store, study_states
 from memloc.study.view import plan_rows, plan_sentences, size
 from planning_support import RUN
+from studies.cost import costs
 
 MEASURED = {
     "machine": "here",

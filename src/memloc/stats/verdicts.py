@@ -61,7 +61,7 @@ STRATA, IN_STRATUM = 4, 5
 TRUSTED = ("shares", "swapping", "retraining")
 """Methods that change layers, the most exact one first."""
 RATES = Path(__file__).with_name("verdicts.json")
-"""How often verdicts are right, as `python -m benchmarks.verdicts` measured."""
+"""How often verdicts are right, as `python -m studies.verdicts` measured."""
 
 Outcome = Literal["localised", "spread", "cannot tell"]
 NOTHING = "nothing is undone"

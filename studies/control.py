@@ -1,0 +1,277 @@
+"""Planted runs: what is kept of them, and the tables of docs/explanation/control.md.
+
+`python -m studies.control STUDY ...` keeps what the methods found in the plants of these studies
+in studies/tables/planted and writes the tables of the page; without a study, the tables alone.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+
+import numpy as np
+import pandas as pd
+
+from memloc.reporting.results import load_results
+from memloc.reporting.tables import markdown
+from memloc.run.folder import Run
+from memloc.stats.depth import centres_of_gravity
+from memloc.stats.planted import (
+    MEASURES,
+    auroc,
+    mean_scores,
+    null_claims,
+    plant_scores,
+)
+from memloc.stats.verdicts import over_plants, trust
+from memloc.stats.windows import planted_layers, read_plant
+from memloc.store import paths
+from memloc.store.files import whole_file
+from studies.pages import DOCS, LINE, STORED, put
+
+KEPT = STORED / "planted"
+PAGE = DOCS / "explanation" / "control.md"
+KS = (1, 2)
+PAPER = {
+    ("swapping", 1): 0.97,
+    ("swapping", 2): 0.97,
+    ("retraining", 1): 0.98,
+    ("retraining", 2): 0.97,
+    ("gradients", 1): 0.65,
+    ("gradients", 2): 0.57,
+    ("probing", 1): 0.62,
+    ("probing", 2): 0.48,
+}
+"""accuracy@k by method, as in the paper."""
+GROUPED = ["task", "model", "example", "group", "first_share"]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What methods found in planted runs and in nulls."""
+
+    layers: pd.DataFrame
+    verdicts: pd.DataFrame
+    plants: pd.DataFrame
+    groups: pd.DataFrame
+    """Of plants with two groups of examples: each example's share in the first group's layers."""
+
+    @classmethod
+    def of(cls, studies: Sequence[Path]) -> "Planted":
+        """From finished studies."""
+        found = [load_results(study) for study in studies]
+        groups = [part for study in studies for part in group_shares(study)]
+        return cls(
+            pd.concat([each.control_layers for each in found]),
+            pd.concat([each.control_verdicts for each in found]),
+            pd.concat([each.plants for each in found]),
+            pd.concat([pd.DataFrame(columns=GROUPED), *groups]),
+        )
+
+    @classmethod
+    def kept(cls) -> "Planted":
+        """As it was kept."""
+        return cls(*(pd.read_parquet(KEPT / f"{name}.parquet") for name in cls.__annotations__))
+
+    def keep(self) -> None:
+        """As small files."""
+        for name, table in vars(self).items():
+            with whole_file(KEPT / f"{name}.parquet") as draft:
+                table.to_parquet(draft, index=False, compression="zstd")
+
+
+def group_shares(study: Path) -> Iterator[pd.DataFrame]:
+    """Of each plant with two groups: how much of each example is in the first group's layers."""
+    for place in sorted(study.rglob(paths.RUN)):
+        run = Run.open(place.parent)
+        shares = paths.result(run.folder, "shares") / "example_shares.parquet"
+        if run.record.plant is None or run.is_null or not shares.is_file():
+            continue
+        groups = read_plant(run.record.plant.planted)
+        if len(groups) == 2:
+            wide = pd.read_parquet(shares).pivot(index="example", columns="first", values="share")
+            one, both = (
+                wide.clip(lower=0)[[layer + 1 for layer in layers]].sum(axis=1)
+                for layers in (groups[0], [*groups[0], *groups[1]])
+            )
+            names = {"task": run.record.task.name, "model": run.model_name}
+            own = {"group": run.planted_groups[wide.index.to_numpy()], "first_share": one / both}
+            yield pd.DataFrame({**names, "example": wide.index, **own})
+
+
+def page_tables(found: Planted) -> dict[str, str]:
+    """The tables of each part of the page."""
+    is_apart = found.layers["planted"].str.contains("[+/]")
+    windows = plant_scores(found.layers[~is_apart], KS)
+    apart = plant_scores(found.layers[is_apart], KS)
+    nulls = null_claims(found.layers[~is_apart])
+    kinds = np.where(apart["planted"].str.contains("/"), "two groups", "layers 2 and 9")
+    parts = {
+        "windows": [
+            _beside_the_paper(methods_table(windows)),
+            *(_by(windows, name, _accuracies) for name in ("task", "model", "planted")),
+        ],
+        "sharpness": [_by(windows, "planted", _mass), _centres(found.layers[~is_apart])],
+        "nulls": [_claims(nulls), _undone(nulls), _verdicts(found.verdicts)],
+        "apart": [
+            methods_table(apart.assign(planted=kinds), ["planted", "method"]),
+            groups_table(found.groups),
+        ],
+    }
+    texts = {name: "\n".join(map(markdown, tables)) for name, tables in parts.items()}
+    is_apart = found.plants["planted"].str.contains("[+/]")
+    said = {"windows": found.plants[~is_apart], "apart": found.plants[is_apart]}
+    return texts | {name: f"{memorised(part)}\n\n{texts[name]}" for name, part in said.items()}
+
+
+def memorised(plants: pd.DataFrame) -> str:
+    """How many plants memorised, in a sentence."""
+    real = plants[~plants["null"].astype(bool)]
+    used, again = real["used"].astype(bool), real["tries"] > 1
+    never = [f"{row.model}, {row.task}, layers {row.planted}" for row in real[~used].itertuples()]
+    last = f"; not used, because they did not: {'; '.join(never)}" if never else ""
+    return fill(
+        f"{used.sum()} of {len(real)} plants memorised, {(used & again).sum()} of them at a higher "
+        f"rate{last}.",
+        LINE,
+        break_on_hyphens=False,
+    )
+
+
+def methods_table(scores: pd.DataFrame, by: Sequence[str] = ("method",)) -> pd.DataFrame:
+    """Means over plants, by method and by what else is asked."""
+    rows = []
+    for key, part in mean_scores(scores, by).groupby([*by], sort=False):
+        at = part.set_index("k")
+        accuracies = {f"accuracy@{k}": _with_ends(*at.loc[k, ENDS]) for k in KS}
+        means = {SHOWN.get(n, n.replace("_", " ")): f"{at[n].iloc[0]:.2f}" for n in MEASURES}
+        rows.append([*key, str(at["plants"].iloc[0]), *accuracies.values(), *means.values()])
+    columns = [*by, "plants", *accuracies, *means]
+    table = pd.DataFrame(rows, columns=columns)
+    return _sorted(table).sort_values(list(by[:-1]), kind="stable") if by[:-1] else _sorted(table)
+
+
+ENDS = ["accuracy", "low", "high"]
+SHOWN = {"auroc": "AUROC"}
+
+
+def _sorted(table: pd.DataFrame) -> pd.DataFrame:
+    """By method, the one to trust most first."""
+    return table.sort_values(
+        "method", key=lambda names: names.map(lambda name: (trust(name), name)), kind="stable"
+    )
+
+
+def _with_ends(value: float, low: float, high: float) -> str:
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _beside_the_paper(table: pd.DataFrame) -> pd.DataFrame:
+    def said(method: str) -> str:
+        found = [PAPER.get((method, k)) for k in KS]
+        return " / ".join(f"{x:.2f}" for x in found if x is not None) or "–"
+
+    return table.assign(**{"paper: @1 / @2": table["method"].map(said)})
+
+
+def _by(scores: pd.DataFrame, column: str, shown: Callable[[pd.DataFrame], str]) -> pd.DataFrame:
+    """A row per method, a column per task, model or window: what is `shown` of these plants."""
+    found = {key: shown(part) for key, part in scores.groupby(["method", column])}
+    table = pd.Series(found).unstack().fillna("–").rename_axis("method")
+    if column == "planted":
+        table = table[sorted(table.columns, key=lambda name: planted_layers(str(name)))].add_prefix(
+            "layers "
+        )
+    else:
+        table = table.rename(columns="`{}`".format)
+    return _sorted(table.reset_index())
+
+
+def _accuracies(part: pd.DataFrame) -> str:
+    return " / ".join(f"{part.loc[part['k'] == k, 'accuracy'].mean():.2f}" for k in KS)
+
+
+def _mass(part: pd.DataFrame) -> str:
+    return f"{part.loc[part['k'] == 1, 'planted_mass'].mean():.2f}"
+
+
+def _centres(layers: pd.DataFrame) -> pd.DataFrame:
+    """Where the centre of the (positive) weights is, by window."""
+    return _by(layers[~layers["null"].astype(bool)], "planted", _centre)
+
+
+def _centre(part: pd.DataFrame) -> str:
+    weights = part.pivot(index=["task", "model", "seed"], columns="layer", values="weight")
+    return f"{centres_of_gravity(weights.clip(lower=0).to_numpy()).mean():.1f}"
+
+
+def _claims(nulls: pd.DataFrame) -> pd.DataFrame:
+    numbers = {"distance_planted": "distance, planted", "distance_null": "distance, null"}
+    numbers |= {"threshold": "threshold"}
+    table = nulls[["method", "nulls"]].astype(str)
+    for old, new in numbers.items():
+        table[new] = nulls[old].map("{:.2f}".format)
+    table["called"] = [_with_ends(*row) for row in nulls[CALLED].to_numpy()]
+    table["apart"] = nulls["apart"].map("{:.2f}".format)
+    return _sorted(table)
+
+
+CALLED = ["called", "called_low", "called_high"]
+
+
+def _undone(nulls: pd.DataFrame) -> pd.DataFrame:
+    known = nulls.dropna(subset=["undone_planted"])
+    names = {"undone_planted": "labels undone, planted", "undone_null": "labels undone, null"}
+    shown = {new: known[old].map("{:.0%}".format) for old, new in names.items()}
+    return _sorted(known[["method"]].assign(**shown))
+
+
+def _verdicts(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """What verdicts say of plants in windows and of nulls."""
+    judged = verdicts[~verdicts["planted"].str.contains("[+/]")]
+    found = over_plants(judged[judged["method"].map(trust) < trust("gradients")])
+    rows = found.assign(
+        **{
+            "right layers": [_with_ends(*r) for r in found[RIGHT].to_numpy()],
+            "called localised": [_with_ends(*r) for r in found[CALLED].to_numpy()],
+        }
+    )
+    columns = ["method", "plants", "right layers", "nulls", "called localised"]
+    return rows[columns].astype(str).rename(columns={"method": "verdict by"})
+
+
+RIGHT = ["right", "right_low", "right_high"]
+
+
+def groups_table(groups: pd.DataFrame) -> pd.DataFrame:
+    """How well single examples' shares tell two groups apart that have layers of their own."""
+    rows = []
+    for key, part in groups.groupby(["task", "model"]):
+        first, is_first = part["first_share"].to_numpy(), (part["group"] == 0).to_numpy()
+        own = np.where(is_first, first, 1 - first)
+        low, high = np.quantile(own, [0.025, 0.975])
+        found = auroc(first, np.flatnonzero(is_first).tolist())
+        right = f"{(own > 0.5).mean():.0%}"
+        rows.append(
+            [*key, str(len(part)), f"{found:.2f}", right, _with_ends(own.mean(), low, high)]
+        )
+    return pd.DataFrame(
+        rows,
+        columns=["task", "model", "examples", "AUROC", "right group", "share in the own layers"],
+    )
+
+
+def main() -> None:
+    """Keep what studies found, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("studies", type=Path, nargs="*", help="folders of studies with plants")
+    options = parser.parse_args()
+    if options.studies:
+        Planted.of(options.studies).keep()
+    for name, text in page_tables(Planted.kept()).items():
+        put(name, text, PAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""News texts with the labels that crowd workers gave, and flipped labels to compare them with."""
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from memloc.arrays import IntArray
+from memloc.data.perturb import add_noise
+from memloc.data.sources import load_task
+from memloc.data.task import Examples
+from memloc.seeds import generator
+
+FILE = Path("noisyagnews", "crowd.parquet")
+"""NoisyAG-News, 10,000 texts: `text`, `label` (what the crowd said) and `original` (the truth)."""
+KINDS = ("human errors", "flips, same texts", "flips, random texts")
+"""Labels to learn: the crowd's; the texts that it got wrong get another label at random; as many
+texts, drawn from all, get one."""
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Texts with their true labels and those of the crowd, as indices into `names`."""
+
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    original: IntArray
+    given: IntArray
+
+    def labels(self, kind: str, draw: int = 1) -> IntArray:
+        """The labels of one of `KINDS`: always as many wrong ones."""
+        wrong = np.flatnonzero(self.given != self.original)
+        if kind == "human errors":
+            return self.given
+        rng = generator(draw, "crowd", kind)
+        if kind == "flips, random texts":
+            wrong = rng.choice(len(self.texts), len(wrong), replace=False)
+        flipped = self.original.copy()
+        flipped[wrong] += rng.integers(1, len(self.names), len(wrong))
+        return flipped % len(self.names)
+
+    def examples(self, labels: IntArray) -> Examples:
+        """The texts with these labels."""
+        return Examples(tuple((text,) for text in self.texts), labels)
+
+
+def parser_of(about: str | None) -> argparse.ArgumentParser:
+    """Options of the scripts that use the crowd's labels."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--data", type=Path, default=os.environ.get("MEMLOC_DATA"))
+    parser.add_argument("--encoder", type=Path, help="folder of a wider pre-trained encoder")
+    parser.add_argument("--out", type=Path, default=Path("runs/crowd"))
+    return parser
+
+
+def missing(data: Path | None) -> str:
+    """Why there is nothing to measure; empty if the texts are there."""
+    if data is not None and (Path(data) / FILE).is_file():
+        return ""
+    return (
+        f"Nothing was measured: {FILE} is not in {data or 'any folder that was named'}. Give the "
+        "folder with --data or MEMLOC_DATA."
+    )
+
+
+def embedded(name: str) -> Crowd:
+    """An embedded task whose labels memloc flipped, in place of a crowd."""
+    task = load_task(name)
+    texts = tuple(parts[0] for parts in task.train.parts)
+    return Crowd(
+        task.label_names, texts, task.train.labels, add_noise(task, 0.2, 1).labels.assigned
+    )
+
+
+def sample(data: Path, n: int) -> Crowd:
+    """The same `n` texts every time; a smaller sample is the beginning of a larger one."""
+    table = pd.read_parquet(data / FILE)
+    names = tuple(sorted(set(table["original"])))
+    order = generator(1, "crowd", "sample").permutation(len(table))
+    table = table.iloc[order[:n]]
+    numbers = {name: i for i, name in enumerate(names)}
+    original, given = (
+        table[column].map(numbers).to_numpy(np.int64, copy=True) for column in ("original", "label")
+    )
+    return Crowd(names, tuple(table["text"]), original, given)

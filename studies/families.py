@@ -1,0 +1,309 @@
+"""Every family that transformers maps to a sequence classifier: does memloc work with it?
+
+Two tiny random classifiers of each family are made and saved, in a process with limits of time and
+memory, and then treated like a user's models: `memloc check` on the one, and all windows of the
+other one's layers in it, compared with the plain forward pass of a model whose weights were
+exchanged and which reads each text alone.
+
+    python -m studies.families             all of them: families.json, docs/guides/models.md
+    python -m studies.families bert opt    some of them, printed
+"""
+
+import json
+import multiprocessing
+import re
+import resource
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from studies.pages import DOCS, STORED
+
+RESULTS = STORED / "families.json"
+PAGE = DOCS / "guides" / "models.md"
+BEGIN, END = "<!-- written by python -m studies.families -->\n", "<!-- end -->\n"
+SECONDS, MEMORY = 60, 8 * 2**30
+"""Of processor time and of address space, for each family."""
+EXACT = 3e-5
+"""Largest difference of logits, relative to the largest logit."""
+TEXTS = ("red", "the old man was sad", "we like the sea", "a blue sky and a very small green tree")
+
+INDENT = "  "
+
+WIDTH, DEPTH, HEADS, TOKENS = 32, 2, 4, 64
+SIZES: dict[int, tuple[str, ...]] = {
+    WIDTH: (
+        *("hidden_size", "d_model", "n_embd", "dim", "emb_dim", "embedding_size"),
+        *("word_embed_proj_dim", "input_embedding_size"),
+    ),
+    DEPTH: (
+        *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers"),
+        *("encoder_layers", "decoder_layers", "num_key_value_heads", "num_kv_heads"),
+        *("num_experts_per_tok", "eos_token_id", "sep_token_id", "num_labels"),
+    ),
+    HEADS: (
+        *("num_attention_heads", "n_head", "n_heads", "num_heads", "rotary_dim"),
+        *("encoder_attention_heads", "decoder_attention_heads"),
+    ),
+    WIDTH // HEADS: (
+        *("head_dim", "d_kv", "d_head", "kv_channels"),
+        *("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
+    ),
+    WIDTH // 2: ("q_lora_rank", "kv_lora_rank"),
+    TOKENS: (
+        *("intermediate_size", "ffn_dim", "hidden_dim", "d_ff", "n_inner", "dff"),
+        *("encoder_ffn_dim", "decoder_ffn_dim", "moe_intermediate_size"),
+        *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"),
+    ),
+    28: ("image_size",),
+    14: ("patch_size",),
+    1: ("bos_token_id", "decoder_start_token_id", "cls_token_id"),
+    0: ("pad_token_id",),
+}
+"""What makes a model tiny, under all the names that configurations have for it."""
+ALL_HEADS = {"num_key_value_heads": HEADS}
+EXCEPTIONS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "minicpm3", "esmc"), ALL_HEADS),
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    },
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "layoutlmv3": {"coordinate_size": 4, "shape_size": 8},
+    "lilt": {"hidden_size": 48, "num_attention_heads": 2},
+    "mistral4": ALL_HEADS | {"head_dim": WIDTH // 2},
+    "mobilebert": {"classifier_activation": False},  # tanh of large numbers is 1
+    "perceiver": {
+        **{"num_latents": 4, "d_latents": 16, "num_self_attends_per_block": 2, "num_blocks": 1},
+        **{"num_self_attention_heads": 2, "num_cross_attention_heads": 2},
+    },
+    "reformer": {
+        **{"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]},
+        "attn_layers": ["local", "lsh"],
+    },
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {"layers_block_type": ["hybrid", "hybrid"]},
+    "zamba2": {"layers_block_type": ["hybrid", "hybrid"]},
+}
+"""What these families need besides."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a family."""
+
+    family: str
+    outcome: str
+    """exact, refused, wrong, error, or not made (transformers itself cannot make one here)."""
+    readout: str = ""
+    padding: bool = True
+    """Whether texts of different lengths go together."""
+    difference: float = 0.0
+    reason: str = ""
+
+
+def main(names: Sequence[str]) -> None:
+    """Try some families, or all and write down what became of them."""
+    from transformers.models.auto import modeling_auto
+
+    every = sorted(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
+    found = []
+    for outcome in outcomes(names or every):
+        print(f"{outcome.family:24}{outcome.outcome:10}{outcome.difference:.1e}  {outcome.reason}")
+        found.append(outcome)
+    print(dict(Counter(outcome.outcome for outcome in found)))
+    if not names:
+        record = {"transformers": version("transformers"), "families": [asdict(o) for o in found]}
+        RESULTS.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        page = PAGE.read_text("utf-8")
+        start, stop = page.index(BEGIN) + len(BEGIN), page.index(END)
+        PAGE.write_text(page[:start] + table() + page[stop:], "utf-8")
+
+
+def outcomes(families: Sequence[str], seconds: int = SECONDS) -> Iterator[Outcome]:
+    """Each in a process of its own, forked from this one, which has imported transformers."""
+    import torch
+
+    import memloc.methods.mixtures
+    import memloc.model.check  # noqa: F401
+
+    torch.set_num_threads(1)
+    context = multiprocessing.get_context("fork")
+    for family in families:
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_limited, args=(family, seconds, sender))
+        process.start()
+        sender.close()
+        try:
+            yield receiver.recv()
+        except EOFError:
+            yield Outcome(family, "error", reason="its process was ended by its limits")
+        process.join()
+
+
+def _limited(family: str, seconds: int, sender: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("ignore")
+    sender.send(try_family(family))
+
+
+def try_family(family: str) -> Outcome:
+    """Make two classifiers, check one, and swap the other's layers into it."""
+    from memloc.errors import MemlocError
+    from memloc.model.check import check_model
+    from memloc.model.load import load_checkpoint, quiet
+
+    with tempfile.TemporaryDirectory() as home, quiet():
+        folders = [Path(home, family, name) for name in ("one", "two")]
+        try:
+            for seed, folder in enumerate(folders):
+                write_classifier(family, folder, seed)
+        except Exception as error:  # noqa: BLE001 - whatever a family does, the others go on
+            return Outcome(family, "not made", reason=_words(error))
+        try:
+            report = check_model(str(folders[0]))
+            final, reference = map(load_checkpoint, folders)
+            swapped = swapped_difference(final, reference)
+        except MemlocError as error:
+            return Outcome(family, "refused", reason=str(error).replace(str(folders[0]), family))
+        except Exception as error:  # noqa: BLE001
+            return Outcome(family, "error", reason=_words(error))
+    difference = max(report.parity, report.batch_invariance, swapped)
+    outcome = "exact" if difference <= EXACT else "wrong"
+    return Outcome(family, outcome, report.readout, final.stack.pads, difference)
+
+
+def swapped_difference(final: Any, reference: Any) -> float:
+    """Of all windows of layers from the plain way."""
+    import numpy as np
+    import torch
+
+    from memloc.data.encode import encode
+    from memloc.methods.mixtures import Mixtures
+    from memloc.methods.swapping import window_subsets
+    from memloc.model.stack import forward
+    from memloc.stats.windows import windows
+
+    encoded = encode([(t,) for t in TEXTS], final.tokenizer, final.separator, TOKENS // 2)
+    mixtures = Mixtures(final.stack, reference.stack, window_subsets(final.stack.depth))
+    rows = np.arange(len(TEXTS))
+    found = torch.zeros(len(TEXTS), len(mixtures.subsets), final.model.config.num_labels)
+    for places in mixtures.batches(encoded, rows):
+        (found[places],) = mixtures.logits(encoded, rows[places], heads=1)
+    own = {name: value.clone() for name, value in final.model.state_dict().items()}
+    worst = 0.0
+    for place, window in enumerate([*windows(final.stack.depth), range(0)]):
+        final.model.load_state_dict(own)
+        for layer in window:
+            final.stack.blocks[layer].load_state_dict(reference.stack.blocks[layer].state_dict())
+        with torch.inference_mode():
+            ids = [torch.from_numpy(encoded.batch(rows[[row]])[0]) for row in rows]
+            plain = torch.cat([forward(final.model, {"input_ids": text}) for text in ids])
+        worst = max(worst, float((plain - found[:, place]).abs().max() / plain.abs().max()))
+    return worst
+
+
+def write_classifier(family: str, folder: Path, seed: int) -> None:
+    """A tiny random one."""
+    import torch
+    from transformers import AutoModelForSequenceClassification
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    tokenizer = make_tokenizer()
+    kind = CONFIG_MAPPING[family]
+    # Some tokenizers add a token of their own.
+    config = kind(**tiny_values(kind, len(tokenizer) + 8) | EXCEPTIONS.get(family, {}))
+    torch.manual_seed(seed)
+    save_enlarged(AutoModelForSequenceClassification.from_config(config), tokenizer, folder)
+
+
+def save_enlarged(model: Any, tokenizer: Any, folder: Path) -> None:
+    """With larger weights than usual: differences between models must not drown in float noise."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.2)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def tiny_values(kind: Any, vocabulary: int) -> dict[str, Any]:
+    """The settings of a tiny model, those of its parts included."""
+    usual = kind()
+    other_names = usual.attribute_map
+    known = {*usual.to_dict(), *other_names.values()}
+    sizes = {name: size for size, names in SIZES.items() for name in names}
+    values: dict[str, Any] = {
+        name: size for name, size in sizes.items() if name in known and name not in other_names
+    }
+    if "vocab_size" in known:
+        values[other_names.get("vocab_size", "vocab_size")] = vocabulary
+    parts = {name: type(getattr(usual, name)) for name in kind.sub_configs if getattr(usual, name)}
+    for name, part in parts.items():
+        values[name] = {"model_type": part.model_type, **tiny_values(part, vocabulary)}
+    return values
+
+
+def make_tokenizer() -> Any:
+    """One that knows the words of the texts."""
+    from tokenizers import Tokenizer, pre_tokenizers
+    from tokenizers.models import WordLevel
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+    words = dict.fromkeys([*special, *" ".join(TEXTS).split()])
+    tokenizer = Tokenizer(WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    names = ("pad_token", "cls_token", "sep_token", "unk_token", "mask_token")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=TOKENS,
+        model_input_names=["input_ids", "attention_mask"],
+        **dict(zip(names, special, strict=True)),
+    )
+
+
+def table() -> str:
+    """What became of the families when they were last tried, as Markdown."""
+    record = json.loads(RESULTS.read_text("utf-8"))
+    found = [Outcome(**row) for row in record["families"]]
+    count = Counter(outcome.outcome for outcome in found)
+    said = ", ".join(f"{n} {name}" for name, n in count.most_common())
+    groups: dict[str, list[str]] = {}
+    for outcome in sorted(found, key=lambda o: (o.outcome, not o.padding, o.readout, o.family)):
+        readout = f"the head reads the {outcome.readout}".replace("the all", "all")
+        how = readout if outcome.padding else "only texts of one length share a batch"
+        why = how if outcome.outcome == "exact" else _reason(outcome)
+        groups.setdefault(f"{outcome.outcome}: {why}", []).append(outcome.family)
+    known = f"{len(found)} families that transformers {record['transformers']} maps to a sequence"
+    lines = [f"Of {known} classifier: {said}.", ""]
+    lines += [f"- **{why}** ({len(names)}): {', '.join(names)}" for why, names in groups.items()]
+    wrapped = [fill(line, 118, subsequent_indent=INDENT * line.startswith("-")) for line in lines]
+    return "\n".join(wrapped) + "\n"
+
+
+def _reason(outcome: Outcome) -> str:
+    """Why a family does not work, without the name of its class."""
+    reason = outcome.reason.split(" not supported: ")[-1]
+    return re.split(r", and memloc|; memloc|\. |\.$", reason)[0]
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split()).split('. ')[0]}"[:160]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

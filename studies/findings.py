@@ -1,0 +1,496 @@
+"""What our studies show beside what the paper found: `python -m studies.findings`.
+
+Puts tables and figures into docs/explanation/findings.md, those of the real encoder from what is
+kept in studies/tables/twelve, those of the embedded suite from studies/tables/small (`python -m
+studies.stored STUDY studies/tables/twelve` keeps more). Numbers of the paper are those of its text,
+or read off its figures.
+"""
+
+import shutil
+from collections.abc import Hashable, Iterator, Mapping
+from itertools import chain, starmap, takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from memloc.reporting.figures import write_figures
+from memloc.reporting.findings import Findings, layers_to_undo
+from memloc.reporting.results import Results
+from memloc.reporting.tables import cell, markdown
+from memloc.stats import claims
+from studies.answers import answers
+from studies.crossings import RULES, crossings
+from studies.pages import DOCS, IMAGES, LINE, STORED, put
+from studies.stored import kept
+
+PAGE = DOCS / "explanation" / "findings.md"
+KEPT, RETRIED, SCALED, SMALL = (STORED / name for name in ("twelve", "retried", "scaled", "small"))
+COST = KEPT / "cost.csv"
+PICTURES = {
+    "twelve-events.svg": ("events", {"source": "centroids", "models": "all-models"}),
+    "twelve-depth.svg": ("generalisation", {"measure": "crossing", "against": "generalisation"}),
+}
+"""Figures of the report, each with what is chosen in it."""
+RUN, POINT = ["task", "model", "seed"], ["task", "model"]
+WIDTHS = "7 to 10"
+"""Layers that undo memorisation, read off the means over windows in Figure 3."""
+TABLE_2 = {
+    ("generalisation", "crossing"): ".75 (.72–.94)",
+    ("generalisation", "memorisation"): ".63 (.69–.94)",
+    ("generalisation", "M-CoG"): ".56 (.69–.92)",
+    ("validation", "crossing"): ".70 (.70–.90)",
+    ("validation", "memorisation"): ".61 (.76–.90)",
+    ("validation", "M-CoG"): ".54 (.52–.80)",
+}
+"""All models together, and the range over single ones."""
+CENTRES = {
+    **{"wic": 5.45, "rte": 5.2, "mrpc": 5.55, "cola": 5.8, "boolq": 5.55, "sst2": 6.0},
+    **{"sst5": 5.85, "emotion": 6.4, "implicithate": 6.2, "stormfront": 5.95},
+    **{"reuters": 6.3, "trec": 6.05},
+}
+"""M-CoG over models and methods, read off Figure 7."""
+Numbers = dict[str, dict[tuple[str, ...], float]]
+
+METHODS: Numbers = {
+    "M-CoG": {
+        ("retraining", "swapping"): 0.97,
+        ("probing", "swapping"): 0.55,
+        ("probing", "retraining"): 0.58,
+        ("gradients", "swapping"): 0.79,
+        ("gradients", "retraining"): 0.77,
+        ("gradients", "probing"): 0.49,
+    },
+    "layer weights": {
+        ("retraining", "swapping"): 0.91,
+        ("probing", "swapping"): 0.32,
+        ("probing", "retraining"): 0.39,
+        ("gradients", "swapping"): 0.68,
+        ("gradients", "retraining"): 0.53,
+        ("gradients", "probing"): 0.14,
+    },
+}
+MODELS: Numbers = {
+    "M-CoG": {
+        ("bert", "opt"): 0.74,
+        ("bert", "gpt-neo"): 0.76,
+        ("bert", "gpt-neox"): 0.58,
+        ("gpt-neo", "opt"): 0.69,
+        ("gpt-neox", "opt"): 0.40,
+        ("gpt-neo", "gpt-neox"): 0.48,
+    },
+    "layer weights": {
+        ("bert", "opt"): 0.83,
+        ("bert", "gpt-neo"): 0.67,
+        ("bert", "gpt-neox"): 0.74,
+        ("gpt-neo", "opt"): 0.80,
+        ("gpt-neox", "opt"): 0.73,
+        ("gpt-neo", "gpt-neox"): 0.65,
+    },
+}
+EVENTS = {"crossing": 0.84, "initiation": 0.73}
+ORDERS = {"retraining": 0.85}
+
+
+def main() -> None:
+    """Put tables and figures into the page."""
+    for name, text in from_kept().items():
+        put(name, text, PAGE)
+    for file, (name, choice) in PICTURES.items():
+        draw(Findings(kept(KEPT)), name, choice, IMAGES / file)
+
+
+def from_kept() -> dict[str, str]:
+    """What stands on the page, by the names of its marks."""
+    real, small = Findings(kept(KEPT)), Findings(kept(SMALL))
+    return {
+        "answers": _opening(real),
+        "retried": _retried(real),
+        "scaled": _scaled(real),
+        "cost": "".join(written("What one run costs", pd.read_csv(COST).astype(str))),
+        "real": tables(real),
+        "small-answers": _opening(small),
+        "small": tables(small),
+    }
+
+
+def _opening(found: Findings) -> str:
+    """The paper's findings, one row each."""
+    parts = (written(title, table) for title, table in answers(found).items())
+    return "\n".join(chain.from_iterable(parts))
+
+
+def _retried(real: Findings) -> str:
+    """Trainings that were repeated without success."""
+    table = other_settings(kept(RETRIED).runs, real.results.runs).drop(columns="model")
+    return "".join(written("Repeated at twice the rate, in vain", table.map(cell).astype(str)))
+
+
+def _scaled(real: Findings) -> str:
+    """What probes answer and read if vectors are standardised, beside the same runs as they are."""
+    scaled = kept(SCALED)
+    runs = scaled.runs[[*RUN]]
+    tables = {name: getattr(real.results, name) for name in (*PROBES, "noise_probes")}
+    same = real.results.with_tables(**{n: t.merge(runs, on=RUN) for n, t in tables.items()})
+    found = {
+        "as they are": Findings(same),
+        "standardised": Findings(with_probes(same, scaled)),
+    }
+    before, after = (next(iter(answers(each).values())) for each in found.values())
+    both = before.merge(after, on="the paper's finding")
+    changed = both[both["here_x"] != both["here_y"]]
+    columns = {"the paper's finding": changed["the paper's finding"]}
+    for how, end in zip(found, ("_x", "_y"), strict=True):
+        columns[how] = changed[f"here{end}"] + ", " + changed[f"verdict{end}"]
+    parts = {
+        "Numbers that change": pd.DataFrame(columns),
+        "F1 of probes for noise by layer, mean over tasks": noise_read(found),
+    }
+    return "\n".join(chain.from_iterable(starmap(written, parts.items())))
+
+
+PROBES = {
+    "layers": ("method", "probing"),
+    "mcog": ("method", "probing"),
+    "events": ("source", "label probes"),
+}
+"""Which rows of a table are of probes."""
+
+
+def with_probes(results: Results, others: Results) -> Results:
+    """A study with the probes of another one in the place of its own."""
+    both = {"noise_probes": others.noise_probes}
+    for name, (column, probes) in PROBES.items():
+        own, theirs = getattr(results, name), getattr(others, name)
+        both[name] = pd.concat([own[own[column] != probes], theirs[theirs[column] == probes]])
+    return results.with_tables(**both)
+
+
+def noise_read(read: Mapping[str, Findings]) -> pd.DataFrame:
+    """One row per way of probing: F1 after each layer, and what shuffled labels give."""
+    rows = []
+    for vectors, found in read.items():
+        probes = found.memorised("noise_probes")
+        for column, labels in (("f1", "noisy or clean"), ("chance", "shuffled")):
+            by_task = probes[probes["layer"] > 0].groupby(["task", "layer"])[column].mean()
+            means = by_task.groupby("layer").mean()
+            rows.append({"vectors": vectors, "labels": labels, **means.map("{:.2f}".format)})
+    return pd.DataFrame(rows).rename(columns=str)
+
+
+def tables(found: Findings) -> str:
+    """Every table of a study with its heading."""
+    return "\n".join(blocks(found))
+
+
+def draw(found: Findings, name: str, choice: Mapping[str, str], path: Path) -> None:
+    """One figure of the report as a file."""
+    with TemporaryDirectory() as folder:
+        written, _ = write_figures(found.results, Path(folder), "svg", [name])
+        chosen = {f: f.stem.removeprefix(name) for f in written}
+        (file,) = [f for f, words in chosen.items() if all(w in words for w in choice.values())]
+        shutil.copyfile(file, path)
+
+
+def blocks(found: Findings) -> Iterator[str]:
+    """Every table with its heading."""
+    makers = {
+        "Where the study stands": standing,
+        "What was learnt": learnt,
+        "Trained again, with other settings": repeated,
+        "Left out of shares and swapping: θ_O did not learn its own labels": left_out,
+        "How much a change of layers undoes": undone,
+        "Where memorisation is: M-CoG": centres,
+        "When labels change: events": events,
+        "Crossings by other rules": other_crossings,
+        "Depth and generalisation (Table 2)": table_2,
+        "Agreement of methods (Figures 8 and 9)": lambda f: agreement(f, "methods", METHODS),
+        "Agreement of seeds: ρ of the layer weights of two trainings": seeds_agree,
+        "Order of tasks, mean over pairs of models (Figure 6)": orders,
+        "Agreement of models (Figures 8 and 9)": lambda f: agreement(f, "models", MODELS),
+        "Centroids and label probes": event_agreement,
+    }
+    for title, make in makers.items():
+        table = make(found)
+        if len(table):
+            yield from written(title, table.map(cell).astype(str))
+
+
+def written(title: str, table: pd.DataFrame) -> Iterator[str]:
+    """A table of texts with its heading; a wide one in pieces that fit a line."""
+    for number, piece in enumerate(pieces(table)):
+        yield f"\n**{title}{', continued' if number else ''}**\n\n{markdown(piece)}"
+
+
+def pieces(table: pd.DataFrame, most: int = LINE) -> Iterator[pd.DataFrame]:
+    """The table cut between columns; each piece begins with the columns that name its rows."""
+    names = list(takewhile(lambda c: c in NAMES, table.columns)) or [table.columns[0]]
+    widths = {c: 3 + max(len(str(c)), *table[c].map(len)) for c in table.columns}
+    own = 1 + sum(widths[name] for name in names)
+    columns: list[str] = []
+    for column in table.columns.drop(names):
+        if columns and own + sum(widths[c] for c in [*columns, column]) > most:
+            yield table[[*names, *columns]]
+            columns = []
+        columns.append(column)
+    yield table[[*names, *columns]]
+
+
+NAMES = (
+    *("method", "methods", "model", "models", "task"),
+    *("score", "measure", "centroids", "label probes", "vectors", "labels"),
+)
+
+
+def standing(found: Findings) -> pd.DataFrame:
+    """How many runs of which task are finished, and which methods and analyses looked at them."""
+    results, rows = found.results, []
+    for task, runs in results.runs.dropna(subset="noisy_accuracy").groupby("task", sort=False):
+        tables = {"method": results.mcog, "source": results.events}
+        of = [t[t["task"] == task].drop_duplicates([*RUN, by])[by] for by, t in tables.items()]
+        looked = pd.concat(of).value_counts(sort=False)
+        names = [n if k == runs["memorised"].sum() else f"{n} ({k})" for n, k in looked.items()]
+        sizes = {"examples": runs["train"].max(), "noisy": runs["noisy"].max()}
+        row = {"task": task, "runs": len(runs), **sizes, "classes": runs["n_classes"].max()}
+        rows.append({**row, "looked at by": ", ".join(map(str, names))})
+    return pd.DataFrame(rows)
+
+
+def learnt(found: Findings) -> pd.DataFrame:
+    """How well each task is known, noisy labels included; means over models and seeds."""
+    runs = found.results.runs.dropna(subset="noisy_accuracy")  # others are not finished
+    table = runs.groupby("task", sort=False).agg(
+        runs=("memorised", "size"),
+        seeds=("seed", "nunique"),
+        memorised=("memorised", "sum"),
+        noisy=("noisy_accuracy", "mean"),
+        reference=("reference_accuracy", "mean"),
+        validation=("validation_accuracy", "mean"),
+        validation_score=("validation_score", "mean"),
+    )
+    scores = found.results.generalisation
+    if len(scores):
+        table["generalisation score"] = scores.groupby("task")["score"].mean()
+        table["of clean examples"] = scores.groupby("task")["clean_score"].mean()
+        table["of the most frequent label"] = scores.groupby("task")["majority"].mean()
+        table["normalised by that"] = scores.groupby("task")["normalised"].mean()
+    names = {
+        "memorised": "of them memorised",
+        "noisy": "noisy labels known",
+        "reference": "labels that θ_O knows",
+        "validation": "validation accuracy",
+        "validation_score": "validation score",
+    }
+    return table.rename(columns=names).reset_index()
+
+
+def repeated(found: Findings) -> pd.DataFrame:
+    """Trainings that were repeated."""
+    runs = found.results.runs.dropna(subset="noisy_accuracy")
+    return other_settings(runs, runs)
+
+
+def other_settings(runs: pd.DataFrame, most: pd.DataFrame) -> pd.DataFrame:
+    """Runs with other settings than `most`, and which."""
+    each = runs["changes"].str.split(", ").map(set)
+    usual = {part for text in most["changes"].mode()[:1] for part in str(text).split(", ")}
+    changed = each.map(lambda own: ", ".join(sorted(own - usual)))
+    names = {"noisy_accuracy": "noisy labels known", "reference_accuracy": "labels that θ_O knows"}
+    other = runs.assign(changed=changed)[changed != ""]
+    return other[[*RUN, "changed", *names]].rename(columns=names).reset_index(drop=True)
+
+
+def left_out(found: Findings) -> pd.DataFrame:
+    """Runs that count nowhere that their reference decides."""
+    return found.unlearnt[[*RUN, "reference_accuracy"]].reset_index(drop=True)
+
+
+def undone(found: Findings) -> pd.DataFrame:
+    """Errors of swapped and retrained windows; means over models and seeds, with the range."""
+    windows = found.memorised("windows")
+    windows = windows.assign(width=windows["last"] - windows["first"] + 1)
+    full = windows["width"] == windows.groupby([*RUN, "method"])["width"].transform("max")
+    rows = []
+    for (method, task), part in windows.groupby(["method", "task"], sort=False):
+        single = part[part["width"] == 1]
+        largest = single.loc[single.groupby(RUN)["error"].idxmax()]
+        one = largest["error"]
+        widths = layers_to_undo(part)
+        reached = [f"{widths[n].count()} of {len(one)}" for n in ("best", "on_average")]
+        at_full = part[full.loc[part.index]]
+        clean = part.groupby(RUN)["clean_error"].mean()
+        rows.append(
+            {
+                "method": method,
+                "task": task,
+                "one layer, at most": spread(one),
+                "its clean error": largest["clean_error"].mean(),
+                "best window that undoes 90 %": spread(widths["best"], ".1f"),
+                "runs with one": reached[0],
+                "layers that do so on average": spread(widths["on_average"], ".1f"),
+                "runs that get there": reached[1],
+                "the same, paper": WIDTHS,
+                "all layers": at_full["error"].mean(),
+                "clean error, all layers": at_full["clean_error"].mean(),
+                "difference": (at_full["error"] - at_full["clean_error"]).mean(),
+                "clean error, all windows": clean.mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def centres(found: Findings) -> pd.DataFrame:
+    """M-CoG by method: mean over models and seeds, with the range."""
+    mcog = found.memorised("mcog")
+    if mcog.empty:
+        return mcog
+    table = mcog.groupby(["task", "method"])["mcog"].apply(spread).unstack()
+    paper = {task: CENTRES[str(task)] for task in table.index if task in CENTRES}
+    if paper:
+        table["paper, all methods"] = pd.Series(paper)
+    return table.rename_axis(columns=None).reset_index()
+
+
+def events(found: Findings) -> pd.DataFrame:
+    """Layers of events: mean and range over models (each a mean over its seeds)."""
+    depths = found.depths
+    depths = depths[~depths["measure"].str.startswith("M-CoG")]
+    rows = []
+    for (task, measure), part in depths.groupby(["task", "measure"]):
+        text = spread(part["depth"], ".1f")
+        marks = [f"{part[m].sum():.0f} {w}" for m, w in MARKS.items() if part[m].sum() > 0]
+        rows.append({"task": task, "event": measure, "layer": "; ".join([text, *marks])})
+    if not rows:
+        return pd.DataFrame()
+    wide = pd.DataFrame(rows).pivot(index="task", columns="event", values="layer")
+    return wide.rename_axis(columns=None).reset_index()
+
+
+MARKS = {"n_never": "never", "n_inseparable": "not separable"}
+
+
+def other_crossings(found: Findings) -> pd.DataFrame:
+    """Crossings by every rule, and each one's ρ with the scores over all tasks and models."""
+    centroids = found.memorised("centroids")
+    if centroids.empty:
+        return pd.DataFrame()
+    mcog, runs = found.memorised("mcog"), found.memorised("runs")
+    scores = claims.task_scores(runs, found.memorised("generalisation"))
+    rows = []
+    for rule in RULES:
+        table = crossings(centroids[centroids["variant"] == "plain"], rule)  # type: ignore[arg-type]
+        unknown = dict.fromkeys(("low", "high", "never"), float("nan"))  # no interval is asked for
+        depth = claims.depths(table.assign(**unknown), mcog, runs)
+        depth = depth[depth["measure"] == "crossing"]
+        layers = depth.groupby("task")["depth"].mean()
+        row: dict[str, object] = {"crossing": rule}
+        row |= {str(task): f"{layer:.1f}" for task, layer in layers.items()}
+        row["never"] = int(depth["n_never"].sum())
+        row["not separable"] = int(depth["n_inseparable"].sum())
+        claim = claims.depth_and_generalisation(depth, scores, ("crossing",))
+        for score, part in claim[claim["model"] == claims.ALL].groupby("score", sort=False):
+            row[f"ρ {score}"] = coefficient(part.to_dict("records")[0])
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def table_2(found: Findings) -> pd.DataFrame:
+    """ρ between depth and either score, all models together and each."""
+    table = found.table_2
+    if table.empty:
+        return table
+    table = table.assign(text=[coefficient(row) for row in table.to_dict("records")])
+    models = list(dict.fromkeys(table["model"]))
+    wide = table.pivot_table("text", ["score", "measure"], "model", aggfunc="first", sort=False)
+    methods = claims.methods_of(found.main_depths, "M-CoG")
+    table = wide[models].rename_axis(columns=None).reset_index()
+    rows = zip(table["score"], table["measure"], strict=True)
+    table = table.assign(paper=[TABLE_2[row] for row in rows])
+    return table.replace({"measure": {"M-CoG": f"M-CoG (mean over {methods})"}})
+
+
+def agreement(found: Findings, between: str, paper: Numbers) -> pd.DataFrame:
+    """Coefficients between methods or models beside the paper's."""
+    table = found.agreement
+    if table.empty:
+        return table
+    table = table[table["between"] == between]
+    rows: dict[tuple[str, ...], dict[str, object]] = {}
+    for row in table.to_dict("records"):
+        pair = tuple(sorted(str(row[name]).removeprefix("tiny-") for name in ("one", "other")))
+        cells = rows.setdefault(pair, {between: " – ".join(pair)})
+        cells[str(row["what"])] = coefficient(row)
+        cells[f"{row['what']}, paper"] = paper[row["what"]].get(pair, "–")
+    return pd.DataFrame(list(rows.values()))
+
+
+def seeds_agree(found: Findings) -> pd.DataFrame:
+    """ρ between two seeds of a task and model, and between two tasks of a model and seed."""
+    rows = []
+    for method, part in found.memorised("layers").groupby("method", sort=False):
+        matrix = part.pivot_table("weight", "layer", RUN).corr("spearman")
+        matrix.columns.names = [f"{name} 2" for name in RUN]
+        pairs = pd.Series(matrix.stack([0, 1, 2]), name="rho").reset_index()
+        task, model, seed = (pairs[name] == pairs[f"{name} 2"] for name in RUN)
+        if (task & model & ~seed).any():
+            others = spread(pairs.loc[~task & model & seed, "rho"])
+            same = spread(pairs.loc[task & model & ~seed, "rho"])
+            rows.append({"method": method, "seeds of one task": same, "tasks of one seed": others})
+    return pd.DataFrame(rows)
+
+
+def orders(found: Findings) -> pd.DataFrame:
+    """Mean pairwise ρ of the models' M-CoG over tasks, by each method."""
+    table = found.order_agreement
+    return pd.DataFrame(
+        {
+            "method": table["method"],
+            "mean ρ": table["rho"],
+            "single pairs": [f"{a:.2f} to {b:.2f}" for a, b in table[["least", "largest"]].values],
+            "paper": table["method"].map(ORDERS).astype(object).fillna("–"),
+        }
+    )
+
+
+def event_agreement(found: Findings) -> pd.DataFrame:
+    """ρ between the events of centroids and of label probes."""
+    table = found.event_agreement
+    if table.empty:
+        return table
+    rows = [
+        {
+            "centroids": row["centroids"],
+            "label probes": row["label_probes"],
+            "model": row["model"],
+            "ρ": coefficient(row),
+            "paper": EVENTS[row["centroids"]] if row["model"] == claims.ALL else "–",
+        }
+        for row in table.to_dict("records")
+    ]
+    return pd.DataFrame(rows)
+
+
+def coefficient(row: Mapping[Hashable, Any]) -> str:
+    """ρ with its interval if it has one, in brackets where it is not significant."""
+    if pd.isna(row["rho"]):
+        return "–"
+    text = f"{row['rho']:.2f}"
+    if pd.notna(row["low"]):
+        text += f" [{row['low']:.2f}, {row['high']:.2f}]"
+    return text if row["significant"] else f"({text})"
+
+
+def spread(values: "pd.Series[float]", form: str = ".2f") -> str:
+    """Mean, and the least and the largest."""
+    values = values.dropna()
+    if values.empty:
+        return "–"
+    low, mean, high = values.min(), values.mean(), values.max()
+    if len(values) == 1:
+        return f"{mean:{form}}"
+    return f"{mean:{form}} ({low:{form}}–{high:{form}})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""Are human errors memorised in other layers than flips? `python -m studies.human_errors`.
+
+A model learns news texts with the labels of the crowd, and the same texts with flipped labels
+where the crowd was wrong; a reference learns the true labels. All have the same head, order and
+dropout. Shares of pairs of layers then say which of them hold the wrong labels. Takes --data and
+--encoder as studies.find does; without an encoder, an embedded model learns. Writes
+human_errors.csv, a figure and a table of the documentation; trained models are kept in --out, so
+that it goes on where it was left.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from memloc.arrays import IntArray
+from memloc.data.perturb import OWN, given_noise
+from memloc.data.task import Examples, Task
+from memloc.methods.halves import fit
+from memloc.methods.result import LayerScores
+from memloc.methods.shares import Shares
+from memloc.model.load import load_checkpoint, load_model
+from memloc.model.predict import encode_for, predict
+from memloc.protocol import Protocol, preset
+from memloc.reporting.figures import save_spec
+from memloc.reporting.tables import markdown
+from memloc.run.checkpoints import save_checkpoint
+from memloc.run.folder import (
+    Accuracies,
+    Run,
+    RunRecord,
+    TaskRecord,
+    begin,
+)
+from memloc.store import paths
+from studies.crowd import KINDS, Crowd, missing, parser_of, sample
+from studies.find import PAGE
+from studies.layer_shares import (
+    NO_DIFFERENCE,
+    by_example,
+    cells,
+    difference,
+    figure,
+    interval,
+    keep,
+)
+from studies.pages import IMAGES, STORED, put
+
+HERE = STORED / "human_errors.csv"
+PICTURE = IMAGES / "human_errors.svg"
+SEEDS = (1, 2)
+HUMAN, FLIPS = KINDS[:2]
+NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
+
+
+EMBEDDED = "tiny-gpt-neox"
+TOKENS = 32
+"""The most of each text."""
+
+
+class How(NamedTuple):
+    """The texts of a seed, and how they are learnt."""
+
+    texts: int
+    epochs: int
+    rate: float
+    batch: int
+
+
+LEARNT = {True: How(80, 30, 1e-3, 16), False: How(80, 18, 2e-4, 8)}
+"""By whether the model is embedded."""
+GROUPS = 6
+"""Pairs of neighbouring layers that are swapped together."""
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A model with a seed, which learns its own texts with several labels."""
+
+    model: str
+    seed: int
+    crowd: Crowd
+    home: Path
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return Path(self.model).name
+
+    @property
+    def how(self) -> How:
+        """How it learns."""
+        return LEARNT[self.model == EMBEDDED]
+
+    @property
+    def folder(self) -> Path:
+        """Where its weights are."""
+        return self.home / self.name / f"seed-{self.seed}"
+
+    def labels(self, kind: str) -> IntArray:
+        """What is learnt; the reference learns the truth."""
+        return self.crowd.original if kind == "reference" else self.crowd.labels(kind, self.seed)
+
+    @property
+    def protocol(self) -> Protocol:
+        """The demo's with other constants."""
+        how, group = self.how, "finetune"
+        own = {f"{group}.epochs": how.epochs, f"{group}.learning_rate": how.rate}
+        own |= {f"{group}.batch_size": how.batch, "text.max_tokens": TOKENS}
+        return preset("demo").replace(own)
+
+    def train(self, kinds: Sequence[str]) -> None:
+        """Make the weights that learn these labels, as one, if they are missing."""
+        if all(self.weights(kind).is_dir() for kind in kinds):
+            return
+        n, several = len(self.crowd.texts), len(kinds)
+        models = [load_model(self.model, self.crowd.names, seed=self.seed) for _ in kinds]
+        labels = np.concatenate([self.labels(kind) for kind in kinds])
+        copies = Examples(tuple((text,) for text in self.crowd.texts * several), labels)
+        rows, how = np.arange(n * several), (self.protocol.finetune, [self.seed] * several)
+        fit(models, encode_for(models[0], copies, TOKENS), rows.reshape(several, n), labels, how)
+        for model, kind in zip(models, kinds, strict=True):
+            save_checkpoint(self.weights(kind), model, {"labels": kind})
+
+    def weights(self, kind: str) -> Path:
+        """Of the model that learnt these labels."""
+        return self.folder / f"weights-{kind}".replace(" ", "-").replace(",", "")
+
+    def run(self, kind: str) -> Run:
+        """Final and reference weights as a run."""
+        folder = self.folder / kind.replace(" ", "-").replace(",", "")
+        if not (folder / paths.RUN).is_file():
+            self._begin(folder, kind)
+        return Run.open(folder)
+
+    def _begin(self, folder: Path, kind: str) -> None:
+        texts = self.crowd.examples(self.crowd.original)
+        noisy = given_noise(self.crowd.original, self.labels(kind), kind)
+        parts = (texts, NO_EXAMPLES, NO_EXAMPLES)
+        task = Task("noisyagnews", OWN, self.crowd.names, *parts, kind, noisy)
+        for weights, source in (("final", kind), ("reference", "reference")):
+            link = paths.checkpoint(folder, weights)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.weights(source).resolve(), target_is_directory=True)
+        model = load_checkpoint(self.weights(kind))
+        encoded = encode_for(model, texts, TOKENS)
+        known = predict(model.stack, encoded).argmax(1) == noisy.assigned
+        reference = predict(load_checkpoint(self.weights("reference")).stack, encoded).argmax(1)
+        shares = {"noisy": known[noisy.is_noisy].mean(), "clean": known[~noisy.is_noisy].mean()}
+        record = RunRecord(
+            model=self.model,
+            weights_hash=load_model(self.model, self.crowd.names, seed=self.seed).weights_hash,
+            depth=model.stack.depth,
+            width=model.stack.width,
+            seed=self.seed,
+            task=TaskRecord.of(task),
+            settings=self.protocol.for_run(),
+            command="python -m studies.human_errors",
+            final=Accuracies(**{k: float(v) for k, v in shares.items()}, training=known.mean()),
+            reference=float((reference == self.crowd.original).mean()),
+        )
+        begin(folder, task, record)
+
+
+def main() -> None:
+    """Train what is missing, ask shares, write the table, the figure and the page."""
+    import torch
+
+    parser = parser_of(__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    options = parser.parse_args()
+    if why := missing(options.data):
+        print(why)
+        return
+    torch.set_num_threads(1)
+    model = str(options.encoder or EMBEDDED)
+    kinds = ("reference", HUMAN, FLIPS)
+    stacks = [kinds] if model == EMBEDDED else [(kind,) for kind in kinds]
+    n = LEARNT[model == EMBEDDED].texts
+    for seed in options.seeds:
+        learner = Learner(model, seed, part(sample(options.data, seed * n), n), options.out)
+        for together in stacks:
+            learner.train(together)
+        keep(HERE, asked(learner), ("model", "seed", "labels"))
+    show()
+
+
+def part(crowd: Crowd, n: int) -> Crowd:
+    """The last `n` texts: each seed has its own."""
+    return Crowd(crowd.names, crowd.texts[-n:], crowd.original[-n:], crowd.given[-n:])
+
+
+def asked(learner: Learner) -> list[dict[str, Any]]:
+    """What shares say of both kinds of labels, and by how much the flips' centre is later."""
+    found = {kind: _shares(learner.run(kind)) for kind in (HUMAN, FLIPS)}
+    lost = {kind: by_example(scores) for kind, scores in found.items()}
+    rows = []
+    for kind, scores in found.items():
+        run, later = learner.run(kind), NO_DIFFERENCE
+        assert run.record.final is not None
+        if kind == FLIPS:
+            later = difference(lost[HUMAN], lost[FLIPS])
+        rows.append(
+            {
+                "model": learner.name,
+                "seed": learner.seed,
+                "labels": kind,
+                "texts": len(learner.crowd.texts),
+                "noisy": len(run.noisy_rows),
+                "known": round(run.record.final.noisy, 3),
+                "reference_known": round(run.record.reference or np.nan, 3),
+                "undone": round(float(lost[kind].sum(1).mean()), 3),
+                **cells(scores, later),
+            }
+        )
+    return rows
+
+
+def _shares(run: Run) -> LayerScores:
+    method = Shares(clean_examples=20, groups=GROUPS)
+    place = paths.result(run.folder, method.name)
+    if (place / paths.ABOUT).is_file():
+        found = LayerScores.read(place)
+    else:
+        found = method.run(run).with_verdict(n_classes=len(run.task.label_names))
+        found.write(place)
+    assert isinstance(found, LayerScores)
+    return found
+
+
+def show() -> None:
+    """The figure, and the table of the page."""
+    save_spec(figure(pd.read_csv(HERE), "labels"), PICTURE)
+    for name, make in TABLES.items():
+        put(name, make(), PAGE)
+
+
+def tables() -> str:
+    """One row per seed and kind of labels."""
+    rows = []
+    for row in pd.read_csv(HERE).to_dict("records"):
+        said = {"model": row["model"], "seed": row["seed"], "labels": row["labels"]}
+        said |= {"wrong labels": row["noisy"], "reference": f"{row['reference_known']:.2f}"}
+        said |= {"learnt": f"{row['known']:.2f}", "undone": f"{row['undone']:.2f}"}
+        said |= {"centre": interval(row, "centre")}
+        rows.append({**said, "later by": interval(row, "later")})
+    return markdown(pd.DataFrame(rows))
+
+
+TABLES: dict[str, Callable[[], str]] = {"human errors": tables}
+"""The tables of the page by the names of their marks."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""A study's tables as small Parquet files: `python -m studies.stored STUDY FOLDER`.
+
+They are kept in the repository, so that every number and figure that is made of them can be made
+again without training. Runs that are kept already stay, unless the study has the same run: a long
+study can be done in pieces, on several machines.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+import pandas as pd
+
+from memloc.reporting.results import (
+    COLUMNS,
+    KEY,
+    READ,
+    Results,
+    load_results,
+    settings_of,
+)
+from memloc.store import paths
+from memloc.store.files import whole_file
+
+LEFT_OUT = {"made", "memorisation"}
+"""Settings of methods, and a table with a row per example: nothing is made of them there."""
+KEPT = [name for name in READ if name not in LEFT_OUT and "planted" not in COLUMNS[name]]
+"""Tables of runs."""
+
+
+def main() -> None:
+    """Keep the tables of those runs of a study that something looked at, or that did not learn."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study", type=Path, help="folder of a study")
+    parser.add_argument("folder", type=Path, help="where its tables are kept")
+    options = parser.parse_args()
+    keep(load_results(options.study), options.folder)
+
+
+def keep(results: Results, folder: Path) -> None:
+    """Put the tables of finished runs beside those that are kept; the same are replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (results.folder / paths.STUDY).is_file():
+        shutil.copyfile(results.folder / paths.STUDY, folder / paths.STUDY)
+    before = kept(folder)
+    looked_at = pd.concat([results.mcog[[*KEY]], results.events[[*KEY]]]).drop_duplicates()
+    trained = results.runs.dropna(subset="noisy_accuracy")
+    # Nothing looks at runs that did not memorise.
+    in_vain = trained.loc[~trained["memorised"].astype(bool), [*KEY]]
+    finished = pd.concat([results.runs[[*KEY]].merge(looked_at), in_vain])
+    for name in KEPT:
+        old, new = getattr(before, name), getattr(results, name).merge(finished, on=[*KEY])
+        same = pd.MultiIndex.from_frame(old[[*KEY]]).isin(pd.MultiIndex.from_frame(finished))
+        table = pd.concat([part for part in (old[~same], new) if len(part)] or [new])
+        if len(table):
+            with whole_file(_file(folder, name)) as draft:
+                table.to_parquet(draft, index=False, compression="zstd")
+
+
+def kept(folder: Path) -> Results:
+    """The tables that are kept in a folder; texts and weights of the runs are not."""
+    files = {name: _file(folder, name) for name in READ}
+    tables = {
+        name: pd.read_parquet(path) if path.is_file() else pd.DataFrame(columns=COLUMNS[name])
+        for name, path in files.items()
+    }
+    return Results(folder, settings_of(folder, []), tables)
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.parquet"
+
+
+if __name__ == "__main__":
+    main()

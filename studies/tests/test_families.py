@@ -1,0 +1,20 @@
+"""The script that tries every family, and its table on the page of models."""
+
+import json
+
+from studies.families import BEGIN, END, PAGE, RESULTS, outcomes, table
+
+
+def test_a_family_that_takes_too_long_does_not_stop_the_others():
+    stopped, unknown = outcomes(["bert", "no-such-family"], seconds=0)
+    assert (stopped.outcome, "limits" in stopped.reason) == ("error", True)
+    (unknown,) = outcomes(["no-such-family"])
+    assert unknown.outcome == "not made"
+
+
+def test_the_page_shows_what_was_found():
+    page = PAGE.read_text("utf-8")
+    assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)] == table()
+    found = json.loads(RESULTS.read_text("utf-8"))["families"]
+    assert not [row for row in found if row["outcome"] in {"wrong", "error"}]
+    assert sum(row["outcome"] == "exact" for row in found) >= 100

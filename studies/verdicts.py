@@ -1,0 +1,258 @@
+"""How often verdicts are right: `python -m studies.verdicts [--out DIR] [--others N]`.
+
+Makes runs whose answer is known (see verdict_runs), asks every method, and writes the rates into
+stats/verdicts.json of the package, where sentences and the report read them, and into tables of the
+documentation. Runs and results are kept in the folder, so an interrupted script continues there.
+Nothing is tuned on these runs: the margin of half of the layers, the level of 5 % and the least
+numbers of examples were set before any run was looked at.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from memloc.methods import Method
+from memloc.methods.gradients import Gradients
+from memloc.methods.probing import Probing
+from memloc.methods.result import LayerScores, Result
+from memloc.methods.shares import Shares
+from memloc.methods.swapping import Swapping
+from memloc.reporting.figures import save_figure
+from memloc.run.folder import Run
+from memloc.stats.intervals import wilson
+from memloc.stats.verdicts import RATES, by_profile, trust
+from memloc.store import paths
+from memloc.store.records import read_json, write_json
+from studies.pages import DOCS, IMAGES, STORED, put
+from studies.verdict_runs import Known, every_run
+
+RUNS = STORED / "verdict_runs.csv"
+"""One row per run and method."""
+JUDGED = "judged.json"
+PAGE = DOCS / "explanation" / "verdicts.md"
+PICTURE = IMAGES / "verdicts.svg"
+AIMS = {
+    "method": "method",
+    "nulls": "nulls",
+    "called localised": "false_localised",
+    "plants": "plants",
+    "right layers (1 or 2)": "power",
+    "spread plants": "spread_plants",
+    "called spread": "spread",
+}
+MORE = {
+    "method": "method",
+    "all planted layers and no other": "exact",
+    "right layers (4)": "power_width_4",
+    "a wrong layer": "wrong_layers",
+    "spread called localised": "false_localised_spread",
+    "seconds": "seconds",
+}
+"""Titles of columns, and the rates that they show."""
+CLEAN = 10
+"""Clean examples of shares; each costs 4,096 passes."""
+METHODS: tuple[Method, ...] = (Swapping(clean_examples=30), Shares(clean_examples=CLEAN))
+OTHERS: tuple[Method, ...] = (Gradients(), Probing(seeds=(0,)))
+"""Methods that change no layer; one probe a layer, as they take long."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a method said of a run whose answer is known."""
+
+    method: str
+    kind: str
+    model: str
+    task: str
+    first: int
+    last: int
+    outcome: str
+    layers: list[int]
+    p: float | None
+    """Of the first question; none of methods that change no layer."""
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        """Localised, and in no layer where nothing was planted."""
+        return self.outcome == "localised" and set(self.layers) <= self.planted
+
+    @property
+    def exact(self) -> bool:
+        """Localised in all planted layers and no other."""
+        return self.outcome == "localised" and set(self.layers) == self.planted
+
+    @property
+    def planted(self) -> set[int]:
+        """The layers that hold the memory, from 1."""
+        return set(range(self.first, self.last + 1))
+
+    @property
+    def width(self) -> int:
+        """How many."""
+        return self.last - self.first + 1
+
+
+def main() -> None:
+    """Make what is missing, ask the methods, write the rates."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/verdicts"))
+    parser.add_argument("--others", type=int, default=0, help="runs to ask the other methods of")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    every = every_run(options.out)
+    judged: list[Judged] = []
+    for known in every:
+        run = known.make()
+        judged += [] if run is None else [ask(run, known, method) for method in METHODS]
+        print(known.folder, "did not memorise" if run is None else "", flush=True)
+        write(judged)
+    for known in every[: options.others]:
+        run = known.make()
+        judged += [] if run is None else [ask(run, known, method) for method in OTHERS]
+    write(judged)
+    show()
+
+
+def write(judged: Sequence[Judged]) -> None:
+    """Write the rates of every method into the package, and what was said of every run here."""
+    pd.DataFrame(judged).to_csv(RUNS, index=False)
+    methods = sorted(dict.fromkeys(each.method for each in judged), key=trust)
+    found = [rates_of(name, [j for j in judged if j.method == name]) for name in methods]
+    RATES.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def kept() -> list[Judged]:
+    """What was said of every run, as it was written."""
+    # Left to itself, pandas takes the word "null" for a missing value.
+    table = pd.read_csv(RUNS, keep_default_na=False, na_values={"p": [""]})
+    rows = table.to_dict("records")
+    lists = [{**row, "layers": json.loads(row["layers"])} for row in rows]
+    return [Judged(**{str(k): _or_none(v) for k, v in row.items()}) for row in lists]
+
+
+def _or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and np.isnan(value) else value
+
+
+def show() -> None:
+    """Put the rates into the documentation: the tables of its page, and the figure."""
+    found = json.loads(RATES.read_text(encoding="utf-8"))
+    put("measured", f"{as_tables(found)}\n", PAGE)
+    save_figure("calibration", pd.DataFrame(found), PICTURE)
+
+
+def as_tables(found: Sequence[Mapping[str, Any]]) -> str:
+    """One table of the rates that were aimed at, and one of what else is known."""
+    tables = []
+    for columns in (AIMS, MORE):
+        lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+        for row in found:
+            lines.append(f"| {' | '.join(_cell(row, name) for name in columns.values())} |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    value = row[name]
+    if f"{name}_low" not in row:
+        return str(value)
+    ends = f"{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}" if value is not None else ""
+    return "–" if value is None else f"{value:.2f} [{ends}]"
+
+
+def ask(run: Run, known: Known, method: Method) -> Judged:
+    """One method's verdict on one run; it is kept in the run's folder."""
+    path = paths.result(run.folder, method.name) / JUDGED
+    if path.is_file():
+        return Judged(**read_json(path)["judged"])
+    began = time.process_time()
+    found = _found(run, method)
+    found = found.with_verdict(n_classes=len(run.task.label_names))
+    verdict = found.verdict
+    outcome, layers, p = verdict.outcome, verdict.layers, None
+    if verdict.answers:
+        p = verdict.answers[0].p
+    elif method.name in {"gradients", "probing"}:
+        outcome, layers = by_profile(found.weights)
+    judged = Judged(
+        method=method.name,
+        kind=known.kind,
+        model=known.suite.model,
+        task=known.suite.name,
+        first=known.window.start + 1,
+        last=known.window.stop,
+        outcome=outcome,
+        layers=list(layers),
+        p=p,
+        seconds=round(time.process_time() - began, 2),
+    )
+    found.write(path.parent)
+    write_json(path, {"judged": asdict(judged)})
+    return judged
+
+
+def _found(run: Run, method: Method) -> LayerScores:
+    """What a method finds; of a null in which nothing is undone, shares of two halves say so.
+
+    The first question is about all layers at once, so its answer is the same.
+    """
+    if isinstance(method, Shares) and run.is_null:
+        halves = _scores(Shares(clean_examples=CLEAN, groups=2).found(run))
+        if not halves.judged().answers[0].holds:
+            return halves
+    return _scores(method.found(run))
+
+
+def _scores(found: Result) -> LayerScores:
+    assert isinstance(found, LayerScores)
+    return found
+
+
+def rates_of(method: str, judged: Sequence[Judged]) -> dict[str, Any]:
+    """How many runs of each kind, and how often the verdict on them is right or wrong."""
+    nulls, plants, spread = (
+        [j for j in judged if j.kind == k] for k in ("null", "plant", "spread")
+    )
+    narrow = [plant for plant in plants if plant.width <= 2]
+    every = {f"power_width_{w}": [p for p in plants if p.width == w] for w in (1, 2, 4)}
+    return {
+        "method": method,
+        "nulls": len(nulls),
+        "plants": len(plants),
+        "spread_plants": len(spread),
+        **_rate("false_localised", [n.outcome == "localised" for n in nulls]),
+        **_rate("false_localised_spread", [s.outcome == "localised" for s in spread]),
+        **_rate("power", [plant.right for plant in narrow]),
+        **{k: v for n, ps in every.items() for k, v in _rate(n, [p.right for p in ps]).items()},
+        **_rate("exact", [plant.exact for plant in narrow]),
+        **_rate("wrong_layers", [_is_wrong(plant) for plant in plants]),
+        **_rate("spread", [s.outcome == "spread" for s in spread]),
+        "seconds": round(float(np.max([j.seconds for j in judged])), 1),
+        "null_p": sorted(n.p for n in nulls if n.p is not None),
+    }
+
+
+def _is_wrong(plant: Judged) -> bool:
+    return plant.outcome == "localised" and not plant.right
+
+
+def _rate(name: str, hits: Sequence[bool]) -> dict[str, float | None]:
+    if not hits:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    found = wilson(float(np.mean(hits)), len(hits))
+    ends = {f"{name}_low": round(found.low, 4), f"{name}_high": round(found.high, 4)}
+    return {name: round(found.estimate, 4), **ends}
+
+
+if __name__ == "__main__":
+    main()
