@@ -72,8 +72,11 @@ class How(NamedTuple):
 
 LEARNT = {True: How(80, 30, 1e-3, 16), False: How(80, 18, 2e-4, 8)}
 """By whether the model is embedded."""
-GROUPS = 6
-"""Pairs of neighbouring layers that are swapped together."""
+PAIRS = {
+    f"{first + 1}-{first + 2}": (f"*encoder.layer.{first}.*", f"*encoder.layer.{first + 1}.*")
+    for first in range(0, 12, 2)
+}
+"""Pairs of neighbouring layers, which are exchanged as one unit."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ def asked(learner: Learner) -> list[dict[str, Any]]:
 
 
 def _shares(run: Run) -> LayerScores:
-    method = Shares(clean_examples=20, groups=GROUPS)
+    method = Shares(clean_examples=20, units=PAIRS)
     place = paths.result(run.folder, method.name)
     if (place / paths.ABOUT).is_file():
         found = LayerScores.read(place)

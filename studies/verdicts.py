@@ -202,14 +202,7 @@ def ask(run: Run, known: Known, method: Method) -> Judged:
 
 
 def _found(run: Run, method: Method) -> LayerScores:
-    """What a method finds; of a null in which nothing is undone, shares of two halves say so.
-
-    The first question is about all layers at once, so its answer is the same.
-    """
-    if isinstance(method, Shares) and run.is_null:
-        halves = _scores(Shares(clean_examples=CLEAN, groups=2).found(run))
-        if not halves.judged().answers[0].holds:
-            return halves
+    """What a method finds."""
     return _scores(method.found(run))
 
 

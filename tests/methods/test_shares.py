@@ -107,43 +107,80 @@ def test_results_do_not_depend_on_the_size_of_batches(tmp_path, monkeypatch):
     )
 
 
-def test_groups_share_evenly_among_their_layers(tmp_path):
-    found = Shares(groups=2).run(memorised(tmp_path))
+@pytest.mark.parametrize(
+    ("depth", "units", "way", "n_units", "exact"),
+    [
+        (1, "layers", "auto", 1, True),
+        (14, "layers", "auto", 14, True),
+        (15, "layers", "auto", 15, False),
+        (24, "layers", "exact", 24, True),
+        (8, "layers", "sampled", 8, False),
+        (7, "sublayers", "auto", 14, True),
+        (12, "sublayers", "auto", 24, False),
+        (12, {"a": ("*",), "b": ("*",)}, "auto", 2, True),
+    ],
+)
+def test_subsets_are_chosen_by_the_number_of_units(depth, units, way, n_units, exact):
+    plan = Shares(subsets=way, units=units).plan(depth)
+    assert (plan.n_units, plan.exact) == (n_units, exact)
+    assert len(plan.met) == depth
+    assert bool(plan.remarks) == (not exact)
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_the_parts_of_a_layer_sum_to_its_share(tmp_path, family):
+    run = memorised(tmp_path, family)
+    found = Shares(units="sublayers", subsets="exact").run(run)
+    table = found["shares"].query("value == 'labels'")
+    assert list(table["unit"])[:2] == ["attention 1", "mlp 1"]
+    np.testing.assert_allclose(table.groupby("first")["share"].sum(), found.weights, atol=1e-12)
+    np.testing.assert_allclose(found.weights.sum(), found["subsets"]["lost"].iloc[-1], atol=1e-9)
+
+
+def test_nested_orders_give_layers_the_shares_that_they_have_as_layers(tmp_path):
+    run = memorised(tmp_path)
+    layers = Shares().run(run)
+    parts = Shares(units="sublayers", subsets="sampled", pairs=200).run(run)
+    assert np.abs(layers.weights - parts.weights).max() < 0.05
+
+
+def test_units_of_one_s_own_are_shared_out_among_their_layers(tmp_path):
+    run = memorised(tmp_path)
+    units = {
+        "attention": ("*attention*",),
+        "mlp": ("*intermediate*", "bert.encoder.layer.?.output*"),
+    }
+    found = Shares(units=units).run(run)
     assert len(found["subsets"]) == 4
-    assert len(found.weights) == DEPTH
-    assert not found.about["exact"]
-    assert np.unique(found.weights.round(12)).size <= 2
+    table = found["shares"].query("value == 'labels'").set_index("unit")
+    assert (table.loc["mlp", "first"], table.loc["mlp", "last"]) == (1, DEPTH)
+    assert np.unique(found.weights.round(12)).size == 1
+    np.testing.assert_allclose(found.weights.sum(), table["share"].sum(), atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("depth", "way", "n_units", "exact"),
+    ("units", "fact"),
     [
-        (1, "auto", 1, True),
-        (12, "auto", 12, True),
-        (14, "auto", 14, True),
-        (15, "auto", 15, False),
-        (24, "auto", 24, False),
-        (80, "auto", 12, True),  # where orders would take longer than groups
-        (24, "groups", 12, True),
-        (24, "sampled", 24, False),
-        (24, "exact", 24, True),
-        (8, "sampled", 8, False),
-        (8, "groups", 8, True),
+        ("heads", "use layers or sublayers"),
+        ({"a": ("*attention*",)}, "are in no unit"),
+        ({"a": ("*",)}, "outside the blocks"),
+        ({"a": ("*encoder.layer*",), "b": ("*attention*",)}, "both have the parameter"),
+        ({"a": ("*nothing*",)}, "no parameter of"),
     ],
 )
-def test_subsets_are_chosen_by_depth_and_cost(depth, way, n_units, exact):
-    plan = Shares(subsets=way).plan(depth)
-    assert (len(plan.units), plan.exact) == (n_units, exact)
-    assert [layer for unit in plan.units for layer in unit] == list(range(depth))
-    if way == "auto" and depth > 14:
-        others = [Shares(subsets=other).plan(depth).layers for other in ("groups", "sampled")]
-        assert plan.layers == min(others)
-    assert bool(plan.remarks) == (not exact or n_units < depth)
+def test_units_that_do_not_fit_are_refused_with_a_reason(tmp_path, units, fact):
+    with pytest.raises(SettingsError, match=fact):
+        Shares(units=units).run(memorised(tmp_path))
 
 
-def test_more_groups_than_layers_are_refused():
-    with pytest.raises(SettingsError, match="the model has 3 layers"):
-        Shares(groups=4).plan(3)
+def test_what_a_unit_does_alone_and_how_clean_examples_fare_are_in_the_result(tmp_path):
+    found = Shares().run(memorised(tmp_path))
+    lost = found["subsets"]["lost"].to_numpy()
+    table = found["shares"].query("value == 'labels'")
+    np.testing.assert_allclose(table["alone_out"], lost[[1, 2, 4]] - lost[0])
+    np.testing.assert_allclose(table["alone_in"], lost[7] - lost[[6, 5, 3]])
+    control = found.about["control"]
+    assert 0 <= control["worst"] <= control["kept"] <= 1
 
 
 @pytest.mark.parametrize("depth", [30, 100])
@@ -152,7 +189,7 @@ def test_more_subsets_than_memory_are_refused_before_anything_is_loaded(tmp_path
     deep = run.record.model_copy(update={"depth": depth})
     object.__setattr__(run, "record", deep)
     object.__setattr__(run, "loaders", {})
-    with pytest.raises(SettingsError, match=f"All subsets of {depth} layers take .* GiB of memory"):
+    with pytest.raises(SettingsError, match=f"All subsets of {depth} units take .* GiB of memory"):
         Shares(subsets="exact").run(run)
 
 
@@ -162,7 +199,7 @@ def test_many_subsets_are_announced_with_their_cost(tmp_path, monkeypatch):
     monkeypatch.setattr(shares, "tell", said.append)
     found = Shares(subsets="exact").run(memorised(tmp_path))
     assert found.about["exact"]
-    assert "All subsets of 3 layers: 14 layers for each of" in said[0]
+    assert "All subsets of 3 units: 14 layers for each of" in said[0]
     assert "hours and" in said[0]
 
 
@@ -170,14 +207,12 @@ def test_sampled_shares_are_near_the_exact_ones_and_know_how_near(tmp_path):
     run = memorised(tmp_path)
     exact, sampled = Shares().run(run), Shares(subsets="sampled", pairs=64).run(run)
     np.testing.assert_allclose(sampled.weights.sum(), exact.weights.sum(), atol=1e-6)
-    se = sampled["shares"].query("direction == 'necessary' and value == 'labels'")["se"]
+    se = sampled["shares"].query("value == 'labels'")["se"]
     assert (np.abs(sampled.weights - exact.weights) <= 4 * se.to_numpy() + 1e-9).all()
     assert "random orders" in sampled.remarks[0]
     assert 0 < sampled.about["standard_error"] < 0.2
     assert not sampled.about["exact"]
     assert "sets" not in sampled.tables  # they need all subsets
-    both = (s["shares"].query("direction == 'sufficient'")["share"].sum() for s in (exact, sampled))
-    np.testing.assert_allclose(*both, rtol=1e-4)
 
 
 def test_every_run_and_example_has_orders_of_its_own():
@@ -215,12 +250,6 @@ def test_sampled_subsets_are_arranged_as_their_orders_go_through_them():
     assert (kept[0, 0], kept[0, -1]) == (0, 7)
     shares, _ = plan.shares(kept)
     np.testing.assert_allclose(shares, [[1, 2, 4]])  # an additive game: what each bit is worth
-    others = plan.kept(values, 0, complements=True)
-    np.testing.assert_array_equal(others, 7 - kept)
-    everything = Shares(subsets="exact").plan(3)
-    np.testing.assert_array_equal(
-        everything.kept(np.arange(8.0), 0, complements=True), 7 - np.arange(8.0)
-    )
 
 
 def test_half_done_work_of_another_version_is_not_used(tmp_path, monkeypatch):
@@ -254,23 +283,17 @@ def test_other_embeddings_are_said(tmp_path):
     assert Shares().run(run).remarks == []
 
 
-def test_both_directions_have_clean_errors_and_all_smallest_sets(tmp_path):
+def test_subsets_have_clean_errors_and_all_smallest_sets(tmp_path):
     found = Shares().run(memorised(tmp_path))
     table, sets = found["subsets"], found["sets"]
-    # All of the final model's layers: nothing is lost; none: what the reference makes of it.
-    assert table["lost_with_only_these"].iloc[0] >= table["lost_with_only_these"].iloc[-1]
-    assert {"clean_error", "clean_error_with_only_these"} <= set(table)
+    assert "clean_error" in table
     needed = 0.9 * table["lost"].iloc[-1]
     sizes = np.bitwise_count(table["subset"])
     reached = table[table["lost"] >= needed - 1e-12]
     least = sizes[reached.index].min()
-    named = sets[sets["direction"] == "necessary"]
-    assert len(named) == (sizes[reached.index] == least).sum()
-    pairs = found["interactions"].set_index(["direction", "one", "other"])["value"]
-    kept = interactions(1 - table["lost_with_only_these"].to_numpy())
-    assert pairs["sufficient", 1, 2] == pytest.approx(kept[0, 1])
-    lost = interactions(table["lost"].to_numpy())
-    assert pairs["necessary", 1, 2] == pytest.approx(lost[0, 1])
+    assert len(sets) == (sizes[reached.index] == least).sum()
+    pairs = found["interactions"].set_index(["one", "other"])["value"]
+    assert pairs["1", "2"] == pytest.approx(interactions(table["lost"].to_numpy())[0, 1])
 
 
 def walk(folder, most):
@@ -320,7 +343,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
 def test_they_run_like_other_localisers():
     assert "shares" in method_names("localiser")
     assert find_method("shares", "localiser") is Shares
-    assert "shares.groups" in preset("paper").flat()
+    assert "shares.units" in preset("paper").flat()
 
 
 def test_a_walk_costs_two_to_the_depth():

@@ -273,11 +273,10 @@ def _refuse(run: Run, folder: Path) -> None:
 def _smallest(scores: Any) -> tuple[int, ...]:
     """Of the smallest sets that lose enough, the one that loses most; layers from 0."""
     sets = scores["sets"]
-    necessary = sets[sets["direction"] == "necessary"]
-    if not len(necessary):
+    if not len(sets):
         raise SettingsError("No set of layers loses the memorised labels: there is nothing to do.")
-    best = necessary.sort_values("lost", ascending=False, kind="stable").iloc[0]
-    return tuple(int(layer) - 1 for layer in str(best["layers"]).split(", "))
+    best = sets.sort_values("lost", ascending=False, kind="stable").iloc[0]
+    return tuple(int(layer) - 1 for layer in str(best["units"]).split(", "))
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ class Method(Settings, ABC):
     """Raised when the same settings give other results, so that stored results are made again."""
     by_default: ClassVar[bool] = True
     """Whether it runs where no method is named."""
+    is_trivial: ClassVar[bool] = False
+    """Whether it is a baseline that other methods have to beat."""
     scratch: ClassVar[bool] = False
     """Whether its unfinished work is large and can be deleted once the result is there."""
     uses: ClassVar[tuple[str, ...]] = ()
@@ -225,10 +227,11 @@ def _ours() -> dict[str, type[Method]]:
     from memloc.methods.retraining import Retraining
     from memloc.methods.shares import Shares
     from memloc.methods.swapping import AdapterOff, Swapping
+    from memloc.methods.trivial import TRIVIAL
 
     kinds: tuple[type[Method], ...] = (
         *(Swapping, Retraining, Gradients, Probing, Shares),
-        *(Centroids, LabelProbes, Generalisation, AdapterOff),
+        *(Centroids, LabelProbes, Generalisation, AdapterOff, *TRIVIAL),
     )
     return {kind.name: kind for kind in kinds}
 

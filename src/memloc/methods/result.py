@@ -298,12 +298,11 @@ class LayerScores(Result):
                 raise ScoreError("the result is of an earlier version: run the method again")
             labels, table = self["labels"], self["example_shares"]
             is_noisy, lost = labels["is_noisy"].to_numpy(), labels["lost"].to_numpy(np.float64)
-            sizes = (table["last"] - table["first"] + 1).to_numpy(np.int64)
-            shares = np.repeat(table["lost"].to_numpy(np.float64) / sizes, sizes)
             margins = labels["margin"].to_numpy(np.float64)
             sets = self["subsets"]["lost"].to_numpy(np.float64) if self.about.get("exact") else None
-            by_example = shares.reshape(int(is_noisy.sum()), -1)
             examples = labels["example"].to_numpy(np.int64)[is_noisy]
+            lost_by = table.pivot_table("lost", "example", "layer", aggfunc="sum", sort=False)
+            by_example = lost_by.loc[examples].sort_index(axis=1).to_numpy(np.float64)
             return examples, Evidence(by_example, lost[~is_noisy], margins, sets=sets)
         if (found := self.outcomes) is None:
             return None

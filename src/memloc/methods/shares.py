@@ -1,16 +1,17 @@
-"""Exact layer shares: every subset of layers is swapped, and the loss is shared out among layers.
+"""Exact shares: every subset of units comes from a donor, and the loss is shared out among units.
 
 The paper's layer weight is a mean over all windows that contain a layer, which blurs: a memory in
-two of twelve layers gets about a quarter of the weight. A Shapley value asks of a layer what it
-adds to every subset of the others, and the values sum to what swapping all layers undoes.
+two of twelve layers gets about a quarter of the weight. A Shapley value asks of a unit what it adds
+to every subset of the others, and the values sum to what exchanging all units undoes.
 """
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate
+from operator import or_
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -27,6 +28,8 @@ from memloc.settings import ours
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.intervals import bootstrap
 from memloc.stats.subsets import (
+    alone,
+    control,
     count_layers,
     interactions,
     passed_subsets,
@@ -43,86 +46,92 @@ from memloc.store.records import as_table, versions
 if TYPE_CHECKING:
     from memloc.methods.mixtures import Mixtures
     from memloc.model.stack import Stack
+    from memloc.model.units import Units
 
 MOST_EXACT = 14
-"""Layers up to which every subset is computed unless something else is asked for."""
-GROUPS = 12
+"""Units up to which every subset is computed unless something else is asked for."""
 MOST_MEMORY = 4
 """GiB that the values of all subsets may take."""
 KEPT = 0.9
-"""Smallest sets are those whose swap loses, or which keep, this share of what all layers do."""
-DIRECTIONS = ("necessary", "sufficient")
-"""The reference's layers put into the final model, and the final model's into the reference."""
+"""Smallest sets are those whose exchange undoes this share of what all units do."""
 
 
 class Shares(Method):
-    """Shapley values of the layers over all subsets of layers from the reference model."""
+    """Shapley values of the units over all subsets of units from the donor."""
 
     name = "shares"
     needs = ("final", "reference")
     shows = {"shares": "shares"}
-    version = 4
+    version = 5
     scratch = True
 
+    units: str | dict[str, tuple[str, ...]] = ours("layers")
+    """What is exchanged: `layers`, `sublayers` (attention and MLP of each layer, each with its
+    norm), or names of your own units with the parameters (patterns such as `*.mlp.*`) of each."""
     noisy_examples: int | None = ours(500, ge=1)
     """Number of noisy examples, drawn at random; `null`: all."""
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured; default: as many as noisy ones."""
-    subsets: Literal["auto", "exact", "groups", "sampled"] = ours("auto")
-    """`exact`: every subset of layers; `groups`: of groups of neighbouring layers; `sampled`: the
-    subsets that random orders of the layers go through. `auto`: exact up to 14 layers, and above
-    the cheaper of the other two."""
-    groups: int | None = ours(None, ge=2, le=MOST_EXACT)
-    """Number of groups of neighbouring layers that are swapped together; default: 12, where layers
-    are grouped at all."""
+    subsets: Literal["auto", "exact", "sampled"] = ours("auto")
+    """`exact`: every subset of units; `sampled`: the subsets that random orders of the units go
+    through. `auto`: exact up to 14 units, sampled above."""
     pairs: int = ours(16, ge=2)
     """Random orders for each example, each with its reverse, where subsets are sampled."""
 
     def run(self, run: Run) -> LayerScores:
-        """Shares by layer and by example, interactions, smallest sets, and every subset's value."""
+        """Shares by unit and by example, interactions, smallest sets, and every subset's value."""
+        from memloc.methods.mixtures import Mixtures
+        from memloc.model.units import find_units
+
         noisy = drawn(run.noisy_rows, self.noisy_examples, run.seed, self.name, "noisy")
         clean = drawn(run.clean_rows, self.clean_examples or len(noisy), run.seed, self.name)
         rows = np.concatenate([noisy, clean])
-        plan = self.plan(run.depth, run.name, rows)
-        values, remarks = _walk(self, run, plan, rows)
-        lost = values[0, 0, : len(noisy)].mean(0)
+        _check_memory(self.plan(run.depth), len(rows))
+        loaded = run.load("final")
+        final, donor = loaded.stack, run.load("reference").stack
+        units = find_units(final, self.units)
+        plan = self.plan(run.depth, run.name, rows, met_by(final, units))
+        mixtures = Mixtures(final, donor, plan.subsets(), units)
+        values = _walk(self, run, plan, rows, (mixtures, run.encode(loaded)))
+        lost = values[0, : len(noisy)].mean(0)
         # Where nothing is memorised, there may be nothing.
         if not run.is_null and not lost[-1] > lost[0]:
             raise ScoreError(
-                "There is nothing to share out: swapping all layers undoes no memorised label. "
+                "There is nothing to share out: exchanging all units undoes no memorised label. "
                 "Check that the labels were memorised and that the reference weights differ."
             )
+        remarks = [*plan.remarks, *_embeddings_differ(final, donor)]
         if len(noisy) < len(run.noisy_rows):
             remarks.append(f"{len(noisy)} of {len(run.noisy_rows)} noisy examples were drawn.")
-        return _scores(plan, rows, len(noisy), values, [*plan.remarks, *remarks])
+        return _scores(plan, list(units), rows, len(noisy), values, remarks)
 
-    def plan(self, depth: int, run: str = "", examples: Sequence[int] | IntArray = (0,)) -> "Plan":
+    def plan(
+        self,
+        depth: int,
+        run: str = "",
+        examples: Sequence[int] | IntArray = (0,),
+        met: Sequence[int] | None = None,
+    ) -> "Plan":
         """Choose the subsets for a model of this depth.
 
         Orders are drawn anew for each run and example, so the error of sampling is independent
         between examples: every interval and test over examples contains it, and it averages out
-        over runs. Without a run, the plan tells what one example costs.
+        over runs. Without a run, the plan tells what one example costs. `met` are the units, as
+        bits, that each layer has a part of; without it they are taken from the settings.
         """
-        if self.groups is not None and self.groups > depth:
-            raise SettingsError(f"shares.groups is {self.groups}; the model has {depth} layers.")
-        single = [range(layer, layer + 1) for layer in range(depth)]
-        way = "groups" if self.groups else self.subsets
-        if way == "exact" or (way == "auto" and depth <= MOST_EXACT):
-            return Plan(single)
-        n_groups = min(self.groups or GROUPS, depth)
-        ends = pairwise(round(i * depth / n_groups) for i in range(n_groups + 1))
-        grouped = Plan([range(first, last) for first, last in ends])
-        sampled = Plan(
-            single,
-            np.array(
-                [
-                    random_orders(depth, self.pairs, generator(int(row), "orders", self.name, run))
-                    for row in examples
-                ]
-            ),
-        )
-        cheapest = min(grouped, sampled, key=lambda plan: plan.layers)
-        return {"groups": grouped, "sampled": sampled, "auto": cheapest}[way]
+        nest = 2 if self.units == "sublayers" else 1
+        if met is None:
+            met = [((1 << nest) - 1) << nest * layer for layer in range(depth)]
+            if isinstance(self.units, Mapping):
+                met = [(1 << len(self.units)) - 1] * depth
+        n_units = max(met).bit_length()
+        if self.subsets == "exact" or (self.subsets == "auto" and n_units <= MOST_EXACT):
+            return Plan(tuple(met))
+        orders = [
+            random_orders(n_units, self.pairs, generator(int(row), "orders", self.name, run), nest)
+            for row in examples
+        ]
+        return Plan(tuple(met), np.array(orders))
 
     def cost(self, sizes: Sizes) -> float:
         """Of 12 layers 8,190 a text, noisy ones and as many clean ones."""
@@ -131,12 +140,20 @@ class Shares(Method):
         return float(self.plan(sizes.depth).layers / sizes.depth * texts * sizes.predict)
 
 
+def met_by(stack: "Stack", units: "Units") -> list[int]:
+    """Return the units, as bits, that each layer of a model has a part of."""
+    owner = {name: 1 << bit for bit, names in enumerate(units.values()) for name in names}
+    names = {id(p): name for name, p in stack.model.named_parameters()}
+    blocks = [{owner[names[id(p)]] for p in block.parameters()} for block in stack.blocks]
+    return [sum(bits) for bits in blocks]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Which subsets of which units are computed for each example."""
 
-    units: list[range]
-    """Single layers, or groups of neighbouring layers."""
+    met: tuple[int, ...]
+    """The units, as bits, that each layer has a part of."""
     orders: IntArray | None = None
     """Orders of the units (examples, orders, units) where subsets are sampled."""
 
@@ -145,44 +162,46 @@ class Plan:
         """Whether every subset is computed."""
         return self.orders is None
 
+    @property
+    def n_units(self) -> int:
+        """Number of units."""
+        return max(self.met).bit_length()
+
     def subsets(self, example: int = 0) -> Sequence[int]:
         """Subsets that an example needs, ascending; bits are units."""
         if self.orders is None:
-            return range(2 ** len(self.units))
+            return range(2**self.n_units)
         return sorted({s for passed in passed_subsets(self.orders[example]) for s in passed})
 
     @cached_property
     def n_values(self) -> int:
         """Number of values kept per example, that of no unit first and that of all units last."""
-        n_units = len(self.units)
+        n_units = self.n_units
         return 2**n_units if self.orders is None else int(self.orders.shape[1]) * (n_units + 1)
 
     @cached_property
     def layers(self) -> int:
         """Number of layers that a text goes through: the mean over at most ten examples."""
-        sizes = [len(unit) for unit in self.units]
-        if self.orders is None:
-            return sum(size * 2 ** (i + 1) for i, size in enumerate(sizes))
-        counts = [count_layers(sizes, self.subsets(i)) for i in range(min(10, len(self.orders)))]
+        if self.orders is None:  # not from all subsets, which may be more than memory holds
+            seen = accumulate(self.met, or_)
+            return sum(2 ** units.bit_count() for units in seen)
+        counts = [count_layers(self.met, self.subsets(i)) for i in range(min(10, len(self.orders)))]
         return round(sum(counts) / len(counts))
 
     def memory(self, n_texts: int) -> float:
-        """GiB of the values: two directions, labels and margins, four bytes each."""
-        return n_texts * self.n_values * 16 / 2**30
+        """GiB of the values: labels and margins, four bytes each."""
+        return n_texts * self.n_values * 8 / 2**30
 
-    def kept(self, values: FloatArray, example: int, *, complements: bool = False) -> FloatArray:
+    def kept(self, values: FloatArray, example: int) -> FloatArray:
         """Arrange values (..., subsets of an example) as `shares` reads them.
 
-        All subsets stay as they are; of sampled ones each order lists what it goes through. With
-        `complements`, a subset gets the value of all other units.
+        All subsets stay as they are; of sampled ones each order lists what it goes through.
         """
-        everything = 2 ** len(self.units) - 1
         if self.orders is None:
-            return values[..., ::-1] if complements else values
+            return values
         subsets = self.subsets(example)
         passed = [s for each in passed_subsets(self.orders[example]) for s in each]
-        wanted = [everything ^ s for s in passed] if complements else passed
-        return values[..., [bisect_left(subsets, subset) for subset in wanted]]
+        return values[..., [bisect_left(subsets, subset) for subset in passed]]
 
     def shares(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Shapley values (..., examples, U) of kept values, and their standard errors.
@@ -196,67 +215,73 @@ class Plan:
         passed = values.reshape(*values.shape[:-1], orders.shape[1], -1)
         return sampled_values(passed, orders)
 
+    def by_layer(self) -> FloatArray:
+        """How much of each unit is in each layer, (units, layers): evenly over its layers."""
+        has = np.array([[met >> unit & 1 for met in self.met] for unit in range(self.n_units)])
+        return np.asarray(has / has.sum(1, keepdims=True), dtype=np.float64)
+
     @property
     def remarks(self) -> list[str]:
         """What the reader has to know of how subsets were chosen."""
-        if self.orders is not None:
-            pairs = self.orders.shape[1] // 2
-            return [
-                f"Shares are estimates: for each example, {pairs} random orders of the layers and "
-                "their reverses were drawn. Intervals contain this error, and `se` is its part of "
-                "them. Interactions and smallest sets need all subsets."
-            ]
-        if any(len(unit) > 1 for unit in self.units):
-            return [
-                f"Neighbouring layers were swapped together, in {len(self.units)} groups; a "
-                "group's share is spread evenly over its layers."
-            ]
-        return []
+        if self.orders is None:
+            return []
+        pairs = self.orders.shape[1] // 2
+        return [
+            f"Shares are estimates: for each example, {pairs} random orders of the units and their "
+            "reverses were drawn. Intervals contain this error, and `se` is its part of them. "
+            "Interactions and smallest sets need all subsets."
+        ]
 
 
-def _walk(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> tuple[FloatArray, list[str]]:
-    """Lost labels and margins (directions, 2, rows, subsets), and remarks on the two models.
-
-    Finished batches are kept on disk.
-    """
-    from memloc.methods.mixtures import Mixtures
-
-    every, memory = f"All subsets of {len(plan.units)} layers", plan.memory(len(rows))
+def _check_memory(plan: Plan, n_texts: int) -> str:
+    """Refuse more values than memory holds; return what all subsets are called."""
+    every, memory = f"All subsets of {plan.n_units} units", plan.memory(n_texts)
     if memory > MOST_MEMORY:
         raise SettingsError(
             f"{every} take {plan.layers:,} layers for each text, and {memory:,.0f} GiB of memory "
-            f"for their values, where {MOST_MEMORY} GiB are allowed: set shares.subsets to sampled "
-            "or groups, or shares.noisy_examples to fewer."
+            f"for their values, where {MOST_MEMORY} GiB are allowed: set shares.subsets to "
+            "sampled, or shares.noisy_examples to fewer."
         )
-    final, reference = run.load("final"), run.load("reference")
-    encoded, labels = run.encode(final), run.noisy.assigned[rows]
-    mixtures = Mixtures(final.stack, reference.stack, plan.subsets(), plan.units)
+    return every
+
+
+def _walk(
+    settings: Shares,
+    run: Run,
+    plan: Plan,
+    rows: IntArray,
+    game: "tuple[Mixtures, Encoded]",
+) -> FloatArray:
+    """Lost labels and margins (2, rows, subsets). Finished batches are kept on disk."""
+    every = _check_memory(plan, len(rows))
+    mixtures, encoded = game
+    labels = run.noisy.assigned[rows]
     batches = list(mixtures.batches(encoded, rows))
     if not plan.exact:  # each example has subsets of its own
         batches = [np.array([place]) for places in batches for place in places]
-    if plan.exact and len(plan.units) > MOST_EXACT:
+    if plan.exact and plan.n_units > MOST_EXACT:
         began = time.perf_counter()
-        Mixtures(final.stack, reference.stack, [0]).logits(encoded, rows[batches[0]])
-        per_layer = (time.perf_counter() - began) / len(plan.units) * len(batches)
+        mixtures.of([0]).logits(encoded, rows[batches[0]])
+        per_layer = (time.perf_counter() - began) / run.depth * len(batches)
         tell(
             f"{every}: {plan.layers:,} layers for each of {len(rows)} texts, about "
-            f"{per_layer * plan.layers / 3600:.1f} hours and {memory:.1f} GiB."
+            f"{per_layer * plan.layers / 3600:.1f} hours and {plan.memory(len(rows)):.1f} GiB."
         )
     folder = run.work(settings.name) / _fingerprint(settings, run, plan, rows)
-    found = np.empty((2, 2, len(rows), plan.n_values), dtype=np.float32)
+    found = np.empty((2, len(rows), plan.n_values), dtype=np.float32)
     with track(f"{run.name} · shares", len(rows)) as advance:
         for number, places in enumerate(batches):
             path = folder / f"batch-{number}.npy"
             if path.is_file():
-                found[:, :, places] = np.load(path, allow_pickle=False)
+                found[:, places] = np.load(path, allow_pickle=False)
             else:
-                found[:, :, places] = _fates(mixtures, encoded, rows, labels, plan, places)
+                found[:, places] = _fates(mixtures, encoded, rows, labels, plan, places)
                 with whole_file(path) as draft, draft.open("wb") as file:
-                    np.save(file, found[:, :, places], allow_pickle=False)
+                    np.save(file, found[:, places], allow_pickle=False)
             advance(len(places))
     if not np.isfinite(found).all():
         raise ScoreError(f"Some mixtures of {run.name} give no numbers: its weights are damaged.")
-    return found.astype(np.float64), _embeddings_differ(final.stack, reference.stack)
+    return found.astype(np.float64)
 
 
 def _fingerprint(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> str:
@@ -266,22 +291,23 @@ def _fingerprint(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> str:
         "versions": versions(),
         "run": run.identity(settings.needs),
         "name": run.name,
-        "units": len(plan.units),
+        "units": settings.model_dump(mode="json", include={"units"}),
+        "met": plan.met,
         "rows": rows.tolist(),
         "pairs": not plan.exact and settings.pairs,
     }
     return hashed(facts)
 
 
-def _embeddings_differ(final: "Stack", reference: "Stack") -> list[str]:
+def _embeddings_differ(final: "Stack", donor: "Stack") -> list[str]:
     from memloc.model.parts import find_parts
 
-    own, other = (dict(stack.model.named_parameters()) for stack in (final, reference))
+    own, other = (dict(stack.model.named_parameters()) for stack in (final, donor))
     if all(own[name].equal(other[name]) for name in find_parts(final).embeddings):
         return []
     return [
         "The two models have different embeddings. All mixtures begin with those of the final "
-        "model, so what its layers do in the reference (sufficient) includes its embeddings."
+        "model."
     ]
 
 
@@ -293,130 +319,137 @@ def _fates(
     plan: Plan,
     places: IntArray,
 ) -> FloatArray:
-    """(directions, lost and margin, places, values); the second's subsets are of final units."""
+    """(lost and margin, places, values)."""
     mixtures, labels = mixtures.of(plan.subsets(places[0])), labels[places]
-    parts = []
-    logits = mixtures.logits(encoded, rows[places])
-    for direction, each in zip(DIRECTIONS, logits, strict=True):
-        values = each.cpu().numpy()
-        own = np.take_along_axis(values, labels[:, None, None], axis=2)[..., 0]
-        others = values.copy()
-        np.put_along_axis(others, labels[:, None, None], -np.inf, axis=2)
-        lost = (values.argmax(2) != labels[:, None]).astype(np.float32)
-        # Units that are not the reference's are the final model's.
-        from_final = direction == "sufficient"
-        found = np.stack([lost, own - others.max(2)])
-        parts.append(plan.kept(found, places[0], complements=from_final))
-    return np.array(parts, dtype=np.float32)
+    values = mixtures.logits(encoded, rows[places]).cpu().numpy()
+    own = np.take_along_axis(values, labels[:, None, None], axis=2)[..., 0]
+    others = values.copy()
+    np.put_along_axis(others, labels[:, None, None], -np.inf, axis=2)
+    lost = (values.argmax(2) != labels[:, None]).astype(np.float32)
+    fates = np.stack([lost, own - others.max(2)])
+    return np.asarray(plan.kept(fates, places[0]), dtype=np.float32)
 
 
 def _scores(
-    plan: Plan, rows: IntArray, n_noisy: int, values: FloatArray, remarks: list[str]
+    plan: Plan,
+    names: list[str],
+    rows: IntArray,
+    n_noisy: int,
+    values: FloatArray,
+    remarks: list[str],
 ) -> LayerScores:
-    """From values (directions, lost and margin, examples, subsets), noisy examples first."""
-    noisy = values[:, :, :n_noisy]
-    by_example, each_error = plan.shares(noisy)
-    errors = np.sqrt((each_error**2).sum(2)) / n_noisy  # examples have orders of their own
+    """From values (lost and margin, examples, subsets), noisy examples first."""
+    noisy = values[:, :n_noisy]
+    by_unit, each_error = plan.shares(noisy)
+    errors = np.sqrt((each_error**2).sum(1)) / n_noisy  # examples have orders of their own
     rng = generator(0, "bootstrap", "shares")
-    sizes = np.array([len(unit) for unit in plan.units])
-
-    def by_layer(shares: FloatArray) -> FloatArray:
-        """A group's share is spread evenly over its layers."""
-        return np.repeat(shares / sizes, sizes)
+    in_layers = plan.by_layer()
 
     def centre(lost: FloatArray) -> FloatArray:
         """Centre of gravity of the positive shares, layers from 1."""
-        return centres_of_gravity(by_layer(np.maximum(0, lost.mean(0))))
+        return centres_of_gravity(np.maximum(0, lost.mean(0)))
 
-    band = bootstrap(by_example[0, 0], rng=rng)
-    mcog = bootstrap(by_example[0, 0], rng=rng, statistic=centre)
+    by_layer = by_unit[0] @ in_layers
+    band = bootstrap(by_layer, rng=rng)
+    mcog = bootstrap(by_layer, rng=rng, statistic=centre)
     tables = {
-        "shares": _shares_table(by_example, errors, plan.units, rng),
-        "example_shares": _examples_table(by_example, rows[:n_noisy], plan.units),
+        "shares": _shares_table(plan, names, by_unit, errors, rng),
+        "example_shares": _examples_table(plan, names, by_unit, rows[:n_noisy]),
         "labels": _labels_table(rows, n_noisy, values),
     }
+    clean_kept = control(values[0, n_noisy:], None if plan.exact else plan.n_units + 1)
     if plan.exact:
-        tables |= _subset_tables(plan.units, noisy[:, 0].mean(1), values[:, 0, n_noisy:].mean(1))
+        lost, clean_error = noisy[0].mean(0), values[0, n_noisy:].mean(0)
+        tables |= _subset_tables(names, lost, clean_error)
+        tables["shares"] = tables["shares"].merge(
+            as_table({"value": "labels", "unit": names, **alone(lost)}), how="left"
+        )
     about = {
-        "units": [f"{u.start + 1}-{u.stop}" for u in plan.units],
-        "exact": plan.exact and bool((sizes == 1).all()),
+        "units": names,
+        "exact": plan.exact,
         "subsets": len(plan.subsets()),
         "layers_per_text": plan.layers,
-        "standard_error": float(errors[0, 0].max()),
+        "standard_error": float(errors[0].max()),
+        "control": clean_kept,
         "remarks": remarks,
     }
-    ends = by_layer(band.low), by_layer(band.high)
-    weights = by_layer(band.estimate)
-    return LayerScores.of(Shares.name, weights, ends, mcog, tables=tables, about=about)
+    return LayerScores.of(
+        Shares.name, band.estimate, (band.low, band.high), mcog, tables=tables, about=about
+    )
+
+
+def _ends(plan: Plan) -> dict[str, IntArray]:
+    """First and last layer of each unit, from 1."""
+    has = plan.by_layer() > 0
+    first = has.argmax(1) + 1
+    last = has.shape[1] - has[:, ::-1].argmax(1)
+    return {"first": first.astype(np.int64), "last": last.astype(np.int64)}
 
 
 def _shares_table(
-    by_example: FloatArray, errors: FloatArray, units: Sequence[range], rng: np.random.Generator
+    plan: Plan,
+    names: list[str],
+    by_unit: FloatArray,
+    errors: FloatArray,
+    rng: np.random.Generator,
 ) -> Table:
-    """By direction, value (labels, margin) and unit, with intervals over examples."""
+    """By value (labels, margin) and unit, with intervals over examples."""
     parts = []
-    for d, direction in enumerate(DIRECTIONS):
-        for v, value in enumerate(("labels", "margin")):
-            # Necessary layers lose labels and margins, sufficient ones bring them back.
-            sign = 1 if (direction == "necessary") == (value == "labels") else -1
-            band = bootstrap(sign * by_example[d, v], rng=rng)
-            columns = {"share": band.estimate, "low": band.low, "high": band.high}
-            place = {"direction": direction, "value": value, **_ends(units)}
-            parts.append({**place, **columns, "se": errors[d, v]})
+    for v, value in enumerate(("labels", "margin")):
+        sign = 1 if value == "labels" else -1  # labels are lost, margins fall
+        band = bootstrap(sign * by_unit[v], rng=rng)
+        columns = {"share": band.estimate, "low": band.low, "high": band.high, "se": errors[v]}
+        parts.append({"value": value, "unit": names, **_ends(plan), **columns})
     return as_table(*parts)
 
 
-def _ends(units: Sequence[range]) -> dict[str, list[int]]:
-    return {"first": [u.start + 1 for u in units], "last": [u.stop for u in units]}
+def _examples_table(plan: Plan, names: list[str], by_unit: FloatArray, noisy: IntArray) -> Table:
+    """What each unit holds of each noisy example in each of its layers.
 
-
-def _examples_table(found: FloatArray, noisy: IntArray, units: Sequence[range]) -> Table:
-    """What each unit holds of each noisy example.
-
-    `share` is of the margin that it loses when units come from the reference, `lost` of its label
-    (0 to 1), and `sufficient` of the margin that the final model's units bring to the reference.
+    `share` is of the margin that it loses when units come from the donor, and `lost` of its label
+    (0 to 1). A unit with parts of several layers is spread evenly over them.
     """
-    ends = {name: np.tile(values, len(noisy)) for name, values in _ends(units).items()}
-    example = np.repeat(noisy.astype(np.int32), len(units))
-    (lost, margin), (_, gained) = ([each.ravel() for each in direction] for direction in found)
-    columns = {"share": -margin, "lost": lost, "sufficient": gained}
-    return as_table({"example": example, **ends, **columns})
+    in_layers = plan.by_layer()
+    unit, layer = np.nonzero(in_layers)
+    part = in_layers[unit, layer]
+    lost, margin = (np.ravel(each[:, unit] * part) for each in by_unit)
+    return as_table(
+        {
+            "example": np.repeat(noisy.astype(np.int32), len(unit)),
+            "unit": np.tile(np.array(names, dtype=object)[unit], len(noisy)),
+            "layer": np.tile(layer + 1, len(noisy)),
+            "share": -margin,
+            "lost": lost,
+        }
+    )
 
 
 def _labels_table(rows: IntArray, n_noisy: int, values: FloatArray) -> Table:
     """Of each noisy or clean example: how sure the final model is, and whether its label is lost.
 
-    Lost is meant of all layers together.
+    Lost is meant of all units together.
     """
-    (before, margin), (after, _) = values[0, :, :, [0, -1]]
+    (before, margin), (after, _) = values[:, :, [0, -1]].transpose(2, 0, 1)
     of = {"example": rows, "is_noisy": np.arange(len(rows)) < n_noisy}
     return as_table({**of, "margin": margin, "lost": after - before})
 
 
-def _subset_tables(
-    units: Sequence[range], lost: FloatArray, clean_error: FloatArray
-) -> dict[str, Table]:
+def _subset_tables(names: list[str], lost: FloatArray, clean_error: FloatArray) -> dict[str, Table]:
     """What needs all subsets: interactions, all smallest sets, and the subsets themselves."""
-    one, other = np.triu_indices(len(units), 1)
-    first = np.array([u.start + 1 for u in units])
-    pairs, sets = [], []
-    for direction, values, error in zip(DIRECTIONS, lost, clean_error, strict=True):
-        place = {"direction": direction, "one": first[one], "other": first[other]}
-        sign = 1 if direction == "necessary" else -1  # what is kept there, not what is lost
-        pairs.append({**place, "value": interactions(sign * values)[one, other]})
-        for subset in smallest_sets(values, KEPT):
-            layers = [layer + 1 for u in units_of(int(subset)) for layer in units[u]]
-            named = {"direction": direction, "layers": ", ".join(map(str, layers))}
-            sets.append({**named, "lost": values[subset], "clean_error": error[subset]})
-    columns = {
-        "subset": np.arange(lost.shape[1]),
-        "lost": lost[0],
-        "lost_with_only_these": lost[1],
-        "clean_error": clean_error[0],
-        "clean_error_with_only_these": clean_error[1],
-    }
+    one, other = np.triu_indices(len(names), 1)
+    unit = np.array(names, dtype=object)
+    pairs = {"one": unit[one], "other": unit[other], "value": interactions(lost)[one, other]}
+    sets = [
+        {
+            "units": ", ".join(names[u] for u in units_of(int(subset))),
+            "lost": lost[subset],
+            "clean_error": clean_error[subset],
+        }
+        for subset in smallest_sets(lost, KEPT)
+    ]
+    columns = {"subset": np.arange(len(lost)), "lost": lost, "clean_error": clean_error}
     return {
-        "interactions": as_table(*pairs),
-        "sets": as_table(sets, columns=["direction", "layers", "lost", "clean_error"]),
+        "interactions": as_table(pairs),
+        "sets": as_table(sets, columns=["units", "lost", "clean_error"]),
         "subsets": as_table(columns),
     }

@@ -58,7 +58,7 @@ class Swapping(Method):
         lengths = encoded.lengths[rows]
         with track(f"{run.name} · {self.name}", int(lengths.sum())) as advance:
             for places in mixtures.batches(encoded, rows):
-                (logits,) = mixtures.logits(encoded, rows[places], heads=1)
+                logits = mixtures.logits(encoded, rows[places])
                 predicted = logits.argmax(-1).cpu().numpy()
                 wrong[places] = predicted != labels[places, np.newaxis]
                 advance(int(lengths[places].sum()))

@@ -137,13 +137,7 @@ class Results:
         if not path.is_file():
             return None
         rows = read_columns(path).to_pandas()
-        wide = rows.pivot(index="example", columns=["first", "last"], values="share")
-        layers = {
-            layer: values / (last - first + 1)
-            for (first, last), values in wide.items()
-            for layer in range(first, last + 1)
-        }
-        table = pd.DataFrame(layers)
+        table = rows.pivot_table("share", "example", "layer", aggfunc="sum")
         whole = table.sum(axis=1)
         return table.div(whole.where(whole > 0), axis=0)
 

@@ -234,23 +234,17 @@ def strip(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def shares(table: pd.DataFrame) -> pd.DataFrame:
-    """Shares by layer, direction and value, mean over seeds; a group's share is that of each."""
-    keys = [*CASE, "direction", "value", "first", "last"]
-    found = over_seeds(table, keys, "share")
-    return found.assign(
-        layer=found["first"],
-        direction=found["direction"].map(WORDS["direction"]),
-        value=found["value"].map(WORDS["value"]),
-    )
+    """Shares by unit and value, mean over seeds, each at the first layer of its unit."""
+    found = over_seeds(table, [*CASE, "value", "unit", "first", "last"], "share")
+    return found.assign(layer=found["first"], value=found["value"].map(WORDS["value"]))
 
 
 def necessity(table: pd.DataFrame) -> pd.DataFrame:
-    """What is lost when a layer is swapped out, and kept when it alone is swapped in."""
-    found = shares(table)
-    keys = [*CASE, "value", "layer"]
-    both = [found[found["direction"] == name] for name in WORDS["direction"].values()]
-    one, other = (part[[*keys, "share", "low", "high"]] for part in both)
-    return one.merge(other, on=keys, suffixes=("_x", "_y"))
+    """What is lost when a unit alone is exchanged, and kept when it alone is not."""
+    whole = table.dropna(subset=["alone_out", "alone_in"])
+    keys = [*CASE, "unit", "first"]
+    means = whole.groupby(keys, sort=False)[["alone_out", "alone_in"]].mean().reset_index()
+    return means.rename(columns={"first": "layer"})
 
 
 def centres(table: pd.DataFrame) -> pd.DataFrame:

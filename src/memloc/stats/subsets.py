@@ -68,6 +68,40 @@ def smallest_sets(values: FloatArray, share: float) -> IntArray:
     return np.asarray(reached[sizes == sizes.min()], dtype=np.int64)
 
 
+def alone(values: FloatArray) -> dict[str, FloatArray]:
+    """What each unit does alone, from `values` (2^U,), each (U,).
+
+    `alone_out`: what is lost when this unit alone is exchanged. `alone_in`: what is kept, of all
+    that exchanging all units loses, when this unit alone is not.
+    """
+    n_units = _n_units(values)
+    single = 1 << np.arange(n_units)
+    return {
+        "alone_out": values[single] - values[0],
+        "alone_in": values[-1] - values[len(values) - 1 - single],
+    }
+
+
+def control(lost: FloatArray, passed: int | None = None) -> dict[str, float]:
+    """How many of the labels that should survive do so in mixtures of two models.
+
+    `lost` (examples, values) says whether each mixture loses the label of each example: of all
+    subsets, or, with `passed`, of the subsets that orders go through (`passed` values each). The
+    mean gives every number of exchanged units the same weight; `worst` is the subset that loses
+    most, NaN where examples have subsets of their own. Labels that the unchanged model gets wrong
+    are left out.
+    """
+    kept = 1 - lost[lost[:, 0] == 0]
+    if not len(kept):
+        return {"kept": math.nan, "worst": math.nan}
+    if passed is not None:
+        return {"kept": float(kept.mean()), "worst": math.nan}
+    sizes = subset_sizes(_n_units(lost))
+    each = kept.mean(0)
+    by_size = [each[sizes == size].mean() for size in range(int(sizes.max()) + 1)]
+    return {"kept": float(np.mean(by_size)), "worst": float(each.min())}
+
+
 def beginnings(met: Sequence[int], subsets: Sequence[int]) -> list[set[int]]:
     """How these subsets begin: after each layer, what they have of the units met up to there.
 
@@ -81,12 +115,19 @@ def count_layers(met: Sequence[int], subsets: Sequence[int]) -> int:
     return sum(map(len, beginnings(met, subsets)))
 
 
-def random_orders(n_units: int, pairs: int, rng: Generator) -> IntArray:
-    """Orders of the units (2 · pairs, U): random ones, each followed by its reverse.
+def random_orders(n_units: int, pairs: int, rng: Generator, nest: int = 1) -> IntArray:
+    """Return orders of the units (2 · pairs, U): random ones, each followed by its reverse.
 
-    What one of the two gives an early unit, the other gives a late one: errors cancel.
+    What one of the two gives an early unit, the other gives a late one: errors cancel. Of nested
+    units, `nest` neighbours (the parts of a layer) always follow each other, so that their values
+    sum to that of what they are parts of.
     """
-    orders = np.array([rng.permutation(n_units) for _ in range(pairs)])
+    drawn = []
+    for _ in range(pairs):
+        groups = rng.permutation(n_units // nest)
+        parts = rng.permuted(np.tile(np.arange(nest), (len(groups), 1)), axis=1)
+        drawn.append((groups[:, None] * nest + parts).ravel())
+    orders = np.array(drawn)
     return np.stack([orders, orders[:, ::-1]], axis=1).reshape(-1, n_units)
 
 
