@@ -75,7 +75,7 @@ def _memloc(final: Stack, reference: Stack, encoded: Encoded) -> IntArray:
     predicted = np.zeros((len(encoded), len(windows(final.depth))), dtype=np.int64)
     mixtures = Mixtures(final, reference, window_subsets(final.depth))
     for rows in mixtures.batches(encoded, np.arange(len(encoded))):
-        (logits,) = mixtures.logits(encoded, rows, heads=1)
+        logits = mixtures.logits(encoded, rows)
         predicted[rows] = logits[:, :-1].argmax(-1).numpy()
     return predicted
 

@@ -18,6 +18,7 @@ FEWEST = 5
 """Tasks from which on a mean, or a coefficient, has an interval."""
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot tell"
 SHARES = "M-CoG shares"
+BY_PAPER, BY_SHARES = "By the paper's measures", "By exact shares"
 COLUMNS = ["the paper's finding", "paper", "here", "verdict"]
 Cells = tuple[str, str]
 """A number with its interval, and the verdict on it."""
@@ -28,7 +29,7 @@ NOT_MEASURED: Cells = ("–", "not measured")
 def answers(found: Findings) -> dict[str, pd.DataFrame]:
     """Every finding with the paper's number, ours with its interval, and whether it holds."""
     rows = [*_amounts(found), *_depths(found), *_agreements(found), *_events(found)]
-    ways = {"By the paper's measures": 2, "By exact shares": 3}
+    ways = {BY_PAPER: 2, BY_SHARES: 3}
     missing = (NOTHING, NOT_MEASURED)
     return {
         title: pd.DataFrame([(*r[:2], *r[at]) for r in rows if r[at] != NOTHING], columns=COLUMNS)

@@ -16,6 +16,7 @@ import pandas as pd
 from memloc.reporting.results import load_results
 from memloc.reporting.tables import markdown
 from memloc.run.folder import Run
+from memloc.stats.calibration import over_plants, trust
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.planted import (
     MEASURES,
@@ -24,7 +25,6 @@ from memloc.stats.planted import (
     null_claims,
     plant_scores,
 )
-from memloc.stats.verdicts import over_plants, trust
 from memloc.stats.windows import planted_layers, read_plant
 from memloc.store import paths
 from memloc.store.files import whole_file
@@ -52,7 +52,7 @@ class Planted:
     """What methods found in planted runs and in nulls."""
 
     layers: pd.DataFrame
-    verdicts: pd.DataFrame
+    answers: pd.DataFrame
     plants: pd.DataFrame
     groups: pd.DataFrame
     """Of plants with two groups of examples: each example's share in the first group's layers."""
@@ -64,7 +64,7 @@ class Planted:
         groups = [part for study in studies for part in group_shares(study)]
         return cls(
             pd.concat([each.control_layers for each in found]),
-            pd.concat([each.control_verdicts for each in found]),
+            pd.concat([each.control_answers for each in found]),
             pd.concat([each.plants for each in found]),
             pd.concat([pd.DataFrame(columns=GROUPED), *groups]),
         )
@@ -110,10 +110,10 @@ def page_tables(found: Planted) -> dict[str, str]:
     parts = {
         "windows": [
             _beside_the_paper(methods_table(windows)),
-            *(_by(windows, name, _accuracies) for name in ("task", "model", "planted")),
+            _by(windows, "planted", _accuracies),
         ],
         "sharpness": [_by(windows, "planted", _mass), _centres(found.layers[~is_apart])],
-        "nulls": [_claims(nulls), _undone(nulls), _verdicts(found.verdicts)],
+        "nulls": [_claims(nulls), _undone(nulls), _answers(found.answers)],
         "apart": [
             methods_table(apart.assign(planted=kinds), ["planted", "method"]),
             groups_table(found.groups),
@@ -123,6 +123,15 @@ def page_tables(found: Planted) -> dict[str, str]:
     is_apart = found.plants["planted"].str.contains("[+/]")
     said = {"windows": found.plants[~is_apart], "apart": found.plants[is_apart]}
     return texts | {name: f"{memorised(part)}\n\n{texts[name]}" for name, part in said.items()}
+
+
+def files(found: Planted) -> dict[str, str]:
+    """Return the tables to download, by the names of their files: accuracy@1 / accuracy@2."""
+    windows = plant_scores(found.layers[~found.layers["planted"].str.contains("[+/]")], KS)
+    return {
+        f"windows_{name}.csv": _by(windows, name, _accuracies).to_csv(index=False)
+        for name in ("task", "model")
+    }
 
 
 def memorised(plants: pd.DataFrame) -> str:
@@ -184,7 +193,7 @@ def _by(scores: pd.DataFrame, column: str, shown: Callable[[pd.DataFrame], str])
             "layers "
         )
     else:
-        table = table.rename(columns="`{}`".format)
+        table = table.rename_axis(columns=None)
     return _sorted(table.reset_index())
 
 
@@ -227,18 +236,18 @@ def _undone(nulls: pd.DataFrame) -> pd.DataFrame:
     return _sorted(known[["method"]].assign(**shown))
 
 
-def _verdicts(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """What verdicts say of plants in windows and of nulls."""
-    judged = verdicts[~verdicts["planted"].str.contains("[+/]")]
+def _answers(answers: pd.DataFrame) -> pd.DataFrame:
+    """What answers say of plants in windows and of nulls."""
+    judged = answers[~answers["planted"].str.contains("[+/]")]
     found = over_plants(judged[judged["method"].map(trust) < trust("gradients")])
     rows = found.assign(
         **{
             "right layers": [_with_ends(*r) for r in found[RIGHT].to_numpy()],
-            "called localised": [_with_ends(*r) for r in found[CALLED].to_numpy()],
+            "called concentrated": [_with_ends(*r) for r in found[CALLED].to_numpy()],
         }
     )
-    columns = ["method", "plants", "right layers", "nulls", "called localised"]
-    return rows[columns].astype(str).rename(columns={"method": "verdict by"})
+    columns = ["method", "plants", "right layers", "nulls", "called concentrated"]
+    return rows[columns].astype(str).rename(columns={"method": "answer by"})
 
 
 RIGHT = ["right", "right_low", "right_high"]
@@ -271,6 +280,8 @@ def main() -> None:
         Planted.of(options.studies).keep()
     for name, text in page_tables(Planted.kept()).items():
         put(name, text, PAGE)
+    for name, text in files(Planted.kept()).items():
+        (PAGE.with_suffix("") / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

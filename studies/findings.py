@@ -1,14 +1,13 @@
-"""What our studies show beside what the paper found: `python -m studies.findings`.
+"""Compares our studies with the paper's findings: `python -m studies.findings`.
 
-Puts tables and figures into docs/explanation/findings.md, those of the real encoder from what is
-kept in studies/tables/twelve, those of the embedded suite from studies/tables/small (`python -m
-studies.stored STUDY studies/tables/twelve` keeps more). Numbers of the paper are those of its text,
-or read off its figures.
+Writes the short tables and the figures of docs/explanation/findings.md, and the long tables as CSV
+files beside it. The numbers come from studies/tables: `twelve` is the real encoder, `small` the
+embedded suite. Numbers of the paper are those of its text, or read off its figures.
 """
 
 import shutil
-from collections.abc import Hashable, Iterator, Mapping
-from itertools import chain, starmap, takewhile
+from collections.abc import Hashable, Mapping
+from itertools import starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,12 +19,14 @@ from memloc.reporting.findings import Findings, layers_to_undo
 from memloc.reporting.results import Results
 from memloc.reporting.tables import cell, markdown
 from memloc.stats import claims
-from studies.answers import answers
+from studies.answers import BY_SHARES, answers
 from studies.crossings import RULES, crossings
-from studies.pages import DOCS, IMAGES, LINE, STORED, put
+from studies.pages import DOCS, IMAGES, STORED, put
 from studies.stored import kept
 
 PAGE = DOCS / "explanation" / "findings.md"
+FILES = PAGE.with_suffix("")
+"""Folder of the tables to download."""
 KEPT, RETRIED, SCALED, SMALL = (STORED / name for name in ("twelve", "retried", "scaled", "small"))
 COST = KEPT / "cost.csv"
 PICTURES = {
@@ -94,37 +95,66 @@ ORDERS = {"retraining": 0.85}
 
 
 def main() -> None:
-    """Put tables and figures into the page."""
+    """Write the page's tables and figures, and the files to download."""
     for name, text in from_kept().items():
         put(name, text, PAGE)
+    for name, text in files().items():
+        (FILES / name).parent.mkdir(parents=True, exist_ok=True)
+        (FILES / name).write_text(text, encoding="utf-8")
     for file, (name, choice) in PICTURES.items():
         draw(Findings(kept(KEPT)), name, choice, IMAGES / file)
 
 
 def from_kept() -> dict[str, str]:
     """What stands on the page, by the names of its marks."""
-    real, small = Findings(kept(KEPT)), Findings(kept(SMALL))
+    real, small = _studies().values()
     return {
         "answers": _opening(real),
         "retried": _retried(real),
         "scaled": _scaled(real),
-        "cost": "".join(written("What one run costs", pd.read_csv(COST).astype(str))),
-        "real": tables(real),
-        "small-answers": _opening(small),
-        "small": tables(small),
+        "small-answers": written(BY_SHARES, answers(small)[BY_SHARES]),
+        "downloads": downloads(),
     }
+
+
+def files() -> dict[str, str]:
+    """The contents of the files to download, by their names in the folder beside the page."""
+    return {
+        f"{study}/{name}.csv": table.to_csv(index=False, float_format="%.4g")
+        for study, found in _studies().items()
+        for name, (_, table) in tables(found).items()
+    } | {"twelve/cost.csv": COST.read_text(encoding="utf-8")}
+
+
+def downloads() -> str:
+    """One row per table, with a link to the file of each study that has it."""
+    studies = {study: tables(found) for study, found in _studies().items()}
+    titles = {name: title for part in studies.values() for name, (title, _) in part.items()}
+    rows = [
+        {"table": title}
+        | {
+            study: f"[csv]({FILES.name}/{study}/{name}.csv)" if name in part else "–"
+            for study, part in studies.items()
+        }
+        for name, title in titles.items()
+    ]
+    return markdown(pd.DataFrame(rows))
+
+
+def _studies() -> dict[str, Findings]:
+    """The real encoder's study and that of the embedded suite."""
+    return {folder.name: Findings(kept(folder)) for folder in (KEPT, SMALL)}
 
 
 def _opening(found: Findings) -> str:
     """The paper's findings, one row each."""
-    parts = (written(title, table) for title, table in answers(found).items())
-    return "\n".join(chain.from_iterable(parts))
+    return "\n".join(starmap(written, answers(found).items()))
 
 
 def _retried(real: Findings) -> str:
     """Trainings that were repeated without success."""
     table = other_settings(kept(RETRIED).runs, real.results.runs).drop(columns="model")
-    return "".join(written("Repeated at twice the rate, in vain", table.map(cell).astype(str)))
+    return written("Repeated at twice the rate, in vain", table.map(cell).astype(str))
 
 
 def _scaled(real: Findings) -> str:
@@ -147,7 +177,7 @@ def _scaled(real: Findings) -> str:
         "Numbers that change": pd.DataFrame(columns),
         "F1 of probes for noise by layer, mean over tasks": noise_read(found),
     }
-    return "\n".join(chain.from_iterable(starmap(written, parts.items())))
+    return "\n".join(starmap(written, parts.items()))
 
 
 PROBES = {
@@ -179,11 +209,6 @@ def noise_read(read: Mapping[str, Findings]) -> pd.DataFrame:
     return pd.DataFrame(rows).rename(columns=str)
 
 
-def tables(found: Findings) -> str:
-    """Every table of a study with its heading."""
-    return "\n".join(blocks(found))
-
-
 def draw(found: Findings, name: str, choice: Mapping[str, str], path: Path) -> None:
     """One figure of the report as a file."""
     with TemporaryDirectory() as folder:
@@ -193,54 +218,43 @@ def draw(found: Findings, name: str, choice: Mapping[str, str], path: Path) -> N
         shutil.copyfile(file, path)
 
 
-def blocks(found: Findings) -> Iterator[str]:
-    """Every table with its heading."""
+def tables(found: Findings) -> dict[str, tuple[str, pd.DataFrame]]:
+    """Return every table of a study that has rows, with its title, by the name of its file."""
     makers = {
-        "Where the study stands": standing,
-        "What was learnt": learnt,
-        "Trained again, with other settings": repeated,
-        "Left out of shares and swapping: θ_O did not learn its own labels": left_out,
-        "How much a change of layers undoes": undone,
-        "Where memorisation is: M-CoG": centres,
-        "When labels change: events": events,
-        "Crossings by other rules": other_crossings,
-        "Depth and generalisation (Table 2)": table_2,
-        "Agreement of methods (Figures 8 and 9)": lambda f: agreement(f, "methods", METHODS),
-        "Agreement of seeds: ρ of the layer weights of two trainings": seeds_agree,
-        "Order of tasks, mean over pairs of models (Figure 6)": orders,
-        "Agreement of models (Figures 8 and 9)": lambda f: agreement(f, "models", MODELS),
-        "Centroids and label probes": event_agreement,
+        "answers": ("The paper's findings", all_answers),
+        "standing": ("Finished runs, and methods applied", standing),
+        "learnt": ("What was learnt", learnt),
+        "repeated": ("Trained again, with other settings", repeated),
+        "left_out": ("Runs left out: θ_O did not learn its labels", left_out),
+        "undone": ("How much a change of layers undoes", undone),
+        "centres": ("Where memorisation is: M-CoG", centres),
+        "events": ("When labels change: events", events),
+        "crossings": ("Crossings by other rules", other_crossings),
+        "table_2": ("Depth and generalisation (Table 2)", table_2),
+        "methods": (
+            "Agreement of methods (Figures 8 and 9)",
+            lambda f: agreement(f, "methods", METHODS),
+        ),
+        "seeds": ("Agreement of seeds by layer weights", seeds_agree),
+        "orders": ("Order of tasks, mean over pairs of models (Figure 6)", orders),
+        "models": (
+            "Agreement of models (Figures 8 and 9)",
+            lambda f: agreement(f, "models", MODELS),
+        ),
+        "labels": ("Agreement of centroids and label probes", event_agreement),
     }
-    for title, make in makers.items():
-        table = make(found)
-        if len(table):
-            yield from written(title, table.map(cell).astype(str))
+    made = {name: (title, make(found)) for name, (title, make) in makers.items()}
+    return {name: both for name, both in made.items() if len(both[1])}
 
 
-def written(title: str, table: pd.DataFrame) -> Iterator[str]:
-    """A table of texts with its heading; a wide one in pieces that fit a line."""
-    for number, piece in enumerate(pieces(table)):
-        yield f"\n**{title}{', continued' if number else ''}**\n\n{markdown(piece)}"
+def written(title: str, table: pd.DataFrame) -> str:
+    """Return a table of texts with its heading."""
+    return f"\n**{title}**\n\n{markdown(table)}"
 
 
-def pieces(table: pd.DataFrame, most: int = LINE) -> Iterator[pd.DataFrame]:
-    """The table cut between columns; each piece begins with the columns that name its rows."""
-    names = list(takewhile(lambda c: c in NAMES, table.columns)) or [table.columns[0]]
-    widths = {c: 3 + max(len(str(c)), *table[c].map(len)) for c in table.columns}
-    own = 1 + sum(widths[name] for name in names)
-    columns: list[str] = []
-    for column in table.columns.drop(names):
-        if columns and own + sum(widths[c] for c in [*columns, column]) > most:
-            yield table[[*names, *columns]]
-            columns = []
-        columns.append(column)
-    yield table[[*names, *columns]]
-
-
-NAMES = (
-    *("method", "methods", "model", "models", "task"),
-    *("score", "measure", "centroids", "label probes", "vectors", "labels"),
-)
+def all_answers(found: Findings) -> pd.DataFrame:
+    """Return the paper's findings by every measure, one row each."""
+    return pd.concat([table.assign(measured=by) for by, table in answers(found).items()])
 
 
 def standing(found: Findings) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from memloc.arrays import IntArray
 from memloc.data.perturb import OWN, given_noise
 from memloc.data.task import Examples, Task
 from memloc.methods.halves import fit
-from memloc.methods.result import LayerScores
+from memloc.methods.result import Result
 from memloc.methods.shares import Shares
 from memloc.model.load import load_checkpoint, load_model
 from memloc.model.predict import encode_for, predict
@@ -72,11 +72,8 @@ class How(NamedTuple):
 
 LEARNT = {True: How(80, 30, 1e-3, 16), False: How(80, 18, 2e-4, 8)}
 """By whether the model is embedded."""
-PAIRS = {
-    f"{first + 1}-{first + 2}": (f"*encoder.layer.{first}.*", f"*encoder.layer.{first + 1}.*")
-    for first in range(0, 12, 2)
-}
-"""Pairs of neighbouring layers, which are exchanged as one unit."""
+GROUPS = 6
+"""Pairs of neighbouring layers that are swapped together."""
 
 
 @dataclass(frozen=True)
@@ -223,15 +220,14 @@ def asked(learner: Learner) -> list[dict[str, Any]]:
     return rows
 
 
-def _shares(run: Run) -> LayerScores:
-    method = Shares(clean_examples=20, units=PAIRS)
+def _shares(run: Run) -> Result:
+    method = Shares(clean_examples=20)
     place = paths.result(run.folder, method.name)
     if (place / paths.ABOUT).is_file():
-        found = LayerScores.read(place)
+        found = Result.read(place)
     else:
-        found = method.run(run).with_verdict(n_classes=len(run.task.label_names))
+        found = method.run(run).with_answer(n_classes=len(run.task.label_names))
         found.write(place)
-    assert isinstance(found, LayerScores)
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.arrays import FloatArray
-from memloc.methods.result import LayerScores
+from memloc.methods.result import Result
 from memloc.seeds import generator
 from memloc.stats.depth import centres_of_gravity
 
@@ -18,12 +18,12 @@ NO_DIFFERENCE = (np.nan, np.nan, np.nan)
 
 
 def cells(
-    scores: LayerScores, later: tuple[float, float, float] = NO_DIFFERENCE
+    scores: Result, later: tuple[float, float, float] = NO_DIFFERENCE
 ) -> dict[str, str | float]:
     """What shares say of a model, and by how much its centre is later than the other's."""
     return {
-        "outcome": scores.verdict.outcome,
-        "layers": " ".join(map(str, scores.verdict.layers)),
+        "outcome": scores.answer.word,
+        "layers": " ".join(map(str, scores.answer.layers)),
         **_ends("centre", scores.mcog.estimate, scores.mcog.low, scores.mcog.high),
         **_ends("later", *later),
         **{f"share_{i}": round(float(s), 4) for i, s in enumerate(scores.weights, 1)},
@@ -32,9 +32,9 @@ def cells(
     }
 
 
-def by_example(scores: LayerScores) -> FloatArray:
-    """(wrong labels, layers): what each layer holds of each; a group's is spread evenly."""
-    found = scores._evidence()
+def by_example(scores: Result) -> FloatArray:
+    """(wrong labels, layers): what each layer holds of each."""
+    found = scores.evidence()
     assert found is not None
     return found[1].shares
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memloc.arrays import FloatArray
-from memloc.methods.result import LayerScores
+from memloc.methods.result import Result
 from memloc.methods.retraining import Retraining
 from memloc.run.folder import Run
 from memloc.stats.agreement import correlation
@@ -51,7 +51,7 @@ def main() -> None:
     console.print(_layers(found))
 
 
-def _scores(run: Run, retraining: Retraining, way: str, seed: int) -> LayerScores:
+def _scores(run: Run, retraining: Retraining, way: str, seed: int) -> Result:
     method = retraining.replace({"seed": seed, "frozen_dropout": way == "plain"})
     start = time.perf_counter()
     scores = method.run(run)
@@ -59,7 +59,7 @@ def _scores(run: Run, retraining: Retraining, way: str, seed: int) -> LayerScore
     return scores
 
 
-def _differences(found: dict[Made, LayerScores]) -> Table:
+def _differences(found: dict[Made, Result]) -> Table:
     """Differences of layer weights and M-CoG over all pairs of each kind."""
     table = Table(title="layer weights: differences of pairs, mean (largest)")
     for column in ("pairs", "number", "mean |Δ|", "largest |Δ|", "M-CoG |Δ|", "smallest ρ"):
@@ -92,7 +92,7 @@ def _kinds(made: list[Made]) -> dict[str, list[tuple[Made, Made]]]:
     }
 
 
-def _layers(found: dict[Made, LayerScores]) -> Table:
+def _layers(found: dict[Made, Result]) -> Table:
     """Each way's mean weights, and whether plain minus fast is more than chance between seeds."""
     weights = {
         way: np.stack([scores.weights for made, scores in found.items() if made[0] == way])

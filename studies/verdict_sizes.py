@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+from memloc.stats.verdicts import ALPHA, how_many_layers, which_layers
 
 from memloc.arrays import FloatArray
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
-from memloc.stats.verdicts import ALPHA, how_many_layers, which_layers
 
 LAYERS, EXAMPLES = 12, 30
 RUNS, RUNS_WHERE = 2000, 300

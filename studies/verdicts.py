@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from memloc.stats.verdicts import RATES, by_profile, trust
 
 from memloc.methods import Method
 from memloc.methods.gradients import Gradients
@@ -27,7 +28,6 @@ from memloc.methods.swapping import Swapping
 from memloc.reporting.figures import save_figure
 from memloc.run.folder import Run
 from memloc.stats.intervals import wilson
-from memloc.stats.verdicts import RATES, by_profile, trust
 from memloc.store import paths
 from memloc.store.records import read_json, write_json
 from studies.pages import DOCS, IMAGES, STORED, put

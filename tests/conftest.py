@@ -15,8 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
+from fixtures.models import DEPTH, write_model
 from memloc.data.task import Task
-from support import DEPTH, write_model
 
 MakeModel = Callable[..., Path]
 Once = Callable[[str, Callable[[Path], Any]], Path]
@@ -79,7 +79,7 @@ def write_data(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def task() -> Task:
     """A small one, of words."""
-    from tasks_support import make_task
+    from fixtures.tasks import make_task
 
     return make_task()
 
@@ -89,7 +89,7 @@ def recipe_of(tiny_model):
     """`recipe_of("opt", seed=2, finetune__epochs=3)`."""
 
     def make(family: str = "opt", *, seed: int = 1, task: Task | None = None, **changes: Any):
-        from tasks_support import fast_protocol, make_recipe, make_task
+        from fixtures.tasks import fast_protocol, make_recipe, make_task
 
         model = str(tiny_model(family, depth=2, dropout=0.1))
         protocol = fast_protocol(**changes)
@@ -101,8 +101,8 @@ def recipe_of(tiny_model):
 @pytest.fixture(scope="session")
 def memorised_folder(once: Once, tiny_model: MakeModel) -> Path:
     """The folder of a run that memorised, with all weights; not to be changed."""
+    from fixtures.tasks import fast_protocol, make_recipe, make_task
     from memloc.run.train import train_run
-    from tasks_support import fast_protocol, make_recipe, make_task
 
     model = str(tiny_model("opt", depth=3, dropout=0.1))
     protocol = fast_protocol(finetune__near_ceiling=0.9)

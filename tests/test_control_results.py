@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import memloc
+from fixtures.studies import METHODS, Study, norms_from, training, write_plant
 from memloc.methods.gradients import variant
 from memloc.methods.result import Result
 from memloc.reporting.results import COLUMNS, control_verdicts, verdicts
@@ -14,7 +15,6 @@ from memloc.run.folder import Accuracies, Attempt, Run
 from memloc.seeds import generator
 from memloc.stats.planted import accuracy_at_k, auroc, reciprocal_rank
 from memloc.store import paths
-from study_support import METHODS, Study, norms_from, training, write_plant
 
 TABLES = ("control", "control_layers", "control_gradients", "nulls", "plants", "post_processing")
 

@@ -102,7 +102,6 @@ PAPER = {
     "shares.noisy_examples": 500,
     "shares.clean_examples": None,
     "shares.subsets": "auto",
-    "shares.groups": None,
     "shares.pairs": 16,
     "centroids.crossing_at": 0.5,
     "centroids.events": "first",

@@ -94,3 +94,19 @@ def in_words(error: BaseException) -> str:
     """What an exception of somebody else's code says, on one line, with its type."""
     text = " ".join(str(error).split())[:300]
     return f"{text} ({type(error).__name__})" if text else type(error).__name__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an exception says that memory ran out, on the processor or on a device.
+
+    Torch words this differently on each system, and on a CPU it raises a plain RuntimeError.
+    """
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in text for words in _OUT_OF_MEMORY)
+
+
+_OUT_OF_MEMORY = ("out of memory", "not enough memory", "allocate memory")
+MORE_MEMORY = (
+    "There is not enough free memory. Close other programs, use a smaller model or fewer examples, "
+    "or use a machine with more memory."
+)

@@ -1,6 +1,6 @@
 """What every group of settings is: frozen, documented, checked once at birth, varied by a copy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from memloc.errors import SettingsError, lookup
+from memloc.errors import SettingsError, UnknownName, nearest, shortened
 
 
 class Settings(BaseModel):
@@ -50,13 +50,33 @@ class Settings(BaseModel):
         tree = self.model_dump()
         known = self.flat()
         for dotted, value in changes.items():
-            lookup("setting", dotted, known)
+            if dotted not in known:
+                raise _unknown(dotted, known)
             *groups, leaf = dotted.split(".")
             place = tree
             for group in groups:
                 place = place[group]
             place[leaf] = value
         return checked(type(self), tree)
+
+
+def _unknown(name: object, known: Iterable[str]) -> UnknownName:
+    """The error for a setting that does not exist: the nearest name, and where all names are."""
+    names = list(known)
+    if not any("." in dotted for dotted in names):
+        return UnknownName(
+            f"No setting is called {shortened(repr(name))}.{nearest(name, names)} Known: "
+            f"{', '.join(names)}."
+        )
+    same_leaf = [dotted for dotted in names if dotted.endswith(f".{name}")]
+    either = " or ".join(map(repr, same_leaf))
+    near = f" Did you mean {either}?" if same_leaf else nearest(name, names)
+    group = f"{name}".partition(".")[0]
+    inside = [dotted for dotted in names if dotted.startswith(f"{group}.")]
+    there = f" Settings of {group}: {', '.join(inside)}." if inside and not near else ""
+    return UnknownName(
+        f"No setting is called {shortened(repr(name))}.{near}{there} `memloc protocol` lists all."
+    )
 
 
 def _is_of(kind: Any, *wanted: type) -> bool:

@@ -2,13 +2,15 @@
 
 import pandas as pd
 
-from studies.control import PAGE, Planted, groups_table, memorised, page_tables
+from studies.control import PAGE, Planted, files, groups_table, memorised, page_tables
 
 
 def test_the_page_has_the_tables_of_what_is_kept():
     page = PAGE.read_text(encoding="utf-8")
     for name, text in page_tables(Planted.kept()).items():
         assert f"<!-- {name}: begin -->\n{text}<!-- {name}: end -->" in page
+    for name, text in files(Planted.kept()).items():
+        assert (PAGE.with_suffix("") / name).read_text(encoding="utf-8") == text
 
 
 def test_groups_are_told_apart_by_the_share_in_their_own_layers():

@@ -8,12 +8,14 @@ import pytest
 from memloc.reporting.findings import Findings
 from studies.answers import FAILS, HOLDS, UNKNOWN, answers, mean, rho
 from studies.findings import (
+    FILES,
     KEPT,
     PAGE,
     PICTURES,
     PROBES,
     SCALED,
     draw,
+    files,
     from_kept,
     noise_read,
     repeated,
@@ -28,6 +30,13 @@ def test_what_stands_on_the_page_is_made_of_the_kept_tables():
     for part, text in from_kept().items():
         written = page.split(f"<!-- {part}: begin -->\n")[1].split(f"<!-- {part}: end -->")[0]
         assert text == written, part
+
+
+def test_the_files_to_download_are_made_of_the_kept_tables():
+    written = {p.relative_to(FILES).as_posix(): p for p in FILES.rglob("*.csv")}
+    made = files()
+    assert written.keys() == made.keys()
+    assert not [name for name, text in made.items() if written[name].read_text("utf-8") != text]
 
 
 def test_the_figures_of_the_page_are_made_of_the_kept_tables(tmp_path):

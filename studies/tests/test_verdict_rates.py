@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from memloc.seeds import generator
 from memloc.stats.verdicts import (
     ALPHA,
     RATES,
@@ -17,6 +15,8 @@ from memloc.stats.verdicts import (
     rates,
     weakness,
 )
+
+from memloc.seeds import generator
 from studies.verdict_sizes import DRAWS, ONE
 from studies.verdicts import PAGE, Judged, as_tables, kept, rates_of
 

@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from bad_input.calling import call
 from bad_input.machine import write_calibration
-from command_support import rows_of
+from fixtures.commands import rows_of
+from fixtures.models import write_model
+from fixtures.studies import Study
 from memloc.cli import app
 from memloc.run.checkpoints import save_state
 from memloc.store.records import write_json
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
-from study_support import Study
-from support import write_model
 
 STUDY = """\
 preset: demo

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bad_input.calling import Wrong, call
 from bad_input.damage import some_bytes
 from bad_input.material import Material
-from support import WORDS
+from fixtures.models import WORDS
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".jsonl.gz")
 LABELS: tuple[tuple[Any, ...], ...] = (

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from command_support import refused, rows_of, write_csv
+from fixtures.commands import refused, rows_of, write_csv
 from memloc.cli import app
 
 

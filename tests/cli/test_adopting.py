@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from command_support import printed, refused
+from fixtures.commands import printed, refused
+from fixtures.tasks import QUICK
 from memloc.run.folder import Run
 from memloc.store.records import read_json
-from tasks_support import QUICK
 
 FEW = [f"--set={name}={list(v) if isinstance(v, tuple) else v}" for name, v in QUICK.items()]
 

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from command_support import printed
+from fixtures.commands import printed
 from memloc.cli import app
 from memloc.cli.options import option_by_option
 

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from command_support import rows_of, write_csv
+from fixtures.commands import rows_of, write_csv
+from fixtures.studies import Study
 from memloc.run.folder import Accuracies
-from study_support import Study
 
 ADOPT = ("adopt", "new", "--final=model", "--data=mine.csv", "--text=review", "--label=stars")
 CONTROL = ("control", "--model=tiny-opt", "--task=tiny-topic")
@@ -23,6 +23,9 @@ WRONG = [
     (("train", "tiny-opt", "tiny-topic", "--weights=fnal"), "Did you mean 'final'?"),
     (("train", "tiny-opt", "tiny-topic", "--device=gpu"), "No device is called 'gpu'"),
     (("train", "tiny-opt", "tiny-topic", "--set=finetune.epoch=3"), "'finetune.epochs'"),
+    (("train", "tiny-opt", "tiny-topic", "--set=epochs=3"), "'finetune.epochs' or "),
+    (("train", "tiny-opt", "tiny-topic", "--set=no.such=3"), "`memloc protocol` lists all"),
+    (("train", "tiny-opt", "tiny-topic", "--out=/proc/nothing"), "Cannot write /proc/nothing"),
     (("train", "tiny-opt", "tiny-topic", "--examples=9999"), "9,999 training examples"),
     (("train", "tiny-opt", "--data=my.csv", "--flip=0.1"), "my.csv is not there"),
     (
@@ -31,7 +34,11 @@ WRONG = [
     ),
     (("train", "tiny-opt", "rte", "--data-folder=nowhere"), "nowhere/rte/meta.json is not there"),
     (("check", "tiny-opd"), "Did you mean 'tiny-opt'?"),
+    (("check", "converted"), "llama.cpp's format GGUF"),
+    (("init", "mystudy"), "memloc init demo mystudy"),
+    (("init", "dmo"), "Did you mean 'demo'?"),
     (("localise", "runs"), "runs is not a run"),
+    (("localise", "."), "holds 5 runs: give one of them, such as bare, begun and damaged"),
     (("localise", "run", "swaping"), "Did you mean 'swapping'?"),
     (("localise", "weak", "swapping"), "marked `not memorised`"),
     (("localise", "run", "swapping", "--device=gpu"), "No device is called 'gpu'"),
@@ -54,6 +61,7 @@ WRONG = [
     (("analyse", "run", "--set=noise.rate=0.3"), "noise.rate cannot be changed for"),
     (("analyse", "weak"), "not memorised"),
     (("analyse", "run", "--device=gpu"), "No device is called 'gpu'"),
+    (("adopt", "/proc/nothing", *ADOPT[2:], "--flag=stars"), "Cannot write /proc/nothing"),
     ((*ADOPT, "--final=modle", "--flag=stars"), "There is no folder modle"),
     ((*ADOPT, "--flag=stars", "--reference=modle"), "There is no folder modle"),
     ((*ADOPT, "--flag=stars", "--pretrained=tiny-opd"), "Did you mean 'tiny-opt'?"),
@@ -108,6 +116,8 @@ def answers(tmp_path_factory):
     write_csv(desk / "mine.csv", rows_of())
     (desk / "model").mkdir()
     (desk / "model" / "config.json").write_text("{}", encoding="utf-8")
+    (desk / "converted").mkdir()
+    (desk / "converted" / "model-q4.gguf").touch()
     (desk / "study").mkdir()
     (desk / "study" / "study.yaml").write_text(STUDY, encoding="utf-8")
     blank = Study(methods=(), analyses=(), train=12)
@@ -140,6 +150,7 @@ def test_what_is_wrong_is_said_before_torch_is_loaded(answers, command, said):
     assert code == 1, exception
     assert said in stderr
     assert stderr.count("\n") == 1
+    assert len(stderr) < 600
 
 
 def test_a_process_that_refuses_never_loads_torch():

@@ -2,7 +2,7 @@ import json
 
 from transformers import AutoConfig
 
-from command_support import printed, refused
+from fixtures.commands import printed, refused
 from memloc.model.known import TINY, tiny_folder
 from memloc.protocol import PRESETS
 
@@ -35,6 +35,10 @@ def test_models_lists_the_embedded_and_the_paper_s(run):
         own = str(config.num_hidden_layers), str(config.hidden_size)
         assert (row["layers"], row["width"]) == own
     assert "facebook/opt-1.3b" in printed(run("models"))
+
+
+def test_tasks_fit_a_terminal(run):
+    assert max(map(len, printed(run("tasks")).splitlines())) <= 100
 
 
 def test_check_prints_what_was_found(run, model):

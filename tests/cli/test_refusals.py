@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from command_support import COLUMNS, FAST, NAMED, printed, rows_of, write_csv
-from support import WORDS, make_tokenizer
+from fixtures.commands import COLUMNS, FAST, NAMED, printed, rows_of, write_csv
+from fixtures.models import WORDS, make_tokenizer
 
 
 def test_an_unknown_task_suggests_the_nearest(bad, model):

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from command_support import COLUMNS, FAST, refused
-from forked import ended, forked
+from fixtures.commands import COLUMNS, FAST, refused
+from fixtures.forked import ended, forked
+from fixtures.same_results import assert_same_results
+from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.cli import main
 from memloc.run.checkpoints import curves_kept
 from memloc.run.train import train_run
 from memloc.store.lock import RUN, who_runs
-from same_results import assert_same_results
-from tasks_support import fast_protocol, make_recipe, make_task
 
 PATIENCE = 300
 """Seconds after which something that has to happen has not."""

@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from command_support import COLUMNS, FAST, NAMED, printed, refused, rows_of, write_csv
+from fixtures.commands import COLUMNS, FAST, NAMED, printed, refused, rows_of, write_csv
 
 
 def test_train_makes_everything_from_a_file_with_string_labels(run, model, mine, tmp_path):

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from bad_input.machine import write_calibration
-from command_support import printed, refused
+from fixtures.commands import printed, refused
+from fixtures.studies import Study
 from memloc.store.records import read_json
-from study_support import Study
 
 SMALL = (
     *("control", "--model=tiny-opt", "--task=tiny-politeness", "--depth=4", "--examples=40"),
@@ -51,8 +51,8 @@ def test_control_writes_a_study_and_scores_overlapping_windows(run, tmp_path):
     assert [(row["first"], row["last"]) for row in again["plants"]] == [(3, 4), (4, 4)]
     assert {row["seed"] for row in again["plants"]} == {3}
     assert [row["k"] for row in again["method"]] == [1, 2]
-    assert [row["plants"] for row in again["verdicts"]] == [2]
-    assert {row["outcome"] for row in again["control_verdicts"]} == {"cannot tell"}
+    assert [row["plants"] for row in again["answers"]] == [2]
+    assert {row["word"] for row in again["control_answers"]} == {"cannot tell"}
 
     # Comments in the file are the reader's; other settings are another study.
     (tmp_path / "control" / "study.yaml").write_text(f"# mine\n{written}", encoding="utf-8")

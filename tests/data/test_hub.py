@@ -1,5 +1,7 @@
 """The hub's code path, on local folders that look like its branches; nothing here goes online."""
 
+import socket
+import time
 from collections import Counter
 
 import datasets
@@ -7,12 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import ClassLabel, Dataset
-from huggingface_hub import errors
+from huggingface_hub import constants, errors
 
 from memloc.data import sources
 from memloc.data.sources import load_task
 from memloc.data.tasks import PAPER_TASKS
-from memloc.errors import DataError
+from memloc.errors import DataError, MemlocError
+from memloc.model.load import load_model
+from memloc.study.inputs import config_of
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +213,36 @@ def test_offline_the_error_says_how_to_give_a_folder(tmp_path, monkeypatch):
     assert "give a folder that has wic/train.jsonl.gz" in said
     assert "MEMLOC_DATA" in said
     assert "\n" not in said
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def unknown(*_args, **_options):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    for place in (constants, datasets.config):
+        monkeypatch.setattr(place, "HF_HUB_OFFLINE", False)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda home: load_task("wic", cache_dir=home),
+        lambda _home: config_of("some/model"),
+        lambda _home: load_model("some/model", ["no", "yes"]),
+    ],
+    ids=["task", "configuration", "model"],
+)
+@pytest.mark.usefixtures("no_network")
+def test_a_hub_that_does_not_answer_is_not_asked_again_and_again(tmp_path, capfd, asked):
+    began = time.monotonic()
+    with pytest.raises(MemlocError, match="cannot be reached"):
+        asked(tmp_path)
+    assert time.monotonic() - began < 15  # alone, the hub's libraries take 24 seconds
+    assert "Retry" not in capfd.readouterr().err
+    assert not constants.HF_HUB_OFFLINE
+    assert not datasets.config.HF_HUB_OFFLINE
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import pytest
 import torch
 from transformers import AttentionInterface
 
+from fixtures.mixtures import make_model
+from fixtures.models import FAMILIES, SPECIAL
 from memloc.engine.shortcuts import SDPA, LastBlock
 from memloc.model.stack import Stack, sample_batch, undropped
-from mixing_support import make_model
-from support import FAMILIES, SPECIAL
 
 PLAIN = {"gpt_neo", "mpnet", "eurobert", "convbert"}
 """Families with an attention of their own, or with a head that reads all positions."""

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.models import PAPER_FAMILIES, WIDTH
 from memloc.data.encode import encode
 from memloc.engine import loop as finetune
 from memloc.engine.loop import (
@@ -25,7 +26,6 @@ from memloc.model.parts import find_parts
 from memloc.model.predict import to_batch
 from memloc.protocol import FineTuneSettings
 from memloc.seeds import torch_seeded
-from support import PAPER_FAMILIES, WIDTH
 
 SETTINGS = FineTuneSettings(learning_rate=1e-2, batch_size=8, epochs=2, weight_decay=0.1, warmup=0)
 ROWS = np.arange(8)

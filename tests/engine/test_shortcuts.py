@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.models import FAMILIES, PAPER_FAMILIES
 from memloc.engine import shortcuts
 from memloc.engine.shortcuts import (
     LastBlock,
@@ -13,7 +14,6 @@ from memloc.engine.shortcuts import (
     training_logits,
 )
 from memloc.model.load import load_model
-from support import FAMILIES, PAPER_FAMILIES
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import torch
 from transformers import AutoModelForSequenceClassification
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from fixtures.models import FAMILIES, make_tokenizer
+from fixtures.tasks import make_task
 from memloc.data.encode import encode
 from memloc.engine import stacked as module
 from memloc.engine.loop import (
@@ -34,8 +36,6 @@ from memloc.model.stack import Stack
 from memloc.protocol import FineTuneSettings
 from memloc.run.checkpoints import save_checkpoint
 from memloc.run.planting import share_body
-from support import FAMILIES, make_tokenizer
-from tasks_support import make_task
 
 K, CPU = 3, torch.device("cpu")
 SETTINGS = FineTuneSettings(

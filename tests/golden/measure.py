@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from fixtures.models import PAPER_FAMILIES, write_model
+from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.methods.apply import apply
 from memloc.run.planting import Plant
 from memloc.run.train import train_run
 from memloc.study.step import make_null, make_plant
-from support import PAPER_FAMILIES, write_model
-from tasks_support import fast_protocol, make_recipe, make_task
 
 RECORD = Path(__file__).with_name("golden.json")
 WEIGHTS = ("memorised", "final", "reference", "frozen")

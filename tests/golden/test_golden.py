@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support import PAPER_FAMILIES
+from fixtures.models import PAPER_FAMILIES
 
 _spec = importlib.util.spec_from_file_location("measure", Path(__file__).with_name("measure.py"))
 golden = importlib.util.module_from_spec(_spec)

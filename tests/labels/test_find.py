@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 import memloc
-from forked import ended, forked
+from fixtures.forked import ended, forked
+from fixtures.tasks import FAST, make_task
 from memloc.data.tables import read_columns
 from memloc.data.task import Examples
 from memloc.errors import (
@@ -29,7 +30,6 @@ from memloc.methods import halves as halves_module
 from memloc.methods.halves import Half
 from memloc.progress import telling
 from memloc.store.records import read_table
-from tasks_support import FAST, make_task
 
 QUICK = {
     **FAST,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from forked import ended, forked
+from fixtures.forked import ended, forked
 from memloc.errors import SettingsError, StoreError
 from memloc.labels.repair import (
     BEFORE,

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
+from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.run.folder import Run
 from memloc.run.train import train_run
-from tasks_support import fast_protocol, make_recipe, make_task
 
 
 @pytest.fixture(scope="session")

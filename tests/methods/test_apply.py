@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fixtures.models import PAPER_FAMILIES
+from fixtures.tasks import QUICK, fast_protocol, make_recipe, make_task
 from memloc.data.task import Examples
 from memloc.errors import (
     MemlocError,
@@ -26,7 +28,7 @@ from memloc.methods.apply import (
 )
 from memloc.methods.centroids import Centroids
 from memloc.methods.gradients import Gradients
-from memloc.methods.result import LayerScores, Result
+from memloc.methods.result import Result
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
 from memloc.progress import requested, telling
@@ -37,8 +39,6 @@ from memloc.run.folder import Run
 from memloc.run.train import train_run
 from memloc.store import paths
 from memloc.store.records import read_json, write_json, write_table
-from support import PAPER_FAMILIES
-from tasks_support import QUICK, fast_protocol, make_recipe, make_task
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")
 ANALYSES = ("centroids", "label_probes", "generalisation")
@@ -112,7 +112,6 @@ def test_all_localisers_score_every_layer_of_a_run(localised):
         assert scores.weights.shape == (3,)
         assert np.isfinite(scores.weights).all()
         read = Result.read(localised.folder / method)
-        assert isinstance(read, LayerScores)
         assert read.about == scores.about
         assert scores.about["final_noisy_accuracy"] >= 0.95
         assert scores.about["forced"] is False

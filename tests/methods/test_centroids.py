@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.models import PAPER_FAMILIES
 from memloc.errors import DataError, SettingsError, StoreError
 from memloc.methods.centroids import Centroids
 from memloc.model.predict import to_batch, vectors_of
 from memloc.model.stack import at_positions
 from memloc.run.folder import Run
-from support import PAPER_FAMILIES
 
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)

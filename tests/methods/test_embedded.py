@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from fixtures.mixtures import mixed, plain_logits
 from memloc.data.encode import encode
 from memloc.data.sources import load_task
 from memloc.methods.forgetting import Data, measure
@@ -18,7 +19,6 @@ from memloc.model.load import load_model
 from memloc.model.predict import to_batch
 from memloc.model.stack import Stack
 from memloc.stats.windows import windows
-from mixing_support import mixed, plain_logits
 
 ROWS = np.arange(6)
 WINDOWS = [range(1), range(5, 7), range(3, 10), range(11, 12), range(12)]

@@ -8,6 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fixtures.models import PAPER_FAMILIES
+from fixtures.runs import DEPTH, make_classifier, one_at_a_time, random_run
 from memloc.methods import forgetting
 from memloc.methods.forgetting import (
     Data,
@@ -17,8 +19,6 @@ from memloc.methods.forgetting import (
     measure,
 )
 from memloc.methods.gradients import Gradients
-from run_support import DEPTH, make_classifier, one_at_a_time, random_run
-from support import PAPER_FAMILIES
 
 
 def measured(run, weights="memorised", loaded=None, **settings):

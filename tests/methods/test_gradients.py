@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.models import FAMILIES, SPECIAL
+from fixtures.runs import DEPTH, make_data, one_at_a_time, random_run
+from fixtures.studies import norms_from
 from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import ScoreError, StoreError
 from memloc.methods.gradients import (
@@ -15,9 +18,6 @@ from memloc.methods.gradients import (
     variant,
 )
 from memloc.methods.result import Result
-from run_support import DEPTH, make_data, one_at_a_time, random_run
-from study_support import norms_from
-from support import FAMILIES, SPECIAL
 
 
 def norms_by_hand(noisy, clean, subtract, order):

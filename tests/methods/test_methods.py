@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import memloc
+from fixtures.runs import make_run
 from memloc import methods as base
 from memloc import protocol
 from memloc.errors import ModelError, SettingsError, UnknownName
@@ -24,7 +25,6 @@ from memloc.methods.apply import analyse, localise
 from memloc.methods.result import Result
 from memloc.protocol import describe, preset
 from memloc.run.folder import WEIGHTS
-from run_support import make_run
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")
 ANALYSES = ("centroids", "label_probes", "generalisation")

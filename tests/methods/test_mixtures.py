@@ -5,15 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-
-from memloc.errors import ModelError
-from memloc.methods import mixtures as module
-from memloc.methods.mixtures import Mixtures
-from memloc.methods.swapping import window_subsets
-from memloc.model.stack import Stack, find_blocks
-from memloc.model.units import find_units
-from memloc.stats.windows import windows
-from mixing_support import (
+from fixtures.mixtures import (
     CLASSES,
     DEPTH,
     Counted,
@@ -23,7 +15,15 @@ from mixing_support import (
     plain_logits,
     randomised,
 )
-from support import FAMILIES, PAPER_FAMILIES, SPECIAL
+
+from fixtures.models import FAMILIES, PAPER_FAMILIES, SPECIAL
+from memloc.errors import ModelError
+from memloc.methods import mixtures as module
+from memloc.methods.mixtures import Mixtures
+from memloc.methods.swapping import window_subsets
+from memloc.model.stack import Stack, find_blocks
+from memloc.model.units import find_units
+from memloc.stats.windows import windows
 
 TINY = 1
 """Bytes, so that only what one example needs is held."""

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from memloc.errors import StoreError
-from memloc.methods import prefix, retrainer
-from memloc.methods.prefix import Plain, Prefix
-from memloc.methods.retrainer import prepared
-from memloc.model.predict import evaluating, to_batch
-from memloc.stats.windows import windows
-from retraining_support import (
+from fixtures.models import PAPER_FAMILIES
+from fixtures.retraining import (
     METHOD,
     assert_same_scores,
     in_long_texts,
     retrainable,
     trained_logits,
 )
-from run_support import DEPTH, make_classifier, random_run
-from support import PAPER_FAMILIES
+from fixtures.runs import DEPTH, make_classifier, random_run
+from memloc.errors import StoreError
+from memloc.methods import prefix, retrainer
+from memloc.methods.prefix import Plain, Prefix
+from memloc.methods.retrainer import prepared
+from memloc.model.predict import evaluating, to_batch
+from memloc.stats.windows import windows
 
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)

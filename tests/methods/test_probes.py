@@ -6,6 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 
+from fixtures.models import WORDS
 from memloc.data.encode import encode
 from memloc.errors import DataError, SettingsError
 from memloc.methods.probes import (
@@ -27,7 +28,6 @@ from memloc.model import predict as evaluate
 from memloc.model.load import load_model
 from memloc.model.predict import vectors_of
 from memloc.protocol import ProbeSettings
-from support import WORDS
 
 N, LAYERS, WIDTH = 90, 4, 8
 FAST = {

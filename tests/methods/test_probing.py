@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
+from fixtures.models import WORDS
+from fixtures.runs import make_run
 from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import DataError, SettingsError, StoreError
 from memloc.methods import Sizes, probing
@@ -20,8 +22,6 @@ from memloc.methods.result import Result
 from memloc.model.load import load_model
 from memloc.seeds import generator
 from memloc.stats import intervals
-from run_support import make_run
-from support import WORDS
 
 METHOD = Probing(epochs=10, first_epoch=4, hidden=16, learning_rate=3e-3, seeds=(0, 1, 2))
 

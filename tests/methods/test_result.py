@@ -9,7 +9,6 @@ import pytest
 
 from memloc.errors import ScoreError, StoreError
 from memloc.methods.result import (
-    LayerScores,
     Outcomes,
     Result,
     from_outcomes,
@@ -17,12 +16,12 @@ from memloc.methods.result import (
     read_about,
 )
 from memloc.reporting.sentences import sentence
+from memloc.stats.answers import Answer
 from memloc.stats.intervals import Interval
-from memloc.stats.verdicts import LayerVerdict
 from memloc.stats.windows import windows
 from memloc.store.records import read_json, read_table, write_json
 
-PARTS = ("rows", "is_noisy", "wrong", "missed")
+PARTS = ("rows", "is_noisy", "wrong", "missed", "margin")
 
 
 def outcomes(depth: int = 3) -> Outcomes:
@@ -36,10 +35,11 @@ def outcomes(depth: int = 3) -> Outcomes:
         np.arange(6) < 4,
         np.concatenate([noisy_wrong, rng.random((2, len(known))) < 0.3]),
         np.array([False, False, True, False, False, True]),
+        np.array([1.5, 2.0, -0.5, 0.25, 3.0, -1.0]),
     )
 
 
-def scores() -> LayerScores:
+def scores() -> Result:
     return from_outcomes("swapping", outcomes(), 3, normalise=True, about={"seed": 1})
 
 
@@ -66,7 +66,7 @@ def test_scores_read_back_equal(tmp_path):
     found = scores()
     found.write(tmp_path / "swapping")
     back = Result.read(tmp_path / "swapping")
-    assert isinstance(back, LayerScores)
+    assert isinstance(back, Result)
     assert list(back.tables) == list(found.tables) == ["layers", "mcog", "windows", "outcomes"]
     for name, table in found.tables.items():
         pd.testing.assert_frame_equal(back[name], table)
@@ -80,7 +80,7 @@ def test_scores_read_back_equal(tmp_path):
 def test_scores_without_windows_and_without_intervals_read_back_equal(tmp_path):
     unknown = np.full(2, np.nan)
     nowhere = Interval(np.nan, np.nan, np.nan, 0.95, 7)
-    found = LayerScores.of("mine", np.array([0.25, 0.5]), (unknown, unknown), nowhere)
+    found = Result.of("mine", np.array([0.25, 0.5]), (unknown, unknown), nowhere)
     found.write(tmp_path / "mine")
     back = Result.read(tmp_path / "mine")
     assert back.outcomes is None
@@ -138,7 +138,7 @@ def test_a_table_of_another_method_or_name_is_not_taken_for_this_one(tmp_path):
 def test_a_result_is_replaced_as_a_whole(tmp_path):
     scores().write(tmp_path / "swapping")
     nothing = Interval(np.nan, np.nan, np.nan, 0.95)
-    LayerScores.of("swapping", np.ones(2), (np.ones(2), np.ones(2)), nothing).write(
+    Result.of("swapping", np.ones(2), (np.ones(2), np.ones(2)), nothing).write(
         tmp_path / "swapping"
     )
     assert not (tmp_path / "swapping" / "windows.parquet").exists()
@@ -186,7 +186,7 @@ def test_without_clean_examples_there_is_no_clean_error():
 def test_partial_windows_keep_their_names(tmp_path):
     known = (range(0, 1), range(1, 2), range(2, 3), range(0, 3))
     wrong = np.array([[1, 0, 0, 1], [0, 0, 1, 1], [0, 0, 0, 0]], dtype=bool)
-    some = Outcomes(known, np.arange(3), np.arange(3) < 2, wrong, np.zeros(3, bool))
+    some = Outcomes(known, np.arange(3), np.arange(3) < 2, wrong, np.zeros(3, bool), np.ones(3))
     found = from_outcomes("retraining", some, 3, normalise=True, about={})
     found.write(tmp_path / "x")
     assert Result.read(tmp_path / "x").outcomes.windows == known
@@ -226,7 +226,7 @@ def test_a_result_of_a_newer_format_is_refused(tmp_path):
 
 
 def test_scores_can_be_made_of_weights_alone():
-    found = LayerScores.of("mine", np.array([1.0, 0.0, 3.0]))
+    found = Result.of("mine", np.array([1.0, 0.0, 3.0]))
     assert found.mcog.estimate == pytest.approx(2.5)
     assert np.isnan([*found.low, *found.high, found.mcog.low, found.mcog.high]).all()
     assert sentence(found) == (
@@ -234,11 +234,11 @@ def test_scores_can_be_made_of_weights_alone():
     )
 
 
-@pytest.mark.parametrize("stored", ["", {"outcome": "spread"}, {"answers": [{}]}])
-def test_a_damaged_verdict_is_refused(tmp_path, stored):
+@pytest.mark.parametrize("stored", ["", {"word": "even"}, {"places": {}}])
+def test_a_damaged_answer_is_refused(tmp_path, stored):
     found = scores()
-    about = {**found.about, "verdict": stored}
-    LayerScores(found.method, found.tables, about).write(tmp_path / "swapping")
+    about = {**found.about, "answer": stored}
+    Result(found.method, found.tables, about).write(tmp_path / "swapping")
     with pytest.raises(StoreError, match="does not hold what it should"):
         Result.read(tmp_path / "swapping")
 
@@ -250,17 +250,18 @@ def test_a_damaged_verdict_is_refused(tmp_path, stored):
 def test_scores_that_lack_a_column_are_refused(tmp_path, table, column):
     found = scores()
     tables = {**found.tables, table: found[table].drop(columns=column)}
-    LayerScores(found.method, tables, found.about).write(tmp_path / "swapping")
+    Result(found.method, tables, found.about).write(tmp_path / "swapping")
     with pytest.raises(StoreError, match=f"does not hold what it should.*{column}"):
         Result.read(tmp_path / "swapping")
 
 
-def planted(layer: int = 2, n: int = 30, depth: int = 8) -> LayerScores:
+def planted(layer: int = 2, n: int = 30, depth: int = 8) -> Result:
     """Noisy labels are lost where a window contains the layer (from 1), clean ones never."""
     known = tuple(windows(depth))
     is_noisy = np.arange(n + 20) < n
     lost = is_noisy[:, None] & [layer - 1 in window for window in known]
-    found = Outcomes(known, np.arange(n + 20), is_noisy, lost, np.zeros(n + 20, dtype=bool))
+    never, margins = np.zeros(n + 20, dtype=bool), np.random.default_rng(0).normal(size=n + 20)
+    found = Outcomes(known, np.arange(n + 20), is_noisy, lost, never, margins)
     return from_outcomes("swapping", found, depth, normalise=True, about={})
 
 
@@ -269,42 +270,47 @@ def test_labels_that_were_never_learnt_are_not_lost():
     known, rows = tuple(windows(8)), np.arange(4000)
     missed = rows < 28
     wrong = np.tile(missed[:, None], len(known))
-    found = Outcomes(known, rows, rows < 600, wrong, missed)
-    verdict = from_outcomes("swapping", found, 8, normalise=True, about={}).verdict
-    assert (verdict.outcome, verdict.layers) == ("cannot tell", ())
+    found = Outcomes(known, rows, rows < 600, wrong, missed, np.zeros(4000))
+    answer = from_outcomes("swapping", found, 8, normalise=True, about={}).answer
+    assert (answer.word, answer.layers) == ("cannot tell", ())
 
 
-def test_a_verdict_comes_from_windows():
-    verdict = planted().verdict
-    assert (verdict.outcome, verdict.layers) == ("localised", (2,))
-    assert verdict.sentence.startswith("Localised in layer 2.")
+def test_an_answer_comes_from_windows():
+    answer = planted().answer
+    assert (answer.word, answer.layers) == ("concentrated", (2,))
+    assert answer.sentence.startswith("Layer 2 holds 100 % [100, 100] of the memorised labels")
 
 
-def test_a_stored_verdict_is_the_one_that_was_written(tmp_path):
-    found = planted().with_verdict(n_classes=2)
+def test_a_stored_answer_is_the_one_that_was_written(tmp_path):
+    found = planted().with_answer(n_classes=2)
     found.write(tmp_path / "swapping")
     again = Result.read(tmp_path / "swapping")
-    assert again.verdict == LayerVerdict.of(found.about["verdict"])
-    assert len(again.verdict.notes) == 2
-    assert again["verdict"]["question"].tolist()[0] == "Is anything undone?"
-    assert (again["verdict"]["p"] <= 0.05).all()
+    assert again.answer == Answer.of(found.about["answer"])
+    assert len(again.answer.notes) == 2
+
+
+def test_tables_without_weights_have_no_answer():
+    found = Result("centroids", {"events": pd.DataFrame({"event": ["crossing"]})})
+    assert not found.weighs_layers
+    with pytest.raises(ScoreError, match="centroids weighs no layers: it has the tables events"):
+        _ = found.answer
 
 
 def test_what_another_reference_undoes_does_not_count():
     null = planted()  # where nothing is memorised, another reference undoes as much
-    assert planted().judged(null=null).outcome == "cannot tell"
+    assert planted().answered(null=null).word == "cannot tell"
 
 
 def test_a_null_of_other_examples_or_without_labels_is_refused():
     moved = planted()["outcomes"].assign(example=lambda table: table["example"] + 1)
     others = replace(planted(), tables={**planted().tables, "outcomes": moved})
-    for null in (planted(n=31), others, LayerScores.of("gradients", np.ones(8))):
+    for null in (planted(n=31), others, Result.of("gradients", np.ones(8))):
         with pytest.raises(ScoreError, match=f"null is of {null.method} and of other noisy"):
-            planted().judged(null=null)
+            planted().answered(null=null)
 
 
-def test_few_examples_some_windows_or_weights_alone_give_no_verdict():
-    assert "only 4 noisy examples" in scores().verdict.sentence
+def test_few_examples_some_windows_or_weights_alone_give_no_answer():
+    assert "only 4 noisy examples" in scores().answer.why
     some = outcomes()
     narrow = [place for place, window in enumerate(some.windows) if len(window) != 2]
     fewer = replace(
@@ -312,7 +318,7 @@ def test_few_examples_some_windows_or_weights_alone_give_no_verdict():
         windows=tuple(some.windows[place] for place in narrow),
         wrong=some.wrong[:, narrow],
     )
-    found = from_outcomes("retraining", fewer, 3, normalise=True, about={}).verdict
+    found = from_outcomes("retraining", fewer, 3, normalise=True, about={}).answer
     assert "need all 6 windows of 3 layers, found 4" in found.sentence
-    alone = LayerScores.of("mine", np.array([1.0, 0.0, 0.0])).verdict
-    assert "mine changes no layer" in alone.sentence
+    alone = Result.of("mine", np.array([1.0, 0.0, 0.0])).answer
+    assert "mine exchanges no layer" in alone.sentence

@@ -7,6 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.models import FAMILIES, PAPER_FAMILIES, SPECIAL
+from fixtures.retraining import (
+    METHOD,
+    UPDATES,
+    assert_equal_weights,
+    in_long_texts,
+    retrainable,
+    trained_logits,
+    weights_of,
+)
+from fixtures.runs import DEPTH, make_classifier, make_data, plainly_retrained
 from memloc.engine.stacked import Stacked
 from memloc.methods import prefix, retrainer
 from memloc.methods.prefix import Plain, Prefix
@@ -19,17 +30,6 @@ from memloc.methods.retrainer import (
 from memloc.methods.retraining import Retraining
 from memloc.model.predict import evaluating, to_batch
 from memloc.store.records import read_json
-from retraining_support import (
-    METHOD,
-    UPDATES,
-    assert_equal_weights,
-    in_long_texts,
-    retrainable,
-    trained_logits,
-    weights_of,
-)
-from run_support import DEPTH, make_classifier, make_data, plainly_retrained
-from support import FAMILIES, PAPER_FAMILIES, SPECIAL
 
 
 @pytest.mark.parametrize("over", ["trained", "all"])

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fixtures.retraining import METHOD, assert_same_scores, retrainable
+from fixtures.runs import DEPTH, make_data
 from memloc.errors import ScoreError, StoreError
 from memloc.methods import Sizes, retrainer
 from memloc.methods.result import Result
 from memloc.methods.retraining import Retraining
 from memloc.stats.windows import windows
-from retraining_support import METHOD, assert_same_scores, retrainable
-from run_support import DEPTH, make_data
 
 
 @pytest.fixture(scope="module")

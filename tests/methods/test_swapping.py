@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from fixtures.mixtures import CLASSES, DEPTH, make_pair, mixed_logits
+from fixtures.models import PAPER_FAMILIES, WORDS, make_tokenizer
+from fixtures.runs import make_run
 from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import StoreError
 from memloc.methods import Sizes
@@ -11,9 +14,6 @@ from memloc.methods.swapping import Swapping
 from memloc.model.load import Classifier
 from memloc.progress import _shown
 from memloc.stats.windows import windows
-from mixing_support import CLASSES, DEPTH, make_pair, mixed_logits
-from run_support import make_run
-from support import PAPER_FAMILIES, WORDS, make_tokenizer
 
 N, NOISY = 24, (1, 4, 9, 10, 20)
 METHOD = Swapping(normalise=False)

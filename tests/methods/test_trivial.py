@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.runs import DEPTH, make_classifier, make_run, random_run
 from memloc.methods import find_method, method_names
 from memloc.methods.gradients import Gradients
 from memloc.methods.trivial import TRIVIAL, PlainGradients, RelativeDistance, WeightDistance
-from run_support import DEPTH, make_classifier, make_run, random_run
 
 
 def moved(by):

@@ -1,5 +1,6 @@
 """Adapters beside the same models merged by PEFT and saved as plain checkpoints."""
 
+import contextlib
 import json
 import shutil
 import sys
@@ -10,6 +11,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
+from fixtures.models import DEPTH
 from memloc.cli import app
 from memloc.data.encode import encode
 from memloc.errors import ModelError
@@ -17,7 +19,6 @@ from memloc.methods.mixtures import Mixtures
 from memloc.methods.swapping import window_subsets
 from memloc.model.check import check_model
 from memloc.model.load import LoadOptions, load_checkpoint, load_model
-from support import DEPTH
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft")
@@ -185,6 +186,47 @@ def test_without_peft_it_is_said_how_to_get_it(adapter, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ModelError, match=r"pip install 'memloc\[peft\]'"):
         load_checkpoint(adapter)
+
+
+CODE = """open({marker!r}, "w").close()
+from transformers import BertConfig
+class MyConfig(BertConfig):
+    model_type = "mine"
+"""
+
+
+@pytest.mark.parametrize("part", ["configuration", "tokenizer"])
+def test_code_beside_an_adapter_neither_asks_nor_runs_unless_allowed(
+    base, adapter, monkeypatch, part
+):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
+    marker = adapter / "ran"
+    (adapter / "custom.py").write_text(CODE.format(marker=str(marker)))
+    for file in base.glob("tok*.json"):
+        shutil.copy(file, adapter)
+    name = "config.json" if part == "configuration" else "tokenizer_config.json"
+    key = "AutoConfig" if part == "configuration" else "AutoTokenizer"
+    about = json.loads((base / name).read_text())
+    value = "custom.MyConfig" if part == "configuration" else ["custom.MyConfig", None]
+    about |= {"auto_map": {key: value}, "model_type": "mine", "tokenizer_class": "MyConfig"}
+    (adapter / name).write_text(json.dumps(about))
+    with pytest.raises(ModelError, match="--remote-code"):
+        load_checkpoint(adapter)
+    assert not marker.exists()
+    with contextlib.suppress(ModelError):  # what the code makes need not be a tokenizer
+        load_checkpoint(adapter, LoadOptions(remote_code=True))
+    assert marker.exists()
+
+
+def test_code_of_an_adapters_base_does_not_ask(base, adapter, tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
+    moved = shutil.copytree(base, tmp_path / "moved")
+    (moved / "custom.py").write_text("raise AssertionError('it ran')")
+    about = json.loads((moved / "config.json").read_text())
+    about |= {"auto_map": {"AutoConfig": "custom.MyConfig"}, "model_type": "mine"}
+    (moved / "config.json").write_text(json.dumps(about))
+    with pytest.raises(ModelError, match="--remote-code"):
+        load_checkpoint(adapter, LoadOptions(base=str(moved)))
 
 
 def test_an_adapter_is_no_model_to_train(adapter, base):

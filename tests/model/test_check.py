@@ -2,13 +2,14 @@ import shutil
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
+from fixtures.models import DEPTH, FAMILIES, POSITIONS, WIDTH
+from fixtures.runs import make_classifier
 from memloc.errors import ModelError
 from memloc.model import check
 from memloc.model.check import check_model, check_pair, examine
 from memloc.model.load import LoadOptions, load_model
-from run_support import make_classifier
-from support import DEPTH, FAMILIES, POSITIONS, WIDTH
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -24,6 +25,16 @@ def test_the_report_says_what_is_there(tiny_model, family):
     assert 0 <= report.parity < 1e-5
     assert 0 <= report.batch_invariance < 1e-5
     assert report.shared_weights == ()
+
+
+def test_the_report_says_that_a_language_model_gets_a_new_head(tiny_model, tmp_path):
+    base = tiny_model("opt")
+    shutil.copytree(base, tmp_path / "lm")
+    AutoModelForCausalLM.from_pretrained(base).save_pretrained(tmp_path / "lm")
+    head = check_model(str(tmp_path / "lm")).head
+    assert head.startswith("new (score.weight)")
+    assert "OPTForCausalLM" in head
+    assert examine(make_classifier("opt")).head == "saved with the model"
 
 
 def test_the_report_follows_the_options(tiny_model):

@@ -5,11 +5,12 @@ import socket
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
 
+from fixtures.models import FAMILIES, PAPER_FAMILIES, POSITIONS, make_tokenizer, watched
 from memloc.errors import ModelError, UnknownName
 from memloc.model.known import TINY
 from memloc.model.load import LoadOptions, load_checkpoint, load_model
-from support import FAMILIES, PAPER_FAMILIES, POSITIONS, make_tokenizer, watched
 
 LABELS = ["no", "maybe", "yes"]
 SEPARATORS = {
@@ -356,7 +357,19 @@ def test_a_checkpoint_with_code_does_not_ask_to_run_it(checkpoint, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asked"))
     (checkpoint / "custom.py").write_text("raise AssertionError('it ran')")
     change_config(checkpoint, model_type="mine", auto_map={"AutoConfig": "custom.MyConfig"})
-    assert "custom code" in checkpoint_refusal(checkpoint)
+    assert "--remote-code" in checkpoint_refusal(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")],
+)
+def test_a_model_that_does_not_fit_into_memory_is_not_called_damaged(folder, monkeypatch, error):
+    def fail(*_args, **_options):
+        raise error
+
+    monkeypatch.setattr(AutoModelForSequenceClassification, "from_pretrained", fail)
+    assert "not enough free memory" in refusal(folder)
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path):

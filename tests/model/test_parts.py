@@ -1,8 +1,8 @@
 import pytest
 
+from fixtures.models import DEPTH, FAMILIES
 from memloc.model.load import load_model
 from memloc.model.parts import find_parts
-from support import DEPTH, FAMILIES
 
 
 @pytest.fixture(params=FAMILIES)

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.models import PAPER_FAMILIES, SPECIAL
 from memloc.data.encode import encode
 from memloc.data.task import NoisyLabels
 from memloc.model import predict as evaluate
 from memloc.model.load import load_model
 from memloc.model.predict import accuracies, evaluating, predict
-from support import PAPER_FAMILIES, SPECIAL
 
 
 @pytest.mark.parametrize("family", [*PAPER_FAMILIES, *SPECIAL])

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
+from fixtures.models import FAMILIES
 from memloc.engine.shortcuts import Repeater
 from memloc.errors import ModelError
 from memloc.model.load import load_model
 from memloc.model.stack import BlockCall, sample_batch
-from support import FAMILIES
 
 
 @pytest.fixture(params=FAMILIES)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import BertConfig, PreTrainedModel
 
+from fixtures.models import DEPTH, FAMILIES, WIDTH, watched
 from memloc.errors import ModelError
 from memloc.model.load import load_model
 from memloc.model.parts import find_parts
@@ -13,7 +14,6 @@ from memloc.model.stack import (
     find_blocks,
     hidden_of,
 )
-from support import DEPTH, FAMILIES, WIDTH, watched
 
 FIRST = {"bert", "distilbert", "electra", "roberta", "mpnet"}
 LENGTHS = (9, 4, 6, 1)

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.models import DEPTH, FAMILIES, WIDTH, watched
 from memloc.data.encode import Encoded
 from memloc.errors import ModelError
 from memloc.model import predict
 from memloc.model.load import load_model
 from memloc.model.predict import head_input, vectors_of
-from support import DEPTH, FAMILIES, WIDTH, watched
 
 LENGTHS = (9, 4, 6, 1, 12, 2, 7)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fixtures.studies import METHODS, Study
 from memloc.reporting.findings import Findings
 from memloc.reporting.results import load_results
-from study_support import METHODS, Study
 
 TASKS = ("tiny-topic", "tiny-acceptability", "tiny-entailment", "tiny-topic-binary")
 

@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
+from fixtures.studies import NASTY, Study
 from memloc.reporting.page import render, write_report
 from memloc.reporting.sentences import summarise
-from memloc.stats.verdicts import weakness
-from study_support import NASTY, Study
+from memloc.stats.calibration import weakness
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")

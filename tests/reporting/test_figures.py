@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import vl_convert
 
+from fixtures.studies import CURVE
 from memloc.errors import StoreError, UnknownName
 from memloc.reporting.figures import (
     DATA,
@@ -19,7 +20,6 @@ from memloc.reporting.figures import (
     save_figure,
     write_figures,
 )
-from study_support import CURVE
 
 ROWS = pd.DataFrame({"model": ["m", "m", "n"], "task": ["a", "b", "a"], "y": [1.0, np.nan, 3.0]})
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fixtures.studies import Study
 from memloc import methods as base
 from memloc.methods import find_method
 from memloc.methods.result import Result
@@ -26,7 +27,6 @@ from memloc.reporting.tables import (
 )
 from memloc.run.folder import Run
 from memloc.store import paths
-from study_support import Study
 
 MODULE = '''
 import pandas as pd

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from fixtures.studies import Study, make_data, record, write_adopted
 from memloc.cli import app
 from memloc.data.perturb import OWN
 from memloc.reporting.missing import (
@@ -19,7 +20,6 @@ from memloc.reporting.missing import (
 from memloc.reporting.results import load_results
 from memloc.run.folder import Accuracies, begin
 from memloc.store import paths
-from study_support import Study, make_data, record, write_adopted
 
 METHODS = ("probing", "shares", "centroids", "label_probes", "generalisation")
 PARTS = [*(part for part in COMMANDS if part not in VERBS.values()), *METHODS]

@@ -6,6 +6,7 @@ import re
 import pytest
 from markupsafe import escape
 
+from fixtures.studies import NASTY, Study, write_adopted
 from memloc.errors import StoreError
 from memloc.reporting.figures import FIGURES
 from memloc.reporting.findings import Findings
@@ -21,7 +22,6 @@ from memloc.reporting.page import (
 from memloc.reporting.sentences import summarise
 from memloc.reporting.tables import TABLES
 from memloc.store.records import FORMAT, read_json, write_json
-from study_support import NASTY, Study, write_adopted
 
 
 def unpacked(text):

@@ -5,6 +5,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from fixtures.studies import Study, write_plant
 from memloc.cli import app
 from memloc.methods.result import Result
 from memloc.reporting.findings import Findings
@@ -19,7 +20,6 @@ from memloc.reporting.results import load_results
 from memloc.reporting.sentences import summarise
 from memloc.seeds import generator
 from memloc.store import paths
-from study_support import Study, write_plant
 
 TRAIN = "memloc train tiny-opt tiny-topic --examples 40"
 LOCALISE = "memloc localise runs/tiny-topic/tiny-opt/seed-1 swapping --set swapping.normalise=true"

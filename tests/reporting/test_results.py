@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import memloc
+from fixtures.studies import METHODS, Study, make_data, norms_from, record
 from memloc.errors import MemlocWarning, StoreError, UnknownName
 from memloc.methods.result import Result
 from memloc.protocol import preset
@@ -21,7 +22,6 @@ from memloc.store.records import (
     write_json,
     write_table,
 )
-from study_support import METHODS, Study, make_data, norms_from, record
 
 LAZY = ("examples", "reverted")
 TABLES = [name for name in COLUMNS if name not in LAZY]

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fixtures.studies import CURVE
 from memloc.methods import methods
 from memloc.reporting.figures import FIGURES
 from memloc.reporting.findings import (
@@ -27,7 +28,6 @@ from memloc.reporting.style import WORDS
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.windows import layer_weights, window_matrix, windows
-from study_support import CURVE
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
 EACH = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
@@ -339,9 +339,9 @@ def test_a_caption_says_where_the_paper_shows_another_quantity(name, words):
 
 
 def test_runs_that_did_not_memorise_are_drawn_in_training_only(tmp_path):
+    from fixtures.studies import Study
     from memloc.reporting.findings import Findings
     from memloc.reporting.results import load_results
-    from study_support import Study
 
     Study(memorised=False, control=0, models=("tiny-opt",), seeds=(1,)).write(tmp_path)
     findings = Findings(load_results(tmp_path))

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fixtures.studies import Study, make_data, make_scores, record, write_adopted, write_control
 from memloc.cli.console import show_control
 from memloc.methods.probing import UNLEARNT
 from memloc.methods.result import Result
@@ -27,7 +28,6 @@ from memloc.reporting.terminal import picture
 from memloc.run.folder import begin
 from memloc.seeds import generator
 from memloc.store import paths
-from study_support import Study, make_data, make_scores, record, write_adopted, write_control
 
 SAID = UNLEARNT.removesuffix(".")
 RUN = "tiny-topic · tiny-opt · seed 1"

@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 from safetensors.numpy import save_file
 
+from fixtures.studies import write_adopted
 from memloc.errors import UnknownName
 from memloc.reporting import tables
 from memloc.reporting.findings import Findings
@@ -20,7 +21,6 @@ from memloc.reporting.tables import (
 )
 from memloc.stats.intervals import wilson
 from memloc.store.records import read_table
-from study_support import write_adopted
 
 BY_NAME = {table.name: table for table in TABLES}
 EACH = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -44,7 +44,7 @@ def test_every_table_has_rows_and_a_layout_of_texts(table, findings, with_large)
 
 
 def test_plants_without_any_verdict_are_shown_as_cannot_tell(findings):
-    table = BY_NAME["control-verdicts"]
+    table = BY_NAME["control-answers"]
     untold = table.tidy(findings).assign(told=0)
     assert set(table.layout(untold)["right layers"]) == {"cannot tell"}
 

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import memloc
+from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.errors import DataError
 from memloc.methods.apply import localise
 from memloc.model.load import load_model
@@ -18,7 +19,6 @@ from memloc.run.adopt import adopt
 from memloc.run.folder import Run
 from memloc.run.planting import Plant
 from memloc.run.train import train_run
-from tasks_support import fast_protocol, make_recipe, make_task
 
 peft = pytest.importorskip("peft")
 LORA = {"finetune__adapter": "lora", "finetune__adapter_rank": 4, "finetune__epochs": 3}

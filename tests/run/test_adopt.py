@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import memloc
+from fixtures.tasks import QUICK, fast_protocol, make_recipe, make_task
 from memloc.errors import (
     DataError,
     ModelError,
@@ -26,7 +27,6 @@ from memloc.run.adopt import adopt
 from memloc.run.folder import Run
 from memloc.run.train import train_run
 from memloc.store.records import write_json
-from tasks_support import QUICK, fast_protocol, make_recipe, make_task
 
 WEIGHTS = ("final", "reference", "memorised", "frozen")
 

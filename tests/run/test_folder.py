@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import memloc
+from fixtures.runs import make_record, make_run
+from fixtures.tasks import make_task
 from memloc.data.task import Examples
 from memloc.errors import StoreError, TrainingError, UnknownName
 from memloc.model.load import LoadOptions
@@ -28,8 +30,6 @@ from memloc.run.train import train_run
 from memloc.store import paths
 from memloc.store.files import new_draft
 from memloc.store.records import read_table, write_table
-from run_support import make_record, make_run
-from tasks_support import make_task
 
 EPOCHS = {"finetune__epochs": 1}
 

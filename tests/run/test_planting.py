@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.models import FAMILIES
+from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.data.encode import encode
 from memloc.data.task import hash_examples
 from memloc.engine.loop import (
@@ -28,8 +30,6 @@ from memloc.run.planting import (
 from memloc.run.recipe import Training
 from memloc.run.train import train_run
 from memloc.stats.windows import planted_layers
-from support import FAMILIES
-from tasks_support import fast_protocol, make_recipe, make_task
 
 DEPTH = 4
 SETTINGS = fast_protocol(finetune__weight_decay=0.1, finetune__clip=0.5).finetune

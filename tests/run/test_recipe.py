@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 import memloc
+from fixtures.models import PAPER_FAMILIES, SPECIAL
+from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.data.encode import encode
 from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import (
@@ -30,8 +32,6 @@ from memloc.run.planting import Plant
 from memloc.run.train import train, train_run
 from memloc.store.identity import hash_weights
 from memloc.store.records import read_json
-from support import PAPER_FAMILIES, SPECIAL
-from tasks_support import fast_protocol, make_recipe, make_task
 
 ALL = ["memorised", "final", "reference", "frozen"]
 COLUMNS = [

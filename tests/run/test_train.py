@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from forked import ended, forked
+from fixtures.forked import ended, forked
+from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.errors import StoreError
 from memloc.progress import telling
 from memloc.run import checkpoints
@@ -24,7 +25,6 @@ from memloc.run.folder import Run
 from memloc.run.recipe import Recipe
 from memloc.run.train import train_run
 from memloc.store import paths
-from tasks_support import fast_protocol, make_recipe, make_task
 
 EPOCHS = 8
 ALL = ["memorised", "final", "reference", "frozen"]

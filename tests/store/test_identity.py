@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fixtures.tasks import make_task
 from memloc.data.task import Examples, NoisyLabels, hash_task
 from memloc.store import identity
 from memloc.store.identity import (
@@ -14,7 +15,6 @@ from memloc.store.identity import (
     hash_weights,
     hashed,
 )
-from tasks_support import make_task
 
 
 def test_a_value_is_hashed_by_what_it_says():

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,14 @@ def test_a_process_that_has_the_number_of_a_dead_one_does_not_block(tmp_path, ki
     refuse_if_busy(tmp_path, kind)
     with locked(tmp_path, kind):
         pass
+
+
+@both
+def test_a_place_that_cannot_be_made_is_named_at_once(kind):
+    began = time.monotonic()
+    with pytest.raises(StoreError, match="Cannot write /proc/nothing"):
+        locked(Path("/proc/nothing"), kind).__enter__()
+    assert time.monotonic() - began < 5
 
 
 @both

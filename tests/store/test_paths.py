@@ -55,7 +55,7 @@ def test_no_two_things_share_a_place():
 
 OTHERS = {
     *("config.json", "adapter_config.json", "tokenizer_config.json", "meta.json"),
-    *("pretraining.json", "verdicts.json", "page.html", "pyarrow.parquet"),
+    *("pretraining.json", "calibration.json", "page.html", "pyarrow.parquet"),
 }
 """What others write, what comes with memloc, and a module that looks like a file."""
 

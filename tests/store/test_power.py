@@ -4,15 +4,15 @@ import shutil
 
 import pytest
 
+from fixtures.power import WHAT, Disk
+from fixtures.same_results import assert_same_results
+from fixtures.tasks import make_task
 from memloc.methods.apply import localise
 from memloc.reporting.results import load_results
 from memloc.run.folder import Run
 from memloc.run.train import train_run
 from memloc.store.files import whole_file, whole_folder
 from memloc.store.records import read_json
-from power import WHAT, Disk
-from same_results import assert_same_results
-from tasks_support import make_task
 
 AT_LEAST = 100
 """Cuts of each command."""

@@ -3,7 +3,7 @@
 import pytest
 
 from bad_input.machine import write_calibration
-from forked import ended, forked
+from fixtures.forked import ended, forked
 from memloc.cli import main
 from memloc.study.executors import LocalExecutor
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from command_support import rows_of, write_csv
+from fixtures.commands import rows_of, write_csv
+from fixtures.plans import RUN, plan_of
 from memloc.methods.result import Result
 from memloc.run.folder import Run
 from memloc.study.step import do
-from planning_support import RUN, plan_of
 
 
 @pytest.fixture

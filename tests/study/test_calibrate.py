@@ -7,7 +7,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from command_support import COLUMNS, FAST, printed, rows_of, write_csv
+from fixtures.commands import COLUMNS, FAST, printed, rows_of, write_csv
+from fixtures.tasks import make_recipe
 from memloc.cli import app
 from memloc.data.sources import load_task, subsample
 from memloc.engine import loop as finetune
@@ -30,7 +31,6 @@ from memloc.study.estimate import (
 )
 from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
-from tasks_support import make_recipe
 
 SPEED = {"update": 0.8, "predict": 0.01, "probe": 0.001, "batch": 8, "length": 20}
 

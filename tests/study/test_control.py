@@ -5,7 +5,8 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from command_support import rows_of, write_csv
+from fixtures.commands import rows_of, write_csv
+from fixtures.studies import Study, training
 from memloc.cli import app
 from memloc.errors import SettingsError, StoreError
 from memloc.reporting.results import load_results
@@ -13,7 +14,6 @@ from memloc.seeds import generator
 from memloc.store.records import write_table
 from memloc.study.plan import control_study, open_plan
 from memloc.study.step import do
-from study_support import Study, training
 
 PLANTED = """\
 preset: paper

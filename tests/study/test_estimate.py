@@ -2,6 +2,7 @@
 
 import pytest
 
+from fixtures.plans import RUN
 from memloc.progress import duration
 from memloc.protocol import preset
 from memloc.store import paths
@@ -22,7 +23,6 @@ from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
 from memloc.study.records import Store, study_states
 from memloc.study.view import plan_rows, plan_sentences, size
-from planning_support import RUN
 from studies.cost import costs
 
 MEASURED = {

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fixtures.plans import RUN, write_rows
 from memloc.errors import MemlocError, SettingsError
 from memloc.progress import telling
 from memloc.reporting import page
@@ -26,7 +27,6 @@ from memloc.study.executors import (
 from memloc.study.plan import make_plan
 from memloc.study.records import Store
 from memloc.study.view import end_sentences
-from planning_support import RUN, write_rows
 
 TRAIN, PLANT = f"train/{RUN}", f"plant/{RUN}/1-1"
 

@@ -4,7 +4,9 @@ import shutil
 
 import pytest
 
-from command_support import rows_of, write_csv
+from fixtures.commands import rows_of, write_csv
+from fixtures.models import FAMILIES
+from fixtures.plans import RUN, finish_all, not_done, plan_of, write_rows
 from memloc.data.sources import load_task
 from memloc.errors import ModelError, SettingsError
 from memloc.model.load import load_model
@@ -23,8 +25,6 @@ from memloc.study.inputs import (
     training_examples,
 )
 from memloc.study.plan import open_plan, protocol_for
-from planning_support import RUN, finish_all, not_done, plan_of, write_rows
-from support import FAMILIES
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from forked import ended, forked
+from fixtures.forked import ended, forked
+from fixtures.same_results import assert_same_results
 from memloc.reporting.results import load_results
 from memloc.store import paths
 from memloc.study.execute import open_study
 from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan
 from memloc.study.records import study_states
-from same_results import assert_same_results
 
 KILLS = 30
 

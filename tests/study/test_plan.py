@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from command_support import rows_of, write_csv
+from fixtures.commands import rows_of, write_csv
+from fixtures.plans import RUN, finish_all, not_done, plan_of, stale_after
 from memloc.errors import SettingsError
 from memloc.methods import find_method, method_names
 from memloc.protocol import preset
@@ -27,7 +28,6 @@ from memloc.study.plan import (
 )
 from memloc.study.records import study_states
 from memloc.study.step import do
-from planning_support import RUN, finish_all, not_done, plan_of, stale_after
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.errors import StoreError
 from memloc.run.folder import Run
 from memloc.run.planting import Plant
 from memloc.study import step as plants
 from memloc.study.step import is_enough, make_null, make_plant
-from tasks_support import fast_protocol, make_recipe, make_task
 
 CHANGES = {
     "finetune__epochs": 20,

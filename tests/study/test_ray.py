@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
+from fixtures.same_results import assert_same_results
 from memloc.errors import SettingsError
 from memloc.store import paths
 from memloc.study import executors as on_ray
 from memloc.study.executors import Order
 from memloc.study.plan import open_plan
 from memloc.study.records import study_states
-from same_results import assert_same_results
 
 RAY = """
 import sys

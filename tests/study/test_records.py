@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from forked import ended, forked
+from fixtures.forked import ended, forked
 from memloc.errors import StoreError
 from memloc.store import files as files_module
 from memloc.store.files import drafts_in, new_draft

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from fixtures.plans import RUN
 from memloc.errors import SettingsError
 from memloc.study import step as module
 from memloc.study.executors import (
@@ -19,7 +20,6 @@ from memloc.study.executors import (
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
 from memloc.study.step import do_order
-from planning_support import RUN
 
 TRAIN = f"train/{RUN}"
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from fixtures.plans import RUN, finish_all
 from memloc.cli import app
 from memloc.reporting import page
 from memloc.reporting.sentences import Summary
@@ -14,7 +15,6 @@ from memloc.study.executors import Order
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
 from memloc.study.step import do_order
-from planning_support import RUN, finish_all
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import memloc as memloc_api
-from forked import ended, forked
+from fixtures.forked import ended, forked
+from fixtures.plans import RUN
 from memloc.cli import app, main
 from memloc.errors import StoreError
 from memloc.methods.result import Result
@@ -26,7 +27,6 @@ from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan
 from memloc.study.records import Store, study_states
 from memloc.study.view import study_status
-from planning_support import RUN
 
 pytestmark = pytest.mark.slow
 PATIENCE = 300

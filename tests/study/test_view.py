@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from fixtures.plans import RUN, finish_all
 from memloc.errors import StoreError
 from memloc.study.estimate import Estimate
 from memloc.study.execute import Execution
@@ -19,7 +20,6 @@ from memloc.study.view import (
     shown,
     study_status,
 )
-from planning_support import RUN, finish_all
 
 
 def make_execution(names):

@@ -53,7 +53,18 @@ def tasks(
     if category is not None:
         lookup("category", category, dict.fromkeys(row["category"] for row in rows))
         rows = [row for row in rows if row["category"] == category]
-    console.show(as_json, rows)
+    shown = [{title: row[field] for title, field in TASK_COLUMNS.items()} for row in rows]
+    console.show(as_json, rows, shown, "\nWith labels and sources: memloc tasks --json")
+
+
+TASK_COLUMNS = {
+    "name": "name",
+    "category": "category",
+    "description": "description",
+    "examples": "train_size",
+    "classes": "n_classes",
+}
+"""The columns of `memloc tasks`, by their titles; JSON has the other fields as well."""
 
 
 def models(as_json: AsJson = False) -> None:

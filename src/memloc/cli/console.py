@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from memloc.errors import MemlocError, MemlocWarning, counted
+from memloc.errors import (
+    MORE_MEMORY,
+    MemlocError,
+    MemlocWarning,
+    counted,
+    is_out_of_memory,
+)
 from memloc.progress import (
     plain,
     requested,
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from memloc.reporting.page import Report
     from memloc.reporting.results import Results
     from memloc.run.folder import Run
+    from memloc.stats.answers import Answer
 
 
 WORDS = "memloc.words"
@@ -102,6 +109,10 @@ class Commands(TyperGroup):
             )
             number = stop.number if isinstance(stop, Terminated) else signal.SIGINT
             raise typer.Exit(128 + number) from None
+        except (MemoryError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise _refused(MORE_MEMORY) from None
+            raise
 
 
 class Terminated(KeyboardInterrupt):
@@ -239,23 +250,23 @@ def _sentence(run: "Run", predicted: float, needed: float) -> str:
 
 
 def show_layers(found: "Found") -> None:
-    """The verdict to trust most, a bar for each of its layers, and where the files are."""
+    """The answer to trust most, a bar for each of its layers, and where the files are."""
     from memloc.reporting.terminal import layer_bars
 
-    method, verdict = next(iter(found.verdicts.items()))
-    say(f"{verdict.sentence}\n\n{layer_bars(found[method])}\n")
+    method, answer = next(iter(found.answers.items()))
+    say(f"{_answered(answer)}\n\n{layer_bars(found[method])}\n")
     say(f"{found.folder}: {', '.join(found.results)}")
 
 
 def show_found(found: "Found", kind: str, as_json: bool) -> None:
-    """Verdicts first, then a picture and a sentence for each method, and where the files are.
+    """Answers first, then a picture and a sentence for each method, and where the files are.
 
     `kind` is what JSON calls them: methods or analyses.
     """
     facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
     records = {name: _as_record(result) for name, result in found.results.items()}
-    said = [f"{name}: {verdict.sentence}" for name, verdict in found.verdicts.items()]
-    notes = dict.fromkeys(note for each in found.verdicts.values() for note in each.notes)
+    said = [f"{name}: {_answered(each)} {each.why}" for name, each in found.answers.items()]
+    notes = dict.fromkeys(note for each in found.answers.values() for note in each.notes)
     said += [*(f"Note: {note}" for note in notes), *([""] if said else [])]
     for result in found.results.values():
         said += [*_described(result), ""]
@@ -264,12 +275,16 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
     show(as_json, {**facts, kind: records}, *said, where)
 
 
+def _answered(answer: "Answer") -> str:
+    """The sentence, and the word beside it."""
+    return f"{answer.sentence} ({answer.word})" if answer.places is not None else answer.sentence
+
+
 def _described(result: "Result") -> Iterator[str]:
-    from memloc.methods.result import LayerScores
     from memloc.reporting.sentences import sentence
     from memloc.reporting.terminal import layer_bars, picture
 
-    if isinstance(result, LayerScores):
+    if result.weighs_layers:
         yield from (layer_bars(result), sentence(result))
         return
     yield from (f"{result.method}\n{picture(result)}".rstrip(), sentence(result))
@@ -279,16 +294,15 @@ def _described(result: "Result") -> Iterator[str]:
 
 def _as_record(result: "Result") -> dict[str, Any]:
     """Without the tables that have one row per example; those are in the files."""
-    from memloc.methods.result import LayerScores
     from memloc.reporting.sentences import sentence
     from memloc.reporting.terminal import SHORT
 
     said = {"sentence": sentence(result), "about": result.about}
-    if isinstance(result, LayerScores):
+    if result.weighs_layers:
         layers = {"weights": result.weights, "low": result.low, "high": result.high}
         numbers = {k: v.tolist() for k, v in layers.items()}
-        verdict = {"verdict": result.verdict.record()}
-        return {**verdict, **numbers, "mcog": asdict(result.mcog), **said}
+        answer = {"answer": result.answer.record()}
+        return {**answer, **numbers, "mcog": asdict(result.mcog), **said}
     short = {name: result[name] for name in SHORT if name in result.tables}
     return {**said, "tables": short, "remarks": result.remarks}
 
@@ -317,23 +331,21 @@ def show_repaired(found: "Repaired", as_json: bool) -> None:
 
 
 def show_control(found: "Results", as_json: bool) -> None:
-    """The report's tables of verdicts, of planted layers found and of nulls; what is not used."""
+    """The report's tables of answers, of planted layers found and of nulls; what is not used."""
     from memloc.reporting.findings import Findings
     from memloc.reporting.sentences import remarks_on
     from memloc.reporting.tables import TABLES
 
     described, findings = {table.name: table for table in TABLES}, Findings(found)
-    tables = [described[name] for name in ("control-verdicts", "control", "nulls")]
-    verdicts, scores, nulls = (table.tidy(findings) for table in tables)
+    tables = [described[name] for name in ("control-answers", "control", "nulls")]
+    answers, scores, nulls = (table.tidy(findings) for table in tables)
     said: list[Any] = []
-    for table, tidy in zip(tables, (verdicts, scores, nulls), strict=True):
+    for table, tidy in zip(tables, (answers, scores, nulls), strict=True):
         said += [f"{table.title}:", table.layout(tidy), ""] if len(tidy) else []
     said += _unused(found.plants)
     said += filter(None, [remarks_on(found.control_layers)])
-    more = {
-        name: getattr(found, name) for name in ("control_verdicts", "post_processing", "plants")
-    }
-    record = {"folder": str(found.folder), "verdicts": verdicts, "method": scores, "nulls": nulls}
+    more = {name: getattr(found, name) for name in ("control_answers", "post_processing", "plants")}
+    record = {"folder": str(found.folder), "answers": answers, "method": scores, "nulls": nulls}
     where = f"{found.folder}: `memloc report {found.folder}` shows all of it."
     show(as_json, record | more, *said, where)
 

@@ -200,13 +200,15 @@ def check_model(name: str, depth: int | None = None) -> None:
 
 
 def check_training(folder: Path, weights: Iterable[str]) -> None:
-    """Refuse weights that do not exist, and a folder in which another process trains."""
+    """Refuse unknown weights, a folder in use by another process, and one that cannot be made."""
     from memloc.run.folder import WEIGHTS
+    from memloc.store.files import check_place
     from memloc.store.lock import RUN, refuse_if_busy
 
     for name in weights:
         lookup("set of weights", name, WEIGHTS)
     refuse_if_busy(folder, RUN)
+    check_place(folder)
 
 
 def check_checkpoints(given: Checkpoints) -> None:

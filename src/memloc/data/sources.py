@@ -12,6 +12,7 @@ import numpy as np
 from numpy.random import Generator
 
 from memloc.arrays import IntArray
+from memloc.data import hub
 from memloc.data.perturb import binarise
 from memloc.data.tables import read_columns
 from memloc.data.task import Examples, Task
@@ -202,18 +203,21 @@ def _download(spec: PaperTask, cache_dir: str | Path | None) -> Any:
     from datasets.exceptions import DatasetsError
     from huggingface_hub import errors
 
-    hub = spec.hub
+    place = spec.hub
+    is_local = Path(place.repository).is_dir()
     try:
-        return load_dataset(
-            hub.repository,
-            hub.config,
-            data_dir=hub.subfolder,
-            revision=None if Path(hub.repository).is_dir() else hub.revision,
-            cache_dir=None if cache_dir is None else str(cache_dir),
-        )
+        with hub.asked_once(place.repository):
+            return load_dataset(
+                place.repository,
+                place.config,
+                data_dir=place.subfolder,
+                revision=None if is_local else place.revision,
+                cache_dir=None if cache_dir is None else str(cache_dir),
+            )
     # HTTPError is that of whichever client the hub library uses; some of its kinds are no OSError.
     except (OSError, ValueError, RuntimeError, DatasetsError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = said if is_local else hub.unreachable() or said
         raise DataError(
             f"Task {spec.name!r} could not be read from the hub ({_where(spec)}: {reason});"
             f" check the connection, or give a folder that has {spec.name}/train.jsonl.gz and"
@@ -222,8 +226,9 @@ def _download(spec: PaperTask, cache_dir: str | Path | None) -> Any:
 
 
 def _where(spec: PaperTask) -> str:
-    hub = spec.hub
-    return ", ".join(filter(None, (hub.repository, hub.config or hub.subfolder, hub.revision)))
+    place = spec.hub
+    parts = (place.repository, place.config or place.subfolder, place.revision)
+    return ", ".join(filter(None, parts))
 
 
 def _require(spec: PaperTask, what: str, needed: Iterable[str], found: Iterable[str]) -> None:

@@ -75,15 +75,14 @@ class TaskRow:
     label_names: tuple[str, ...]
     """Empty where only the data can tell which classes are the two most frequent."""
     source: str
+    domain: str = ""
+    """Where the paper's texts come from."""
 
 
 def known_tasks() -> dict[str, TaskRow]:
     """Every name that `load_task` understands: embedded, the twelve, and their binary variants."""
-    rows = [_row(task, task.description, "embedded") for task in EMBEDDED_TASKS.values()]
-    rows += [
-        _row(task, f"{task.description} ({task.domain})", task.hub.repository)
-        for task in PAPER_TASKS.values()
-    ]
+    rows = [_row(task, "embedded") for task in EMBEDDED_TASKS.values()]
+    rows += [_row(task, task.hub.repository, domain=task.domain) for task in PAPER_TASKS.values()]
     rows += [
         replace(
             row,
@@ -99,6 +98,14 @@ def known_tasks() -> dict[str, TaskRow]:
     return {row.name: row for row in rows}
 
 
-def _row(task: TaskSpec, about: str, source: str) -> TaskRow:
-    labels = task.label_names
-    return TaskRow(task.name, task.category, about, task.train_size, len(labels), labels, source)
+def _row(task: TaskSpec, source: str, domain: str = "") -> TaskRow:
+    return TaskRow(
+        task.name,
+        task.category,
+        task.description,
+        task.train_size,
+        len(task.label_names),
+        task.label_names,
+        source,
+        domain,
+    )

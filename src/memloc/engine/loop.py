@@ -24,7 +24,7 @@ from memloc.engine.gathering import (
 )
 from memloc.engine.shortcuts import training_logits
 from memloc.engine.stacked import Stacked, dropout_seeded, most_members
-from memloc.errors import TrainingError, counted
+from memloc.errors import TrainingError, counted, is_out_of_memory
 from memloc.model.parts import find_parts
 from memloc.model.predict import to_batch
 from memloc.model.stack import Batch, Stack
@@ -344,7 +344,7 @@ def out_of_memory_explained(*settings: FineTuneSettings) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         size = max(s.batch_size for s in settings)
         pieces = max(s.accumulate for s in settings)
@@ -354,11 +354,3 @@ def out_of_memory_explained(*settings: FineTuneSettings) -> Iterator[None]:
             f"Out of memory with batches of {size} in {counted(pieces, 'piece')}: set "
             f"{same if more > pieces else ''}a smaller finetune.batch_size or text.max_tokens."
         ) from error
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    # Torch says it in other words on each system; on a CPU it is a plain RuntimeError.
-    words = ("out of memory", "not enough memory", "allocate memory")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        wording in str(error).lower() for wording in words
-    )

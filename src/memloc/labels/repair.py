@@ -276,7 +276,7 @@ def _smallest(scores: Any) -> tuple[int, ...]:
     if not len(sets):
         raise SettingsError("No set of layers loses the memorised labels: there is nothing to do.")
     best = sets.sort_values("lost", ascending=False, kind="stable").iloc[0]
-    return tuple(int(layer) - 1 for layer in str(best["units"]).split(", "))
+    return tuple(int(layer) - 1 for layer in str(best["layers"]).split(", "))
 
 
 @dataclass(frozen=True)

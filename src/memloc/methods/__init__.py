@@ -24,7 +24,7 @@ from memloc.errors import (
     in_words,
     lookup,
 )
-from memloc.methods.result import LayerScores, Result
+from memloc.methods.result import Result
 from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import Settings, checked
@@ -113,7 +113,7 @@ Named: TypeAlias = str | Method | type[Method]
 """How a method may be given: by its name, or as an object or class, registered or not."""
 
 
-def _scores(method: str, made: Tables | Weights, depth: int) -> LayerScores:
+def _scores(method: str, made: Tables | Weights, depth: int) -> Result:
     """What a localiser gave, as a result."""
     tables = made if isinstance(made, Mapping) else {"layers": as_table({"weight": made})}
     layers = tables.get("layers", as_table({"weight": []}))
@@ -123,7 +123,7 @@ def _scores(method: str, made: Tables | Weights, depth: int) -> LayerScores:
     filled = layers.reindex(columns=["weight", "low", "high"]).to_numpy(dtype=float)
     weights, low, high = filled.T
     others = {name: table for name, table in tables.items() if name != "layers"}
-    return LayerScores.of(method, weights, (low, high), tables=others)
+    return Result.of(method, weights, (low, high), tables=others)
 
 
 def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "clean") -> IntArray:

@@ -22,12 +22,13 @@ from memloc.methods import (
     methods,
     requested,
 )
-from memloc.methods.result import LayerScores, Result
+from memloc.methods.result import Result
 from memloc.model.device import suitable_threads
 from memloc.progress import request, tell
 from memloc.protocol import VerdictSettings, preset, readable
 from memloc.run.folder import Run
-from memloc.stats.verdicts import LayerVerdict, trust
+from memloc.stats.answers import Answer
+from memloc.stats.calibration import trust
 from memloc.store import paths
 from memloc.store.identity import hashed
 from memloc.store.records import as_path
@@ -49,9 +50,9 @@ class Found:
         return lookup("result", name, self.results, UnknownKey)
 
     @property
-    def verdicts(self) -> dict[str, LayerVerdict]:
-        """Whether it is localised, by each localiser, the one to trust most first."""
-        found = {n: r.verdict for n, r in self.results.items() if isinstance(r, LayerScores)}
+    def answers(self) -> dict[str, Answer]:
+        """How much is where, by each localiser, the one to trust most first."""
+        found = {n: r.answer for n, r in self.results.items() if r.weighs_layers}
         return dict(sorted(found.items(), key=lambda pair: trust(pair[0])))
 
 
@@ -224,8 +225,8 @@ def stored(run: Run, method: Method) -> Result | None:
 def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
     with suitable_threads(run.record.width):
         found = method.found(run)
-    if isinstance(found, LayerScores):
-        found = found.with_verdict(n_classes=len(run.task.label_names))
+    if found.weighs_layers:
+        found = found.with_answer(n_classes=len(run.task.label_names))
     facts = {
         "identity": result_identity(run, method),
         "run": run.name,

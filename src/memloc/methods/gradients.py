@@ -8,7 +8,7 @@ import numpy as np
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import ScoreError
 from memloc.methods import Method, Sizes
-from memloc.methods.result import LayerScores
+from memloc.methods.result import Result
 from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.seeds import generator
@@ -53,7 +53,7 @@ class Gradients(Method):
     interval_groups: int = ours(8, ge=0)
     """Number of groups of examples that are left out in turn for the intervals; 0: no intervals."""
 
-    def run(self, run: Run) -> LayerScores:
+    def run(self, run: Run) -> Result:
         """Layer weights that sum to 1, with intervals over examples."""
         from memloc.methods.forgetting import Data, measure
 
@@ -97,7 +97,7 @@ class Gradients(Method):
         cut = np.array_split(noisy, fitting), np.array_split(clean, fitting)
         return list(zip(*cut, strict=True)), f"jackknife over {fitting} groups of examples"
 
-    def _scores(self, norms: Norms, left_out: Norms, note: str) -> LayerScores:
+    def _scores(self, norms: Norms, left_out: Norms, note: str) -> Result:
         weights = variant(norms, self.norm, self.subtract_clean, self.divide_frozen)
         without = left_out[""]
         if len(without):
@@ -107,7 +107,7 @@ class Gradients(Method):
         mcog = centre_of_gravity(weights)
         ends = jackknife(np.array(mcog), centres_of_gravity(without))
         first, last = (float(np.clip(end, 1, len(weights))) for end in ends)
-        return LayerScores.of(
+        return Result.of(
             self.name,
             weights,
             (np.clip(low, 0, None), high),

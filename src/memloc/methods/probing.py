@@ -15,7 +15,7 @@ from memloc.arrays import (
 )
 from memloc.errors import DataError
 from memloc.methods import Method, Sizes
-from memloc.methods.result import LayerScores
+from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
 from memloc.run.folder import Run
 from memloc.seeds import generator
@@ -52,7 +52,7 @@ class Probing(Method, ProbeSettings):
     class_weights: tuple[PositiveFloat, PositiveFloat] = published((0.33, 0.67))
     """Weights of clean and noisy examples in the loss of a probe."""
 
-    def run(self, run: Run) -> LayerScores:
+    def run(self, run: Run) -> Result:
         """Rise of F1 per layer, its mean over probe seeds, never below zero."""
         from memloc.methods.probes import alike_remarks, train_probes
 
@@ -95,7 +95,7 @@ class Probing(Method, ProbeSettings):
 
 def summarise(
     noise: "Probes", chance: "Probes", resampled: FloatArray, said: Sequence[str] = ()
-) -> LayerScores:
+) -> Result:
     """Scores from probes of layers 0..L and, after them, of the frozen layer 1.
 
     `said` are remarks on the vectors.
@@ -103,7 +103,7 @@ def summarise(
     weights, others = rises(noise.f1), rises(resampled)
     f1, by_chance = noise.f1[:-1], chance.f1[:-1]
     tables = {"noise_probes": _means_table(f1, by_chance), "probe_seeds": _seeds_table(noise, f1)}
-    return LayerScores.of(
+    return Result.of(
         "probing",
         weights,
         percentiles(others),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,16 @@ from memloc.arrays import (
 )
 from memloc.errors import ScoreError, StoreError
 from memloc.seeds import generator
-from memloc.stats.depth import centre_of_gravity
-from memloc.stats.intervals import Interval, window_intervals
-from memloc.stats.verdicts import (
+from memloc.stats.answers import (
     Answer,
     Evidence,
-    LayerVerdict,
+    answer,
+    answer_weights,
     cannot_tell,
-    judge,
-    judge_weights,
     line_shares,
 )
+from memloc.stats.depth import centre_of_gravity
+from memloc.stats.intervals import Interval, window_intervals
 from memloc.stats.windows import (
     full_window,
     normalised,
@@ -49,13 +48,91 @@ MCOG = ("mcog", "low", "high", "level", "dropped")
 
 
 @dataclass(frozen=True)
+class Outcomes:
+    """For every window and example: is the label it should have no longer predicted?"""
+
+    windows: tuple[range, ...]
+    rows: IntArray
+    """(examples,): noisy ones first."""
+    is_noisy: BoolArray
+    wrong: BoolArray
+    """(examples, windows): the assigned label is not predicted."""
+    missed: BoolArray
+    """(examples,): the unchanged model does not predict it either."""
+    margin: FloatArray
+    """(examples,): logit of the label minus the largest other one, in the unchanged model."""
+
+    @property
+    def noisy_rows(self) -> IntArray:
+        """(noisy examples,)."""
+        return self.rows[self.is_noisy]
+
+    @property
+    def noisy_wrong(self) -> BoolArray:
+        """(noisy examples, windows)."""
+        return self.wrong[self.is_noisy]
+
+    @property
+    def lost(self) -> BoolArray:
+        """What windows lose, (examples, windows): a label never learnt cannot be lost."""
+        return self.wrong & ~self.missed[:, np.newaxis]
+
+    @property
+    def errors(self) -> FloatArray:
+        """Memorisation error of each window."""
+        return np.asarray(self.noisy_wrong.mean(0), dtype=np.float64)
+
+    @property
+    def clean_errors(self) -> FloatArray:
+        """Clean error of each window; NaN without clean examples."""
+        if self.is_noisy.all():
+            return np.full(len(self.windows), np.nan)
+        return np.asarray(self.wrong[~self.is_noisy].mean(0), dtype=np.float64)
+
+
+@dataclass(frozen=True)
 class Result:
-    """The tables of one method, by name."""
+    """The tables of one method, by name, and how they came to be.
+
+    Methods that weigh layers have the tables `layers` (with a `weight` and the ends of its
+    interval) and `mcog`; those that change windows of layers also have `windows` (errors) and
+    `outcomes` (one row per example and window).
+    """
 
     method: str
     tables: Mapping[str, Table]
     about: dict[str, Any] = field(default_factory=dict)
-    """Settings, inputs and remarks."""
+    """Settings, inputs, remarks and the answer."""
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        weights: FloatArray,
+        ends: tuple[FloatArray, FloatArray] | None = None,
+        mcog: Interval | None = None,
+        *,
+        tables: Mapping[str, Table] | None = None,
+        about: dict[str, Any] | None = None,
+    ) -> "Result":
+        """Return the result of a method that weighs layers.
+
+        Args:
+            method: name of the method.
+            weights: one per layer.
+            ends: lower and upper ends of the weights' intervals; unknown by default.
+            mcog: centre of gravity of the weights; computed by default.
+            tables: further tables, by name.
+            about: settings, inputs and remarks.
+        """
+        low, high = ends or (np.nan, np.nan)
+        mcog = mcog or Interval(centre_of_gravity(weights), np.nan, np.nan)
+        layers = {"layer": np.arange(1, len(weights) + 1), "weight": weights}
+        own = {
+            "layers": as_table({**layers, "low": low, "high": high}),
+            "mcog": as_table([dict(zip(MCOG, astuple(mcog), strict=True))]),
+        }
+        return cls(method, {**own, **(tables or {})}, about or {})
 
     def __getitem__(self, table: str) -> Table:
         return self.tables[table]
@@ -65,8 +142,108 @@ class Result:
         """What is unusual about the data, one sentence each."""
         return list(self.about.get("remarks", []))
 
+    @property
+    def weighs_layers(self) -> bool:
+        """Whether there is a weight for each layer."""
+        return {"layers", "mcog"} <= set(self.tables)
+
+    @property
+    def weights(self) -> FloatArray:
+        """The weight of each layer, (layers,)."""
+        return self._column("weight")
+
+    @property
+    def low(self) -> FloatArray:
+        """Lower ends of the weights' intervals; NaN where a method gives none."""
+        return self._column("low")
+
+    @property
+    def high(self) -> FloatArray:
+        """Upper ends of the weights' intervals."""
+        return self._column("high")
+
+    @property
+    def mcog(self) -> Interval:
+        """Centre of gravity of the weights, layers counted from 1."""
+        self._check_weights()
+        estimate, low, high, level, dropped = map(float, self["mcog"].loc[0, list(MCOG)])
+        return Interval(estimate, low, high, level, int(dropped))
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.weights)
+
+    @property
+    def outcomes(self) -> Outcomes | None:
+        """The lost labels by window, for methods that change windows of layers."""
+        if "outcomes" not in self.tables:
+            return None
+        return outcomes_from(self["outcomes"])
+
+    def matrix(self) -> FloatArray | None:
+        """The window matrix (width, layer) of memorisation errors, normalised like the weights."""
+        if "windows" not in self.tables:
+            return None
+        table = self["windows"]
+        known = windows_between(table["first"], table["last"])
+        return window_matrix(table["normalised"].to_numpy(np.float64), self.depth, known)
+
+    @property
+    def answer(self) -> Answer:
+        """How much is where, how sure that is, and one word for it; as stored, or computed."""
+        stored = self.about.get("answer")
+        return self.answered() if stored is None else Answer.of(stored)
+
+    def answered(self, *, n_classes: int | None = None, null: "Result | None" = None) -> Answer:
+        """Compute the answer from the tables.
+
+        `null` is what the method found where a second reference is put into the first one, so that
+        only what is undone beyond that counts.
+        """
+        try:
+            found = self.evidence()
+        except ScoreError as error:
+            return cannot_tell(str(error))
+        if found is None:
+            return answer_weights(self.method, self.weights)
+        examples, evidence = found
+        if null is not None:
+            other = null.evidence()
+            if other is None or not np.array_equal(examples, other[0]):
+                raise ScoreError(
+                    f"The null is of {null.method} and of other noisy examples: swap the other "
+                    f"reference into the reference of the same run, with {self.method}."
+                )
+            evidence = replace(evidence, elsewhere=other[1].shares.sum(1))
+        return answer(replace(evidence, n_classes=n_classes), self.method)
+
+    def with_answer(self, **more: Any) -> "Result":
+        """Return this result with its answer in `about`, as it is stored."""
+        return replace(self, about={**self.about, "answer": self.answered(**more).record()})
+
+    def evidence(self) -> tuple[IntArray, Evidence] | None:
+        """The noisy examples and what is known of each; None if no layers were exchanged.
+
+        Shares of layers are exact (from subsets of layers), or come from windows.
+        """
+        if "example_shares" in self.tables:
+            labels, table = self["labels"], self["example_shares"]
+            is_noisy = labels["is_noisy"].to_numpy()
+            shares = table["lost"].to_numpy(np.float64).reshape(int(is_noisy.sum()), -1)
+            lost = labels["lost"].to_numpy(np.float64)
+            margins = labels["margin"].to_numpy(np.float64)
+            examples = labels["example"].to_numpy(np.int64)[is_noisy]
+            return examples, Evidence(shares, lost[~is_noisy], margins)
+        if (found := self.outcomes) is None:
+            return None
+        shares = line_shares(found.lost[found.is_noisy], self.depth, found.windows)
+        clean = found.lost[~found.is_noisy, full_window(self.depth, found.windows)]
+        margins = np.concatenate([found.margin[found.is_noisy], found.margin[~found.is_noisy]])
+        return found.noisy_rows, Evidence(shares, clean.astype(np.float64), margins)
+
     def write(self, folder: Path) -> None:
-        """One file per table and one about all of them; the folder is whole or absent."""
+        """Write one file per table and one about all of them; the folder is whole or absent."""
         with whole_folder(folder) as draft:
             for name, table in self.tables.items():
                 write_table(paths.table(draft, name), table, origin(self.method, name, self.about))
@@ -75,21 +252,29 @@ class Result:
 
     @staticmethod
     def read(folder: Path) -> "Result":
-        """What `write` wrote; scores of layers as such."""
+        """Read what `write` wrote."""
         record = read_about(folder)
         tables = {}
         for name in record["tables"]:
             with as_stored(paths.table(folder, name)):
                 tables[name] = stored_table(folder, record, name).to_pandas()
-        if not {"layers", "mcog"} <= set(tables):
-            return Result(record["method"], tables, record["about"])
-        found = LayerScores(record["method"], tables, record["about"])
-        with as_stored(folder):
-            # What all scores of layers have.
-            _ = found.weights, found.low, found.high, found.mcog, found.matrix()
-            if (stored := found.about.get("verdict")) is not None:
-                LayerVerdict.of(stored)
+        found = Result(record["method"], tables, record["about"])
+        if found.weighs_layers:
+            with as_stored(folder):  # a damaged table is named now, not when it is used
+                _ = found.weights, found.low, found.high, found.mcog, found.matrix()
+                if "answer" in found.about:
+                    _ = found.answer
         return found
+
+    def _column(self, name: str) -> FloatArray:
+        self._check_weights()
+        return self["layers"][name].to_numpy(np.float64)
+
+    def _check_weights(self) -> None:
+        if not self.weighs_layers:
+            raise ScoreError(
+                f"{self.method} weighs no layers: it has the tables {', '.join(self.tables)}."
+            )
 
 
 def origin(method: str, table: str, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,188 +328,9 @@ EVENTS: dict[str, Any] = {
 """The columns of a table of events."""
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """For every window and example: is the label it should have no longer predicted?"""
-
-    windows: tuple[range, ...]
-    rows: IntArray
-    """(examples,): noisy ones first."""
-    is_noisy: BoolArray
-    wrong: BoolArray
-    """(examples, windows): the assigned label is not predicted."""
-    missed: BoolArray
-    """(examples,): the unchanged model does not predict it either."""
-
-    @property
-    def noisy_rows(self) -> IntArray:
-        """(noisy examples,)."""
-        return self.rows[self.is_noisy]
-
-    @property
-    def noisy_wrong(self) -> BoolArray:
-        """(noisy examples, windows)."""
-        return self.wrong[self.is_noisy]
-
-    @property
-    def lost(self) -> BoolArray:
-        """What windows lose, (examples, windows): a label never learnt cannot be lost."""
-        return self.wrong & ~self.missed[:, np.newaxis]
-
-    @property
-    def errors(self) -> FloatArray:
-        """Memorisation error of each window."""
-        return np.asarray(self.noisy_wrong.mean(0), dtype=np.float64)
-
-    @property
-    def clean_errors(self) -> FloatArray:
-        """Clean error of each window; NaN without clean examples."""
-        if self.is_noisy.all():
-            return np.full(len(self.windows), np.nan)
-        return np.asarray(self.wrong[~self.is_noisy].mean(0), dtype=np.float64)
-
-
-class LayerScores(Result):
-    """A weight for each layer, with intervals, and what they were computed from.
-
-    Tables: `layers` (weights), `mcog`, and for methods that change windows of layers `windows`
-    (errors) and `outcomes` (one row per example and window).
-    """
-
-    @classmethod
-    def of(
-        cls,
-        method: str,
-        weights: FloatArray,
-        ends: tuple[FloatArray, FloatArray] | None = None,
-        mcog: Interval | None = None,
-        *,
-        tables: Mapping[str, Table] | None = None,
-        about: dict[str, Any] | None = None,
-    ) -> "LayerScores":
-        """From weights (layers,), with the ends of their intervals and their centre if known.
-
-        Without `ends` there are no intervals (NaN); without `mcog` it is computed.
-        """
-        low, high = ends or (np.nan, np.nan)
-        mcog = mcog or Interval(centre_of_gravity(weights), np.nan, np.nan)
-        layers = {"layer": np.arange(1, len(weights) + 1), "weight": weights}
-        own = {
-            "layers": as_table({**layers, "low": low, "high": high}),
-            "mcog": as_table([dict(zip(MCOG, astuple(mcog), strict=True))]),
-        }
-        return cls(method, {**own, **(tables or {})}, about or {})
-
-    @property
-    def weights(self) -> FloatArray:
-        """The weight of each layer, (layers,)."""
-        return self._column("weight")
-
-    @property
-    def low(self) -> FloatArray:
-        """Lower ends of the weights' intervals; NaN where a method gives none."""
-        return self._column("low")
-
-    @property
-    def high(self) -> FloatArray:
-        """Upper ends of the weights' intervals."""
-        return self._column("high")
-
-    @property
-    def mcog(self) -> Interval:
-        """Centre of gravity of the weights, layers counted from 1."""
-        estimate, low, high, level, dropped = map(float, self["mcog"].loc[0, list(MCOG)])
-        return Interval(estimate, low, high, level, int(dropped))
-
-    @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return len(self["layers"])
-
-    @property
-    def outcomes(self) -> Outcomes | None:
-        """For methods that change windows of layers."""
-        if "outcomes" not in self.tables:
-            return None
-        return outcomes_from(self["outcomes"])
-
-    @property
-    def verdict(self) -> LayerVerdict:
-        """Whether it is localised, spread, or cannot be told, and why; as stored, or computed."""
-        stored = self.about.get("verdict")
-        return self.judged() if stored is None else LayerVerdict.of(stored)
-
-    def judged(
-        self, *, n_classes: int | None = None, null: "LayerScores | None" = None
-    ) -> LayerVerdict:
-        """The verdict, from the tables.
-
-        `null` is what the method found where another reference is swapped into the reference, so
-        that only what is undone beyond that counts.
-        """
-        try:
-            found = self._evidence()
-        except ScoreError as error:
-            return cannot_tell(str(error))
-        if found is None:
-            return judge_weights(self.method, self.weights)
-        examples, evidence = found
-        if null is not None:
-            other = null._evidence()
-            if other is None or not np.array_equal(examples, other[0]):
-                raise ScoreError(
-                    f"The null is of {null.method} and of other noisy examples: swap the other "
-                    f"reference into the reference of the same run, with {self.method}."
-                )
-            evidence = replace(evidence, elsewhere=other[1].shares.sum(1))
-        return judge(replace(evidence, n_classes=n_classes), self.method)
-
-    def with_verdict(self, **more: Any) -> "LayerScores":
-        """The same with its verdict, as it is stored: in `about`, and its answers as a table."""
-        verdict = self.judged(**more)
-        names = [field.name for field in fields(Answer)]
-        answers = as_table([asdict(answer) for answer in verdict.answers], columns=names)
-        answers = answers.astype({"low": np.float64, "high": np.float64})
-        tables = {**self.tables, "verdict": answers}
-        return replace(self, tables=tables, about={**self.about, "verdict": verdict.record()})
-
-    def _evidence(self) -> tuple[IntArray, Evidence] | None:
-        """The noisy examples where layers were changed, and what is known of each of them.
-
-        Exactly, or by windows.
-        """
-        if "example_shares" in self.tables:
-            if "labels" not in self.tables:
-                raise ScoreError("the result is of an earlier version: run the method again")
-            labels, table = self["labels"], self["example_shares"]
-            is_noisy, lost = labels["is_noisy"].to_numpy(), labels["lost"].to_numpy(np.float64)
-            margins = labels["margin"].to_numpy(np.float64)
-            sets = self["subsets"]["lost"].to_numpy(np.float64) if self.about.get("exact") else None
-            examples = labels["example"].to_numpy(np.int64)[is_noisy]
-            lost_by = table.pivot_table("lost", "example", "layer", aggfunc="sum", sort=False)
-            by_example = lost_by.loc[examples].sort_index(axis=1).to_numpy(np.float64)
-            return examples, Evidence(by_example, lost[~is_noisy], margins, sets=sets)
-        if (found := self.outcomes) is None:
-            return None
-        shares = line_shares(found.lost[found.is_noisy], self.depth, found.windows)
-        clean = found.lost[~found.is_noisy, full_window(self.depth, found.windows)]
-        return found.noisy_rows, Evidence(shares, clean.astype(np.float64))
-
-    def matrix(self) -> FloatArray | None:
-        """The window matrix (width, layer) of memorisation errors, normalised like the weights."""
-        if "windows" not in self.tables:
-            return None
-        table = self["windows"]
-        known = windows_between(table["first"], table["last"])
-        return window_matrix(table["normalised"].to_numpy(np.float64), self.depth, known)
-
-    def _column(self, name: str) -> FloatArray:
-        return self["layers"][name].to_numpy(np.float64)
-
-
 def from_outcomes(
     method: str, outcomes: Outcomes, depth: int, *, normalise: bool, about: dict[str, Any]
-) -> LayerScores:
+) -> Result:
     """Scores of a method that changes windows: errors, window matrix, weights, intervals."""
     weights, mcog = window_intervals(
         outcomes.noisy_wrong,
@@ -349,19 +355,25 @@ def from_outcomes(
         **{name: np.tile(end.astype(np.int16), len(outcomes.rows)) for name, end in ends.items()},
         "wrong": outcomes.wrong.ravel(),
         "missed": np.repeat(outcomes.missed, n_windows),
+        "margin": np.repeat(outcomes.margin.astype(np.float32), n_windows),
     }
     tables = {
         "windows": as_table({**ends, **measured, "n_noisy": n_noisy}),
         "outcomes": as_table(by_example),
     }
     band = weights.low, weights.high
-    return LayerScores.of(method, weights.estimate, band, mcog, tables=tables, about=about)
+    return Result.of(method, weights.estimate, band, mcog, tables=tables, about=about)
 
 
 def outcomes_from(table: Table) -> Outcomes:
     """The matrices that a table of outcomes was made from."""
     ends = table[["first", "last"]].drop_duplicates()
     known = tuple(windows_between(ends["first"], ends["last"]))
-    names = ("example", "is_noisy", "wrong", "missed")
-    rows, is_noisy, wrong, missed = (table[n].to_numpy().reshape(-1, len(known)) for n in names)
-    return Outcomes(known, rows[:, 0].astype(np.int64), is_noisy[:, 0], wrong, missed[:, 0])
+    names = ("example", "is_noisy", "wrong", "missed", "margin")
+    rows, is_noisy, wrong, missed, margin = (
+        table[name].to_numpy().reshape(-1, len(known))[:, 0 if name != "wrong" else slice(None)]
+        for name in names
+    )
+    return Outcomes(
+        known, rows.astype(np.int64), is_noisy, wrong, missed, margin.astype(np.float64)
+    )

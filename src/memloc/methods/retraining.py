@@ -2,11 +2,13 @@
 
 import numpy as np
 
+from memloc.arrays import FloatArray, IntArray
 from memloc.methods import Method, Sizes
-from memloc.methods.result import LayerScores, Outcomes, from_outcomes
+from memloc.methods.result import Outcomes, Result, from_outcomes
 from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.settings import ours, paper, published
+from memloc.stats.undone import label_margins
 from memloc.stats.windows import windows
 
 
@@ -15,7 +17,7 @@ class Retraining(Method):
 
     name = "retraining"
     needs = ("final", "pretrained")
-    version = 3
+    version = 4
 
     learning_rate: float = published(3e-5, gt=0)
     """Peak of the schedule, which has the shape of that of fine-tuning."""
@@ -34,7 +36,7 @@ class Retraining(Method):
     widths: tuple[int, ...] | None = ours(None)
     """Retrain only windows of these widths, and the full window, which is needed to normalise."""
 
-    def run(self, run: Run) -> LayerScores:
+    def run(self, run: Run) -> Result:
         """Which noisy (and held-out clean) labels are lost after retraining each window."""
         from memloc.methods.retrainer import (
             missed,
@@ -54,7 +56,8 @@ class Retraining(Method):
         lost = [np.concatenate([found[w].noisy_wrong, found[w].clean_wrong]) for w in every]
         rows = np.concatenate([setup.noisy, setup.held_out])
         is_noisy = run.noisy.is_noisy[rows]
-        outcomes = Outcomes(tuple(every), rows, is_noisy, np.stack(lost, axis=1), before)
+        margin = _margins(run, rows)
+        outcomes = Outcomes(tuple(every), rows, is_noisy, np.stack(lost, axis=1), before, margin)
         about = {"trained_on": len(setup.train)}
         normalise = self.normalise and not run.is_null
         return from_outcomes(self.name, outcomes, run.depth, normalise=normalise, about=about)
@@ -71,3 +74,11 @@ class Retraining(Method):
         whole = self.frozen_dropout or sizes.all_gradients
         share = 1.0 if whole else (2 * depth + 1) / (3 * depth)
         return len(self.windows(depth)) * (share * learnt + 2 * sizes.noisy * sizes.predict)
+
+
+def _margins(run: Run, rows: IntArray) -> FloatArray:
+    """Return the final model's margin of each example's label."""
+    from memloc.model.predict import predict
+
+    final = run.load("final")
+    return label_margins(predict(final.stack, run.encode(final))[rows], run.noisy.assigned[rows])

@@ -1,8 +1,13 @@
-"""Exact shares: every subset of units comes from a donor, and the loss is shared out among units.
+"""Exact shares: every subset of units is exchanged, and the loss is shared out among the units.
+
+A unit is a layer, the attention or the MLP of a layer, or a group of parameters that a user names.
 
 The paper's layer weight is a mean over all windows that contain a layer, which blurs: a memory in
-two of twelve layers gets about a quarter of the weight. A Shapley value asks of a unit what it adds
-to every subset of the others, and the values sum to what exchanging all units undoes.
+two of twelve layers gets about a quarter of the weight. A Shapley value asks of a layer what it
+adds to every subset of the others, and the values sum to what exchanging all layers undoes. Layers
+of the final model put back into the reference have the same Shapley values (those of a game and of
+its dual are equal), so one direction is enough; what single layers do alone differs, and is in the
+columns `alone_out` and `alone_in`.
 """
 
 import time
@@ -20,7 +25,7 @@ from memloc.arrays import FloatArray, IntArray, Table
 from memloc.data.encode import Encoded
 from memloc.errors import ScoreError, SettingsError
 from memloc.methods import Method, Sizes, drawn
-from memloc.methods.result import LayerScores
+from memloc.methods.result import Result
 from memloc.progress import tell, track
 from memloc.run.folder import Run
 from memloc.seeds import generator
@@ -28,7 +33,6 @@ from memloc.settings import ours
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.intervals import bootstrap
 from memloc.stats.subsets import (
-    alone,
     control,
     count_layers,
     interactions,
@@ -39,6 +43,7 @@ from memloc.stats.subsets import (
     smallest_sets,
     units_of,
 )
+from memloc.stats.undone import label_margins
 from memloc.store.files import whole_file
 from memloc.store.identity import hashed
 from memloc.store.records import as_table, versions
@@ -52,12 +57,12 @@ MOST_EXACT = 14
 """Units up to which every subset is computed unless something else is asked for."""
 MOST_MEMORY = 4
 """GiB that the values of all subsets may take."""
-KEPT = 0.9
-"""Smallest sets are those whose exchange undoes this share of what all units do."""
+UNDOES = 0.9
+"""Share of what all layers undo that the exchange of a smallest set must undo."""
 
 
 class Shares(Method):
-    """Shapley values of the units over all subsets of units from the donor."""
+    """Shapley values of the layers over all subsets of layers from the reference model."""
 
     name = "shares"
     needs = ("final", "reference")
@@ -74,12 +79,12 @@ class Shares(Method):
     """Number of clean examples whose error is measured; default: as many as noisy ones."""
     subsets: Literal["auto", "exact", "sampled"] = ours("auto")
     """`exact`: every subset of units; `sampled`: the subsets that random orders of the units go
-    through. `auto`: exact up to 14 units, sampled above."""
+    through. `auto`: exact up to 14 units, and sampled above."""
     pairs: int = ours(16, ge=2)
     """Random orders for each example, each with its reverse, where subsets are sampled."""
 
-    def run(self, run: Run) -> LayerScores:
-        """Shares by unit and by example, interactions, smallest sets, and every subset's value."""
+    def run(self, run: Run) -> Result:
+        """Shares by layer and by example, interactions, smallest sets, and every subset's value."""
         from memloc.methods.mixtures import Mixtures
         from memloc.model.units import find_units
 
@@ -97,13 +102,14 @@ class Shares(Method):
         # Where nothing is memorised, there may be nothing.
         if not run.is_null and not lost[-1] > lost[0]:
             raise ScoreError(
-                "There is nothing to share out: exchanging all units undoes no memorised label. "
+                "There is nothing to share out: exchanging all layers undoes no memorised label. "
                 "Check that the labels were memorised and that the reference weights differ."
             )
         remarks = [*plan.remarks, *_embeddings_differ(final, donor)]
         if len(noisy) < len(run.noisy_rows):
             remarks.append(f"{len(noisy)} of {len(run.noisy_rows)} noisy examples were drawn.")
-        return _scores(plan, list(units), rows, len(noisy), values, remarks)
+        names = [] if self.units == "layers" else list(units)
+        return _scores(plan, rows, len(noisy), values, (names, remarks))
 
     def plan(
         self,
@@ -144,13 +150,12 @@ def met_by(stack: "Stack", units: "Units") -> list[int]:
     """Return the units, as bits, that each layer of a model has a part of."""
     owner = {name: 1 << bit for bit, names in enumerate(units.values()) for name in names}
     names = {id(p): name for name, p in stack.model.named_parameters()}
-    blocks = [{owner[names[id(p)]] for p in block.parameters()} for block in stack.blocks]
-    return [sum(bits) for bits in blocks]
+    return [sum({owner[names[id(p)]] for p in block.parameters()}) for block in stack.blocks]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which subsets of which units are computed for each example."""
+    """Which subsets of units are computed for each example."""
 
     met: tuple[int, ...]
     """The units, as bits, that each layer has a part of."""
@@ -176,17 +181,23 @@ class Plan:
     @cached_property
     def n_values(self) -> int:
         """Number of values kept per example, that of no unit first and that of all units last."""
-        n_units = self.n_units
-        return 2**n_units if self.orders is None else int(self.orders.shape[1]) * (n_units + 1)
+        if self.orders is None:
+            return int(2**self.n_units)
+        return int(self.orders.shape[1]) * (self.n_units + 1)
 
     @cached_property
     def layers(self) -> int:
         """Number of layers that a text goes through: the mean over at most ten examples."""
-        if self.orders is None:  # not from all subsets, which may be more than memory holds
-            seen = accumulate(self.met, or_)
-            return sum(2 ** units.bit_count() for units in seen)
-        counts = [count_layers(self.met, self.subsets(i)) for i in range(min(10, len(self.orders)))]
-        return round(sum(counts) / len(counts))
+        if self.orders is None:  # not counted one by one: there may be very many
+            return sum(2 ** seen.bit_count() for seen in accumulate(self.met, or_))
+        first = range(min(10, len(self.orders)))
+        return round(np.mean([count_layers(self.met, self.subsets(i)) for i in first]))
+
+    @cached_property
+    def in_layers(self) -> FloatArray:
+        """How much of each unit is in each layer, (units, layers): evenly over its layers."""
+        has = np.array([[met >> unit & 1 for met in self.met] for unit in range(self.n_units)])
+        return np.asarray(has / has.sum(1, keepdims=True), dtype=np.float64)
 
     def memory(self, n_texts: int) -> float:
         """GiB of the values: labels and margins, four bytes each."""
@@ -204,7 +215,7 @@ class Plan:
         return values[..., [bisect_left(subsets, subset) for subset in passed]]
 
     def shares(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Shapley values (..., examples, U) of kept values, and their standard errors.
+        """Shapley values (..., examples, units) of kept values, and their standard errors.
 
         The errors are those of sampling alone; they are zero where all subsets were computed.
         """
@@ -215,10 +226,25 @@ class Plan:
         passed = values.reshape(*values.shape[:-1], orders.shape[1], -1)
         return sampled_values(passed, orders)
 
-    def by_layer(self) -> FloatArray:
-        """How much of each unit is in each layer, (units, layers): evenly over its layers."""
-        has = np.array([[met >> unit & 1 for met in self.met] for unit in range(self.n_units)])
-        return np.asarray(has / has.sum(1, keepdims=True), dtype=np.float64)
+    def alone(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """What single units do alone, from kept values (..., examples, values).
+
+        First what changes when only this unit comes from the reference; then what changes back
+        when only this unit stays. Both are (..., examples, units), NaN where an example's
+        sampled orders have no such subset.
+        """
+        if self.orders is None:
+            bits = 1 << np.arange(self.n_units)
+            everything = 2**self.n_units - 1
+            out = values[..., bits] - values[..., :1]
+            return out, values[..., -1:] - values[..., everything ^ bits]
+        orders = self.orders[: values.shape[-2]]
+        passed = values.reshape(*values.shape[:-1], orders.shape[1], -1)
+        first = passed[..., 1] - passed[..., 0]
+        last = passed[..., -1] - passed[..., -2]
+        ends = (first, orders[..., 0]), (last, orders[..., -1])
+        out, kept = (_by_unit(change, unit, self.n_units) for change, unit in ends)
+        return out, kept
 
     @property
     def remarks(self) -> list[str]:
@@ -227,33 +253,35 @@ class Plan:
             return []
         pairs = self.orders.shape[1] // 2
         return [
-            f"Shares are estimates: for each example, {pairs} random orders of the units and their "
-            "reverses were drawn. Intervals contain this error, and `se` is its part of them. "
-            "Interactions and smallest sets need all subsets."
+            f"Shares are estimates: for each example, {pairs} random orders of the layers and "
+            "their reverses were drawn. Intervals contain this error, and `se` is its part of "
+            "them. Interactions and smallest sets need all subsets."
         ]
 
 
-def _check_memory(plan: Plan, n_texts: int) -> str:
-    """Refuse more values than memory holds; return what all subsets are called."""
-    every, memory = f"All subsets of {plan.n_units} units", plan.memory(n_texts)
-    if memory > MOST_MEMORY:
+def _by_unit(changes: FloatArray, units: IntArray, n_units: int) -> FloatArray:
+    """Mean of changes (..., examples, orders) of these units: (..., examples, units), or NaN."""
+    is_unit = units[..., np.newaxis] == np.arange(n_units)
+    counts = is_unit.sum(-2)
+    sums = np.einsum("...no,nou->...nu", changes, is_unit.astype(np.float64))
+    return np.asarray(np.where(counts, sums / np.maximum(1, counts), np.nan))
+
+
+def _check_memory(plan: Plan, n_texts: int) -> None:
+    """Refuse more values than memory may hold."""
+    if (memory := plan.memory(n_texts)) > MOST_MEMORY:
         raise SettingsError(
-            f"{every} take {plan.layers:,} layers for each text, and {memory:,.0f} GiB of memory "
-            f"for their values, where {MOST_MEMORY} GiB are allowed: set shares.subsets to "
-            "sampled, or shares.noisy_examples to fewer."
+            f"All subsets of {plan.n_units} units take {plan.layers:,} layers for each text, and "
+            f"{memory:,.0f} GiB of memory for their values, where {MOST_MEMORY} GiB are allowed: "
+            "set shares.subsets to sampled, or shares.noisy_examples to fewer."
         )
-    return every
 
 
 def _walk(
-    settings: Shares,
-    run: Run,
-    plan: Plan,
-    rows: IntArray,
-    game: "tuple[Mixtures, Encoded]",
+    settings: Shares, run: Run, plan: Plan, rows: IntArray, game: "tuple[Mixtures, Encoded]"
 ) -> FloatArray:
     """Lost labels and margins (2, rows, subsets). Finished batches are kept on disk."""
-    every = _check_memory(plan, len(rows))
+    _check_memory(plan, len(rows))
     mixtures, encoded = game
     labels = run.noisy.assigned[rows]
     batches = list(mixtures.batches(encoded, rows))
@@ -264,8 +292,9 @@ def _walk(
         mixtures.of([0]).logits(encoded, rows[batches[0]])
         per_layer = (time.perf_counter() - began) / run.depth * len(batches)
         tell(
-            f"{every}: {plan.layers:,} layers for each of {len(rows)} texts, about "
-            f"{per_layer * plan.layers / 3600:.1f} hours and {plan.memory(len(rows)):.1f} GiB."
+            f"All subsets of {plan.n_units} units: {plan.layers:,} layers for each of {len(rows)} "
+            f"texts, about {per_layer * plan.layers / 3600:.1f} hours and "
+            f"{plan.memory(len(rows)):.1f} GiB."
         )
     folder = run.work(settings.name) / _fingerprint(settings, run, plan, rows)
     found = np.empty((2, len(rows), plan.n_values), dtype=np.float32)
@@ -299,15 +328,15 @@ def _fingerprint(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> str:
     return hashed(facts)
 
 
-def _embeddings_differ(final: "Stack", donor: "Stack") -> list[str]:
+def _embeddings_differ(final: "Stack", reference: "Stack") -> list[str]:
     from memloc.model.parts import find_parts
 
-    own, other = (dict(stack.model.named_parameters()) for stack in (final, donor))
+    own, other = (dict(stack.model.named_parameters()) for stack in (final, reference))
     if all(own[name].equal(other[name]) for name in find_parts(final).embeddings):
         return []
     return [
         "The two models have different embeddings. All mixtures begin with those of the final "
-        "model."
+        "model, so what is kept when one layer stays (alone_in) includes its embeddings."
     ]
 
 
@@ -319,137 +348,139 @@ def _fates(
     plan: Plan,
     places: IntArray,
 ) -> FloatArray:
-    """(lost and margin, places, values)."""
+    """Whether labels are lost, and their margins: (2, places, values)."""
     mixtures, labels = mixtures.of(plan.subsets(places[0])), labels[places]
-    values = mixtures.logits(encoded, rows[places]).cpu().numpy()
-    own = np.take_along_axis(values, labels[:, None, None], axis=2)[..., 0]
-    others = values.copy()
-    np.put_along_axis(others, labels[:, None, None], -np.inf, axis=2)
-    lost = (values.argmax(2) != labels[:, None]).astype(np.float32)
-    fates = np.stack([lost, own - others.max(2)])
-    return np.asarray(plan.kept(fates, places[0]), dtype=np.float32)
+    logits = mixtures.logits(encoded, rows[places]).cpu().numpy()
+    lost = (logits.argmax(2) != labels[:, None]).astype(np.float32)
+    found = np.stack([lost, label_margins(logits, labels)])
+    return plan.kept(found, places[0]).astype(np.float32)
 
 
 def _scores(
     plan: Plan,
-    names: list[str],
     rows: IntArray,
     n_noisy: int,
     values: FloatArray,
-    remarks: list[str],
-) -> LayerScores:
-    """From values (lost and margin, examples, subsets), noisy examples first."""
-    noisy = values[:, :n_noisy]
+    said: tuple[list[str], list[str]],
+) -> Result:
+    """From values (lost and margin, examples, subsets), noisy examples first.
+
+    `said` are the names of the units, empty if they are layers, and remarks. Tables by layer have
+    the sums over the units of a layer; the table `units` has the units themselves.
+    """
+    names, remarks = said
+    noisy, clean = values[:, :n_noisy], values[:, n_noisy:]
     by_unit, each_error = plan.shares(noisy)
+    by_example = by_unit @ plan.in_layers
     errors = np.sqrt((each_error**2).sum(1)) / n_noisy  # examples have orders of their own
     rng = generator(0, "bootstrap", "shares")
-    in_layers = plan.by_layer()
 
     def centre(lost: FloatArray) -> FloatArray:
         """Centre of gravity of the positive shares, layers from 1."""
         return centres_of_gravity(np.maximum(0, lost.mean(0)))
 
-    by_layer = by_unit[0] @ in_layers
-    band = bootstrap(by_layer, rng=rng)
-    mcog = bootstrap(by_layer, rng=rng, statistic=centre)
+    band = bootstrap(by_example[0], rng=rng)
+    mcog = bootstrap(by_example[0], rng=rng, statistic=centre)
+    in_layers = np.sqrt(errors**2 @ plan.in_layers**2)
+    not_known = np.full_like(by_example, np.nan)  # what a layer's units do alone is in `units`
+    of_layers = (not_known, not_known) if names else plan.alone(noisy)
     tables = {
-        "shares": _shares_table(plan, names, by_unit, errors, rng),
-        "example_shares": _examples_table(plan, names, by_unit, rows[:n_noisy]),
+        "shares": _shares_table(by_example, in_layers, of_layers, rng),
+        "example_shares": _examples_table(by_example, rows[:n_noisy]),
         "labels": _labels_table(rows, n_noisy, values),
     }
-    clean_kept = control(values[0, n_noisy:], None if plan.exact else plan.n_units + 1)
+    if names:
+        table = _shares_table(by_unit, errors, plan.alone(noisy), rng)
+        unit = np.array(names, dtype=object)[table.pop("layer") - 1]
+        tables["units"] = table.assign(unit=unit, **_ends(plan, len(table) // len(names)))
     if plan.exact:
-        lost, clean_error = noisy[0].mean(0), values[0, n_noisy:].mean(0)
-        tables |= _subset_tables(names, lost, clean_error)
-        tables["shares"] = tables["shares"].merge(
-            as_table({"value": "labels", "unit": names, **alone(lost)}), how="left"
-        )
+        tables |= _subset_tables(noisy[0].mean(0), clean[0].mean(0), names)
     about = {
-        "units": names,
         "exact": plan.exact,
         "subsets": len(plan.subsets()),
         "layers_per_text": plan.layers,
+        "units": names or "layers",
         "standard_error": float(errors[0].max()),
-        "control": clean_kept,
+        "control": control(clean[0], exact=plan.exact),
         "remarks": remarks,
     }
-    return LayerScores.of(
-        Shares.name, band.estimate, (band.low, band.high), mcog, tables=tables, about=about
-    )
-
-
-def _ends(plan: Plan) -> dict[str, IntArray]:
-    """First and last layer of each unit, from 1."""
-    has = plan.by_layer() > 0
-    first = has.argmax(1) + 1
-    last = has.shape[1] - has[:, ::-1].argmax(1)
-    return {"first": first.astype(np.int64), "last": last.astype(np.int64)}
+    ends = band.low, band.high
+    return Result.of(Shares.name, band.estimate, ends, mcog, tables=tables, about=about)
 
 
 def _shares_table(
-    plan: Plan,
-    names: list[str],
-    by_unit: FloatArray,
+    by_example: FloatArray,
     errors: FloatArray,
+    alone: tuple[FloatArray, FloatArray],
     rng: np.random.Generator,
 ) -> Table:
-    """By value (labels, margin) and unit, with intervals over examples."""
+    """By value (labels, margin) and layer, with intervals over examples.
+
+    `share` is the layer's share of what all layers undo; `alone_out` is what is undone when only
+    this layer comes from the reference, and `alone_in` what is kept when only this layer stays.
+    """
     parts = []
     for v, value in enumerate(("labels", "margin")):
-        sign = 1 if value == "labels" else -1  # labels are lost, margins fall
-        band = bootstrap(sign * by_unit[v], rng=rng)
+        sign = 1 if value == "labels" else -1  # labels are lost, margins become smaller
+        band = bootstrap(sign * by_example[v], rng=rng)
         columns = {"share": band.estimate, "low": band.low, "high": band.high, "se": errors[v]}
-        parts.append({"value": value, "unit": names, **_ends(plan), **columns})
+        for name, changes in zip(("alone_out", "alone_in"), alone, strict=True):
+            columns |= bootstrap(sign * changes[v], rng=rng, statistic=_known_mean).named(name)
+        layer = np.arange(1, len(band.estimate) + 1)
+        parts.append({"value": value, "layer": layer, **columns})
     return as_table(*parts)
 
 
-def _examples_table(plan: Plan, names: list[str], by_unit: FloatArray, noisy: IntArray) -> Table:
-    """What each unit holds of each noisy example in each of its layers.
+def _ends(plan: Plan, times: int) -> dict[str, IntArray]:
+    """First and last layer of each unit, from 1, so many times."""
+    has = plan.in_layers > 0
+    first, from_end = has.argmax(1), has[:, ::-1].argmax(1)
+    return {"first": np.tile(first + 1, times), "last": np.tile(has.shape[1] - from_end, times)}
 
-    `share` is of the margin that it loses when units come from the donor, and `lost` of its label
-    (0 to 1). A unit with parts of several layers is spread evenly over them.
-    """
-    in_layers = plan.by_layer()
-    unit, layer = np.nonzero(in_layers)
-    part = in_layers[unit, layer]
-    lost, margin = (np.ravel(each[:, unit] * part) for each in by_unit)
-    return as_table(
-        {
-            "example": np.repeat(noisy.astype(np.int32), len(unit)),
-            "unit": np.tile(np.array(names, dtype=object)[unit], len(noisy)),
-            "layer": np.tile(layer + 1, len(noisy)),
-            "share": -margin,
-            "lost": lost,
-        }
-    )
+
+def _known_mean(values: FloatArray) -> FloatArray:
+    """Mean over the examples that have a value; NaN without any."""
+    known = ~np.isnan(values)
+    counts = known.sum(0)
+    sums = np.where(known, values, 0).sum(0)
+    return np.asarray(np.where(counts, sums / np.maximum(1, counts), np.nan))
+
+
+def _examples_table(found: FloatArray, noisy: IntArray) -> Table:
+    """What each layer holds of each noisy example: `share` of its margin, `lost` of its label."""
+    depth = found.shape[-1]
+    example = np.repeat(noisy.astype(np.int32), depth)
+    layer = np.tile(np.arange(1, depth + 1), len(noisy))
+    lost, margin = (each.ravel() for each in found)
+    return as_table({"example": example, "layer": layer, "share": -margin, "lost": lost})
 
 
 def _labels_table(rows: IntArray, n_noisy: int, values: FloatArray) -> Table:
-    """Of each noisy or clean example: how sure the final model is, and whether its label is lost.
-
-    Lost is meant of all units together.
-    """
+    """Margin of the final model, and whether exchanging all layers loses the label, by example."""
     (before, margin), (after, _) = values[:, :, [0, -1]].transpose(2, 0, 1)
     of = {"example": rows, "is_noisy": np.arange(len(rows)) < n_noisy}
     return as_table({**of, "margin": margin, "lost": after - before})
 
 
-def _subset_tables(names: list[str], lost: FloatArray, clean_error: FloatArray) -> dict[str, Table]:
-    """What needs all subsets: interactions, all smallest sets, and the subsets themselves."""
-    one, other = np.triu_indices(len(names), 1)
-    unit = np.array(names, dtype=object)
+def _subset_tables(
+    lost: FloatArray, clean_error: FloatArray, names: Sequence[str]
+) -> dict[str, Table]:
+    """Interactions, smallest sets (whose exchange undoes 90 %), and the values of all subsets."""
+    n_units = len(lost).bit_length() - 1
+    one, other = np.triu_indices(n_units, 1)
+    unit = np.array(names, dtype=object) if names else np.arange(1, n_units + 1)
     pairs = {"one": unit[one], "other": unit[other], "value": interactions(lost)[one, other]}
     sets = [
         {
-            "units": ", ".join(names[u] for u in units_of(int(subset))),
+            "layers": ", ".join(str(unit[u]) for u in units_of(int(subset))),
             "lost": lost[subset],
             "clean_error": clean_error[subset],
         }
-        for subset in smallest_sets(lost, KEPT)
+        for subset in smallest_sets(lost, UNDOES)
     ]
     columns = {"subset": np.arange(len(lost)), "lost": lost, "clean_error": clean_error}
     return {
         "interactions": as_table(pairs),
-        "sets": as_table(sets, columns=["units", "lost", "clean_error"]),
+        "sets": as_table(sets, columns=["layers", "lost", "clean_error"]),
         "subsets": as_table(columns),
     }

@@ -2,15 +2,16 @@
 
 import numpy as np
 
-from memloc.arrays import BoolArray, IntArray
+from memloc.arrays import BoolArray, FloatArray, IntArray
 from memloc.errors import DataError
 from memloc.methods import Method, Sizes, drawn
-from memloc.methods.result import LayerScores, Outcomes, from_outcomes
+from memloc.methods.result import Outcomes, Result, from_outcomes
 from memloc.model.known import is_adapter
 from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.settings import ours, paper
 from memloc.stats.subsets import count_layers
+from memloc.stats.undone import label_margins
 from memloc.stats.windows import windows
 
 
@@ -19,20 +20,21 @@ class Swapping(Method):
 
     name = "swapping"
     needs = ("final", "reference")
-    version = 2
+    version = 3
 
     normalise: bool = paper(True, "§3.1")
     """Whether the error of the full window counts as 1.0."""
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured, drawn at random; default: all."""
 
-    def run(self, run: Run) -> LayerScores:
+    def run(self, run: Run) -> Result:
         """Which noisy (and clean) labels are lost under every window, and what layers weigh."""
         clean = drawn(run.clean_rows, self.clean_examples, run.seed, self.name)
         rows = np.concatenate([run.noisy_rows, clean])
-        wrong, is_noisy = self._wrong(run, rows), run.noisy.is_noisy[rows]
-        every, unchanged = tuple(windows(run.depth)), wrong[:, -1]
-        outcomes = Outcomes(every, rows, is_noisy, wrong[:, :-1], unchanged)
+        wrong, margin = self._wrong(run, rows)
+        is_noisy, unchanged = run.noisy.is_noisy[rows], wrong[:, -1]
+        every = tuple(windows(run.depth))
+        outcomes = Outcomes(every, rows, is_noisy, wrong[:, :-1], unchanged, margin)
         about = {
             "final_clean_accuracy": 1 - float(unchanged[~is_noisy].mean()),
             "clean_examples": len(clean),
@@ -47,22 +49,26 @@ class Swapping(Method):
         texts = sizes.noisy + min(clean, self.clean_examples or clean)
         return layers / sizes.depth * texts * sizes.predict
 
-    def _wrong(self, run: Run, rows: IntArray) -> BoolArray:
-        """Whether a label is not predicted under each window, and by the unchanged model."""
+    def _wrong(self, run: Run, rows: IntArray) -> tuple[BoolArray, FloatArray]:
+        """Return whether a label is not predicted under each window and by the unchanged model.
+
+        And the unchanged model's margin of the label.
+        """
         from memloc.methods.mixtures import Mixtures
 
         final, other = (run.load(weights) for weights in self.needs)
         encoded, labels = run.encode(final), run.noisy.assigned[rows]
         mixtures = Mixtures(final.stack, other.stack, window_subsets(run.depth))
         wrong = np.zeros((len(rows), len(mixtures.subsets)), dtype=np.bool_)
+        margin = np.zeros(len(rows))
         lengths = encoded.lengths[rows]
         with track(f"{run.name} · {self.name}", int(lengths.sum())) as advance:
             for places in mixtures.batches(encoded, rows):
-                logits = mixtures.logits(encoded, rows[places])
-                predicted = logits.argmax(-1).cpu().numpy()
-                wrong[places] = predicted != labels[places, np.newaxis]
+                logits = mixtures.logits(encoded, rows[places]).cpu().numpy()
+                wrong[places] = logits.argmax(-1) != labels[places, np.newaxis]
+                margin[places] = label_margins(logits[:, -1], labels[places])
                 advance(int(lengths[places].sum()))
-        return wrong
+        return wrong, margin
 
 
 class AdapterOff(Swapping):
@@ -74,7 +80,7 @@ class AdapterOff(Swapping):
 
     name = "adapter_off"
     needs = ("final", "pretrained")
-    version = 1
+    version = 2
     by_default = False
 
     normalise: bool = ours(True)

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification
 from transformers.pytorch_utils import Conv1D
 
-from memloc.errors import ModelError, in_words
+from memloc.data.hub import asked_once
+from memloc.errors import ModelError
 from memloc.model.known import adapter_base, source_of
 from memloc.model.load import (
     Classifier,
@@ -25,7 +26,10 @@ from memloc.model.load import (
     label_names_of,
     load_model,
     quiet,
+    read_config,
+    read_tokenizer,
     settle_padding,
+    with_option,
 )
 from memloc.model.stack import Stack, as_model_error, setting
 from memloc.protocol import FineTuneSettings
@@ -49,10 +53,10 @@ def load_adapter(folder: Path, options: LoadOptions) -> Classifier:
     with quiet(), warnings.catch_warnings(action="ignore"), _merging(folder):
         depth = None
         if (folder / "config.json").is_file():
-            config = AutoConfig.from_pretrained(folder)
+            config = read_config(folder, options)
             labels, depth = label_names_of(config), int(setting(config, "num_hidden_layers"))
         else:
-            labels = _labels(folder, source_of(base))
+            labels = _labels(folder, source_of(base), options)
         loaded = load_model(base, labels, options=replace(options, depth=depth))
         before = _layer_hashes(loaded.model)
         adapted = peft.PeftModel.from_pretrained(loaded.model, folder)
@@ -62,7 +66,7 @@ def load_adapter(folder: Path, options: LoadOptions) -> Classifier:
         after = _layer_hashes(merged)
         tokenizer = loaded.tokenizer
         if (folder / "tokenizer_config.json").is_file():
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            tokenizer = read_tokenizer(folder, options)
             settle_padding(str(folder), loaded.model, tokenizer)
     same = tuple(n for n, (a, b) in enumerate(zip(before, after, strict=True), 1) if a == b)
     return Classifier(str(folder), merged, tokenizer, adapter_hash=hashed, unchanged_layers=same)
@@ -70,7 +74,7 @@ def load_adapter(folder: Path, options: LoadOptions) -> Classifier:
 
 def _merging(folder: Path) -> AbstractContextManager[None]:
     sentence = f"The adapter in {folder} cannot be merged into its base model"
-    return as_model_error(lambda error: f"{sentence}: {in_words(error)}.")
+    return as_model_error(lambda error: f"{sentence}: {with_option(error)}.")
 
 
 def with_adapter(start: Classifier, settings: FineTuneSettings, seed: int) -> Classifier:
@@ -111,13 +115,17 @@ def _peft(name: str) -> Any:
     return peft
 
 
-def _labels(folder: Path, base: str) -> list[str]:
+def _labels(folder: Path, base: str, options: LoadOptions) -> list[str]:
     """The classes of an adapter that does not name them: the base's, or as many as it has."""
-    config = AutoConfig.from_pretrained(base)
+    with asked_once(base):
+        config = read_config(base, options)
     named = label_names_of(config)
     config.num_labels = _MANY
     with torch.device("meta"):
-        shapes = AutoModelForSequenceClassification.from_config(config).state_dict()
+        empty = AutoModelForSequenceClassification.from_config(
+            config, trust_remote_code=options.remote_code
+        )
+    shapes = empty.state_dict()
     heads = [name for name, value in shapes.items() if value.shape[:1] == (_MANY,)]
     saved = _saved(folder)
     (size,) = {len(saved[name]) for name in heads if name in saved} or {len(named)}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from memloc.errors import ModelError
+from memloc.errors import ModelError, listed
 from memloc.model.known import is_adapter
 from memloc.model.load import (
     Classifier,
@@ -46,6 +46,8 @@ class CheckReport:
     parameters: int
     block: str
     readout: str
+    head: str
+    """Whether the classification head was saved with the model, or is new and has to be trained."""
     separator: str
     padding: str
     max_tokens: int
@@ -86,6 +88,7 @@ def examine(loaded: Classifier) -> CheckReport:
         parameters=sum(p.numel() for p in model.parameters()),
         block=type(stack.blocks[0]).__name__,
         readout=READOUTS[stack.readout],
+        head=_head(loaded),
         separator=loaded.separator,
         padding=str(loaded.tokenizer.pad_token),
         max_tokens=loaded.max_tokens,
@@ -93,6 +96,14 @@ def examine(loaded: Classifier) -> CheckReport:
         batch_invariance=invariance,
         shared_weights=_shared(model),
     )
+
+
+def _head(loaded: Classifier) -> str:
+    if not loaded.new_weights:
+        return "saved with the model"
+    saved_as = listed(getattr(loaded.model.config, "architectures", None) or ["a base model"])
+    new = ", ".join(loaded.new_weights)
+    return f"new ({new}), to be trained: the weights were saved as {saved_as}"
 
 
 def _refuse(name: str, parity: float, invariance: float) -> None:

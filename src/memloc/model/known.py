@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from memloc.data import hub
 from memloc.errors import (
     ModelError,
     in_words,
@@ -95,14 +96,22 @@ def _refuse_folder(name: str, folder: Path) -> None:
             f"({adapter_base(folder)}), or merge the two and save the result "
             "(`model.merge_and_unload().save_pretrained(...)`)."
         )
+    has_weights = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+    if not has_weights and (found := next(folder.glob("*.gguf"), None)):
+        raise ModelError(
+            f"{name} holds {found.name}, weights in llama.cpp's format GGUF, which memloc does not "
+            "read: give the model that it was converted from, with config.json and safetensors."
+        )
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name} is not a model folder: it has no config.json.")
 
 
 def no_such_model(name: str, reason: str) -> str:
     """The sentence for a name that is no folder and that the hub does not give."""
-    near = nearest(name, (row.name for row in KNOWN))
+    known = {row.name for row in KNOWN}
+    near = "" if name in known else nearest(name, known)
+    why = hub.unreachable() or reason
     return (
-        f"Model {name!r} is no folder here, and the hub did not give it.{near} Without access to "
-        f"the hub, give the path of a folder that `save_pretrained` wrote. (Hub: {reason})"
+        f"Model {name!r} is no folder here, and the hub did not give it ({why}).{near} Without "
+        "access to the hub, give the path of a folder that `save_pretrained` wrote."
     )

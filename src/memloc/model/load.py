@@ -12,6 +12,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+from memloc.data.hub import asked_once
 from memloc.errors import ModelError, in_words
 from memloc.model.known import (
     TINY,
@@ -117,7 +118,13 @@ def load_model(
     options = options or LoadOptions()
     source = source_of(name)
     # Weights that are made in inference mode could never be trained.
-    with quiet(), _loading(name), torch_seeded(seed, "head"), torch.inference_mode(False):
+    with (
+        quiet(),
+        asked_once(source),
+        _loading(name),
+        torch_seeded(seed, "head"),
+        torch.inference_mode(False),
+    ):
         config = _config(source, label_names, options)
         model, info = AutoModelForSequenceClassification.from_pretrained(
             source,
@@ -128,7 +135,7 @@ def load_model(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=options.remote_code)
+        tokenizer = read_tokenizer(source, options)
         settle_padding(name, model, tokenizer)
         missing, resized = _new_weights(name, model, info)
         _refuse_no_numbers(name, model)
@@ -151,11 +158,23 @@ def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classif
 
         return load_adapter(folder, options)
     with quiet(), _loading(str(folder)):
-        # Said outright: left open, transformers asks on the terminal whether to run code.
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=options.remote_code)
-    loaded = load_model(str(folder), label_names_of(config), options=options)
+        label_names = label_names_of(read_config(folder, options))
+    loaded = load_model(str(folder), label_names, options=options)
     _refuse_other_weights(loaded)
     return loaded
+
+
+def read_config(source: str | Path, options: LoadOptions, **changes: Any) -> Any:
+    """Read a model's configuration; code that comes with it runs only with `remote_code`.
+
+    Without a plain False, transformers asks on the terminal whether to run such code.
+    """
+    return AutoConfig.from_pretrained(source, trust_remote_code=options.remote_code, **changes)
+
+
+def read_tokenizer(source: str | Path, options: LoadOptions) -> Any:
+    """Read a tokenizer; code that comes with it runs only with `remote_code`."""
+    return AutoTokenizer.from_pretrained(source, trust_remote_code=options.remote_code)
 
 
 def label_names_of(config: Any) -> list[str]:
@@ -165,9 +184,9 @@ def label_names_of(config: Any) -> list[str]:
 
 def _config(source: str, label_names: Sequence[str], options: LoadOptions) -> Any:
     labels = dict(enumerate(label_names))
-    config = AutoConfig.from_pretrained(
+    config = read_config(
         source,
-        trust_remote_code=options.remote_code,
+        options,
         num_labels=len(labels),
         id2label=labels,
         label2id={label: i for i, label in labels.items()},
@@ -298,13 +317,20 @@ def _loading(name: str) -> AbstractContextManager[None]:
 
 
 def _why_not(name: str, error: Exception) -> str:
-    reason = in_words(error)
-    if "model.safetensors" in reason:
-        reason += " (weights in other formats, which can carry code, are read with --any-format)"
     is_here = Path(name).expanduser().is_dir() or name in TINY
     if is_here or not isinstance(error, OSError):
         return (
             f"{name} cannot be loaded as a classifier, it may be damaged or of a kind that has no "
-            f"classifier: {reason}"
+            f"classifier: {with_option(error)}"
         )
-    return no_such_model(name, reason)
+    return no_such_model(name, with_option(error))
+
+
+def with_option(error: Exception) -> str:
+    """Return what an error of transformers says, with memloc's option where one would help."""
+    reason = in_words(error)
+    if "trust_remote_code" in str(error):
+        return "it brings code of its own, which runs only with --remote-code"
+    if "model.safetensors" in reason:
+        reason += " (weights in other formats, which can carry code, are read with --any-format)"
+    return reason

@@ -17,7 +17,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 from transformers import PreTrainedModel
 
-from memloc.errors import MemlocError, ModelError, in_words
+from memloc.errors import (
+    MORE_MEMORY,
+    MemlocError,
+    ModelError,
+    in_words,
+    is_out_of_memory,
+)
 from memloc.model.joined import joined_layers
 
 Batch = Mapping[str, Tensor]
@@ -54,7 +60,8 @@ def as_model_error(sentence: Callable[[Exception], str]) -> Iterator[None]:
     except MemlocError:
         raise
     except Exception as error:
-        raise ModelError(sentence(error)) from error
+        said = MORE_MEMORY if is_out_of_memory(error) else sentence(error)
+        raise ModelError(said) from error
 
 
 def explained(model: Any) -> AbstractContextManager[None]:

@@ -24,8 +24,8 @@ from memloc.reporting.rows import CASE, ROWS
 from memloc.reporting.sentences import marked, remarks_on
 from memloc.reporting.style import GREY, Theirs
 from memloc.settings import Settings
+from memloc.stats.calibration import weakness
 from memloc.stats.claims import over_seeds
-from memloc.stats.verdicts import weakness
 from memloc.store.files import whole_file
 
 DATA = "drawn"

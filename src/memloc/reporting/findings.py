@@ -15,10 +15,10 @@ from memloc.protocol import Protocol
 from memloc.reporting.results import COLUMNS, Results
 from memloc.reporting.style import Theirs, method_order, plain
 from memloc.stats import claims
+from memloc.stats.calibration import TRUSTED, rates
 from memloc.stats.claims import BINARY, POINT, over_seeds
 from memloc.stats.depth import centres_of_gravity, event_depths
 from memloc.stats.intervals import bootstrap_ends, wilson
-from memloc.stats.verdicts import TRUSTED, rates
 from memloc.stats.windows import (
     layer_weights,
     planted_layers,
@@ -70,9 +70,9 @@ class Findings:
 
     @property
     def calibration(self) -> pd.DataFrame:
-        """How often each method's verdicts are right, as memloc measured; if there are any here."""
+        """How often each method's answers are right, as memloc measured; if there are any here."""
         results = self.results
-        judged = len(results.verdicts) + len(results.control_verdicts)
+        judged = len(results.answers) + len(results.control_answers)
         return pd.DataFrame(rates().values()) if judged else pd.DataFrame()
 
     def memorised(self, name: str) -> pd.DataFrame:

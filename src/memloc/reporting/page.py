@@ -43,7 +43,7 @@ from memloc.reporting.tables import (
     cell,
     tables_of,
 )
-from memloc.stats.verdicts import weakness
+from memloc.stats.calibration import weakness
 from memloc.store import paths
 from memloc.store.files import whole_file
 from memloc.store.records import as_stored, read_json, write_json

@@ -34,8 +34,9 @@ from memloc.run.folder import (
     at_the_end,
 )
 from memloc.settings import packaged
+from memloc.stats.answers import Answer, corrected
+from memloc.stats.evenness import ALPHA
 from memloc.stats.planted import null_claims, plant_scores, processed_accuracy
-from memloc.stats.verdicts import ALPHA, corrected
 from memloc.stats.windows import planted_layers
 from memloc.store import paths
 from memloc.store.files import is_draft
@@ -210,7 +211,7 @@ def _load(folder: Path) -> Results:
         for of, (_, curve) in zip(runs, curves, strict=True)
     ]
     found, of_plants = _collected(runs), _collected(planted, needed)
-    made, judged = found.pop("made", []), found.pop("verdicts", [])
+    made, judged = found.pop("made", []), found.pop("answers", [])
     parts = {
         **{name: [] for name in READ},
         **found,
@@ -221,8 +222,8 @@ def _load(folder: Path) -> Results:
     tables |= {
         "runs": pd.DataFrame(rows, columns=COLUMNS["runs"]),
         "made": pd.DataFrame(made, columns=COLUMNS["made"]),
-        "verdicts": verdicts(judged),
-        "control_verdicts": control_verdicts(of_plants["verdicts"]),
+        "answers": answers(judged),
+        "control_answers": control_answers(of_plants["answers"]),
         "plants": _plants(planted, tables["control_layers"]),
     }
     return Results(folder, protocol, tables, (*_commands(runs), *_commands(planted)))
@@ -330,8 +331,8 @@ def _collected(runs: Sequence[_Read], reference_at_least: float = 0.0) -> dict[s
             shown = [name for name in made["tables"] if name in called]
             tables = {name: stored_table(made["folder"], made, name) for name in shown}
             undone = tables["windows"]["error"].to_numpy().max() if "windows" in tables else np.nan
-            if "verdict" in about:
-                found["verdicts"].append((key, about["verdict"]))
+            if "answer" in about:
+                found["answers"].append((key, about["answer"]))
             for name, rows in tables.items():
                 is_theirs = called[name] == "events" and method not in method_names("analysis")
                 whole = _events(method, rows) if is_theirs else rows
@@ -462,36 +463,34 @@ def _joined(name: str, parts: Keyed) -> pd.DataFrame:
     return whole
 
 
-def verdicts(found: Keyed) -> pd.DataFrame:
-    """What each method says of each run, and whether it still holds for all that are shown.
+def answers(found: Keyed) -> pd.DataFrame:
+    """Return what each method answers for each run, and whether it holds for all runs shown.
 
-    `found` are records of verdicts. `corrected` are Holm's p-values over the runs that a method
-    judged, so that asking more methods weakens no finding; a finding is significant after that.
+    `found` are records of answers. `corrected` are Holm's p-values over the runs that a method
+    looked at, so that asking more methods weakens no finding; a finding is significant after that.
     """
-    table = _verdict_rows(found, COLUMNS["verdicts"])
-    able = np.array([bool(record["answers"]) for _, record in found], dtype=bool)
+    table = _answer_rows(found, COLUMNS["answers"])
+    able = np.array([record["undone"] is not None for _, record in found], dtype=bool)
     table["corrected"] = 1.0
     for _, part in table[able].groupby("method"):
         table.loc[part.index, "corrected"] = corrected(part["p"].tolist())
     return table.assign(finding=table["corrected"] <= ALPHA)
 
 
-def control_verdicts(found: Keyed) -> pd.DataFrame:
-    """The same of planted runs; `right`: localised, and in planted layers alone."""
+def control_answers(found: Keyed) -> pd.DataFrame:
+    """The same of planted runs; `right`: concentrated, and half of it in planted layers alone."""
     right = [
-        record["outcome"] == "localised"
+        record["word"] == "concentrated"
         and not key["null"]
-        and {layer - 1 for layer in record["layers"]} <= set(planted_layers(str(key["planted"])))
+        and {layer - 1 for layer in record["places"]["half"]}
+        <= set(planted_layers(str(key["planted"])))
         for key, record in found
     ]
-    return _verdict_rows(found, COLUMNS["control_verdicts"]).assign(right=right)
+    return _answer_rows(found, COLUMNS["control_answers"]).assign(right=right)
 
 
-def _verdict_rows(found: Keyed, columns: Sequence[str]) -> pd.DataFrame:
-    rows = [
-        {"answer": "", **key, **record, "layers": ", ".join(map(str, record["layers"]))}
-        for key, record in found
-    ]
+def _answer_rows(found: Keyed, columns: Sequence[str]) -> pd.DataFrame:
+    rows = [{**key, **Answer.of(record).row()} for key, record in found]
     return pd.DataFrame(rows, columns=list(columns))
 
 

@@ -234,17 +234,26 @@ def strip(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def shares(table: pd.DataFrame) -> pd.DataFrame:
-    """Shares by unit and value, mean over seeds, each at the first layer of its unit."""
-    found = over_seeds(table, [*CASE, "value", "unit", "first", "last"], "share")
-    return found.assign(layer=found["first"], value=found["value"].map(WORDS["value"]))
+    """Shares by layer and value, mean over seeds."""
+    found = over_seeds(table, [*CASE, "value", "layer"], "share")
+    return found.assign(value=found["value"].map(WORDS["value"]))
 
 
-def necessity(table: pd.DataFrame) -> pd.DataFrame:
-    """What is lost when a unit alone is exchanged, and kept when it alone is not."""
-    whole = table.dropna(subset=["alone_out", "alone_in"])
-    keys = [*CASE, "unit", "first"]
-    means = whole.groupby(keys, sort=False)[["alone_out", "alone_in"]].mean().reset_index()
-    return means.rename(columns={"first": "layer"})
+def alone(table: pd.DataFrame) -> pd.DataFrame:
+    """What is undone when only one layer is exchanged, and kept when only this layer stays."""
+    keys = [*CASE, "value", "layer"]
+    one, other = (
+        over_seeds(
+            table[[*keys, "seed", name, f"{name}_low", f"{name}_high"]].rename(
+                columns={name: "share", f"{name}_low": "low", f"{name}_high": "high"}
+            ),
+            keys,
+            "share",
+        )
+        for name in ("alone_out", "alone_in")
+    )
+    found = one.merge(other.drop(columns="seeds"), on=keys, suffixes=("_x", "_y"))
+    return found.assign(value=found["value"].map(WORDS["value"]))
 
 
 def centres(table: pd.DataFrame) -> pd.DataFrame:
@@ -280,7 +289,7 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "examples": pd.DataFrame.copy,
     "strip": strip,
     "shares": shares,
-    "necessity": necessity,
+    "alone": alone,
     "centres": centres,
 }
 """By the name of the figure; others show means over seeds."""

@@ -11,7 +11,7 @@ import pandas as pd
 import yaml
 
 from memloc.errors import counted, listed
-from memloc.methods.result import LayerScores, Result, events_of
+from memloc.methods.result import Result, events_of
 from memloc.reporting.findings import (
     RUN,
     UNDONE,
@@ -22,10 +22,10 @@ from memloc.reporting.findings import (
 from memloc.reporting.missing import command
 from memloc.reporting.style import asset, method_order
 from memloc.stats.agreement import FEWEST_GROUPS
+from memloc.stats.calibration import TRUSTED
 from memloc.stats.claims import ALL, POINT, over_seeds
 from memloc.stats.depth import has_interval
 from memloc.stats.planted import mean_scores
-from memloc.stats.verdicts import NOTHING, TRUSTED
 from memloc.stats.windows import layer_ranges
 
 SAID: dict[str, Any] = yaml.safe_load(asset("sentences.yaml"))
@@ -40,7 +40,7 @@ def say(name: str, **values: Any) -> str:
 def sentence(found: Result) -> str:
     """What a method says about a model, with how sure it is."""
     events = events_of(found.method, found["events"]) if "events" in found.tables else None
-    if isinstance(found, LayerScores):
+    if found.weighs_layers:
         text = " ".join([_layers_matter(found), *found.remarks])
     elif found.method == "generalisation":
         text = say("generalised", **found["summary"].iloc[0])
@@ -54,7 +54,7 @@ def sentence(found: Result) -> str:
     return text
 
 
-def _layers_matter(scores: LayerScores) -> str:
+def _layers_matter(scores: Result) -> str:
     mcog = {**asdict(scores.mcog), "method": scores.method, "depth": scores.depth}
     if math.isnan(mcog["estimate"]):
         return say("no_centre", **mcog)
@@ -157,9 +157,9 @@ def summarise(findings: Findings) -> Summary:
 def _answer(findings: Findings) -> str:
     """Which layers hold what was memorised; nothing is concluded from runs that did not."""
     results, method = findings.results, findings.leading
-    layers, mcog, verdicts = (
+    layers, mcog, answers = (
         table[table["method"] == method]
-        for table in map(findings.whole, ("layers", "mcog", "verdicts"))
+        for table in map(findings.whole, ("layers", "mcog", "answers"))
     )
     if findings.memorised("runs").empty:
         return say("nothing_memorised")
@@ -171,55 +171,28 @@ def _answer(findings: Findings) -> str:
         )
     if method not in TRUSTED:
         return say("one_method", method=method, todo=_by(": try `{}`", command("shares", results)))
-    if 0 < len(verdicts) <= NAMED and verdicts["answer"].any():
-        return _placed(verdicts)
-    said = _judged(verdicts) if len(verdicts) else ""
-    return said if verdicts["finding"].any() else f"{said} {_described(layers, mcog)}".lstrip()
+    if 0 < len(answers) <= NAMED:
+        return _placed(answers)
+    said = _counted_words(answers) if len(answers) else ""
+    return f"{said} {_described(layers, mcog)}".lstrip()
 
 
-def _placed(verdicts: pd.DataFrame) -> str:
-    """How much is where in each of a few runs, and the verdict where it is a finding."""
-    rows = verdicts.to_dict("records")
-    parts = []
-    for name, row in zip(_names(rows), rows, strict=True):
-        text = f"For {name}, {row['answer']}" if row["answer"] else f"{name}: {row['sentence']}"
-        if row["answer"] and row["finding"] and row["outcome"] == "localised":
-            layers = layer_ranges(map(int, row["layers"].split(", ")))
-            text = f"{text.removesuffix('.')}: localised in {layers}."
-        parts.append(text)
-    return " ".join(parts)
+def _placed(answers: pd.DataFrame) -> str:
+    """How much is where in each of a few runs, one sentence each."""
+    rows = answers.to_dict("records")
+    return " ".join(
+        f"{name}: {row['sentence'][0].lower()}{row['sentence'][1:]}"
+        for name, row in zip(_names(rows), rows, strict=True)
+    )
 
 
-def _judged(verdicts: pd.DataFrame) -> str:
-    """What the verdicts of one method say: by task and model; of many, in how many runs."""
-    rows, few = verdicts.to_dict("records"), len(verdicts) <= NAMED
-    if len(rows) == 1 and (rows[0]["finding"] or rows[0]["outcome"] == "cannot tell"):
-        return str(rows[0]["sentence"])
-    named = verdicts.loc[verdicts["finding"].astype(bool), "layers"].str.split(", ").explode()
-    often = say("often", layer="".join(named[named != ""].mode().head(1)))
-    groups: dict[tuple[str, str], list[str]] = {}
-    for name, row in zip(_names(rows), rows, strict=True):
-        said, why = "are spread over the layers", ""
-        if not row["finding"]:
-            said, why = "cannot be placed", f", because {_unsure(row)}"
-        elif row["outcome"] == "localised":
-            layers = map(int, row["layers"].split(", "))
-            said = f"sit {f'in {layer_ranges(layers)}' if few else often}"
-        groups.setdefault((said, why), []).append(name)
-    text, labels = "", "the memorised labels"
-    for (said, why), who in sorted(groups.items(), key=lambda group: group[0][1] != ""):
-        share = "all" if len(who) == len(rows) else f"{len(who)} of"
-        part = f"in {share} {len(rows)} runs, {labels} {said}{why}"
-        text += f"; {labels} {said} for {listed(who)}{why}" if few else f"; {part}"
-        labels = "they"
-    return f"{text[2].upper()}{text[3:]}."
-
-
-def _unsure(verdict: Mapping[Any, Any]) -> str:
-    """Why the labels of a run cannot be placed, and what would help."""
-    if verdict["outcome"] != "cannot tell":
-        return say("uncorrected")
-    return say("undoes_nothing" if NOTHING in verdict["sentence"] else "too_few")
+def _counted_words(answers: pd.DataFrame) -> str:
+    """In how many runs the memorised labels are concentrated, uneven or even."""
+    counts = answers["word"].value_counts()
+    parts = [f"{word} in {n}" for word, n in counts.items() if word != "cannot tell"]
+    if unknown := int(counts.get("cannot tell", 0)):
+        parts.append(f"not to be placed in {unknown}")
+    return f"Of {counted(len(answers), 'run')}, the memorised labels are {listed(parts)}."
 
 
 def _described(layers: pd.DataFrame, mcog: pd.DataFrame) -> str:

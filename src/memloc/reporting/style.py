@@ -15,8 +15,8 @@ import yaml
 from memloc.errors import lookup
 from memloc.methods import method_names, methods
 from memloc.settings import Settings
+from memloc.stats.calibration import trust
 from memloc.stats.claims import BINARY
-from memloc.stats.verdicts import trust
 
 
 def asset(name: str) -> str:

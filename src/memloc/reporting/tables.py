@@ -26,10 +26,10 @@ from memloc.reporting.style import (
     task_order,
 )
 from memloc.stats.agreement import FEWEST_GROUPS
+from memloc.stats.calibration import over_plants, over_runs
 from memloc.stats.claims import BINARY, POINT, over_seeds
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
-from memloc.stats.verdicts import over_plants, over_runs
 from memloc.store import paths
 from memloc.store.files import is_draft, whole_file
 from memloc.store.records import write_table
@@ -217,7 +217,6 @@ def tasks(findings: Findings) -> pd.DataFrame:
     found = runs.drop_duplicates("task").set_index("task").loc[task_order(runs["task"])]
     papers = [PAPER_TASKS.get(task.removesuffix(BINARY)) for task in found.index]
     about = {task: row.description for task, row in known.items()}
-    about |= {task: spec.description for task, spec in PAPER_TASKS.items()}  # without the domain
     columns = {
         "category": found["category"],
         "dataset": found.index,
@@ -291,8 +290,8 @@ def runs(findings: Findings) -> pd.DataFrame:
 
 
 TIDY: dict[str, Callable[[Findings], pd.DataFrame]] = {
-    "localised": lambda findings: over_runs(findings.memorised("verdicts")),
-    "control-verdicts": lambda findings: over_plants(findings.results.control_verdicts),
+    "words": lambda findings: over_runs(findings.memorised("answers")),
+    "control-answers": lambda findings: over_plants(findings.results.control_answers),
     "tasks": tasks,
     "models": models,
     "runs": runs,
@@ -338,7 +337,7 @@ def events(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def plants_told(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Verdicts on plants, with words where none of a method's plants had a verdict."""
+    """Answers on plants; `cannot tell` where no plant of a method has one."""
     right = estimates(tidy["right"], tidy["right_low"], tidy["right_high"])
     shown = ["cannot tell" if n else text for n, text in zip(tidy["told"] == 0, right, strict=True)]
     return tidy.assign(right=shown)
@@ -348,7 +347,7 @@ SUMMARIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "models": table_3,
     "mcog": mcog,
     "events": events,
-    "control-verdicts": plants_told,
+    "control-answers": plants_told,
 }
 """Tables that people read in fewer words than one row per observation."""
 

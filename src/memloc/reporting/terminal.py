@@ -11,7 +11,7 @@ from memloc.reporting.style import WORDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from memloc.methods.result import LayerScores
+    from memloc.methods.result import Result
 
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -45,7 +45,7 @@ def memorisation_curve(table: "pd.DataFrame") -> str:
     )
 
 
-def layer_bars(scores: "LayerScores", width: int = 30) -> str:
+def layer_bars(scores: "Result", width: int = 30) -> str:
     """One line per layer: a bar for its weight, the number and its interval."""
     top = float(scores.weights.max()) or 1.0
     lines = [f"{scores.method}, weight of each layer"]

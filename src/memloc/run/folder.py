@@ -21,12 +21,18 @@ from memloc.arrays import (
 )
 from memloc.data.encode import Encoded
 from memloc.data.task import Examples, NoisyLabels, Task, hash_task
-from memloc.errors import StoreError, TrainingError, lookup
+from memloc.errors import (
+    StoreError,
+    TrainingError,
+    counted,
+    listed,
+    lookup,
+)
 from memloc.model.device import pick_device
 from memloc.protocol import RunSettings
 from memloc.seeds import generator
 from memloc.settings import Settings
-from memloc.stats.verdicts import too_few
+from memloc.stats.answers import too_few
 from memloc.stats.windows import planted_layers, read_plant
 from memloc.store import paths
 from memloc.store.identity import hash_checkpoint
@@ -179,10 +185,7 @@ class Run:
         """A run that exists."""
         path = Path(folder) / paths.RUN
         if not path.is_file():
-            raise StoreError(
-                f"{folder} is not a run: it has no {paths.RUN}. `memloc train` makes one, "
-                "`memloc adopt` makes one from your own checkpoints."
-            )
+            raise StoreError(_no_run(Path(folder)))
         values = {k: v for k, v in read_json(path).items() if k != "format"}
         try:
             return cls(Path(folder), RunRecord.model_validate(values), device)
@@ -456,6 +459,21 @@ def at_the_end(training: Table, name: str, column: str) -> float:
     """What was measured at the last epoch of a training; NaN where there is none."""
     rows = training[training["training"] == name].sort_values("epoch")
     return float(rows[column].iloc[-1]) if len(rows) else float("nan")
+
+
+def _no_run(folder: Path) -> str:
+    """Return the sentence for a folder that is no run; where it holds runs, some are named."""
+    inside = ("*/" * depth + paths.RUN for depth in range(1, 4))
+    runs = sorted(path.parent for pattern in inside for path in folder.glob(pattern))
+    if runs:
+        return (
+            f"{folder} is not a run, but holds {counted(len(runs), 'run')}: give one of them, such "
+            f"as {listed([str(run) for run in runs[:3]])}."
+        )
+    return (
+        f"{folder} is not a run: it has no {paths.RUN}. `memloc train` makes one, `memloc adopt` "
+        "makes one from your own checkpoints."
+    )
 
 
 def begin(folder: Path, task: Task, record: RunRecord) -> Run:

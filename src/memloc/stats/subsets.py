@@ -68,33 +68,18 @@ def smallest_sets(values: FloatArray, share: float) -> IntArray:
     return np.asarray(reached[sizes == sizes.min()], dtype=np.int64)
 
 
-def alone(values: FloatArray) -> dict[str, FloatArray]:
-    """What each unit does alone, from `values` (2^U,), each (U,).
+def control(lost: FloatArray, *, exact: bool) -> dict[str, float]:
+    """Return how many of the labels that should survive do so in mixtures of two models.
 
-    `alone_out`: what is lost when this unit alone is exchanged. `alone_in`: what is kept, of all
-    that exchanging all units loses, when this unit alone is not.
-    """
-    n_units = _n_units(values)
-    single = 1 << np.arange(n_units)
-    return {
-        "alone_out": values[single] - values[0],
-        "alone_in": values[-1] - values[len(values) - 1 - single],
-    }
-
-
-def control(lost: FloatArray, passed: int | None = None) -> dict[str, float]:
-    """How many of the labels that should survive do so in mixtures of two models.
-
-    `lost` (examples, values) says whether each mixture loses the label of each example: of all
-    subsets, or, with `passed`, of the subsets that orders go through (`passed` values each). The
-    mean gives every number of exchanged units the same weight; `worst` is the subset that loses
-    most, NaN where examples have subsets of their own. Labels that the unchanged model gets wrong
-    are left out.
+    `lost` (examples, values) says whether each mixture loses the label of each example: all subsets
+    if `exact`, else those that orders of the units go through. `kept` gives every number of
+    exchanged units the same weight; `worst` is of the subset that loses most, NaN where examples
+    have subsets of their own. Labels that the unchanged model gets wrong are left out.
     """
     kept = 1 - lost[lost[:, 0] == 0]
     if not len(kept):
         return {"kept": math.nan, "worst": math.nan}
-    if passed is not None:
+    if not exact:
         return {"kept": float(kept.mean()), "worst": math.nan}
     sizes = subset_sizes(_n_units(lost))
     each = kept.mean(0)

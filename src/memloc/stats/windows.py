@@ -136,10 +136,11 @@ def layers_name(layers: Sequence[int]) -> str:
 
 
 def layer_ranges(layers: Iterable[int]) -> str:
-    """Layers as people write them: `layers 1 to 3 and 7`."""
+    """Write layers as people do: `layers 1 to 3 and 7`, `layers 1 and 2`."""
     numbers = sorted(layers)
-    ends = [(run.start, run.stop - 1) for run in consecutive(numbers)]
-    parts = [f"{first}" if first == last else f"{first} to {last}" for first, last in ends]
+    parts: list[str] = []
+    for run in consecutive(numbers):
+        parts += [f"{run.start} to {run.stop - 1}"] if len(run) > 2 else map(str, run)
     return f"{'layer' if len(numbers) == 1 else 'layers'} {listed(parts)}"
 
 

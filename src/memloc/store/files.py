@@ -105,6 +105,17 @@ def remove(path: Path) -> None:
         raise cannot_write(path, error) from error
 
 
+def check_place(path: Path) -> None:
+    """Refuse a path at which nothing can be written, before work begins; nothing is left there."""
+    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    draft = new_draft(there / "draft")
+    try:
+        draft.mkdir()
+        draft.rmdir()
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def cannot_write(path: Path, error: OSError) -> StoreError:
     """The sentence for a full disk, a read-only folder or a missing permission."""
     reason = error.strerror or str(error)

@@ -122,12 +122,12 @@ def _flocked(path: Path) -> int | None:
     import fcntl
 
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Not found: whoever had the lock before removed the file while it was opened here.
         with suppress(BlockingIOError, FileNotFoundError), ExitStack() as opened:
-            path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT)
             opened.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Who had it before may have removed the file after it was opened here.
             if os.path.samestat(os.fstat(file), path.stat()):
                 opened.pop_all()
                 return file

@@ -1,5 +1,6 @@
 """A study: models x tasks x seeds x methods and settings, read from one YAML file, checked."""
 
+import shlex
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,11 @@ from memloc.errors import (
     MemlocError,
     SettingsError,
     StoreError,
+    UnknownName,
+    listed,
     lookup,
+    nearest,
+    shortened,
 )
 from memloc.protocol import PRESETS, Protocol, preset
 from memloc.settings import Settings, explained, parse_yaml
@@ -141,6 +146,12 @@ EXAMPLES = ("demo", "small", "paper")
 
 def init_study(example: str, folder: str | Path | None = None) -> Path:
     """Write the example's file into a folder, which becomes the study's; returns the file."""
+    if example not in EXAMPLES and folder is None and not nearest(example, EXAMPLES):
+        raise UnknownName(
+            f"No example study is called {shortened(repr(example))}: there are "
+            f"{listed(EXAMPLES)}. To begin with demo in a folder of this name: "
+            f"memloc init demo {shlex.quote(shortened(example))}"
+        )
     lookup("example study", example, dict.fromkeys(EXAMPLES))
     text = files("memloc.study").joinpath("examples", f"{example}.yaml").read_text("utf-8")
     return write_study(text, Path(example) if folder is None else Path(folder))

@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from memloc.data import hub
 from memloc.data.own import load_csv
 from memloc.data.perturb import noisy_task
 from memloc.data.sources import DATA_VARIABLE, load_task, subsample
@@ -32,7 +33,7 @@ from memloc.model.known import (
 )
 from memloc.protocol import Protocol
 from memloc.run.folder import few_in
-from memloc.stats.verdicts import too_few
+from memloc.stats.answers import too_few
 from memloc.store import paths
 from memloc.store.identity import hash_checkpoint, hash_files, hashed
 from memloc.study.config import DataFile, StudyFile
@@ -142,7 +143,8 @@ def config_of(name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(name, "config.json"))
+        with hub.asked_once(name):
+            return Path(hf_hub_download(name, "config.json"))
     except Exception as error:
         raise ModelError(no_such_model(name, in_words(error))) from error
 

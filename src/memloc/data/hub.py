@@ -1,0 +1,52 @@
+"""Access to the Hugging Face hub: asked once whether it answers, and then used or left alone."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SECONDS = 10.0
+"""Time that the hub has to answer at all."""
+
+
+def is_reachable() -> bool:
+    """Return whether the hub answers; not where HF_HUB_OFFLINE is set."""
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=SECONDS)
+    except Exception:  # noqa: BLE001 - which errors there are depends on the hub's HTTP client
+        return False
+    return True
+
+
+@contextmanager
+def asked_once(source: str) -> Iterator[None]:
+    """While active, a hub that does not answer is left alone and only its caches are read.
+
+    The hub's own libraries would ask again for half a minute and print each attempt. A `source`
+    that is a folder needs no hub.
+    """
+    from huggingface_hub import constants
+
+    if Path(source).is_dir():
+        yield
+        return
+    places: list[Any] = [constants, *filter(None, [sys.modules.get("datasets.config")])]
+    before = [place.HF_HUB_OFFLINE for place in places]
+    is_offline = any(before) or not is_reachable()
+    try:
+        for place in places:
+            place.HF_HUB_OFFLINE = is_offline
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value
+
+
+def unreachable() -> str:
+    """Return the reason to give where the hub does not answer; empty where it does."""
+    from huggingface_hub import constants
+
+    return "" if is_reachable() else f"{constants.ENDPOINT} cannot be reached"

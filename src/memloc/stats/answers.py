@@ -1,0 +1,399 @@
+"""How much of the memorised labels is where, how sure that is, and one word for it.
+
+An answer consists of quantities with intervals (`Places`), a sentence of at most thirty words made
+of them, and one word. The word describes the quantities and never hides them:
+
+- `concentrated`: effectively fewer than half of the layers hold the labels, by a test at 5 %.
+- `uneven`: not concentrated for sure, but some layer has more or less than an even share, by a
+  test at 5 % over all layers.
+- `even`: no layer differs from an even share, and the interval of the effective number of layers
+  excludes concentrated memories.
+- `cannot tell`: nothing is undone, too few labels are, or the interval reaches from concentrated
+  to even.
+
+Half of the layers is the margin because it treats both sides alike; 5 % is the usual level.
+Examples of one run share one training, so an answer is about that run. Over several runs each
+counts once (`corrected`).
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from memloc.arrays import BoolArray, FloatArray
+from memloc.errors import ScoreError, counted
+from memloc.seeds import generator
+from memloc.stats.calibration import TRUSTED, trust, weakness
+from memloc.stats.depth import centres_of_gravity
+from memloc.stats.evenness import ALPHA, effective_layers, uneven_layers
+from memloc.stats.intervals import Interval, band
+from memloc.stats.undone import Undone, is_anything_undone, p_text
+from memloc.stats.windows import layer_ranges, windows
+
+FEWEST = 20
+"""Noisy examples below which no word is given."""
+FEWEST_UNDONE = 10
+"""Undone labels below which no word is given."""
+FULL = 0.9
+"""Share of noisy labels undone from which a sentence speaks of the memorised labels as a whole."""
+ABOUT_HALF = 0.6
+"""Share below which the smallest set that holds half is said to hold half."""
+UNSURE = 0.5
+"""Share of resamples with the same smallest set below which the set is unsure."""
+NAMED = 3
+"""Layers of an unsure set that are named; more are counted."""
+RESAMPLES = 9999
+
+Word = Literal["concentrated", "uneven", "even", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a method that changes layers knows of each example."""
+
+    shares: FloatArray
+    """(noisy examples, layers): each layer's share in the loss of the assigned label."""
+    clean_lost: FloatArray
+    """(clean examples,): whether exchanging all layers loses the label."""
+    margins: FloatArray
+    """(noisy and clean examples,): the unchanged model's margin of the label."""
+    elsewhere: FloatArray | None = None
+    """(noisy examples,): whether a second reference, put into the first, loses the label."""
+    n_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        n_noisy, n_clean = len(self.shares), len(self.clean_lost)
+        if not n_noisy or not n_clean:
+            raise ScoreError(
+                f"An answer needs noisy and clean examples, found {n_noisy} and {n_clean}."
+            )
+        if not all(np.isfinite(a).all() for a in (self.shares, self.clean_lost, self.margins)):
+            raise ScoreError("A layer's share is not a number: run the method again.")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the labels are that exchanging all layers undoes; layers are counted from 1."""
+
+    undone: float
+    """Share of the noisy labels that are undone."""
+    half: tuple[int, ...]
+    """Smallest set of layers that holds half of what is undone."""
+    half_held: Interval
+    """Share of what is undone that this set holds."""
+    half_agreement: float
+    """Share of resamples with the same smallest set."""
+    first_half: Interval
+    """Share of what is undone that the first half of the layers holds."""
+    last_half: Interval
+    """Share of what is undone that the last half of the layers holds."""
+    centre: Interval
+    """Mean of the layer numbers, weighted by their positive shares."""
+    effective: Interval
+    """Effective number of layers, with a 90 % interval."""
+    above: tuple[int, ...]
+    """Layers above an even share, with the familywise error of `above` and `below` held at 5 %."""
+    below: tuple[int, ...]
+    """Layers below an even share."""
+    p_concentrated: float
+    """P-value that effectively fewer than half of the layers hold the labels."""
+    p_not_concentrated: float
+    """P-value that effectively more than half of the layers hold the labels."""
+    p_uneven: float
+    """P-value that not all layers have an even share."""
+    depth: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How much is where, how sure that is, and one word for it."""
+
+    word: Word
+    sentence: str
+    """How much is where, in at most thirty words, without the name of the task."""
+    why: str
+    """The tests that the word stands on."""
+    p: float = 1.0
+    """Largest p-value of these tests; 1 for `cannot tell`."""
+    undone: Undone | None = None
+    """The answer to the first question; None for methods that change no layer."""
+    places: Places | None = None
+    """The quantities; None where nothing is undone."""
+    notes: tuple[str, ...] = ()
+    """Caveats, one sentence each."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The smallest set of layers, from 1, that holds half; empty if it is not known."""
+        return self.places.half if self.places is not None else ()
+
+    def record(self) -> dict[str, Any]:
+        """Return the answer as JSON has it."""
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return found
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Answer":
+        """Return the answer that `record` is of."""
+        undone = Undone(**record["undone"]) if record["undone"] is not None else None
+        places = None
+        if (stored := record["places"]) is not None:
+            intervals = {k: Interval(**v) for k, v in stored.items() if isinstance(v, dict)}
+            sets = {k: tuple(v) for k, v in stored.items() if isinstance(v, list)}
+            places = Places(**{**stored, **intervals, **sets})
+        notes = tuple(record["notes"])
+        return cls(**{**record, "undone": undone, "places": places, "notes": notes})
+
+    def row(self) -> dict[str, Any]:
+        """Return the answer as one row of a table: every column of `ROW`, unknown ones empty."""
+        row = {name: np.nan if name in NUMBERS else "" for name in ROW}
+        row |= {"word": self.word, "sentence": self.sentence, "why": self.why, "p": self.p}
+        if (found := self.places) is None:
+            return row
+        row |= {n: ", ".join(map(str, getattr(found, n))) for n in ("half", "above", "below")}
+        row |= {"undone": found.undone, "agreement": found.half_agreement}
+        for name in INTERVALS:
+            row |= getattr(found, name).named(name)
+        return row
+
+
+INTERVALS = ("half_held", "first_half", "last_half", "centre", "effective")
+NUMBERS = ("undone", "agreement", *(f"{n}{e}" for n in INTERVALS for e in ("", "_low", "_high")))
+ROW = ("word", "p", "half", "above", "below", *NUMBERS, "sentence", "why")
+"""Columns of an answer in a table of many runs."""
+
+
+def answer(evidence: Evidence, method: str = "shares") -> Answer:
+    """Answer how much is where, from what a method that changes layers knows."""
+    shares = evidence.shares
+    undone = is_anything_undone(
+        shares.sum(1), evidence.clean_lost, evidence.margins, evidence.elsewhere
+    )
+    n_undone = int((shares.sum(1) > 0.5).sum())
+    places = where(shares) if undone.p <= ALPHA else None
+    if len(shares) < FEWEST:
+        few = f"there are only {counted(len(shares), 'noisy example')}, and {FEWEST} are needed"
+        found = cannot_tell(few)
+    elif places is None:
+        found = cannot_tell(f"nothing is undone for sure. {undone.sentence}")
+    elif n_undone < FEWEST_UNDONE:
+        few = f"only {counted(n_undone, 'label')} undone, and {FEWEST_UNDONE} are needed"
+        found = cannot_tell(few)
+    else:
+        found = _worded(places, undone, method)
+    sentence = found.sentence if places is None else describe(places)
+    return replace(
+        found, sentence=sentence, undone=undone, places=places, notes=tuple(_notes(evidence))
+    )
+
+
+def cannot_tell(why: str) -> Answer:
+    """Return an answer without a word and without places, and why."""
+    text = why.rstrip(".")
+    sentence = f"Cannot tell: {text[0].lower() + text[1:]}."
+    return Answer("cannot tell", sentence, sentence)
+
+
+def _worded(places: Places, undone: Undone, method: str) -> Answer:
+    """Choose the word, and give the tests that it stands on."""
+    number, margin = places.effective, places.depth / 2
+    text = (
+        f"Effectively {number.estimate:.1f} of {places.depth} layers hold the labels (90 % "
+        f"interval {number.low:.1f} to {number.high:.1f}"
+    )
+    word: Word
+    if places.p_concentrated <= ALPHA:
+        word, p = "concentrated", places.p_concentrated
+        why = f"{text}; fewer than {margin:g}: {p_text(p)})."
+    elif places.p_uneven <= ALPHA:
+        word, p = "uneven", places.p_uneven
+        above = f"{layer_ranges(places.above)} above" if places.above else ""
+        below = f"{layer_ranges(places.below)} below" if places.below else ""
+        named = ", ".join(filter(None, (above, below))) or "no layer by itself is above or below"
+        why = f"{text}); {named} an even share ({p_text(p)} over all layers)."
+    elif places.p_not_concentrated <= ALPHA:
+        word, p = "even", places.p_not_concentrated
+        why = (
+            f"{text}; more than {margin:g}: {p_text(p)}), and no layer differs from an even share."
+        )
+    else:
+        unsure = f"{text}), which reaches from concentrated to even. More noisy examples would help"
+        return replace(cannot_tell(unsure), why=f"{unsure}. {weakness(method)}".rstrip())
+    return Answer(word, "", why, max(undone.p, p))
+
+
+def where(shares: FloatArray) -> Places | None:
+    """Describe shares (examples, layers); None where exchanging all layers undoes nothing.
+
+    All quantities are of the mean profile; their 95 % intervals come from resampled examples.
+    """
+    n, depth = shares.shape
+    if n < 3 or shares.sum() <= 0:
+        return None
+    counts = generator(0, "whereabouts").multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    profiles = np.concatenate([shares.mean(0)[None], counts @ shares / n])
+    sets = smallest_halves(profiles)
+    totals = profiles.sum(1)
+    totals[totals <= 0] = np.nan
+    first = band(profiles[:, : depth // 2].sum(1) / totals)
+    effective, uneven = effective_layers(shares), uneven_layers(shares)
+    return Places(
+        undone=float(totals[0]),
+        half=tuple(int(layer) + 1 for layer in np.flatnonzero(sets[0])),
+        half_held=_plain(band(np.where(sets[0], profiles, 0).sum(1) / totals)),
+        half_agreement=float((sets[1:] == sets[0]).all(1).mean()),
+        first_half=_plain(first),
+        last_half=_plain(Interval(1 - first.estimate, 1 - first.high, 1 - first.low)),
+        centre=_plain(band(centres_of_gravity(np.maximum(0, profiles)))),
+        effective=effective.number,
+        above=uneven.above,
+        below=uneven.below,
+        p_concentrated=effective.p_fewer,
+        p_not_concentrated=effective.p_more,
+        p_uneven=uneven.p,
+        depth=depth,
+    )
+
+
+def _plain(found: Interval) -> Interval:
+    """The interval in Python's own numbers."""
+    ends = float(found.estimate), float(found.low), float(found.high)
+    return Interval(*ends, level=found.level, n_dropped=int(found.n_dropped))
+
+
+def smallest_halves(profiles: FloatArray) -> BoolArray:
+    """Mark, in each profile (R, L), the fewest layers whose positive shares sum to half."""
+    positive = np.maximum(0, profiles)
+    order = np.argsort(-positive, axis=1, kind="stable")
+    before = np.take_along_axis(positive, order, axis=1).cumsum(1)
+    before = np.roll(before, 1, axis=1)
+    before[:, 0] = 0
+    marked = np.zeros(profiles.shape, dtype=bool)
+    needed = before < positive.sum(1, keepdims=True) / 2 - 1e-12
+    np.put_along_axis(marked, order, needed, axis=1)
+    return marked
+
+
+def describe(places: Places) -> str:
+    """Say which layers hold half of the labels and what one half of the layers holds.
+
+    At most thirty words: "Layers 1 and 2 hold half of the memorised labels; the first six hold
+    88 % [85, 90]."
+    """
+    labels = "the memorised labels"
+    if places.undone < FULL:
+        labels = f"the {places.undone:.0%} of labels that are undone"
+    held = "half" if places.half_held.estimate < ABOUT_HALF else percent(places.half_held)
+    names, unsure = layer_ranges(places.half).capitalize(), places.half_agreement < UNSURE
+    if unsure and len(places.half) > NAMED:
+        names = f"About {_number(len(places.half))} of {_number(places.depth)} layers"
+    text = f"{names} hold{'s' if len(places.half) == 1 else ''} {held} of {labels}"
+    if unsure and len(places.half) <= NAMED:
+        text += f" (the same in {places.half_agreement:.0%} of resamples)"
+    middle = places.depth // 2
+    name, half, part = "first", range(1, middle + 1), places.first_half
+    if part.estimate < 0.5:
+        name, half, part = "last", range(middle + 1, places.depth + 1), places.last_half
+    if places.depth < 4 or set(half) <= set(places.half):
+        return f"{text}."
+    return f"{text}; the {name} {_number(len(half))} hold {percent(part)}."
+
+
+def _number(number: int) -> str:
+    """Write small numbers as words."""
+    words = "two three four five six seven eight nine ten eleven twelve"
+    return words.split()[number - 2] if 2 <= number <= 12 else str(number)
+
+
+def percent(share: Interval) -> str:
+    """Write a share with its interval: `88 % [85, 90]`."""
+    return f"{100 * share.estimate:.0f} % [{100 * share.low:.0f}, {100 * share.high:.0f}]"
+
+
+def _notes(evidence: Evidence) -> Iterable[str]:
+    if evidence.elsewhere is None:
+        yield (
+            "There is one reference, so clean examples are the only comparison: what a second "
+            "reference would undo is not known."
+        )
+    if evidence.n_classes == 2:
+        yield (
+            "With two classes, a lost label is always the original one again, even where the "
+            "exchange merely breaks the model; the clean examples show that."
+        )
+
+
+def answer_weights(method: str, weights: FloatArray) -> Answer:
+    """Answer for a method that changes no layer: weights do not show that anything is undone."""
+    positive = np.maximum(0, np.nan_to_num(weights))
+    half = np.flatnonzero(smallest_halves(positive[np.newaxis])[0]) + 1
+    weighs = f"its weights are largest in {layer_ranges(map(int, half))}" if len(half) else ""
+    text = ", ".join(filter(None, (f"{method} exchanges no layer", weighs)))
+    return replace(cannot_tell(text), why=f"{cannot_tell(text).sentence} {weakness(method)}")
+
+
+def line_shares(lost: BoolArray, depth: int, known: Sequence[range]) -> FloatArray:
+    """Shares (n, depth) from windows alone; `lost` (n, W) says what each window loses.
+
+    They are the Shapley values if a set of layers is worth the sum of its runs of neighbours
+    (Myerson's value of a line). A window of w layers with m neighbours gives each of its layers
+    P / w and takes P / m from each neighbour; P = w! m! / (w + m)! is how likely it is that all
+    its layers come before its neighbours in a random order. Rows sum to what the full window loses.
+    """
+    if set(known) != set(windows(depth)):
+        raise ScoreError(
+            f"Shares of layers need all {len(windows(depth))} windows of {depth} layers, found "
+            f"{len(known)}: run the method on every width."
+        )
+    gives = np.zeros((len(known), depth))
+    for row, window in zip(gives, known, strict=True):
+        beside = [layer for layer in (window.start - 1, window.stop) if 0 <= layer < depth]
+        likely = 1 / math.comb(len(window) + len(beside), len(window))
+        row[window.start : window.stop] = likely / len(window)
+        row[beside] = -likely / max(1, len(beside))
+    return np.asarray(lost.astype(np.float64) @ gives)
+
+
+def primary(methods: Iterable[str]) -> str | None:
+    """Return the method whose answers a study gives: the first of TRUSTED; None without any."""
+    able = [method for method in methods if method in TRUSTED]
+    return min(able, key=trust) if able else None
+
+
+def agrees(profile: FloatArray, other: FloatArray) -> bool:
+    """Return whether a second method's profile (L,) agrees with that of the primary method.
+
+    It does if the smallest set of layers that holds half by the second method also holds at least
+    half by the primary one.
+    """
+    if not (np.maximum(0, other) > 0).any():
+        return False
+    chosen = smallest_halves(other[np.newaxis])[0]
+    positive = np.maximum(0, profile)
+    return bool(positive[chosen].sum() >= positive.sum() / 2)
+
+
+def corrected(ps: Sequence[float]) -> FloatArray:
+    """Holm's p-values: what is significant holds for all that are shown together."""
+    order = np.argsort(ps)
+    steps = np.asarray(ps, dtype=np.float64)[order] * np.arange(len(order), 0, -1)
+    found = np.empty(len(order))
+    found[order] = np.minimum(1, np.maximum.accumulate(steps))
+    return found
+
+
+def too_few(noisy: int, examples: int, n_classes: int) -> str:
+    """Warn that so few noisy examples allow no answer; empty with enough."""
+    if not 0 < noisy < FEWEST:
+        return ""
+    # Rounding may cost one noisy example in each class.
+    enough = math.ceil((FEWEST + n_classes) * examples / noisy)
+    return (
+        f"NO ANSWER WILL BE POSSIBLE: {counted(noisy, 'noisy example')} of {examples:,} and "
+        f"{FEWEST} noisy ones are needed. With the same share of noisy labels, {enough:,} examples "
+        "suffice."
+    )

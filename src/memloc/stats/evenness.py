@@ -1,0 +1,157 @@
+"""Tests of shares (examples, layers): over how many layers, and which stand out.
+
+A row of shares sums to 1 if exchanging all layers loses the example's label and to 0 if not.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from memloc.arrays import FloatArray
+from memloc.seeds import generator
+from memloc.stats.intervals import Interval
+
+ALPHA = 0.05
+"""The error that each question may make."""
+MARGIN = 0.5
+"""Memory in effectively fewer than this share of the layers is concentrated."""
+RESAMPLES = 9999
+TAIL = 100
+"""Largest resampled values that the tail of a distribution is fitted to."""
+AT_ONCE = 1_000_000
+"""Numbers of a resample drawn at once, 8 MB of them."""
+NEAR = 1e-9
+"""Numbers that differ by less are ties."""
+
+
+@dataclass(frozen=True)
+class EffectiveLayers:
+    """Over how many layers a memory is spread, and on which side of the margin that is."""
+
+    number: Interval
+    """Effective number of layers, with the 90 % interval that the two tests at 5 % belong to."""
+    p_fewer: float
+    """P-value that there are fewer layers than the margin."""
+    p_more: float
+    """P-value that there are more layers than the margin."""
+
+
+def effective_layers(shares: FloatArray) -> EffectiveLayers:
+    """Return one over the overlap of examples, with a jackknife interval and both tests.
+
+    Examples are left out in turn, and Student's t gives interval and p. The error grows with the
+    overlap, so a small overlap would look surer than it is: below the margin, the error is taken
+    as large as it would be at the margin.
+    """
+    from scipy.stats import t
+
+    n, n_layers = shares.shape
+    value = overlap(shares)
+    at_margin = 1 / (MARGIN * n_layers)
+    without = _overlaps_without(shares)
+    error = math.sqrt((n - 1) / n * float(((without - without.mean()) ** 2).sum()))
+    above = value - at_margin
+    if abs(above) < NEAR:  # a tie, so neither side is sure however small the error is
+        above, error = 0.0, max(error, NEAR)
+    error *= max(1.0, at_margin / max(value, 1 / n_layers))
+    score = above / error if error > 0 else math.copysign(math.inf, above)
+    half = float(t.ppf(1 - ALPHA, n - 1)) * error
+    number, low, high = (_effective(c, n_layers) for c in (value, value + half, value - half))
+    interval = Interval(number, low, high, level=1 - 2 * ALPHA)
+    return EffectiveLayers(interval, float(t.sf(score, n - 1)), float(t.cdf(score, n - 1)))
+
+
+def overlap(shares: FloatArray) -> float:
+    """Return what two different examples have in the same layers; 1/L for even shares.
+
+    Σ φ_e·φ_f / Σ u_e u_f over all e ≠ f, where φ_e is the row of an example and u_e its sum. Pairs
+    of different examples are used because the mean profile of few examples always looks uneven.
+    """
+    totals = shares.sum(1)
+    same = (shares.sum(0) ** 2).sum() - (shares**2).sum()
+    every = totals.sum() ** 2 - (totals**2).sum()
+    return float(same / every) if every > 0 else math.nan
+
+
+def _overlaps_without(shares: FloatArray) -> FloatArray:
+    """Return the overlap (n,) when each example is left out in turn."""
+    totals, squares = shares.sum(1), (shares**2).sum(1)
+    same = ((shares.sum(0) - shares) ** 2).sum(1) - (squares.sum() - squares)
+    every = (totals.sum() - totals) ** 2 - ((totals**2).sum() - totals**2)
+    return np.asarray(same / every)
+
+
+def _effective(overlap: float, n_layers: int) -> float:
+    return float(np.clip(1 / overlap, 1, n_layers)) if overlap > 0 else float(n_layers)
+
+
+@dataclass(frozen=True)
+class UnevenLayers:
+    """Layers, from 1, whose share is not an even one, with the familywise error held."""
+
+    above: tuple[int, ...]
+    below: tuple[int, ...]
+    p: float
+    """P-value that all layers have an even share."""
+
+
+def uneven_layers(shares: FloatArray) -> UnevenLayers:
+    """Name the layers above and those below an even share; each side errs in 2.5 % of runs."""
+    values = shares - shares.mean(axis=1, keepdims=True)
+    p_above, p_below = largest_p(values)
+    above, below = (
+        tuple(int(layer) + 1 for layer in np.flatnonzero(p <= ALPHA / 2))
+        for p in (p_above, p_below)
+    )
+    return UnevenLayers(above, below, min(1.0, 2 * float(min(p_above.min(), p_below.min()))))
+
+
+def largest_p(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """P-values (L,) that columns of `values` (n, L) have means above 0, and below 0.
+
+    T is a column's mean over its standard error. Its null distribution is that of the largest T of
+    all columns (max-T) when rows of the centred values are drawn with replacement. Half of each
+    variance is the mean variance of all columns: a column in which no example happens to differ
+    would otherwise look certain. Skewed values keep the level, which flipping signs does not.
+    """
+    n = len(values)
+    observed = _studentised(values.mean(0), values.var(0), n)
+    drawn = np.concatenate(list(_resampled(values - values.mean(0))))
+    above, below = drawn.max(1), -drawn.min(1)
+    return tail_p(above, observed), tail_p(below, -observed)
+
+
+def _resampled(centred: FloatArray) -> Iterator[FloatArray]:
+    """Draw T of every column in resamples (some at a time, L)."""
+    rng, n = generator(0, "answer", "layers"), len(centred)
+    step = max(1, AT_ONCE // n)
+    for first in range(0, RESAMPLES, step):
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=min(step, RESAMPLES - first)) / n
+        means = counts @ centred
+        yield _studentised(means, counts @ centred**2 - means**2, n)
+
+
+def _studentised(means: FloatArray, variances: FloatArray, n: int) -> FloatArray:
+    """Means (..., L) over their standard errors, each variance drawn half-way to the mean one."""
+    pooled = variances.mean(-1, keepdims=True)
+    error = np.sqrt(np.maximum(0, variances + pooled) / 2 / max(1, n - 1))
+    return np.asarray(means / np.maximum(error, NEAR))
+
+
+def tail_p(null: FloatArray, observed: FloatArray) -> FloatArray:
+    """P-values of `observed` (L,) among the resampled values `null` (R,); ties count against.
+
+    Beyond nearly all resamples, p falls as an exponential tail fitted to the largest ones, so that
+    p can be as small as a correction over many runs needs. Tails of studentised means are lighter
+    than exponential ones, so this p is rather too large.
+    """
+    ordered = np.sort(null)
+    exceeding = len(ordered) - np.searchsorted(ordered, observed - NEAR, side="left")
+    counted = (1 + exceeding) / (1 + len(ordered))
+    tail = ordered[-min(TAIL, len(ordered) // 10 + 1) :]
+    excess = max(float((tail - tail[0]).mean()), NEAR)
+    share = len(tail) / (1 + len(ordered))
+    beyond = share * np.exp(-np.maximum(0, observed - tail[0]) / excess)
+    return np.asarray(np.where(exceeding >= TAIL // 10, counted, np.minimum(counted, beyond)))

@@ -1,0 +1,133 @@
+"""Tests over layers hold their level, whatever the shares of single examples look like."""
+
+import numpy as np
+import pytest
+
+from memloc.stats import evenness
+from memloc.stats.evenness import (
+    _overlaps_without,
+    effective_layers,
+    largest_p,
+    overlap,
+    tail_p,
+    uneven_layers,
+)
+
+LAYERS = 12
+
+
+def at_most(rate, runs):
+    """The largest count that a test of this level may show, one-sided at 1 %."""
+    return rate * runs + 2.33 * np.sqrt(rate * (1 - rate) * runs)
+
+
+def test_overlap_is_that_of_pairs_written_out():
+    shares = np.random.default_rng(0).normal(0.1, 0.1, size=(5, 8))
+    totals = shares.sum(1)
+    pairs = [(e, f) for e in range(5) for f in range(5) if e != f]
+    expected = sum(shares[e] @ shares[f] for e, f in pairs)
+    expected /= sum(totals[e] * totals[f] for e, f in pairs)
+    assert overlap(shares) == pytest.approx(expected)
+
+
+def test_the_jackknife_leaves_each_example_out():
+    shares = np.random.default_rng(1).normal(0.1, 0.1, size=(6, 8))
+    expected = [overlap(np.delete(shares, e, axis=0)) for e in range(6)]
+    np.testing.assert_allclose(_overlaps_without(shares), expected)
+
+
+@pytest.mark.parametrize("n_layers", [1, 2, 3, 4, 6, 12])
+def test_the_effective_number_counts_even_layers(n_layers):
+    shares = np.zeros((25, LAYERS))
+    shares[:, :n_layers] = 1 / n_layers
+    assert effective_layers(shares).number.estimate == pytest.approx(n_layers)
+
+
+def test_both_sides_of_the_margin_exclude_each_other():
+    rng = np.random.default_rng(2)
+    for width in (1, 5, 6, 8, 12):
+        shares = np.zeros((30, LAYERS))
+        shares[:, :width] = rng.dirichlet(np.ones(width), size=30)
+        found = effective_layers(shares)
+        assert found.p_fewer + found.p_more == pytest.approx(1)
+        assert found.number.low <= found.number.estimate <= found.number.high
+
+
+@pytest.mark.parametrize("n_layers", [2, 4, 6, 10, 12, 14, 24])
+def test_shares_exactly_at_the_margin_are_a_tie(n_layers):
+    shares = np.zeros((25, n_layers))
+    shares[:, : n_layers // 2] = 2 / n_layers
+    found = effective_layers(shares)
+    assert (found.p_fewer, found.p_more) == (0.5, 0.5)
+
+
+def at_margin(kind, depth):
+    """Profiles of effectively half of the layers: half of them evenly, or one that stands out."""
+    if kind == "half":
+        return np.where(np.arange(depth) < depth // 2, 2 / depth, 0.0)
+    peak = (1 + np.sqrt(depth - 1)) / depth
+    return np.r_[peak, np.full(depth - 1, (1 - peak) / (depth - 1))]
+
+
+@pytest.mark.parametrize("depth", [12, 30])
+@pytest.mark.parametrize("kind", ["half", "one stands out"])
+def test_at_the_margin_each_side_is_called_in_about_one_run_of_twenty(kind, depth):
+    rng, runs = np.random.default_rng(6), 400
+    profile = at_margin(kind, depth)
+    called = np.zeros(2)
+    for _ in range(runs):
+        found = effective_layers(np.eye(depth)[rng.choice(depth, size=40, p=profile)])
+        called += [found.p_fewer <= 0.05, found.p_more <= 0.05]
+    assert (called <= at_most(0.05, runs)).all()
+
+
+def test_below_the_margin_the_error_is_that_at_the_margin():
+    """A small overlap comes with a small error, and would be called surer than it is."""
+    shares = np.random.default_rng(0).dirichlet(np.r_[2.0, np.full(11, 0.5)], size=36)
+    value, n = overlap(shares), len(shares)
+    without = _overlaps_without(shares)
+    plain = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
+    assert 1 / LAYERS < value < 2 / LAYERS
+    wider = plain * (2 / LAYERS) / value
+    number = effective_layers(shares).number
+    assert 1 / number.low - value == pytest.approx(1.68957 * wider, rel=1e-4)
+
+
+@pytest.mark.parametrize("n", [20, 100])
+@pytest.mark.parametrize("depth", [12, 30])
+def test_even_layers_are_rarely_named_though_shares_are_skewed(n, depth, monkeypatch):
+    """Every example uses all layers but a random one, or a random one alone, or some negatively."""
+    monkeypatch.setattr(evenness, "RESAMPLES", 399)
+    rng = np.random.default_rng(6)
+    runs, called = 60, np.zeros(3)
+    for _ in range(runs):
+        one = np.eye(depth)[rng.integers(depth, size=n)]
+        negative = (rng.random((n, depth)) < 0.05) * -1.0
+        even = [(1 - one) / (depth - 1), one, negative - negative.mean(1, keepdims=True)]
+        called += [uneven_layers(shares).p <= 0.05 for shares in even]
+    assert (called <= at_most(0.05, runs)).all()
+
+
+def test_layers_above_and_below_an_even_share_are_named():
+    rng = np.random.default_rng(3)
+    profile = np.r_[2.0, 2.0, np.ones(8), 0.05, 0.05]
+    found = uneven_layers(rng.dirichlet(profile, size=60))
+    assert found.above == (1, 2)
+    assert found.below == (11, 12)
+    assert found.p < 0.001
+
+
+def test_certain_columns_have_the_smallest_p():
+    above, below = largest_p(np.tile([1.0, 0.0, -1.0], (20, 1)))
+    assert above[0] < 0.001
+    assert below[2] < 0.001
+    assert above[1] == above[2] == below[0] == below[1] == 1
+
+
+def test_p_can_be_as_small_as_a_correction_over_many_runs_needs():
+    null = np.random.default_rng(4).normal(size=(9999, 12)).max(1)
+    found = tail_p(null, np.array([1.0, 3.5, 6.0, 9.0]))
+    assert found[0] == pytest.approx(np.mean(null >= 1), abs=1e-3)
+    assert found[1] == pytest.approx(12 * 2.3e-4, rel=0.5)
+    assert 12 * 1e-9 < found[2] < 1e-5  # a normal tail is lighter: p is rather too large
+    assert found[3] < found[2]
