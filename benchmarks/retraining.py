@@ -107,7 +107,7 @@ def _setup(hidden: int, encoded: Encoded, labels: IntArray, epochs: int) -> Setu
         seed=SEED,
         frozen_dropout=False,
         folder=folder,
-        fingerprint="",
+        decided_by={},
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+CHECKSUM = b"memloc checksum"
 NEWER = 99
 """A version of the format that no memloc has written yet."""
 JUNK: list[Any] = [
@@ -121,10 +122,10 @@ class Columns:
         import pyarrow.parquet as pq
 
         table = pq.read_table(path)
-        metadata = dict(table.schema.metadata or {})
+        metadata = dict(pq.ParquetFile(path).metadata.metadata or {})
+        metadata.pop(b"ARROW:schema", None)
         if not self.sealed:
-            facts = {k: v for k, v in json.loads(metadata[b"memloc"]).items() if k != "seal"}
-            metadata[b"memloc"] = json.dumps(facts).encode()
+            metadata.pop(CHECKSUM, None)
         if self.note is not None:
             record = self.note.changed(json.loads(metadata[b"memloc"]))
             metadata[b"memloc"] = json.dumps(record).encode()

@@ -276,7 +276,7 @@ def test_a_killed_repair_goes_on_with_the_same_result(workshop):
     assert ended(forked(lambda: compare(again, 3))) == -signal.SIGKILL
     assert compare(again, 100) == (n - 3, *whole)
     assert compare(again, 0) == (0, *whole)
-    assert Workshop(workshop.run, workshop.settings, (0,)).identity != again.identity
+    assert Workshop(workshop.run, workshop.settings, (0,)).decided_by != again.decided_by
 
 
 def test_a_deep_model_is_repaired_by_groups_of_layers(memorised_run, tmp_path, monkeypatch):

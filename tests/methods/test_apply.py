@@ -19,12 +19,12 @@ from memloc.errors import (
 )
 from memloc.methods import Method, method_names
 from memloc.methods.apply import (
+    Kept,
     analyse,
     apply,
     localise,
-    result_identity,
+    result_key,
     runnable,
-    stored,
 )
 from memloc.methods.centroids import Centroids
 from memloc.methods.gradients import Gradients
@@ -38,10 +38,16 @@ from memloc.run.adopt import adopt
 from memloc.run.folder import Run
 from memloc.run.train import train_run
 from memloc.store import paths
-from memloc.store.records import read_json, write_json, write_table
+from memloc.store.memo import recall
+from memloc.store.records import write_table
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")
 ANALYSES = ("centroids", "label_probes", "generalisation")
+
+
+def stored(run, method):
+    folder = paths.result(run.folder, method.name)
+    return recall(folder, result_key(run, method), Kept(run, method))
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +141,7 @@ def test_a_result_says_what_it_was_made_of(localised, memorised_folder):
     assert about["run"] == run.name
     assert about["settings"] == Gradients().model_dump(mode="json")
     assert about["inputs"] == run.identity(["memorised", "frozen"])
-    assert about["identity"] == result_identity(run, Gradients())
+    assert about["key"] == result_key(run, Gradients())
     assert about["command"] == ""
 
 
@@ -380,12 +386,15 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
             look(tmp_path)
 
 
-def test_a_damaged_result_is_named(memorised_run):
-    localise(memorised_run, ["swapping"])
-    path = paths.result(memorised_run.folder, "swapping") / paths.ABOUT
-    write_json(path, {k: v for k, v in read_json(path).items() if k != "tables"})
-    with pytest.raises(StoreError, match="is damaged: delete it and run the method again"):
-        localise(memorised_run, ["swapping"])
+@pytest.mark.parametrize("name", [paths.ABOUT, "layers.parquet"])
+@pytest.mark.parametrize("damage", [b"", None], ids=["empty", "gone"])
+def test_a_damaged_result_is_computed_again(memorised_run, computed, name, damage):
+    first = localise(memorised_run, ["swapping"])
+    path = paths.result(memorised_run.folder, "swapping") / name
+    path.unlink() if damage is None else path.write_bytes(damage)
+    again = localise(memorised_run, ["swapping"])
+    assert computed == ["swapping", "swapping"]
+    pd.testing.assert_frame_equal(first["swapping"]["layers"], again["swapping"]["layers"])
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from memloc.errors import StoreError
 from memloc.methods import Sizes, halves
 from memloc.methods.halves import (
     Generalisation,
@@ -20,7 +19,9 @@ from memloc.methods.halves import (
     summary,
     validation_score,
 )
+from memloc.progress import telling
 from memloc.run.folder import Run, at_the_end
+from memloc.store import paths
 
 METHOD = Generalisation(models=3, epochs=1, learning_rate=1e-2)
 
@@ -171,7 +172,7 @@ def counted(monkeypatch):
 def test_finished_models_are_kept_and_the_rest_goes_on(run, counted):
     whole = METHOD.run(run)
     assert counted == [1, 2, 3]
-    (run.work("generalisation") / "model-2.parquet").unlink()
+    paths.kept_models(run.work("generalisation"), 1).unlink()
     again = METHOD.run(run)
     assert counted == [1, 2, 3, 1, 2, 3]  # as one: what comes out is the same bits
     for name, table in whole.tables.items():
@@ -208,11 +209,14 @@ def test_settings_of_the_run_that_decide_make_models_anew(run, counted, setting,
     assert counted == [1, 2, 3, *([1, 2, 3] if again else [])]
 
 
-def test_a_damaged_model_is_named(run):
+def test_damaged_answers_are_made_again_and_that_is_said(run, counted):
     METHOD.run(run)
-    (run.work("generalisation") / "model-1.parquet").write_bytes(b"nothing")
-    with pytest.raises(StoreError, match=r"model-1\.parquet is not Parquet"):
+    paths.kept_models(run.work("generalisation"), 1).write_bytes(b"nothing")
+    said = []
+    with telling(said.append):
         METHOD.run(run)
+    assert counted == [1, 2, 3, 1, 2, 3]
+    assert any("models-1.npz is damaged" in sentence for sentence in said)
 
 
 def test_the_validation_score_is_accuracy_beyond_chance(run):

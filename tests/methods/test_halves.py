@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from memloc.data.task import Examples
-from memloc.methods import halves
 from memloc.methods.halves import (
     Generalisation,
     Half,
@@ -48,10 +47,9 @@ def test_answers_are_read_wherever_the_same_was_asked(pool, tmp_path, monkeypatc
         np.testing.assert_array_equal(one.logits, other.logits)
     labels = (pool.examples.labels + 1) % 3
     other = replace(pool, examples=Examples(pool.examples.parts, labels))
-    assert other.identity(1) != pool.identity(1) != pool.identity(2)
-    before = pool.identity(1)
+    assert other.key != pool.key
     monkeypatch.setattr(Generalisation, "version", Generalisation.version + 1)
-    assert pool.identity(1) != before  # models of another version are not used again
+    assert replace(pool).key != pool.key  # models of another version are not used again
 
 
 def test_models_are_trained_as_one_as_if_each_were_alone(pool):
@@ -72,26 +70,6 @@ def test_stacks_hold_halves_of_one_size_and_stay_when_the_first_are_done(pool, m
     copied = replace(pool, examples=Examples(tuple(parts), pool.examples.labels))
     for stack in stacks_of(copied, range(1, 10)):
         assert len({len(copied.rows(model)) for model in stack}) == 1
-
-
-def test_a_stack_that_was_interrupted_while_it_was_written_is_made_again(pool, monkeypatch):
-    whole = half_models(pool, 3)
-    pool.path(3).unlink()
-    made, real = [], halves.train_halves
-    monkeypatch.setattr(
-        halves, "train_halves", lambda *args: made.append(list(args[1])) or real(*args)
-    )
-    again = half_models(pool, 3)
-    assert made == [[1, 2, 3]]
-    for one, other in zip(whole, again, strict=True):
-        np.testing.assert_array_equal(one.logits, other.logits)
-
-
-def test_texts_are_hashed_once_for_all_models(pool, monkeypatch):
-    asked = []
-    monkeypatch.setattr(halves, "hash_examples", lambda _: asked.append(1) or "hash")
-    assert len({pool.identity(model) for model in range(1, 31)}) == 30
-    assert asked == [1]
 
 
 def test_means_are_over_the_models_that_held_an_example_out():

@@ -1,6 +1,5 @@
 """A run's folder: what it belongs to, what it refuses, what it knows of its weights."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from memloc.run.folder import (
 from memloc.run.train import train_run
 from memloc.store import paths
 from memloc.store.files import new_draft
-from memloc.store.records import read_table, write_table
+from memloc.store.records import read_json, read_table, write_json, write_table
 
 EPOCHS = {"finetune__epochs": 1}
 
@@ -200,18 +199,21 @@ def test_a_damaged_record_is_refused(recipe_of, there):
     ],
 )
 def test_a_record_that_lacks_something_is_refused(recipe_of, there, field, value, said):
-    record = json.loads((there.folder / "run.json").read_text())
+    record = read_json(there.folder / "run.json")
     record[field] = value
     kept = {name: v for name, v in record.items() if v is not None or name != field}
-    (there.folder / "run.json").write_text(json.dumps(kept))
+    write_json(there.folder / "run.json", kept)
     with pytest.raises(StoreError, match=rf"run\.json is damaged: {said}.*\.$"):
         train_run(recipe_of(**EPOCHS), there.folder)
 
 
 def test_a_run_of_another_format_is_refused(there):
-    record = json.loads((there.folder / "run.json").read_text())
-    for number, said in ((1, "was made by memloc 0.1"), (99, "format 99, this memloc reads up to")):
-        (there.folder / "run.json").write_text(json.dumps({**record, "format": number}))
+    record = read_json(there.folder / "run.json")
+    for number, said in (
+        (1, "was made by memloc 0.2 or older"),
+        (99, "format 99, this memloc reads up to"),
+    ):
+        write_json(there.folder / "run.json", {**record, "format": number})
         with pytest.raises(StoreError, match=said):
             Run.open(there.folder)
 
@@ -453,8 +455,8 @@ def test_weights_are_made_by_trainings():
 )
 def test_a_record_whose_values_have_another_type_is_refused(tmp_path, name, value):
     run = make_run(tmp_path)
-    record = json.loads((run.folder / "run.json").read_text())
-    (run.folder / "run.json").write_text(json.dumps({**record, name: value}))
+    record = read_json(run.folder / "run.json")
+    write_json(run.folder / "run.json", {**record, name: value})
     with pytest.raises(StoreError, match=rf"run\.json is damaged: {name}.*\.$") as error:
         Run.open(run.folder)
     assert "\n" not in str(error.value)
@@ -463,9 +465,9 @@ def test_a_record_whose_values_have_another_type_is_refused(tmp_path, name, valu
 @pytest.mark.parametrize("name", ["name", "category", "label_names", "train", "noisy", "hash"])
 def test_a_record_that_says_too_little_of_its_task_is_refused(tmp_path, name):
     run = make_run(tmp_path)
-    record = json.loads((run.folder / "run.json").read_text())
+    record = read_json(run.folder / "run.json")
     del record["task"][name]
-    (run.folder / "run.json").write_text(json.dumps(record))
+    write_json(run.folder / "run.json", record)
     with pytest.raises(StoreError, match=rf"run\.json is damaged: task\.{name}: field required"):
         Run.open(run.folder)
 

@@ -13,21 +13,7 @@ from memloc.store.identity import (
     hash_checkpoint,
     hash_files,
     hash_weights,
-    hashed,
 )
-
-
-def test_a_value_is_hashed_by_what_it_says():
-    assert hashed({"a": 1, "b": [1, 2]}) == hashed({"b": (1, 2), "a": 1})
-    assert len(hashed({})) == 16
-    assert int(hashed({}), 16) >= 0
-    others = [{"a": 1, "b": [2, 1]}, {"a": 1}, {"a": "1", "b": [1, 2]}, {"a": 1.5, "b": [1, 2]}]
-    assert len({hashed(value) for value in [{"a": 1, "b": [1, 2]}, *others]}) == 5
-
-
-def test_a_hash_does_not_change_from_day_to_day():
-    """Stored results are found by it."""
-    assert hashed({"method": "swapping", "settings": {"normalise": True}}) == "c3f4dc80b8d82742"
 
 
 def make_noisy():

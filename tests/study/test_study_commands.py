@@ -87,7 +87,7 @@ def test_the_report_is_written_while_no_other_process_may_run_the_study(run, mic
     assert not (folder / "steps" / "running.json").exists()
 
 
-OLD = "was made by memloc 0.1, whose folders this version does not read"
+OLD = "was made by memloc 0.2 or older, whose folders this version does not read"
 
 
 def make_old(path):

@@ -34,6 +34,7 @@ from memloc.methods.halves import (
     Pool,
     examples_table,
     half_models,
+    kept_halves,
     mean_chances,
     pool_of,
 )
@@ -136,7 +137,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
     _refuse_corrected(Path(home))
     with locked(lock, RUN):
         remarks = _remarks(pool, method.models)
-        if not all(pool.path(number).is_file() for number in range(1, method.models + 1)):
+        if len(kept_halves(pool, method.models)) < method.models:
             announce(pool, start, method.models)
         with suitable_threads(start.stack.width):
             halves = half_models(pool, method.models)

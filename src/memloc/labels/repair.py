@@ -52,9 +52,10 @@ from memloc.stats.intervals import prediction_margin
 from memloc.stats.windows import layers_name
 from memloc.store import paths
 from memloc.store.files import is_draft, whole_file
-from memloc.store.identity import hashed
-from memloc.store.records import as_stored, read_json, write_json
+from memloc.store.memo import RECORD, Maker, memo, unfinished_key
+from memloc.store.records import write_json
 
+MAKER = Maker("repair", 1)
 BEFORE, REFERENCE = "before", "reference"
 LAYERS, RETRAINED, AGAIN = "reference's layers", "retrained layers", "fine-tuned again"
 RANDOM, OTHERS, HEAD = "random layers", "other layers", "head alone"
@@ -296,31 +297,35 @@ class Workshop:
         with track(f"{self.run.name} · repair", sum(self.updates(self.names))) as advance:
             shown = replace(self, advance=advance)
             for place, group in enumerate(shown.groups):
-                found, curve = shown._compared(group, self.run.work("repair") / f"{place}.json")
+                found, curve = shown._compared(place, group)
                 rows += found
                 curves.append(curve)
         return relative(pd.DataFrame(rows)), pd.concat(curves, ignore_index=True)
 
-    def _compared(self, group: Group, path: Path) -> tuple[list[dict[str, Any]], pd.DataFrame]:
-        """What becomes of models that are made together; kept, so that a repair can go on."""
-        kept = read_json(path) if path.is_file() else {}
-        if kept.get("identity") == self.identity:
-            self.advance(sum(self.updates(group[0])))
-        else:
-            ways, layers, make = group
-            began = time.perf_counter()
-            models = make()
-            seconds = (time.perf_counter() - began) / len(models)
-            rows, curves = [], []
-            for way, model in zip(ways, models, strict=True):
-                row, curve = self.measure(way, model, layers, seconds)
-                rows.append(row)
-                curves.append(curve)
-            whole = pd.concat(curves, ignore_index=True).to_dict("list")
-            kept = {"identity": self.identity, "rows": rows, "curve": whole}
-            write_json(path, kept)
-        with as_stored(path):
-            return [{**row} for row in kept["rows"]], pd.DataFrame(kept["curve"])
+    def _compared(self, place: int, group: Group) -> tuple[list[dict[str, Any]], pd.DataFrame]:
+        """Return the rows and curves of models that are made together; they are kept."""
+        path = paths.kept_repairs(self.run.work("repair"), place)
+        kept = memo(
+            path,
+            unfinished_key(MAKER, {**self.decided_by, "group": group[0]}),
+            partial(self._measured, group),
+            RECORD,
+            reused=lambda: self.advance(sum(self.updates(group[0]))),
+        )
+        return [{**row} for row in kept["rows"]], pd.DataFrame(kept["curve"])
+
+    def _measured(self, group: Group) -> dict[str, Any]:
+        """Make the models of a group and measure each."""
+        ways, layers, make = group
+        began = time.perf_counter()
+        models = make()
+        seconds = (time.perf_counter() - began) / len(models)
+        both = [
+            self.measure(way, model, layers, seconds)
+            for way, model in zip(ways, models, strict=True)
+        ]
+        curve = pd.concat([curve for _, curve in both], ignore_index=True)
+        return {"rows": [row for row, _ in both], "curve": curve.to_dict("list")}
 
     def measure(
         self, way: str, model: Classifier, layers: Layers = None, seconds: float = 0.0
@@ -346,10 +351,10 @@ class Workshop:
         return making, len(ways) * own.orders * again
 
     @cached_property
-    def identity(self) -> str:
-        """Of all that decides what is compared."""
+    def decided_by(self) -> dict[str, Any]:
+        """Everything that decides what is compared."""
         weights = ("final", "reference", "pretrained")
-        facts = {
+        return {
             "run": self.run.identity(weights),
             "files": self.run.files(weights),
             "settings": self.settings.model_dump(mode="json", exclude={"way", "relearnt", "gone"}),
@@ -357,7 +362,6 @@ class Workshop:
             "updates": UPDATES,
             "until": max(ENOUGH, self.level),
         }
-        return hashed(facts)
 
     @cached_property
     def level(self) -> float:

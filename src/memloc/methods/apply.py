@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from memloc.run.folder import Run
 from memloc.stats.answers import Answer
 from memloc.stats.calibration import trust
 from memloc.store import paths
-from memloc.store.identity import hashed
+from memloc.store.memo import Maker, key, memo
 from memloc.store.records import as_path
 
 
@@ -143,14 +144,24 @@ def apply(
     # By the bar of today.
     forced = not run.memorised(verdict.noisy_at_least)
     judged = {"forced": forced, "final_noisy_accuracy": final.noisy}
-    results, reused = {}, []
+    results, reused = {}, list[str]()
     for method in chosen:
-        kept = stored(run, method)
-        if kept is not None:
-            reused.append(method.name)
-        found = kept or _made(run, method, judged)
+        found = memo(
+            paths.result(run.folder, method.name),
+            result_key(run, method),
+            partial(_made, run, method, judged),
+            Kept(run, method),
+            reused=partial(_tell_reused, run, method, reused),
+        )
+        if method.scratch:
+            shutil.rmtree(run.work(method.name), ignore_errors=True)
         results[method.name] = replace(found, about={**found.about, **judged})
     return Found(results, run.folder / paths.RESULTS, {}, tuple(reused))
+
+
+def _tell_reused(run: Run, method: Method, reused: list[str]) -> None:
+    tell(f"{run.name}: {method.name} was stored before and is used again.")
+    reused.append(method.name)
 
 
 def _tell_weak_reference(run: Run, chosen: Sequence[Method], needed: float) -> None:
@@ -181,45 +192,51 @@ def runnable(run: Run, names: Sequence[str]) -> tuple[list[str], dict[str, str]]
     return [name for name in names if name not in skipped], skipped
 
 
-def result_identity(run: Run, method: Method) -> str:
-    """A hash of what decides a result: weights, data, and the method's own settings."""
+def result_key(run: Run, method: Method) -> str:
+    """Return the key of a result: weights and their files, data, and the method's settings."""
     used = _used(run, method)
-    facts = {
-        "method": method.name,
-        "version": method.version,
+    decided_by = {
         "settings": method.model_dump(mode="json"),
         "uses": used,
         "run": run.identity(used),
+        "files": run.files(used),
     }
-    return hashed(facts)
+    return key(Maker(method.name, method.version), decided_by)
 
 
 def _used(run: Run, method: Method) -> list[str]:
     return [*method.needs, *(w for w in method.uses if run.has(w))]
 
 
-def stored(run: Run, method: Method) -> Result | None:
-    """The result in the run's folder, if it was made of the same, the weights' files included.
+@dataclass(frozen=True)
+class Kept:
+    """How the result of a method is kept in a run's folder."""
 
-    Where it is not, what differs is said, as the result will be replaced.
-    """
-    folder = paths.result(run.folder, method.name)
-    if not (folder / paths.ABOUT).is_file():
-        return None
-    about = (kept := Result.read(folder)).about
-    same = about.get("identity") == result_identity(run, method)
-    if same and about.get("files") == run.files(_used(run, method)):
-        tell(f"{run.name}: {method.name} was stored before and is used again.")
-        return kept
-    old, new = about.get("settings", {}), method.model_dump(mode="json")
-    changed = [
-        f"{method.name}.{name}={readable(old[name])} and not {readable(value)}"
-        for name, value in new.items()
-        if name in old and old[name] != value
-    ]
-    why = ", ".join(changed) or "other weights or data, or by another version of the method"
-    tell(f"{run.name}: {method.name} is computed again. The stored result was made with {why}.")
-    return None
+    run: Run
+    method: Method
+
+    def write(self, path: Path, value: Result, key: str) -> None:
+        """Write the tables and how they came to be."""
+        assert value.about["key"] == key
+        value.write(path)
+
+    def read(self, path: Path) -> tuple[Result, str]:
+        """Return the stored result and its key; say what differs if it has another key."""
+        found = Result.read(path)
+        stored = str(found.about.get("key", ""))
+        if stored != result_key(self.run, self.method):
+            self._tell_difference(found.about.get("settings", {}))
+        return found, stored
+
+    def _tell_difference(self, old: Mapping[str, Any]) -> None:
+        name, new = self.method.name, self.method.model_dump(mode="json")
+        changed = [
+            f"{name}.{each}={readable(old[each])} and not {readable(value)}"
+            for each, value in new.items()
+            if each in old and old[each] != value
+        ]
+        why = ", ".join(changed) or "other weights or data, or by another version of the method"
+        tell(f"{self.run.name}: {name} is computed again. The stored result was made with {why}.")
 
 
 def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
@@ -228,16 +245,11 @@ def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
     if found.weighs_layers:
         found = found.with_answer(n_classes=len(run.task.label_names))
     facts = {
-        "identity": result_identity(run, method),
+        "key": result_key(run, method),
         "run": run.name,
         "command": request(),
         "settings": method.model_dump(mode="json"),
-        "files": run.files(_used(run, method)),
         "inputs": run.identity([*method.needs, *method.uses]),
         **judged,
     }
-    found = replace(found, about={**found.about, **facts})
-    found.write(paths.result(run.folder, method.name))
-    if method.scratch:
-        shutil.rmtree(run.work(method.name), ignore_errors=True)
-    return found
+    return replace(found, about={**found.about, **facts})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,14 +34,9 @@ from memloc.seeds import generator, number
 from memloc.settings import paper, published
 from memloc.stats.depth import LEVEL
 from memloc.stats.intervals import RESAMPLES, Interval, bootstrap
-from memloc.store.identity import hashed
-from memloc.store.records import (
-    as_stored,
-    as_table,
-    read_table,
-    versions,
-    write_table,
-)
+from memloc.store import paths
+from memloc.store.memo import ARRAYS, Arrays, Maker, memo, recall, unfinished_key
+from memloc.store.records import as_table
 
 if TYPE_CHECKING:
     from memloc.model.load import Classifier
@@ -131,11 +126,6 @@ class Pool:
     device: str = "auto"
 
     @cached_property
-    def examples_hash(self) -> str:
-        """Of texts and labels: asked for each model, and of 100,000 texts it takes a while."""
-        return hash_examples(self.examples)
-
-    @cached_property
     def groups(self) -> IntArray:
         """The number of each example's text, from 0: copies of a text have the same."""
         first: dict[tuple[str, ...], int] = {}
@@ -156,22 +146,16 @@ class Pool:
         """How many updates a model needs."""
         return self.training.epochs * -(-len(self.rows(model)) // self.training.batch_size)
 
-    def identity(self, model: int) -> str:
-        """A hash of what decides a model's answers: not how many models there are."""
-        facts = {
-            "version": Generalisation.version,
-            "versions": versions(),
-            "model": model,
+    @cached_property
+    def key(self) -> str:
+        """The key of what models say: neither their number nor which train together counts."""
+        decided_by = {
             "share": self.share,
             "finetune": self.training.model_dump(mode="json", exclude=_NOT_DECIDING),
-            "examples": self.examples_hash,
+            "examples": hash_examples(self.examples),
             "start": [self.weights_hash, len(self.label_names), self.seed, self.max_tokens],
         }
-        return hashed(facts)
-
-    def path(self, model: int) -> Path:
-        """The file of a model's answers."""
-        return self.folder / f"model-{model}.parquet"
+        return unfinished_key(Maker(Generalisation.name, Generalisation.version), decided_by)
 
 
 _NOT_DECIDING = {name.split(".")[-1] for name in (*NOT_DECIDING, *MEMORISED_ONLY)}
@@ -202,16 +186,44 @@ def half_of(n: int, share: float, seed: int, model: int) -> IntArray:
 
 
 def half_models(pool: Pool, models: int) -> list[Half]:
-    """What so many models say: those that are kept are read, the others are trained."""
-    numbers = range(1, models + 1)
-    found = {model: half for model in numbers if (half := _read(pool, model)) is not None}
-    missing = [model for model in numbers if model not in found]
+    """Return what this many models say: kept answers are read, missing models are trained."""
+    found = kept_halves(pool, models)
+    missing = [model for model in range(1, models + 1) if model not in found]
     if missing:
         total = sum(pool.updates(model) for model in missing)
         with track(f"{pool.name} · models on halves", total) as advance:
             for stack in stacks_of(pool, missing):
-                found |= zip(stack, train_halves(pool, stack, advance), strict=True)
-    return [found[model] for model in numbers]
+                found |= _made(pool, stack, advance)
+    return [found[model] for model in range(1, models + 1)]
+
+
+def kept_halves(pool: Pool, models: int) -> dict[int, Half]:
+    """Return what is kept of this many models, by number from 1."""
+    found: dict[int, Half] = {}
+    for model in range(1, models + 1):
+        if model not in found:
+            kept = recall(paths.kept_models(pool.folder, model), pool.key, ARRAYS)
+            found |= {} if kept is None else _halves(kept)
+    return {model: half for model, half in found.items() if model <= models}
+
+
+def _made(pool: Pool, models: Sequence[int], advance: Advance) -> dict[int, Half]:
+    """Train models together, and keep what they say in one file."""
+
+    def make() -> Arrays:
+        halves = train_halves(pool, models, advance)
+        return {
+            "models": np.array(models),
+            "trained": np.stack([half.trained for half in halves]),
+            "logits": np.stack([half.logits for half in halves]),
+        }
+
+    return _halves(memo(paths.kept_models(pool.folder, models[0]), pool.key, make, ARRAYS))
+
+
+def _halves(kept: Arrays) -> dict[int, Half]:
+    both = zip(kept["trained"], kept["logits"], strict=True)
+    return dict(zip(kept["models"].tolist(), (Half(*each) for each in both), strict=True))
 
 
 def stacks_of(pool: Pool, models: Sequence[int]) -> list[list[int]]:
@@ -226,7 +238,7 @@ def stacks_of(pool: Pool, models: Sequence[int]) -> list[list[int]]:
 def train_halves(
     pool: Pool, models: Sequence[int], advance: Advance = lambda _steps: None
 ) -> list[Half]:
-    """Train models (from 1) on their halves as one, keep what they say and return it."""
+    """Train models (from 1) on their halves, and return what they say."""
     from memloc.model.predict import encode_for, predict
 
     seeds = [number(pool.seed, "generalisation", model) for model in models]
@@ -237,11 +249,9 @@ def train_halves(
     rows = np.stack([pool.rows(model) for model in models])
     fit(started, encoded, rows, pool.examples.labels, (pool.training, seeds), advance)
     found = []
-    for model, own, one in zip(models, rows, started, strict=True):
+    for own, one in zip(rows, started, strict=True):
         chosen = np.isin(np.arange(len(pool.examples)), own)
-        half = Half(chosen, predict(one.stack, encoded))
-        _write(pool, model, models, half)
-        found.append(half)
+        found.append(Half(chosen, predict(one.stack, encoded)))
     return found
 
 
@@ -291,41 +301,6 @@ def fit(  # noqa: PLR0913
             train_epoch([objective], seeds, epoch, advance)
             if is_done(epoch):
                 return
-
-
-def _write(pool: Pool, model: int, stack: Sequence[int], half: Half) -> None:
-    columns = {f"logit_{i}": logits for i, logits in enumerate(half.logits.T)}
-    table = as_table({"trained": half.trained, **columns})
-    note = {"identity": pool.identity(model), "together": list(stack)}
-    write_table(pool.path(model), table, note)
-
-
-def _read(pool: Pool, model: int) -> Half | None:
-    """What was kept of a model that is done, as are those that were trained with it.
-
-    A stack that was interrupted while its answers were written is made again as a whole.
-    """
-    kept = _kept(pool, model)
-    if kept is None:
-        return None
-    path, (table, note) = pool.path(model), kept
-    others = [_kept(pool, other) for other in note["together"] if other != model]
-    if any(other is None or other[1]["together"] != note["together"] for other in others):
-        return None
-    columns = [f"logit_{i}" for i in range(len(pool.label_names))]
-    with as_stored(path):
-        logits = table[columns].to_numpy(np.float32, copy=True)
-        return Half(table["trained"].to_numpy(bool, copy=True), logits)
-
-
-def _kept(pool: Pool, model: int) -> tuple[Table, dict[str, Any]] | None:
-    """A model's file, if it is made of the same."""
-    path = pool.path(model)
-    if not path.is_file():
-        return None
-    table, note = read_table(path)
-    is_same = note.get("identity") == pool.identity(model) and "together" in note
-    return (table, note) if is_same else None
 
 
 def examples_table(halves: Sequence[Half], labels: IntArray) -> Table:

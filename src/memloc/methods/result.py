@@ -279,7 +279,7 @@ class Result:
 
 def origin(method: str, table: str, about: Mapping[str, Any]) -> dict[str, Any]:
     """What a table's file says of itself, so that no other one is taken for it."""
-    return {"method": method, "table": table, "identity": about.get("identity", "")}
+    return {"method": method, "table": table, "key": about.get("key", "")}
 
 
 def stored_table(folder: Path, record: Mapping[str, Any], table: str) -> Any:

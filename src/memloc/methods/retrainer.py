@@ -4,7 +4,7 @@ Narrow models are retrained several windows at a time, those that begin at the s
 are written when these are done, so an interrupted run goes on with those that are missing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +35,9 @@ from memloc.protocol import FineTuneSettings
 from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.stats.windows import window_name
-from memloc.store.identity import hash_weights, hashed
-from memloc.store.records import (
-    as_stored,
-    read_json,
-    versions,
-    write_json,
-)
+from memloc.store import paths
+from memloc.store.identity import hash_weights
+from memloc.store.memo import ARRAYS, Arrays, Maker, memo, unfinished_key
 
 MEMORY = 2**30
 """Bytes for the states below a window; more of them go to a file."""
@@ -77,8 +73,8 @@ class Setup:
     frozen_dropout: bool
     folder: Path
     """Where finished windows are kept."""
-    fingerprint: str
-    """Of all that decides an outcome."""
+    decided_by: Mapping[str, Any]
+    """What decides an outcome."""
 
     @property
     def shares_states(self) -> bool:
@@ -115,7 +111,7 @@ def prepared(run: Run, settings: Retraining, memory: int = MEMORY) -> Iterator[S
             seed=settings.seed,
             frozen_dropout=settings.frozen_dropout,
             folder=folder,
-            fingerprint=_fingerprint(run, settings, [final.model, pretrained.stack.blocks]),
+            decided_by=_decided_by(run, settings, [final.model, pretrained.stack.blocks]),
         )
     finally:
         forward.close()
@@ -135,35 +131,29 @@ def stacks_of(setup: Setup, windows: Sequence[range]) -> list[list[range]]:
 def outcomes_of(
     setup: Setup, windows: Sequence[range], advance: Advance = lambda _: None
 ) -> dict[range, WindowOutcome]:
-    """The outcomes of a stack: read if all are there and were made of the same, else made."""
+    """Return the outcomes of windows that are trained together: kept ones, or new ones."""
     names = [window_name(window) for window in windows]
-    paths = [setup.folder / f"window-{name}.json" for name in names]
-    fingerprint = hashed({"setup": setup.fingerprint, "together": names})
-    records = [read_json(path) if path.is_file() else {} for path in paths]
-    if all(record.get("fingerprint") == fingerprint for record in records):
-        updates = setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size)
-        advance(updates * len(windows))
+    updates = setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size)
+
+    def make() -> Arrays:
+        found = retrain_windows(setup, windows, advance)
+        made = [found[window] for window in windows]
         return {
-            window: _outcome(setup, path, record)
-            for window, path, record in zip(windows, paths, records, strict=True)
+            "noisy_wrong": np.stack([one.noisy_wrong for one in made]),
+            "clean_wrong": np.stack([one.clean_wrong for one in made]),
         }
-    made = retrain_windows(setup, windows, advance)
-    for window, path in zip(windows, paths, strict=True):
-        record = {
-            "fingerprint": fingerprint,
-            "window": [window.start + 1, window.stop],
-            "together": names,
-            "noisy_wrong": setup.noisy[made[window].noisy_wrong].tolist(),
-            "clean_wrong": setup.held_out[made[window].clean_wrong].tolist(),
-        }
-        write_json(path, record)
-    return made
 
-
-def _outcome(setup: Setup, path: Path, record: dict[str, Any]) -> WindowOutcome:
-    with as_stored(path):
-        noisy = np.isin(setup.noisy, record["noisy_wrong"])
-        return WindowOutcome(noisy, np.isin(setup.held_out, record["clean_wrong"]))
+    kept = memo(
+        paths.kept_windows(setup.folder, names[0]),
+        unfinished_key(
+            Maker(Retraining.name, Retraining.version), {**setup.decided_by, "windows": names}
+        ),
+        make,
+        ARRAYS,
+        reused=lambda: advance(updates * len(windows)),
+    )
+    both = zip(kept["noisy_wrong"], kept["clean_wrong"], strict=True)
+    return {window: WindowOutcome(*wrong) for window, wrong in zip(windows, both, strict=True)}
 
 
 def retrain_windows(
@@ -254,14 +244,11 @@ def _training(run: Run, own: Retraining) -> FineTuneSettings:
     )
 
 
-def _fingerprint(run: Run, own: Retraining, weights: Sequence[nn.Module]) -> str:
-    facts = {
-        "version": own.version,
+def _decided_by(run: Run, own: Retraining, weights: Sequence[nn.Module]) -> dict[str, Any]:
+    return {
         "settings": own.model_dump(mode="json", exclude={"normalise", "widths"}),
         "training": _training(run, own).model_dump(mode="json", exclude={"gradient_checkpointing"}),
         "text": run.settings.text.model_dump(),
         "data": run.record.task.hash,
         "weights": [hash_weights(module.named_parameters()) for module in weights],
-        "versions": versions(),
     }
-    return hashed(facts)

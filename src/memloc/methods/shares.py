@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import or_
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -44,9 +44,9 @@ from memloc.stats.subsets import (
     units_of,
 )
 from memloc.stats.undone import label_margins
-from memloc.store.files import whole_file
-from memloc.store.identity import hashed
-from memloc.store.records import as_table, versions
+from memloc.store import paths
+from memloc.store.memo import ARRAYS, Maker, memo, unfinished_key
+from memloc.store.records import as_table
 
 if TYPE_CHECKING:
     from memloc.methods.mixtures import Mixtures
@@ -296,36 +296,35 @@ def _walk(
             f"texts, about {per_layer * plan.layers / 3600:.1f} hours and "
             f"{plan.memory(len(rows)):.1f} GiB."
         )
-    folder = run.work(settings.name) / _fingerprint(settings, run, plan, rows)
+    folder, decided_by = run.work(settings.name), _decided_by(settings, run, plan, rows)
+    maker = Maker(settings.name, settings.version)
     found = np.empty((2, len(rows), plan.n_values), dtype=np.float32)
     with track(f"{run.name} · shares", len(rows)) as advance:
         for number, places in enumerate(batches):
-            path = folder / f"batch-{number}.npy"
-            if path.is_file():
-                found[:, places] = np.load(path, allow_pickle=False)
-            else:
-                found[:, places] = _fates(mixtures, encoded, rows, labels, plan, places)
-                with whole_file(path) as draft, draft.open("wb") as file:
-                    np.save(file, found[:, places], allow_pickle=False)
+            values = memo(
+                paths.kept_batch(folder, number),
+                unfinished_key(maker, {**decided_by, "places": places.tolist()}),
+                lambda: {"values": _fates(mixtures, encoded, rows, labels, plan, places)},  # noqa: B023 - called at once
+                ARRAYS,
+            )
+            found[:, places] = values["values"]
             advance(len(places))
     if not np.isfinite(found).all():
         raise ScoreError(f"Some mixtures of {run.name} give no numbers: its weights are damaged.")
     return found.astype(np.float64)
 
 
-def _fingerprint(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> str:
-    """A hash of everything that decides the values of subsets."""
-    facts = {
-        "version": settings.version,
-        "versions": versions(),
+def _decided_by(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> dict[str, Any]:
+    """Return everything that decides the values of subsets."""
+    return {
         "run": run.identity(settings.needs),
+        "files": run.files(settings.needs),
         "name": run.name,
         "units": settings.model_dump(mode="json", include={"units"}),
         "met": plan.met,
         "rows": rows.tolist(),
         "pairs": not plan.exact and settings.pairs,
     }
-    return hashed(facts)
 
 
 def _embeddings_differ(final: "Stack", reference: "Stack") -> list[str]:

@@ -17,7 +17,8 @@ from memloc.model.load import Classifier, quiet
 from memloc.store import paths
 from memloc.store.files import whole_file, whole_folder
 from memloc.store.identity import hash_checkpoint
-from memloc.store.records import versions, write_json
+from memloc.store.memo import recall
+from memloc.store.records import as_stored, versions, write_json
 
 UNREADABLE = (SafetensorError, OSError, KeyError, ValueError, TypeError)
 """What reading a damaged state may end in."""
@@ -38,12 +39,14 @@ def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any])
         write_json(draft / paths.PROVENANCE, facts)
 
 
+State = tuple[dict[str, Any], dict[str, torch.Tensor]]
+"""What a state says of its training, and its tensors by name."""
 Curves = dict[str, list[dict[str, Any]]]
 """Of each training, what was measured after every epoch."""
 
 
-def save_state(path: Path, objectives: Sequence[Objective], curves: Curves) -> None:
-    """Everything a training needs to go on after this epoch: weights, AdamW's moments, counters."""
+def save_state(path: Path, objectives: Sequence[Objective], curves: Curves, key: str) -> None:
+    """Keep all that a training needs to go on after an epoch: weights, moments and counters."""
     tensors: dict[str, torch.Tensor] = {}
     for objective in objectives:
         for name, parameter in objective.tensors.items():
@@ -51,25 +54,48 @@ def save_state(path: Path, objectives: Sequence[Objective], curves: Curves) -> N
             for kind, moment in objective.optimiser.state[parameter].items():
                 tensors[f"{objective.name}/{kind}/{name}"] = moment
     facts = {o.name: {"updates": o.updates, "learns": list(o.parameters)} for o in objectives}
-    note = json.dumps({"curves": curves, "objectives": facts})
-    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    with whole_file(path) as draft, _as_os_error():
-        save_file(whole, draft, {"memloc": note, "checksum": _checksum(note, whole)})
+    note = {"curves": curves, "objectives": facts}
+    STATE.write(path, (note, tensors), key)
 
 
-def load_state(path: Path, objectives: Sequence[Objective]) -> Curves:
-    """Put a saved state back into the objectives; returns what was measured so far."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            note = _note(file)
-            for objective in objectives:
-                _restore(objective, file, note["objectives"][objective.name])
-            curves: Curves = note["curves"]
-    except UNREADABLE as error:
-        raise StoreError(
-            f"{path} cannot be continued from ({error}): delete it to train from the start."
-        ) from error
+def load_state(path: Path, objectives: Sequence[Objective], key: str) -> Curves:
+    """Put a kept state back into the objectives, and return what was measured so far.
+
+    Without a state that is whole and has this key, training begins at the start.
+    """
+    kept = recall(path, key, STATE)
+    if kept is None:
+        return {}
+    note, tensors = kept
+    with as_stored(path):
+        for objective in objectives:
+            _restore(objective, tensors, note["objectives"][objective.name])
+        curves: Curves = note["curves"]
     return curves
+
+
+class _State:
+    """A note and tensors in one safetensors file, with a checksum of both and the key."""
+
+    def write(self, path: Path, value: State, key: str) -> None:
+        note, tensors = json.dumps(value[0]), {k: v.contiguous() for k, v in value[1].items()}
+        about = {"memloc": note, "key": key, "checksum": _checksum(key + note, tensors)}
+        with whole_file(path) as draft, _as_os_error():
+            save_file(tensors, draft, about)
+
+    def read(self, path: Path) -> tuple[State, str]:
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata()
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if about["checksum"] != _checksum(about["key"] + about["memloc"], tensors):
+                raise ValueError("its checksum differs")
+            return (json.loads(about["memloc"]), tensors), about["key"]
+        except UNREADABLE as error:
+            raise StoreError(f"{path} is damaged ({error}).") from error
+
+
+STATE = _State()
 
 
 def curves_kept(path: Path) -> Curves:
@@ -78,16 +104,6 @@ def curves_kept(path: Path) -> Curves:
         curves: Curves = json.loads(file.metadata()["memloc"])["curves"]
         return curves
     return {}
-
-
-def _note(file: Any) -> dict[str, Any]:
-    """What a state says beside its tensors, all of which have to be as they were written."""
-    about = file.metadata()
-    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    if about["checksum"] != _checksum(about["memloc"], tensors):
-        raise ValueError("its checksum differs")
-    note: dict[str, Any] = json.loads(about["memloc"])
-    return note
 
 
 def _checksum(note: str, tensors: Mapping[str, torch.Tensor]) -> str:
@@ -101,22 +117,21 @@ def _checksum(note: str, tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 @torch.no_grad()
-def _restore(objective: Objective, file: Any, facts: dict[str, Any]) -> None:
+def _restore(
+    objective: Objective, saved: Mapping[str, torch.Tensor], facts: dict[str, Any]
+) -> None:
     if facts["learns"] != list(objective.parameters):
         raise ValueError("it is of another model")
     objective.updates = facts["updates"]
-    saved = set(file.keys())
     for name, parameter in objective.tensors.items():
-        weight = file.get_tensor(f"weight/{name}")
+        weight = saved[f"weight/{name}"]
         if weight.shape != parameter.shape:
             raise ValueError(f"{name} has another size there")
         parameter.copy_(weight)
         keys = {kind: f"{objective.name}/{kind}/{name}" for kind in _MOMENTS}
         # A parameter that the model never uses has no moments.
         objective.optimiser.state[parameter] = {
-            kind: file.get_tensor(key).to(parameter.device)
-            for kind, key in keys.items()
-            if saved.intersection(keys.values())
+            kind: saved[key].to(parameter.device) for kind, key in keys.items() if key in saved
         }
 
 

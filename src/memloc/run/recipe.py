@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from memloc.model.stack import Stack
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings, Protocol
 from memloc.run.checkpoints import load_state, save_checkpoint, save_state
-from memloc.run.folder import TRAININGS, Accuracies, Run
+from memloc.run.folder import TRAININGS, WEIGHTS, Accuracies, Run
 from memloc.run.planting import (
     Plant,
     learner,
@@ -49,8 +49,11 @@ from memloc.run.planting import (
 from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.files import remove
+from memloc.store.memo import Maker, unfinished_key
 from memloc.store.records import as_table, read_table, write_table
 
+MAKER = Maker("training", 1)
+"""Raise the version when the same settings train other weights."""
 AUXILIARY = "auxiliary"
 """The name of the objective that trains beside a planted one."""
 LEFT_OUT = -100
@@ -134,6 +137,12 @@ class Training:
         order = seed + (NULL_SEED if other_order else 0)
         return Member(name, trained, labels, order)
 
+    @cached_property
+    def key(self) -> str:
+        """The key of a half-done training."""
+        decided_by = {"run": self.run.identity(WEIGHTS), "trainings": self.name}
+        return unfinished_key(MAKER, decided_by)
+
     @property
     def _head_seed(self) -> int:
         of_frozen = self.recipe.settings.frozen_seed if self.is_frozen else None
@@ -143,10 +152,9 @@ class Training:
         """Train from where it was left, epoch by epoch, and keep the weights."""
         settings = self.recipe.settings
         with self._objectives() as objectives:
-            if self.state.is_file():
-                curves = load_state(self.state, objectives)
-                for member in self.members:
-                    member.rows = curves[member.name]
+            curves = load_state(self.state, objectives, self.key)
+            for member in self.members:
+                member.rows = curves.get(member.name, [])
             task, model = self.recipe.task.name, Path(self.recipe.model).name
             updates = len(self.members) * sum(o.updates_per_epoch for o in objectives)
             with track(f"{task} · {model} · {self.name}", settings.epochs * updates) as advance:
@@ -248,7 +256,7 @@ class Training:
                 self._save(member, "memorised", epoch)
         for member in self.members:
             member.rows[-1]["seconds"] = (time.perf_counter() - began) / len(self.members)
-        save_state(self.state, objectives, {m.name: m.rows for m in self.members})
+        save_state(self.state, objectives, {m.name: m.rows for m in self.members}, self.key)
 
     def _measure(self, member: Member) -> dict[str, float]:
         right = self._predict(member, "validation") == self.recipe.task.validation.labels

@@ -59,6 +59,26 @@ def work(run: Path, method: str) -> Path:
     return run / WORK / method
 
 
+def kept_windows(folder: Path, first: str) -> Path:
+    """Outcomes of retrained windows that were trained together, named after the first window."""
+    return folder / f"windows-{first}.npz"
+
+
+def kept_models(folder: Path, first: int) -> Path:
+    """Answers of models on halves that were trained together, named after the first model."""
+    return folder / f"models-{first}.npz"
+
+
+def kept_batch(folder: Path, number: int) -> Path:
+    """Values of one batch of examples for `shares`."""
+    return folder / f"batch-{number}.npz"
+
+
+def kept_repairs(folder: Path, number: int) -> Path:
+    """What became of one group of repaired models."""
+    return folder / f"group-{number}.json"
+
+
 def page(study: Path) -> Path:
     """The report."""
     return study / REPORT / PAGE

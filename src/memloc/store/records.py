@@ -1,4 +1,4 @@
-"""JSON records and Parquet tables on disk: read, written and checked; no pickle."""
+"""JSON records and Parquet tables on disk, each with a checksum of its contents; no pickle."""
 
 import importlib.metadata
 import json
@@ -7,6 +7,7 @@ import platform
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,56 +22,83 @@ from memloc.store.files import whole_file
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT = 2
-"""Version of the layout of files; those of another one are refused."""
-_NO_SEAL = "0" * 8
-_SEAL = b'{"seal": "'
-"""A table's note begins with this and the checksum of the file, whose own place counts as zeros."""
+FORMAT = 3
+"""Version of the layout of files; files of another version are refused."""
+NOTE, CHECKSUM = b"memloc", b"memloc checksum"
+"""Keys of a Parquet footer: what was written about the table, and the checksum of the file."""
+DAMAGED = (
+    "{path} is not as memloc wrote it (its checksum differs), so it is damaged or was changed by "
+    "another program; delete it and run again."
+)
 
 
+@cache
 def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
+    """Return the versions of the libraries that a result depends on."""
     names = ("memloc", "torch", "transformers", "numpy")
     return {"python": platform.python_version()} | {n: importlib.metadata.version(n) for n in names}
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record, whole or not at all."""
-    text = json.dumps({"format": FORMAT, **record}, indent=2, ensure_ascii=False)
+    """Write a record with its checksum, whole or not at all."""
+    whole = {"format": FORMAT, **record}
+    text = json.dumps({**whole, "checksum": _checksum(whole)}, indent=2, ensure_ascii=False)
     with whole_file(path) as draft:
         draft.write_text(text + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote."""
+    """Read what `write_json` wrote; a record that was changed since is refused."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise StoreError(f"{path} does not exist.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{path} is not JSON ({error}); delete it and run again.") from error
-    return _checked(path, record)
+    checksum = record.pop("checksum", None) if isinstance(record, dict) else None
+    checked = _checked(path, record)
+    if checksum != _checksum(checked):
+        raise StoreError(DAMAGED.format(path=path))
+    return checked
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    """Return the checksum of a record's JSON text, however the file is indented."""
+    return f"{zlib.crc32(json.dumps(record).encode()):08x}"
 
 
 def write_table(path: Path, table: Table, about: Mapping[str, Any]) -> None:
-    """Write a table as Parquet with `about` (settings, seeds, versions, inputs) inside the file."""
+    """Write a table as Parquet with `about` (settings, seeds, versions, inputs) inside the file.
+
+    Pages have checksums that any Parquet reader can verify. The footer has a checksum of all pages,
+    the schema and `about`, so that a table that another program rewrote is noticed as well.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     arrow = pa.Table.from_pandas(table, preserve_index=False)
-    note = json.dumps({"seal": _NO_SEAL, "format": FORMAT, "versions": versions(), **about})
-    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), b"memloc": note})
-    with whole_file(path) as draft:
-        pq.write_table(arrow, draft)
-        draft.write_bytes(_sealed(draft.read_bytes()))
+    note = json.dumps({"format": FORMAT, "versions": versions(), **about}).encode()
+    with (
+        whole_file(path) as draft,
+        draft.open("w+b") as file,
+        pq.ParquetWriter(file, arrow.schema, **_AS_WRITTEN) as writer,
+    ):
+        writer.write_table(arrow)
+        file.seek(0)
+        checksum = _table_checksum(file.read(), arrow.schema, note)
+        writer.add_key_value_metadata({NOTE: note, CHECKSUM: checksum})
 
 
-def _sealed(raw: bytes) -> bytes:
-    """A file of which nothing changed but its seal: the checksum of all that is not the seal."""
-    before, mark, after = raw.rpartition(_SEAL)
-    before, after = before + mark, after[len(_NO_SEAL) :]
-    checksum = zlib.crc32(before + _NO_SEAL.encode() + after)
-    return before + f"{checksum:08x}".encode() + after
+_AS_WRITTEN: dict[str, Any] = {
+    "write_page_checksum": True,
+    "use_compliant_nested_type": False,  # a schema reads as it was written
+}
+
+
+def _table_checksum(pages: bytes, schema: "pa.Schema", note: bytes) -> bytes:
+    described = repr([(field.name, str(field.type), field.nullable) for field in schema]).encode()
+    about_columns = (schema.metadata or {}).get(b"pandas", b"")
+    return f"{zlib.crc32(b' '.join((pages, described, about_columns, note))):08x}".encode()
 
 
 def as_table(*parts: Any, columns: list[str] | None = None) -> Table:
@@ -84,48 +112,54 @@ def as_table(*parts: Any, columns: list[str] | None = None) -> Table:
 
 
 def read_table(path: Path) -> tuple[Table, dict[str, Any]]:
-    """A table and what was written about it."""
+    """Return a table and what was written about it."""
     arrow = read_columns(path)
     with as_stored(path):
-        return arrow.to_pandas(), json.loads(arrow.schema.metadata[b"memloc"])
+        return arrow.to_pandas(), json.loads(arrow.schema.metadata[NOTE])
 
 
 def read_columns(
-    path: Path, columns: Sequence[str] | None = None, filters: Any = None
+    path: Path,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[tuple[str, str, Any]] = (),
 ) -> "pa.Table":
-    """Some columns and rows (as pyarrow calls them) of a table, which may be large."""
+    """Return some columns of a table, and the rows that pass all filters (as in pyarrow).
+
+    A table that was changed since memloc wrote it is refused.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    is_sealed = False
     try:
         raw = path.read_bytes()
-        is_sealed = _SEAL in raw
-        if is_sealed and _sealed(raw) != raw:
-            raise StoreError(
-                f"{path} is not as memloc wrote it (its checksum differs), so it is damaged or was "
-                "changed by another program; delete it and run again."
-            )
-        # Most files are small, and threads take longer to start than to read one.
-        table = pq.read_table(path, columns=columns, filters=filters, use_threads=False)
-        note = (table.schema.metadata or {}).get(b"memloc")
-        record = json.loads(note or b"null")
+        file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
+        notes = file.metadata.metadata or {}
+        record = json.loads(notes.get(NOTE, b"null"))
     except FileNotFoundError:
         raise StoreError(f"{path} does not exist.") from None
-    # What is wrong with a damaged file decides which of these it is.
-    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
+    except _UNREADABLE as error:
         reason = " ".join(str(error).split())
-        wrong = "does not hold what it should" if is_sealed else "is not Parquet"
-        raise StoreError(f"{path} {wrong} ({reason}); delete it and run again.") from error
-    if note is None:
-        raise StoreError(f"{path} was not written by memloc: it says nothing about its origin.")
+        raise StoreError(f"{path} is not Parquet ({reason}); delete it and run again.") from error
     _checked(path, record)
-    if not is_sealed:
-        raise StoreError(
-            f"{path} has no checksum, so it was changed by another program; delete it and run "
-            "again."
-        )
-    return table
+    end_of_pages = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    checksum = _table_checksum(raw[:end_of_pages], file.schema_arrow, notes[NOTE])
+    if notes.get(CHECKSUM) != checksum:
+        raise StoreError(DAMAGED.format(path=path))
+    with as_stored(path):
+        also = [name for name, _, _ in filters]
+        read = None if columns is None else [*dict.fromkeys([*columns, *also])]
+        # Most files are small, and threads take longer to start than to read one.
+        table = file.read(read, use_threads=False)
+        if filters:
+            table = table.filter(pq.filters_to_expression(filters))
+        if columns is not None:
+            table = table.select(list(columns))
+        about_columns = dict(file.schema_arrow.metadata or {})
+        return table.replace_schema_metadata({**about_columns, NOTE: notes[NOTE]})
+
+
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, ArithmeticError, NotImplementedError)
+"""What pyarrow raises for a damaged file; which of these depends on the damage."""
 
 
 @contextmanager
@@ -140,7 +174,8 @@ def as_stored(path: Path, todo: str = "delete it and run again") -> Iterator[Non
 
 _MISFITS = (
     *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError),
-    NotImplementedError,  # so pyarrow calls types that do not go together
+    NotImplementedError,  # pyarrow, of types that do not go together
+    OSError,  # pyarrow, of damaged pages
 )
 
 
@@ -149,8 +184,8 @@ def _checked(path: Path, record: Any) -> dict[str, Any]:
         raise StoreError(f"{path} was not written by memloc.")
     if record["format"] < FORMAT:
         raise StoreError(
-            f"{path} was made by memloc 0.1, whose folders this version does not read: run what "
-            "made it again, into another folder."
+            f"{path} was made by memloc 0.2 or older, whose folders this version does not read: "
+            "run what made it again, into another folder."
         )
     if record["format"] > FORMAT:
         raise StoreError(

@@ -29,7 +29,7 @@ from memloc.engine.loop import (
 )
 from memloc.errors import MemlocError
 from memloc.labels.repair import Workshop
-from memloc.methods.halves import Pool
+from memloc.methods.halves import Pool, kept_halves
 from memloc.methods.probes import Target, train_probes
 from memloc.methods.probing import Probing
 from memloc.model.device import (
@@ -110,7 +110,7 @@ def tell_cost(folder: Path, recipe: Recipe, model: Classifier, left: Mapping[str
 
 def tell_cost_of_halves(pool: Pool, model: Classifier, models: int) -> None:
     """Say the updates and time of models on halves that are not there yet."""
-    left = [number for number in range(1, models + 1) if not pool.path(number).is_file()]
+    left = sorted({*range(1, models + 1)} - kept_halves(pool, models).keys())
     updates = sum(map(pool.updates, left))
     shape = Shape(model.stack.depth, model.stack.width, 0)
     found = speed(shape, tokens_of(pool.examples), pool.training, pool.device)
