@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV_READY := $(VENV)/.ready-dev
 
-.PHONY: demo test check docs bench format clean help
+.PHONY: demo quick test check docs bench format clean help
 
 help:            ## This list.
 	@grep -E '^[a-z]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -13,6 +13,9 @@ help:            ## This list.
 demo: $(READY)   ## The demo study: one tiny model, three tasks, every method, planted layers, the report.
 	$(BIN)/memloc init demo
 	$(BIN)/memloc run demo
+
+quick: $(DEV_READY)  ## Tests that catch most mistakes, in about a minute.
+	$(BIN)/python -m pytest -n 2 --dist worksteal --quick tests
 
 test: $(DEV_READY)  ## All tests.
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -4,31 +4,26 @@ Both train what a run trains: a model on noisy labels, and one on the original l
 trains narrow ones as one, and wide ones one after the other.
 """
 
+import os
 import tempfile
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, get_linear_schedule_with_warmup
 
 from benchmarks.harness import Measured, matmul_peak, middle, side_by_side, timed
 from benchmarks.samples import SEED, bert, questions
 from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded, random_batches
-from memloc.engine.loop import (
-    in_stacks,
-    learning_groups,
-    logits_of,
-    members_at_once,
-    one_objective,
-    schedule,
-    train_epoch,
-)
-from memloc.engine.stacked import together
-from memloc.model.device import suitable_threads
-from memloc.model.stack import Stack
+from memloc.engine.fit import ONE_BY_ONE, fit_all
+from memloc.engine.learner import Learner, Watch
+from memloc.engine.passes import Trained
+from memloc.model.device import NARROW, suitable_threads
+from memloc.model.load import Classifier
 from memloc.protocol import FineTuneSettings, preset
 from memloc.seeds import generator
 
@@ -39,20 +34,21 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
     encoded, original = questions(examples)
     labels = np.stack([_noisy(original), original])
     settings = preset("paper").finetune.replace({"learning_rate": 3e-4, "epochs": epochs})
-    most = members_at_once(Stack(bert(hidden)), settings, torch.device("cpu"))
+    is_narrow = hidden < NARROW
     with suitable_threads(hidden) as threads:
         mine, plain = side_by_side(
-            lambda: _memloc(hidden, encoded, labels, settings, most),
+            lambda: _memloc(hidden, encoded, labels, settings),
             lambda: _trainer(hidden, encoded, labels, settings),
             repeats,
         )
         one_by_one = mine
-        if most > 1:
-            one_by_one = [
-                timed(lambda: _memloc(hidden, encoded, labels, settings, 1)) for _ in mine
-            ]
+        if is_narrow:
+            with patch.dict(os.environ, {ONE_BY_ONE: "1"}):
+                one_by_one = [
+                    timed(lambda: _memloc(hidden, encoded, labels, settings)) for _ in mine
+                ]
         grouped = settings.replace({"length_grouped": True})
-        by_length = [timed(lambda: _memloc(hidden, encoded, labels, grouped, 1)) for _ in mine]
+        by_length = [timed(lambda: _memloc(hidden, encoded, labels, grouped)) for _ in mine]
         peak = matmul_peak(threads)
     seconds, baseline = middle([m[0] for m in mine]), middle([p[0] for p in plain])
     tokens = len(labels) * int(encoded.lengths.sum()) * epochs
@@ -80,7 +76,7 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
                 "baseline": plain[0][2][:, -1].tolist(),
                 "memloc, length-grouped": by_length[0][2][:, -1].tolist(),
             },
-            "trained_as_one": min(most, len(labels)),
+            "trained_as_one": len(labels) if is_narrow else 1,
             "difference_is": "largest difference of the loss curves, averaged over 10 updates",
         },
     )
@@ -92,27 +88,21 @@ def _noisy(labels: IntArray) -> IntArray:
 
 
 def _memloc(
-    hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings, most: int
+    hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings
 ) -> FloatArray:
-    """The loss curves of models trained on each row of the labels, so many as one."""
-    losses: list[list[float]] = []
-    for some in in_stacks(range(len(labels)), most, alike=lambda _: 0):
-        stack = together([Stack(bert(hidden)) for _ in some])
-        seen: list[Tensor] = []
-        with one_objective(
-            stack,
-            learning_groups(stack, embeddings=False),
-            name="noisy",
-            logits=logits_of(stack, encoded, settings),
-            labels=torch.from_numpy(labels[some]),
-            lengths=encoded.lengths,
-            settings=settings,
-        ) as objective:
-            objective.on_loss = seen.append
-            for epoch in range(1, settings.epochs + 1):
-                train_epoch([objective], [SEED] * len(some), epoch, lambda _: None)
-        losses += torch.stack(seen, 1).tolist()
-    return _smooth(losses)
+    """The loss curves of models trained on each row of the labels."""
+    losses: list[list[Tensor]] = [[] for _ in labels]
+
+    def look(trained: Trained, update: int) -> None:
+        if update:
+            losses[int(trained.name)].append(trained.loss)
+
+    learners = [
+        Learner(str(k), lambda: Classifier("", bert(hidden), None), each, SEED)
+        for k, each in enumerate(labels)
+    ]
+    fit_all(learners, encoded, settings, Watch(after_update=look))
+    return _smooth([torch.stack(each).tolist() for each in losses])
 
 
 class _SameOrder(Trainer):  # type: ignore[misc]
@@ -156,9 +146,8 @@ def _trained(
     optimiser = torch.optim.AdamW(
         learning, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
     )
-    rate = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda update: schedule(update, len(batches), settings.warmup)
-    )
+    warmup = int(settings.warmup * len(batches))
+    rate = get_linear_schedule_with_warmup(optimiser, warmup, len(batches))
     texts = np.split(encoded.tokens.astype(np.int64), encoded.offsets[1:-1])
     trainer = _SameOrder(
         model=model,

@@ -4,28 +4,24 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import get_linear_schedule_with_warmup
 
 from benchmarks.harness import Measured, clock, middle, timed
 from benchmarks.samples import questions
 from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded, random_batches
-from memloc.engine.loop import (
-    learning_groups,
-    logits_of,
-    one_objective,
-    schedule,
-    train_epoch,
-)
-from memloc.engine.stacked import together
+from memloc.engine.fit import fit_all
+from memloc.engine.learner import Learner
+from memloc.engine.objectives import learning_groups
 from memloc.model.device import suitable_threads
-from memloc.model.load import load_model
+from memloc.model.load import Classifier, load_model
 from memloc.model.predict import to_batch
-from memloc.model.stack import Stack
 from memloc.protocol import FineTuneSettings, preset
 from memloc.seeds import generator, torch_seeded
 
@@ -113,40 +109,39 @@ def _data(examples: int) -> tuple[Encoded, IntArray]:
     return encoded, labels
 
 
-def _models(members: int) -> list[Stack]:
-    return [load_model(MODEL, LABELS, seed=seed).stack for seed in range(members)]
+def _models(members: int) -> list[Classifier]:
+    return [load_model(MODEL, LABELS, seed=seed) for seed in range(members)]
 
 
 def _train(
-    models: Sequence[Stack],
+    models: Sequence[Classifier],
     encoded: Encoded,
     labels: IntArray,
     settings: FineTuneSettings,
     seeds: Sequence[int],
 ) -> FloatArray:
     """One epoch; the mean losses."""
-    stack = together(models)
-    with one_objective(
-        stack,
-        learning_groups(stack, embeddings=False),
-        name="bench",
-        logits=logits_of(stack, encoded, settings),
-        labels=torch.from_numpy(labels).expand(len(models), -1),
-        lengths=encoded.lengths,
-        settings=settings,
-    ) as objective:
-        return train_epoch([objective], seeds, 1, lambda _: None)["bench"]
+    learners = [
+        Learner(str(k), partial(_same, model), labels, seed)
+        for k, (model, seed) in enumerate(zip(models, seeds, strict=True))
+    ]
+    return np.array([one.curve[0]["loss"] for one in fit_all(learners, encoded, settings)])
+
+
+def _same(model: Classifier) -> Classifier:
+    return model
 
 
 def _plainly(
-    models: Sequence[Stack],
+    models: Sequence[Classifier],
     encoded: Encoded,
     labels: IntArray,
     settings: FineTuneSettings,
     seeds: Sequence[int],
 ) -> FloatArray:
     """The same epoch of one model as anybody would write it."""
-    (stack,), (seed,) = models, seeds
+    (model,), (seed,) = models, seeds
+    stack = model.stack
     learning = [p for group in learning_groups(stack, embeddings=False) for p in group.values()]
     stack.model.requires_grad_(False).train()
     for parameter in learning:
@@ -155,9 +150,8 @@ def _plainly(
     optimiser = torch.optim.AdamW(
         learning, lr=settings.learning_rate, weight_decay=settings.weight_decay
     )
-    rate = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda update: schedule(update, len(batches), settings.warmup)
-    )
+    warmup = int(settings.warmup * len(batches))
+    rate = get_linear_schedule_with_warmup(optimiser, warmup, len(batches))
     losses = []
     with torch_seeded(seed, "dropout", 1):
         for rows in batches:

@@ -202,7 +202,7 @@ def _type(annotation: Any) -> str:
 
 def results() -> str:
     """The columns of every table of results."""
-    from memloc.reporting.results import COLUMNS
+    from memloc.reporting.reading import COLUMNS
 
     rows = [(f"`{name}`", ", ".join(columns)) for name, columns in COLUMNS.items()]
     return table(("table", "columns"), rows)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from memloc.reporting.findings import Findings, layers_to_undo
+from memloc.reporting.derived import layers_to_undo
+from memloc.reporting.results import Results
 from memloc.stats import claims
 from memloc.stats.intervals import Interval, bootstrap_ends
 
@@ -26,7 +27,7 @@ NOTHING: Cells = ("–", "–")
 NOT_MEASURED: Cells = ("–", "not measured")
 
 
-def answers(found: Findings) -> dict[str, pd.DataFrame]:
+def answers(found: Results) -> dict[str, pd.DataFrame]:
     """Every finding with the paper's number, ours with its interval, and whether it holds."""
     rows = [*_amounts(found), *_depths(found), *_agreements(found), *_events(found)]
     ways = {BY_PAPER: 2, BY_SHARES: 3}
@@ -41,7 +42,7 @@ def answers(found: Findings) -> dict[str, pd.DataFrame]:
 Row = tuple[str, str, Cells, Cells]
 
 
-def _amounts(found: Findings) -> Iterator[Row]:
+def _amounts(found: Results) -> Iterator[Row]:
     windows = found.memorised("windows")
     windows = windows[windows["method"] == "swapping"]
     single = windows[windows["first"] == windows["last"]]
@@ -62,7 +63,7 @@ def _amounts(found: Findings) -> Iterator[Row]:
     yield "Swapping leaves clean examples alone", ".003", mean(clean, 0, 0.01, ".4f"), NOTHING
 
 
-def _depths(found: Findings) -> Iterator[Row]:
+def _depths(found: Results) -> Iterator[Row]:
     depth = found.main_depths
     middle = (float(depth["layers"].max()) + 1) / 2 if len(depth) else np.nan
     of = {name: part.set_index("task")["depth"] for name, part in depth.groupby("measure")}
@@ -99,7 +100,7 @@ def _coefficients(depth: pd.DataFrame, scores: pd.DataFrame) -> dict[tuple[str, 
     return {(str(row["score"]), str(row["measure"])): rho(row) for row in of_all}
 
 
-def _agreements(found: Findings) -> Iterator[Row]:
+def _agreements(found: Results) -> Iterator[Row]:
     table = found.agreement
     if table.empty:
         return
@@ -113,13 +114,13 @@ def _agreements(found: Findings) -> Iterator[Row]:
             yield f"Layer weights of {one} and {other} agree", paper, *both
 
 
-def _events(found: Findings) -> Iterator[Row]:
+def _events(found: Results) -> Iterator[Row]:
     table = found.event_agreement
     if table.empty:
         return
     rows = table[table["model"] == claims.ALL].to_dict("records")
     for row, number in zip(rows, (".84", ".73"), strict=True):
-        title = f"Centroids and probes agree: {row['centroids']}, {row['label_probes']}"
+        title = f"Centroids and probes agree: {row['one']}, {row['other']}"
         yield title, f"ρ {number}", rho(row), NOTHING
 
 

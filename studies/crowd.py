@@ -75,6 +75,19 @@ def embedded(name: str) -> Crowd:
     )
 
 
+def flipped_questions(data: Path, n: int, wrong: int, seed: int = 1) -> Crowd:
+    """Questions of TREC, of which `wrong` have another label, drawn at random."""
+    task = load_task("trec", folder=data)
+    rng = generator(seed, "trec", "sample")
+    rows = rng.permutation(len(task.train))[:n]
+    original = task.train.labels[rows]
+    given, draw = original.copy(), generator(seed, "trec", "flips")
+    chosen = draw.choice(n, wrong, replace=False)
+    given[chosen] += draw.integers(1, task.n_classes, wrong)
+    texts = tuple(task.train.parts[row][0] for row in rows)
+    return Crowd(task.label_names, texts, original, given % task.n_classes)
+
+
 def sample(data: Path, n: int) -> Crowd:
     """The same `n` texts every time; a smaller sample is the beginning of a larger one."""
     table = pd.read_parquet(data / FILE)

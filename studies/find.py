@@ -1,9 +1,10 @@
 """How well wrong labels are found: `python -m studies.find --data DIR [--encoder MODEL]`.
 
-On news texts whose labels the crowd got wrong, and on the same texts with flipped labels: memloc's
-models on halves, beside the loss and the training dynamics of one run and cleanlab's scores. With
-an encoder its models learn, without one an embedded model's. Writes find.json and the tables of the
-documentation. Models are kept in the folder `--out`, so that it goes on where it was left.
+With an encoder, on news texts whose labels the crowd got wrong, and on questions with flipped
+labels; without one, an embedded model on an embedded task with flipped labels. Compares memloc's
+models on halves with the loss and the training dynamics of one run, and with cleanlab's scores.
+Writes find.json and the tables of the documentation. Models are kept in the folder `--out`, so that
+an interrupted comparison continues.
 """
 
 import json
@@ -17,11 +18,13 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from memloc.arrays import BoolArray, FloatArray, IntArray
+from memloc.engine.fit import fit_all
+from memloc.engine.learner import Learner, Watch
+from memloc.engine.passes import Trained
 from memloc.labels.find import WRONG, suspects_table
 from memloc.methods.halves import (
     Half,
     Pool,
-    fit,
     half_models,
     mean_chances,
 )
@@ -31,13 +34,21 @@ from memloc.reporting.tables import markdown
 from memloc.seeds import generator
 from memloc.stats.intervals import bootstrap
 from memloc.store.files import whole_file
-from studies.crowd import KINDS, Crowd, embedded, missing, parser_of, sample
+from studies.crowd import (
+    KINDS,
+    Crowd,
+    embedded,
+    flipped_questions,
+    missing,
+    parser_of,
+    sample,
+)
 from studies.pages import DOCS, STORED, put
 
 HERE = STORED / "find.json"
 PAGE = DOCS / "explanation" / "wrong_labels.md"
-OURS = "doubt"
-"""The order of `memloc find`; the others are compared with it."""
+OURS, PLAIN = "doubt", "held-out probability"
+"""The two orders of `memloc find`; other scores are compared with the first."""
 RESAMPLES = 1000
 
 
@@ -76,31 +87,31 @@ class Setting:
         )
 
 
-EMBEDDED = Setting("tiny-opt", 600, 32, 12, 10, 4e-4)
+EMBEDDED = Setting("tiny-opt", 400, 32, 12, 10, 4e-4)
 TASK = "tiny-sentiment"
 """One whose words the embedded models know."""
-ENCODER = Setting("", 320, 32, 8, 4, 1e-4)
+ENCODER = Setting("", 400, 32, 8, 4, 1e-4)
+QUESTIONS: dict[str, Any] = {"tokens": 24, "epochs": 5}
+"""How the encoder learns questions, which are shorter."""
+FLIPPED = 60
+"""Questions of which the label is wrong."""
 
 
 def main() -> None:
     """Measure what is missing, and write the tables."""
     import torch
 
-    parser = parser_of(__doc__)
-    parser.add_argument("--kinds", type=int, default=len(KINDS), help="only the first so many")
-    options = parser.parse_args()
-    if why := missing(options.data):
-        print(why)
-        return
+    options = parser_of(__doc__).parse_args()
     torch.set_num_threads(1)
-    setting = EMBEDDED
-    if options.encoder is not None:
-        setting = replace(ENCODER, model=str(options.encoder))
+    if options.encoder is None:
+        keep(measured(EMBEDDED, embedded(TASK), f"flips in {TASK}", options.out))
+    elif why := missing(options.data):
+        print(why)
     else:
-        keep(measured(setting, embedded(TASK), f"flips in {TASK}", options.out))
-    crowd = sample(options.data, setting.texts)
-    for kind in KINDS[: options.kinds]:
-        keep(measured(setting, crowd, kind, options.out))
+        news = replace(ENCODER, model=str(options.encoder))
+        keep(measured(news, sample(options.data, news.texts), KINDS[0], options.out))
+        questions = flipped_questions(options.data, news.texts, FLIPPED)
+        keep(measured(replace(news, **QUESTIONS), questions, "flips in TREC", options.out))
     show()
 
 
@@ -113,7 +124,8 @@ def measured(setting: Setting, crowd: Crowd, kind: str, out: Path) -> dict[str, 
     epochs = watched(pool)
     is_wrong = labels != crowd.original
     held_out = out_of_sample(halves)
-    found = suspects_table(halves, pool.examples, crowd.names).sort_values("row")
+    found, judged = suspects_table(halves, pool.examples, crowd.names)
+    found = found.sort_values("row")
     scores = {**ours(found), **of_one_run(epochs, labels), **cleanlab(held_out, labels)}
     sets = {"memloc, likely wrong": (found["group"] == WRONG).to_numpy()}
     sets["cleanlab, find_label_issues"] = issues(held_out, labels)
@@ -123,6 +135,8 @@ def measured(setting: Setting, crowd: Crowd, kind: str, out: Path) -> dict[str, 
         **{k: v for k, v in asdict(setting).items() if k != "model"},
         "texts": len(labels),
         "wrong": int(is_wrong.sum()),
+        "random_errors": [round(number, 1) for number in judged.random],
+        "ordered_by": OURS if judged.by_class else PLAIN,
         "held_out_accuracy": round(float((held_out.argmax(1) == crowd.original).mean()), 3),
         "scores": rates(scores, is_wrong),
         "sets": [{"set": name, **set_rates(chosen, is_wrong)} for name, chosen in sets.items()],
@@ -134,7 +148,7 @@ def watched(pool: Pool) -> FloatArray:
 
     Its updates are those of two models on halves.
     """
-    from memloc.model.predict import encode_for, predict
+    from memloc.model.predict import encode_for
 
     path = pool.folder / "whole.npy"
     if not path.is_file():
@@ -143,13 +157,11 @@ def watched(pool: Pool) -> FloatArray:
         said: list[FloatArray] = []
         nobody = np.zeros(len(texts), dtype=bool)
 
-        def look(_epoch: int) -> bool:
-            said.append(Half(nobody, predict(model.stack, texts)).chances)
-            return False
+        def look(trained: Trained) -> None:
+            said.append(Half(nobody, trained.predict(texts)).chances)
 
-        rows = np.arange(len(texts))[None]
-        how = pool.training, [pool.seed]
-        fit([model], texts, rows, pool.examples.labels, how, is_done=look)
+        learner = Learner("whole", lambda: model, pool.examples.labels, pool.seed)
+        fit_all([learner], texts, pool.training, Watch(after_epoch=look))
         with whole_file(path) as draft, draft.open("wb") as file:
             np.save(file, np.stack(said), allow_pickle=False)
     return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
@@ -166,7 +178,7 @@ def ours(found: pd.DataFrame) -> dict[str, FloatArray]:
     columns = found.sort_values("row").fillna({"doubt": 0.0, "held_out": 0.5, "counterfactual": 0})
     return {
         OURS: columns["doubt"].to_numpy(),
-        "held-out probability": -columns["held_out"].to_numpy(),
+        PLAIN: -columns["held_out"].to_numpy(),
         "counterfactual memorisation": columns["counterfactual"].to_numpy(),
     }
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
+from memloc.reporting.derived import layers_to_undo
 from memloc.reporting.figures import write_figures
-from memloc.reporting.findings import Findings, layers_to_undo
 from memloc.reporting.results import Results
 from memloc.reporting.tables import cell, markdown
 from memloc.stats import claims
@@ -102,7 +102,7 @@ def main() -> None:
         (FILES / name).parent.mkdir(parents=True, exist_ok=True)
         (FILES / name).write_text(text, encoding="utf-8")
     for file, (name, choice) in PICTURES.items():
-        draw(Findings(kept(KEPT)), name, choice, IMAGES / file)
+        draw(kept(KEPT), name, choice, IMAGES / file)
 
 
 def from_kept() -> dict[str, str]:
@@ -141,31 +141,31 @@ def downloads() -> str:
     return markdown(pd.DataFrame(rows))
 
 
-def _studies() -> dict[str, Findings]:
+def _studies() -> dict[str, Results]:
     """The real encoder's study and that of the embedded suite."""
-    return {folder.name: Findings(kept(folder)) for folder in (KEPT, SMALL)}
+    return {folder.name: kept(folder) for folder in (KEPT, SMALL)}
 
 
-def _opening(found: Findings) -> str:
+def _opening(found: Results) -> str:
     """The paper's findings, one row each."""
     return "\n".join(starmap(written, answers(found).items()))
 
 
-def _retried(real: Findings) -> str:
+def _retried(real: Results) -> str:
     """Trainings that were repeated without success."""
-    table = other_settings(kept(RETRIED).runs, real.results.runs).drop(columns="model")
+    table = other_settings(kept(RETRIED).runs, real.runs).drop(columns="model")
     return written("Repeated at twice the rate, in vain", table.map(cell).astype(str))
 
 
-def _scaled(real: Findings) -> str:
+def _scaled(real: Results) -> str:
     """What probes answer and read if vectors are standardised, beside the same runs as they are."""
     scaled = kept(SCALED)
     runs = scaled.runs[[*RUN]]
-    tables = {name: getattr(real.results, name) for name in (*PROBES, "noise_probes")}
-    same = real.results.with_tables(**{n: t.merge(runs, on=RUN) for n, t in tables.items()})
+    tables = {name: getattr(real, name) for name in (*PROBES, "noise_probes")}
+    same = real.with_tables(**{n: t.merge(runs, on=RUN) for n, t in tables.items()})
     found = {
-        "as they are": Findings(same),
-        "standardised": Findings(with_probes(same, scaled)),
+        "as they are": same,
+        "standardised": with_probes(same, scaled),
     }
     before, after = (next(iter(answers(each).values())) for each in found.values())
     both = before.merge(after, on="the paper's finding")
@@ -197,7 +197,7 @@ def with_probes(results: Results, others: Results) -> Results:
     return results.with_tables(**both)
 
 
-def noise_read(read: Mapping[str, Findings]) -> pd.DataFrame:
+def noise_read(read: Mapping[str, Results]) -> pd.DataFrame:
     """One row per way of probing: F1 after each layer, and what shuffled labels give."""
     rows = []
     for vectors, found in read.items():
@@ -209,16 +209,16 @@ def noise_read(read: Mapping[str, Findings]) -> pd.DataFrame:
     return pd.DataFrame(rows).rename(columns=str)
 
 
-def draw(found: Findings, name: str, choice: Mapping[str, str], path: Path) -> None:
+def draw(found: Results, name: str, choice: Mapping[str, str], path: Path) -> None:
     """One figure of the report as a file."""
     with TemporaryDirectory() as folder:
-        written, _ = write_figures(found.results, Path(folder), "svg", [name])
+        written, _ = write_figures(found, Path(folder), "svg", [name])
         chosen = {f: f.stem.removeprefix(name) for f in written}
         (file,) = [f for f, words in chosen.items() if all(w in words for w in choice.values())]
         shutil.copyfile(file, path)
 
 
-def tables(found: Findings) -> dict[str, tuple[str, pd.DataFrame]]:
+def tables(found: Results) -> dict[str, tuple[str, pd.DataFrame]]:
     """Return every table of a study that has rows, with its title, by the name of its file."""
     makers = {
         "answers": ("The paper's findings", all_answers),
@@ -252,14 +252,14 @@ def written(title: str, table: pd.DataFrame) -> str:
     return f"\n**{title}**\n\n{markdown(table)}"
 
 
-def all_answers(found: Findings) -> pd.DataFrame:
+def all_answers(found: Results) -> pd.DataFrame:
     """Return the paper's findings by every measure, one row each."""
     return pd.concat([table.assign(measured=by) for by, table in answers(found).items()])
 
 
-def standing(found: Findings) -> pd.DataFrame:
+def standing(found: Results) -> pd.DataFrame:
     """How many runs of which task are finished, and which methods and analyses looked at them."""
-    results, rows = found.results, []
+    results, rows = found, []
     for task, runs in results.runs.dropna(subset="noisy_accuracy").groupby("task", sort=False):
         tables = {"method": results.mcog, "source": results.events}
         of = [t[t["task"] == task].drop_duplicates([*RUN, by])[by] for by, t in tables.items()]
@@ -271,9 +271,9 @@ def standing(found: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def learnt(found: Findings) -> pd.DataFrame:
+def learnt(found: Results) -> pd.DataFrame:
     """How well each task is known, noisy labels included; means over models and seeds."""
-    runs = found.results.runs.dropna(subset="noisy_accuracy")  # others are not finished
+    runs = found.runs.dropna(subset="noisy_accuracy")  # others are not finished
     table = runs.groupby("task", sort=False).agg(
         runs=("memorised", "size"),
         seeds=("seed", "nunique"),
@@ -283,7 +283,7 @@ def learnt(found: Findings) -> pd.DataFrame:
         validation=("validation_accuracy", "mean"),
         validation_score=("validation_score", "mean"),
     )
-    scores = found.results.generalisation
+    scores = found.generalisation
     if len(scores):
         table["generalisation score"] = scores.groupby("task")["score"].mean()
         table["of clean examples"] = scores.groupby("task")["clean_score"].mean()
@@ -299,9 +299,9 @@ def learnt(found: Findings) -> pd.DataFrame:
     return table.rename(columns=names).reset_index()
 
 
-def repeated(found: Findings) -> pd.DataFrame:
+def repeated(found: Results) -> pd.DataFrame:
     """Trainings that were repeated."""
-    runs = found.results.runs.dropna(subset="noisy_accuracy")
+    runs = found.runs.dropna(subset="noisy_accuracy")
     return other_settings(runs, runs)
 
 
@@ -315,12 +315,12 @@ def other_settings(runs: pd.DataFrame, most: pd.DataFrame) -> pd.DataFrame:
     return other[[*RUN, "changed", *names]].rename(columns=names).reset_index(drop=True)
 
 
-def left_out(found: Findings) -> pd.DataFrame:
+def left_out(found: Results) -> pd.DataFrame:
     """Runs that count nowhere that their reference decides."""
     return found.unlearnt[[*RUN, "reference_accuracy"]].reset_index(drop=True)
 
 
-def undone(found: Findings) -> pd.DataFrame:
+def undone(found: Results) -> pd.DataFrame:
     """Errors of swapped and retrained windows; means over models and seeds, with the range."""
     windows = found.memorised("windows")
     windows = windows.assign(width=windows["last"] - windows["first"] + 1)
@@ -354,7 +354,7 @@ def undone(found: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def centres(found: Findings) -> pd.DataFrame:
+def centres(found: Results) -> pd.DataFrame:
     """M-CoG by method: mean over models and seeds, with the range."""
     mcog = found.memorised("mcog")
     if mcog.empty:
@@ -366,7 +366,7 @@ def centres(found: Findings) -> pd.DataFrame:
     return table.rename_axis(columns=None).reset_index()
 
 
-def events(found: Findings) -> pd.DataFrame:
+def events(found: Results) -> pd.DataFrame:
     """Layers of events: mean and range over models (each a mean over its seeds)."""
     depths = found.depths
     depths = depths[~depths["measure"].str.startswith("M-CoG")]
@@ -384,7 +384,7 @@ def events(found: Findings) -> pd.DataFrame:
 MARKS = {"n_never": "never", "n_inseparable": "not separable"}
 
 
-def other_crossings(found: Findings) -> pd.DataFrame:
+def other_crossings(found: Results) -> pd.DataFrame:
     """Crossings by every rule, and each one's ρ with the scores over all tasks and models."""
     centroids = found.memorised("centroids")
     if centroids.empty:
@@ -409,7 +409,7 @@ def other_crossings(found: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def table_2(found: Findings) -> pd.DataFrame:
+def table_2(found: Results) -> pd.DataFrame:
     """ρ between depth and either score, all models together and each."""
     table = found.table_2
     if table.empty:
@@ -424,7 +424,7 @@ def table_2(found: Findings) -> pd.DataFrame:
     return table.replace({"measure": {"M-CoG": f"M-CoG (mean over {methods})"}})
 
 
-def agreement(found: Findings, between: str, paper: Numbers) -> pd.DataFrame:
+def agreement(found: Results, between: str, paper: Numbers) -> pd.DataFrame:
     """Coefficients between methods or models beside the paper's."""
     table = found.agreement
     if table.empty:
@@ -439,7 +439,7 @@ def agreement(found: Findings, between: str, paper: Numbers) -> pd.DataFrame:
     return pd.DataFrame(list(rows.values()))
 
 
-def seeds_agree(found: Findings) -> pd.DataFrame:
+def seeds_agree(found: Results) -> pd.DataFrame:
     """ρ between two seeds of a task and model, and between two tasks of a model and seed."""
     rows = []
     for method, part in found.memorised("layers").groupby("method", sort=False):
@@ -454,7 +454,7 @@ def seeds_agree(found: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def orders(found: Findings) -> pd.DataFrame:
+def orders(found: Results) -> pd.DataFrame:
     """Mean pairwise ρ of the models' M-CoG over tasks, by each method."""
     table = found.order_agreement
     return pd.DataFrame(
@@ -467,18 +467,18 @@ def orders(found: Findings) -> pd.DataFrame:
     )
 
 
-def event_agreement(found: Findings) -> pd.DataFrame:
+def event_agreement(found: Results) -> pd.DataFrame:
     """ρ between the events of centroids and of label probes."""
     table = found.event_agreement
     if table.empty:
         return table
     rows = [
         {
-            "centroids": row["centroids"],
-            "label probes": row["label_probes"],
+            "centroids": row["one"],
+            "label probes": row["other"],
             "model": row["model"],
             "ρ": coefficient(row),
-            "paper": EVENTS[row["centroids"]] if row["model"] == claims.ALL else "–",
+            "paper": EVENTS[row["one"]] if row["model"] == claims.ALL else "–",
         }
         for row in table.to_dict("records")
     ]

@@ -10,6 +10,7 @@ that it goes on where it was left.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ import pandas as pd
 from memloc.arrays import IntArray
 from memloc.data.perturb import OWN, given_noise
 from memloc.data.task import Examples, Task
-from memloc.methods.halves import fit
+from memloc.engine import learner as engine
+from memloc.engine.fit import fit_all
 from memloc.methods.result import Result
 from memloc.methods.shares import Shares
 from memloc.model.load import load_checkpoint, load_model
@@ -113,17 +115,14 @@ class Learner:
         return preset("demo").replace(own)
 
     def train(self, kinds: Sequence[str]) -> None:
-        """Make the weights that learn these labels, as one, if they are missing."""
+        """Make the weights that learn these labels, if they are missing."""
         if all(self.weights(kind).is_dir() for kind in kinds):
             return
-        n, several = len(self.crowd.texts), len(kinds)
-        models = [load_model(self.model, self.crowd.names, seed=self.seed) for _ in kinds]
-        labels = np.concatenate([self.labels(kind) for kind in kinds])
-        copies = Examples(tuple((text,) for text in self.crowd.texts * several), labels)
-        rows, how = np.arange(n * several), (self.protocol.finetune, [self.seed] * several)
-        fit(models, encode_for(models[0], copies, TOKENS), rows.reshape(several, n), labels, how)
-        for model, kind in zip(models, kinds, strict=True):
-            save_checkpoint(self.weights(kind), model, {"labels": kind})
+        start = partial(load_model, self.model, self.crowd.names, seed=self.seed)
+        learners = [engine.Learner(kind, start, self.labels(kind), self.seed) for kind in kinds]
+        texts = encode_for(start(), self.crowd.examples(self.crowd.original), TOKENS)
+        for trained in fit_all(learners, texts, self.protocol.finetune):
+            save_checkpoint(self.weights(trained.name), trained.model, {"labels": trained.name})
 
     def weights(self, kind: str) -> Path:
         """Of the model that learnt these labels."""

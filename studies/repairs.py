@@ -10,10 +10,10 @@ documentation; without --out, the figure and the tables from the two files.
 
 import argparse
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -21,7 +21,14 @@ from memloc.arrays import IntArray
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task, subsample
 from memloc.data.task import Task
+from memloc.engine.fit import fit_all
+from memloc.engine.learner import Learner, Part
 from memloc.labels.repair import (
+    Workshop,
+    _smallest,
+    relearnt_at,
+)
+from memloc.labels.repaired import (
     AGAIN,
     BEFORE,
     HEAD,
@@ -34,15 +41,10 @@ from memloc.labels.repair import (
     Judgement,
     Repaired,
     RepairSettings,
-    Workshop,
-    _smallest,
-    alone,
     geometric_mean,
     relative,
-    relearnt_at,
 )
 from memloc.methods.apply import localise
-from memloc.methods.halves import fit
 from memloc.model.load import Classifier, LoadOptions
 from memloc.model.parts import find_parts
 from memloc.model.predict import to_batch
@@ -108,25 +110,31 @@ class Bench:
 
     def cases(self) -> Iterator[Case]:
         """Yardsticks first, then every model to judge."""
-        stack, many = self.workshop.without_labels, RepairSettings().yardsticks
-        yield Case(
-            [f"{YARDSTICK} {k}" for k in range(1, many + 1)], lambda: stack(range(1, many + 1))
-        )
-        others = range(101, 105)
-        yield Case([f"{SCRATCH} {k}" for k in others], lambda: stack(others))
+        for kind, numbers in (
+            (YARDSTICK, range(1, RepairSettings().yardsticks + 1)),
+            (SCRATCH, range(101, 105)),
+        ):
+            names = [f"{kind} {number}" for number in numbers]
+            yield Case(names, partial(self.without_labels, names))
         half = self.usual.replace({"learning_rate": self.usual.learning_rate / 2})
         yield Case([SLOWER], lambda: [self.retrained(half)])
         for name, make in self.shams.items():
-            yield Case([name], alone(make))
+            yield Case([name], partial(_alone, make))
         for way, (_, make) in self.workshop.ways.items():
-            yield Case([way], alone(make))
+            yield Case([way], partial(_alone, make))
+
+    def without_labels(self, names: list[str]) -> list[Classifier]:
+        """Models that learnt the clean examples alone."""
+        ready = self.workshop.without_labels(names)
+        return [trained.model for some in ready for trained in some]
 
     def retrained(self, how: FineTuneSettings) -> Classifier:
         """A model that learnt the clean examples alone in another way than the yardsticks."""
         seed = number(self.run.seed, "another recipe")
         model = self.run.load_pretrained(seed)
-        rows, labels = self.run.clean_rows[None], self.run.noisy.assigned
-        fit([model], self.run.encode(model), rows, labels, (how, [seed]))
+        part = Part(self.run.clean_rows)
+        learner = Learner("other", lambda: model, self.run.noisy.assigned, seed, (part,))
+        fit_all([learner], self.run.encode(model), how)
         return model
 
     @property
@@ -189,9 +197,14 @@ class Bench:
     def relabelled(self, how: FineTuneSettings, layers: list[int] | None) -> Classifier:
         """The final model after some or all layers learnt the original labels."""
         model, labels = self.run.load("final"), self.run.noisy.original
-        every = np.arange(len(labels))[None]
-        fit([model], self.run.encode(model), every, labels, (how, [self.run.seed]), layers=layers)
+        part = Part(layers=None if layers is None else tuple(layers))
+        learner = Learner("relabelled", lambda: model, labels, self.run.seed, (part,))
+        fit_all([learner], self.run.encode(model), how.replace({"frozen_dropout": True}))
         return model
+
+
+def _alone(make: Callable[[], Classifier]) -> list[Classifier]:
+    return [make()]
 
 
 def noisy_task(name: str) -> Task:

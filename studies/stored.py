@@ -11,14 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from memloc.reporting.results import (
-    COLUMNS,
-    KEY,
-    READ,
-    Results,
-    load_results,
-    settings_of,
-)
+from memloc.reporting.reading import COLUMNS, KEY
+from memloc.reporting.results import READ, Results, load_results, settings_of
 from memloc.store import paths
 from memloc.store.files import whole_file
 

@@ -5,7 +5,9 @@ fine-tuned on original labels. A **plant** is a reference of which some layers t
 noisy labels, so nothing else can hold them; another reference is swapped into it. A plant that is
 **spread** has its noisy labels dealt out to all layers, and each layer learns its own. A **null**
 is a reference into which another one is swapped; which examples it calls noisy is drawn at
-random. Runs that are there are kept, so that the work goes on where it was left.
+random. **Ordinary** runs learn 40 noisy labels with all layers at once, from the pre-trained model;
+where these labels are is not known. Runs that are there are kept, so that interrupted work
+continues.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,21 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from memloc.arrays import BoolArray, IntArray
 from memloc.data.perturb import add_noise
 from memloc.data.sources import load_task
 from memloc.data.task import Examples, NoisyLabels, Task
-from memloc.engine.gathering import merged
-from memloc.engine.loop import (
-    Objective,
-    learning,
-    learning_groups,
-    logits_of,
-    train_epoch,
-)
+from memloc.engine.fit import fit_all
+from memloc.engine.learner import Learner, Part, Watch
+from memloc.engine.passes import Trained
 from memloc.model.load import Classifier, load_checkpoint, load_model
+from memloc.model.parts import find_parts
 from memloc.model.predict import encode_for, predict
 from memloc.protocol import preset
 from memloc.run.checkpoints import save_checkpoint
@@ -55,6 +52,8 @@ PAIRS = (
 """Models and tasks; two tasks have two classes, and OPT has dropout."""
 EXAMPLES, RATE = 144, 0.21
 """The shortest texts of each class, and the share that is noisy: 30 examples."""
+ORDINARY, ORDINARY_RATE = 6, 0.28
+"""Ordinary runs of each pair, and the share of their examples that is noisy: 40 of them."""
 DRAWS = 3
 """Draws of noise, in turn."""
 ORDERS, HEADS = 6, 3
@@ -142,23 +141,21 @@ def fit(
 ) -> BoolArray:
     """Train these layers (from 0; -1: what follows them); which labels are predicted at the end."""
     settings = preset("demo").finetune.replace(
-        {"epochs": EPOCHS, "learning_rate": rate, "warmup": 0.0}
+        {"epochs": EPOCHS, "learning_rate": rate, "warmup": 0.0, "frozen_dropout": True}
     )
     texts = encode_for(model, task.train, model.max_tokens)
-    every = learning_groups(model.stack, embeddings=False)
-    groups = [every[layer + 1] for layer in layers]
-    compute, targets = logits_of(model.stack, texts, settings), torch.from_numpy(labels)
+    blocks = tuple(layer for layer in layers if layer >= 0)
+    still = () if -1 in layers else find_parts(model.stack).after
     right = np.zeros(len(labels), dtype=bool)
-    with learning(model.model, groups) as tensors:
-        learns = merged(tensors), merged(groups), settings
-        objective = Objective("noisy", compute, targets, texts.lengths, *learns)
-        for epoch in range(1, EPOCHS + 1):
-            train_epoch([objective], order, epoch, lambda _: None)
-            if epoch % LOOK:
-                continue
-            right = predict(model.stack, texts).argmax(1) == labels
-            if right.all():
-                break
+
+    def is_done(trained: Trained) -> bool:
+        nonlocal right
+        if trained.curve[-1]["epoch"] % LOOK == 0:
+            right = predict(trained.stack, texts).argmax(1) == labels
+        return bool(right.all())
+
+    learner = Learner("noisy", lambda: model, labels, order, (Part(None, blocks, still),))
+    fit_all([learner], texts, settings, Watch(after_epoch=is_done))
     return right
 
 
@@ -173,7 +170,7 @@ class Known:
 
     suite: Suite
     kind: str
-    """plant, spread or null."""
+    """plant, spread, null or ordinary."""
     window: range
     number: int
     on: int
@@ -189,6 +186,8 @@ class Known:
     @property
     def noisy(self) -> NoisyLabels:
         """A null's labels are the original ones; which it calls noisy is drawn for it alone."""
+        if self.kind == "ordinary":
+            return add_noise(self.suite.task, ORDINARY_RATE, 50 + self.number).labels
         if self.kind != "null":
             return self.suite.noise(1 + self.number % DRAWS)
         drawn = self.suite.noise(1000 + self.number)
@@ -209,6 +208,7 @@ class Known:
             made = paths.checkpoint(self.folder, "trained")
             right = self._train(made)
         name = "original" if self.kind == "null" else str(1 + self.number % DRAWS)
+        name = f"ordinary-{self.number}" if self.kind == "ordinary" else name
         frozen = self.suite.frozen(self.noisy.assigned, name)
         places = {"final": made, "memorised": made, "reference": reference, "frozen": frozen}
         for weights, place in places.items():
@@ -222,6 +222,13 @@ class Known:
     def _train(self, place: Path) -> BoolArray:
         """Train until all labels are predicted, at most TRIES times, each with twice the rate."""
         for factor in (2**tried for tried in range(TRIES)):
+            if self.kind == "ordinary":
+                model, every = self.suite.start(), range(-1, DEPTH)
+                labels, order = self.noisy.assigned, 300 + self.number
+                right = fit(model, self.suite.task, labels, every, factor * 6e-4, order)
+                if right.all():
+                    break
+                continue
             model = load_checkpoint(self.suite.reference(self.on))
             if self.kind == "plant":
                 rate, order = factor * rate_of(self.window), 100 + self.number
@@ -267,7 +274,7 @@ class Known:
 def every_run(out: Path) -> list[Known]:
     """All runs, the kinds in turn, so that any first part of them has some of each."""
     suites = [Suite(model, task, out) for model, task in PAIRS]
-    kinds = [list(_plants(suites)), list(_spread(suites)), list(_nulls(suites))]
+    kinds = [list(make(suites)) for make in (_plants, _spread, _nulls, _ordinary)]
     places = [((i + 0.5) / len(kind), run) for kind in kinds for i, run in enumerate(kind)]
     return [run for _, run in sorted(places, key=lambda place: place[0])]
 
@@ -297,3 +304,10 @@ def _nulls(suites: Sequence[Suite]) -> Iterator[Known]:
         for suite in suites:
             on, swapped = (one, other) if number % 2 else (other, one)
             yield Known(suite, "null", range(DEPTH), number, on, swapped)
+
+
+def _ordinary(suites: Sequence[Suite]) -> Iterator[Known]:
+    for number in range(ORDINARY):
+        for suite in suites:
+            on, swapped = number % ORDERS, (number + 1) % ORDERS
+            yield Known(suite, "ordinary", range(DEPTH), number, on, swapped)

@@ -1,15 +1,14 @@
-"""How often verdicts are right: `python -m studies.verdicts [--out DIR] [--others N]`.
+"""How often answers are right: `python -m studies.verdicts [--out DIR] [--others N]`.
 
-Makes runs whose answer is known (see verdict_runs), asks every method, and writes the rates into
-stats/verdicts.json of the package, where sentences and the report read them, and into tables of the
-documentation. Runs and results are kept in the folder, so an interrupted script continues there.
-Nothing is tuned on these runs: the margin of half of the layers, the level of 5 % and the least
-numbers of examples were set before any run was looked at.
+Makes runs whose answer is known (see verdict_runs) and ordinary ones, asks every method, and writes
+the rates into the package, where sentences and the report read them, and the tables of the
+documentation. Runs and results are kept in the folder, so that interrupted work continues. Nothing
+is tuned on these runs: the margin of half of the layers, the level of 5 % and the least numbers of
+examples were set before any was looked at.
 """
 
 import argparse
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,16 +16,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from memloc.stats.verdicts import RATES, by_profile, trust
 
 from memloc.methods import Method
 from memloc.methods.gradients import Gradients
 from memloc.methods.probing import Probing
-from memloc.methods.result import LayerScores, Result
+from memloc.methods.result import Result
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
 from memloc.reporting.figures import save_figure
 from memloc.run.folder import Run
+from memloc.stats.calibration import RATES, by_profile, trust
+from memloc.stats.evenness import ALPHA
 from memloc.stats.intervals import wilson
 from memloc.store import paths
 from memloc.store.records import read_json, write_json
@@ -41,24 +41,23 @@ PICTURE = IMAGES / "verdicts.svg"
 AIMS = {
     "method": "method",
     "nulls": "nulls",
-    "called localised": "false_localised",
+    "undone in nulls": "false_undone",
+    "nulls concentrated": "false_concentrated",
     "plants": "plants",
-    "right layers (1 or 2)": "power",
+    "concentrated, right layers (1 or 2)": "power",
     "spread plants": "spread_plants",
-    "called spread": "spread",
+    "spread concentrated": "false_concentrated_spread",
 }
 MORE = {
     "method": "method",
-    "all planted layers and no other": "exact",
+    "spread even": "even",
     "right layers (4)": "power_width_4",
     "a wrong layer": "wrong_layers",
-    "spread called localised": "false_localised_spread",
-    "seconds": "seconds",
+    "ordinary runs": "ordinary",
+    "cannot tell": "unknown",
 }
 """Titles of columns, and the rates that they show."""
-CLEAN = 10
-"""Clean examples of shares; each costs 4,096 passes."""
-METHODS: tuple[Method, ...] = (Swapping(clean_examples=30), Shares(clean_examples=CLEAN))
+METHODS: tuple[Method, ...] = (Swapping(), Shares())
 OTHERS: tuple[Method, ...] = (Gradients(), Probing(seeds=(0,)))
 """Methods that change no layer; one probe a layer, as they take long."""
 
@@ -73,21 +72,17 @@ class Judged:
     task: str
     first: int
     last: int
-    outcome: str
+    word: str
     layers: list[int]
+    """The smallest set that holds half; for profiles alone, those above an even share."""
     p: float | None
     """Of the first question; none of methods that change no layer."""
-    seconds: float
+    sentence: str = ""
 
     @property
     def right(self) -> bool:
-        """Localised, and in no layer where nothing was planted."""
-        return self.outcome == "localised" and set(self.layers) <= self.planted
-
-    @property
-    def exact(self) -> bool:
-        """Localised in all planted layers and no other."""
-        return self.outcome == "localised" and set(self.layers) == self.planted
+        """Concentrated, and half of it in planted layers."""
+        return self.word == "concentrated" and set(self.layers) <= self.planted
 
     @property
     def planted(self) -> set[int]:
@@ -171,19 +166,15 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
 
 
 def ask(run: Run, known: Known, method: Method) -> Judged:
-    """One method's verdict on one run; it is kept in the run's folder."""
+    """One method's answer for one run; it is kept in the run's folder."""
     path = paths.result(run.folder, method.name) / JUDGED
     if path.is_file():
         return Judged(**read_json(path)["judged"])
-    began = time.process_time()
-    found = _found(run, method)
-    found = found.with_verdict(n_classes=len(run.task.label_names))
-    verdict = found.verdict
-    outcome, layers, p = verdict.outcome, verdict.layers, None
-    if verdict.answers:
-        p = verdict.answers[0].p
-    elif method.name in {"gradients", "probing"}:
-        outcome, layers = by_profile(found.weights)
+    found = _found(run, method).with_answer(n_classes=len(run.task.label_names))
+    answer = found.answer
+    word, layers = (
+        (answer.word, answer.layers) if answer.undone is not None else by_profile(found.weights)
+    )
     judged = Judged(
         method=method.name,
         kind=known.kind,
@@ -191,52 +182,56 @@ def ask(run: Run, known: Known, method: Method) -> Judged:
         task=known.suite.name,
         first=known.window.start + 1,
         last=known.window.stop,
-        outcome=outcome,
+        word=word,
         layers=list(layers),
-        p=p,
-        seconds=round(time.process_time() - began, 2),
+        p=answer.undone.p if answer.undone is not None else None,
+        sentence=answer.sentence,
     )
     found.write(path.parent)
     write_json(path, {"judged": asdict(judged)})
     return judged
 
 
-def _found(run: Run, method: Method) -> LayerScores:
-    """What a method finds."""
-    return _scores(method.found(run))
+def _found(run: Run, method: Method) -> Result:
+    """What a method finds; of a null in which nothing is undone, two orders of layers say so.
 
-
-def _scores(found: Result) -> LayerScores:
-    assert isinstance(found, LayerScores)
-    return found
+    The first question is about all layers at once, and every order ends with all layers.
+    """
+    if isinstance(method, Shares) and run.is_null:
+        short = Shares(subsets="sampled", pairs=2).found(run)
+        if short.answer.word == "cannot tell":
+            return short
+    return method.found(run)
 
 
 def rates_of(method: str, judged: Sequence[Judged]) -> dict[str, Any]:
-    """How many runs of each kind, and how often the verdict on them is right or wrong."""
-    nulls, plants, spread = (
-        [j for j in judged if j.kind == k] for k in ("null", "plant", "spread")
+    """How many runs of each kind, and how often the answer for them is right or wrong."""
+    nulls, plants, spread, ordinary = (
+        [j for j in judged if j.kind == k] for k in ("null", "plant", "spread", "ordinary")
     )
     narrow = [plant for plant in plants if plant.width <= 2]
     every = {f"power_width_{w}": [p for p in plants if p.width == w] for w in (1, 2, 4)}
+    asked = [null.p for null in nulls if null.p is not None]
     return {
         "method": method,
         "nulls": len(nulls),
         "plants": len(plants),
         "spread_plants": len(spread),
-        **_rate("false_localised", [n.outcome == "localised" for n in nulls]),
-        **_rate("false_localised_spread", [s.outcome == "localised" for s in spread]),
+        "ordinary": len(ordinary),
+        **_rate("false_undone", [p <= ALPHA for p in asked]),
+        **_rate("false_concentrated", [n.word == "concentrated" for n in nulls]),
+        **_rate("false_concentrated_spread", [s.word == "concentrated" for s in spread]),
         **_rate("power", [plant.right for plant in narrow]),
         **{k: v for n, ps in every.items() for k, v in _rate(n, [p.right for p in ps]).items()},
-        **_rate("exact", [plant.exact for plant in narrow]),
         **_rate("wrong_layers", [_is_wrong(plant) for plant in plants]),
-        **_rate("spread", [s.outcome == "spread" for s in spread]),
-        "seconds": round(float(np.max([j.seconds for j in judged])), 1),
-        "null_p": sorted(n.p for n in nulls if n.p is not None),
+        **_rate("even", [s.word == "even" for s in spread]),
+        **_rate("unknown", [o.word == "cannot tell" for o in ordinary]),
+        "null_p": sorted(asked),
     }
 
 
 def _is_wrong(plant: Judged) -> bool:
-    return plant.outcome == "localised" and not plant.right
+    return plant.word == "concentrated" and not plant.right
 
 
 def _rate(name: str, hits: Sequence[bool]) -> dict[str, float | None]:

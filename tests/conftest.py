@@ -21,6 +21,29 @@ from memloc.data.task import Task
 MakeModel = Callable[..., Path]
 Once = Callable[[str, Callable[[Path], Any]], Path]
 
+QUICK = ("stats", "data", "store", "methods", "golden", "test_architecture.py", "test_settings.py")
+"""Folders and files of tests that `--quick` runs."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="Tests that catch most mistakes.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--quick`, keep the quick folders, one model family and no slow test."""
+    if config.getoption("--quick"):
+        left = [item for item in items if not _is_quick(item)]
+        items[:] = [item for item in items if _is_quick(item)]
+        config.hook.pytest_deselected(items=left)
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    here = Path(__file__).parent
+    place = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
+    family = getattr(item, "callspec", None) and item.callspec.params.get("family", "bert")
+    slow = any(item.get_closest_marker(name) for name in ("slow", "browser"))
+    return place in QUICK and family in (None, "bert") and not slow
+
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Once:

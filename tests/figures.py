@@ -117,15 +117,19 @@ def _fields(node: ast.ClassDef) -> dict[str, str]:
 
 
 def identities(trees: dict[str, ast.Module]) -> list[str]:
-    """Functions that put together what decides a result and hash it."""
+    """Functions that hash a description of what decides a result, and callers of `hashed`."""
     return sorted(
         f"{module}.{node.name}"
         for module, tree in trees.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name != "hashed"
-        for call in ast.walk(node)
-        if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "hashed"
+        if isinstance(node, ast.FunctionDef) and _hashes(node)
     )
+
+
+def _hashes(function: ast.FunctionDef) -> bool:
+    calls = {ast.unparse(c.func) for c in ast.walk(function) if isinstance(c, ast.Call)}
+    own = {"json.dumps"} < calls and any(name.startswith("hashlib.") for name in calls)
+    return own or any(name.split(".")[-1] == "hashed" for name in calls)
 
 
 def count() -> dict[str, int | list[str]]:

@@ -1,5 +1,6 @@
 """What planted runs say of the methods, over all plants of a study."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,9 +11,10 @@ import memloc
 from fixtures.studies import METHODS, Study, norms_from, training, write_plant
 from memloc.methods.gradients import variant
 from memloc.methods.result import Result
-from memloc.reporting.results import COLUMNS, control_verdicts, verdicts
+from memloc.reporting.reading import COLUMNS, answers, control_answers
 from memloc.run.folder import Accuracies, Attempt, Run
 from memloc.seeds import generator
+from memloc.stats.answers import Evidence, answer, answer_weights
 from memloc.stats.planted import accuracy_at_k, auroc, reciprocal_rank
 from memloc.store import paths
 
@@ -163,41 +165,35 @@ def test_a_folder_called_checkpoints_hides_nothing(tmp_path):
     assert len(memloc.load_results(folder).runs) == 4
 
 
-def verdict(outcome="localised", p=0.01, layers=(1,), answers=({},)):
-    return {
-        "outcome": outcome,
-        "p": p,
-        "layers": list(layers),
-        "answers": list(answers),
-        "sentence": "Why.",
-    }
+def record(layers=(0,), p=None, seed=0):
+    """The record of an answer for a memory in these layers, from 0."""
+    rng = np.random.default_rng(seed)
+    shares = np.zeros((30, 12))
+    shares[:, list(layers)] = rng.dirichlet(np.full(len(layers), 50.0), size=30)
+    found = answer(Evidence(shares, np.zeros(30), rng.normal(size=60)))
+    return replace(found, p=found.p if p is None else p).record()
 
 
 RUN = {"task": "t", "category": "c", "model": "m", "seed": 1, "method": "shares"}
 
 
-def test_a_verdict_is_a_finding_if_it_holds_after_correction():
-    # Holm over the three that can judge: 0.01 · 3, 0.02 · 2, and 1.
-    every = [
-        verdict(),
-        verdict(p=0.04),
-        verdict("cannot tell", 1.0),
-        verdict("cannot tell", 1, (), ()),
-    ]
-    found = verdicts([(RUN, each) for each in every])
+def test_an_answer_is_a_finding_if_it_holds_after_correction_over_runs():
+    # Holm over the three that exchange layers: 0.01 · 3, 0.04 · 2, and 1.
+    weights = answer_weights("gradients", np.ones(12)).record()
+    every = [record(p=0.01), record(p=0.04), record(p=1.0), weights]
+    found = answers([(RUN, each) for each in every])
     assert found["corrected"].tolist() == [0.03, 0.08, 1, 1]
     assert found["finding"].tolist() == [True, False, False, False]
-    assert found["layers"].tolist() == ["1", "1", "1", ""]
+    assert found["half"].tolist() == ["1", "1", "1", ""]
 
 
-def test_a_verdict_on_a_plant_is_right_if_it_names_planted_layers_alone():
+def test_an_answer_on_a_plant_is_right_if_half_is_in_planted_layers():
     plant = {**RUN, "planted": "2+9", "first": 2, "last": 9, "null": False}
-    named = [(2,), (2, 9), (2, 3), ()]
-    every = [(plant, verdict(layers=layers)) for layers in named[:3]]
-    every += [(plant, verdict("spread", layers=())), ({**plant, "null": True}, verdict())]
-    assert control_verdicts(every)["right"].tolist() == [True, True, False, False, False]
+    every = [(plant, record(layers)) for layers in ((1,), (1, 8), (2,), range(12))]
+    every.append(({**plant, "null": True}, record((1,))))
+    assert control_answers(every)["right"].tolist() == [True, True, False, False, False]
 
 
-def test_without_verdicts_their_tables_are_empty():
-    for table, make in (("verdicts", verdicts), ("control_verdicts", control_verdicts)):
+def test_without_answers_their_tables_are_empty():
+    for table, make in (("answers", answers), ("control_answers", control_answers)):
         assert list(make([]).columns) == COLUMNS[table]

@@ -106,12 +106,10 @@ def test_the_page_leads_from_a_file_and_a_checkpoint_to_a_repaired_model(tmp_pat
         saved.save_pretrained("tiny-opt")
     lines = "".join(blocks(OWN_DATA, "sh")).splitlines()
     assert [line.split()[1] for line in lines] == list(LESS)
-    for (name, less), line in zip(LESS.items(), lines, strict=True):
+    for less, line in zip(LESS.values(), lines, strict=True):
         app([*shlex.split(line)[1:], *less.split()], standalone_mode=False)
-        if name == "find":
-            correct_by_hand(Path("found/suspects.csv"))
     found = memloc.Run.open("corrected/suspects/tiny-opt/seed-1")
-    assert 0 < found.noisy.is_noisy.sum() <= 12  # some of the twelve are held out
+    assert found.noisy.is_noisy.sum() > 5  # what find would correct, without a hand's help
     assert len(pd.read_parquet(found.folder / "results" / "shares" / "layers.parquet")) == 4
     said = json.loads(Path("repaired/repair.json").read_text())
     assert "of the noisy labels are predicted" in said["sentences"][0]
@@ -119,20 +117,12 @@ def test_the_page_leads_from_a_file_and_a_checkpoint_to_a_repaired_model(tmp_pat
 
 
 LESS = {
-    "find": "--models 2 --set generalisation.epochs=1",
+    "find": "--models 8 --set generalisation.epochs=4",
     "train": "--set finetune.learning_rate=0.004 --set finetune.epochs=10",
     "localise": "--set verdict.noisy_at_least=0.01",
     "repair": "--set orders=2 --set relearn_epochs=2 --set epochs=1 --set yardsticks=2",
 }
 """What is added to each command of the page."""
-
-
-def correct_by_hand(file: Path) -> None:
-    """The twelve labels to look at first are all wrong, somebody says."""
-    table = pd.read_csv(file)
-    other = table["label"].map({"negative": "positive", "positive": "negative"})
-    table.loc[:11, "corrected"] = other
-    table.to_csv(file, index=False)
 
 
 def test_the_python_of_the_documents_uses_public_names_only():
@@ -236,6 +226,22 @@ def test_links_lead_somewhere(page):
         titles = re.findall(r"^#+ (.*)", linked.read_text("utf-8"), re.MULTILINE) if place else []
         anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
         assert not place or place[1:] in anchors, f"{page.name} links to {target}{place}"
+
+
+def test_the_architecture_names_tests_that_exist():
+    text = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:tests|benchmarks)/[\w/]+\.\w+)`", text)
+    assert len(named) > 15
+    assert not [name for name in named if not (ROOT / name).is_file()]
+    rooms = {
+        word
+        for cell in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+        for word in re.findall(r"`(\w+)/?`", cell)
+    }
+    there = {
+        path.stem for path in (ROOT / "src" / "memloc").iterdir() if not path.stem.startswith("_")
+    }
+    assert there - {"py"} <= rooms
 
 
 def test_the_guide_names_every_figure_that_can_be_drawn():

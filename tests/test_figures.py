@@ -57,5 +57,6 @@ def test_coats_are_told_by_name_by_their_fields_and_by_what_they_hold():
 
 
 def test_identities_are_functions_that_hash_a_description():
-    text = "def key(x):\n    return identity.hashed(x)\ndef other(x):\n    return len(x)"
-    assert figures.identities({"m": ast.parse(text)}) == ["m.key"]
+    text = "def key(x):\n    return identity.hashed(x)\ndef other(x):\n    return len(x)\n"
+    text += "def own(x):\n    return hashlib.sha256(json.dumps(x).encode())"
+    assert figures.identities({"m": ast.parse(text)}) == ["m.key", "m.own"]

@@ -15,6 +15,7 @@ from memloc.protocol import (
     compare,
     describe,
     preset,
+    protocol_of_run,
     readable,
 )
 
@@ -366,3 +367,22 @@ def test_a_method_has_its_settings_in_the_protocol():
     assert gradients == Gradients(norm="L2")
     with pytest.raises(UnknownName, match="Did you mean 'gradients'"):
         preset("paper").method("gradient")
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_noise", "said"),
+    [
+        ({"finetune.adapter_rank": 4}, False, "training without an adapter: set finetune.adapter"),
+        ({"noise.rate": 0.2}, True, "data that say which labels are wrong: leave it out"),
+    ],
+)
+def test_a_setting_that_decides_nothing_for_a_run_is_refused(changes, has_noise, said):
+    name = next(iter(changes))
+    with pytest.raises(SettingsError, match=f"{name} decides nothing for {said}"):
+        protocol_of_run("demo", changes, has_noise=has_noise)
+
+
+def test_settings_that_decide_something_are_taken():
+    changed = protocol_of_run("demo", {"finetune.adapter": "lora", "finetune.adapter_rank": 4})
+    assert changed.finetune.adapter_rank == 4
+    assert protocol_of_run("demo", {"noise.rate": 0.2}).noise.rate == 0.2

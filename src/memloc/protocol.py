@@ -4,7 +4,7 @@ What decides a run's weights is here; the settings of a method are its own field
 change is in `protocol.yaml`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -270,8 +270,11 @@ def preset(name: str) -> Protocol:
     return _with_methods()().replace({"preset": name, **lookup("preset", name, PRESETS)})
 
 
-def protocol_of_run(name: str, changes: Mapping[str, Any]) -> Protocol:
-    """A preset with changes to what decides a run's weights; a run keeps no others."""
+def protocol_of_run(name: str, changes: Mapping[str, Any], *, has_noise: bool = False) -> Protocol:
+    """A preset with changes to what decides a run's weights; a run keeps no others.
+
+    The settings of noise decide nothing where the data say which labels are wrong (`has_noise`).
+    """
     changed = preset(name).replace(changes)
     for key in changes:
         if key.split(".")[0] not in RunSettings.model_fields:
@@ -279,7 +282,35 @@ def protocol_of_run(name: str, changes: Mapping[str, Any]) -> Protocol:
                 f"{key} does not decide the weights of a run, so the run would not keep it: give "
                 "it to `memloc localise` or `memloc analyse`, or set it in a study's file."
             )
+    if has_noise:
+        used = [key for key in changed.flat() if key not in {"noise.rate", "noise.kind"}]
+        refuse_idle(changes, used, "data that say which labels are wrong")
+    adapter = "finetune.adapter"
+    if changed.finetune.adapter == "none":
+        used = [key for key in changed.flat() if not key.startswith(f"{adapter}_")]
+        refuse_idle(changes, used, "training without an adapter", dict.fromkeys(changes, adapter))
     return changed
+
+
+def refuse_idle(
+    changes: Mapping[str, Any],
+    used: Collection[str],
+    work: str,
+    instead: Mapping[str, str] | None = None,
+) -> None:
+    """Refuse settings that decide nothing: whoever gives one expects an effect.
+
+    Args:
+        changes: The settings that were given, by dotted name.
+        used: Names of settings that decide something, or of whole groups of them.
+        work: What the settings were given to, for people.
+        instead: The setting to use in place of one that decides nothing.
+    """
+    for key in changes:
+        if not {key, key.split(".")[0]} & {*used}:
+            other = (instead or {}).get(key)
+            advice = f"set {other}" if other else "leave it out"
+            raise SettingsError(f"{key} decides nothing for {work}: {advice}.")
 
 
 @cache

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from memloc.reporting.findings import Findings
 from studies.answers import FAILS, HOLDS, UNKNOWN, answers, mean, rho
 from studies.findings import (
     FILES,
@@ -40,7 +39,7 @@ def test_the_files_to_download_are_made_of_the_kept_tables():
 
 
 def test_the_figures_of_the_page_are_made_of_the_kept_tables(tmp_path):
-    found = Findings(kept(KEPT))
+    found = kept(KEPT)
     for name, (figure, choice) in PICTURES.items():
         assert (PAGE.parents[1] / "images" / name).is_file()
         draw(found, figure, choice, tmp_path / name)
@@ -59,7 +58,7 @@ def test_pieces_of_a_study_are_put_together_and_a_run_is_kept_once(tmp_path):
             for results in (whole, found)
         )
         pd.testing.assert_frame_equal(one, other)
-    here, there = (answers(Findings(results)) for results in (found, whole))
+    here, there = (answers(results) for results in (found, whole))
     for title, table in here.items():
         assert table.equals(there[title])
 
@@ -103,10 +102,10 @@ def test_runs_with_other_settings_than_most_are_listed():
         {**row, "task": f"task-{i}", "changes": f"finetune.learning_rate=1e-4, finetune.epochs={n}"}
         for i, n in enumerate(epochs)
     )
-    found = repeated(SimpleNamespace(results=SimpleNamespace(runs=runs)))
+    found = repeated(SimpleNamespace(runs=runs))
     assert found[["task", "changed"]].to_numpy().tolist() == [["task-2", "finetune.epochs=32"]]
     runs["changes"] = ""
-    assert repeated(SimpleNamespace(results=SimpleNamespace(runs=runs))).empty
+    assert repeated(SimpleNamespace(runs=runs)).empty
 
 
 def test_other_probes_take_the_place_of_the_studys_own():

@@ -50,7 +50,7 @@ WRONG = [
     (("localise", "run", "probing"), "run has no frozen weights"),
     (("localise", "bare"), "No method can run on "),
     (("localise", "begun", "swapping"), "begun has no final weights yet"),
-    (("localise", "damaged"), "run.json is damaged"),
+    (("localise", "damaged"), "run.json was made by memloc 0.2"),
     (("analyse", "runs"), "runs is not a run"),
     (("analyse", "run", "centroid"), "Did you mean 'centroids'?"),
     (("analyse", "run", "swapping"), "swapping is not an analysis: use `memloc localise`"),

@@ -18,12 +18,12 @@ def folder(memorised_folder, tmp_path_factory):
     return shutil.copytree(memorised_folder, tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_localise_prints_a_verdict_a_bar_a_layer_where_the_files_are_and_nothing_else(run, folder):
+def test_localise_prints_an_answer_a_bar_a_layer_where_the_files_are_and_nothing_else(run, folder):
     words = ("localise", folder, "gradients", "shares", "swapping", "--device=cpu")
     lines = printed(run(*words)).splitlines()
     trusted = json.loads(printed(run(*words, "--json")))["methods"]["shares"]
-    assert lines[0] == trusted["verdict"]["sentence"]
-    assert trusted["verdict"]["notes"]  # which are for the asking
+    assert lines[0].startswith(trusted["answer"]["sentence"].removesuffix("."))
+    assert trusted["answer"]["notes"]  # which are for the asking
     assert lines[1:3] == ["", "shares, weight of each layer"]
     assert [line.split()[0] for line in lines[3:6]] == ["1", "2", "3"]
     for line, weight in zip(lines[3:6], trusted["weights"], strict=True):
@@ -31,21 +31,21 @@ def test_localise_prints_a_verdict_a_bar_a_layer_where_the_files_are_and_nothing
     assert lines[6:] == ["", f"{folder}/results: gradients, shares, swapping"]
 
 
-def test_details_begin_with_every_verdict_the_most_trusted_one_first(run, folder):
+def test_details_begin_with_every_answer_the_most_trusted_one_first(run, folder):
     words = ("localise", folder, "gradients", "swapping", "shares", "--device=cpu")
     shown = printed(run(*words, "--details"))
     lines = shown.splitlines()
-    verdicts = [line for line in lines if "Cannot tell:" in line]
-    assert lines[:3] == verdicts
-    assert [line.split(":")[0] for line in verdicts] == ["shares", "swapping", "gradients"]
+    answers = [line for line in lines if "Cannot tell:" in line]
+    assert lines[:3] == answers
+    assert [line.split(":")[0] for line in answers] == ["shares", "swapping", "gradients"]
     found = json.loads(printed(run(*words, "--json")))["methods"]
-    for line, method in zip(verdicts, ("shares", "swapping", "gradients"), strict=True):
-        verdict = found[method]["verdict"]
-        assert line == f"{method}: {verdict['sentence']}"
-        assert verdict["outcome"] == "cannot tell"
-    assert found["swapping"]["verdict"]["answers"][0]["question"] == "Is anything undone?"
+    for line, method in zip(answers, ("shares", "swapping", "gradients"), strict=True):
+        answer = found[method]["answer"]
+        assert line.startswith(f"{method}: {answer['sentence']}")
+        assert answer["word"] == "cannot tell"
+    assert 0 <= found["swapping"]["answer"]["undone"]["p"] <= 1
     notes = [line for line in lines if line.startswith("Note: ")]
-    assert notes == [f"Note: {note}" for note in found["shares"]["verdict"]["notes"]]  # each once
+    assert notes == [f"Note: {note}" for note in found["shares"]["answer"]["notes"]]  # each once
     assert shown.count("weight of each layer") == 3
     assert "gradients: the centre of gravity is layer" in shown
 
@@ -90,6 +90,19 @@ def test_a_setting_that_made_the_weights_is_refused(run, folder, change, words):
     command, method = words
     line = refused(run(command, folder, method, f"--set={change}"))
     assert f"{change.partition('=')[0]} cannot be changed for weights that are there" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        (("localise", "swapping"), "gradients.norm=L2"),
+        (("analyse", "centroids"), "generalisation.models=3"),
+    ],
+)
+def test_a_setting_of_another_method_is_refused(run, folder, words, change):
+    command, method = words
+    line = refused(run(command, folder, method, f"--set={change}"))
+    assert f"{change.partition('=')[0]} decides nothing for {method}: leave it out" in line
 
 
 def test_windows_of_centroids_are_a_setting(run, folder):

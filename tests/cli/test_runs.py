@@ -52,7 +52,7 @@ def test_train_says_what_there_is_when_nothing_was_memorised_yet(run, model, min
 
 
 def test_train_goes_on_where_it_was(run, model, mine, monkeypatch):
-    from memloc.run import recipe as training
+    from memloc.engine import fit as training
 
     plain, count = training.save_state, []
 
@@ -198,7 +198,9 @@ def test_find_shows_the_examples_to_look_at_first_and_what_to_correct(run, model
     shown = run(*command)
     said = printed(shown)
     assert "of 3 models on halves are left" in shown.stderr
-    assert "With 3 models, hardly any label can be called wrong" in said
+    assert "With 3 models, each example is judged by about 2" in shown.stderr
+    assert "are likely wrong" in said or "is likely wrong" in said
+    assert "wrong as if drawn at random" in said
     assert "correct found/suspects.csv" in said
     again = run(*command, "--json")
     assert "are left" not in again.stderr
@@ -216,6 +218,8 @@ def test_find_shows_the_examples_to_look_at_first_and_what_to_correct(run, model
 def test_find_refuses_early(bad, model, mine):
     assert "--data FILE" in bad("find", model)
     assert "no column 'revue'" in bad("find", model, "--data", mine, "--text=revue")
+    idle = bad("find", model, "--data", mine, *NAMED, "--set=finetune.epochs=1")
+    assert "finetune.epochs decides nothing for find: set generalisation.epochs" in idle
 
 
 def test_repair_says_its_cost_and_prints_the_verdict_in_sentences(run, memorised_run):

@@ -117,15 +117,13 @@ def test_columns_without_any_noise_are_refused(reviews):
 
 def test_one_class_is_not_a_task(tmp_path):
     path = write(tmp_path / "one.csv", t=list("abcdef"), y=["x"] * 6)
-    with pytest.raises(DataError, match=r"'y' of .* has only the label 'x', but two are needed"):
+    with pytest.raises(DataError, match=r"'y' of .* only the label 'x'"):
         load_csv(path, text="t", label="y")
 
 
 def test_held_out_labels_that_training_has_not_are_refused(tmp_path, reviews):
     unseen = write(tmp_path / "u.csv", text=["a", "b"], y=["ugly", "good"])
-    with pytest.raises(
-        DataError, match=r"labels that the training file has not \(ugly\), it has bad"
-    ):
+    with pytest.raises(DataError, match=r"\(ugly\).*bad"):
         load_csv(reviews, text="text", label="y", held_out=unseen)
 
 
@@ -137,13 +135,13 @@ def test_too_few_rows_to_split_are_refused(tmp_path):
 
 def test_an_empty_text_in_somebodys_file_is_refused(tmp_path):
     path = write(tmp_path / "e.csv", t=["a", "", "c", "d", "e", "f"], y=list("xyxyxy"))
-    with pytest.raises(DataError, match=r"has 1 empty text, the first in row 2 .*fill in"):
+    with pytest.raises(DataError, match=r"1 empty text.*row 2"):
         load_csv(path, text="t", label="y")
 
 
 def test_a_missing_label_in_somebodys_file_is_refused(tmp_path):
     path = write(tmp_path / "e.csv", t=list("abcdef"), y=["x", "y", "x", "y", None, "x"])
-    with pytest.raises(DataError, match="has 1 empty label, the first in row 5 "):
+    with pytest.raises(DataError, match=r"1 empty label.*row 5"):
         load_csv(path, text="t", label="y")
 
 
@@ -323,7 +321,7 @@ def test_what_holds_no_examples_is_refused(data, said):
 
 
 def test_the_text_is_not_its_own_label():
-    with pytest.raises(DataError, match="Column 'text' of the DataFrame is named as text and as"):
+    with pytest.raises(DataError, match="'text' of the DataFrame is named"):
         load_csv(pd.DataFrame(ROWS), label="text")
 
 

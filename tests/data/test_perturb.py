@@ -185,7 +185,7 @@ def test_noise_is_that_of_the_settings_unless_a_task_has_its_own():
 
 @pytest.mark.parametrize("rate", [0, 1, -0.1, 1.5, float("nan")])
 def test_a_rate_that_is_no_share_is_refused(rate):
-    with pytest.raises(SettingsError, match="it must be a share above 0 and below 1"):
+    with pytest.raises(SettingsError, match="above 0 and below 1"):
         perturb(np.arange(40) % 2, 2, generator(0), rate=rate)
 
 
@@ -244,7 +244,7 @@ def test_binarising_keeps_exactly_the_two_largest_classes_of_training(train, hel
     ranked = sorted(range(4), key=lambda label: (-counts[label], label))[:2]
     task = task_of(train, held_out)
     if counts[ranked[1]] == 0:
-        with pytest.raises(DataError, match="training examples of 1 class, but two are needed"):
+        with pytest.raises(DataError, match=r"1 class.*two"):
             binarise(task)
         return
     kept = sorted(ranked)

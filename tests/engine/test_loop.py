@@ -4,22 +4,20 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from transformers import get_linear_schedule_with_warmup
 
 from fixtures.models import PAPER_FAMILIES, WIDTH
 from memloc.data.encode import encode
 from memloc.engine import loop as finetune
 from memloc.engine.loop import (
     Objective,
-    counted_groups,
     epoch_order,
-    learning,
-    learning_groups,
-    logits_of,
     out_of_memory_explained,
-    schedule,
     train_epoch,
     update,
 )
+from memloc.engine.objectives import counted_groups, learning, learning_groups
+from memloc.engine.passes import logits_of
 from memloc.errors import TrainingError
 from memloc.model.load import load_model
 from memloc.model.parts import find_parts
@@ -99,23 +97,17 @@ def weights(loaded):
 
 
 @pytest.mark.parametrize(
-    ("update_number", "share"),
-    [(0, 0.0), (1, 0.5), (2, 1.0), (3, 17 / 18), (11, 0.5), (19, 1 / 18), (20, 0.0), (25, 0.0)],
+    ("done", "share"),
+    [(0, 0.0), (1, 0.5), (2, 1.0), (3, 17 / 18), (11, 0.5), (19, 1 / 18), (20, 0.0)],
 )
-def test_the_rate_rises_for_a_tenth_and_falls_to_zero(update_number, share):
-    assert schedule(update_number, 20, 0.1) == pytest.approx(share)
-
-
-@pytest.mark.parametrize(("total", "warmup"), [(20, 0.1), (7, 0.1), (30, 0.0), (50, 0.5), (1, 0.9)])
-def test_the_schedule_is_that_of_transformers(total, warmup):
-    from transformers import get_linear_schedule_with_warmup
-
-    optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    theirs = get_linear_schedule_with_warmup(optimiser, int(warmup * total), total)
-    for step in range(total):
-        assert schedule(step, total, warmup) == pytest.approx(theirs.get_last_lr()[0])
-        optimiser.step()
-        theirs.step()
+def test_the_rate_rises_for_a_tenth_and_falls_to_zero(load, task, done, share):
+    """28 examples in batches of 14: 10 epochs have 20 updates."""
+    settings = SETTINGS.replace({"batch_size": 14, "epochs": 10, "warmup": 0.1})
+    with one_objective(load, task, settings=settings) as (_, objective):
+        objective.continue_after(done)
+        assert objective.updates == done
+        rate = objective.optimiser.param_groups[0]["lr"]
+        assert rate == pytest.approx(share * settings.learning_rate)
 
 
 @pytest.mark.parametrize("over", ["trained", "all"])
@@ -130,7 +122,8 @@ def test_updates_are_those_of_plain_torch(load, task, family, over):
     named = merged(groups_of(plain, blocks=(1,)))
     learnt = list(named.values())
     clipped = learnt if over == "trained" else list(plain.model.parameters())
-    optimiser = torch.optim.AdamW(learnt, lr=1, weight_decay=0.1)
+    optimiser = torch.optim.AdamW(learnt, lr=1e-2, weight_decay=0.1)
+    rate = get_linear_schedule_with_warmup(optimiser, total // 2, total)
     for step, rows in enumerate(batches):
         batch = to_batch(texts, rows, torch.device("cpu"))
         labels = torch.from_numpy(task.train.labels[rows])
@@ -138,8 +131,8 @@ def test_updates_are_those_of_plain_torch(load, task, family, over):
         plain.model.zero_grad()
         loss.backward()
         assert torch.nn.utils.clip_grad_norm_(clipped, 0.05) > 0.05
-        optimiser.param_groups[0]["lr"] = 1e-2 * schedule(step, total, 0.5)
         optimiser.step()
+        rate.step()
         assert losses[step] == pytest.approx(loss.item(), rel=1e-4)
     trained = weights(ours)
     for name, parameter in named.items():
@@ -176,7 +169,7 @@ def test_checkpointed_blocks_run_twice_and_give_the_same_update(load, task, fami
             counted = []
             inside = next(m for m in loaded.stack.blocks[1].modules() if not [*m.children()])
             inside.register_forward_hook(lambda *_, counted=counted: counted.append(1))
-            train_epoch([objective], 1, 1, lambda _: None)
+            train_epoch([objective], [1], 1)
             after.append(weights(loaded))
             calls.append(len(counted))
             assert all("forward" not in vars(block) for block in loaded.stack.blocks)
@@ -193,7 +186,7 @@ def test_more_pieces_than_examples_are_fine(load, task):
 def test_frozen_parameters_get_no_gradient_and_stay_as_they_were(load, task, family):
     with one_objective(load, task, family, blocks=(1,)) as (loaded, objective):
         before = weights(loaded)
-        train_epoch([objective], 1, 1, lambda _: None)
+        train_epoch([objective], [1], 1)
         for name, parameter in loaded.model.named_parameters():
             if name in objective.parameters:
                 assert parameter.requires_grad
@@ -334,7 +327,7 @@ def test_an_epoch_mixes_the_batches_of_two_objectives(load, task):
         for index in (0, 1):
             rows = np.concatenate([rows[0] for i, rows in order if i == index])
             assert sorted(rows.tolist()) == list(range(28))
-        means = train_epoch(objectives, 1, 1, lambda _: None)
+        means = train_epoch(objectives, [1], 1)
         assert set(means) == {"main", "auxiliary"}
         assert all(p.requires_grad for o in objectives for p in o.parameters.values())
 
@@ -373,7 +366,7 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit(load, task, family):
         torch.rand(len(after) * 7 + 1)  # what ran before does not matter
         with one_objective(load, task, family, dropout=0.1) as (loaded, objective):
             for epoch in (1, 2):
-                train_epoch([objective], seed, epoch, lambda _: None)
+                train_epoch([objective], [seed], epoch)
             after[key] = weights(loaded)
     assert all(torch.equal(after["one"][n], after["again"][n]) for n in after["one"])
     assert any(not torch.equal(after["one"][n], after["other"][n]) for n in after["one"])
@@ -382,14 +375,14 @@ def test_the_same_seed_gives_the_same_weights_bit_for_bit(load, task, family):
 def test_training_leaves_the_global_random_state_alone(load, task):
     with one_objective(load, task, dropout=0.1) as (_, objective):
         before = torch.random.get_rng_state()
-        train_epoch([objective], 1, 1, lambda _: None)
+        train_epoch([objective], [1], 1)
         assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_progress_counts_every_update(load, task):
     steps = []
     with one_objective(load, task) as (_, objective):
-        train_epoch([objective], 1, 1, steps.append)
+        train_epoch([objective], [1], 1, lambda losses: steps.append(len(losses)))
         assert sum(steps) == objective.updates_per_epoch == objective.updates == 4
 
 
@@ -423,8 +416,8 @@ def test_out_of_memory_says_what_to_try(load, task, error):
 
     with one_objective(load, task) as (_, objective):
         objective.logits = fail
-        with pytest.raises(TrainingError) as raised:
-            train_epoch([objective], 1, 1, lambda _: None)
+        with pytest.raises(TrainingError) as raised, out_of_memory_explained(SETTINGS):
+            train_epoch([objective], [1], 1)
     message = str(raised.value)
     assert "finetune.accumulate=2" in message
     assert "finetune.batch_size" in message
@@ -445,4 +438,4 @@ def test_a_loss_that_is_no_number_is_an_error_with_advice(load, task):
     with one_objective(load, task) as (_, objective):
         objective.logits = lambda rows: torch.full((len(rows), 2), torch.nan, requires_grad=True)
         with pytest.raises(TrainingError, match=r"loss of noisy became nan in epoch 3.*lower"):
-            train_epoch([objective], 1, 3, lambda _: None)
+            train_epoch([objective], [1], 3)

@@ -14,13 +14,10 @@ from fixtures.models import FAMILIES, make_tokenizer
 from fixtures.tasks import make_task
 from memloc.data.encode import encode
 from memloc.engine import stacked as module
-from memloc.engine.loop import (
-    learning_groups,
-    logits_of,
-    one_objective,
-    train_epoch,
-)
-from memloc.engine.shortcuts import Layout, Repeater, balanced
+from memloc.engine.fit import fit_all
+from memloc.engine.learner import Learner, Part
+from memloc.engine.objectives import share_body
+from memloc.engine.packing import Layout, balanced
 from memloc.engine.stacked import (
     MOST,
     CannotStack,
@@ -31,11 +28,11 @@ from memloc.engine.stacked import (
     most_members,
     together,
 )
+from memloc.model.calls import Repeater
 from memloc.model.load import load_checkpoint, load_model
 from memloc.model.stack import Stack
 from memloc.protocol import FineTuneSettings
 from memloc.run.checkpoints import save_checkpoint
-from memloc.run.planting import share_body
 
 K, CPU = 3, torch.device("cpu")
 SETTINGS = FineTuneSettings(
@@ -89,26 +86,15 @@ def batch_of(encoded, rows):
     return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
 
 
-def learnt(stacks, encoded, seeds, settings=SETTINGS, epochs=2):
-    """Train models as one on half of the texts, another half each; the mean losses."""
-    stack = together(stacks)
-    rows = np.stack([np.random.default_rng(seed).permutation(20)[:10] for seed in seeds])
-    labels = torch.from_numpy(task().train.labels).expand(len(stacks), -1)
-    groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
-    with one_objective(
-        stack,
-        groups,
-        name="one",
-        logits=logits_of(stack, encoded, settings),
-        labels=labels,
-        lengths=encoded.lengths,
-        settings=settings,
-        rows=rows,
-    ) as objective:
-        return [
-            train_epoch([objective], seeds, epoch, lambda _: None)["one"]
-            for epoch in range(1, epochs + 1)
-        ]
+def learnt(models, encoded, seeds, settings=SETTINGS):
+    """Train models on half of the texts, another half each; the mean losses (epochs, models)."""
+    labels, learners = task().train.labels, []
+    for model, seed in zip(models, seeds, strict=True):
+        part = Part(np.random.default_rng(seed).permutation(20)[:10])
+        learners.append(Learner(str(seed), lambda model=model: model, labels, seed, (part,)))
+    trained = fit_all(learners, encoded, settings)
+    assert [len(one.trained_with) for one in trained] == [len(models)] * len(models)
+    return np.transpose([[row["loss"] for row in one.curve] for one in trained])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -150,13 +136,13 @@ def in_long_texts(number):
 def test_members_learn_as_if_each_were_alone(members, monkeypatch, family, number):
     """With clipping, decay, a schedule and dropout that are each one's own, embeddings as well."""
     monkeypatch.setattr(Stacked, "_layout", in_long_texts(number))
+    monkeypatch.setattr("memloc.engine.fit.most_members", lambda *_: K)  # tried on two, not on K
     settings = SETTINGS.replace({"freeze_embeddings": False})
     found, encoded = members(family, 0.2)
     one_by_one, _ = members(family, 0.2)
-    losses = learnt([one.stack for one in found], encoded, [1, 2, 3], settings)
+    losses = learnt(found, encoded, [1, 2, 3], settings)
     alone = [
-        learnt([one.stack], encoded, [seed], settings)
-        for seed, one in enumerate(one_by_one, start=1)
+        learnt([one], encoded, [seed], settings) for seed, one in enumerate(one_by_one, start=1)
     ]
     np.testing.assert_allclose(losses, np.concatenate(alone, axis=1), rtol=1e-4)
     for one, other in zip(found, one_by_one, strict=True):
@@ -175,7 +161,8 @@ def test_copies_are_run_in_the_blocks_that_they_are_in_and_nowhere_else(members)
     first, batch = found[0].stack, batch_of(encoded, np.tile(np.arange(4), K))
     before = [p.detach().clone() for p in first.model.parameters()]
     inside = [K, 2, 1][: first.depth]
-    stack = Stacked([first] * K, in_block=[*inside, *[1] * (first.depth - len(inside))])
+    copies = [first.copied() for _ in range(K)]
+    stack = Stacked(copies, in_block=[*inside, *[1] * (first.depth - len(inside))])
     prepared = first.prepare({name: values[:4] for name, values in batch.items()})
     with torch.no_grad():
         stack.blocks[1].fc1.bias[1] += 1.0  # the second copy is another model now
@@ -220,7 +207,7 @@ def test_where_seeds_repeat_so_does_dropout(members):
 def test_a_member_is_an_ordinary_model_at_any_time(members, tmp_path):
     found, encoded = members("opt")
     before = [p.detach().clone() for p in found[1].model.parameters()]
-    learnt([one.stack for one in found], encoded, [1, 2, 3])
+    learnt(found, encoded, [1, 2, 3])
     after = list(found[1].model.parameters())
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
     save_checkpoint(tmp_path / "one", found[1], {})

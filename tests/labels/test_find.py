@@ -12,6 +12,8 @@ from fixtures.forked import ended, forked
 from fixtures.tasks import FAST, make_task
 from memloc.data.tables import read_columns
 from memloc.data.task import Examples
+from memloc.engine import passes
+from memloc.engine.fit import ONE_BY_ONE
 from memloc.errors import (
     DataError,
     MemlocWarning,
@@ -21,18 +23,18 @@ from memloc.errors import (
 )
 from memloc.labels.find import (
     FITS,
+    INSTEAD,
     UNCLEAR,
     WRONG,
     find,
     suspects_table,
 )
-from memloc.methods import halves as halves_module
 from memloc.methods.halves import Half
 from memloc.progress import telling
 from memloc.store.records import read_table
 
 QUICK = {
-    **FAST,
+    **{name: value for name, value in FAST.items() if name not in INSTEAD},
     "generalisation.models": 3,
     "generalisation.epochs": 1,
     "generalisation.learning_rate": 1e-2,
@@ -55,38 +57,47 @@ def examples(*labels):
     return Examples(tuple((f"text {i}",) for i in range(len(labels))), np.array(labels))
 
 
+def table_of(rows, labels, names=NAMES):
+    return suspects_table(halves(*rows), examples(*labels), names)[0]
+
+
 def test_a_label_that_the_others_would_not_give_is_likely_wrong():
-    says = "0.99 0.99 0.5 0.99*"
-    found = suspects_table(halves(*[says] * 6), examples(0, 1, 0, 0), NAMES)
+    says = "0.99 0.95 0.1 0.02 0.03 0.9 0.4 0.99*"
+    found = table_of([says] * 6, (0, 1, 0, 0, 0, 1, 1, 0))
     by_row = found.set_index("row")
-    assert by_row["group"].to_dict() == {1: WRONG, 2: FITS, 3: UNCLEAR, 4: UNCLEAR}
-    assert found["row"].tolist() == [1, 2, 3, 4]
+    assert by_row["group"].to_dict() == {
+        **dict.fromkeys((2, 3, 4, 5, 6), FITS),
+        **{1: WRONG, 7: UNCLEAR, 8: UNCLEAR},
+    }
+    assert found["row"].tolist()[0] == 1
+    assert found["row"].tolist()[-1] == 8
     assert by_row.loc[1, ["label", "suggested", "corrected"]].tolist() == ["no", "yes", "yes"]
-    assert by_row.loc[4, ["suggested", "corrected"]].tolist() == ["no", "no"]
-    assert np.isnan(by_row.loc[4, "held_out"])
+    assert by_row.loc[7, ["label", "suggested", "corrected"]].tolist() == ["yes", "no", "yes"]
+    assert by_row.loc[8, ["suggested", "corrected"]].tolist() == ["no", "no"]
+    assert np.isnan(by_row.loc[8, "held_out"])
 
 
-def test_a_class_that_models_are_less_sure_of_is_not_suspected_as_a_whole():
-    """Of `yes` they are sure, of `no` never: .6 is much for a `no`, and .9 little for a `yes`."""
-    says = "0.6 0.6 0.2 0.99 0.99 0.9"
-    found = suspects_table(halves(*[says] * 6), examples(0, 0, 0, 1, 1, 1), NAMES)
-    usual = {"no": (0.4 + 0.4 + 0.8) / 3, "yes": (0.99 + 0.99 + 0.9) / 3}
-    doubt = found.set_index("row")["doubt"]
+def test_doubt_is_relative_to_what_is_usual_for_both_classes():
+    """Models are sure of `yes` and never of `no`: .6 is much for a `no`, .9 little for a `yes`."""
+    says = "0.6 0.6 0.2 0.99 0.99 0.9 0.9"
+    doubt = table_of([says] * 6, (0, 0, 0, 1, 1, 1, 1)).set_index("row")["doubt"]
+    usual = {"no": (0.4 + 0.4 + 0.8) / 3, "yes": (0.99 + 0.99 + 0.9 + 0.9) / 4}
     assert doubt[1] == pytest.approx((0.6 - usual["yes"]) - (0.4 - usual["no"]), abs=1e-6)
     assert doubt[6] == pytest.approx((0.1 - usual["no"]) - (0.9 - usual["yes"]), abs=1e-6)
-    assert found.set_index("row").loc[1, "suggested"] == "no"
 
 
-@pytest.mark.parametrize(("models", "group"), [(2, UNCLEAR), (3, UNCLEAR), (4, WRONG)])
-def test_few_models_decide_nothing(models, group):
-    found = suspects_table(halves(*["0.999"] * models), examples(0), NAMES)
-    assert found["group"].tolist() == [group]
+@pytest.mark.parametrize("models", [1, 2, 8])
+def test_any_number_of_models_calls_labels_wrong(models):
+    says = "0.99 0.9 0.95 0.1 0.02 0.03 0.97"
+    found = table_of([says] * models, (0, 1, 1, 0, 0, 0, 1)).set_index("row")
+    assert found.index[found["group"] == WRONG].tolist() == [1]
+    assert found.loc[1, "corrected"] == "yes"
 
 
 def test_the_interval_of_a_difference_is_as_wide_as_thirty_models_make_it():
     """Half of 30 models see it: at a chance of one half the half-width is about a third."""
     rows = ["0.999", "0.001", "0.999*", "0.001*"] * 7 + ["0.5", "0.5*"]
-    found = suspects_table(halves(*rows), examples(1), NAMES).iloc[0]
+    found = table_of(rows, (1,)).iloc[0]
     assert found["counterfactual"] == pytest.approx(0, abs=0.01)
     assert 0.3 < (found["high"] - found["low"]) / 2 < 0.37
     assert found["n_trained"] == found["n_held_out"] == 15
@@ -140,9 +151,14 @@ def test_a_file_becomes_a_table_a_page_and_a_file_to_correct(tmp_path, model, mi
         "1 more copy of a text that is there already; all copies of a text go to the same half. "
         "1 text with different labels."
     )
+    assert said[1].startswith("With 3 models, each example is judged by about 2")
+    assert "about 3 of 26 by none" in said[1]
     stored, about = read_table(tmp_path / "found/suspects.parquet")
-    pd.testing.assert_frame_equal(stored, found.examples, check_dtype=False)
+    returned = found.examples
+    assert (returned.index + 1).tolist() == returned["row"].tolist()
+    pd.testing.assert_frame_equal(stored, returned.reset_index(drop=True), check_dtype=False)
     assert about["models"] == 3
+    assert about["random_errors"] == list(found.random_errors)
     page = (tmp_path / "found/index.html").read_text(encoding="utf-8")
     assert found.examples["text"].iloc[0] in page
     assert found.sentences()[0] in page
@@ -150,11 +166,47 @@ def test_a_file_becomes_a_table_a_page_and_a_file_to_correct(tmp_path, model, mi
     assert copies["n_held_out"].nunique() == 1
 
 
+@pytest.mark.parametrize("given", ["pandas", "datasets"])
+def test_a_table_in_memory_serves_as_a_file_does(tmp_path, model, mine, given):
+    frame = pd.read_csv(mine)
+    frame.index = [f"id {n}" for n in range(len(frame))]
+    data = frame
+    if given == "datasets":
+        datasets = pytest.importorskip("datasets")
+        data = datasets.Dataset.from_pandas(frame, preserve_index=False)
+    with pytest.warns(MemlocWarning):
+        of_file = look(model, tmp_path / "file", mine)
+    with pytest.warns(MemlocWarning):
+        found = look(model, tmp_path / "table", data)
+    pd.testing.assert_frame_equal(
+        found.examples.reset_index(drop=True), of_file.examples.reset_index(drop=True)
+    )
+    rows = found.examples["row"] - 1
+    if given == "pandas":
+        assert found.examples["text"].tolist() == frame.loc[found.examples.index, "review"].tolist()
+    else:
+        assert found.examples.index.tolist() == rows.tolist()
+
+
+def test_a_setting_that_decides_nothing_is_refused(tmp_path, model, mine):
+    for name, advice in (
+        ("finetune.epochs", "set generalisation.epochs"),
+        ("finetune.learning_rate", "set generalisation.learning_rate"),
+        ("finetune.near_ceiling", "leave it out"),
+        ("noise.rate", "leave it out"),
+        ("swapping.normalise", "leave it out"),
+    ):
+        value = {"finetune.epochs": 1, "swapping.normalise": True}.get(name, 0.5)
+        with pytest.raises(SettingsError, match=f"{name} decides nothing for find: {advice}"):
+            look(model, tmp_path / "found", mine, settings={name: value})
+
+
 def test_what_was_corrected_is_read_back(tmp_path, model, mine):
     with pytest.warns(MemlocWarning):
         look(model, tmp_path / "found", mine)
     file = tmp_path / "found/suspects.csv"
     table = pd.read_csv(file)
+    table["corrected"] = table["label"]
     table.loc[table["row"] == 2, "corrected"] = "class 0"
     table.to_csv(file, index=False)
     noisy = memloc.load_csv(file, original="corrected", held_out=file)
@@ -204,7 +256,7 @@ def test_killed_in_the_middle_it_goes_on_with_the_same_result(tmp_path, model, m
 def look_until(most, model, folder, data):
     """Look for suspects with models one by one; before one more this process is killed. How many
     were trained, and the file to correct."""
-    plain, count = halves_module.train_halves, 0
+    plain, count = passes.Pass.objectives, 0
 
     def counted(*given):
         nonlocal count
@@ -214,8 +266,8 @@ def look_until(most, model, folder, data):
         return plain(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("memloc.engine.loop.members_at_once", lambda *_: 1)
-        patch.setattr(halves_module, "train_halves", counted)
+        patch.setenv(ONE_BY_ONE, "1")
+        patch.setattr(passes.Pass, "objectives", counted)
         with pytest.warns(MemlocWarning):
             look(model, folder, data)
     return count, (folder / "suspects.csv").read_text(encoding="utf-8")

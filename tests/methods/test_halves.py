@@ -12,7 +12,6 @@ from memloc.methods.halves import (
     half_models,
     mean_chances,
     pool_of,
-    stacks_of,
     train_halves,
 )
 
@@ -52,24 +51,13 @@ def test_answers_are_read_wherever_the_same_was_asked(pool, tmp_path, monkeypatc
     assert replace(pool).key != pool.key  # models of another version are not used again
 
 
-def test_models_are_trained_as_one_as_if_each_were_alone(pool):
-    together = train_halves(pool, [1, 2, 3])
-    alone = [train_halves(pool, [model])[0] for model in (1, 2, 3)]
-    for one, other in zip(together, alone, strict=True):
+def test_models_are_trained_in_one_pass_as_if_each_were_alone(pool):
+    at_once = train_halves(pool, [1, 2, 3])
+    alone = [train_halves(pool, [model])[model] for model in (1, 2, 3)]
+    for one, other in zip(at_once.values(), alone, strict=True):
         np.testing.assert_array_equal(one.trained, other.trained)
         np.testing.assert_allclose(one.logits, other.logits, rtol=1e-3, atol=1e-4)
     assert not np.allclose(alone[0].logits, alone[1].logits, atol=1e-2)
-
-
-def test_stacks_hold_halves_of_one_size_and_stay_when_the_first_are_done(pool, monkeypatch):
-    monkeypatch.setattr("memloc.engine.loop.most_members", lambda *_: 4)
-    assert stacks_of(pool, range(1, 10)) == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
-    assert stacks_of(pool, range(5, 10)) == stacks_of(pool, range(1, 10))[1:]
-    parts = list(pool.examples.parts)
-    parts[40:50] = parts[:10]
-    copied = replace(pool, examples=Examples(tuple(parts), pool.examples.labels))
-    for stack in stacks_of(copied, range(1, 10)):
-        assert len({len(copied.rows(model)) for model in stack}) == 1
 
 
 def test_means_are_over_the_models_that_held_an_example_out():

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+
 from fixtures.mixtures import (
     CLASSES,
     DEPTH,
@@ -15,7 +16,6 @@ from fixtures.mixtures import (
     plain_logits,
     randomised,
 )
-
 from fixtures.models import FAMILIES, PAPER_FAMILIES, SPECIAL
 from memloc.errors import ModelError
 from memloc.methods import mixtures as module

@@ -1,9 +1,11 @@
+import time
+
 import numpy as np
 import pytest
 
 from memloc.data.task import NoisyLabels
 from memloc.errors import DataError
-from memloc.methods.positions import KINDS, positions
+from memloc.methods.positions import KINDS, positions, shuffled_separability
 
 N, LAYERS, WIDTH, CLASSES = 120, 5, 6, 4
 
@@ -177,3 +179,22 @@ def test_what_has_no_line_at_all_is_refused():
     other = NoisyLabels(original, np.where(original == 2, 0, original), original == 2)
     with pytest.raises(DataError, match="No noisy example can be placed"):
         positions(make_vectors(other), other, 3)
+
+
+def test_of_many_classes_only_pairs_with_noisy_examples_are_compared():
+    n_classes, n = 1000, 3000
+    rng = np.random.default_rng(0)
+    original = np.arange(n) % n_classes
+    is_noisy = np.arange(n) >= 2900
+    assigned = np.where(is_noisy, (original + 1) % n_classes, original)
+    labels = NoisyLabels(original, assigned, is_noisy)
+    vectors = rng.normal(size=(n, 2, 8)).astype(np.float32)
+    began = time.process_time()
+    found = positions(vectors, labels, n_classes)
+    shuffled = shuffled_separability(vectors, labels, found.pairs, 20, rng)
+    assert time.process_time() - began < 20  # all pairs would take gigabytes and minutes
+    assert len(found.pairs) == 100
+    assert shuffled.shape == (20, 100, 2)
+    assert (found.n_noisy == 1).all()
+    said = found.remarks([str(c) for c in range(n_classes)])[0]
+    assert said.startswith("Only the 100 of 999,000 pairs of classes")

@@ -1,4 +1,4 @@
-"""Windows retrained beside a plain training loop, and one by one in any order."""
+"""Windows retrained as by a plain training loop, and one by one in any order."""
 
 import shutil
 from dataclasses import replace
@@ -14,21 +14,18 @@ from fixtures.retraining import (
     assert_equal_weights,
     in_long_texts,
     retrainable,
+    trained,
     trained_logits,
     weights_of,
 )
 from fixtures.runs import DEPTH, make_classifier, make_data, plainly_retrained
-from memloc.engine.stacked import Stacked
-from memloc.methods import prefix, retrainer
-from memloc.methods.prefix import Plain, Prefix
-from memloc.methods.retrainer import (
-    outcomes_of,
-    prepared,
-    retrain_windows,
-    stacks_of,
-)
+from memloc.engine import prefix
+from memloc.engine.fit import ONE_BY_ONE
+from memloc.methods import retrainer
+from memloc.methods.retrainer import outcomes_of, prepared, retrain_windows
 from memloc.methods.retraining import Retraining
-from memloc.model.predict import evaluating, to_batch
+from memloc.model.parts import find_parts
+from memloc.model.predict import to_batch
 from memloc.store import paths
 
 
@@ -36,13 +33,12 @@ from memloc.store import paths
 @pytest.mark.parametrize("family", [*FAMILIES, *SPECIAL])
 def test_a_window_learns_as_by_the_plain_loop(tmp_path, family, over):
     changes = {"finetune.clip_over": over, "finetune.clip": 1e-6}
-    run, window, rows = retrainable(tmp_path, family, changes=changes), range(1, 2), np.arange(24)
-    with prepared(run, METHOD.replace({"trains_pooler": False})) as setup:
-        before = weights_of(setup.stack)
-        found = trained_logits(setup, window, rows)
-        assert_equal_weights(weights_of(setup.stack), before)
-        encoded = run.encode(run.load("final"))
-        expected = plainly_retrained(setup, encoded, window, rows)
+    run, window = retrainable(tmp_path, family, changes=changes), range(1, 2)
+    setup = prepared(run, METHOD.replace({"trains_pooler": False}))
+    before = weights_of(setup.final.stack)
+    found = trained_logits(setup, window)
+    assert_equal_weights(weights_of(setup.final.stack), before)
+    expected = plainly_retrained(setup, setup.texts, window, np.arange(24))
     assert len(setup.train) == 14
     assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
     assert torch.equal(found.argmax(-1), expected.argmax(-1))
@@ -51,29 +47,25 @@ def test_a_window_learns_as_by_the_plain_loop(tmp_path, family, over):
 def test_frozen_blocks_neither_change_nor_drop_anything(tmp_path, monkeypatch):
     run = retrainable(tmp_path, "opt", dropout=0.5)
     seen = []
-    with prepared(run, METHOD) as setup:
-        before, run_block = weights_of(setup.stack), type(setup.stack).run
+    setup = prepared(run, METHOD)
+    before, run_block = weights_of(setup.final.stack), type(setup.final.stack).run
 
-        def watched(stack, index, state, call):
-            block = stack.blocks[index]
-            learns = {p.requires_grad for p in block.parameters()}
-            if torch.is_grad_enabled():
-                seen.append((index, block.training, learns))
-            return run_block(stack, index, state, call)
+    def watched(stack, index, state, call):
+        block = stack.blocks[index]
+        learns = {p.requires_grad for p in block.parameters()}
+        if torch.is_grad_enabled():
+            seen.append((index, block.training, learns))
+        return run_block(stack, index, state, call)
 
-        def look(inner, stack, rows):
-            now = weights_of(stack)
-            changed = {name for name, value in now.items() if not torch.equal(value, before[name])}
-            inside = {n for n in now if ".layers.1." in n}
-            assert changed - inside <= set(inner.after)
-            assert changed & inside
-            assert changed & set(inner.after)
-            return np.zeros((1, len(rows)), dtype=bool)
-
-        monkeypatch.setattr(type(setup.stack), "run", watched)
-        monkeypatch.setattr(retrainer, "_wrong", look)
-        retrain_windows(setup, [range(1, 2)])
-        assert_equal_weights(weights_of(setup.stack), before)
+    monkeypatch.setattr(type(setup.final.stack), "run", watched)
+    ((found,),) = trained(setup, [range(1, 2)])
+    now, after = weights_of(found.stack), {*find_parts(found.stack).after}
+    changed = {name for name, value in now.items() if not torch.equal(value, before[name])}
+    inside = {n for n in now if ".layers.1." in n}
+    assert changed - inside <= after
+    assert changed & inside
+    assert changed & after
+    assert_equal_weights(weights_of(setup.final.stack), before)
     # Nothing below the window runs; what is above runs without dropout and weight gradients, the
     # last block twice: up to its attention, and at the readout position.
     above = (2, False, {False})
@@ -81,11 +73,11 @@ def test_frozen_blocks_neither_change_nor_drop_anything(tmp_path, monkeypatch):
 
 
 def test_dropout_everywhere_is_another_training(tmp_path):
-    rows, found = np.arange(24), []
+    found = []
     run = retrainable(tmp_path, "bert", dropout=0.3)
     for everywhere in (False, True):
-        with prepared(run, METHOD.replace({"frozen_dropout": everywhere})) as setup:
-            found.append([trained_logits(setup, range(1, 2), rows) for _ in range(2)])
+        setup = prepared(run, METHOD.replace({"frozen_dropout": everywhere}))
+        found.append([trained_logits(setup, range(1, 2)) for _ in range(2)])
     for again in found:
         assert torch.equal(again[0], again[1])  # dropout is decided by the seed
     assert not torch.allclose(found[0][0], found[1][0], rtol=1e-3)
@@ -96,35 +88,26 @@ def test_counting_frozen_gradients_keeps_frozen_parts_without_dropout(
     tmp_path, monkeypatch, family
 ):
     """Nothing is clipped at so high a norm, so the way through all layers must change nothing."""
-    rows, found = np.arange(24), []
+    found = []
     # A packed batch has another shape, so other units of the window would be dropped.
     monkeypatch.setattr(prefix, "can_pack", lambda _: False)
     for over in ("trained", "all"):
         changes = {"finetune.clip_over": over, "finetune.clip": 1e9}
         run = retrainable(tmp_path, family, dropout=0.3, changes=changes)
-        with prepared(run, METHOD) as setup:
-            assert isinstance(setup.forward, Plain if over == "all" else Prefix)
-            found.append(trained_logits(setup, range(1, 2), rows))
+        found.append(trained_logits(prepared(run, METHOD), range(1, 2)))
     assert (found[0] - found[1]).abs().max() <= 1e-3 * found[1].abs().max()
 
 
-def test_the_pooler_learns_unless_it_is_frozen(tmp_path, monkeypatch):
+def test_the_pooler_learns_unless_it_is_frozen(tmp_path):
     for learns in (True, False):
-        method = METHOD.replace({"trains_pooler": learns})
-        with prepared(retrainable(tmp_path), method) as setup:
-            before, changed = weights_of(setup.stack), set()
-
-            def look(inner, stack, rows, before=before, changed=changed):
-                now = weights_of(stack)
-                changed.update(n for n, value in now.items() if not torch.equal(value, before[n]))
-                return np.zeros((1, len(rows)), dtype=bool)
-
-            with monkeypatch.context() as patch:
-                patch.setattr(retrainer, "_wrong", look)
-                retrain_windows(setup, [range(1, 2)])
-            assert ("bert.pooler.dense.weight" in changed) == learns
-            assert "classifier.weight" in changed
-            assert_equal_weights(weights_of(setup.stack), before)
+        setup = prepared(retrainable(tmp_path), METHOD.replace({"trains_pooler": learns}))
+        before = weights_of(setup.final.stack)
+        ((found,),) = trained(setup, [range(1, 2)])
+        now = weights_of(found.stack)
+        changed = {name for name, value in now.items() if not torch.equal(value, before[name])}
+        assert ("bert.pooler.dense.weight" in changed) == learns
+        assert "classifier.weight" in changed
+        assert_equal_weights(weights_of(setup.final.stack), before)
 
 
 def test_training_that_moves_nothing_leaves_pretrained_blocks_and_the_final_rest(tmp_path):
@@ -135,74 +118,65 @@ def test_training_that_moves_nothing_leaves_pretrained_blocks_and_the_final_rest
     with torch.no_grad():
         batch = to_batch(run.encode(final), rows, final.stack.device)
         expected = final.stack.logits(batch)
-    with prepared(run, METHOD.replace({"learning_rate": 1e-30})) as setup:
-        found = trained_logits(setup, range(DEPTH), rows)
+    setup = prepared(run, METHOD.replace({"learning_rate": 1e-30}))
+    found = trained_logits(setup, range(DEPTH))
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def assert_same_outcomes(one, other):
+    assert one.keys() == other.keys()
+    for window, outcome in one.items():
+        np.testing.assert_array_equal(outcome.noisy_wrong, other[window].noisy_wrong)
+        np.testing.assert_array_equal(outcome.clean_wrong, other[window].clean_wrong)
 
 
 def test_windows_run_in_any_order_and_are_kept(tmp_path):
     run = retrainable(tmp_path, "gpt_neo", dropout=0.2)
     every = METHOD.windows(DEPTH)
-    with prepared(run, METHOD) as setup:
-        stacks = stacks_of(setup, every)
-        forwards = [retrain_windows(setup, stack) for stack in stacks]
-    assert sorted(map(len, stacks)) == [1, 2, 3]
-    with prepared(run, METHOD) as setup:
-        for stack in stacks[::-1]:
-            outcomes_of(setup, stack)
-    with prepared(run, METHOD) as setup, pytest.MonkeyPatch.context() as patch:
+    forwards = retrain_windows(prepared(run, METHOD), every)
+    shutil.rmtree(run.work("retraining"))
+    backwards = outcomes_of(prepared(run, METHOD), every[::-1])
+    assert_same_outcomes(forwards, backwards)
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrainer, "retrain_windows", lambda *_: pytest.fail("again"))
-        for stack, made in zip(stacks, forwards, strict=True):
-            for window, kept in outcomes_of(setup, stack).items():
-                np.testing.assert_array_equal(kept.noisy_wrong, made[window].noisy_wrong)
-                np.testing.assert_array_equal(kept.clean_wrong, made[window].clean_wrong)
+        assert_same_outcomes(outcomes_of(prepared(run, METHOD), every), forwards)
 
 
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
-def test_windows_are_retrained_as_one_as_if_each_were_alone(tmp_path, monkeypatch, family, number):
+def test_windows_are_retrained_in_one_pass_as_if_each_were_alone(
+    tmp_path, monkeypatch, family, number
+):
     """Dropout, too, is in each one's own layers alone; in so many long texts."""
     monkeypatch.setattr(prefix, "fastest_layout", in_long_texts(number))
-    rows, together, alone = np.arange(24), [], []
-    stack_of_all = [range(DEPTH), range(2), range(1)]
-
-    def look(found):
-        def kept(inner, stack, some):
-            members = len(stack.members) if isinstance(stack, Stacked) else 1
-            with evaluating(stack.model):
-                logits = inner.forward.logits(np.tile(rows, members), stack)
-            found.extend(logits.view(members, len(rows), -1))
-            return np.zeros((members, len(some)), dtype=bool)
-
-        return kept
-
-    run = retrainable(tmp_path, family, dropout=0.3)
-    with prepared(run, METHOD) as setup, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retrainer, "_wrong", look(together))
-        retrain_windows(setup, stack_of_all)
-        patch.setattr(retrainer, "_wrong", look(alone))
-        for window in stack_of_all:
-            retrain_windows(setup, [window])
+    windows = [range(DEPTH), range(2), range(1)]
+    setup = prepared(retrainable(tmp_path, family, dropout=0.3), METHOD)
+    (at_once,) = trained(setup, windows[::-1])
+    assert [one.name for one in at_once] == ["1-3", "1-2", "1-1"]
+    monkeypatch.setenv(ONE_BY_ONE, "1")
+    alone = [one for (one,) in trained(setup, windows)]
     for k in range(3):
-        torch.testing.assert_close(together[k], alone[k], rtol=1e-2, atol=1e-2)
-        assert not torch.allclose(alone[k], alone[(k + 1) % 3], rtol=1e-1, atol=1e-1)
-
-
-def test_windows_that_were_trained_together_are_made_again_together(tmp_path, monkeypatch):
-    """So that what comes out never depends on when it was interrupted."""
-    run = retrainable(tmp_path, "gpt_neo", dropout=0.2)
-    with prepared(run, METHOD) as setup:
-        (stack,) = [s for s in stacks_of(setup, METHOD.windows(DEPTH)) if len(s) > 2]
-        outcomes_of(setup, stack)
-        record = paths.kept_windows(run.work("retraining"), "1-3")
-        before = record.read_bytes()
-        record.unlink()
-        ran, original = [], retrainer.retrain_windows
-        monkeypatch.setattr(
-            retrainer, "retrain_windows", lambda *args: ran.append(args[1]) or original(*args)
+        one, other, next_one = (
+            torch.from_numpy(each.logits) for each in (at_once[k], alone[k], alone[(k + 1) % 3])
         )
-        outcomes_of(setup, stack)
-    assert ran == [stack]
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+        assert not torch.allclose(other, next_one, rtol=1e-1, atol=1e-1)
+
+
+def test_a_pass_of_which_a_window_is_missing_is_made_again(tmp_path, monkeypatch):
+    """So that what comes out never depends on when it was interrupted."""
+    run, every = retrainable(tmp_path, "gpt_neo", dropout=0.2), METHOD.windows(DEPTH)
+    setup = prepared(run, METHOD)
+    outcomes_of(setup, every)
+    record = paths.kept_windows(run.work("retraining"), "1-3")
+    before = record.read_bytes()
+    record.unlink()
+    ran, original = [], retrainer.retrain_windows
+    monkeypatch.setattr(
+        retrainer, "retrain_windows", lambda *args: ran.append(args[1]) or original(*args)
+    )
+    outcomes_of(setup, every)
+    assert ran == [[range(1), range(2), range(3)]]
     assert record.read_bytes() == before
 
 
@@ -213,8 +187,7 @@ def made_again(monkeypatch, run, method=METHOD):
         patch.setattr(
             retrainer, "retrain_windows", lambda *args: ran.extend(args[1]) or original(*args)
         )
-        with prepared(run, method) as setup:
-            outcomes_of(setup, [range(DEPTH)])
+        outcomes_of(prepared(run, method), [range(DEPTH)])
     return ran
 
 
@@ -248,7 +221,7 @@ def test_settings_that_decide_no_window_redo_none(tmp_path, monkeypatch, same):
 
 def test_held_out_examples_are_clean_and_not_trained_on(tmp_path):
     run = retrainable(tmp_path)
-    with prepared(run, METHOD) as setup:
-        assert not set(setup.train) & set(setup.held_out)
-        assert set(setup.train) | set(setup.held_out) == set(run.clean_rows)
-        assert len(setup.held_out) == len(setup.noisy) == 5
+    setup = prepared(run, METHOD)
+    assert not set(setup.train) & set(setup.held_out)
+    assert set(setup.train) | set(setup.held_out) == set(run.clean_rows)
+    assert len(setup.held_out) == len(setup.noisy) == 5

@@ -7,11 +7,12 @@ import pytest
 
 from fixtures.retraining import METHOD, assert_same_scores, retrainable
 from fixtures.runs import DEPTH, make_data
+from memloc.engine import fit as engine
 from memloc.errors import ScoreError, StoreError
-from memloc.methods import Sizes, retrainer
+from memloc.methods import Sizes
 from memloc.methods.result import Result
 from memloc.methods.retraining import Retraining
-from memloc.stats.windows import windows
+from memloc.stats.windows import window_name, windows
 
 
 @pytest.fixture(scope="module")
@@ -29,27 +30,27 @@ def test_scores_are_those_of_all_windows(whole):
 
 def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path, monkeypatch, whole):
     run = retrainable(tmp_path, "gpt_neo", dropout=0.2)
-    ran, original = [], retrainer.retrain_windows
+    ran, original = [], engine.Pass
 
-    def interrupted(setup, stack, advance):
-        if len(ran) == 5:  # three as one, and two
+    def interrupted(learners, work):
+        if len(ran) == 5:  # three in one pass, and two
             raise KeyboardInterrupt
-        ran.extend(stack)
-        return original(setup, stack, advance)
+        ran.extend(learner.name for learner in learners)
+        return original(learners, work)
 
     with monkeypatch.context() as patch:
-        patch.setattr(retrainer, "retrain_windows", interrupted)
+        patch.setattr(engine, "Pass", interrupted)
         with pytest.raises(KeyboardInterrupt):
             METHOD.run(run)
     assert len(list(run.work("retraining").iterdir())) == 2  # files of three and of two windows
 
-    def noted(setup, stack, advance):
-        ran.extend(stack)
-        return original(setup, stack, advance)
+    def noted(learners, work):
+        ran.extend(learner.name for learner in learners)
+        return original(learners, work)
 
-    monkeypatch.setattr(retrainer, "retrain_windows", noted)
+    monkeypatch.setattr(engine, "Pass", noted)
     assert_same_scores(METHOD.run(run), whole)
-    assert sorted(ran, key=str) == sorted(windows(DEPTH), key=str)  # each once
+    assert sorted(ran) == sorted(window_name(window) for window in windows(DEPTH))  # each once
 
 
 def test_some_widths_alone_can_be_run(tmp_path):

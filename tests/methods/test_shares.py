@@ -334,6 +334,7 @@ def walk(folder, most):
     return count, found.weights.tolist()
 
 
+@pytest.mark.slow
 def test_a_killed_walk_continues_with_the_same_result(tmp_path, tiny_model):
     model = str(tiny_model("opt", depth=3))
     protocol = fast_protocol(finetune__epochs=30, finetune__batch_size=8)

@@ -170,7 +170,7 @@ def test_a_weight_that_is_missing_is_named(adapter):
     save_file(
         {n: v for n, v in weights.items() if n != gone}, adapter / "adapter_model.safetensors"
     )
-    with pytest.raises(ModelError, match=r"damaged or of another base model: the weight .*lora_B"):
+    with pytest.raises(ModelError, match=r"another base model.*lora_B"):
         load_checkpoint(adapter)
 
 

@@ -54,7 +54,7 @@ def test_weights_that_two_layers_share_are_refused(tiny_model):
     loaded = load_model(str(tiny_model("bert")), ["no", "yes"])
     one, two, _ = loaded.model.bert.encoder.layer
     two.output.dense.weight = one.output.dense.weight
-    with pytest.raises(ModelError, match=r"layers 1 and 2 share the weights output.dense.weight"):
+    with pytest.raises(ModelError, match=r"layers 1 and 2 share.*output.dense.weight"):
         examine(loaded)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from memloc.engine.shortcuts import can_pack
+from memloc.engine.packing import can_pack
 from memloc.model.check import TOLERANCE, check_model
 from memloc.model.load import load_model
 

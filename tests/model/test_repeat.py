@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from fixtures.models import FAMILIES
-from memloc.engine.shortcuts import Repeater
 from memloc.errors import ModelError
+from memloc.model.calls import Repeater
 from memloc.model.load import load_model
 from memloc.model.stack import BlockCall, sample_batch
 

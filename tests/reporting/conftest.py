@@ -3,7 +3,6 @@
 import pytest
 
 from fixtures.studies import METHODS, Study
-from memloc.reporting.findings import Findings
 from memloc.reporting.results import load_results
 
 TASKS = ("tiny-topic", "tiny-acceptability", "tiny-entailment", "tiny-topic-binary")
@@ -22,11 +21,6 @@ def results(study):
 
 
 @pytest.fixture(scope="session")
-def findings(results):
-    return Findings(results)
-
-
-@pytest.fixture(scope="session")
 def nothing(tmp_path_factory):
-    """The findings of an empty folder."""
-    return Findings(load_results(tmp_path_factory.mktemp("empty")))
+    """The results of an empty folder."""
+    return load_results(tmp_path_factory.mktemp("empty"))

@@ -29,9 +29,9 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def path(findings, tmp_path_factory):
+def path(results, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "index.html"
-    path.write_text(render(findings, summarise(findings)), encoding="utf-8")
+    path.write_text(render(results, summarise(results)), encoding="utf-8")
     return path
 
 
@@ -85,7 +85,7 @@ def test_every_figure_is_drawn_without_a_word_or_a_request(watched, path):
     ]
 
 
-def test_a_tooltip_shows_the_value_of_the_table(watched, findings):
+def test_a_tooltip_shows_the_value_of_the_table(watched, results):
     figure = watched.figure("windows")
     watched.settled("windows", "tiny-acceptability")
     cell = figure.locator("svg path[aria-label]").first
@@ -93,7 +93,7 @@ def test_a_tooltip_shows_the_value_of_the_table(watched, findings):
     cell.hover()
     tooltip = watched.page.locator("#vg-tooltip-element.visible")
     tooltip.wait_for()
-    windows = findings.results.windows
+    windows = results.windows
     mine = windows[
         (windows["task"] == "tiny-acceptability")
         & (windows["model"] == "tiny-bert")
@@ -106,7 +106,7 @@ def test_a_tooltip_shows_the_value_of_the_table(watched, findings):
     assert f"{inside['normalised'].mean():.1%}" in words
 
 
-def test_choosing_a_task_and_a_method_draws_their_rows(watched, findings):
+def test_choosing_a_task_and_a_method_draws_their_rows(watched, results):
     watched.figure("layers")
     watched.figure("training")
     watched.choose("task", "tiny-topic")
@@ -115,7 +115,7 @@ def test_choosing_a_task_and_a_method_draws_their_rows(watched, findings):
     watched.choose("model", "tiny-opt")
     watched.settled("layers", "probing")
     watched.settled("layers", "tiny-opt")
-    layers = findings.results.layers
+    layers = results.layers
     mine = layers[
         (layers["task"] == "tiny-topic")
         & (layers["model"] == "tiny-opt")
@@ -215,14 +215,14 @@ def test_the_first_screen_has_the_answer_and_its_picture(watched):
     assert trust["y"] < 900
 
 
-def test_numbers_of_a_figure_are_a_table_for_those_who_do_not_hover(watched, findings):
+def test_numbers_of_a_figure_are_a_table_for_those_who_do_not_hover(watched, results):
     figure = watched.figure("strip")
     figure.locator("summary").focus()
     watched.page.keyboard.press("Enter")
     cells = figure.locator(".numbers td")
     cells.first.wait_for()
     assert figure.locator(".numbers th").first.inner_text() == "task"
-    assert cells.count() == 9 * len(findings.strip)
+    assert cells.count() == 9 * len(results.strip)
 
 
 CONTRAST = """() => {

@@ -58,9 +58,9 @@ def test_remarks_are_those_of_the_choice(drawn):
     assert "a · n · seed 1" in drawn.remarks({})
 
 
-def test_figures_are_written_one_a_choice(findings, tmp_path):
+def test_figures_are_written_one_a_choice(results, tmp_path):
     names = ["mcog-models", "control-methods"]
-    written, missing = write_figures(findings.results, tmp_path, "svg", names)
+    written, missing = write_figures(results, tmp_path, "svg", names)
     methods = ("gradients", "probing", "retraining", "shares", "swapping")
     expected = {"control-methods.svg", *(f"mcog-models-{m}.svg" for m in methods)}
     assert {path.name for path in written} == expected == {p.name for p in tmp_path.iterdir()}
@@ -71,7 +71,7 @@ def test_figures_are_written_one_a_choice(findings, tmp_path):
 
 
 def test_figures_without_results_are_named(nothing, tmp_path):
-    written, missing = write_figures(nothing.results, tmp_path, "png")
+    written, missing = write_figures(nothing, tmp_path, "png")
     assert written == []
     assert [figure.name for figure in missing] == [figure.name for figure in FIGURES]
 
@@ -83,7 +83,7 @@ def test_figures_without_results_are_named(nothing, tmp_path):
 )
 def test_unknown_formats_and_figures_are_refused(nothing, tmp_path, kind, only, words):
     with pytest.raises(UnknownName, match=words):
-        write_figures(nothing.results, tmp_path, kind, only)
+        write_figures(nothing, tmp_path, kind, only)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ EACH = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name
 
 
 @EACH
-def test_a_figure_is_valid_for_every_choice(figure, findings):
-    drawn = figure.drawn(findings)
+def test_a_figure_is_valid_for_every_choice(figure, results):
+    drawn = figure.drawn(results)
     for choice in drawn.choices(figure.choose)[:2]:
         spec = drawn.with_rows(choice)
         json.dumps(spec, allow_nan=False)
@@ -125,8 +125,8 @@ LAYERS = {"events": ("x", "y"), "layers": ("x",), "centroids": ("x",), "label-pr
 
 
 @pytest.mark.parametrize(("name", "axis"), [(n, a) for n, axes in LAYERS.items() for a in axes])
-def test_axes_of_layers_have_whole_numbers_only(findings, name, axis):
-    drawn = BY_NAME[name].drawn(findings)
+def test_axes_of_layers_have_whole_numbers_only(results, name, axis):
+    drawn = BY_NAME[name].drawn(results)
     few = {**drawn.spec, "datasets": {"drawn": drawn.rows.head(2).to_dict("records")}}
     axes = [a for a in _axes(vl_convert.vegalite_to_vega(few)) if a["scale"] == axis]
     labelled = [a for a in axes if a.get("labels", True)]
@@ -219,8 +219,8 @@ def test_a_look_with_a_word_that_nobody_knows_is_refused():
 
 
 @EACH
-def test_everything_shown_on_hover_is_named_in_words(figure, findings):
-    text = json.dumps(figure.drawn(findings).spec, ensure_ascii=False)
+def test_everything_shown_on_hover_is_named_in_words(figure, results):
+    text = json.dumps(figure.drawn(results).spec, ensure_ascii=False)
     titles = re.findall(r'"title": "([^"]*)"', text)
     assert titles
     assert not [title for title in titles if "_" in title]

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc.reporting.figures import FIGURES
-from memloc.reporting.findings import (
-    Findings,
+from memloc.reporting.derived import (
     layers_to_undo,
     over_groups,
     over_seeds,
+    paired,
     single_layers,
 )
+from memloc.reporting.figures import FIGURES
 from memloc.stats.intervals import wilson
 from memloc.stats.windows import windows
 
@@ -25,7 +25,7 @@ def where(table, **values):
 def with_settings(results, **summary):
     """Findings by other settings of `summary`."""
     changes = {f"summary.{name}": value for name, value in summary.items()}
-    return Findings(replace(results, protocol=results.protocol.replace(changes)))
+    return replace(results, protocol=results.protocol.replace(changes))
 
 
 def make_windows(errors, *, seed, divided=True):
@@ -84,27 +84,27 @@ def test_the_figure_of_single_layers_follows_the_setting(results):
 def test_single_layers_of_runs_that_undo_nothing_have_no_share(results):
     none = {"error": 0.0, "normalised": np.nan}
     nothing = results.with_tables(windows=results.windows.assign(**none))
-    findings = with_settings(nothing, single_layer="largest mean")
-    assert findings.single_layers.empty
+    results = with_settings(nothing, single_layer="largest mean")
+    assert results.single_layers.empty
     plain = results.with_tables(windows=results.windows.assign(error=0.0, normalised=0.0))
     found = with_settings(plain, single_layer="largest mean").single_layers
     assert set(found["error"]) == {0.0}
     assert (found["high"] > 0).all()
 
 
-def mcog_rows(findings, chosen):
+def mcog_rows(results, chosen):
     figure = next(figure for figure in FIGURES if figure.name == "mcog-models")
-    return where(figure.drawn(findings).rows, **chosen).to_dict("records")
+    return where(figure.drawn(results).rows, **chosen).to_dict("records")
 
 
-def test_centres_of_gravity_can_be_those_of_weights_averaged_over_seeds(results, findings):
+def test_centres_of_gravity_can_be_those_of_weights_averaged_over_seeds(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "retraining"}
     other = with_settings(results, mcog="of mean weights")
     (row,) = mcog_rows(other, chosen)
     weights = where(results.layers, **chosen).groupby("layer")["weight"].mean()
     expected = (weights * weights.index).sum() / weights.sum()
     assert row["mcog"] == pytest.approx(expected, abs=1e-12)
-    (plain,) = mcog_rows(findings, chosen)
+    (plain,) = mcog_rows(results, chosen)
     assert row["mcog"] != pytest.approx(plain["mcog"], abs=1e-9)
     assert row["low"] <= row["mcog"] <= row["high"]
     assert (row["low"], row["high"]) == (plain["low"], plain["high"])  # the seeds' own
@@ -112,15 +112,15 @@ def test_centres_of_gravity_can_be_those_of_weights_averaged_over_seeds(results,
     of_method = depth[depth["measure"] == "M-CoG retraining"]["depth"]
     assert of_method.item() == pytest.approx(expected)
     # Seeds that have both versions of a task are weighed by themselves.
-    one = other.paired("mcog", "method")
+    one = paired(other, "mcog", "method")
     assert set(where(one, **chosen)["mcog"].round(9)) == {round(expected, 9)}
 
 
-def test_events_of_binarised_tasks_can_be_means_over_models(results, findings):
+def test_events_of_binarised_tasks_can_be_means_over_models(results):
     other = with_settings(results, binarised_events="task means")
     by_task = other.binarisation.set_index("measure")
     assert (by_task.loc["crossing", "n"], by_task.loc["M-CoG", "n"]) == (1, 2)
-    assert findings.binarisation.set_index("measure").loc["crossing", "n"] == 2
+    assert results.binarisation.set_index("measure").loc["crossing", "n"] == 2
 
 
 TABLE = pd.DataFrame(

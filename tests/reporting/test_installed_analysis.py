@@ -13,12 +13,11 @@ from memloc.methods import find_method
 from memloc.methods.result import Result
 from memloc.protocol import _with_methods, preset
 from memloc.reporting.figures import figures_of, layers_of, write_figures
-from memloc.reporting.findings import Findings
 from memloc.reporting.missing import commands_of, coverage
 from memloc.reporting.page import render
 from memloc.reporting.results import load_results
 from memloc.reporting.sentences import sentence, summarise
-from memloc.reporting.style import TAKEN, Theirs, plain
+from memloc.reporting.style import TAKEN, Theirs, plain, theirs_of
 from memloc.reporting.tables import (
     as_text,
     table_of,
@@ -96,11 +95,11 @@ def folder(installed, tmp_path):
 
 @pytest.fixture
 def theirs(folder):
-    return Findings(load_results(folder))
+    return load_results(folder)
 
 
 def test_its_tables_are_among_those_of_the_study(theirs):
-    results = theirs.results
+    results = theirs
     assert results.long_steps_layers.columns.tolist()[:4] == ["task", "category", "model", "seed"]
     assert len(results.long_steps_layers) == 3 * 2 * 4
     assert results.long_steps_summary["examples"].tolist() == [7, 7, 7]
@@ -109,11 +108,11 @@ def test_its_tables_are_among_those_of_the_study(theirs):
 
 
 def test_its_events_stand_beside_those_of_others(theirs):
-    mine = theirs.results.events.query("event == 'longest (long_steps)'")
+    mine = theirs.events.query("event == 'longest (long_steps)'")
     assert mine["source"].unique().tolist() == ["long_steps"]
     assert mine["layer"].unique().tolist() == [4]
     events = next(table for table in tables_of(theirs) if table.name == "events")
-    shown = as_text(events, events.tidy(theirs))
+    shown = as_text(events, events.shown(theirs))
     assert shown["longest (long steps)"].iloc[0] == "4.00"  # no interval
     said = sentence(find_method("long_steps")().found(_first_run(theirs)))
     assert said == "Longest: layer 4."
@@ -131,8 +130,8 @@ def test_what_only_has_the_name_of_events_is_counted_like_other_tables():
     assert sentence(found) == "theirs made events (1 row)."
 
 
-def _first_run(findings):
-    return Run.open(findings.results.folder / findings.results.runs["folder"][0])
+def _first_run(results):
+    return Run.open(results.folder / results.runs["folder"][0])
 
 
 def test_its_layers_are_drawn_by_what_its_texts_name(theirs):
@@ -148,7 +147,7 @@ def test_its_layers_are_drawn_by_what_its_texts_name(theirs):
 
 
 def test_tasks_are_its_curves_where_it_has_no_texts(theirs):
-    plain = theirs.results.long_steps_layers.drop(columns=["of", "low", "high"])
+    plain = theirs.long_steps_layers.drop(columns=["of", "low", "high"])
     figure = layers_of(Theirs("long_steps_layers", plain.drop_duplicates()))
     assert (figure.look.colour, figure.look.panel) == ("task", "category")
     assert figure.look.intervals == ()
@@ -157,7 +156,7 @@ def test_tasks_are_its_curves_where_it_has_no_texts(theirs):
 
 
 def test_people_read_one_row_per_run_and_one_column_per_layer(theirs):
-    layers = next(each for each in theirs.theirs if each.name == "long_steps_layers")
+    layers = next(each for each in theirs_of(theirs) if each.name == "long_steps_layers")
     text = as_text(table_of(layers), layers.table)
     assert text.columns.tolist() == ["task", "model", "seed", "of", "1", "2", "3", "4"]
     assert text.iloc[0].tolist()[2:5] == ["1", "noisy", "1.00 [0.00, 9.00]"]
@@ -166,11 +165,11 @@ def test_people_read_one_row_per_run_and_one_column_per_layer(theirs):
 
 
 def test_its_figure_and_tables_are_files_too(theirs, tmp_path):
-    (figure, other), _ = write_figures(theirs.results, tmp_path, "svg", ["long-steps-layers"])
+    (figure, other), _ = write_figures(theirs, tmp_path, "svg", ["long-steps-layers"])
     assert figure.name == "long-steps-layers-tiny-bert-tiny-topic.svg"
     assert "Long steps" in other.read_text()
     names = ["long-steps-layers", "long-steps-summary"]
-    written, missing = write_tables(theirs.results, tmp_path, "csv", names)
+    written, missing = write_tables(theirs, tmp_path, "csv", names)
     assert [path.stem for path in written] == names
     assert missing == []
     assert len(pd.read_csv(written[0])) == 3 * 2 * 4
@@ -180,11 +179,11 @@ def test_the_page_shows_them_and_what_is_missing(theirs):
     html = render(theirs, summarise(theirs))
     assert 'id="figure-long-steps-layers"' in html
     assert "Long steps: summary" in html
-    found = coverage(theirs.results)
+    found = coverage(theirs)
     assert found.table["long_steps"].tolist() == [True, True, True, False]
-    last = theirs.results.folder / theirs.results.runs["folder"].iloc[-1]
+    last = theirs.folder / theirs.runs["folder"].iloc[-1]
     assert f"memloc analyse {last} long_steps" in found.commands
-    assert "long_steps" in commands_of(theirs.results)["tiny-opt|tiny-topic"]
+    assert "long_steps" in commands_of(theirs)["tiny-opt|tiny-topic"]
 
 
 ODD = {
@@ -207,17 +206,17 @@ ODD = {
 @pytest.mark.parametrize("numbers", [{"v": [1.0, 2.0, 3.0, 4.0]}, {}], ids=["numbers", "none"])
 def test_any_table_of_theirs_leaves_the_report_whole(theirs, odd, numbers):
     table = pd.DataFrame({"layer": [1, 2, 3, 4], **numbers, **odd})
-    key = theirs.results.runs.loc[[0], ["task", "category", "model", "seed"]]
+    key = theirs.runs.loc[[0], ["task", "category", "model", "seed"]]
     layers = key.assign(method="long_steps", remark="").merge(table, how="cross")
     tables = {"long_steps_layers": layers, "long_steps_summary": layers.head(1)}
-    found = Findings(theirs.results.with_tables(**tables))
+    found = theirs.with_tables(**tables)
     for exhibit in figures_of(found):
         if exhibit.part == "long_steps" and (drawn := exhibit.drawn(found)) is not None:
             for choice in drawn.choices(exhibit.choose):
                 json.dumps([choice, drawn.with_rows(choice)], allow_nan=False)
     for exhibit in tables_of(found):
         if exhibit.part == "long_steps":
-            assert len(as_text(exhibit, exhibit.tidy(found)))
+            assert len(as_text(exhibit, exhibit.shown(found)))
 
 
 def test_of_a_table_of_theirs_plain_columns_are_shown(theirs):
@@ -235,5 +234,5 @@ def test_results_are_shown_where_the_method_is_not_installed(theirs):
         patch.setattr(base, "entry_points", lambda group: [])
         figure = figures_of(theirs)[-1]
         assert figure.caption == "Mean over seeds; bands hold the seeds' intervals."
-        assert coverage(theirs.results).table["long_steps"].sum() == 3
-        assert not any("long_steps" in line for line in coverage(theirs.results).commands)
+        assert coverage(theirs).table["long_steps"].sum() == 3
+        assert not any("long_steps" in line for line in coverage(theirs).commands)

@@ -45,12 +45,12 @@ def test_every_command_that_is_named_exists(part, tmp_path):
     assert all(word in shown.output for word in words if word.startswith("--"))
 
 
-def test_tasks_that_a_command_names_exist(findings, nothing):
+def test_tasks_that_a_command_names_exist(results, nothing):
     from memloc.data.tasks import known_tasks
 
     for part in ("binarised", "post_processing"):
-        for found in (findings, nothing):
-            words = command(part, found.results).split()
+        for found in (results, nothing):
+            words = command(part, found).split()
             named = words[3] if part == "binarised" else words[words.index("--task") + 1]
             assert named in known_tasks()
 
@@ -123,10 +123,10 @@ def test_an_adopted_run_gets_the_methods_that_its_weights_allow(tmp_path):
     assert set(lines) == {"swapping", "shares", "centroids", "label_probes"}
 
 
-def test_what_is_there_is_not_made_again(findings):
+def test_what_is_there_is_not_made_again(results):
     """Agreement, say, needs more tasks: no method that has run would bring it."""
     for part in ("localise", "probing", "centroids", "generalisation"):
-        assert command(part, findings.results) == ""
+        assert command(part, results) == ""
 
 
 @pytest.mark.parametrize(
@@ -156,16 +156,29 @@ def test_a_study_is_changed_by_its_file(tmp_path):
     assert "tiny-topic-binary in tasks:" in command("binarised", results)
 
 
+def test_what_a_study_leaves_out_on_purpose_is_not_missing(tmp_path):
+    Study(
+        tasks=("tiny-topic",), models=("tiny-opt",), methods=("swapping",), analyses=(), control=0
+    ).write(tmp_path)
+    assert coverage(load_results(tmp_path)).sentence.startswith("Other methods can look at these")
+    study = "models: [tiny-opt]\ntasks: [tiny-topic]\nmethods: [swapping]\nanalyses: []\n"
+    (tmp_path / paths.STUDY).write_text(study)
+    found = coverage(load_results(tmp_path))
+    assert (found.commands, found.sentence) == ((), "")
+    (tmp_path / paths.STUDY).write_text(study.replace("[swapping]", "[swapping, gradients]"))
+    found = coverage(load_results(tmp_path))
+    assert {line.split()[-1] for line in found.commands} == {"gradients"}
+    assert found.sentence == "Parts of the study are missing; the page lists 2 commands."
+
+
 def test_a_study_without_runs_is_begun_by_its_file(tmp_path):
     (tmp_path / paths.STUDY).write_text("models: [tiny-opt]\ntasks: [tiny-topic]\n")
     assert command("train", load_results(tmp_path)) == f"memloc run {tmp_path}"
 
 
-def test_every_model_and_task_has_its_own_commands(findings):
-    found = commands_of(findings.results)
-    runs = findings.results.runs
+def test_every_model_and_task_has_its_own_commands(results):
+    found = commands_of(results)
+    runs = results.runs
     assert set(found) == {f"{m}|{t}" for m, t in zip(runs["model"], runs["task"], strict=True)}
     line = found["tiny-opt|tiny-topic"]["retraining"]
-    assert (
-        line == f"memloc localise {findings.results.folder}/tiny-topic/tiny-opt/seed-1 retraining"
-    )
+    assert line == f"memloc localise {results.folder}/tiny-topic/tiny-opt/seed-1 retraining"

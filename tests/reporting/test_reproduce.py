@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 from fixtures.studies import Study, write_plant
 from memloc.cli import app
 from memloc.methods.result import Result
-from memloc.reporting.findings import Findings
 from memloc.reporting.page import (
     commands,
     render,
@@ -53,16 +52,16 @@ def test_recorded_commands_are_listed_once_runs_before_results_before_plants(fol
     ]
 
 
-def test_what_a_library_made_has_no_command(findings):
-    assert commands(findings.results) == []
-    page = render(findings, summarise(findings))
+def test_what_a_library_made_has_no_command(results):
+    assert commands(results) == []
+    page = render(results, summarise(results))
     assert "No command was recorded" in page
     assert "commands make everything again" not in page
 
 
 def test_the_page_lists_the_commands(folder):
-    findings = Findings(load_results(folder))
-    html = render(findings, summarise(findings))
+    results = load_results(folder)
+    html = render(results, summarise(results))
     assert TRAIN in html
     assert LOCALISE in html
 

@@ -7,19 +7,14 @@ import pandas as pd
 import pytest
 
 from fixtures.studies import CURVE
-from memloc.methods import methods
+from memloc.methods import methods, views
+from memloc.methods.centroids import Centroids
+from memloc.reporting.examples import MOST_DRAWN, example_weights, shares_of, spread
 from memloc.reporting.figures import FIGURES
-from memloc.reporting.findings import (
-    MOST_EXAMPLES,
-    Findings,
-    example_weights,
-    spread,
-)
 from memloc.reporting.missing import COMMANDS
 from memloc.reporting.rows import (
     ROWS,
     binarised,
-    centroid_trajectories,
     event_pairs,
     training_curves,
     window_matrices,
@@ -33,8 +28,8 @@ BY_NAME = {figure.name: figure for figure in FIGURES}
 EACH = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
 
 
-def rows(name, findings, **values):
-    found = BY_NAME[name].drawn(findings).rows
+def rows(name, results, **values):
+    found = BY_NAME[name].drawn(results).rows
     for column, value in values.items():
         found = found[found[column] == value]
     return found.reset_index(drop=True)
@@ -45,8 +40,8 @@ def where(table, **values):
 
 
 @EACH
-def test_what_is_chosen_is_a_column_of_what_is_drawn(figure, findings):
-    drawn = figure.drawn(findings)
+def test_what_is_chosen_is_a_column_of_what_is_drawn(figure, results):
+    drawn = figure.drawn(results)
     assert set(figure.choose) <= set(drawn.rows.columns)
     choices = drawn.choices(figure.choose)
     assert sum(len(drawn.with_rows(c)["datasets"]["drawn"]) for c in choices) == len(drawn.rows)
@@ -60,53 +55,53 @@ def test_without_results_nothing_is_drawn(figure, nothing):
 @EACH
 def test_every_figure_says_what_it_shows_and_which_command_makes_it(figure):
     assert figure.caption.endswith(".")
-    assert figure.part in {*COMMANDS, *methods()}
+    assert figure.part in {*COMMANDS, *methods(), "events", "scores"}
 
 
 @EACH
-def test_tables_are_not_changed_by_drawing(figure, findings):
-    table = findings.table(figure.table)
+def test_tables_are_not_changed_by_drawing(figure, results):
+    table = figure.shown(results)
     before = table.copy()
     figure.draw(table)
     pd.testing.assert_frame_equal(table, before)
 
 
-def test_p_values_of_nulls_stand_beside_their_places_in_a_uniform_distribution(findings):
+def test_p_values_of_nulls_stand_beside_their_places_in_a_uniform_distribution(results):
     known = pd.DataFrame({"method": ["shares", "gradients"], "null_p": [[0.2, 0.6], []]})
     drawn = BY_NAME["calibration"].draw(known).data
     assert drawn["p"].tolist() == [0.2, 0.6]
     assert drawn["uniform"].tolist() == [0.25, 0.75]
-    assert set(findings.calibration["method"]) >= {"shares", "swapping"}
+    assert set(results.calibration["method"]) >= {"shares", "swapping"}
 
 
 def test_names_are_different():
     assert len(BY_NAME) == len(FIGURES)
 
 
-def test_layer_curves_are_means_over_seeds_with_the_seeds_intervals(findings):
+def test_layer_curves_are_means_over_seeds_with_the_seeds_intervals(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "probing", "layer": 3}
-    of = where(findings.results.layers, **chosen)
-    (row,) = rows("layers", findings, **chosen).to_dict("records")
+    of = where(results.layers, **chosen)
+    (row,) = rows("layers", results, **chosen).to_dict("records")
     assert row["weight"] == pytest.approx(of["weight"].mean())
     assert (row["low"], row["high"]) == (of["low"].min(), of["high"].max())
     assert row["seeds"] == 2
 
 
-def test_noise_probes_are_the_probes_f1(findings):
-    of = where(findings.results.noise_probes, task="tiny-topic", model="tiny-opt", layer=0)
-    (row,) = rows("noise-probes", findings, task="tiny-topic", model="tiny-opt", layer=0).to_dict(
+def test_noise_probes_are_the_probes_f1(results):
+    of = where(results.noise_probes, task="tiny-topic", model="tiny-opt", layer=0)
+    (row,) = rows("noise-probes", results, task="tiny-topic", model="tiny-opt", layer=0).to_dict(
         "records"
     )
     assert row["f1"] == pytest.approx(of["f1"].mean())
     assert row["chance"] == pytest.approx(of["chance"].mean())
 
 
-def test_window_matrices_are_means_over_windows_and_seeds(findings):
+def test_window_matrices_are_means_over_windows_and_seeds(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "retraining"}
-    drawn = rows("windows", findings, **chosen)
+    drawn = rows("windows", results, **chosen)
     parts = [
         window_matrix(part["normalised"].to_numpy(), 4)
-        for _, part in where(findings.results.windows, **chosen).groupby("seed")
+        for _, part in where(results.windows, **chosen).groupby("seed")
     ]
     expected = np.mean(parts, axis=0)
     assert len(drawn) == 16
@@ -114,21 +109,21 @@ def test_window_matrices_are_means_over_windows_and_seeds(findings):
         assert row["error"] == pytest.approx(expected[row["width"] - 1, row["layer"] - 1])
         assert row["low"] < row["error"] + 1e-12
         assert row["high"] > row["error"] - 1e-12
-    clean = where(findings.results.windows, **chosen).groupby(["first", "last"])["clean_error"]
+    clean = where(results.windows, **chosen).groupby(["first", "last"])["clean_error"]
     single = where(drawn, width=1, layer=2).iloc[0]
     assert single["clean_error"] == pytest.approx(clean.mean()[2, 2])
-    plain = where(findings.results.windows, **chosen, first=2, last=2)
+    plain = where(results.windows, **chosen, first=2, last=2)
     difference = (plain["error"] - plain["clean_error"]).mean()
     assert single["difference"] == pytest.approx(difference)
     all_layers = where(drawn, width=4, layer=1).iloc[0]
     assert all_layers["low"] == pytest.approx(wilson(1.0, 7).low)
 
 
-def test_single_layers_show_the_largest_error_of_one_layer(findings):
+def test_single_layers_show_the_largest_error_of_one_layer(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "swapping"}
-    of = where(findings.results.windows, **chosen)
+    of = where(results.windows, **chosen)
     of = of[of["first"] == of["last"]]
-    (row,) = rows("single-layers", findings, **chosen).to_dict("records")
+    (row,) = rows("single-layers", results, **chosen).to_dict("records")
     largest = of.groupby("seed")["error"].max()
     assert row["error"] == pytest.approx(largest.mean())
     at_largest = of.loc[of.groupby("seed")["error"].idxmax(), "clean_error"].mean()
@@ -138,9 +133,9 @@ def test_single_layers_show_the_largest_error_of_one_layer(findings):
     assert row["high"] == pytest.approx(max(wilson(share, 7).high for share in largest))
 
 
-def test_centres_of_gravity_are_averaged_over_models_or_methods(findings):
-    table = findings.whole("mcog")
-    (row,) = rows("mcog-over-models", findings, task="tiny-topic", method="swapping").to_dict(
+def test_centres_of_gravity_are_averaged_over_models_or_methods(results):
+    table = results.whole("mcog")
+    (row,) = rows("mcog-over-models", results, task="tiny-topic", method="swapping").to_dict(
         "records"
     )
     of = where(table, task="tiny-topic", method="swapping").groupby("model")["mcog"].mean()
@@ -148,22 +143,22 @@ def test_centres_of_gravity_are_averaged_over_models_or_methods(findings):
     assert row["models"] == 2
     # Of two, a quarter of the resamples are the lower one twice, and another the higher one.
     assert (row["low"], row["high"]) == pytest.approx((of.min(), of.max()))
-    (row,) = rows("mcog-over-methods", findings, task="tiny-topic", model="tiny-opt").to_dict(
+    (row,) = rows("mcog-over-methods", results, task="tiny-topic", model="tiny-opt").to_dict(
         "records"
     )
     of = where(table, task="tiny-topic", model="tiny-opt").groupby("method")["mcog"].mean()
     assert row["mcog"] == pytest.approx(of.mean())
     assert of.min() <= row["low"] < row["mcog"] < row["high"] <= of.max()
     chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "gradients"}
-    (row,) = rows("mcog-models", findings, **chosen).to_dict("records")
+    (row,) = rows("mcog-models", results, **chosen).to_dict("records")
     assert row["mcog"] == pytest.approx(where(table, **chosen)["mcog"].mean())
 
 
-def test_events_count_never_as_the_layer_after_the_last(findings):
+def test_events_count_never_as_the_layer_after_the_last(results):
     (row,) = rows(
-        "events", findings, source="centroids", models="tiny-opt", task="tiny-topic"
+        "events", results, source="centroids", models="tiny-opt", task="tiny-topic"
     ).to_dict("records")
-    of = where(findings.results.events, task="tiny-topic", model="tiny-opt", variant="plain")
+    of = where(results.events, task="tiny-topic", model="tiny-opt", variant="plain")
     for event, axis in (("initiation", "x"), ("crossing", "y")):
         layers = of.loc[of["event"] == event, "layer"]
         assert row[f"layer_{axis}"] == pytest.approx(layers.fillna(5).mean())
@@ -174,8 +169,8 @@ def test_points_are_those_that_table_2_is_of(results):
     """A large model with one method does not change what the M-CoG of the others is over."""
     mcog = results.mcog
     fewer = mcog[(mcog["model"] != "tiny-bert") | (mcog["method"] == "swapping")]
-    found = Findings(results.with_tables(mcog=fewer))
-    found.__dict__["_large"] = ["tiny-bert"]
+    runs = results.runs.assign(depth=4 + (results.runs["model"] == "tiny-bert"))
+    found = results.with_tables(mcog=fewer, runs=runs)
     points = found.points
     assert set(points["model"]) == {"tiny-opt"}
     own = where(points, task="tiny-topic", measure="M-CoG", against="validation").iloc[0]
@@ -184,30 +179,30 @@ def test_points_are_those_that_table_2_is_of(results):
     assert own["depth"] == pytest.approx(mine.mean())
 
 
-def test_events_of_binarised_tasks_are_a_set_of_their_own(findings):
-    drawn = rows("events", findings)
+def test_events_of_binarised_tasks_are_a_set_of_their_own(results):
+    drawn = rows("events", results)
     assert set(drawn.loc[drawn["set"] == "two classes", "task"]) == {"tiny-topic-binary"}
 
 
-def test_binarised_tasks_stand_against_the_whole_ones(findings):
-    (row,) = rows("binarised", findings, method="swapping").to_dict("records")
-    mcog = where(findings.results.mcog, method="swapping")
+def test_binarised_tasks_stand_against_the_whole_ones(results):
+    (row,) = rows("binarised", results, method="swapping").to_dict("records")
+    mcog = where(results.mcog, method="swapping")
     assert row["mcog"] == pytest.approx(mcog[mcog["task"] == "tiny-topic"]["mcog"].mean())
     binary = mcog[mcog["task"] == "tiny-topic-binary"]["mcog"].mean()
     assert row["mcog_binary"] == pytest.approx(binary)
-    assert "tiny-topic-binary" not in set(rows("layers", findings)["task"])
+    assert "tiny-topic-binary" not in set(rows("layers", results)["task"])
 
 
-def test_control_bars_are_mean_accuracies_with_chance(findings):
-    control = findings.results.control
+def test_control_bars_are_mean_accuracies_with_chance(results):
+    control = results.control
     for name, by in (("methods", []), ("tasks", ["task"]), ("models", ["model"])):
         expected = mean_scores(control, [*by, "method"])
-        drawn = BY_NAME[f"control-{name}"].drawn(findings).rows
+        drawn = BY_NAME[f"control-{name}"].drawn(results).rows
         pd.testing.assert_frame_equal(drawn, expected)
 
 
-def test_control_layers_mark_what_was_planted(findings):
-    drawn = rows("control-layers", findings)
+def test_control_layers_mark_what_was_planted(results):
+    drawn = rows("control-layers", results)
     inside = drawn[drawn["inside"]]
     assert not inside["null"].any()
     assert ((inside["layer"] >= inside["first"]) & (inside["layer"] <= inside["last"])).all()
@@ -216,22 +211,22 @@ def test_control_layers_mark_what_was_planted(findings):
     assert not drawn.duplicated(["task", "model", "method", "planted", "layer"]).any()
 
 
-def test_the_last_gradient_step_is_what_the_method_weighs_layers_by(findings):
-    table = findings.results.control_gradients
+def test_the_last_gradient_step_is_what_the_method_weighs_layers_by(results):
+    table = results.control_gradients
     chosen = {"task": "tiny-topic", "model": "tiny-opt", "norm": "L1"}
     one = where(table, **chosen, first=1, null=False)
     wide = one.pivot(index="layer", columns="kind", values="value")
     ratio = wide["difference"] / wide["frozen difference"]
-    drawn = rows("gradient-steps", findings, **chosen, planted="layers 1-2")
+    drawn = rows("gradient-steps", results, **chosen, planted="layers 1-2")
     last = drawn[drawn["step"].str.startswith("g")].set_index("layer")["value"]
     assert last.tolist() == pytest.approx((ratio / ratio.sum()).tolist())
     first = drawn[drawn["step"].str.startswith("a")].set_index("layer")["value"]
     assert first.tolist() == wide["frozen noisy"].tolist()
 
 
-def test_centroids_are_means_over_seeds_and_marked_where_inseparable(findings):
+def test_centroids_are_means_over_seeds_and_marked_where_inseparable(results):
     of = where(
-        findings.results.centroids,
+        results.centroids,
         task="tiny-topic",
         model="tiny-opt",
         variant="top",
@@ -240,7 +235,7 @@ def test_centroids_are_means_over_seeds_and_marked_where_inseparable(findings):
     )
     (row,) = rows(
         "centroids",
-        findings,
+        results,
         task="tiny-topic",
         model="tiny-opt",
         variant="top",
@@ -252,50 +247,50 @@ def test_centroids_are_means_over_seeds_and_marked_where_inseparable(findings):
     assert row["separable"] == of["separable"].all()
 
 
-def test_label_probes_are_the_probes_f1(findings):
+def test_label_probes_are_the_probes_f1(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt", "layer": 1}
-    of = where(findings.results.label_probes, **chosen, examples="noisy", labels="assigned")
-    drawn = rows("label-probes", findings, **chosen)
+    of = where(results.label_probes, **chosen, examples="noisy", labels="assigned")
+    drawn = rows("label-probes", results, **chosen)
     row = drawn[drawn["what"].str.contains("assigned")].iloc[0]
     assert row["f1"] == pytest.approx(of["f1"].mean())
 
 
-def test_the_memorisation_map_shows_every_example_of_a_small_task(findings):
+def test_the_memorisation_map_shows_every_example_of_a_small_task(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt"}
-    of = where(findings.results.memorisation, **chosen, seed=1)
-    drawn = rows("memorisation", findings, **chosen).sort_values("example")
+    of = where(results.memorisation, **chosen, seed=1)
+    drawn = rows("memorisation", results, **chosen).sort_values("example")
     assert drawn["held_out"].tolist() == of.sort_values("example")["held_out"].tolist()
     assert drawn["trained"].tolist() == of.sort_values("example")["trained"].tolist()
 
 
-def test_examples_average_to_the_layers_weight_before_it_is_normalised(findings):
+def test_examples_average_to_the_layers_weight_before_it_is_normalised(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": "swapping"}
-    drawn = rows("examples", findings, **chosen)
-    part = where(findings.results.windows, **chosen, seed=1)
+    drawn = rows("examples", results, **chosen)
+    part = where(results.windows, **chosen, seed=1)
     expected = layer_weights(window_matrix(part["error"].to_numpy(), 4, windows(4)))
     assert drawn.groupby("layer")["share"].mean().tolist() == pytest.approx(expected.tolist())
 
 
-def test_agreement_is_symmetric_and_starred_where_it_is_significant(findings):
-    drawn = rows("agreement", findings, between="methods", what="M-CoG")
+def test_agreement_is_symmetric_and_starred_where_it_is_significant(results):
+    drawn = rows("agreement", results, between="methods", what="M-CoG")
     pairs = drawn.set_index(["one", "other"])["rho"]
     assert len(pairs) == 20
     assert all(pairs[a, b] == pairs[b, a] for a, b in pairs.index)
     assert not drawn["label"].str.endswith("*").any()
-    (first,) = ROWS["agreement"](findings.agreement.head(1).assign(significant=True))["label"][:1]
-    assert first == f"{findings.agreement['rho'].iloc[0]:.2f}*"
+    (first,) = ROWS["agreement"](results.agreement.head(1).assign(significant=True))["label"][:1]
+    assert first == f"{results.agreement['rho'].iloc[0]:.2f}*"
 
 
-def test_depth_and_generalisation_has_a_point_a_task_and_model(findings):
-    drawn = rows("generalisation", findings, measure="M-CoG", against="validation")
+def test_depth_and_generalisation_has_a_point_a_task_and_model(results):
+    drawn = rows("generalisation", results, measure="M-CoG", against="validation")
     assert len(drawn) == 6
     assert not drawn["task"].str.endswith("-binary").any()
 
 
 @pytest.mark.parametrize("against", ["generalisation", "validation"])
 @pytest.mark.parametrize("measure", ["M-CoG", "M-CoG probing", "crossing", "ninety"])
-def test_depths_and_scores_lie_within_their_intervals(findings, measure, against):
-    drawn = rows("generalisation", findings, measure=measure, against=against)
+def test_depths_and_scores_lie_within_their_intervals(results, measure, against):
+    drawn = rows("generalisation", results, measure=measure, against=against)
     assert len(drawn) == 6
     for name in ("depth", "score"):
         value, low, high = (drawn[f"{name}{end}"] for end in ("", "_low", "_high"))
@@ -303,13 +298,13 @@ def test_depths_and_scores_lie_within_their_intervals(findings, measure, against
         assert (low < high).any()
 
 
-def test_the_ends_of_a_mean_over_methods_are_the_means_of_theirs(findings):
+def test_the_ends_of_a_mean_over_methods_are_the_means_of_theirs(results):
     (row,) = rows(
         "generalisation",
-        findings,
+        results,
         **{"measure": "M-CoG", "against": "validation", "task": "tiny-topic", "model": "tiny-opt"},
     ).to_dict("records")
-    mcog = where(findings.results.mcog, task="tiny-topic", model="tiny-opt")
+    mcog = where(results.mcog, task="tiny-topic", model="tiny-opt")
     lows = mcog[mcog["method"] != "shares"].groupby("method")["low"].min()
     assert row["depth_low"] == pytest.approx(lows.mean())
 
@@ -340,14 +335,13 @@ def test_a_caption_says_where_the_paper_shows_another_quantity(name, words):
 
 def test_runs_that_did_not_memorise_are_drawn_in_training_only(tmp_path):
     from fixtures.studies import Study
-    from memloc.reporting.findings import Findings
     from memloc.reporting.results import load_results
 
     Study(memorised=False, control=0, models=("tiny-opt",), seeds=(1,)).write(tmp_path)
-    findings = Findings(load_results(tmp_path))
-    assert BY_NAME["training"].drawn(findings) is not None
-    assert BY_NAME["layers"].drawn(findings) is None
-    assert BY_NAME["examples"].drawn(findings) is None
+    results = load_results(tmp_path)
+    assert BY_NAME["training"].drawn(results) is not None
+    assert BY_NAME["layers"].drawn(results) is None
+    assert BY_NAME["examples"].drawn(results) is None
 
 
 def test_training_curves_are_those_of_the_noisy_training():
@@ -416,7 +410,7 @@ def test_a_layer_that_is_inseparable_in_one_seed_is_drawn_hollow():
         {"seed": 2, "mean": 0.6, "mean_low": 0.4, "mean_high": 0.8, "separable": False},
     ]
     table = pd.DataFrame([{**common, **numbers, **seed} for seed in seeds])
-    (row,) = centroid_trajectories(table).to_dict("records")
+    (row,) = views.positions(table, Centroids.report["words"]).to_dict("records")
     assert (row["mean"], row["mean_low"], row["mean_high"]) == (0.4, 0.1, 0.8)
     assert not row["separable"]
     assert row["kind"] == "noisy examples"
@@ -458,62 +452,71 @@ def test_an_examples_weight_is_the_share_of_windows_with_a_layer_that_revert_it(
 
 
 def test_of_many_examples_evenly_spaced_ones_are_drawn():
-    n = 3 * MOST_EXAMPLES
+    n = 3 * MOST_DRAWN
     weights = np.column_stack([np.linspace(1, 0.1, n), np.linspace(0.1, 1, n)])
     drawn = spread(weights)
-    assert len(drawn) == MOST_EXAMPLES
+    assert len(drawn) == MOST_DRAWN
     assert (drawn[0], drawn[-1]) == (0, n - 1)
 
 
-def test_examples_with_the_same_text_have_rows_of_their_own(findings):
-    drawn = rows("examples", findings, task="tiny-topic", model="tiny-opt", method="swapping")
+def test_examples_with_the_same_text_have_rows_of_their_own(results):
+    drawn = rows("examples", results, task="tiny-topic", model="tiny-opt", method="swapping")
     assert drawn["row"].nunique() == drawn["example"].nunique() == 7
     assert drawn["row"].str.endswith(tuple(f"#{n}" for n in drawn["example"])).all()
 
 
-def test_a_strip_holds_shares_of_the_leading_method_and_frames_what_was_planted(findings):
-    drawn = rows("strip", findings)
+def test_a_strip_holds_shares_of_the_leading_method_and_frames_what_was_planted(results):
+    drawn = rows("strip", results)
     assert set(drawn["method"]) == {"shares"}
     held = drawn.groupby("row")["weight"].sum()
     assert held.to_numpy() == pytest.approx(np.ones(len(held)))
     framed = drawn[drawn["inside"]]
     assert set(framed["row"]) == {"planted in 1-2", "planted in 3-4"}
     assert (framed["weight"] > 0.3).all()
-    mine = where(findings.results.layers, task="tiny-topic", model="tiny-opt", method="shares")
+    mine = where(results.layers, task="tiny-topic", model="tiny-opt", method="shares")
     own = where(drawn, row="tiny-topic · tiny-opt", layer=2)["weight"].item()
     assert own == pytest.approx(mine[mine["layer"] == 2]["weight"].mean())
     assert list(drawn["row"].unique())[-2:] == ["planted in 1-2", "planted in 3-4"]
 
 
-def test_without_shares_a_strip_is_of_the_papers_first_method(findings):
-    results = findings.results
+def test_without_shares_a_strip_is_of_the_papers_first_method(results):
     tables = {n: getattr(results, n) for n in ("layers", "control_layers")}
     without = {n: table[table["method"] != "shares"] for n, table in tables.items()}
-    drawn = BY_NAME["strip"].drawn(Findings(results.with_tables(**without))).rows
+    drawn = BY_NAME["strip"].drawn(results.with_tables(**without)).rows
     assert set(drawn["method"]) == {"swapping"}
     assert drawn.groupby("row")["weight"].sum().to_numpy() == pytest.approx(1)
 
 
-def test_shares_are_means_over_seeds_in_both_directions(findings):
-    table = findings.results.shares
+def test_shares_are_means_over_seeds(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt"}
-    mine = where(table, **chosen, direction="sufficient", value="margin", first=3)["share"]
-    drawn = rows("shares", findings, **chosen, value="margin of the label", layer=3)
-    there = drawn.set_index("direction")["share"]
-    assert there["kept when it alone is swapped in"] == pytest.approx(mine.mean())
-    both = rows("necessity", findings, **chosen, value="margin of the label", layer=3).iloc[0]
-    assert both["share_y"] == pytest.approx(mine.mean())
-    assert both["share_x"] == there["lost when swapped out"]
+    mine = where(results.shares, **chosen, value="margin", layer=3)["share"]
+    (row,) = rows("shares", results, **chosen, value="margin of the label", layer=3).to_dict(
+        "records"
+    )
+    assert row["share"] == pytest.approx(mine.mean())
 
 
-def test_examples_are_shown_by_exact_shares_too(findings):
+def test_examples_are_shown_by_exact_shares_too(results):
     chosen = {"task": "tiny-topic", "model": "tiny-opt"}
-    drawn = rows("examples", findings, **chosen, method="shares")
-    run = findings.results.runs.query("task == 'tiny-topic' and model == 'tiny-opt' and seed == 1")
-    shares = findings.results.example_shares_of(run)
+    drawn = rows("examples", results, **chosen, method="shares")
+    run = results.runs.query("task == 'tiny-topic' and model == 'tiny-opt' and seed == 1")
+    shares = shares_of(results, run)["shares"]
     assert shares.sum(axis=1).to_numpy() == pytest.approx(1)
     cell = drawn[(drawn["example"] == 6) & (drawn["layer"] == 2)]["share"].item()
     assert cell == pytest.approx(shares.loc[6, 2])
+
+
+@pytest.mark.parametrize(
+    ("method", "title"),
+    [
+        ("swapping", "share of windows with the layer"),
+        ("shares", "share of the layer in the label"),
+    ],
+)
+def test_the_legend_of_examples_says_what_is_measured(results, method, title):
+    drawn = BY_NAME["examples"].drawn(results)
+    chosen = {"task": "tiny-topic", "model": "tiny-opt", "method": method}
+    assert title in str(drawn.with_rows(chosen))
 
 
 def test_centres_of_planted_layers_stand_against_those_of_the_weights():

@@ -11,13 +11,13 @@ from fixtures.studies import Study, make_data, make_scores, record, write_adopte
 from memloc.cli.console import show_control
 from memloc.methods.probing import UNLEARNT
 from memloc.methods.result import Result
+from memloc.reporting.derived import layers_to_undo
+from memloc.reporting.examples import outcomes_of
 from memloc.reporting.figures import FIGURES, _titled
-from memloc.reporting.findings import Findings, layers_to_undo
 from memloc.reporting.missing import coverage
 from memloc.reporting.page import render, settings, versions
 from memloc.reporting.results import load_results
 from memloc.reporting.sentences import (
-    layer_ranges,
     marked,
     remarks_on,
     sentence,
@@ -27,6 +27,7 @@ from memloc.reporting.tables import TABLES
 from memloc.reporting.terminal import picture
 from memloc.run.folder import begin
 from memloc.seeds import generator
+from memloc.stats.windows import layer_ranges
 from memloc.store import paths
 
 SAID = UNLEARNT.removesuffix(".")
@@ -51,7 +52,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unlearnt(folder):
-    return Findings(load_results(folder))
+    return load_results(folder)
 
 
 def test_the_sentence_of_a_result_ends_with_its_remarks(folder):
@@ -63,16 +64,16 @@ def test_the_sentence_of_a_result_ends_with_its_remarks(folder):
 
 def test_tables_of_results_hold_the_remarks(unlearnt):
     for name in ("layers", "mcog", "noise_probes"):
-        table = getattr(unlearnt.results, name)
+        table = getattr(unlearnt, name)
         found = table[table["remark"] == UNLEARNT]
         assert set(found["model"]) == {"tiny-opt"}, name
         assert set(found["seed"]) == {1}, name
         assert remarks_on(table) == f"{SAID} ({RUN}).", name
-    assert set(marked(unlearnt.results.layers)["method"]) == {"probing"}
+    assert set(marked(unlearnt.layers)["method"]) == {"probing"}
 
 
 def test_of_many_runs_three_are_named(unlearnt):
-    table = unlearnt.results.mcog.assign(remark="Odd.")
+    table = unlearnt.mcog.assign(remark="Odd.")
     assert remarks_on(table).startswith("Odd (tiny-topic · tiny-bert · seed 1, ")
     assert remarks_on(table).endswith(" and 1 more).")
 
@@ -83,7 +84,7 @@ def test_remarks_stand_below_every_drawing_of_layers(unlearnt):
         drawn = figure.drawn(unlearnt)
         told = drawn is not None and SAID in drawn.remarks({})
         assert told == (figure.name in DRAWN), figure.name
-    assert page.count(f"{SAID} ({RUN})") >= len(DRAWN)
+    assert page.count(f"{SAID} ({RUN})") >= len(DRAWN - {"noise-probes"})
 
 
 def test_a_figures_file_tells_the_remarks_of_what_it_shows(unlearnt):
@@ -100,7 +101,7 @@ def test_a_figures_file_tells_the_remarks_of_what_it_shows(unlearnt):
 
 def test_the_note_of_the_table_of_centres_tells_them(unlearnt):
     (table,) = [table for table in TABLES if table.name == "mcog"]
-    assert table.said_of(table.tidy(unlearnt)).endswith(f"{SAID} ({RUN}).")
+    assert table.said_of(table.shown(unlearnt)).endswith(f"{SAID} ({RUN}).")
 
 
 def test_the_summary_tells_them_and_nulls_do_not_count(unlearnt):
@@ -210,89 +211,88 @@ def one(tmp_path_factory):
     study.write_run(folder / "a", "tiny-topic", "tiny-opt", 1)
     task, _ = make_data("tiny-topic", 12, 3)
     begin(folder / "b", task, record(task, "tiny-bert", 1, 4))
-    return Findings(load_results(folder))
+    return load_results(folder)
 
 
-def test_the_sentences_hold_the_numbers(findings):
+def test_the_sentences_hold_the_numbers(results):
     learnt = "16 of 16 runs (2 models, 4 tasks, 2 seeds) memorised their wrong labels: 100%"
-    assert summarise(findings).learnt.startswith(learnt)
-    said = " ".join(summarise(findings).found)
-    mcog = findings.whole("mcog")
+    assert summarise(results).learnt.startswith(learnt)
+    said = " ".join(summarise(results).found)
+    mcog = results.whole("mcog")
     means = mcog[mcog["method"] == "swapping"].groupby(["task", "model"])["mcog"].mean()
     assert f"By swapping, the centre of gravity goes from layer {means.min():.1f}" in said
-    windows = findings.whole("windows")
+    windows = results.whole("windows")
     single = windows[(windows["first"] == windows["last"]) & (windows["method"] == "swapping")]
     largest = single.groupby(["task", "model", "seed"])["error"].max()
     assert f"undoes at most {largest.min():.0%} to {largest.max():.0%}" in said
-    plants = findings.results.control
+    plants = results.control
     tested = plants[(plants["method"] == "swapping") & (plants["k"] == 1) & ~plants["validation"]]
     share, n = tested["accuracy"].mean(), len(tested)
     assert f"by swapping in {share:.0%} of {n} plants" in said
 
 
 @pytest.fixture(scope="module")
-def weak(findings):
+def weak(results):
     """The same, but the reference of the first run did not learn."""
-    runs = findings.results.runs.copy()
+    runs = results.runs.copy()
     runs.loc[0, "reference_accuracy"] = 0.889
-    return Findings(findings.results.with_tables(runs=runs))
+    return results.with_tables(runs=runs)
 
 
-def test_reference_weights_that_learnt_too_little_are_told(findings, weak):
-    assert "Left out of shares" not in " ".join(summarise(findings).open)
-    runs = weak.results.runs
+def test_reference_weights_that_learnt_too_little_are_told(results, weak):
+    assert "Left out of shares" not in " ".join(summarise(results).open)
+    runs = weak.runs
     (line,) = [said for said in summarise(weak).open if "Left out of shares" in said]
     name = f"{runs['task'][0]} · {runs['model'][0]} · seed {runs['seed'][0]}"
-    assert line.startswith("Left out of shares, swapping, centroids with swapped layers and what")
+    assert line.startswith("Left out of shares, swapping, centroids with exchanged layers and what")
     assert "predicts only 89% of them" in line
     assert line.endswith(f"({name}).")
 
 
 def of_first(weak, table):
-    run = weak.results.runs.iloc[0]
+    run = weak.runs.iloc[0]
     mine = (table[["task", "model", "seed"]] == run[["task", "model", "seed"]]).all(axis=1)
     return table[mine]
 
 
 @pytest.mark.parametrize("name", ["layers", "mcog", "windows"])
-def test_what_an_unlearnt_reference_decides_is_left_out(findings, weak, name):
+def test_what_an_unlearnt_reference_decides_is_left_out(results, weak, name):
     kept = of_first(weak, weak.memorised(name))
-    left_out = set(of_first(weak, findings.memorised(name))["method"]) - set(kept["method"])
+    left_out = set(of_first(weak, results.memorised(name))["method"]) - set(kept["method"])
     assert left_out == ({"swapping"} if name == "windows" else {"shares", "swapping"})
     assert len(kept)
-    others = len(findings.memorised(name)) - len(weak.memorised(name))
-    before = of_first(weak, findings.memorised(name))
+    others = len(results.memorised(name)) - len(weak.memorised(name))
+    before = of_first(weak, results.memorised(name))
     assert others == len(before[before["method"].isin(left_out)])
 
 
-def test_shares_by_an_unlearnt_reference_are_not_drawn(findings, weak):
-    assert len(of_first(weak, findings.memorised("shares")))
+def test_shares_by_an_unlearnt_reference_are_not_drawn(results, weak):
+    assert len(of_first(weak, results.memorised("shares")))
     assert of_first(weak, weak.memorised("shares")).empty
     assert len(weak.memorised("shares"))
 
 
 @pytest.mark.parametrize("name", ["centroids", "events"])
-def test_variants_of_an_unlearnt_reference_are_left_out(findings, weak, name):
-    assert set(of_first(weak, findings.memorised(name))["variant"]) == {"plain", "bottom", "top"}
+def test_variants_of_an_unlearnt_reference_are_left_out(results, weak, name):
+    assert set(of_first(weak, results.memorised(name))["variant"]) == {"plain", "bottom", "top"}
     assert set(of_first(weak, weak.memorised(name))["variant"]) == {"plain"}
 
 
-def test_examples_are_not_shown_by_an_unlearnt_reference(findings, weak):
-    run = weak.results.runs.loc[[0]]
-    assert list(findings.outcomes_of(run)) == ["retraining", "swapping"]
-    assert list(weak.outcomes_of(run)) == ["retraining"]
+def test_examples_are_not_shown_by_an_unlearnt_reference(results, weak):
+    run = weak.runs.loc[[0]]
+    assert list(outcomes_of(results, run)) == ["retraining", "swapping"]
+    assert list(outcomes_of(weak, run)) == ["retraining"]
 
 
-def test_coefficients_and_figures_do_not_know_an_unlearnt_reference(findings, weak):
+def test_coefficients_and_figures_do_not_know_an_unlearnt_reference(results, weak):
     """The numbers are those of a study in which that run was never swapped."""
-    results = findings.results
     never = results.mcog[results.mcog["method"] == "swapping"].index[:1]
-    assert results.mcog.loc[never, "task"].item() == weak.results.runs["task"][0]
+    assert results.mcog.loc[never, "task"].item() == weak.runs["task"][0]
     gone = {
         name: table.drop(of_first(weak, table[table["method"].isin(["shares", "swapping"])]).index)
         for name, table in (("mcog", results.mcog), ("layers", results.layers))
     }
-    plain = Findings(results.with_tables(**gone))
+    plain = results.with_tables(**gone)
     for name in ("table_2", "agreement"):
         pd.testing.assert_frame_equal(getattr(weak, name), getattr(plain, name))
     drawn = BY_NAME["mcog-models"].drawn
@@ -306,15 +306,13 @@ def coefficient(rho, p, low=np.nan, high=np.nan, **more):
     return {**row, "rho": rho, "p": p, "significant": p <= 0.05, "low": low, "high": high, **more}
 
 
-def with_tables(findings, **tables):
-    """The same findings, but for coefficients."""
-    found = replace(findings)
-    found.__dict__.update({name: pd.DataFrame(rows) for name, rows in tables.items()})
-    return found
+def with_tables(results, **tables):
+    """The same results, but for coefficients."""
+    return results.with_tables(**{name: pd.DataFrame(rows) for name, rows in tables.items()})
 
 
-def test_few_tasks_are_told_without_missing_numbers(findings):
-    found = summarise(findings)
+def test_few_tasks_are_told_without_missing_numbers(results):
+    found = summarise(results)
     said = " ".join([*found.found, *found.open])
     assert not re.search(r"\bnan\b", said)
     lines = [line for line in found.open if "fewer than 5 tasks there is no interval" in line]
@@ -322,23 +320,23 @@ def test_few_tasks_are_told_without_missing_numbers(findings):
     assert lines[0].endswith("cannot be below 0.17 with 3 tasks.")
 
 
-def test_three_tasks_make_no_coefficient_a_finding(findings):
+def test_three_tasks_make_no_coefficient_a_finding(results):
     """Two models, two seeds and four methods of three tasks are three tasks."""
-    for table in (findings.table_2, findings.agreement, findings.event_agreement):
+    for table in (results.table_2, results.agreement, results.event_agreement):
         assert not table["significant"].any()
-    said = " ".join(summarise(findings).found)
+    said = " ".join(summarise(results).found)
     assert "significant" not in said
     assert "Correlation of" not in said
-    assert sum("is not known" in line for line in summarise(findings).open) >= 5
+    assert sum("is not known" in line for line in summarise(results).open) >= 5
 
 
-def test_what_is_not_significant_is_no_finding(findings):
-    for line in summarise(findings).found:
+def test_what_is_not_significant_is_no_finding(results):
+    for line in summarise(results).found:
         assert "not significant" not in line
-    table = findings.table_2
+    table = results.table_2
     pooled = table[(table["model"] == "all") & (table["score"] == "validation")]
     assert not pooled["significant"].any()
-    (line,) = [said for said in summarise(findings).open if "the validation score" in said]
+    (line,) = [said for said in summarise(results).open if "the validation score" in said]
     low, high, p = pooled["rho"].min(), pooled["rho"].max(), pooled["p"].min()
     assert f"ρ is {low:.2f} to {high:.2f}, which cannot be told from 0 (p is {p:.2f}" in line
 
@@ -353,8 +351,8 @@ def test_what_is_not_significant_is_no_finding(findings):
     ],
     ids=["sure", "without interval", "large p", "interval around 0"],
 )
-def test_a_coefficient_is_found_where_p_and_interval_say_so(findings, row, is_found):
-    found = summarise(with_tables(findings, table_2=[row], agreement=[row]))
+def test_a_coefficient_is_found_where_p_and_interval_say_so(results, row, is_found):
+    found = summarise(with_tables(results, table_2=[row], agreement=[row]))
     depth = [line for line in found.found if line.startswith("Correlation of depth with the val")]
     agreement = [line for line in found.found if line.startswith("Agreement of methods on M-CoG")]
     assert (len(depth), len(agreement)) == ((1, 1) if is_found else (0, 0))
@@ -365,9 +363,9 @@ def test_a_coefficient_is_found_where_p_and_interval_say_so(findings, row, is_fo
         assert "0.80 (0.50 to 0.90) for swapping with probing; 1 of 1" in agreement[0]
 
 
-def test_only_significant_pairs_are_named_in_an_agreement(findings):
+def test_only_significant_pairs_are_named_in_an_agreement(results):
     rows = [coefficient(0.2, 0.5, other="gradients"), coefficient(0.7, 0.01, 0.3, 0.9)]
-    said = " ".join(summarise(with_tables(findings, agreement=rows)).found)
+    said = " ".join(summarise(with_tables(results, agreement=rows)).found)
     assert "ρ: 0.70 (0.30 to 0.90) for swapping with probing; 1 of 2 significant." in said
     assert "0.20" not in said
 
@@ -377,8 +375,8 @@ def test_a_method_that_sees_no_layer_is_named(tmp_path):
     results = load_results(tmp_path)
     nothing = (results.mcog["method"] == "probing") & (results.mcog["task"] == "tiny-topic")
     results = results.with_tables(mcog=results.mcog.assign(mcog=results.mcog["mcog"].mask(nothing)))
-    said = " ".join(summarise(Findings(results)).open)
-    none = "Probing sees no layer, so there is no centre of gravity"
+    said = " ".join(summarise(results).open)
+    none = "Probing gives no layer a positive weight, so there is no centre of gravity"
     assert f"{none} (tiny-topic · tiny-opt · seed 1)." in said
 
 
@@ -399,11 +397,11 @@ def test_what_cannot_be_concluded_is_said_with_its_reason(one):
     assert "one seed" in found.trust
 
 
-def test_coverage_lists_what_runs_have_and_the_commands_for_the_rest(findings, one):
-    whole = coverage(findings.results)
+def test_coverage_lists_what_runs_have_and_the_commands_for_the_rest(results, one):
+    whole = coverage(results)
     assert len(whole.table) == 16
     assert whole.commands == ()
-    half = coverage(one.results)
+    half = coverage(one)
     assert half.table.set_index("model")["swapping"].to_dict() == {
         "tiny-opt": True,
         "tiny-bert": False,
@@ -414,20 +412,20 @@ def test_coverage_lists_what_runs_have_and_the_commands_for_the_rest(findings, o
     ]
 
 
-def test_how_it_was_made_names_settings_and_versions(findings):
-    group, *methods = settings(findings.results)
+def test_how_it_was_made_names_settings_and_versions(results):
+    group, *methods = settings(results)
     assert (group["kind"], group["name"], group["runs"]) == ("preset", "demo", 16)
     assert ("method", "swapping", 16) in [(m["kind"], m["name"], m["runs"]) for m in methods]
     assert ("finetune.epochs", "30") in group["values"]
-    (line,) = versions(findings.results)
+    (line,) = versions(results)
     assert "torch" in line
 
 
-def test_both_readings_of_how_many_layers_undo_are_told(findings):
-    part = findings.whole("windows")
+def test_both_readings_of_how_many_layers_undo_are_told(results):
+    part = results.whole("windows")
     widths = layers_to_undo(part[part["method"] == "swapping"])
     wanted = "To undo 90% of what all layers undo by swapping, the best window"
-    (line,) = [s for s in summarise(findings).found if wanted in s]
+    (line,) = [s for s in summarise(results).found if wanted in s]
     low, high = int(widths["best"].min()), int(widths["best"].max())
     assert f"has a width of {low} to {high};" in line
     assert "on average over windows, which is how the paper counts" in line
@@ -435,16 +433,16 @@ def test_both_readings_of_how_many_layers_undo_are_told(findings):
 
 def test_one_run_is_one_in_every_word(tmp_path):
     study = Study(tasks=("tiny-topic",), models=("tiny-opt",), seeds=(1,), analyses=(), control=0)
-    findings = Findings(load_results(study.write(tmp_path)))
-    found = summarise(findings)
+    results = load_results(study.write(tmp_path))
+    found = summarise(results)
     assert found.learnt.startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong lab")
     assert not re.search(r"\b1 \w+s\b", " ".join(found.found).replace("1 is", ""))
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
 def test_an_adopted_run_is_told_without_commands_that_cannot_work(tmp_path, known):
-    findings = Findings(load_results(write_adopted(tmp_path / "mine", known=known).folder))
-    found = summarise(findings)
+    results = load_results(write_adopted(tmp_path / "mine", known=known).folder)
+    found = summarise(results)
     assert found.learnt.startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong")
     assert "no labels were planted in known layers." in found.trust
     assert "memloc" not in " ".join([found.trust, *found.open])
@@ -453,27 +451,14 @@ def test_an_adopted_run_is_told_without_commands_that_cannot_work(tmp_path, know
 
 def test_a_study_that_only_plants_says_who_finds_the_layers(tmp_path):
     write_control(tmp_path, Study())
-    summary = summarise(Findings(load_results(tmp_path)))
+    summary = summarise(load_results(tmp_path))
     assert summary.answer.startswith("Control: a planted layer is ranked first by swapping")
     assert not any("no run yet" in sentence for sentence in summary.open)
 
 
-def test_every_sentence_belongs_to_a_section(findings):
-    sections = {line.section for line in summarise(findings).lines}
+def test_every_sentence_belongs_to_a_section(results):
+    sections = {line.section for line in summarise(results).lines}
     assert sections == {"where", "how", "trust", "paper"}
-
-
-def test_the_answer_names_the_layers_that_hold_most(tmp_path):
-    study = Study(tasks=("tiny-topic",), models=("tiny-opt",), methods=(), analyses=(), control=0)
-    run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
-    noisy = run.noisy
-    scores = make_scores("shares", noisy, 4, generator(1, "answer"), planted=range(1, 3))
-    scores.write(paths.result(run.folder, "shares"))
-    found = summarise(Findings(load_results(tmp_path)))
-    held = scores.weights[1:3].sum()
-    assert f"sits in layers 2 to 3 ({held:.0%} for tiny-topic)." in found.answer
-    assert "no labels were planted in known layers (`memloc control" in found.trust
-    assert found.learnt.startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong")
 
 
 def test_weights_of_a_method_that_changes_no_layer_do_not_answer(tmp_path):
@@ -481,7 +466,7 @@ def test_weights_of_a_method_that_changes_no_layer_do_not_answer(tmp_path):
     run = study.write_run(tmp_path / "run", "tiny-topic", "tiny-opt", 1)
     scores = make_scores("probing", run.noisy, 4, generator(1, "answer"), planted=range(1, 3))
     scores.write(paths.result(run.folder, "probing"))
-    found = Findings(load_results(tmp_path))
+    found = load_results(tmp_path)
     assert summarise(found).answer.startswith(
         "Whether a few layers hold the labels cannot be told by probing alone: try `memloc localise"
     )
@@ -494,95 +479,49 @@ def test_an_analysis_of_somebody_else_is_named_by_its_tables():
     assert picture(found) == ""
 
 
-def test_several_tasks_share_a_sentence(findings):
-    answer = summarise(findings).answer
-    assert answer.startswith("In all 12 runs, the memorised labels cannot be placed, because noisy")
-    assert ". The centre of what was memorised by layer shares is at layer 2.4 to 2.6 of" in answer
-    one = Findings(findings.results.only(model="tiny-opt", seed=1))
-    for task in ("tiny-topic", "tiny-acceptability", "tiny-entailment"):
-        assert f"% for {task}" in summarise(one).answer
+def test_many_runs_are_counted(results):
+    (answer,) = summarise(results).answers
+    assert answer.startswith("Of 12 runs, 12 cannot tell; the centre of what was memorised is at")
+    assert answer.endswith(" of 4 (by layer shares).")
 
 
 def test_no_layer_is_named_where_nothing_was_memorised(one, weak):
     assert summarise(one).answer == (
         "No layer can be named: no run has memorised its wrong labels."
     )
-    runs = weak.results.runs.assign(reference_accuracy=0.5)
-    only = weak.results.layers[weak.results.layers["method"] == "shares"]
-    found = Findings(weak.results.with_tables(runs=runs, layers=only))
+    runs = weak.runs.assign(reference_accuracy=0.5)
+    only = weak.layers[weak.layers["method"] == "shares"]
+    found = weak.with_tables(runs=runs, layers=only)
     assert "the references did not learn their own labels" in summarise(found).answer
 
 
-def verdict(task, outcome="localised", layers="1, 2, 4", finding=True):
+def answered(task, word="uneven", half="1"):
     run = {"task": task, "category": "c", "model": "tiny-opt", "seed": 1, "method": "shares"}
-    said = {"sentence": f"About {task}.", "p": 0.01, "corrected": 0.02, "answer": ""}
-    return {**run, "outcome": outcome, "layers": layers, "finding": finding, **said}
+    return {**run, "word": word, "half": half, "sentence": f"Layer 1 holds {task}."}
 
 
-def test_a_few_runs_are_answered_by_how_much_is_where_whatever_the_verdict(findings):
-    results = findings.results.only(model="tiny-opt", seed=1)
-    rows = [
-        verdict("tiny-topic") | {"answer": "layer 1 holds 60% [50, 70] of the memorised labels."},
-        verdict("tiny-entailment", "spread", "") | {"answer": "layers 1 to 3 hold 51% [50, 52]."},
-        verdict("tiny-acceptability", "cannot tell", "", finding=False),
+def test_a_few_runs_are_answered_by_how_much_is_where_whatever_the_word(results):
+    one = results.only(model="tiny-opt", seed=1)
+    rows = [answered("tiny-topic"), answered("tiny-acceptability", "cannot tell", "")]
+    assert summarise(one.with_tables(answers=pd.DataFrame(rows))).answers == (
+        "tiny-topic: layer 1 holds tiny-topic (uneven).",
+        "tiny-acceptability: Layer 1 holds tiny-acceptability.",
+    )
+
+
+def test_runs_of_one_task_are_told_apart_by_what_differs(results):
+    one = results.only(model="tiny-opt")
+    rows = [answered("tiny-topic") | {"seed": seed} for seed in (1, 2)]
+    found = summarise(one.with_tables(answers=pd.DataFrame(rows))).answers
+    assert [answer.partition(":")[0] for answer in found] == [
+        "tiny-topic with seed 1",
+        "tiny-topic with seed 2",
     ]
-    found = Findings(results.with_tables(verdicts=pd.DataFrame(rows)))
-    assert summarise(found).answer == (
-        "For tiny-topic, layer 1 holds 60% [50, 70] of the memorised labels: localised in layers "
-        "1 to 2 and 4. For tiny-entailment, layers 1 to 3 hold 51% [50, 52]. tiny-acceptability: "
-        "About tiny-acceptability."
-    )
-
-
-def test_the_answer_is_the_verdict_where_there_is_one(findings):
-    results = findings.results.only(model="tiny-opt", seed=1)
-
-    def answer(*rows):
-        return summarise(Findings(results.with_tables(verdicts=pd.DataFrame(rows)))).answer
-
-    assert answer(verdict("tiny-topic")) == "About tiny-topic."
-    assert answer(verdict("tiny-topic", finding=False)).startswith(
-        "The memorised labels cannot be placed for tiny-topic, because the verdict holds on its "
-        "own, but not after correcting for the number of verdicts shown. Most of "
-    )
-    spread = verdict("tiny-entailment", "spread", "")
-    unsure = verdict("tiny-acceptability", finding=False)
-    assert answer(verdict("tiny-topic"), spread, unsure) == (
-        "The memorised labels sit in layers 1 to 2 and 4 for tiny-topic; they are spread over the "
-        "layers for tiny-entailment; they cannot be placed for tiny-acceptability, because the "
-        "verdict holds on its own, but not after correcting for the number of verdicts shown."
-    )
-    between = {**unsure, "outcome": "cannot tell", "sentence": "Cannot tell: effectively 6 layers."}
-    assert answer(verdict("tiny-topic"), between).endswith(
-        "because noisy examples are too few to tell a few layers from many (more of them would "
-        "help)."
-    )
-    lost = {**between, "sentence": "Cannot tell: nothing is undone; about tiny-acceptability."}
-    assert answer(verdict("tiny-topic"), lost).endswith(
-        "; they cannot be placed for tiny-acceptability, because changing layers undoes nothing."
-    )
-    why = {"outcome": "cannot tell", "sentence": "Cannot tell: they are too few."}
-    assert answer({**verdict("tiny-topic", finding=False), **why}).startswith(
-        "Cannot tell: they are too few. Most of "
-    )
-    many = [{**verdict("tiny-topic"), "seed": 1} for _ in range(3)]
-    assert answer(*many, spread) == (
-        "In 3 of 4 runs, the memorised labels sit in a few layers, most often in layer 1; in 1 of "
-        "4 runs, they are spread over the layers."
-    )
-    assert answer(*[spread] * 4) == (
-        "In all 4 runs, the memorised labels are spread over the layers."
-    )
-    assert answer(*many, lost, between).endswith(
-        "; in 1 of 5 runs, they cannot be placed, because changing layers undoes nothing; in 1 of "
-        "5 runs, they cannot be placed, because noisy examples are too few to tell a few layers "
-        "from many (more of them would help)."
-    )
 
 
 @pytest.mark.parametrize(
     ("layers", "words"),
-    [([3], "layer 3"), ([2, 1], "layers 1 to 2"), ([1, 2, 3, 7, 9], "layers 1 to 3, 7 and 9")],
+    [([3], "layer 3"), ([2, 1], "layers 1 and 2"), ([1, 2, 3, 7, 9], "layers 1 to 3, 7 and 9")],
 )
 def test_layers_are_written_as_ranges(layers, words):
     assert layer_ranges(layers) == words

@@ -1,9 +1,16 @@
 import pytest
 
 from memloc.data.tasks import EMBEDDED_TASKS, PAPER_TASKS
+from memloc.methods.centroids import Centroids
+from memloc.methods.label_probes import LabelProbes
 from memloc.reporting.style import (
     COLOURS,
+    MEANINGS,
+    OF_METHODS,
+    OTHERS,
     TASKS,
+    WORDS,
+    colours,
     order,
     task_order,
     task_style,
@@ -60,3 +67,16 @@ def test_tasks_are_ordered_by_category_then_others_by_name():
         "zebra",
     ]
     assert order("category", ["own", "topic", "nlu"]) == ["nlu", "topic", "own"]
+
+
+def test_a_colour_means_one_thing_on_the_whole_page():
+    of_tasks = {colour for colour, _ in TASKS.values()} | set(OTHERS)
+    assert not set(MEANINGS.values()) & (of_tasks | set(OF_METHODS))
+    kinds = [*WORDS["curve"].values(), *Centroids.report["words"]["kind"].values()]
+    kinds += LabelProbes.report["words"]["what"].values()
+    assert set(kinds) <= set(MEANINGS)
+    noisy = {MEANINGS[kind] for kind in kinds if "noisy" in kind and "original" not in kind}
+    clean = {MEANINGS[kind] for kind in kinds if "clean" in kind}
+    assert len(noisy) == 1
+    assert not noisy & clean
+    assert colours("group", kinds[:2]).range == [MEANINGS[kind] for kind in kinds[:2]]

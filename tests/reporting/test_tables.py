@@ -5,17 +5,15 @@ from safetensors.numpy import save_file
 
 from fixtures.studies import write_adopted
 from memloc.errors import UnknownName
-from memloc.reporting import tables
-from memloc.reporting.findings import Findings
+from memloc.reporting import about, tables
+from memloc.reporting.about import layer_parameters, pretraining
 from memloc.reporting.results import load_results
 from memloc.reporting.tables import (
     TABLES,
     as_text,
     cell,
     latex,
-    layer_parameters,
     markdown,
-    pretraining,
     rounded,
     write_tables,
 )
@@ -28,45 +26,44 @@ EACH = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 
 @pytest.fixture
 def with_large(results):
-    """The findings if one of the models counted as large."""
-    found = Findings(results)
-    found.__dict__["_large"] = ["tiny-bert"]
-    return found
+    """The results if one of the models counted as large."""
+    runs = results.runs
+    return results.with_tables(runs=runs.assign(depth=4 + (runs["model"] == "tiny-bert")))
 
 
 @EACH
-def test_every_table_has_rows_and_a_layout_of_texts(table, findings, with_large):
-    tidy = table.tidy(with_large if table.name == "sizes" else findings)
+def test_every_table_has_rows_and_a_layout_of_texts(table, results, with_large):
+    tidy = table.shown(with_large if table.name == "sizes" else results)
     text = as_text(table, tidy)
     assert len(tidy)
     assert len(text)
     assert text.map(lambda value: isinstance(value, str)).all().all()
 
 
-def test_plants_without_any_verdict_are_shown_as_cannot_tell(findings):
+def test_plants_without_any_verdict_are_shown_as_cannot_tell(results):
     table = BY_NAME["control-answers"]
-    untold = table.tidy(findings).assign(told=0)
+    untold = table.shown(results).assign(told=0)
     assert set(table.layout(untold)["right layers"]) == {"cannot tell"}
 
 
 @EACH
 def test_without_results_a_table_is_empty(table, nothing):
-    assert table.tidy(nothing).empty
+    assert table.shown(nothing).empty
 
 
 def test_the_papers_four_are_there():
     assert {table.number for table in TABLES} >= {"1", "2", "3", "4"}
 
 
-def test_table_1_lists_the_tasks_of_the_study(findings):
-    tidy = BY_NAME["tasks"].tidy(findings)
+def test_table_1_lists_the_tasks_of_the_study(results):
+    tidy = BY_NAME["tasks"].shown(results)
     row = tidy[tidy["dataset"] == "tiny-topic"].iloc[0]
     assert (row["size"], row["noisy"], row["labels"]) == (40, 7, 6)
     assert list(tidy.columns)[:4] == ["category", "dataset", "task", "domain"]
 
 
-def test_table_2_stars_what_is_significant(findings):
-    tidy = BY_NAME["generalisation"].tidy(findings)
+def test_table_2_stars_what_is_significant(results):
+    tidy = BY_NAME["generalisation"].shown(results)
     tidy = tidy.assign(significant=tidy["measure"] == "M-CoG")
     laid = BY_NAME["generalisation"].layout(tidy)
     assert list(laid.columns) == ["score", "measure", "all", "tiny-bert", "tiny-opt"]
@@ -78,9 +75,9 @@ def test_table_2_stars_what_is_significant(findings):
     assert laid["measure"].tolist()[:3] == ["crossing", "memorisation", "M-CoG"]
 
 
-def test_table_2_says_once_why_there_is_no_interval(findings):
+def test_table_2_says_once_why_there_is_no_interval(results):
     table = BY_NAME["generalisation"]
-    tidy = table.tidy(findings)
+    tidy = table.shown(results)
     text = markdown(as_text(table, tidy), table.said_of(tidy))
     assert "nan" not in text.lower().replace("dominan", "")
     assert "[" not in text
@@ -102,23 +99,23 @@ def test_a_note_names_what_the_coefficients_have():
     assert "†: some events are at layers" in both
 
 
-def test_table_2_names_the_methods_of_its_mean(findings):
+def test_table_2_names_the_methods_of_its_mean(results):
     table = BY_NAME["generalisation"]
-    said = table.said_of(table.tidy(findings))
+    said = table.said_of(table.shown(results))
     assert "M-CoG is the mean over swapping, retraining, gradients and probing" in said
     assert "always predicts the most frequent label" in said
 
 
-def test_a_mean_of_one_method_is_that_method_s(findings):
+def test_a_mean_of_one_method_is_that_method_s(results):
     table = BY_NAME["generalisation"]
-    tidy = table.tidy(findings)
+    tidy = table.shown(results)
     assert " M-CoG is that of probing." in table.said_of(tidy.assign(methods="probing"))
     assert "M-CoG is" not in table.said_of(tidy.assign(methods=""))
 
 
-def test_scores_stand_beside_that_of_the_most_frequent_label(findings):
+def test_scores_stand_beside_that_of_the_most_frequent_label(results):
     table = BY_NAME["scores"]
-    tidy = table.tidy(findings)
+    tidy = table.shown(results)
     row, text = tidy.iloc[0], as_text(table, tidy).iloc[0]
     assert text["majority"] == f"{row['majority']:.2f}"
     low, high = row["normalised_low"], row["normalised_high"]
@@ -126,37 +123,37 @@ def test_scores_stand_beside_that_of_the_most_frequent_label(findings):
     assert "(score − majority) / (1 − majority)" in table.said_of(tidy)
 
 
-def test_the_order_of_tasks_is_told_by_method(findings):
+def test_the_order_of_tasks_is_told_by_method(results):
     table = BY_NAME["orders"]
-    laid = table.layout(table.tidy(findings)).set_index("method")
+    laid = table.layout(table.shown(results)).set_index("method")
     assert laid.index.tolist() == ["shares", "swapping", "retraining", "gradients", "probing"]
-    mcog = findings.whole("mcog")
+    mcog = results.whole("mcog")
     wide = mcog[mcog["method"] == "probing"].pivot_table("mcog", "task", "model")
     assert laid.loc["probing", "mean ρ"] == f"{wide.rank().corr().iloc[0, 1]:.2f}"
 
 
-def test_what_is_another_quantity_than_the_papers_says_so(findings):
+def test_what_is_another_quantity_than_the_papers_says_so(results):
     table = BY_NAME["binarised"]
-    said = table.said_of(table.tidy(findings))
+    said = table.said_of(table.shown(results))
     assert "the five tasks' means over models, so they are another quantity" in said
 
 
-def test_table_3_has_the_papers_columns(findings):
+def test_table_3_has_the_papers_columns(results):
     table = BY_NAME["models"]
-    tidy = table.tidy(findings).set_index("model")
+    tidy = table.shown(results).set_index("model")
     assert tidy.loc["tiny-opt", ["corpus", "tokens", "steps"]].tolist() == [
         "embedded texts",
         1500 * 24 * 40,
         1500,
     ]
     assert (tidy.loc["tiny-opt", "parameters"], tidy.loc["tiny-opt", "layers"]) == (599808, 4)
-    laid = table.layout(table.tidy(findings)).set_index("model")
+    laid = table.layout(table.shown(results)).set_index("model")
     shown = ["tokens", "steps", "parameters"]
     assert laid.loc["tiny-opt", shown].tolist() == ["1.4M", "1.5k", "600k"]
 
 
-def test_table_4_has_a_row_a_choice_of_steps(findings):
-    tidy = BY_NAME["post-processing"].tidy(findings)
+def test_table_4_has_a_row_a_choice_of_steps(results):
+    tidy = BY_NAME["post-processing"].shown(results)
     laid = as_text(BY_NAME["post-processing"], tidy)
     assert laid["subtracting clean"].tolist() == ["no", "no", "yes", "yes"]
     chosen = (
@@ -170,9 +167,9 @@ def test_table_4_has_a_row_a_choice_of_steps(findings):
     assert laid["tiny-opt L2"].iloc[1] == expected
 
 
-def test_ranks_of_planted_layers_have_intervals_over_plants(findings):
-    row = BY_NAME["control"].tidy(findings).iloc[0]
-    control = findings.results.control
+def test_ranks_of_planted_layers_have_intervals_over_plants(results):
+    row = BY_NAME["control"].shown(results).iloc[0]
+    control = results.control
     plants = control[(control["method"] == row["method"]) & (control["k"] == row["k"])]
     tested = plants[~plants["validation"]]
     for name in ("mrr", "auroc"):
@@ -180,37 +177,37 @@ def test_ranks_of_planted_layers_have_intervals_over_plants(findings):
         assert row[name] == pytest.approx(tested[name].mean())
 
 
-def test_nulls_have_intervals_over_plants_and_nulls(findings):
-    tidy = BY_NAME["nulls"].tidy(findings).set_index("method")
+def test_nulls_have_intervals_over_plants_and_nulls(results):
+    tidy = BY_NAME["nulls"].shown(results).set_index("method")
     assert ((tidy["apart_low"] <= tidy["apart"]) & (tidy["apart"] <= tidy["apart_high"])).all()
     row = tidy.loc["swapping"]
     assert row["undone_null_low"] <= row["undone_null"] <= row["undone_null_high"]
     assert tidy.loc["gradients", ["undone_null", "undone_null_low"]].isna().all()
 
 
-def test_binarised_tasks_differ_by_means_with_intervals(findings):
-    tidy = BY_NAME["binarised"].tidy(findings).set_index("measure")
-    depths = findings.depths.set_index(["measure", "task", "model"])["depth"].sort_index()
+def test_binarised_tasks_differ_by_means_with_intervals(results):
+    tidy = BY_NAME["binarised"].shown(results).set_index("measure")
+    depths = results.depths.set_index(["measure", "task", "model"])["depth"].sort_index()
     both = [depths["M-CoG", task] for task in ("tiny-topic-binary", "tiny-topic")]
     difference = both[0] - both[1]
     assert tidy.loc["M-CoG", "mean_difference"] == pytest.approx(difference.mean())
     assert np.isnan(tidy.loc["M-CoG", "mean_difference_low"])  # one task
 
 
-def test_without_a_large_model_sizes_are_not_compared(findings):
-    assert BY_NAME["sizes"].tidy(findings).empty
+def test_without_a_large_model_sizes_are_not_compared(results):
+    assert BY_NAME["sizes"].shown(results).empty
 
 
 def test_a_deeper_model_is_a_large_one(results):
     """So that the command which the page names makes the table."""
     runs = results.runs.copy()
     runs.loc[runs["model"] == "tiny-bert", "depth"] = 8
-    tidy = BY_NAME["sizes"].tidy(Findings(results.with_tables(runs=runs)))
+    tidy = BY_NAME["sizes"].shown(results.with_tables(runs=runs))
     assert set(tidy["large"]) == {"tiny-bert"}
 
 
 def test_a_large_model_is_compared_with_the_small_ones(with_large):
-    tidy = BY_NAME["sizes"].tidy(with_large)
+    tidy = BY_NAME["sizes"].shown(with_large)
     assert set(tidy["large"]) == {"tiny-bert"}
     assert set(tidy["model"]) == {"tiny-opt", "all"}
     depths = with_large.depths[with_large.depths["measure"] == "crossing"]
@@ -238,26 +235,26 @@ def test_events_that_never_happen_count_and_are_named():
     assert row["ninety"] == "3.00 [2.00, 4.00]"
 
 
-def test_coefficients_of_events_that_mean_nothing_have_a_dagger(findings):
+def test_coefficients_of_events_that_mean_nothing_have_a_dagger(results):
     tidy = (
         BY_NAME["generalisation"]
-        .tidy(findings)
-        .assign(n_inseparable=[1, *[0] * 100][: len(findings.table_2)])
+        .shown(results)
+        .assign(n_inseparable=[1, *[0] * 100][: len(results.table_2)])
     )
     text = BY_NAME["generalisation"].layout(tidy)
     assert sum("†" in cell for cell in text.to_numpy().ravel()) == 1
     assert "†: some events are at layers" in BY_NAME["generalisation"].said_of(tidy)
 
 
-def test_unseen_accuracies_have_wilson_intervals(findings):
-    tidy = BY_NAME["runs"].tidy(findings)
+def test_unseen_accuracies_have_wilson_intervals(results):
+    tidy = BY_NAME["runs"].shown(results)
     found = wilson(tidy["validation_accuracy"].iloc[0], 4)
     shown = BY_NAME["runs"].layout(tidy)["validation_accuracy"].iloc[0]
     assert shown == f"{found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
-def test_the_centre_of_gravity_is_a_mean_with_its_seeds_interval(findings):
-    tidy = BY_NAME["mcog"].tidy(findings)
+def test_the_centre_of_gravity_is_a_mean_with_its_seeds_interval(results):
+    tidy = BY_NAME["mcog"].shown(results)
     laid = BY_NAME["mcog"].layout(tidy).set_index(["task", "model"])
     part = tidy[
         (tidy["task"] == "tiny-topic")
@@ -272,17 +269,17 @@ def test_the_centre_of_gravity_is_a_mean_with_its_seeds_interval(findings):
     ("kind", "ending"),
     [("csv", "csv"), ("parquet", "parquet"), ("markdown", "md"), ("latex", "tex")],
 )
-def test_tables_are_written_in_every_format(findings, tmp_path, kind, ending):
-    written, missing = write_tables(findings.results, tmp_path, kind, ["mcog", "tasks"])
+def test_tables_are_written_in_every_format(results, tmp_path, kind, ending):
+    written, missing = write_tables(results, tmp_path, kind, ["mcog", "tasks"])
     assert [path.name for path in written] == [f"mcog.{ending}", f"tasks.{ending}"]
     assert missing == []
     assert all(path.stat().st_size for path in written)
 
 
-def test_csv_and_parquet_hold_the_numbers_as_they_are(findings, tmp_path):
-    tidy = BY_NAME["mcog"].tidy(findings)
-    (csv,), _ = write_tables(findings.results, tmp_path, "csv", ["mcog"])
-    (parquet,), _ = write_tables(findings.results, tmp_path, "parquet", ["mcog"])
+def test_csv_and_parquet_hold_the_numbers_as_they_are(results, tmp_path):
+    tidy = BY_NAME["mcog"].shown(results)
+    (csv,), _ = write_tables(results, tmp_path, "csv", ["mcog"])
+    (parquet,), _ = write_tables(results, tmp_path, "parquet", ["mcog"])
     assert pd.read_csv(csv)["mcog"].tolist() == tidy["mcog"].tolist()
     table, about = read_table(parquet)
     assert table["mcog"].tolist() == tidy["mcog"].tolist()
@@ -331,11 +328,11 @@ def test_small_numbers_keep_their_size():
 
 def test_an_unknown_format_is_refused(nothing, tmp_path):
     with pytest.raises(UnknownName, match="Did you mean 'latex'"):
-        write_tables(nothing.results, tmp_path, "latx")
+        write_tables(nothing, tmp_path, "latx")
 
 
 def test_tables_without_results_are_named(nothing, tmp_path):
-    written, missing = write_tables(nothing.results, tmp_path, "csv")
+    written, missing = write_tables(nothing, tmp_path, "csv")
     assert written == []
     assert len(missing) == len(TABLES)
 
@@ -348,14 +345,14 @@ def test_numbers_have_marks_and_intervals_where_there_are_some():
 
 
 def test_what_was_adopted_is_own_data_without_an_accuracy_on_unseen_ones(tmp_path):
-    findings = Findings(load_results(write_adopted(tmp_path / "mine").folder))
-    (task,) = tables.tasks(findings).to_dict("records")
+    results = load_results(write_adopted(tmp_path / "mine").folder)
+    (task,) = about.tasks(results).to_dict("records")
     assert (task["dataset"], task["task"], task["size"]) == ("mine", "own data", 40)
     (table,) = [table for table in TABLES if table.name == "runs"]
-    (run,) = table.layout(table.tidy(findings)).to_dict("records")
+    (run,) = table.layout(table.shown(results)).to_dict("records")
     assert run["validation_accuracy"] == "–"
     assert run["memorised"]
-    (model,) = tables.table_3(tables.models(findings)).to_dict("records")
+    (model,) = tables.table_3(about.models(results)).to_dict("records")
     assert (model["layers"], model["parameters"], model["tokens"]) == (4, "–", "–")
 
 

@@ -1,8 +1,9 @@
 import pandas as pd
 import pytest
 
+from memloc.methods.views import sparkline
 from memloc.reporting.style import WORDS
-from memloc.reporting.terminal import memorisation_curve, sparkline
+from memloc.reporting.terminal import memorisation_curve
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_without_an_adapter_nothing_can_be_switched_off(tiny_model, tmp_path):
 
 def test_an_interrupted_training_continues_to_the_same_adapter(trained, tmp_path, monkeypatch):
     recipe, run = trained
-    from memloc.run import recipe as module
+    from memloc.engine import fit as module
 
     save, kept = module.save_state, []
 
@@ -132,7 +132,7 @@ def test_two_adapters_that_learn_as_one_learn_as_alone(trained, tmp_path):
     for weights in ("final", "reference"):
         alone = train_run(recipe, tmp_path / weights, [weights])
         found = [json.loads((r.path(weights) / "memloc.json").read_text()) for r in (as_one, alone)]
-        assert [len(about["together"]) for about in found] == [2, 1]
+        assert [len(about["trained_with"]) for about in found] == [2, 1]
         one, two = (r.load(weights).model.state_dict() for r in (as_one, alone))
         assert all(torch.allclose(one[name], two[name], atol=1e-3) for name in one)
 

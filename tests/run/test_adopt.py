@@ -22,7 +22,6 @@ from memloc.methods.apply import analyse, localise
 from memloc.model import load
 from memloc.model.load import load_model
 from memloc.progress import requested, telling
-from memloc.reporting.findings import Findings
 from memloc.run.adopt import adopt
 from memloc.run.folder import Run
 from memloc.run.train import train_run
@@ -99,7 +98,7 @@ def test_only_some_weights_do_for_some_methods(source, data, tmp_path):
         flag="flag",
     )
     found = localise(run, device="cpu")
-    assert list(found.results) == ["swapping", "shares"]
+    assert list(found) == ["swapping", "shares"]
     assert found.skipped == {
         "retraining": "needs pretrained weights",
         "gradients": "needs memorised and frozen weights",
@@ -364,8 +363,8 @@ def test_a_reference_that_learnt_nothing_is_noticed(source, given, tmp_path):
     assert any("reference weights predict only" in sentence for sentence in told)
     results = memloc.load_results(tmp_path / "mine")
     assert results.runs["reference_accuracy"].iloc[0] == run.reference_accuracy
-    assert Findings(results).memorised("mcog").empty
-    assert not Findings(memloc.load_results(tmp_path / "good")).results.runs.empty
+    assert results.memorised("mcog").empty
+    assert not memloc.load_results(tmp_path / "good").results.runs.empty
 
 
 def test_pretrained_weights_that_changed_are_not_used(source, given, tmp_path):

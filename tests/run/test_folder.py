@@ -428,10 +428,10 @@ def test_weights_that_were_changed_after_training_are_not_loaded(there, file):
             look()
 
 
-def test_weights_whose_origin_nobody_noted_are_taken_as_they_are(there):
+def test_weights_without_their_provenance_are_refused(there):
     (there.path("frozen") / paths.PROVENANCE).unlink()
-    (there.path("frozen") / "tokenizer_config.json").write_text("{}", "utf-8")
-    there.check_unchanged(["frozen"])
+    with pytest.raises(StoreError, match=r"memloc\.json does not exist"):
+        there.check_unchanged(["frozen"])
 
 
 def test_weights_are_made_by_trainings():

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,22 +12,22 @@ from fixtures.models import FAMILIES
 from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.data.encode import encode
 from memloc.data.task import hash_examples
+from memloc.engine import fit as engine
+from memloc.engine.learner import Watch
 from memloc.engine.loop import (
+    Objective,
     epoch_order,
     only_trainable,
     train_epoch,
     update,
 )
+from memloc.engine.objectives import planted_objectives, share_body
+from memloc.engine.passes import Pass, Work, logits_of
 from memloc.errors import StoreError
 from memloc.model.load import load_model
 from memloc.model.parts import find_parts
 from memloc.run.folder import PlantRecord, Run
-from memloc.run.planting import (
-    Plant,
-    learner,
-    planted_objectives,
-    share_body,
-)
+from memloc.run.planting import Plant
 from memloc.run.recipe import Training
 from memloc.run.train import train_run
 from memloc.stats.windows import planted_layers
@@ -47,7 +48,8 @@ def learners(tiny_model, family, window, *, pooler_and_norm=False, **changes):
     for name, task, model in zip(("noisy", "auxiliary"), tasks, loaded, strict=True):
         texts = encode(task.train.parts, model.tokenizer, model.separator, 64)
         labels = torch.from_numpy(task.train.labels)
-        both.append(learner(name, model.stack, texts, labels, settings))
+        given = name, logits_of(model.stack, texts, settings), labels, texts.lengths
+        both.append(partial(Objective, *given, settings=settings))
     named = {f"noisy.{n}": p for n, p in loaded[0].model.named_parameters()}
     shared = {id(p) for p in named.values()}
     named |= {
@@ -67,12 +69,12 @@ def test_the_planted_task_changes_its_window_and_head_alone(tiny_model, family, 
     window = range(1, 3)
     with learners(tiny_model, family, window, clip_over=over) as (both, objectives, named):
         stack = both[0].stack
-        train_epoch(objectives, 1, 1, lambda _: None)  # both have moments now
+        train_epoch(objectives, [1], 1)  # both have moments now
         before = {n: p.detach().clone() for n, p in named.items()}
         moments = [m.clone() for m in _moments(objectives[1])]
         gradients = {n: p.grad for n, p in named.items()}
         assert any(g is not None and g.any() for g in gradients.values())
-        train_epoch(objectives[:1], 1, 2, lambda _: None)
+        train_epoch(objectives[:1], [1], 2)
         changed = {n for n, p in named.items() if not torch.equal(p, before[n])}
         in_window = {id(p) for index in window for p in stack.blocks[index].parameters()}
         body = f"noisy.{both[0].stack.model.base_model_prefix}."
@@ -88,9 +90,11 @@ def test_the_planted_task_changes_its_window_and_head_alone(tiny_model, family, 
 def test_steps_of_both_in_one_epoch_leave_the_rest_to_the_auxiliary_task(tiny_model):
     """Frozen out of the auxiliary objective by a rate of zero, everything else stays put."""
     with learners(tiny_model, "opt", range(2, 4)) as (both, objectives, named):
-        objectives[1].settings = SETTINGS.replace({"learning_rate": 1e-30, "weight_decay": 0.0})
+        objectives[1].settings = SETTINGS.replace({"learning_rate": 1e-30})
+        objectives[1].optimiser.param_groups[0]["weight_decay"] = 0.0
+        objectives[1].continue_after(0)
         before = {n: p.detach().clone() for n, p in named.items()}
-        train_epoch(objectives, 1, 1, lambda _: None)
+        train_epoch(objectives, [1], 1)
         stack = both[0].stack
         outside = [p for index in (0, 1) for p in stack.blocks[index].parameters()]
         kept = {id(p) for p in outside}
@@ -104,7 +108,7 @@ def test_steps_of_both_in_one_epoch_leave_the_rest_to_the_auxiliary_task(tiny_mo
 def test_the_auxiliary_task_changes_every_layer_and_not_the_other_head(tiny_model, family):
     with learners(tiny_model, family, range(1)) as (both, objectives, named):
         before = {n: p.detach().clone() for n, p in named.items()}
-        train_epoch(objectives[1:], 1, 1, lambda _: None)
+        train_epoch(objectives[1:], [1], 1)
         changed = {id(p) for n, p in named.items() if not torch.equal(p, before[n])}
         for block in both[0].stack.blocks:
             assert all(id(p) in changed for p in block.parameters() if p.dim() > 1)
@@ -120,9 +124,9 @@ def test_embeddings_learn_with_the_auxiliary_task_where_they_are_not_frozen(tiny
             both, objectives, _named = found
             words = both[0].stack.model.get_input_embeddings().weight
             before = words.detach().clone()
-            train_epoch(objectives[:1], 1, 1, lambda _: None)
+            train_epoch(objectives[:1], [1], 1)
             assert torch.equal(words, before)
-            train_epoch(objectives, 1, 2, lambda _: None)
+            train_epoch(objectives, [1], 2)
             assert torch.equal(words, before) == freeze
 
 
@@ -134,7 +138,7 @@ def test_the_planted_task_changes_pooler_and_final_norm_where_that_is_asked(tiny
             body = both[0].stack.model.base_model_prefix
             after = [n for n in find_parts(both[0].stack).after if n.startswith(body)]
             before = {n: p.detach().clone() for n, p in named.items()}
-            train_epoch(objectives[:1], 1, 1, lambda _: None)
+            train_epoch(objectives[:1], [1], 1)
             changed = {n for n, p in named.items() if not torch.equal(p, before[n])}
             assert after
             assert {f"noisy.{n}" in changed for n in after} == {asked}
@@ -197,9 +201,7 @@ def test_an_interrupted_planted_training_goes_on_to_the_same_weights(
 ):
     model = str(tiny_model("opt", depth=DEPTH, dropout=0.1))
     whole = train_run(planted_recipe(model, planted), tmp_path / "whole", ["final"])
-    from memloc.run import recipe as training
-
-    real, calls = training.save_state, []
+    real, calls = engine.save_state, []
 
     def stop_after_two(*given):
         real(*given)
@@ -207,10 +209,10 @@ def test_an_interrupted_planted_training_goes_on_to_the_same_weights(
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "save_state", stop_after_two)
+    monkeypatch.setattr(engine, "save_state", stop_after_two)
     with pytest.raises(KeyboardInterrupt):
         train_run(planted_recipe(model, planted), tmp_path / "stopped", ["final"])
-    monkeypatch.setattr(training, "save_state", real)
+    monkeypatch.setattr(engine, "save_state", real)
     again = train_run(planted_recipe(model, planted), tmp_path / "stopped", ["final"])
     for (name, a), b in zip(
         whole.load("final").model.named_parameters(),
@@ -248,8 +250,11 @@ def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
     assert np.bincount(group[run.clean_rows]).tolist() == [7, 7]
     seen = []
     for labels in ("noisy", "original"):
-        training = Training(recipe, run, (labels,))
-        with training._objectives() as objectives:
+        training = Training(recipe, run, run.load_pretrained(1))
+        learner = training._learner(labels)
+        auxiliary = training._auxiliary(is_frozen=False)
+        work = Work(training.texts, recipe.settings, auxiliary, Watch(), tmp_path)
+        with Pass([learner], work).objectives() as objectives:
             learns = [{n for n in o.parameters if "layers." in n} for o in objectives]
             sizes = [o.learnt.shape[1] for o in objectives]
             orders = epoch_order(objectives, [1], 1)

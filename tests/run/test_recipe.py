@@ -15,6 +15,7 @@ from fixtures.models import PAPER_FAMILIES, SPECIAL
 from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.data.encode import encode
 from memloc.data.task import Examples, NoisyLabels
+from memloc.engine import fit as engine
 from memloc.errors import (
     DataError,
     SettingsError,
@@ -257,7 +258,7 @@ def test_the_data_of_a_run_are_the_task(made):
 def test_a_second_call_does_nothing(made, monkeypatch):
     recipe, run = made
     before = {p: p.stat().st_mtime_ns for p in run.folder.rglob("*")}
-    monkeypatch.setattr(training, "train_epoch", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(engine, "train_epoch", lambda *_: pytest.fail("trained again"))
     again = train_run(recipe, run.folder)
     assert again.record == run.record
     assert {p: p.stat().st_mtime_ns for p in run.folder.rglob("*")} == before
@@ -334,15 +335,13 @@ def test_the_reference_preset_takes_the_last_epoch_where_none_is_near_the_ceilin
 
 
 def test_the_near_ceiling_score_can_be_macro_f1(recipe_of):
-    made = training.Training.__new__(training.Training)
-    made.recipe = recipe_of(finetune__near_ceiling_score="macro F1")
     rows = [{"accuracy": 1.0, "macro_f1": 0.9}, {"accuracy": 0.5, "macro_f1": 0.994}]
-    member = training.Member("noisy", None, None, 1, rows)
-    assert made._is_first_near_ceiling(member)
-    made.recipe = recipe_of(finetune__near_ceiling_score="accuracy")
-    assert not made._is_first_near_ceiling(member)
-    member.rows = [{"accuracy": 0.993, "macro_f1": 0.0}]
-    assert not made._is_first_near_ceiling(member)  # above, not at
+    settings = recipe_of(finetune__near_ceiling_score="macro F1").settings
+    assert training.are_near_ceiling(rows, settings) == [False, True]
+    settings = recipe_of(finetune__near_ceiling_score="accuracy").settings
+    assert training.are_near_ceiling(rows, settings) == [True, False]
+    at = {"accuracy": settings.near_ceiling, "macro_f1": 0.0}
+    assert training.are_near_ceiling([at], settings) == [False]  # above, not at
 
 
 def frozen_weights(recipe, folder):
@@ -420,7 +419,7 @@ def test_out_of_memory_while_measuring_is_explained_too(recipe_of, tmp_path, mon
     def fail(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(training, "predict", fail)
+    monkeypatch.setattr("memloc.engine.passes.predict", fail)
     with pytest.raises(TrainingError, match=r"Out of memory.*finetune\.accumulate=2"):
         train_run(recipe_of(), tmp_path)
 
@@ -493,7 +492,7 @@ def test_noisy_and_original_labels_learnt_as_one_are_learnt_as_alone(
     for weights in ("final", "reference"):
         notes = [read_json(run.path(weights) / "memloc.json") for run in (as_one, alone)]
         own = next(name for name, last in TRAININGS.items() if last == weights)
-        assert [note["together"] for note in notes] == [["noisy", "original"], [own]]
+        assert [note["trained_with"] for note in notes] == [["noisy", "original"], [own]]
         one, two = (load_file(run.path(weights) / "model.safetensors") for run in (as_one, alone))
         assert not {n for n in differing(one, two, near=1e-5) if not KEY_BIAS.search(n)}
     different = [load_file(as_one.path(w) / "model.safetensors") for w in ("final", "reference")]
@@ -510,6 +509,6 @@ def test_the_reference_is_made_in_the_same_pass_where_that_costs_little(
         "final",
         "reference",
     ]
-    monkeypatch.setattr("memloc.run.train.members_at_once", lambda *_: 1)
+    monkeypatch.setenv(engine.ONE_BY_ONE, "1")
     wide = train_run(recipe_of(), tmp_path / "2", ["final"], optional=["reference"])
     assert wide.weights() == ["memorised", "final"]

@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -15,12 +16,12 @@ from safetensors.torch import load_file
 
 from fixtures.forked import ended, forked
 from fixtures.tasks import fast_protocol, make_recipe, make_task
+from memloc.engine import fit as engine
+from memloc.engine.state import epochs_done, load_state, save_state
 from memloc.errors import StoreError
 from memloc.progress import telling
-from memloc.run import checkpoints
 from memloc.run import recipe as training
 from memloc.run import train as making
-from memloc.run.checkpoints import curves_kept
 from memloc.run.folder import Run
 from memloc.run.recipe import Recipe
 from memloc.run.train import train_run
@@ -68,7 +69,7 @@ def assert_same_run(one: Run, other: Run) -> None:
 
 def stop_after(monkeypatch, name, calls, what, train=train_run):
     """Train until the function has done its work `calls` times, then `die`."""
-    module = training if hasattr(training, name) else making
+    module = next(one for one in (engine, training, making) if hasattr(one, name))
     plain, count = getattr(module, name), []
 
     def dying(*args, **kwargs):
@@ -116,9 +117,9 @@ def test_stopped_between_two_files_it_goes_on_to_the_same_bits(
 def test_epochs_that_are_done_are_not_done_again(recipe, tmp_path, monkeypatch):
     stop_after(monkeypatch, "save_state", 5, (recipe, tmp_path))
     seen = []
-    plain = training.train_epoch
+    plain = engine.train_epoch
     monkeypatch.setattr(
-        training, "train_epoch", lambda o, s, e, a, **k: seen.append(e) or plain(o, s, e, a, **k)
+        engine, "train_epoch", lambda o, s, e, a, **k: seen.append(e) or plain(o, s, e, a, **k)
     )
     train_run(recipe, tmp_path, ["final"])
     assert seen == list(range(6, EPOCHS + 1))
@@ -166,8 +167,8 @@ def test_what_is_there_of_two_that_learn_as_one_stays_when_the_other_is_made_aga
 def test_a_training_as_one_that_is_not_wanted_now_waits(recipe, tmp_path, monkeypatch):
     stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path))
     assert train_run(recipe, tmp_path, ["frozen"]).weights() == ["frozen"]
-    kept = curves_kept(paths.training_state(tmp_path, "noisy", "original"))
-    assert {name: len(rows) for name, rows in kept.items()} == {"noisy": 2, "original": 2}
+    state = partial(paths.training_state, tmp_path)
+    assert epochs_done(state, ["noisy", "original"]) == {"noisy": 2, "original": 2}
 
 
 def test_where_two_cannot_learn_as_one_any_more_they_start_anew_and_that_is_said(
@@ -228,8 +229,8 @@ def test_a_parameter_that_is_never_used_does_not_hinder(tmp_path):
     one, two = make(), make()
     rows = torch.arange(2).numpy()
     update(one, rows)
-    checkpoints.save_state(tmp_path / "s", [one], {"one": []}, "key")
-    checkpoints.load_state(tmp_path / "s", [two], "key")
+    save_state(tmp_path / "s", [one], {"one": []}, "key")
+    load_state(tmp_path / "s", [two], "key")
     update(one, rows)
     update(two, rows)
     assert two.updates == 2

@@ -86,6 +86,15 @@ def test_an_interval_from_concentrated_to_even_cannot_be_told_but_is_described()
     assert "hold" in found.sentence
 
 
+def test_the_word_stands_beside_the_sentence_and_the_tests_behind_it():
+    found = answer(evidence(shares_in([0])))
+    assert str(found) == f"{found.sentence.removesuffix('.')} (concentrated)."
+    assert found.details.startswith(found.sentence)
+    assert " Concentrated: effectively 1.0 of 12 layers hold the labels" in found.details
+    nothing = answer(evidence(np.zeros((30, LAYERS))))
+    assert str(nothing) == nothing.details == nothing.sentence
+
+
 def test_what_clean_examples_lose_as_well_is_not_undone():
     rng = np.random.default_rng(1)
     shares = shares_in([0]) * (rng.random(30) < 0.5)[:, None]
@@ -153,8 +162,8 @@ def test_late_memories_are_described_by_the_last_half_and_what_is_undone():
     shares = np.zeros((40, LAYERS))
     shares[:30, 8:11] = 1 / 3  # a quarter of the labels is not undone
     assert describe(where(shares)) == (
-        "Layers 9 and 10 hold 67 % [67, 67] of the 75% of labels that are undone; the last six hold "
-        "100 % [100, 100]."
+        "Layers 9 and 10 hold 67 % [67, 67] of the 75% of labels that are undone; the last six "
+        "hold 100 % [100, 100]."
     )
 
 

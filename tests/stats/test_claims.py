@@ -315,6 +315,7 @@ def unrelated(n_tasks, rng, alike=0.8, models=4):
     return pd.concat(parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_tasks", "studies"), [(3, 100), (4, 200), (5, 200), (12, 100)])
 def test_unrelated_methods_are_seldom_found_to_agree(n_tasks, studies):
     """True ρ is 0: at most about one in twenty may look significant, however alike models are."""

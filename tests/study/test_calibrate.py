@@ -8,6 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from fixtures.commands import COLUMNS, FAST, printed, rows_of, write_csv
+from fixtures.studies import Study
 from fixtures.tasks import make_recipe
 from memloc.cli import app
 from memloc.data.sources import load_task, subsample
@@ -15,7 +16,7 @@ from memloc.engine import loop as finetune
 from memloc.model.device import on_threads
 from memloc.model.load import LoadOptions, load_model
 from memloc.model.predict import predict
-from memloc.progress import telling
+from memloc.progress import duration, telling
 from memloc.protocol import preset
 from memloc.store import paths
 from memloc.store.records import read_json, write_json
@@ -93,7 +94,7 @@ def test_train_says_how_many_updates_there_will_be(run, command, monkeypatch):
 
 
 def test_what_was_done_before_does_not_count(run, command, monkeypatch):
-    from memloc.run import recipe as training
+    from memloc.engine import fit as training
 
     def interrupted(*given):
         save(*given)
@@ -153,3 +154,23 @@ def test_waiting_for_others_is_not_measured_and_threads_are_not_fought_for(monke
         assert torch.get_num_threads() == 2
     assert threads == {1}
     assert found["predict"] * calibrate.FEW < 2.0
+
+
+def told_of_methods(run, monkeypatch, names):
+    monkeypatch.setattr(calibrate, "speed", lambda *_: SLOW)
+    said = []
+    with telling(said.append):
+        calibrate.tell_cost_of_methods(run, [preset("demo").method(name) for name in names])
+    return said
+
+
+SLOW = {"update": 8.0, "batch": 4, "predict": 0.5, "probe": 0.01}
+
+
+def test_long_methods_say_their_cost_first_quick_ones_begin(tmp_path, monkeypatch):
+    run = Study(methods=(), analyses=(), train=400).write_run(tmp_path, "tiny-topic", "tiny-opt", 1)
+    assert told_of_methods(run, monkeypatch, ["gradients"]) == []
+    (said,) = told_of_methods(run, monkeypatch, ["retraining", "gradients"])
+    noisy = len(run.noisy_rows)
+    assert said.startswith(f"gradients {duration(4 * noisy * 2)} and retraining ")
+    assert "in all (from a calibration alone)" in said

@@ -28,6 +28,7 @@ def make_step(training=1, swapping=1, probing=1):
             "probing": Product({"probes": probing}, ("run/probing",)),
         },
         outputs=("run/json",),
+        folders=("run",),
     )
 
 

@@ -77,7 +77,7 @@ def test_the_report_is_written_while_no_other_process_may_run_the_study(run, mic
 
     def write(study):
         assert (study / "steps" / "running.json").is_file()  # it is locked
-        return page.Report(paths.page(study), Summary("It is in layer 2.", "", "", ()), ())
+        return page.Report(paths.page(study), Summary(("It is in layer 2.",), "", "", ()), ())
 
     monkeypatch.setattr(page, "write_report", write)
     shown = run("run", folder)

@@ -34,13 +34,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from memloc.labels.find import Suspects
-    from memloc.labels.repair import Repaired
+    from memloc.labels.repaired import Repaired
     from memloc.methods.apply import Found
     from memloc.methods.result import Result
     from memloc.reporting.page import Report
     from memloc.reporting.results import Results
     from memloc.run.folder import Run
-    from memloc.stats.answers import Answer
 
 
 WORDS = "memloc.words"
@@ -231,7 +230,7 @@ def _curve(run: "Run", needed: float) -> Iterator[str]:
     if reference < needed:
         yield (
             f"The reference weights, trained without noise, predict only {reference:.0%} of "
-            "their own labels: swapping says little here. Train longer."
+            "their own labels: methods that use them say little here. Train longer."
         )
     picture = run.folder / paths.CURVE
     save_figure("training", table, picture)
@@ -254,7 +253,7 @@ def show_layers(found: "Found") -> None:
     from memloc.reporting.terminal import layer_bars
 
     method, answer = next(iter(found.answers.items()))
-    say(f"{_answered(answer)}\n\n{layer_bars(found[method])}\n")
+    say(f"{answer}\n\n{layer_bars(found[method])}\n")
     say(f"{found.folder}: {', '.join(found.results)}")
 
 
@@ -265,7 +264,7 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
     """
     facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
     records = {name: _as_record(result) for name, result in found.results.items()}
-    said = [f"{name}: {_answered(each)} {each.why}" for name, each in found.answers.items()]
+    said = [f"{name}: {each.details}" for name, each in found.answers.items()]
     notes = dict.fromkeys(note for each in found.answers.values() for note in each.notes)
     said += [*(f"Note: {note}" for note in notes), *([""] if said else [])]
     for result in found.results.values():
@@ -273,11 +272,6 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
     said += [f"{name} did not run: it {why}." for name, why in found.skipped.items()]
     where = f"{found.folder}: {', '.join(found.results)}"
     show(as_json, {**facts, kind: records}, *said, where)
-
-
-def _answered(answer: "Answer") -> str:
-    """The sentence, and the word beside it."""
-    return f"{answer.sentence} ({answer.word})" if answer.places is not None else answer.sentence
 
 
 def _described(result: "Result") -> Iterator[str]:
@@ -332,13 +326,12 @@ def show_repaired(found: "Repaired", as_json: bool) -> None:
 
 def show_control(found: "Results", as_json: bool) -> None:
     """The report's tables of answers, of planted layers found and of nulls; what is not used."""
-    from memloc.reporting.findings import Findings
     from memloc.reporting.sentences import remarks_on
     from memloc.reporting.tables import TABLES
 
-    described, findings = {table.name: table for table in TABLES}, Findings(found)
+    described = {table.name: table for table in TABLES}
     tables = [described[name] for name in ("control-answers", "control", "nulls")]
-    answers, scores, nulls = (table.tidy(findings) for table in tables)
+    answers, scores, nulls = (table.shown(found) for table in tables)
     said: list[Any] = []
     for table, tidy in zip(tables, (answers, scores, nulls), strict=True):
         said += [f"{table.title}:", table.layout(tidy), ""] if len(tidy) else []
@@ -378,12 +371,12 @@ def show_files(
 
 def show_report(report: "Report", as_json: bool) -> None:
     """The answer, how far to trust it, what is missing, and where the page with the rest is."""
-    summary, missing = report.summary, report.commands
+    summary = report.summary
     first = {"answer": summary.answer, "trust": summary.trust, "learnt": summary.learnt}
-    more = {"found": summary.found, "open": summary.open, "missing": missing}
-    said = [f"{line}\n" for line in first.values() if line]
-    if missing:
-        said.append(f"Parts are missing; the page lists {counted(len(missing), 'command')}.")
+    more = {"found": summary.found, "open": summary.open, "missing": report.commands}
+    told = ["\n".join(summary.answers), summary.trust, summary.learnt]
+    said = [f"{text}\n" for text in told if text]
+    said += filter(None, [report.missing])
     where = f"Open in a browser, with all that was found: {report.path}"
     show(as_json, {"page": str(report.path), **first, **more}, *said, where)
 

@@ -96,6 +96,11 @@ class Marked(Labelled):
         Path | None, typer.Option(help="Own file: a second file with unseen examples.")
     ] = None
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether the file says which labels are wrong."""
+        return self.original is not None or self.flag is not None
+
 
 @dataclass(frozen=True)
 class Loading:
@@ -131,7 +136,7 @@ class Constants:
 
     preset: Preset = None
     change: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting, e.g. finetune.epochs=30.")
+        list[str] | None, typer.Option("--set", help="A setting, e.g. finetune.batch_size=16.")
     ] = None
     device: Device = "auto"
 

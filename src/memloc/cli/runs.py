@@ -78,7 +78,8 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.protocol import protocol_of_run
 
     changes = _with_flip(constants.changes, task, own, flip)
-    protocol = protocol_of_run(constants.preset or default_preset(model), changes)
+    name = constants.preset or default_preset(model)
+    protocol = protocol_of_run(name, changes, has_noise=own.is_marked)
     check_model(model, loading.depth)
     found = _read_task(task, data_folder, own, protocol.noise.seed)
     if examples is not None:
@@ -92,8 +93,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.run.recipe import Recipe
     from memloc.run.train import train_run
 
-    options = LoadOptions(**asdict(loading))
-    recipe = Recipe(model, noisy, seed, protocol, options, constants.device)
+    recipe = Recipe(model, noisy, seed, protocol, LoadOptions(**asdict(loading)), constants.device)
     with bars():
         run = train_run(recipe, folder, weights or tuple(WEIGHTS), partial(_tell_cost, out, recipe))
     console.show_run(run, protocol.verdict.noisy_at_least, as_json)
@@ -113,6 +113,13 @@ def _tell_cost(*given: Any) -> None:
     from memloc.study.calibrate import tell_cost
 
     tell_cost(*given)
+
+
+def _tell_cost_of_methods(*given: Any) -> None:
+    """What methods will cost, measured on this machine; torch is loaded by then."""
+    from memloc.study.calibrate import tell_cost_of_methods
+
+    tell_cost_of_methods(*given)
 
 
 def _with_flip(
@@ -173,7 +180,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     from memloc.protocol import protocol_of_run
 
     name = constants.preset or default_preset(checkpoints.pretrained or "")
-    needed = protocol_of_run(name, constants.changes).verdict.noisy_at_least
+    needed = protocol_of_run(name, constants.changes, has_noise=True).verdict.noisy_at_least
     check_training(run, ())
     if own.data is not None:
         check_checkpoints(checkpoints)
@@ -253,7 +260,7 @@ Details = Annotated[
     bool, typer.Option("--details", help="Print what every method found, and what to bear in mind.")
 ]
 Change = Annotated[
-    list[str] | None, typer.Option("--set", help="A method's setting, e.g. gradients.norm=L2.")
+    list[str] | None, typer.Option("--set", help="A method's setting, as METHOD.NAME=VALUE.")
 ]
 
 
@@ -278,7 +285,14 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
     from memloc.methods.apply import localise as look
 
     with bars():
-        found = look(run, methods or None, settings=changes_of(change), force=force, device=device)
+        found = look(
+            run,
+            methods or None,
+            settings=changes_of(change),
+            force=force,
+            device=device,
+            announce=_tell_cost_of_methods,
+        )
     if as_json or details:
         console.show_found(found, "methods", as_json)
     else:
@@ -291,7 +305,7 @@ def analyse(
         list[str] | None,
         typer.Argument(
             metavar="ANALYSIS",
-            help="centroids, label_probes or generalisation. Default: all that can run.",
+            help="Names of analyses. Default: all that can run.",
         ),
     ] = None,
     change: Change = None,
@@ -310,7 +324,14 @@ def analyse(
     from memloc.methods.apply import analyse as look
 
     with bars():
-        found = look(run, analyses or None, settings=changes_of(change), force=force, device=device)
+        found = look(
+            run,
+            analyses or None,
+            settings=changes_of(change),
+            force=force,
+            device=device,
+            announce=_tell_cost_of_methods,
+        )
     console.show_found(found, "analyses", as_json)
 
 

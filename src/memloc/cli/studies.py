@@ -1,6 +1,7 @@
 """Studies: many runs from one file, and what comes of them."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -149,7 +150,7 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     seeded = {} if seed is None else {"control.seed": seed}
     study: dict[str, Any] = {
         "preset": constants.preset,
-        "overrides": constants.changes | seeded,
+        "overrides": _used(constants.changes, plants.methods) | seeded,
         "models": model,
         "tasks": task,
         "examples": examples,
@@ -166,6 +167,19 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     console.show_control(found, as_json)
     if ended.count("failed") or not found.plants["used"].any():
         raise typer.Exit(1)
+
+
+def _used(changes: dict[str, Any], chosen: Sequence[str] | None) -> dict[str, Any]:
+    """The settings as they are; those of methods that do not look for the plant are refused."""
+    from memloc.methods import methods
+    from memloc.protocol import preset, refuse_idle
+
+    if chosen:
+        others = {*methods()} - {*chosen}
+        used = [key for key in preset("paper").flat() if key.split(".")[0] not in others]
+        unknown = {key for key in changes if key not in preset("paper").flat()}
+        refuse_idle(changes, {*used, *unknown}, " and ".join(chosen))
+    return changes
 
 
 Study = Annotated[Path, typer.Argument(help="Folder of a study or of one run.")]

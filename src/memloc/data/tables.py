@@ -5,6 +5,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 import sys
 import zlib
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from memloc.errors import (
     DataError,
+    SettingsError,
     counted,
     nearest,
     shortened,
@@ -261,11 +263,41 @@ def _advice(error: Exception) -> str:
     return "check that the file is complete and that its suffix says what it is"
 
 
+MOST_UNPACKED = "MEMLOC_UNPACK_GB"
+"""Environment variable: gigabytes that a compressed file may have when it is unpacked."""
+USUALLY = 1.0
+"""Gigabytes without that variable; reading takes about three times as much memory."""
+
+
+def _most_unpacked() -> int:
+    """Return how many bytes a compressed file may unpack to."""
+    given = os.environ.get(MOST_UNPACKED, "")
+    if given and not (_NUMBER.fullmatch(given) and float(given) > 0):
+        raise SettingsError(
+            f"The environment variable {MOST_UNPACKED} is {shortened(given)!r}, where a number of "
+            "gigabytes is needed, such as 4."
+        )
+    return round(float(given or USUALLY) * 10**9)
+
+
+def _refuse_large(path: Path, size: int, most: int) -> None:
+    if size > most:
+        raise DataError(
+            f"{path} unpacks to more than {most / 10**9:g} GB, and reading it takes about three "
+            "times as much memory: give a part of it, or allow more, such as 8 GB, with the "
+            f"environment variable {MOST_UNPACKED}=8."
+        )
+
+
 def _text_of(path: Path) -> str:
     """A text file's content, compressed or not, in UTF-8, or in UTF-16 if it says so."""
-    raw = path.read_bytes()
     if path.name.lower().endswith(".gz"):
-        raw = gzip.decompress(raw)
+        most = _most_unpacked()
+        with gzip.open(path) as packed:
+            raw = packed.read(most + 1)
+        _refuse_large(path, len(raw), most)
+    else:
+        raw = path.read_bytes()
     is_utf_16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     text = raw.decode("utf-16" if is_utf_16 else "utf-8-sig")
     if "\0" in text:
@@ -336,7 +368,10 @@ def _read_parquet(path: Path, _columns: Sequence[str]) -> Table:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.ParquetFile(path).read()
+        file = pq.ParquetFile(path)
+        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+        _refuse_large(path, sum(group.total_byte_size for group in groups), _most_unpacked())
+        table = file.read()
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
     return list(table.column_names), lambda column: list(table.column(column).to_pylist())

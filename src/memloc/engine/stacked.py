@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from memloc.engine.shortcuts import Layout, can_pack, fastest_layout
+from memloc.engine.packing import Layout, can_pack, fastest_layout
 from memloc.errors import ModelError
 from memloc.model.device import MOST, NARROW
 from memloc.model.stack import (
@@ -76,9 +76,12 @@ class Stacked(Stack):
         beside: "Stacked | None" = None,
         in_block: Sequence[int] | None = None,
     ) -> None:
-        """`beside`: a stack whose members have parameters in common with these, as with tasks that
-        learn on one body; both then have the same parameters of all. `in_block`: the members are
-        one model, which is copied and stays as it is; for each block, how many copies it has."""
+        """Join models of one kind, which from then on are views of what is joined.
+
+        `beside` is a stack whose members have parameters in common with these, as with tasks that
+        learn on one body; both then have the same parameters of all. `in_block` says for each block
+        how many members, the first ones, have weights of their own there.
+        """
         first = members[0]
         self.members = tuple(members)
         self.in_block = [len(members)] * first.depth if in_block is None else in_block
@@ -96,7 +99,7 @@ class Stacked(Stack):
                 own = same[: fewer.get(id(same[0]))]
                 numbers, learns = torch.stack([p.detach() for p in own]), same[0].requires_grad
                 whole = wholes[id(same[0])] = Members(numbers, requires_grad=learns)
-                whole.own = own if in_block is None else ()
+                whole.own = own
         for key in _shared_tables(first):
             if key in wholes:  # not so for a table that never learns
                 wholes[key].by_text = False
@@ -182,11 +185,15 @@ def _lengths(rows: Tensor, members: int) -> list[int]:
     return found
 
 
-def together(members: Sequence[Stack], beside: Stack | None = None) -> Stack:
-    """One model as it is, several as one; `beside` a stack with which they share parameters."""
+def together(
+    members: Sequence[Stack],
+    beside: Stack | None = None,
+    in_block: Sequence[int] | None = None,
+) -> Stack:
+    """Return one model as it is, and several as a stack; see `Stacked`."""
     if len(members) == 1:
         return members[0]
-    return Stacked(members, beside if isinstance(beside, Stacked) else None)
+    return Stacked(members, beside if isinstance(beside, Stacked) else None, in_block)
 
 
 def most_members(stack: Stack, device: torch.device) -> int:

@@ -1,21 +1,24 @@
-"""Finds labels that a model can only know by heart, in data where nobody marked what is wrong.
+"""Finds labels that must have been memorised, in data where nobody marked what is wrong.
 
-Models are trained on random halves of the data. What those that did not see an example say of it
-is compared with its label, and with what those say that did see it.
+Models are trained on random halves of the data. The models that did not see an example say which
+label it should have; `doubts` decides from their probabilities which labels are likely wrong.
 """
 
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from memloc.arrays import FloatArray, IntArray, Table
+from memloc.arrays import Table
 from memloc.data.own import Columns, read_rows
 from memloc.data.tables import (
     Data,
+    InMemory,
     Source,
     source_of,
     write_csv,
@@ -28,6 +31,7 @@ from memloc.errors import (
     StoreError,
     counted,
 )
+from memloc.labels.doubts import CLEARLY, Judged, judge
 from memloc.methods.apply import open_run
 from memloc.methods.halves import (
     Half,
@@ -42,9 +46,10 @@ from memloc.model.device import suitable_threads
 from memloc.model.known import default_preset
 from memloc.model.load import Classifier, load_model
 from memloc.progress import tell
-from memloc.protocol import Protocol
+from memloc.protocol import MEMORISED_ONLY, FineTuneSettings, Protocol, refuse_idle
 from memloc.protocol import preset as preset_called
 from memloc.run.folder import Run
+from memloc.settings import packaged
 from memloc.stats.intervals import wilson
 from memloc.store import paths
 from memloc.store.files import whole_file
@@ -53,15 +58,24 @@ from memloc.store.lock import RUN, locked
 from memloc.store.records import read_table, write_table
 
 SHOWN = 100
-"""So many examples are on the page."""
+"""Number of examples on the page."""
 FEW = 10
 """A class with fewer examples is named in a warning: a half may hold none of them."""
-ENOUGH = 8
-"""With fewer models hardly any example can be called wrong: half of them hold it out."""
 PAGE = Path(__file__).with_suffix(".html")
-"""What the page of suspects looks like."""
+"""Template of the page of suspects."""
 WRONG, UNCLEAR, FITS = "likely wrong", "unclear", "fits"
 NUMBERS = ("held_out", "trained", "counterfactual", "low", "high")
+INSTEAD = {f"finetune.{name}": f"generalisation.{name}" for name in ("epochs", "learning_rate")}
+"""Settings of fine-tuning that models on halves have of their own."""
+USED = (
+    *("preset", "generalisation", "text"),
+    *(
+        f"finetune.{name}"
+        for name in FineTuneSettings.model_fields
+        if not name.startswith("frozen")
+    ),
+)
+"""Settings, or groups of them, that decide what `find` says about a file; without `INSTEAD`."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,9 @@ class Suspects:
 
     folder: Path
     examples: Table
+    """One row per example. The index is that of the data frame, or counts rows from 0."""
     models: int
+    judged: Judged
     remarks: tuple[str, ...] = ()
 
     @property
@@ -78,15 +94,50 @@ class Suspects:
         """The examples whose label is likely wrong."""
         return self.examples[self.examples["group"] == WRONG]
 
+    @property
+    def random_errors(self) -> tuple[float, float, float]:
+        """Number of labels that are wrong as if drawn at random, and its 95 % interval."""
+        estimate, low, high = self.judged.random
+        return (estimate, low, high) if self.judged.is_random else (0.0, 0.0, max(CLEARLY, high))
+
     def sentences(self) -> list[str]:
-        """What was found, for people."""
-        wrong, unclear = len(self.wrong), int((self.examples["group"] == UNCLEAR).sum())
-        found = (
-            f"{counted(wrong, 'label')} of {len(self.examples):,} {'is' if wrong == 1 else 'are'} "
-            "likely wrong: models that did not see the example give it another label. "
-            f"{counted(unclear, 'example')} cannot be decided with {self.models} models."
-        )
-        return [found, *self.remarks]
+        """Say what was found, how sure that is, and how the list is ordered."""
+        n, low, high = self.random_errors
+        wrong = len(self.wrong)
+        said = {
+            "wrong": counted(wrong, "label"),
+            "all": f"{len(self.examples):,}",
+            "are": "is" if wrong == 1 else "are",
+        }
+        why = _said("errors" if self.judged.is_random else "rare")
+        order = "by_class" if self.judged.by_class else "by_chance"
+        return [
+            _said("wrong", **said),
+            _said("measured", **measured(self.models)) if wrong else _said("none"),
+            _said("random" if self.judged.is_random else "few", n=n, low=low, high=high),
+            _said(order, why=why),
+            *self.remarks,
+        ]
+
+
+def _said(name: str, **facts: Any) -> str:
+    return str(_texts()["said"][name]).format(**facts)
+
+
+@cache
+def _texts() -> dict[str, Any]:
+    return dict(packaged(__file__))
+
+
+def measured(models: int) -> dict[str, Any]:
+    """Precision and recall of `likely wrong` where the truth is known.
+
+    They are those of the largest number of models that was measured and is not above `models`, or
+    of the smallest one.
+    """
+    known: dict[int, dict[str, Any]] = _texts()["measured"]
+    nearest = max((n for n in known if n <= models), default=min(known))
+    return {"models": nearest, **known[nearest]}
 
 
 Announce = Callable[[Pool, Any, int], None]
@@ -109,44 +160,82 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
 ) -> Suspects:
     """Say which labels of a file, or of a run, are likely wrong, and what they should be.
 
-    `model` is the pre-trained model that is fine-tuned on halves of `data`, or a run (then `data`
-    is left out); `data` is a file, a pandas DataFrame or a `datasets.Dataset`. `folder` gets the
-    table, a page with the examples to look at first, and
-    `suspects.csv`: correct its column `corrected` and give it to `memloc.load_csv` or
-    `memloc.adopt` with `original="corrected"`, or with `flag="wrong"` to leave examples out of the
-    reference's training. `settings` are those that differ from the preset, such as
-    `{"generalisation.models": 12}`.
+    The folder gets the table, a page with the examples to look at first, and `suspects.csv`:
+    correct its column `corrected` and give it to `memloc.load_csv` or `memloc.adopt` with
+    `original="corrected"`, or with `flag="wrong"` to leave examples out of the reference's
+    training.
+
+    Args:
+        model: The pre-trained model that is fine-tuned on halves of the data; or a run, which has
+            its own data.
+        folder: Where results are written; by default inside the run.
+        data: A file, a pandas DataFrame (the result has its index) or a `datasets.Dataset`.
+        text: The column of texts.
+        label: The column of labels.
+        pair: The column of second texts, if there is one.
+        seed: The seed of the halves; 1 by default.
+        preset: The preset that settings start from.
+        settings: Settings that differ from the preset, such as `{"generalisation.models": 12}`.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+        announce: Told what there is to do before models are trained.
     """
     changes = settings or {}
     if isinstance(model, Run) or (Path(model) / paths.RUN).is_file():
         run = open_run(model, None if device == "auto" else device)
         _refuse_choices(run, data, seed, changes)
-        protocol = preset_called(preset or run.settings.preset).replace(changes)
-        method: Any = protocol.method("generalisation")
-        home, lock = folder or run.folder / paths.FOUND, run.folder
-        pool, start = pool_of(run, method), run.load_pretrained(run.seed)
+        work = _of_run(run, folder, preset_called(preset or run.settings.preset).replace(changes))
     else:
         if data is None or folder is None:
             raise SettingsError("Give the file with the examples (data) and a folder for results.")
         protocol = preset_called(preset or default_preset(model)).replace(changes)
-        method = protocol.method("generalisation")
-        home = lock = Path(folder)
+        refuse_idle(changes, {*USED} - {*INSTEAD, *MEMORISED_ONLY}, "find", INSTEAD)
         columns, first = Columns(text, label, pair), 1 if seed is None else seed
-        pool, start = _of_file(model, source_of(data), columns, protocol, home, first)
-        pool = replace(pool, device=device)
-    _refuse_corrected(Path(home))
-    with locked(lock, RUN):
-        remarks = _remarks(pool, method.models)
-        if len(kept_halves(pool, method.models)) < method.models:
-            announce(pool, start, method.models)
-        with suitable_threads(start.stack.width):
-            halves = half_models(pool, method.models)
-        table = suspects_table(halves, pool.examples, pool.label_names)
-        return _written(Suspects(Path(home), table, method.models, remarks), pool.name)
+        work = _of_data(model, source_of(data), columns, protocol, Path(folder), first)
+        work = replace(work, pool=replace(work.pool, device=device))
+    _refuse_corrected(work.folder)
+    with locked(work.locked, RUN):
+        return _looked(work, announce)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is looked at, with how many models, and where results go."""
+
+    pool: Pool
+    start: Classifier
+    models: int
+    folder: Path
+    locked: Path
+    index: Any
+    """Of the result, by the row of an example from 0."""
+
+
+def _looked(work: _Work, announce: Announce) -> Suspects:
+    """Train the models that are missing, judge every label and write the files."""
+    pool, models = work.pool, work.models
+    remarks = _remarks(pool)
+    if len(kept_halves(pool, models)) < models:
+        tell(_before(pool, models))
+        announce(pool, work.start, models)
+    with suitable_threads(work.start.stack.width):
+        halves = half_models(pool, models)
+    table, judged = suspects_table(halves, pool.examples, pool.label_names)
+    found = Suspects(work.folder, table, models, judged, remarks)
+    _write(found, pool.name)
+    return replace(found, examples=table.set_index(work.index[table["row"] - 1]))
+
+
+def _before(pool: Pool, models: int) -> str:
+    """What so many models can decide."""
+    n = len(pool.examples)
+    never = n * pool.share**models
+    left_out = _said("never", n=f"{never:.0f}", all=f"{n:,}") if never >= 0.5 else ""
+    judges = max(1, round((1 - pool.share) * models))
+    return _said("before", models=models, judges=judges, never=left_out)
 
 
 def _refuse_choices(run: Run, data: Any, seed: int | None, settings: Mapping[str, Any]) -> None:
-    """A run's data, its seed and how it was trained stay as they are."""
+    """Refuse other data, another seed, or another training for a run, which has its own."""
     if data is not None:
         raise SettingsError(f"{run.folder} is a run, which has its data: leave out --data.")
     others = [name for name in settings if name.split(".")[0] != "generalisation"]
@@ -159,7 +248,7 @@ def _refuse_choices(run: Run, data: Any, seed: int | None, settings: Mapping[str
 
 
 def _refuse_corrected(folder: Path) -> None:
-    """Nobody's corrections are overwritten."""
+    """Refuse to overwrite corrections that somebody made."""
     table, file = folder / paths.SUSPECTS, folder / paths.TO_CORRECT
     if not (table.is_file() and file.is_file()):
         return
@@ -172,7 +261,7 @@ def _refuse_corrected(folder: Path) -> None:
 
 
 def _pretrained(model: str, names: tuple[str, ...], seed: int, data: Source) -> Classifier:
-    """The pre-trained model with a head for these classes; one that may know labels is refused."""
+    """Load a model with a new head for these classes; refuse one that may know the labels."""
     start = load_model(model, names, seed=seed)
     if not start.new_weights:
         raise ModelError(
@@ -190,10 +279,19 @@ def _pretrained(model: str, names: tuple[str, ...], seed: int, data: Source) -> 
     return start
 
 
-def _of_file(
+def _of_run(run: Run, folder: str | Path | None, protocol: Protocol) -> _Work:
+    """The examples of a run, with the labels that it learnt."""
+    method: Any = protocol.method("generalisation")
+    home = Path(folder or run.folder / paths.FOUND)
+    rows = pd.RangeIndex(len(run.task.train))
+    start = run.load_pretrained(run.seed)
+    return _Work(pool_of(run, method), start, method.models, home, run.folder, rows)
+
+
+def _of_data(
     model: str, data: Source, columns: Columns, protocol: Protocol, folder: Path, seed: int
-) -> tuple[Pool, Classifier]:
-    """The examples of a file with how models learn halves of them, and what these start from."""
+) -> _Work:
+    """The examples of a file or table, with how models learn halves of them."""
     method: Any = protocol.method("generalisation")
     rows = read_rows(data, columns)
     start = _pretrained(model, rows.names, seed, data)
@@ -209,71 +307,70 @@ def _of_file(
         seed=seed,
         folder=paths.work(folder, method.name),
     )
-    return pool, start
+    index = getattr(data.table, "index", None) if isinstance(data, InMemory) else None
+    known = pd.RangeIndex(len(rows.assigned)) if index is None else index
+    return _Work(pool, start, method.models, folder, folder, known)
 
 
-def suspects_table(halves: list[Half], examples: Examples, names: tuple[str, ...]) -> Table:
-    """One row per example, those first whose label the others would least give.
+def suspects_table(
+    halves: list[Half], examples: Examples, names: tuple[str, ...]
+) -> tuple[Table, Judged]:
+    """One row per example, the most doubtful first, and what was judged of those held out.
 
     `low` and `high` are the ends of a 95 % interval of `counterfactual` (Newcombe's, for as many
-    models as there are); groups are by intervals, too, so that few models decide little.
+    models as there are).
     """
     labels, every, names_of = examples.labels, np.arange(len(examples)), np.array(names)
     table, chances = examples_table(halves, labels), mean_chances(halves, trained=False)
-    unseen = np.isnan(chances[:, 0])
-    above = chances - _usual(chances[~unseen], labels[~unseen])
-    above[unseen] = 0
-    others = np.where(labels[:, None] == np.arange(len(names)), -np.inf, above).argmax(1)
-    doubt = above[every, others] - above[every, labels]
-    suggested = np.where(unseen, labels, above.argmax(1))
-    # Whether the intervals of the given label's chance and of the other's are apart.
-    held, trained = (
-        wilson(table[kind].to_numpy(), table[f"n_{kind}"].to_numpy(np.float64))
-        for kind in ("held_out", "trained")
-    )
-    other = wilson(chances[every, others], table["n_held_out"].to_numpy(np.float64))
-    wrong, fits = other.low > held.high, held.low > other.high
-    # Newcombe's interval of a difference, from Wilson's of both.
-    below = np.hypot(trained.estimate - trained.low, held.high - held.estimate)
-    beyond = np.hypot(trained.high - trained.estimate, held.estimate - held.low)
+    held = np.flatnonzero(~np.isnan(chances[:, 0]))
+    judged = judge(chances[held], labels[held])
+    suggested, doubt = labels.copy(), np.full(len(labels), np.nan)
+    suggested[held], doubt[held] = judged.suggested, judged.doubt
+    wrong = np.isin(every, held[judged.wrong])
+    fits = np.isin(every, held) & (suggested == labels)
     parts = [list(part) for part in zip(*examples.parts, strict=True)]
     texts = dict(zip(PARTS[: len(parts)], parts, strict=True))
+    low, high = _newcombe(table)
+    order = [*held[judged.order], *np.setdiff1d(every, held)]
     table = table.assign(
         **texts,
         row=every + 1,
         label=names_of[labels],
         suggested=names_of[suggested],
-        corrected=names_of[np.where(wrong, others, labels)],
+        corrected=names_of[np.where(wrong, suggested, labels)],
         wrong=wrong,
         group=np.select([wrong, fits], [WRONG, FITS], UNCLEAR),
-        doubt=np.where(unseen, np.nan, doubt),
-        low=table["counterfactual"] - below,
-        high=table["counterfactual"] + beyond,
-    ).sort_values(["doubt", "row"], ascending=[False, True], ignore_index=True)
-    return table.assign(rank=table.index + 1)[["rank", "row", *texts, *COLUMNS]]
+        doubt=doubt,
+        low=low,
+        high=high,
+    ).iloc[order]
+    table = table.reset_index(drop=True)
+    return table.assign(rank=table.index + 1)[["rank", "row", *texts, *COLUMNS]], judged
+
+
+def _newcombe(table: Table) -> tuple["pd.Series[float]", "pd.Series[float]"]:
+    """Newcombe's interval of a difference, from Wilson's intervals of both shares."""
+    held, trained = (
+        wilson(table[kind].to_numpy(), table[f"n_{kind}"].to_numpy(np.float64))
+        for kind in ("held_out", "trained")
+    )
+    below = np.hypot(trained.estimate - trained.low, held.high - held.estimate)
+    above = np.hypot(trained.high - trained.estimate, held.estimate - held.low)
+    return table["counterfactual"] - below, table["counterfactual"] + above
 
 
 PARTS = ("text", "pair", "third")
-"""What the parts of a text are called."""
+"""Names of the columns with the parts of a text."""
 COLUMNS = (
     *("label", "suggested", "corrected", "wrong", "group", "doubt"),
     *(*NUMBERS, "n_held_out", "n_trained"),
 )
-"""After the texts. `doubt`: by how much the likeliest other label is above the given one, held
-out, each relative to what is usual for its class."""
+"""Columns after the texts. `doubt` is the same as cleanlab's margin adjusted by class: how far the
+likeliest other label is above the given one, held out, relative to what is usual for both."""
 
 
-def _usual(chances: FloatArray, labels: IntArray) -> FloatArray:
-    """(classes,): the mean chance of a class among the examples that have it; 0 without any.
-
-    Chances count relative to it, as models are surer of some classes than of others.
-    """
-    of_class = labels[:, None] == np.arange(chances.shape[1])
-    return np.asarray((chances * of_class).sum(0) / np.maximum(1, of_class.sum(0)))
-
-
-def _remarks(pool: Pool, models: int) -> tuple[str, ...]:
-    """What is unusual about the data: said before the work begins, and again with the results."""
+def _remarks(pool: Pool) -> tuple[str, ...]:
+    """Say what is unusual about the data, and return it to be said again with the results."""
     labels, groups, names = pool.examples.labels, pool.groups, pool.label_names
     counts = np.bincount(labels, minlength=len(names))
     small = [f"{names[c]} ({counts[c]})" for c in np.flatnonzero(counts < FEW)]
@@ -294,28 +391,23 @@ def _remarks(pool: Pool, models: int) -> tuple[str, ...]:
             f"{counted(copies, 'more copy', 'more copies')} of a text that is there already; all "
             f"copies of a text go to the same half{conflict}."
         )
-    if models < ENOUGH:
-        remarks.append(
-            f"With {models} models, hardly any label can be called wrong: {ENOUGH} are the fewest "
-            "that decide something, and 30 decide more (--models 30)."
-        )
     for remark in remarks:
         tell(remark)
     return tuple(remarks)
 
 
-def _written(found: Suspects, name: str) -> Suspects:
-    """The table, the file to correct, and the page."""
+def _write(found: Suspects, name: str) -> None:
+    """Write the table, the file to correct, and the page."""
     for_people = found.examples.round(dict.fromkeys((*NUMBERS, "doubt"), 3))
     for_people["wrong"] = np.where(for_people["wrong"], "yes", "no")
     with whole_file(found.folder / paths.TO_CORRECT) as draft:
         write_csv(draft, for_people)
     about = {"models": found.models, "remarks": list(found.remarks)}
+    about |= {"random_errors": list(found.random_errors)}
     about |= {"to_correct": hash_files([found.folder / paths.TO_CORRECT])}
     write_table(found.folder / paths.SUSPECTS, found.examples, about)
     with whole_file(found.folder / paths.PAGE) as draft:
         draft.write_text(_page(found, for_people.head(SHOWN), name), encoding="utf-8")
-    return found
 
 
 def _page(found: Suspects, shown: Table, name: str) -> str:

@@ -81,6 +81,20 @@ class Method(Settings, ABC):
 
     Of a localiser, `layers` is shown anyway; of an analysis `layers`, `events` and `summary`.
     """
+    exactness: ClassVar[int] = 0
+    """How exactly it tells layers apart by changing them; 0 if it changes no layer.
+
+    The answer to a study is that of the most exact method.
+    """
+    report: ClassVar[Mapping[str, Any]] = {}
+    """What the report knows of it, by the names below; our own methods keep it in a YAML file.
+
+    `columns` of the tables that it shows, `figures` and `tables` (described as in
+    `reporting/assets`), `rows` (by figure: a function of its table that returns what is drawn),
+    `derives` (by table: a function of a study's results), `events` (what they are called and what
+    they mean), `scores` (the table that says how well a task generalises), `by` (how a sentence
+    names the method) and `intervals` (how the ends of its weights come about).
+    """
 
     @abstractmethod
     def run(self, run: Run) -> Result | Tables | Weights:
@@ -100,6 +114,16 @@ class Method(Settings, ABC):
         if isinstance(made, Mapping) and self.kind == "analysis":
             return Result(self.name, made)
         return _scores(self.name, made, run.depth)
+
+    @classmethod
+    def told(cls, found: Result) -> str:  # noqa: ARG003
+        """Say in a sentence what it found; empty if the report's own words will do."""
+        return ""
+
+    @classmethod
+    def picture(cls, found: Result) -> str:  # noqa: ARG003
+        """Draw what it found for the terminal; empty if there is nothing to draw."""
+        return ""
 
     def check(self, run: Run) -> None:
         """Refuse settings that do not fit a run, before any weights are loaded."""
@@ -149,6 +173,17 @@ def method_names(kind: Kind) -> tuple[str, ...]:
 def by_reference() -> set[str]:
     """Localisers that put the reference's weights in: they count where it learnt its labels."""
     return {name for name, method in methods().items() if "reference" in method.needs}
+
+
+def exactness(name: str) -> int:
+    """Return the exactness of the method called `name`; of one that is not installed, 0."""
+    return methods()[name].exactness if name in methods() else 0
+
+
+def brought(what: str) -> dict[str, Any]:
+    """Return what all installed methods bring to the report under this name, such as `events`."""
+    every = (method.report.get(what, {}) for method in methods().values())
+    return {name: value for each in every for name, value in each.items()}
 
 
 def find_method(name: str, kind: Kind | None = None) -> type[Method]:

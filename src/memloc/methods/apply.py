@@ -1,7 +1,7 @@
 """Methods on a run: checks first, then each method or its stored result, then its files."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from memloc.methods import (
     Kind,
     Method,
     Named,
+    Sizes,
     find_method,
     method_names,
     methods,
@@ -26,7 +27,7 @@ from memloc.methods import (
 from memloc.methods.result import Result
 from memloc.model.device import suitable_threads
 from memloc.progress import request, tell
-from memloc.protocol import VerdictSettings, preset, readable
+from memloc.protocol import VerdictSettings, preset, readable, refuse_idle
 from memloc.run.folder import Run
 from memloc.stats.answers import Answer
 from memloc.stats.calibration import trust
@@ -64,6 +65,7 @@ def localise(
     settings: Mapping[str, Any] | None = None,
     force: bool = False,
     device: str | None = None,
+    announce: "Announce | None" = None,
 ) -> Found:
     """Measure how much each layer of a run matters, by the methods named or by all that can run.
 
@@ -72,9 +74,11 @@ def localise(
     Results are kept in the run's folder and used again as long as nothing they depend on changes.
     `settings` are those of methods that differ from the run's preset, such as
     `{"gradients.norm": "L2"}`; `force` continues where labels were not memorised. The device is
-    the run's unless another one is given.
+    the run's unless another one is given. `announce` is called before work begins, with the run
+    and the methods that are not stored. Quick methods run first.
     """
-    return _look(open_run(run, device), "localiser", methods, settings or {}, force)
+    opened = open_run(run, device)
+    return _look(opened, "localiser", methods, settings or {}, force, announce or _silent)
 
 
 def analyse(
@@ -84,12 +88,22 @@ def analyse(
     settings: Mapping[str, Any] | None = None,
     force: bool = False,
     device: str | None = None,
+    announce: "Announce | None" = None,
 ) -> Found:
     """Say how noisy examples drift from class to class and how well the model generalises.
 
     The analyses are centroids, label_probes and generalisation; the rest is as in `localise`.
     """
-    return _look(open_run(run, device), "analysis", methods, settings or {}, force)
+    opened = open_run(run, device)
+    return _look(opened, "analysis", methods, settings or {}, force, announce or _silent)
+
+
+Announce = Callable[[Run, Sequence[Method]], None]
+"""Called before work begins, with the run and the methods whose results are not stored."""
+
+
+def _silent(_run: Run, _methods: Sequence[Method]) -> None:
+    """Announce nothing."""
 
 
 def open_run(run: Run | str | Path, device: str | None) -> Run:
@@ -104,6 +118,7 @@ def _look(
     named: Named | Sequence[Named] | None,
     settings: Mapping[str, Any],
     force: bool,
+    announce: Announce,
 ) -> Found:
     protocol = preset(run.settings.preset).replace(settings)
     _refuse_others(settings)
@@ -113,7 +128,10 @@ def _look(
         chosen = [protocol.method(name) for name in names]
     else:
         chosen = requested(named, kind, protocol, settings)
-    return replace(apply(run, chosen, protocol.verdict, force=force), skipped=skipped)
+    names = [method.name for method in chosen]
+    refuse_idle(settings, ["verdict", *names, *skipped], " and ".join(names))
+    found = apply(run, chosen, protocol.verdict, force=force, announce=announce)
+    return replace(found, skipped=skipped)
 
 
 def _refuse_others(settings: Mapping[str, Any]) -> None:
@@ -127,11 +145,16 @@ def _refuse_others(settings: Mapping[str, Any]) -> None:
 
 
 def apply(
-    run: Run, chosen: Sequence[Method], verdict: VerdictSettings, *, force: bool = False
+    run: Run,
+    chosen: Sequence[Method],
+    verdict: VerdictSettings,
+    *,
+    force: bool = False,
+    announce: Announce = _silent,
 ) -> Found:
     """Run methods, or use again what they found in the same; results are kept in the run's folder.
 
-    Nothing is concluded from a run that did not memorise, unless forced.
+    Quick methods run first. Nothing is concluded from a run that did not memorise, unless forced.
     """
     final = run.require_memorised(verdict.noisy_at_least, force=force)
     for method in chosen:
@@ -144,8 +167,11 @@ def apply(
     # By the bar of today.
     forced = not run.memorised(verdict.noisy_at_least)
     judged = {"forced": forced, "final_noisy_accuracy": final.noisy}
+    if left := [method for method in chosen if not _is_stored(run, method)]:
+        announce(run, left)
     results, reused = {}, list[str]()
-    for method in chosen:
+    sizes = roughly(run)
+    for method in sorted(chosen, key=lambda method: method.cost(sizes)):
         found = memo(
             paths.result(run.folder, method.name),
             result_key(run, method),
@@ -156,7 +182,28 @@ def apply(
         if method.scratch:
             shutil.rmtree(run.work(method.name), ignore_errors=True)
         results[method.name] = replace(found, about={**found.about, **judged})
-    return Found(results, run.folder / paths.RESULTS, {}, tuple(reused))
+    in_order = {method.name: results[method.name] for method in chosen}
+    return Found(in_order, run.folder / paths.RESULTS, {}, tuple(reused))
+
+
+def roughly(run: Run) -> Sizes:
+    """Return the sizes of a run with the speed of a slow machine on a narrow model."""
+    return Sizes(
+        examples=len(run.task.train),
+        noisy=len(run.noisy_rows),
+        depth=run.depth,
+        update=6e-3,
+        predict=2e-3,
+        probe=1e-4,
+    )
+
+
+def _is_stored(run: Run, method: Method) -> bool:
+    try:
+        about = Result.read(paths.result(run.folder, method.name)).about
+    except StoreError:
+        return False
+    return about.get("key") == result_key(run, method)
 
 
 def _tell_reused(run: Run, method: Method, reused: list[str]) -> None:

@@ -17,7 +17,7 @@ from memloc.arrays import (
     Vectors,
 )
 from memloc.data.task import NoisyLabels
-from memloc.methods import Method, Sizes
+from memloc.methods import Method, Sizes, views
 from memloc.methods.positions import (
     KINDS,
     Positions,
@@ -29,7 +29,7 @@ from memloc.methods.result import Result
 from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import ours, paper, published
+from memloc.settings import ours, packaged, paper, published
 from memloc.stats.depth import (
     LEVEL,
     Rule,
@@ -42,6 +42,7 @@ from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 from memloc.stats.windows import check_inside, read_window, window_name
 from memloc.store.records import as_table
 
+_REPORT = packaged(__file__)
 PLAIN = "plain"
 TABLES = ("layers", "events", "positions", "pairs")
 FIXED = 5.0
@@ -62,6 +63,10 @@ class Centroids(Method):
     kind = "analysis"
     needs = ("final",)
     shows = {"layers": "centroids"}
+    report = {
+        **_REPORT,
+        "rows": {"centroids": lambda table: views.positions(table, _REPORT["words"])},
+    }
     uses = ("reference",)
 
     crossing_at: float = paper(0.5, "§5", gt=0, lt=1)
@@ -75,6 +80,11 @@ class Centroids(Method):
     """Whether a decoder's last vector is the block's output or what the final norm makes of it."""
     windows: tuple[str, ...] = ours(())
     """Further windows of layers, such as `3-6`, that are swapped in from the reference weights."""
+
+    @classmethod
+    def picture(cls, found: Result) -> str:
+        """Draw where noisy examples are between their classes, one line per variant."""
+        return views.positions_picture(found["layers"], found["events"])
 
     def run(self, run: Run) -> Result:
         """The tables `layers`, `events`, `positions` and `pairs` for every variant."""
@@ -238,7 +248,9 @@ def pooled_separability(
     rng = generator(0, "shuffles", "centroids")
     weights = found.n_noisy.astype(np.float64)
     own = _average(found.separability, weights)
-    others = _average(shuffled_separability(vectors, noisy, found.pairs, shuffles, rng), weights)
+    used = np.flatnonzero(weights)
+    shuffled = shuffled_separability(vectors, noisy, found.pairs[used], shuffles, rng)
+    others = _average(shuffled, weights[used])
     limit = np.quantile(np.nan_to_num(others), LEVEL, axis=0)
     separable = np.nan_to_num(own) > limit
     return as_table({"separability": own, "by_chance": limit, "separable": separable})
@@ -258,12 +270,24 @@ def _quantiles(
         place = share * np.maximum(0, total - 1)
         below = np.floor(place)
         first, second = (
-            ranked[np.minimum((cumulative <= k).sum(0), len(ranked) - 1)]
+            ranked[np.minimum(_at_most(k, cumulative), len(ranked) - 1)]
             for k in (below.astype(np.int32), np.ceil(place).astype(np.int32))
         )
         value = first + (second - first) * (place - below)
         found.append(np.where(total > 0, value, np.nan))
     return found
+
+
+def _at_most(limits: NDArray[np.int32], ascending: NDArray[np.int32]) -> IntArray:
+    """Return how many values of each column (n, columns), which ascends, are at most its limit."""
+    columns = np.arange(len(limits))
+    first, last = np.zeros(len(limits), np.int64), np.full(len(limits), len(ascending))
+    while (first < last).any():  # halves what is left: twenty rounds for a million values
+        middle = (first + last) // 2
+        inside = np.minimum(middle, len(ascending) - 1)
+        below = (ascending[inside, columns] <= limits) & (middle < len(ascending))
+        first, last = np.where(below, middle + 1, first), np.where(below, last, middle)
+    return first
 
 
 def _average(values: FloatArray, weights: FloatArray) -> FloatArray:

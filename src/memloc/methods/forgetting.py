@@ -6,7 +6,7 @@ given is computed without a graph.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -17,9 +17,8 @@ from torch.nn.functional import cross_entropy
 
 from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
-from memloc.engine.gathering import clear_gradients
-from memloc.engine.loop import gradients_for
-from memloc.engine.shortcuts import Layout, can_pack
+from memloc.engine.objectives import gradients_of_blocks
+from memloc.engine.packing import can_pack, logits_end_to_end
 from memloc.methods.gradients import (
     Gradients,
     Group,
@@ -27,7 +26,7 @@ from memloc.methods.gradients import (
     kind_of,
 )
 from memloc.model.device import NARROW
-from memloc.model.predict import to_batch, without_harm
+from memloc.model.predict import without_harm
 from memloc.model.stack import Stack
 from memloc.progress import Advance
 
@@ -53,18 +52,7 @@ class Data:
     def value(self, stack: Stack, batch: Batch) -> Tensor:
         """The sum over these examples of the negative loss, or of the label's raw logit."""
         rows = np.concatenate(batch)
-        with torch.no_grad():
-            prepared = stack.prepare(to_batch(self.encoded, rows, stack.device))
-            mask = prepared.batch["attention_mask"]
-            # Where nothing is padded, blocks may be given no mask that could keep texts apart.
-            is_packed = len(batch) < len(rows) and not bool(mask.all())
-            if is_packed:
-                where = np.repeat(np.arange(len(batch)), [len(some) for some in batch])
-                layout = Layout.of(mask, torch.from_numpy(where).to(mask.device))
-                prepared = layout.packed(prepared)
-        state = stack.run_all(prepared)
-        read = state.flatten(0, 1)[prepared.positions] if is_packed else stack.read(state, prepared)
-        logits = stack.finish(read, prepared.batch).float()
+        logits = logits_end_to_end(stack, self.encoded, batch).float()
         labels = torch.from_numpy(self.labels[rows]).to(logits.device)
         if self.settings.objective == "logit":
             return logits.gather(1, labels[:, None]).sum()
@@ -78,22 +66,18 @@ def measure(
 
     And the norm that is asked for without each group in turn, (groups, layers), if there are some.
     """
-    blocks = [dict(block.named_parameters()) for block in stack.blocks]
-    sizes = [sum(p.numel() for p in block.values()) for block in blocks]
+    sizes = [sum(p.numel() for p in block.parameters()) for block in stack.blocks]
     lengths, packs = data.encoded.lengths, can_pack(stack)
 
-    def summed(rows: IntArray) -> Tensor:
-        """Over these examples, those of all blocks end to end."""
-        for block in tensors:
-            clear_gradients(block)
+    def values(rows: IntArray) -> Iterator[Tensor]:
+        """Of these examples, batch by batch."""
         for batch in _batches(stack, lengths, packs, rows):
             with torch.enable_grad():
-                data.value(stack, batch).backward()  # type: ignore[no-untyped-call]
+                yield data.value(stack, batch)
             advance(sum(map(len, batch)))
-        return torch.cat([_gradient(t) for block in tensors for t in block.values()])
 
-    with gradients_for(stack.model, blocks) as tensors:
-        every = [[summed(rows) for rows in group] for group in groups]
+    with gradients_of_blocks(stack) as summed:
+        every = [[summed(values(rows)) for rows in group] for group in groups]
     total = [reduce(torch.add, sums) for sums in zip(*every, strict=True)]
     counts = np.array([[len(rows) for rows in group] for group in groups])
     norms: Norms = {}
@@ -150,12 +134,6 @@ def end_to_end(lengths: IntArray, most: int) -> list[IntArray]:
         groups[group].append(row)
         insort(left, (room - length, group))
     return [np.array(rows) for rows in groups]
-
-
-def _gradient(tensor: Tensor) -> Tensor:
-    """A parameter that the forward pass does not use has none."""
-    found = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-    return found.detach().flatten()
 
 
 def _norms(sums: Sequence[Tensor], counts: IntArray, sizes: list[int], kind: str) -> Norms:

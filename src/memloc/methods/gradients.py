@@ -7,12 +7,12 @@ import numpy as np
 
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import ScoreError
-from memloc.methods import Method, Sizes
+from memloc.methods import Method, Sizes, views
 from memloc.methods.result import Result
 from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import ours, paper
+from memloc.settings import ours, packaged, paper
 from memloc.stats.depth import (
     LEVEL,
     centre_of_gravity,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from memloc.model.load import Classifier
     from memloc.model.stack import Stack
 
+_REPORT = packaged(__file__)
 MEMORY = 2**30
 """Bytes for the groups' gradients; where fewer groups fit, intervals are wider."""
 
@@ -41,6 +42,11 @@ class Gradients(Method):
     name = "gradients"
     needs = ("memorised", "frozen")
     shows = {"gradients": "gradients"}
+    report = {
+        **_REPORT,
+        "rows": {"gradient-steps": lambda table: views.gradient_steps(table, _REPORT["steps"])},
+        "derives": {"post_processing": views.post_processing},
+    }
 
     objective: Literal["loss", "logit"] = paper("loss", "§3.1")
     """Gradient of the negative loss, or of the assigned label's raw logit."""

@@ -1,14 +1,14 @@
 """Models trained on random halves of labelled texts: what does each say of every example?
 
 What a model says of examples that it was not trained on is generalisation; the difference to models
-that were is counterfactual memorisation. Narrow models are trained several at a time. What each
-says is kept in a file, and made again only where its data, weights or settings are others. The
-analysis `generalisation` and `memloc find` share all this.
+that were is counterfactual memorisation. What each model says is kept in a file, and made again
+only where its data, weights or settings are others. The analysis `generalisation` and `memloc find`
+share all this.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,25 +21,26 @@ from memloc.arrays import (
     IntArray,
     Table,
 )
-from memloc.data.encode import Encoded
 from memloc.data.task import Examples, hash_examples
 from memloc.errors import counted
-from memloc.methods import Method, Sizes
+from memloc.methods import Method, Sizes, views
 from memloc.methods.result import Result
 from memloc.model.device import pick_device
 from memloc.progress import Advance, track
 from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
 from memloc.run.folder import Run, at_the_end
 from memloc.seeds import generator, number
-from memloc.settings import paper, published
+from memloc.settings import packaged, paper, published
 from memloc.stats.depth import LEVEL
 from memloc.stats.intervals import RESAMPLES, Interval, bootstrap
 from memloc.store import paths
-from memloc.store.memo import ARRAYS, Arrays, Maker, memo, recall, unfinished_key
+from memloc.store.memo import ARRAYS, Arrays, Maker, recall, unfinished_key
 from memloc.store.records import as_table
 
 if TYPE_CHECKING:
     from memloc.model.load import Classifier
+
+_REPORT = packaged(__file__)
 
 
 class Generalisation(Method):
@@ -49,6 +50,7 @@ class Generalisation(Method):
     kind = "analysis"
     needs = ("final", "pretrained")
     shows = {"summary": "generalisation", "examples": "memorisation"}
+    report = {**_REPORT, "rows": {"memorisation": views.memorisation_map}}
     version = 2
 
     models: int = paper(30, "§5, footnote 8", ge=2)
@@ -59,6 +61,16 @@ class Generalisation(Method):
     """Passes over that half."""
     learning_rate: float = published(3e-5, gt=0)
     """Peak of the schedule."""
+
+    @classmethod
+    def told(cls, found: Result) -> str:
+        """Say how many labels models predict that were not trained on them."""
+        return str(_REPORT["sentence"].format(**found["summary"].iloc[0]))
+
+    @classmethod
+    def picture(cls, found: Result) -> str:
+        """Write the mean probability of the label with and without training on it."""
+        return views.halves_picture(found["examples"])
 
     def run(self, run: Run) -> Result:
         """The score, and for every example what models with and without it say."""
@@ -140,7 +152,9 @@ class Pool:
         """The weights that a model starts from, with an adapter if it learns with one."""
         from memloc.model.adapters import with_adapter
 
-        return with_adapter(self.load(seed), self.training, seed)
+        started = with_adapter(self.load(seed), self.training, seed)
+        started.model.to(pick_device(self.device))
+        return started
 
     def updates(self, model: int) -> int:
         """How many updates a model needs."""
@@ -192,8 +206,7 @@ def half_models(pool: Pool, models: int) -> list[Half]:
     if missing:
         total = sum(pool.updates(model) for model in missing)
         with track(f"{pool.name} · models on halves", total) as advance:
-            for stack in stacks_of(pool, missing):
-                found |= _made(pool, stack, advance)
+            found |= train_halves(pool, missing, advance)
     return [found[model] for model in range(1, models + 1)]
 
 
@@ -207,100 +220,39 @@ def kept_halves(pool: Pool, models: int) -> dict[int, Half]:
     return {model: half for model, half in found.items() if model <= models}
 
 
-def _made(pool: Pool, models: Sequence[int], advance: Advance) -> dict[int, Half]:
-    """Train models together, and keep what they say in one file."""
-
-    def make() -> Arrays:
-        halves = train_halves(pool, models, advance)
-        return {
-            "models": np.array(models),
-            "trained": np.stack([half.trained for half in halves]),
-            "logits": np.stack([half.logits for half in halves]),
-        }
-
-    return _halves(memo(paths.kept_models(pool.folder, models[0]), pool.key, make, ARRAYS))
-
-
 def _halves(kept: Arrays) -> dict[int, Half]:
     both = zip(kept["trained"], kept["logits"], strict=True)
     return dict(zip(kept["models"].tolist(), (Half(*each) for each in both), strict=True))
 
 
-def stacks_of(pool: Pool, models: Sequence[int]) -> list[list[int]]:
-    """Which of these models (from 1) are trained as one: those with halves of one size."""
-    from memloc.engine.loop import in_stacks, members_at_once
-
-    start = pool.start(pool.seed)
-    most = members_at_once(start.stack, pool.training, pick_device(pool.device))
-    return in_stacks(models, most, alike=lambda model: len(pool.rows(model)))
-
-
 def train_halves(
     pool: Pool, models: Sequence[int], advance: Advance = lambda _steps: None
-) -> list[Half]:
-    """Train models (from 1) on their halves, and return what they say."""
-    from memloc.model.predict import encode_for, predict
+) -> dict[int, Half]:
+    """Train models (from 1) on their halves, keep what they say and return it."""
+    from memloc.engine.fit import fit
+    from memloc.engine.learner import Learner, Part, Watch
+    from memloc.model.predict import encode_for
 
-    seeds = [number(pool.seed, "generalisation", model) for model in models]
-    started = [pool.start(seed) for seed in seeds]
-    for one in started:
-        one.model.to(pick_device(pool.device))
-    encoded = encode_for(started[0], pool.examples, pool.max_tokens)
-    rows = np.stack([pool.rows(model) for model in models])
-    fit(started, encoded, rows, pool.examples.labels, (pool.training, seeds), advance)
-    found = []
-    for own, one in zip(rows, started, strict=True):
-        chosen = np.isin(np.arange(len(pool.examples)), own)
-        found.append(Half(chosen, predict(one.stack, encoded)))
+    def learner(model: int) -> Learner:
+        seed = number(pool.seed, "generalisation", model)
+        start = partial(pool.start, seed)
+        return Learner(str(model), start, pool.examples.labels, seed, (Part(pool.rows(model)),))
+
+    texts = encode_for(pool.start(pool.seed), pool.examples, pool.max_tokens)
+    every = np.arange(len(texts))
+    learners = [learner(model) for model in models]
+    found: dict[int, Half] = {}
+    for ready in fit(learners, texts, pool.training, watch=Watch(advance), ask=every):
+        numbers = [int(trained.name) for trained in ready]
+        made = {
+            "models": np.array(numbers),
+            "trained": np.stack([np.isin(every, pool.rows(model)) for model in numbers]),
+            "logits": np.stack([trained.logits for trained in ready]),
+        }
+        # What was trained in one pass is kept in one file: nothing depends on interruptions.
+        ARRAYS.write(paths.kept_models(pool.folder, numbers[0]), made, pool.key)
+        found |= _halves(made)
     return found
-
-
-def fit(  # noqa: PLR0913
-    trained: "Sequence[Classifier]",
-    encoded: Encoded,
-    rows: IntArray,
-    labels: IntArray,
-    how: tuple[FineTuneSettings, Sequence[int]],
-    advance: Advance = lambda _steps: None,
-    *,
-    layers: Sequence[int] | None = None,
-    is_done: Callable[[int], bool] = lambda _epoch: False,
-) -> None:
-    """Fine-tune models as one, each on the texts at its `rows` (models, texts).
-
-    `labels` are those of all texts; `how`: the settings, and a seed for each model. Some `layers`
-    (from 0) learn, with what follows the blocks, or all of them. After each epoch `is_done` may
-    end it.
-    """
-    import torch
-
-    from memloc.engine.loop import (
-        learning_groups,
-        logits_of,
-        one_objective,
-        train_epoch,
-    )
-    from memloc.engine.stacked import together
-
-    settings, seeds = how
-    stack = together([one.stack for one in trained])
-    groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
-    if layers is not None:
-        groups = [groups[0], *(groups[1 + layer] for layer in layers)]
-    with one_objective(
-        stack,
-        groups,
-        name="generalisation",
-        logits=logits_of(stack, encoded, settings),
-        labels=torch.from_numpy(labels).to(stack.device).expand(len(trained), -1),
-        lengths=encoded.lengths,
-        settings=settings,
-        rows=rows,
-    ) as objective:
-        for epoch in range(1, settings.epochs + 1):
-            train_epoch([objective], seeds, epoch, advance)
-            if is_done(epoch):
-                return
 
 
 def examples_table(halves: Sequence[Half], labels: IntArray) -> Table:

@@ -18,13 +18,13 @@ from memloc.arrays import (
     Table,
 )
 from memloc.errors import counted
-from memloc.methods import Method, Sizes
+from memloc.methods import Method, Sizes, views
 from memloc.methods.positions import check_labels
 from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import ours, paper
+from memloc.settings import ours, packaged, paper
 from memloc.stats.depth import LEVEL, event, first_layer
 from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 from memloc.store.records import as_table
@@ -32,6 +32,7 @@ from memloc.store.records import as_table
 if TYPE_CHECKING:
     from memloc.methods.probes import Probes
 
+_REPORT = packaged(__file__)
 CURVES = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
 """Which examples are asked for which labels."""
 NOISY_ASSIGNED, NOISY_ORIGINAL, CLEAN = range(len(CURVES))
@@ -47,6 +48,10 @@ class LabelProbes(Method, ProbeSettings):
     kind = "analysis"
     needs = ("final",)
     shows = {"layers": "label_probes"}
+    report = {
+        **_REPORT,
+        "rows": {"label-probes": lambda table: views.label_probes(table, _REPORT["words"])},
+    }
 
     margin: float = paper(0.10, "§5", gt=0, lt=1)
     """F1 of assigned labels exceeds F1 of original ones by this: memorisation » generalisation."""
@@ -58,6 +63,11 @@ class LabelProbes(Method, ProbeSettings):
         "probes of shuffled labels"
     )
     """Whose F1 is chance: that of probes that learnt shuffled labels, or of these labels alone."""
+
+    @classmethod
+    def picture(cls, found: Result) -> str:
+        """Draw F1 by layer, one line per kind of example and label."""
+        return views.probes_picture(found["layers"], _REPORT["words"]["what"])
 
     def run(self, run: Run) -> Result:
         """The tables `layers`, `events` and `seeds`."""

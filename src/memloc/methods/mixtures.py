@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
-from memloc.engine.shortcuts import LastBlock, Repeater
+from memloc.model.calls import LastBlock, Repeater
 from memloc.model.load import Classifier
 from memloc.model.predict import evaluating, to_batch
 from memloc.model.stack import Prepared, Stack

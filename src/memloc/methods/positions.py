@@ -4,6 +4,7 @@ For each ordered pair of classes (a, b) the line through the centroids of their 
 a at 0 and b at 1. Noisy examples of the pair are assigned to a and were b.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ KINDS = ("noisy", "clean a", "clean b")
 """What an example is to a pair."""
 COINCIDE = 1e-6
 """Centroids that are nearer than this share of the vectors' size differ by float noise only."""
+MANY = 1000
+"""Number of pairs above which pairs without a noisy example are left out."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,12 @@ class Positions:
 
     def remarks(self, names: Sequence[str]) -> list[str]:
         """What is odd about the data, a sentence each; layers are counted like the vectors'."""
-        return [
+        every = len(names) * (len(names) - 1)
+        some = (
+            f"Only the {len(self.pairs):,} of {every:,} pairs of classes with a noisy example are "
+            "compared."
+        )
+        return [some] * (len(self.pairs) < every) + [
             f"{names[a]} → {names[b]}: {sentence}."
             for index, (a, b) in enumerate(self.pairs)
             for sentence in _remarks(self, index)
@@ -77,7 +85,7 @@ def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int)
     """Positions for `vectors` (examples, K, width), all pairs and layers."""
     n_clean = np.bincount(noisy.original[~noisy.is_noisy], minlength=n_classes)
     _check(noisy, n_clean)
-    pairs = np.array([(a, b) for a in range(n_classes) for b in range(n_classes) if a != b])
+    pairs = _pairs(noisy, n_classes)
     pair, example, kind = _rows(noisy, pairs)
     layers = np.moveaxis(vectors, 1, 0)
     found = [_at_layer(layer, noisy, pairs, (pair, example)) for layer in layers]
@@ -106,21 +114,26 @@ def shuffled_separability(
 ) -> FloatArray:
     """Separability (shuffles, pairs, K) when the clean examples' labels are dealt out anew."""
     clean = ~noisy.is_noisy
-    labels, n_classes = noisy.original[clean], int(pairs.max()) + 1
-    n_clean = np.bincount(labels, minlength=n_classes)
-    per_example = 1 / np.where(n_clean > 0, n_clean, np.nan)[:, None]
-    dealt = [rng.permutation(labels) == np.arange(n_classes)[:, None] for _ in range(shuffles)]
+    labels = noisy.original[clean]
+    n_clean = np.bincount(labels, minlength=int(pairs.max()) + 1)
+    # Examples in the order of their classes; each class has as many in every shuffle.
+    orders = [np.argsort(rng.permutation(labels), kind="stable") for _ in range(shuffles)]
+    there = np.flatnonzero(n_clean)
+    starts = np.cumsum(n_clean[there]) - n_clean[there]
     found = np.empty((shuffles, len(pairs), vectors.shape[1]))
+    centroids = np.full((len(n_clean), vectors.shape[2]), np.nan)
+    scatter = np.full(len(n_clean), np.nan)
+    a, b = pairs.T
     for layer in range(vectors.shape[1]):
         points = vectors[clean, layer].astype(np.float64)
         points -= points.mean(0)
         squares = (points**2).sum(1)
-        for row, belongs in enumerate(dealt):
-            share = belongs.astype(np.float64)
-            centroids = share @ points * per_example
-            between = centroids @ centroids.T
-            scatter = share @ squares - n_clean * np.diag(between)
-            found[row, :, layer] = _separability(between, scatter, pairs, n_clean)
+        for row, order in enumerate(orders):
+            centroids[there] = np.add.reduceat(points[order], starts) / n_clean[there, None]
+            norms = (centroids**2).sum(1)
+            scatter[there] = np.add.reduceat(squares[order], starts) - (n_clean * norms)[there]
+            distance = ((centroids[a] - centroids[b]) ** 2).sum(1)
+            found[row, :, layer] = _separability(distance, scatter, pairs, n_clean)
     return found
 
 
@@ -149,41 +162,51 @@ def _at_layer(
     over = products[example, b] - products[example, a]
     over -= between[a, b] - between[a, a]
     coincide = same[tuple(pairs.T)]
-    apart = np.where(coincide, 0.0, _separability(between, scatter, pairs, count))
+    apart = _separability(distances[tuple(pairs.T)], scatter, pairs, count)
+    apart = np.where(coincide, 0.0, apart)
     return over / np.where(same, np.nan, distances)[a, b], apart, coincide
 
 
 def _separability(
-    between: FloatArray, scatter: FloatArray, pairs: IntArray, n_clean: IntArray
+    distance: FloatArray, scatter: FloatArray, pairs: IntArray, n_clean: IntArray
 ) -> FloatArray:
-    """Distance over the pooled standard distance of the clean examples, (..., pairs).
+    """Distance over the pooled standard distance of the clean examples, (pairs,).
 
-    From products of centroids (..., classes, classes) and sums of squares (..., classes); NaN
-    where a centroid is missing or no class of the pair has any spread.
+    From squared distances of centroids (pairs,) and sums of squares (classes,); NaN where a
+    centroid is missing or no class of the pair has any spread.
     """
     a, b = pairs.T
     freedom = n_clean[a] + n_clean[b] - 2
-    spread = (scatter[..., a] + scatter[..., b]) / np.where(freedom > 0, freedom, np.nan)
-    distance = _distances(between)[..., a, b]
+    spread = (scatter[a] + scatter[b]) / np.where(freedom > 0, freedom, np.nan)
     return np.asarray(np.sqrt(distance / np.where(spread > 0, spread, np.nan)))
 
 
 def _distances(between: FloatArray) -> FloatArray:
-    """Squared distances of all pairs (..., classes, classes) from their products."""
-    squares = np.diagonal(between, axis1=-2, axis2=-1)
-    return np.maximum(0, squares[..., :, None] + squares[..., None, :] - 2 * between)
+    """Squared distances of all pairs (classes, classes) from their products."""
+    squares = np.diag(between)
+    return np.maximum(0, squares[:, None] + squares - 2 * between)
+
+
+def _pairs(noisy: NoisyLabels, n_classes: int) -> IntArray:
+    """Return the ordered pairs of classes; of many, those with a noisy example."""
+    if n_classes * (n_classes - 1) <= MANY:
+        return np.array([(a, b) for a in range(n_classes) for b in range(n_classes) if a != b])
+    both = np.stack([noisy.assigned, noisy.original], axis=1)
+    return np.unique(both[noisy.is_noisy], axis=0)
 
 
 def _rows(noisy: NoisyLabels, pairs: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Pair, example and kind of every row: for each pair its noisy, then its clean examples."""
-    a, b = pairs.T[:, :, None]
-    is_noisy = noisy.is_noisy
-    masks = (
-        is_noisy & (noisy.assigned == a) & (noisy.original == b),
-        ~is_noisy & (noisy.original == a),
-        ~is_noisy & (noisy.original == b),
-    )
-    pair, kind, example = np.nonzero(np.stack(masks, axis=1))
+    clean = [
+        np.flatnonzero(~noisy.is_noisy & (noisy.original == c)) for c in range(pairs.max() + 1)
+    ]
+    noisy_of: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for row in np.flatnonzero(noisy.is_noisy):
+        noisy_of[int(noisy.assigned[row]), int(noisy.original[row])].append(int(row))
+    groups = [(noisy_of[a, b], clean[a], clean[b]) for a, b in pairs.tolist()]
+    sizes = np.array([[len(group) for group in kinds] for kinds in groups])
+    pair, kind = (np.repeat(index.ravel(), sizes.ravel()) for index in np.indices(sizes.shape))
+    example = np.concatenate([group for kinds in groups for group in kinds]).astype(np.int64)
     return pair, example, kind
 
 

@@ -19,7 +19,7 @@ from memloc.methods.result import Result
 from memloc.protocol import ProbeSettings
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import published
+from memloc.settings import packaged, published
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.intervals import (
     RESAMPLES,
@@ -48,6 +48,7 @@ class Probing(Method, ProbeSettings):
     name = "probing"
     needs = ("final", "frozen")
     shows = {"noise_probes": "noise_probes"}
+    report = packaged(__file__)
 
     class_weights: tuple[PositiveFloat, PositiveFloat] = published((0.33, 0.67))
     """Weights of clean and noisy examples in the loss of a probe."""

@@ -300,8 +300,8 @@ def read_about(folder: Path) -> dict[str, Any]:
     record = read_json(folder / paths.ABOUT)
     kinds = {"method": str, "tables": list, "about": dict}
     whole = all(isinstance(record.get(name), kind) for name, kind in kinds.items())
-    there = {path.stem for path in folder.glob("*.parquet")}
-    if not whole or not there <= set(map(str, record["tables"])):
+    there = {path.stem for path in folder.glob(paths.ANY_TABLE)}
+    if not whole or there != set(map(str, record["tables"])):
         raise StoreError(f"{folder} is damaged: delete it and run the method again.")
     return record
 

@@ -16,6 +16,7 @@ class Retraining(Method):
     """Resets windows of the final model's layers and trains them on clean examples; section 3.1."""
 
     name = "retraining"
+    exactness = 1
     needs = ("final", "pretrained")
     version = 4
 
@@ -38,23 +39,15 @@ class Retraining(Method):
 
     def run(self, run: Run) -> Result:
         """Which noisy (and held-out clean) labels are lost after retraining each window."""
-        from memloc.methods.retrainer import (
-            missed,
-            outcomes_of,
-            prepared,
-            stacks_of,
-        )
+        from memloc.methods.retrainer import missed, outcomes_of, prepared
 
-        with prepared(run, self) as setup:
-            before = missed(setup)
-            every = self.windows(run.depth)
-            updates = setup.settings.epochs * -(-len(setup.train) // setup.settings.batch_size)
-            with track(f"{run.name} · retraining", len(every) * updates) as advance:
-                stacks = stacks_of(setup, every)
-                made = [outcomes_of(setup, stack, advance) for stack in stacks]
-        found = {window: outcome for stack in made for window, outcome in stack.items()}
+        setup = prepared(run, self)
+        before = missed(setup)
+        every = self.windows(run.depth)
+        with track(f"{run.name} · retraining", len(every) * setup.updates) as advance:
+            found = outcomes_of(setup, every, advance)
         lost = [np.concatenate([found[w].noisy_wrong, found[w].clean_wrong]) for w in every]
-        rows = np.concatenate([setup.noisy, setup.held_out])
+        rows = setup.looked_at
         is_noisy = run.noisy.is_noisy[rows]
         margin = _margins(run, rows)
         outcomes = Outcomes(tuple(every), rows, is_noisy, np.stack(lost, axis=1), before, margin)

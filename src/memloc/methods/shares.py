@@ -24,12 +24,12 @@ import numpy as np
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.data.encode import Encoded
 from memloc.errors import ScoreError, SettingsError
-from memloc.methods import Method, Sizes, drawn
+from memloc.methods import Method, Sizes, drawn, views
 from memloc.methods.result import Result
 from memloc.progress import tell, track
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import ours
+from memloc.settings import ours, packaged
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.intervals import bootstrap
 from memloc.stats.subsets import (
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from memloc.model.stack import Stack
     from memloc.model.units import Units
 
+_REPORT = packaged(__file__)
 MOST_EXACT = 14
 """Units up to which every subset is computed unless something else is asked for."""
 MOST_MEMORY = 4
@@ -67,6 +68,14 @@ class Shares(Method):
     name = "shares"
     needs = ("final", "reference")
     shows = {"shares": "shares"}
+    exactness = 3
+    report = {
+        **_REPORT,
+        "rows": {
+            "shares": lambda table: views.shares(table, _REPORT["words"]),
+            "alone": lambda table: views.alone(table, _REPORT["words"]),
+        },
+    }
     version = 5
     scratch = True
 

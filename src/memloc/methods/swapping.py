@@ -21,6 +21,7 @@ class Swapping(Method):
     name = "swapping"
     needs = ("final", "reference")
     version = 3
+    exactness = 2
 
     normalise: bool = paper(True, "§3.1")
     """Whether the error of the full window counts as 1.0."""
@@ -81,6 +82,7 @@ class AdapterOff(Swapping):
     name = "adapter_off"
     needs = ("final", "pretrained")
     version = 2
+    exactness = 1
     by_default = False
 
     normalise: bool = ours(True)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,13 @@ class Classifier:
     def stack(self) -> Stack:
         """The model as embed → blocks → finish."""
         return Stack(self.model)
+
+    def copied(self) -> "Classifier":
+        """Return the same classifier with weights of its own."""
+        stack = self.stack.copied()
+        found = replace(self, model=stack.model)
+        found.__dict__["stack"] = stack  # what was found out about the model stays true
+        return found
 
     @property
     def label_names(self) -> list[str]:

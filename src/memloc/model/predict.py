@@ -73,13 +73,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def predict(stack: Stack, encoded: Encoded) -> NDArray[np.float32]:
-    """Logits (texts, classes) without dropout, in the order of the texts."""
-    logits = np.zeros((len(encoded), stack.model.config.num_labels), dtype=np.float32)
+def predict(stack: Stack, encoded: Encoded, rows: IntArray | None = None) -> NDArray[np.float32]:
+    """Return the logits (texts, classes) of all texts, or of those at `rows`, without dropout."""
+    chosen = np.arange(len(encoded)) if rows is None else rows
+    logits = np.zeros((len(chosen), stack.model.config.num_labels), dtype=np.float32)
     with evaluating(stack.model):
-        for rows in length_batches(stack, encoded.lengths):
-            found = stack.logits(to_batch(encoded, rows, stack.device))
-            logits[rows] = found.float().cpu().numpy()
+        for picked in length_batches(stack, encoded.lengths[chosen]):
+            found = stack.logits(to_batch(encoded, chosen[picked], stack.device))
+            logits[picked] = found.float().cpu().numpy()
     return logits
 
 

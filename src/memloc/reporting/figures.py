@@ -4,6 +4,7 @@
 colours and orders are style's.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,18 +17,20 @@ import altair as alt
 import pandas as pd
 
 from memloc.errors import lookup
+from memloc.methods import brought
+from memloc.methods.views import CASE
 from memloc.progress import track
 from memloc.reporting import style
-from memloc.reporting.findings import Findings
 from memloc.reporting.results import Results
-from memloc.reporting.rows import CASE, ROWS
-from memloc.reporting.sentences import marked, remarks_on
-from memloc.reporting.style import GREY, Theirs
+from memloc.reporting.rows import ROWS
+from memloc.reporting.sentences import marked, remark_on, remarks_on
+from memloc.reporting.style import GREY, Theirs, theirs_of
 from memloc.settings import Settings
-from memloc.stats.calibration import weakness
 from memloc.stats.claims import over_seeds
 from memloc.store.files import whole_file
 
+QUANTITY = "{quantity}"
+"""In a title: what the rows have in their column `quantity`."""
 DATA = "drawn"
 """What a chart's table is called in its specification."""
 WIDTH = 90
@@ -93,13 +96,25 @@ class Figure(style.Exhibit):
     """Columns of what is drawn, of which one value is shown at a time."""
     compares: bool = False
     """Only on the page if it has several panels: another figure shows what a single one would."""
+    as_it_is: bool = False
+    """Whether its table is drawn as it is; otherwise means over seeds are."""
+    points_at_least: int = 0
+    """Only on the page if a choice has this many points; a table shows fewer better."""
+    noisy_at_least: int = 0
+    """Only on the page if some run has this many noisy examples: with fewer it shows chance."""
     shape: Literal["curves", "points", "bars", "cells"]
     look: Look
 
     def draw(self, table: pd.DataFrame) -> alt.TopLevelMixin:
         """The chart of such a table."""
-        rows = ROWS[self.name](table) if self.name in ROWS else self._means(table)
-        return draw(self.shape, rows, self.look)
+        return draw(self.shape, self.rows(table), self.look)
+
+    def rows(self, table: pd.DataFrame) -> pd.DataFrame:
+        """What it draws of such a table."""
+        known: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {**ROWS, **brought("rows")}
+        if self.name in known:
+            return known[self.name](table)
+        return table.copy() if self.as_it_is else self._means(table)
 
     def _means(self, table: pd.DataFrame) -> pd.DataFrame:
         """Means over seeds of what is drawn, and of the numbers that a hover shows after it."""
@@ -111,13 +126,18 @@ class Figure(style.Exhibit):
         means = [name for name in others if name in table and name not in {"low", "high"}]
         return over_seeds(table, list(by), value, list(dict.fromkeys(means)))
 
-    def repeats(self, drawn: "Drawn") -> bool:
-        """Whether the page shows all of it already."""
-        return self.compares and drawn.rows[self.look.panel].nunique() == 1
+    def says_something(self, drawn: "Drawn", results: Results) -> bool:
+        """Whether it has enough rows to be worth its place on the page."""
+        if self.compares and drawn.rows[self.look.panel].nunique() == 1:
+            return False
+        if results["runs"]["noisy"].max() < self.noisy_at_least:
+            return False
+        sizes = drawn.rows.groupby(list(self.choose)).size() if self.choose else [len(drawn.rows)]
+        return max(sizes) >= self.points_at_least
 
-    def drawn(self, findings: Findings) -> "Drawn | None":
+    def drawn(self, results: Results) -> "Drawn | None":
         """The chart with everything that can be chosen in it; None without results."""
-        table = findings.table(self.table)
+        table = self.shown(results)
         return None if table.empty else Drawn.of(self.draw(table), marked(table))
 
 
@@ -156,7 +176,11 @@ class Drawn:
         """The whole specification with the rows of one choice."""
         rows = _chosen(self.rows, choice)
         plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
-        return {**self.spec, "datasets": {DATA: plain}}
+        spec = self.spec
+        if "quantity" in rows and len(rows):  # what numbers are may depend on the choice
+            text = json.dumps(spec).replace(QUANTITY, str(rows["quantity"].iloc[0]))
+            spec = json.loads(text)
+        return {**spec, "datasets": {DATA: plain}}
 
 
 def _chosen(rows: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
@@ -165,12 +189,12 @@ def _chosen(rows: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
     return rows
 
 
-FIGURES = Figure.read("figures.yaml")
+FIGURES = Figure.read("figures")
 
 
-def figures_of(findings: Findings) -> list[Figure]:
-    """Every figure: those of `figures.yaml`, and the layers of methods that are not memloc's."""
-    theirs = [each for each in findings.theirs if "layer" in each.table and each.numbers]
+def figures_of(results: Results) -> list[Figure]:
+    """Every figure: those that are described, and the layers of other packages' methods."""
+    theirs = [each for each in theirs_of(results) if "layer" in each.table and each.numbers]
     return [*FIGURES, *map(layers_of, theirs)]
 
 
@@ -205,8 +229,8 @@ def write_figures(
 ) -> tuple[list[Path], list[Figure]]:
     """Write what can be drawn, or those called `only`; the files, and figures without results."""
     lookup("figure format", kind, {name: name for name in FORMATS})
-    findings = Findings(results)
-    drawn = {figure: figure.drawn(findings) for figure in Figure.chosen(figures_of(findings), only)}
+    chosen = Figure.chosen(figures_of(results), only)
+    drawn = {figure: figure.drawn(results) for figure in chosen}
     jobs = [(f, d, c) for f, d in drawn.items() if d is not None for c in d.choices(f.choose)]
     written = []
     with track("figures", len(jobs)) as advance:
@@ -237,7 +261,7 @@ def save_spec(spec: Mapping[str, Any], path: Path) -> None:
 
 
 def _titled(figure: Figure, drawn: Drawn, choice: Mapping[str, Any]) -> dict[str, Any]:
-    against = weakness(choice["method"]) if "method" in choice else ""
+    against = remark_on(choice["method"]) if "method" in choice else ""
     said = f"{against} {drawn.remarks(choice)}".strip()
     lines = [" · ".join(map(str, choice.values())), *wrap(said, WIDTH)]
     title = {"text": figure.title, "subtitle": lines}
@@ -345,7 +369,7 @@ def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         marks = _marks(base, rows, look, opacity=fade(1), size=80).encode(x=x)
         return alt.layer(ends, marks.add_params(*chosen))
     ends.encoding.color = alt.Undefined  # the page's own ink, which is light or dark
-    chance = base.mark_tick(thickness=3).encode(x=f"{look.chance}:Q", color=alt.value(FRAME))
+    chance = base.mark_tick(thickness=3).encode(x=f"{look.chance}:Q", color=alt.value(GREY))
     return alt.layer(base.mark_bar(opacity=0.6).encode(x=x), ends, chance)
 
 

@@ -9,11 +9,11 @@ import pandas as pd
 import yaml
 
 from memloc.data.perturb import OWN
-from memloc.errors import DataError
+from memloc.errors import DataError, counted
 from memloc.methods import find_method, method_names, methods
-from memloc.reporting.findings import RUN
+from memloc.reporting.derived import RUN
 from memloc.reporting.results import Results
-from memloc.reporting.style import asset
+from memloc.reporting.style import METHODS, asset
 from memloc.run.folder import Run
 from memloc.stats.claims import BINARY
 from memloc.store import paths
@@ -33,14 +33,20 @@ class Coverage:
 
     table: pd.DataFrame
     commands: tuple[str, ...]
+    sentence: str = ""
+    """What is missing, in words; empty if nothing is."""
 
 
 def command(part: str, results: Results) -> str:
     """The command that makes a part, for the first run that lacks it; empty where none would."""
     study, there = _Study.of(results), _there(results)
-    if results.runs.empty:
-        return study.written(part, study.usual)
-    parts = method_names("localiser") if part == "localise" else (part,)
+    # A part of the report of some methods, such as their events, is made by any of these.
+    parts = [n for n, m in methods().items() if part in m.report and part not in methods()]
+    if part == "localise" and len(results["runs"]):
+        parts = list(method_names("localiser"))
+    parts = parts or [part]
+    if results["runs"].empty:
+        return study.written(parts[0], study.usual)
     every = (
         study.command(name, row, run)
         for row, run in _each(results)
@@ -74,13 +80,28 @@ def coverage(results: Results) -> Coverage:
         # Nothing is localised in a run that did not memorise: training comes first.
         lacking = [part for part in has if not has[part]] if row["memorised"] else ["train"]
         commands += filter(None, (study.command(part, row, run) for part in lacking))
-    columns = [*RUN, "memorised", *there]
-    return Coverage(pd.DataFrame(rows, columns=columns), tuple(dict.fromkeys(commands)))
+    table = pd.DataFrame(rows, columns=[*RUN, "memorised", *there])
+    commands = list(dict.fromkeys(commands))
+    said = ""
+    if commands:
+        what = OTHERS if results.asked is None else PARTS
+        said = f"{what}; the page lists {counted(len(commands), 'command')}."
+    return Coverage(table, tuple(commands), said)
+
+
+OTHERS = "Other methods can look at these runs, too"
+PARTS = "Parts of the study are missing"
 
 
 def _there(results: Results) -> dict[str, set[tuple[Any, ...]]]:
-    """By method, memloc's own and others that looked at some run: the runs that it looked at."""
-    named = [*method_names("localiser"), *method_names("analysis"), *results.made["method"]]
+    """By method that is expected or that looked at some run: the runs that it looked at.
+
+    A study's file says which methods are expected; without one, all of memloc's own are.
+    """
+    named = [*method_names("localiser"), *method_names("analysis")]
+    if results.asked is not None:
+        named = [name for name in methods() if name in results.asked]
+    named += results["made"]["method"].tolist()
     usual = [n for n in dict.fromkeys(named) if n not in methods() or methods()[n].by_default]
     found: dict[str, set[tuple[Any, ...]]] = {name: set() for name in usual}
     for row in results.made.to_dict("records"):
@@ -153,8 +174,8 @@ def _usual(results: Results) -> dict[str, str]:
     study, task = str(results.folder), "tiny-topic"
     runs = results.runs[results.runs["category"] != OWN]
     many = runs.loc[(runs["n_classes"] > 2) & ~runs["task"].str.endswith(BINARY), "task"]
-    usual = {"task": task, "model": "tiny-opt", "seed": "1", "method": "swapping", "large": LARGE}
-    # A task on which gradients' post-processing is chosen, and one with classes to leave out.
+    usual = {"task": task, "model": "tiny-opt", "seed": "1", "method": METHODS[0], "large": LARGE}
+    # A task on which settings are chosen, and one with classes to leave out.
     usual |= {"validation": [*results.protocol.control.validation_tasks, task][0]}
     usual |= {"many": str([*many, task][0]), "study": shlex.quote(study)}
     return {**usual, "run": shlex.quote(f"{study}/{task}/tiny-opt/seed-1")}

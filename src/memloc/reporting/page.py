@@ -21,16 +21,16 @@ from markupsafe import Markup, escape
 
 from memloc.arrays import FloatArray
 from memloc.errors import counted
+from memloc.reporting.examples import example_block
 from memloc.reporting.figures import (
     DATA,
     Drawn,
     Figure,
     figures_of,
 )
-from memloc.reporting.findings import Findings
 from memloc.reporting.missing import command, commands_of, coverage
 from memloc.reporting.results import Results, load_results
-from memloc.reporting.sentences import Line, Summary, summarise
+from memloc.reporting.sentences import Line, Summary, remark_on, summarise
 from memloc.reporting.style import (
     TITLES,
     asset,
@@ -43,7 +43,6 @@ from memloc.reporting.tables import (
     cell,
     tables_of,
 )
-from memloc.stats.calibration import weakness
 from memloc.store import paths
 from memloc.store.files import whole_file
 from memloc.store.records import as_stored, read_json, write_json
@@ -52,10 +51,6 @@ SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(asset("page.yaml"))
 """By name: what each is called in the list at the top and as a heading; the words below it."""
 SHORT = 16
 """Rows of a table that is not folded away."""
-MOST_EXAMPLES = 2500
-"""Noisy examples of one task on the page; the others are in the files."""
-LONGEST = 600
-"""Characters of a text on the page."""
 DIGITS = 5
 """Of numbers on the page, which are for looking."""
 
@@ -67,7 +62,9 @@ class Report:
     path: Path
     summary: Summary
     commands: tuple[str, ...]
-    """What makes the missing parts."""
+    """Commands that make what is missing."""
+    missing: str = ""
+    """What is missing, in words."""
 
 
 def report(study: str | Path, out: str | Path | None = None) -> Path:
@@ -80,14 +77,15 @@ def report(study: str | Path, out: str | Path | None = None) -> Path:
 
 def write_report(study: str | Path, out: str | Path | None = None) -> Report:
     """Write `report/index.html` into a study's folder, or `out`."""
-    findings = Findings(load_results(study))
+    results = load_results(study)
     path = paths.page(Path(study)) if out is None else Path(out)
-    summary = summarise(findings)
-    html = render(findings, summary)
+    summary = summarise(results)
+    html = render(results, summary)
     with whole_file(path) as draft:
         draft.write_text(html, encoding="utf-8")
-    report = Report(path, summary, coverage(findings.results).commands)
-    said = {**asdict(summary), "missing": list(report.commands)}
+    found = coverage(results)
+    report = Report(path, summary, found.commands, found.sentence)
+    said = {**asdict(summary), "commands": list(report.commands), "missing": report.missing}
     write_json(path.with_suffix(".json"), said)
     return report
 
@@ -99,19 +97,22 @@ def read_report(study: str | Path) -> Report | None:
         return None
     said = read_json(path.with_suffix(".json"))
     with as_stored(path.with_suffix(".json")):
-        first = {name: str(said[name]) for name in ("answer", "trust", "learnt")}
-        summary = Summary(**first, lines=tuple(Line(**line) for line in said["lines"]))
-        return Report(path, summary, tuple(said["missing"]))
+        summary = Summary(
+            answers=tuple(map(str, said["answers"])),
+            trust=str(said["trust"]),
+            learnt=str(said["learnt"]),
+            lines=tuple(Line(**line) for line in said["lines"]),
+        )
+        return Report(path, summary, tuple(said["commands"]), str(said["missing"]))
 
 
-def render(findings: Findings, summary: Summary) -> str:
+def render(results: Results, summary: Summary) -> str:
     """The whole page as text."""
-    results = findings.results
-    every = {figure: figure.drawn(findings) for figure in figures_of(findings)}
-    drawn = {f: d for f, d in every.items() if d is not None and not f.repeats(d)}
-    tables = {table: table.tidy(findings) for table in tables_of(findings)}
+    every = {figure: figure.drawn(results) for figure in figures_of(results)}
+    drawn = {f: d for f, d in every.items() if d is not None and f.says_something(d, results)}
+    tables = {table: table.shown(results) for table in tables_of(results)}
     blocks = {f"data-{f.name}": packed(columns_of(d.rows)) for f, d in drawn.items()}
-    texts = dict(_example_blocks(findings))
+    texts = dict(_example_blocks(results))
     blocks |= {f"examples-{i}": packed(block) for i, block in enumerate(texts.values())}
     choices = _choices(results)
     page = {
@@ -120,7 +121,7 @@ def render(findings: Findings, summary: Summary) -> str:
         "commands": commands_of(results),
         "figures": [_figure_record(f, d) for f, d in drawn.items()],
         "examples": {task: f"examples-{i}" for i, task in enumerate(texts)},
-        "shares": any(r["method"] == "shares" for b in texts.values() for r in b["runs"]),
+        "held": any("held" in r for b in texts.values() for r in b["runs"]),
     }
     return _template().render(
         name=results.folder.resolve().name,
@@ -132,7 +133,7 @@ def render(findings: Findings, summary: Summary) -> str:
         short=SHORT,
         choices=choices,
         start=page["start"],
-        has_shares=page["shares"],
+        has_shares=page["held"],
         coverage=_coverage(results),
         study=study_file(results),
         commands=commands(results),
@@ -184,7 +185,7 @@ def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:
         "name": figure.name,
         "choose": list(figure.choose),
         "values": values,
-        "against": {name: weakness(name) for name in values.get("method", [])},
+        "against": {name: remark_on(name) for name in values.get("method", [])},
         "part": figure.part,
         "columns": {name: TITLES.get(name, name.replace("_", " ")) for name in figure.look.hover},
         "spec": drawn.spec,
@@ -195,7 +196,7 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
     caption, number = figure.caption, figure.number
     if "{method}" in caption:
         method = str(drawn.rows["method"].iloc[0])
-        caption = f"{caption.replace('{method}', method)} {weakness(method)}".rstrip()
+        caption = f"{caption.replace('{method}', method)} {remark_on(method)}".rstrip()
     if number and not number.startswith("Table"):
         number = f"Figure{'s' if ' and ' in number else ''} {number}"
     said = f"{caption} {drawn.remarks({})}".rstrip()
@@ -203,7 +204,7 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
 
 
 def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn]) -> dict[str, str]:
-    """What is chosen at first: the model, task and method of which most figures show something."""
+    """What is chosen at first: the most exact method, and the model and task with most figures."""
     shown = []
     for figure, found in drawn.items():
         names = [name for name in figure.choose if name in choices]
@@ -215,7 +216,8 @@ def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn]) -> dict[st
         choice = dict(zip(choices, values, strict=True))
         return sum(tuple(choice[n] for n in names) in there for names, there in shown)
 
-    return dict(zip(choices, max(product(*choices.values()), key=count), strict=True))
+    first = {**choices, **({"method": choices["method"][:1]} if "method" in choices else {})}
+    return dict(zip(choices, max(product(*first.values()), key=count), strict=True))
 
 
 def _choices(results: Results) -> dict[str, list[str]]:
@@ -231,11 +233,11 @@ def _choices(results: Results) -> dict[str, list[str]]:
     }
 
 
-def _example_blocks(findings: Findings) -> Iterator[tuple[str, dict[str, Any]]]:
-    runs = findings.first_runs()
+def _example_blocks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
+    runs = results.first_runs
     for task in task_order(run["task"].iloc[0] for run in runs):
         of_task = [run for run in runs if run["task"].iloc[0] == task]
-        block = example_block(findings, of_task)
+        block = example_block(results, of_task)
         if block is not None:
             yield task, block
 
@@ -305,7 +307,7 @@ def _template() -> jinja2.Template:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"code": _code, "counted": counted}
+    environment.filters |= {"code": _code, "counted": counted, "answer": _answer}
     return environment.get_template("page.html")
 
 
@@ -313,6 +315,12 @@ def _code(text: str) -> Markup:
     """What stands between backticks is set as code; the text itself is escaped."""
     unbroken = text.replace(" %", "\u00a0%")  # no line ends between a number and its sign
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(unbroken))))
+
+
+def _answer(text: str) -> Markup:
+    """Set the name of the run, before the first colon, in bold."""
+    name, colon, rest = text.partition(": ")
+    return Markup("<b>{}</b>: {}").format(name, _code(rest)) if colon else _code(text)
 
 
 def _script_json(value: Any) -> Markup:
@@ -360,62 +368,3 @@ def _numbers(values: FloatArray) -> list[Any]:
         return [int(v) if there else None for v, there in zip(values, known, strict=True)]
     short = np.char.mod(f"%.{DIGITS}g", values)  # a text each, in one go
     return [float(v) if there else None for v, there in zip(short, known, strict=True)]
-
-
-def example_block(findings: Findings, runs: "list[pd.DataFrame]") -> dict[str, Any] | None:
-    """Noisy examples of one task's runs (one row of `runs` each), and what windows do to them.
-
-    A bit for each example and window of each run. None where there are no noisy examples.
-    """
-    keys = ["example", "text", "original", "assigned"]
-    texts = [findings.results.examples_of(run, noisy_only=True)[keys] for run in runs]
-    noisy = pd.concat(texts).drop_duplicates()
-    if noisy.empty:
-        return None
-    shown = noisy.head(MOST_EXAMPLES)
-    labels = sorted({*shown["original"], *shown["assigned"]})
-    place = {label: i for i, label in enumerate(labels)}
-    rows = [[int(e), _cut(t), place[o], place[a]] for e, t, o, a in shown.itertuples(index=False)]
-    numbered = shown.assign(place=np.arange(len(shown)))
-    places = [own.merge(numbered, on=keys).set_index("example")["place"] for own in texts]
-    found = [_bits(findings, run, mine) for run, mine in zip(runs, places, strict=True)]
-    return {
-        "labels": labels,
-        "rows": rows,
-        "left": len(noisy) - len(shown),
-        "runs": [each for one in found for each in one],
-    }
-
-
-def _bits(findings: Findings, run: pd.DataFrame, places: "pd.Series") -> list[dict[str, Any]]:
-    """Of every method that changes layers: what it says of the examples shown, at their `places`.
-
-    Which windows revert them, as bits, or which shares of their labels the layers hold.
-    """
-    about = run.iloc[0]
-    head = {"model": str(about["model"]), "seed": int(about["seed"])}
-    found = []
-    for method, outcomes in findings.outcomes_of(run).items():
-        kept = np.isin(outcomes.noisy_rows, places.index)
-        bits = np.packbits(outcomes.noisy_wrong[kept]).tobytes()
-        found.append(
-            {
-                **head,
-                "method": method,
-                "rows": places.loc[outcomes.noisy_rows[kept].tolist()].tolist(),
-                "depth": int(about["depth"]),
-                "windows": [[window.start + 1, window.stop] for window in outcomes.windows],
-                "bits": base64.b64encode(bits).decode(),
-            }
-        )
-    shares = findings.shares_of(run)
-    if shares is not None:
-        some = shares[shares.index.isin(places.index)]
-        percent = (100 * some.fillna(0)).round().astype(int).to_numpy().tolist()
-        rows = places.loc[some.index].tolist()
-        found.append({**head, "method": "shares", "rows": rows, "shares": percent})
-    return found
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text)} characters)"

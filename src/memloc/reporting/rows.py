@@ -1,31 +1,20 @@
 """What each figure shows: tables of results in, the rows that are drawn out."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from memloc.reporting.findings import (
-    counted_events,
-    is_planted,
-    over_groups,
-    usual_depth,
-)
-from memloc.reporting.style import STEPS, WORDS, task_order
-from memloc.seeds import generator
+from memloc.methods import methods
+from memloc.methods.views import CASE, planted_names
+from memloc.reporting.derived import counted_events, is_planted, over_groups, usual_depth
+from memloc.reporting.style import WORDS, task_order
 from memloc.stats.claims import BINARY, over_seeds
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import mean_scores
 from memloc.stats.windows import planted_layers, window_matrix, windows_between
 
-CASE = ["task", "category", "model"]
-"""A task, the category that it is drawn with, and a model: what seeds are averaged of."""
-MOST_POINTS = 300
-"""Noisy examples, and clean ones, drawn of one task and model."""
-EVENTS = {"centroids": ("initiation", "crossing"), "label probes": ("ninety", "memorisation")}
-"""By source: the event of the class, along the bottom, and that of memorisation."""
 ALL = "all models"
 
 
@@ -56,33 +45,6 @@ def training_curves(table: pd.DataFrame) -> pd.DataFrame:
     return grouped.agg(accuracy="mean", low="min", high="max").reset_index()
 
 
-def centroid_trajectories(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean positions between the class centroids with the central 75 %, means over seeds.
-
-    Where classes are not further apart than by chance, nothing can be read off.
-    """
-    how = dict.fromkeys(("mean", "low", "high", "separability", "by_chance"), "mean")
-    how |= {"mean_low": "min", "mean_high": "max", "separable": "all"}
-    keys = ["task", "model", "variant", "layer", "kind"]
-    named = _named(table, "kind", table["kind"], WORDS["kind"])
-    return named.groupby(keys, sort=False).agg(how).reset_index()
-
-
-def label_probes(table: pd.DataFrame) -> pd.DataFrame:
-    """F1 of probes for the class, by the examples and the labels that they are tested on."""
-    named = _named(table, "what", table["examples"] + " " + table["labels"], WORDS["probe"])
-    return over_seeds(named, ["task", "model", "what", "layer"], "f1", ["chance"])
-
-
-def _named(
-    table: pd.DataFrame, column: str, values: Iterable[Any], names: Mapping[Any, str]
-) -> pd.DataFrame:
-    """With the names of the values in a column, and rows in the order that the names have."""
-    place = {name: i for i, name in enumerate(names.values())}
-    found = table.assign(**{column: [names[value] for value in values]})
-    return found.sort_values(column, key=lambda c: c.map(place), kind="stable")
-
-
 def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
     """One row a task, source, variant and model (and all models): where its two events happen.
 
@@ -93,13 +55,20 @@ def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
     everywhere = pd.concat([of_all.assign(models=ALL), filled.assign(models=filled["model"])])
     keys = ["task", "category", "source", "variant", "models"]
     parts = []
-    for source, names in EVENTS.items():
-        of = everywhere[everywhere["source"] == source]
-        along, up = (_event(of[of["event"] == name], keys) for name in names)
-        parts.append(along.merge(up, on=keys, suffixes=("_x", "_y")))
+    for along, up in event_names():
+        of = everywhere[everywhere["event"].isin([along, up])]
+        across, upwards = (_event(of[of["event"] == name], keys) for name in (along, up))
+        parts.append(across.merge(upwards, on=keys, suffixes=("_x", "_y")))
     found = pd.concat(parts, ignore_index=True)
     found["set"] = np.where(found["task"].str.endswith(BINARY), "two classes", "all classes")
     return found
+
+
+def event_names() -> list[tuple[str, str]]:
+    """By method: its event of the class, drawn along the bottom, and that of memorisation."""
+    every = [method.report.get("events", {}) for method in methods().values()]
+    roles = [{about["role"]: name for name, about in events.items()} for events in every if events]
+    return [(names["class"], names["memory"]) for names in roles if len(names) == 2]
 
 
 def _event(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -113,13 +82,8 @@ def control_layers(table: pd.DataFrame) -> pd.DataFrame:
     largest = table.groupby([*keys, "seed"])["weight"].transform("max")
     scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}
     drawn = over_seeds(table.assign(**scaled), [*keys, "layer"], "weight")
-    named = drawn.assign(planted=_planted(drawn), inside=is_planted(drawn))
+    named = drawn.assign(planted=planted_names(drawn), inside=is_planted(drawn))
     return named.sort_values(["null", "first"], kind="stable", ignore_index=True)
-
-
-def _planted(table: pd.DataFrame) -> "pd.Series":
-    layers = table["planted"]
-    return ("layers " + layers).where(~table["null"].astype(bool), "nothing in " + layers)
 
 
 def calibration(table: pd.DataFrame) -> pd.DataFrame:
@@ -128,47 +92,6 @@ def calibration(table: pd.DataFrame) -> pd.DataFrame:
     place = drawn.groupby("method", sort=False).cumcount() + 0.5
     size = drawn.groupby("method", sort=False)["null_p"].transform("size")
     return drawn.assign(p=drawn.pop("null_p").astype(float), uniform=place / size)
-
-
-RAW = "abc"
-"""Steps whose norms are shown as they are; the others are scaled to sum 1."""
-
-
-def gradient_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """Norms of the mean gradients by layer and step; planted windows are drawn apart.
-
-    Without frozen weights nothing is divided by theirs.
-    """
-    named = table.sort_values(["null", "first"], kind="stable").assign(planted=_planted)
-    plant = ["task", "model", "norm", "planted", "seed"]
-    norms = named.pivot_table(index=[*plant, "layer"], columns="kind", values="value", sort=False)
-    parts = []
-    for step, (kind, *over) in STEPS.items():
-        if {kind, *over} <= set(norms):
-            value = norms[kind] / (norms[over[0]].replace(0, np.nan) if over else 1)
-            if step[0] not in RAW:
-                value /= value.groupby(plant, sort=False).transform("sum")
-            parts.append(value.rename("value").reset_index().assign(step=step))
-    return pd.concat(parts, ignore_index=True)
-
-
-def memorisation_map(table: pd.DataFrame) -> pd.DataFrame:
-    """Probability of the label when trained on it and when not; of many examples some at random."""
-    named = table.assign(example_kind=table["is_noisy"].map({True: "noisy", False: "clean"}))
-    keys = ["task", "model", "example_kind"]
-    parts = [_some(part) for _, part in named.groupby(keys, sort=False)]
-    means, counts = ("trained", "held_out", "counterfactual"), ("n_trained", "n_held_out")
-    drawn = pd.concat(parts)[[*keys, "example", *means, *counts]]
-    return drawn.sort_values("example_kind", kind="stable", ignore_index=True)
-
-
-def _some(part: pd.DataFrame) -> pd.DataFrame:
-    one: pd.DataFrame = part[part["seed"] == part["seed"].min()]
-    if len(one) <= MOST_POINTS:
-        return one
-    first = one.iloc[0]
-    rng = generator(0, "memorisation map", first["task"], first["model"], first["example_kind"])
-    return one.take(np.sort(rng.choice(len(one), MOST_POINTS, replace=False)))
 
 
 def agreement(table: pd.DataFrame) -> pd.DataFrame:
@@ -218,6 +141,10 @@ def _cells(part: pd.DataFrame) -> pd.DataFrame:
     return cells.dropna(subset=list(values))
 
 
+LIGHT = 0.3
+"""Shares below this are drawn in dark colours, so that their numbers are light."""
+
+
 def strip(table: pd.DataFrame) -> pd.DataFrame:
     """Rows of layers by task and model, planted ones below; numbers are written into the cells."""
     one_model = table.loc[table["planted"] == "", "model"].nunique() <= 1
@@ -227,33 +154,10 @@ def strip(table: pd.DataFrame) -> pd.DataFrame:
     rows = table.assign(
         row=name.where(table["planted"] == "", planted),
         label=(100 * share).round().astype("Int64").astype(str),
-        ink=np.where(share < 0.55 * share.max(), "light", "dark"),
+        ink=np.where(share < LIGHT, "light", "dark"),
     )
     place = rows["task"].map(task_order(rows["task"]).index)
     return rows.assign(place=place).sort_values(["first", "place", "model", "layer"])
-
-
-def shares(table: pd.DataFrame) -> pd.DataFrame:
-    """Shares by layer and value, mean over seeds."""
-    found = over_seeds(table, [*CASE, "value", "layer"], "share")
-    return found.assign(value=found["value"].map(WORDS["value"]))
-
-
-def alone(table: pd.DataFrame) -> pd.DataFrame:
-    """What is undone when only one layer is exchanged, and kept when only this layer stays."""
-    keys = [*CASE, "value", "layer"]
-    one, other = (
-        over_seeds(
-            table[[*keys, "seed", name, f"{name}_low", f"{name}_high"]].rename(
-                columns={name: "share", f"{name}_low": "low", f"{name}_high": "high"}
-            ),
-            keys,
-            "share",
-        )
-        for name in ("alone_out", "alone_in")
-    )
-    found = one.merge(other.drop(columns="seeds"), on=keys, suffixes=("_x", "_y"))
-    return found.assign(value=found["value"].map(WORDS["value"]))
 
 
 def centres(table: pd.DataFrame) -> pd.DataFrame:
@@ -274,22 +178,14 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "control-models": partial(mean_scores, by=["model", "method"]),
     "control-layers": control_layers,
     "calibration": calibration,
-    "gradient-steps": gradient_steps,
     "mcog-over-models": partial(averaged_mcog, by=["task", "category", "method"], group="model"),
-    "mcog-over-methods": partial(averaged_mcog, by=CASE, group="method"),
+    "mcog-over-methods": partial(averaged_mcog, by=[*CASE], group="method"),
     "events": event_pairs,
     "binarised": binarised,
-    "generalisation": pd.DataFrame.copy,
     "agreement": agreement,
     "training": training_curves,
     "windows": window_matrices,
-    "centroids": centroid_trajectories,
-    "label-probes": label_probes,
-    "memorisation": memorisation_map,
-    "examples": pd.DataFrame.copy,
     "strip": strip,
-    "shares": shares,
-    "alone": alone,
     "centres": centres,
 }
-"""By the name of the figure; others show means over seeds."""
+"""By figure of the report: the rows that it draws of its table."""

@@ -1,4 +1,4 @@
-"""What results say, in sentences that are computed from the numbers: of one result, of a study."""
+"""Sentences that follow from the numbers: of one result, and of a study."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,47 +11,57 @@ import pandas as pd
 import yaml
 
 from memloc.errors import counted, listed
+from memloc.methods import brought, by_reference, exactness, methods
 from memloc.methods.result import Result, events_of
-from memloc.reporting.findings import (
-    RUN,
-    UNDONE,
-    Findings,
-    largest,
-    layers_to_undo,
-)
+from memloc.reporting.derived import RUN, UNDONE, largest, layers_to_undo, leading
 from memloc.reporting.missing import command
-from memloc.reporting.style import asset, method_order
+from memloc.reporting.results import Results
+from memloc.reporting.style import METHODS, asset, method_order
 from memloc.stats.agreement import FEWEST_GROUPS
-from memloc.stats.calibration import TRUSTED
+from memloc.stats.calibration import weakness
 from memloc.stats.claims import ALL, POINT, over_seeds
 from memloc.stats.depth import has_interval
 from memloc.stats.planted import mean_scores
-from memloc.stats.windows import layer_ranges
 
 SAID: dict[str, Any] = yaml.safe_load(asset("sentences.yaml"))
 """Sentences and parts of them, by name."""
+NAMED = 3
+"""Names that a sentence lists; more are counted."""
+ANSWERED = 6
+"""Runs that are answered one by one; more are counted."""
 
 
 def say(name: str, **values: Any) -> str:
-    """The sentence of this name with these values in it."""
+    """Return the sentence of this name with these values in it."""
     return str(SAID[name]).format(**values)
 
 
+def joined(clauses: Iterable[str], between: str = "; ") -> str:
+    """Join clauses to one sentence, with a capital letter and a full stop."""
+    text = between.join(filter(None, clauses)).removesuffix(".")
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def sentence(found: Result) -> str:
-    """What a method says about a model, with how sure it is."""
-    events = events_of(found.method, found["events"]) if "events" in found.tables else None
-    if found.weighs_layers:
-        text = " ".join([_layers_matter(found), *found.remarks])
-    elif found.method == "generalisation":
-        text = say("generalised", **found["summary"].iloc[0])
-    elif events is not None:
-        text = _happenings(events)
-    else:  # an analysis of somebody else
-        tables = [f"{name} ({counted(len(t), 'row')})" for name, t in found.tables.items()]
-        text = f"{found.method} made {listed(tables)}."
+    """Say what a method found in a model, and how sure that is."""
+    text = _told(found)
     if found.about.get("forced"):
         return say("forced", share=found.about.get("final_noisy_accuracy", math.nan), text=text)
     return text
+
+
+def _told(found: Result) -> str:
+    if found.weighs_layers:
+        return " ".join([_layers_matter(found), *found.remarks])
+    method = methods().get(found.method)
+    if method is not None and (text := method.told(found)):
+        return text
+    events = events_of(found.method, found["events"]) if "events" in found.tables else None
+    if events is not None:
+        plain = events[events["variant"] == "plain"].to_dict("records")
+        return joined(map(_happening, plain))
+    tables = [f"{name} ({counted(len(t), 'row')})" for name, t in found.tables.items()]
+    return f"{found.method} made {listed(tables)}."
 
 
 def _layers_matter(scores: Result) -> str:
@@ -59,52 +69,53 @@ def _layers_matter(scores: Result) -> str:
     if math.isnan(mcog["estimate"]):
         return say("no_centre", **mcog)
     sure = "" if math.isnan(mcog["low"]) else say("centre_interval", **mcog)
-    text = say("centre", **mcog, sure=sure, most=int(np.argmax(scores.weights)) + 1)
+    clauses = [say("centre", **mcog, sure=sure, most=int(np.argmax(scores.weights)) + 1)]
     if "windows" in scores.tables:
-        text += f"; changing {_undone(scores['windows'].assign(run=1), ['run'])}"
-    return f"{text}."
+        clauses.append(f"changing {_undone(scores['windows'].assign(run=1), ['run'])}")
+    return "; ".join(clauses) + "."
 
 
-def _happenings(events: pd.DataFrame) -> str:
-    """Events in words; `never` and layers where classes cannot be told apart are named."""
-    said = []
-    for event in events[events["variant"] == "plain"].to_dict("records"):
-        layer, low, high = (layer_name(event[name]) for name in ("layer", "low", "high"))
-        at = layer if layer == "never" else f"layer {layer}"
-        unclear = layer != "never" and not event["separable"]
-        mark = SAID["unclear"] if unclear else ""
-        what = SAID["events"].get(event["event"], event["event"])
-        known = has_interval(event["low"], event["high"], event["never"])
-        sure = say("event_interval", low=low, high=high) if known else ""
-        said.append(say("event", what=what, at=at, sure=sure, mark=mark))
-    return "; ".join(said).capitalize() + "."
+def _happening(event: Mapping[Any, Any]) -> str:
+    """An event with its layer; layers where classes cannot be told apart are marked."""
+    layer, low, high = (layer_name(event[name]) for name in ("layer", "low", "high"))
+    never = layer == "never"
+    known = has_interval(event["low"], event["high"], event["never"])
+    return say(
+        "event",
+        what=brought("events").get(event["event"], {}).get("means", event["event"]),
+        at=layer if never else f"layer {layer}",
+        sure=say("event_interval", low=low, high=high) if known else "",
+        mark=SAID["unclear"] if not never and not event["separable"] else "",
+    )
 
 
 def layer_name(layer: float) -> str:
-    """A layer as people read it."""
+    """Write a layer as people read it."""
     return "never" if math.isnan(layer) else f"{layer:.0f}"
 
 
 def remarks_on(table: pd.DataFrame) -> str:
-    """What the results in a table say against themselves, each sentence once with its runs."""
+    """Say what the results in a table say against themselves, each sentence once with its runs."""
     found, said = marked(table), []
     for remark, part in found.groupby("remark", sort=False) if len(found) else ():
-        names = list(map(_name, part.drop_duplicates(["task", "model", "seed"]).to_dict("records")))
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        said.append(f"{str(remark).removesuffix('.')} ({', '.join(names[:SHOWN])}{more}).")
+        names = list(map(_name, part.drop_duplicates(RUN).to_dict("records")))
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        said.append(f"{str(remark).removesuffix('.')} ({', '.join(names[:NAMED])}{more}).")
     return " ".join(said)
 
 
+def remark_on(method: str) -> str:
+    """Say what to bear in mind wherever weights of a method are drawn; empty for the surest."""
+    about = methods()[method].report.get("intervals", "") if method in methods() else ""
+    return f"{about} {weakness(method)}".strip()
+
+
 def marked(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows that have a remark; of nulls, in which there is nothing to find, none counts."""
+    """Return the rows with a remark; remarks on nulls, where there is nothing to find, are left."""
     if "remark" not in table.columns:
         return table.head(0)
     counts = table["remark"].astype(str) != ""
     return table[counts & ~table["null"].astype(bool)] if "null" in table else table[counts]
-
-
-SHOWN = 3
-"""Runs that are named; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -112,166 +123,148 @@ class Line:
     """A sentence about a study."""
 
     section: str
-    """Which section of the page it belongs to."""
+    """Section of the page that it belongs to."""
     text: str
     is_open: bool = False
-    """It says what could not be concluded, and why."""
+    """Whether it says what could not be concluded, and why."""
 
 
 @dataclass(frozen=True)
 class Summary:
     """A study in sentences."""
 
-    answer: str
-    """One sentence: which layers hold what was memorised."""
+    answers: tuple[str, ...]
+    """How much is where, one sentence per run; of many runs, one sentence for all."""
     trust: str
-    """How far to trust it."""
+    """How far to trust the answer."""
     learnt: str
     """What the models learnt."""
     lines: tuple[Line, ...]
-    """Everything else, section by section."""
+    """All other sentences, section by section."""
+
+    @property
+    def answer(self) -> str:
+        """The answer as one text."""
+        return " ".join(self.answers)
 
     @property
     def found(self) -> tuple[str, ...]:
-        """What was found."""
+        """Sentences that say what was found."""
         return tuple(line.text for line in self.lines if not line.is_open)
 
     @property
     def open(self) -> tuple[str, ...]:
-        """What could not be concluded, and why."""
+        """Sentences that say what could not be concluded, and why."""
         return tuple(line.text for line in self.lines if line.is_open)
 
 
-def summarise(findings: Findings) -> Summary:
-    """The sentences of a study."""
-    if findings.results.runs.empty:
-        none = f"There is no run yet: `{command('train', findings.results)}`."
-        planted = tuple(_trust(findings))  # a study may do nothing but plant
+def summarise(results: Results) -> Summary:
+    """Put a study into sentences."""
+    if results["runs"].empty:
+        none = f"There is no run yet: `{command('train', results)}`."
+        planted = tuple(_trust(results))  # a study may do nothing but plant
         lines = planted or (Line("where", none, is_open=True),)
-        return Summary(lines[0].text, "", "", lines[1:])
+        return Summary((lines[0].text,), "", "", lines[1:])
     told = (_trust, _depth, _windows, _events, _left_out, _coefficients)
-    lines = tuple(line for tell in told for line in tell(findings))
-    return Summary(_answer(findings), _how_sure(findings), _learnt(findings), lines)
+    lines = tuple(line for tell in told for line in tell(results))
+    return Summary(tuple(_answers(results)), _how_sure(results), _learnt(results), lines)
 
 
-def _answer(findings: Findings) -> str:
-    """Which layers hold what was memorised; nothing is concluded from runs that did not."""
-    results, method = findings.results, findings.leading
-    layers, mcog, answers = (
-        table[table["method"] == method]
-        for table in map(findings.whole, ("layers", "mcog", "answers"))
+def _answers(results: Results) -> Iterator[str]:
+    """How much is where, by the most exact method; runs that did not memorise do not count."""
+    method, best = leading(results), METHODS[0]
+    layers, answers = (
+        table[table["method"] == method] for table in map(results.whole, ("layers", "answers"))
     )
-    if findings.memorised("runs").empty:
-        return say("nothing_memorised")
-    if layers.empty:
-        made = command("shares", results) or command("localise", results)
-        why = say("not_localised", todo=_by(" yet (`{}`)", made))
-        return say(
-            "nothing_named", why=SAID["unlearnt_references"] if len(findings.unlearnt) else why
-        )
-    if method not in TRUSTED:
-        return say("one_method", method=method, todo=_by(": try `{}`", command("shares", results)))
-    if 0 < len(answers) <= NAMED:
-        return _placed(answers)
-    said = _counted_words(answers) if len(answers) else ""
-    return f"{said} {_described(layers, mcog)}".lstrip()
+    if results.memorised("runs").empty:
+        yield say("nothing_memorised")
+    elif layers.empty:
+        todo = _by(" yet (`{}`)", command(best, results) or command("localise", results))
+        why = say("not_localised", todo=todo)
+        unlearnt = SAID["unlearnt_references"]
+        yield say("nothing_named", why=unlearnt if len(results.unlearnt) else why)
+    elif not exactness(method):
+        yield say("one_method", method=method, todo=_by(": try `{}`", command(best, results)))
+    elif 0 < len(answers) <= ANSWERED:
+        rows = answers.to_dict("records")
+        yield from (_placed(n, row) for n, row in zip(_names(rows), rows, strict=True))
+    else:
+        yield _counted(results, method, answers)
 
 
-def _placed(answers: pd.DataFrame) -> str:
-    """How much is where in each of a few runs, one sentence each."""
-    rows = answers.to_dict("records")
-    return " ".join(
-        f"{name}: {row['sentence'][0].lower()}{row['sentence'][1:]}"
-        for name, row in zip(_names(rows), rows, strict=True)
-    )
+def _placed(name: str, answer: Mapping[Any, Any]) -> str:
+    """How much of the labels of one run is where, and the word beside it."""
+    if not answer["half"]:
+        return f"{name}: {answer['sentence']}"
+    text = str(answer["sentence"]).removesuffix(".")
+    return f"{name}: {text[0].lower()}{text[1:]} ({answer['word']})."
 
 
-def _counted_words(answers: pd.DataFrame) -> str:
-    """In how many runs the memorised labels are concentrated, uneven or even."""
-    counts = answers["word"].value_counts()
-    parts = [f"{word} in {n}" for word, n in counts.items() if word != "cannot tell"]
-    if unknown := int(counts.get("cannot tell", 0)):
-        parts.append(f"not to be placed in {unknown}")
-    return f"Of {counted(len(answers), 'run')}, the memorised labels are {listed(parts)}."
+def _counted(results: Results, method: str, answers: pd.DataFrame) -> str:
+    """How many of many runs have which word, and where the centres are."""
+    counts = [f"{n} {word}" for word, n in answers["word"].value_counts().items()]
+    mcog = results.whole("mcog")
+    mcog = mcog[mcog["method"] == method]
+    depth = results["runs"]["depth"].max()
+    centres = _range(over_seeds(mcog, POINT, "mcog")["mcog"], ".1f")
+    by = methods()[method].report.get("by", f"by {method}")
+    clauses = [say("centres", by=by, centres=centres, depth=depth)]
+    if counts:
+        clauses.insert(0, say("outcomes", runs=counted(len(answers), "run"), counts=listed(counts)))
+    return joined(clauses)
 
 
-def _described(layers: pd.DataFrame, mcog: pd.DataFrame) -> str:
-    """Where the weights of a method and their centres are, which is no verdict."""
-    method = layers["method"].iloc[0]
-    by = "by layer shares" if method == "shares" else f"by {method}, which blurs,"
-    points = [part for _, part in layers.groupby(POINT, sort=False)]
-    if len(points) > NAMED:
-        centres = _range(over_seeds(mcog, POINT, "mcog")["mcog"], ".1f")
-        return say("centres", by=by, centres=centres, depth=layers["layer"].max())
-    groups: dict[str, list[str]] = {}
-    for name, part in zip(_names([part.iloc[0] for part in points]), points, strict=True):
-        where, held = _held(part)
-        groups.setdefault(where, []).append(f"{held:.0%} for {name}")
-    said = "; ".join(f"in {where} ({listed(each)})" for where, each in groups.items())
-    return say("most", by=by, where=said)
-
-
-def _held(layers: pd.DataFrame) -> tuple[str, float]:
-    """The fewest layers that hold more than half, and the share that they hold."""
-    weights = layers.groupby("layer")["weight"].mean().clip(0).sort_values(ascending=False)
-    held = weights.cumsum() / weights.sum()
-    most = held[held.shift(fill_value=0) <= 0.5]
-    return layer_ranges(most.index), float(most.iloc[-1])
-
-
-def _names(rows: "Sequence[Mapping[Any, Any] | pd.Series]") -> list[str]:
+def _names(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     """Tasks, with their models and seeds where these differ."""
     also = [n for n in ("model", "seed") if len({row[n] for row in rows}) > 1]
     words = {"model": " in {}", "seed": " with seed {}"}
     return [str(row["task"]) + "".join(words[n].format(row[n]) for n in also) for row in rows]
 
 
-NAMED = 3
-"""What is named in a sentence; more are counted."""
-
-
-def _how_sure(findings: Findings) -> str:
+def _how_sure(results: Results) -> str:
     """What planted layers say of the leading method, and what one seed does not."""
-    control, method = findings.results.control, findings.leading
+    control, method = results["control"], leading(results)
     mine = control[control["method"] == method]
     if mine.empty:
-        todo = _by(" (`{}`)", command("control", findings.results))
+        todo = _by(" (`{}`)", command("control", results))
         why = f"{method} did not look at labels" if len(control) else "no labels were"
         said = say("untested", why=why, todo=todo)
     else:
         said = say("tested", **_means(mine)[0])
-    return said + (SAID["one_seed"] if findings.results.runs["seed"].nunique() == 1 else "")
+    return said + (SAID["one_seed"] if results["runs"]["seed"].nunique() == 1 else "")
 
 
 def _means(control: pd.DataFrame) -> list[dict[str, Any]]:
-    """How often each method ranks a planted layer first, the one to trust most first."""
+    """How often each method ranks a planted layer first, the most exact one first."""
     means = mean_scores(control, ["method"])
     best = means[means["k"] == means["k"].min()].set_index("method", drop=False)
     rows = best.loc[method_order(best.index)].to_dict("records")
     return [{**row, "counted": counted(row["plants"], "plant")} for row in rows]
 
 
-def _learnt(findings: Findings) -> str:
+def _learnt(results: Results) -> str:
     """How many runs memorised, and what they know of unseen examples."""
-    runs, kept = findings.results.runs, findings.memorised("runs")
+    runs, kept = results["runs"], results.memorised("runs")
     counts = ", ".join(counted(runs[n].nunique(), n) for n in ("model", "task", "seed"))
     whose = "its" if len(runs) == 1 else "their"
     said = f"{len(kept)} of {counted(len(runs), 'run')} ({counts}) memorised {whose} wrong labels"
+    clauses = [said]
     if len(kept):
-        said += f": {_range(kept['noisy_accuracy'], '.0%')} of them are predicted in the end"
+        shown = _range(kept["noisy_accuracy"], ".0%")
+        clauses = [f"{said}: {shown} of these are predicted in the end"]
     if kept["validation_accuracy"].notna().any():
         unseen = _range(kept["validation_accuracy"], ".0%")
-        said += f"; on unseen examples they are right in {unseen} of the cases"
-    return f"{said}."
+        clauses.append(f"{unseen} of unseen examples are predicted correctly")
+    return joined(clauses)
 
 
-def _trust(findings: Findings) -> Iterator[Line]:
-    if findings.results.control.empty:
+def _trust(results: Results) -> Iterator[Line]:
+    if results.control.empty:
         return
-    rows = _means(findings.results.control)
+    rows = _means(results.control)
     ranked, chance = [say("ranked", **row) for row in rows], [row["chance"] for row in rows]
     yield Line("trust", say("control", methods=", by ".join(ranked), chance=np.mean(chance)))
-    if said := remarks_on(findings.results.control_layers):
+    if said := remarks_on(results.control_layers):
         yield Line("trust", f"Control: {said}", is_open=True)
 
 
@@ -280,8 +273,8 @@ def _by_method(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         yield method, table[table["method"] == method]
 
 
-def _depth(findings: Findings) -> Iterator[Line]:
-    table = findings.usual(findings.whole("mcog")).dropna(subset=["mcog"])
+def _depth(results: Results) -> Iterator[Line]:
+    table = results.part("mcog", "usual").dropna(subset=["mcog"])
     for method, part in _by_method(table):
         means = over_seeds(part, POINT, "mcog").sort_values("mcog")
         first, last = means.iloc[0], means.iloc[-1]
@@ -294,8 +287,8 @@ def _depth(findings: Findings) -> Iterator[Line]:
         yield Line("where", say("depth", method=method, where=where))
 
 
-def _windows(findings: Findings) -> Iterator[Line]:
-    for method, part in _by_method(findings.whole("windows")):
+def _windows(results: Results) -> Iterator[Line]:
+    for method, part in _by_method(results.whole("windows")):
         widths = layers_to_undo(part)
         best, mean = (_range(widths[n], ".0f", "all") for n in ("best", "on_average"))
         yield Line("where", f"{method.capitalize()} {_undone(part, RUN)}.")
@@ -321,23 +314,25 @@ def _undone(windows: pd.DataFrame, run: list[str]) -> str:
     return f"one layer undoes at most {', all layers '.join(said)}{over}"
 
 
-def _events(findings: Findings) -> Iterator[Line]:
-    for name, words in SAID["happens"].items():
-        part = findings.events[findings.events["event"] == name]
-        if part.empty:
+def _events(results: Results) -> Iterator[Line]:
+    events = results["plain_events"]
+    for name, about in brought("events").items():
+        part = events[events["event"] == name]
+        if part.empty or "happens" not in about:
             continue
         unclear = int((part["layer"].notna() & ~part["separable"].astype(bool)).sum())
         more = say("happens_unclear", counted=counted(unclear, "run")) if unclear else ""
         layer = _range(part["layer"], ".0f", "none")
-        yield Line("how", words.format(layer=layer, unclear=more))
+        yield Line("how", about["happens"].format(layer=layer, unclear=more))
 
 
-def _left_out(findings: Findings) -> Iterator[Line]:
+def _left_out(results: Results) -> Iterator[Line]:
     """Runs and methods that say nothing, and what results say against themselves."""
-    runs, weak, mcog = findings.results.runs, findings.unlearnt, findings.whole("mcog")
+    runs, weak, mcog = results.runs, results.unlearnt, results.whole("mcog")
     blind = mcog[mcog["mcog"].isna()]
     begun = runs[runs["noisy_accuracy"].isna()]
     short = runs[~runs["memorised"].astype(bool)].drop(begun.index)
+    weak = weak.assign(methods=_by_the_reference(results))
     for section, name, table in (
         ("how", "begun", begun),
         ("how", "short", short),
@@ -352,9 +347,18 @@ def _left_out(findings: Findings) -> Iterator[Line]:
             yield Line(section, said, is_open=True)
 
 
-def _coefficients(findings: Findings) -> Iterator[Line]:
+def _by_the_reference(results: Results) -> str:
+    """Methods of a study that the reference decides, wholly or in part."""
+    made = method_order(results["made"]["method"])
+    wholly = [name for name in made if name in by_reference()]
+    partly = [name for name in made if name in methods() and "reference" in methods()[name].uses]
+    named = [*wholly, *(f"{name.replace('_', ' ')} with exchanged layers" for name in partly)]
+    return ", ".join(named) or "all methods"
+
+
+def _coefficients(results: Results) -> Iterator[Line]:
     """Depth and generalisation, methods and models: what goes together, and what is not known."""
-    depth, pairs = findings.table_2, findings.agreement
+    depth, pairs = results.table_2, results.agreement
     tables = []
     if len(depth):
         what = "Correlation of depth with the " + depth["score"] + " score"
@@ -367,7 +371,7 @@ def _coefficients(findings: Findings) -> Iterator[Line]:
         for about, group in table.groupby("about", sort=False):
             yield from _correlated(str(about), group)
     if any((table["rho"].notna() & table["low"].isna()).any() for table in tables):
-        tasks = findings.whole("runs")["task"].nunique()
+        tasks = results.whole("runs")["task"].nunique()
         known = {"fewest": FEWEST_GROUPS, "counted": counted(tasks, "task")}
         text = say("few_tasks", **known, least=1 / factorial(tasks))
         yield Line("paper", text, is_open=True)

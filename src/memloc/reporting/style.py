@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from inspect import getdoc
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import altair as alt
 import numpy as np
@@ -13,10 +13,13 @@ import pandas as pd
 import yaml
 
 from memloc.errors import lookup
-from memloc.methods import method_names, methods
+from memloc.methods import brought, exactness, method_names, methods
+from memloc.reporting.reading import COLUMNS
 from memloc.settings import Settings
-from memloc.stats.calibration import trust
 from memloc.stats.claims import BINARY
+
+if TYPE_CHECKING:
+    from memloc.reporting.results import Results
 
 
 def asset(name: str) -> str:
@@ -34,19 +37,36 @@ class Exhibit(Settings):
     title: str
     number: str = ""
     """The paper's number; empty where the paper has none."""
-    table: str = ""
-    """Where its numbers are: see `Findings.table`."""
+    table: str
+    """The table of the results that it shows."""
+    runs: Literal["all", "memorised", "whole", "usual"] = "all"
+    """Runs of that table: see `results.Part`."""
+    theirs: bool = False
+    """Whether the table is one of another package's method."""
     part: str = "localise"
-    """Whose results it needs."""
+    """The method, or the part of a study, that makes its numbers."""
 
     def __hash__(self) -> int:
         return hash(self.name)
 
+    def shown(self, results: "Results") -> pd.DataFrame:
+        """The rows of its table that count."""
+        table = results.part(self.table, self.runs)
+        return plain(table) if self.theirs else table
+
     @classmethod
-    def read(cls, file: str) -> "tuple[Self, ...]":
-        """Every one that an asset describes, in the order of the page."""
-        described = yaml.safe_load(asset(file))
-        return tuple(cls(name=name, **words) for name, words in described.items())
+    def read(cls, what: Literal["figures", "tables"]) -> "tuple[Self, ...]":
+        """Read those of the report and of the methods, in the order of the page.
+
+        In each section those of methods that change layers come first, those of others last.
+        """
+        general = yaml.safe_load(asset(f"{what}.yaml"))
+        every = [cls(name=n, **words) for n, words in (general | brought(what)).items()]
+        return tuple(sorted(every, key=lambda each: each._place))
+
+    @property
+    def _place(self) -> int:
+        return 1 if self.part not in methods() else 0 if exactness(self.part) else 2
 
     @classmethod
     def chosen(cls, every: "Sequence[Self]", names: Sequence[str]) -> "list[Self]":
@@ -71,7 +91,9 @@ class Theirs:
             "name": self.name.replace("_", "-"),
             "section": "how",
             "title": title if what == "layers" else f"{title}: {what}",
-            "table": f"plain.{self.name}",
+            "table": self.name,
+            "runs": "memorised",
+            "theirs": True,
             "part": self._method,
         }
 
@@ -104,6 +126,13 @@ class Theirs:
     @property
     def _own(self) -> list[str]:
         return [str(name) for name in self.table if name not in SHARED | LAYERED]
+
+
+def theirs_of(results: "Results") -> list[Theirs]:
+    """Tables of methods that are not memloc's own."""
+    names = [name for name in results.tables if name not in COLUMNS]
+    found = [Theirs(name, plain(results.memorised(name))) for name in names]
+    return [each for each in found if len(each.table)]
 
 
 SHARED = {"task", "category", "model", "seed", "method", "remark"}
@@ -145,17 +174,18 @@ TITLES: dict[str, str] = _FILE["titles"]
 """What columns are called, where that is not their name."""
 WORDS: dict[str, dict[str, str]] = _FILE["words"]
 """What values are called, in the order in which they are drawn."""
-STEPS: dict[str, list[str]] = _FILE["steps"]
-"""Steps of the gradients' post-processing: the norms, and those that they are divided by."""
+MEANINGS: dict[str, str] = _FILE["colours"]
+"""Colours of kinds of examples and labels, the same in all figures."""
 PRINT: dict[str, Any] = _FILE["print"]
 """The look of figures in files."""
-METHODS = tuple(sorted(method_names("localiser"), key=trust))
-"""memloc's own localisers, the one to trust most first."""
+METHODS = tuple(sorted(method_names("localiser"), key=lambda name: -exactness(name)))
+"""memloc's own localisers, the most exact one first."""
 CATEGORIES = ("nlu", "sentiment", "hate", "topic")
 """From what needs understanding to what words give away."""
 COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#009E73", "#B8860B")
 """Okabe and Ito's, which people with any colour vision can tell apart."""
-BLUES = ("#7db8dd", "#0072B2", "#004c7a")
+OF_METHODS = ("#8C6BB1", "#A6761D", "#E7298A", "#66A61E", "#737373")
+SHADES = ("#b9c2cc", "#8794a3", "#566373")
 GREY = "#8a8f98"
 OTHERS = (GREY, "#8C6D31", "#7F5FA8", "#C0504D")
 MARKERS = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
@@ -183,7 +213,7 @@ def task_order(names: Iterable[str]) -> list[str]:
 
 
 def method_order(names: Iterable[str]) -> list[str]:
-    """Exact shares, the paper's four, then others by name."""
+    """memloc's own methods, the most exact one first, then others by name."""
     return _known_first(METHODS, names)
 
 
@@ -219,9 +249,11 @@ def colours(column: str, names: Sequence[Any]) -> alt.Scale:
     if column == "task":
         return alt.Scale(domain=names, range=[task_style(name)[0] for name in names])
     if column == "method":
-        own = dict(zip(METHODS, COLOURS, strict=True))
+        own = dict(zip(METHODS, OF_METHODS, strict=True))
         return alt.Scale(domain=names, range=[own.get(name, GREY) for name in names])
-    some = BLUES if names and not isinstance(names[0], str) else COLOURS
+    if all(name in MEANINGS for name in names):
+        return alt.Scale(domain=names, range=[MEANINGS[name] for name in names])
+    some = SHADES if names and not isinstance(names[0], str) else COLOURS
     if len(names) > len(some):
         return alt.Scale(domain=names, scheme="viridis")
     return alt.Scale(domain=names, range=list(some[: len(names)]))

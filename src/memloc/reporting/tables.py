@@ -1,37 +1,22 @@
 """Tables of the paper and others: tidy numbers for machines, the paper's layout for people."""
 
-import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from memloc.arrays import FloatArray
 from memloc.errors import lookup
-from memloc.model.known import TINY, tiny_folder
-from memloc.reporting.findings import Findings, counted_events
+from memloc.reporting.derived import counted_events
 from memloc.reporting.results import Results
 from memloc.reporting.sentences import remarks_on, say
-from memloc.reporting.style import (
-    Exhibit,
-    Theirs,
-    asset,
-    method_order,
-    task_order,
-)
+from memloc.reporting.style import Exhibit, Theirs, method_order, theirs_of
 from memloc.stats.agreement import FEWEST_GROUPS
-from memloc.stats.calibration import over_plants, over_runs
-from memloc.stats.claims import BINARY, POINT, over_seeds
-from memloc.stats.intervals import wilson
-from memloc.stats.planted import mean_scores
-from memloc.store import paths
-from memloc.store.files import is_draft, whole_file
+from memloc.stats.claims import POINT, over_seeds
+from memloc.store.files import whole_file
 from memloc.store.records import write_table
 
 DAGGER = "†"
@@ -40,10 +25,7 @@ FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}
 
 
 class Table(Exhibit):
-    """A table of the report and of `memloc tables`, as `tables.yaml` describes it.
-
-    Where it names no table of the findings, its numbers are in `TIDY`.
-    """
+    """A table of the report and of `memloc tables`, as `tables.yaml` or a method describes it."""
 
     columns: dict[str, str | None] | None = None
     """For people: titles, and the column of each, perhaps with the ends of its interval."""
@@ -51,10 +33,6 @@ class Table(Exhibit):
     """Titles whose values get columns of their own, which show the last of `columns`."""
     note: str = ""
     """What its intervals are, and why some are not there."""
-
-    def tidy(self, findings: Findings) -> pd.DataFrame:
-        """One row per observation, full precision: CSV and Parquet."""
-        return TIDY[self.name](findings) if self.name in TIDY else findings.table(self.table)
 
     def layout(self, tidy: pd.DataFrame) -> pd.DataFrame:
         """As a person reads it: Markdown, LaTeX and the page."""
@@ -69,12 +47,12 @@ class Table(Exhibit):
         return f"{note} {remarks_on(tidy)}".strip()
 
 
-TABLES = Table.read("tables.yaml")
+TABLES = Table.read("tables")
 
 
-def tables_of(findings: Findings) -> list[Table]:
-    """Every table: those of `tables.yaml`, and those of methods that are not memloc's."""
-    return [*TABLES, *map(table_of, findings.theirs)]
+def tables_of(results: Results) -> list[Table]:
+    """Every table: those that are described, and those of other packages' methods."""
+    return [*TABLES, *map(table_of, theirs_of(results))]
 
 
 def table_of(theirs: Theirs) -> Table:
@@ -116,10 +94,9 @@ def write_tables(
 ) -> tuple[list[Path], list[Table]]:
     """Write what there is, or the tables called `only`; the files, and tables without results."""
     ending = lookup("table format", kind, FORMATS)
-    findings = Findings(results)
     written, missing = [], []
-    for table in Table.chosen(tables_of(findings), only):
-        tidy = table.tidy(findings)
+    for table in Table.chosen(tables_of(results), only):
+        tidy = table.shown(results)
         if tidy.empty:
             missing.append(table)
             continue
@@ -205,101 +182,6 @@ def _tex(text: object) -> str:
     return str(text).translate(TEX)
 
 
-BLOCK = re.compile(r"(^|\.)\d+\.")
-"""In the name of a parameter: blocks stand in a list, so theirs are numbered."""
-
-
-def tasks(findings: Findings) -> pd.DataFrame:
-    """One row a task: the paper's Table 1 for the tasks that are here."""
-    from memloc.data.tasks import PAPER_TASKS, known_tasks
-
-    known, runs = known_tasks(), findings.results.runs
-    found = runs.drop_duplicates("task").set_index("task").loc[task_order(runs["task"])]
-    papers = [PAPER_TASKS.get(task.removesuffix(BINARY)) for task in found.index]
-    about = {task: row.description for task, row in known.items()}
-    columns = {
-        "category": found["category"],
-        "dataset": found.index,
-        "task": [about.get(task, "own data") for task in found.index],
-        "domain": [paper.domain if paper else "–" for paper in papers],
-    }
-    sizes = {"size": found["train"], "noisy": found["noisy"], "labels": found["n_classes"]}
-    return pd.DataFrame({**columns, **sizes}).reset_index(drop=True)
-
-
-def models(findings: Findings) -> pd.DataFrame:
-    """One row a model: the paper's Table 3 for the models that are here."""
-    results = findings.results
-    rows = {}
-    for record, run in zip(results.records, results.runs.to_dict("records"), strict=True):
-        name = record.model
-        rows[run["model"]] = {
-            "model": run["model"],
-            **{key: pretraining(name).get(key) for key in ("corpus", "tokens", "steps")},
-            "parameters": layer_parameters(name, results.folder / run["folder"]),
-            "layers": record.depth,
-            "width": record.width,
-            "loaded from": name,
-            "weights": record.weights_hash,
-        }
-    return pd.DataFrame(list(rows.values()))
-
-
-def pretraining(model: str) -> Mapping[str, Any]:
-    """Corpus, tokens and steps of an embedded model or one of the paper's; others are not known."""
-    if model not in TINY:
-        return _known().get(model, {})
-    note = json.loads((tiny_folder(model) / "pretraining.json").read_text(encoding="utf-8"))
-    tokens = note["rows"] * note["length"] * note["steps"]
-    return {"corpus": "embedded texts", "tokens": tokens, "steps": note["steps"]}
-
-
-@cache
-def _known() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load(asset("pretraining.yaml"))
-    return found
-
-
-def layer_parameters(model: str, run: Path) -> int | None:
-    """Parameters of all blocks, by the weights of the run or the embedded ones; None without."""
-    places = [
-        *(p for p in (run / paths.CHECKPOINTS).glob("*") if not is_draft(Path(p.name))),
-        *([tiny_folder(model)] if model in TINY else []),
-    ]
-    for folder in places:
-        files = sorted(folder.glob("*.safetensors"))
-        if files:
-            return sum(map(_in_blocks, files))
-    return None
-
-
-def _in_blocks(file: Path) -> int:
-    """The head of a safetensors file says the shape of everything in it."""
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        shapes = json.loads(opened.read(length))
-    return sum(math.prod(v["shape"]) for name, v in shapes.items() if BLOCK.search(name))
-
-
-def runs(findings: Findings) -> pd.DataFrame:
-    """One row per run, with the interval of its accuracy on unseen data."""
-    found = findings.results.runs
-    share, n = (found[name].to_numpy(np.float64) for name in ("validation_accuracy", "validation"))
-    sure = wilson(share, n)
-    return found.assign(validation_low=sure.low, validation_high=sure.high)
-
-
-TIDY: dict[str, Callable[[Findings], pd.DataFrame]] = {
-    "words": lambda findings: over_runs(findings.memorised("answers")),
-    "control-answers": lambda findings: over_plants(findings.results.control_answers),
-    "tasks": tasks,
-    "models": models,
-    "runs": runs,
-    "control": lambda findings: mean_scores(findings.results.control, ["method"]),
-}
-"""Tables that are no attribute of findings or results, by name."""
-
-
 def table_3(tidy: pd.DataFrame) -> pd.DataFrame:
     """Large numbers the way papers have them."""
     return tidy.assign(**{n: tidy[n].map(rounded) for n in ("tokens", "steps", "parameters")})
@@ -337,7 +219,7 @@ def events(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def plants_told(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Answers on plants; `cannot tell` where no plant of a method has one."""
+    """Answers for plants; `cannot tell` where no plant of a method has one."""
     right = estimates(tidy["right"], tidy["right_low"], tidy["right_high"])
     shown = ["cannot tell" if n else text for n, text in zip(tidy["told"] == 0, right, strict=True)]
     return tidy.assign(right=shown)

@@ -85,7 +85,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         return adopt(folder, **given)
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
-    protocol = protocol_of_run(preset, settings or {})
+    protocol = protocol_of_run(preset, settings or {}, has_noise=True)
     facts, names, adopted = _examined(places, pretrained)
     task = _read(data, Columns(text, label, pair, original, flag), held_out, names)
     facts |= {"model": str(pretrained or final), "command": request()}
@@ -238,8 +238,7 @@ def _measured(run: Run, weights: str, trained_on: IntArray) -> dict[str, float]:
 def _with_missing(run: Run, protocol: Protocol, announce: Callable[[Any, Any, Any], None]) -> Run:
     """Train the reference and frozen weights that were not given."""
     from memloc.model.load import LoadOptions
-    from memloc.run.recipe import Recipe
-    from memloc.run.train import make_weights
+    from memloc.run.recipe import Recipe, Training
 
     adopted = run.record.adopted["pretrained"]
     options = LoadOptions(depth=run.depth)
@@ -247,6 +246,9 @@ def _with_missing(run: Run, protocol: Protocol, announce: Callable[[Any, Any, An
     missing = {"reference": "original", "frozen": "frozen"}
     trainings = [training for name, training in missing.items() if not run.has(name)]
     left = dict.fromkeys(trainings, protocol.finetune.epochs)
-    if left:
-        announce(recipe, run.load_pretrained(run.seed), left)
-    return make_weights(recipe, run, [(name,) for name in left])
+    if not left:
+        return run
+    start = run.load_pretrained(run.seed)
+    announce(recipe, start, left)
+    with suitable_threads(run.record.width):
+        return Training(recipe, run, start).make([*left])

@@ -29,12 +29,14 @@ from memloc.errors import (
     lookup,
 )
 from memloc.model.device import pick_device
+from memloc.progress import tell
 from memloc.protocol import RunSettings
 from memloc.seeds import generator
 from memloc.settings import Settings
 from memloc.stats.answers import too_few
 from memloc.stats.windows import planted_layers, read_plant
 from memloc.store import paths
+from memloc.store.files import remove
 from memloc.store.identity import hash_checkpoint
 from memloc.store.records import (
     as_stored,
@@ -268,11 +270,16 @@ class Run:
     def training(self) -> Table:
         """The training curves, one row per training and epoch; empty where nothing was trained."""
         path = self.folder / paths.TRAINING
-        if not path.is_file():
+        if not path.is_file() and not self._has_curves:
             return as_table([], columns=list(CURVES))
         with as_stored(path):
             table = read_table(path)[0]
             return table[[*CURVES, *table.columns.difference(list(CURVES))]]
+
+    @property
+    def _has_curves(self) -> bool:
+        """Whether memloc trained the final weights, so that their curves must be there."""
+        return self.record.made_by == "train" and self.has("final")
 
     @cached_property
     def reference_accuracy(self) -> float:
@@ -360,10 +367,15 @@ class Run:
             about, known = folder / paths.PROVENANCE, ""  # where nobody noted the hash
             if name in self.record.adopted:
                 known = self.record.adopted[name].files
-            elif about.is_file():
-                known = read_json(about).get("files", "")
+            elif folder.is_dir():
+                known = str(read_json(about).get("files", ""))
             if known and folder.is_dir() and hash_checkpoint(folder) != known:
                 raise self._changed(name)
+
+    def check_whole(self) -> None:
+        """Refuse a run of which anything is missing, damaged or changed; results do not count."""
+        _ = self.task, self.training()
+        self.check_unchanged(self.weights())
 
     def files(self, weights: Iterable[str]) -> dict[str, str]:
         """Hashes of the files of these weights, of those that are in folders of their own."""
@@ -481,9 +493,34 @@ def begin(folder: Path, task: Task, record: RunRecord) -> Run:
     if (folder / paths.RUN).is_file():
         run = Run.open(folder)
         _same_or_refuse(folder, run.record, record)
+        _restore(run, task)
         return run
-    write_table(folder / paths.LABELS, _labels_table(task), {"task": record.task.hash})
+    # Without a record it is not known how well these weights learnt; they are made again.
+    for weights in ("final", "memorised"):
+        remove(paths.checkpoint(folder, weights))
+    _write_labels(folder, task)
     return Run(folder, record).note()
+
+
+def _restore(run: Run, task: Task) -> None:
+    """Write labels and curves again if they are missing or damaged; both are known elsewhere."""
+    try:
+        _ = run.task
+    except StoreError as error:
+        tell(f"Made again: {error}")
+        _write_labels(run.folder, task)
+    made_here = [w for w in TRAININGS.values() if run.has(w) and w not in run.record.adopted]
+    try:
+        run.training()
+    except StoreError as error:
+        tell(f"Made again: {error}")
+        curves = [read_json(run.path(w) / paths.PROVENANCE).get("curve", []) for w in made_here]
+        table = as_table(*filter(None, curves))
+        write_table(run.folder / paths.TRAINING, table, {"run": run.name})
+
+
+def _write_labels(folder: Path, task: Task) -> None:
+    write_table(folder / paths.LABELS, _labels_table(task), {"task": hash_task(task)})
 
 
 def _same_or_refuse(folder: Path, there: RunRecord, wanted: RunRecord) -> None:

@@ -1,63 +1,35 @@
 """A recipe for a run, and how its trainings go: θ_M1 and θ_M2, θ_O, and θ_F."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
 from memloc.data.task import Examples, Task
-from memloc.engine.gathering import Parameters
-from memloc.engine.loop import (
-    Objective,
-    learning_groups,
-    logits_of,
-    one_objective,
-    train_epoch,
-)
-from memloc.engine.stacked import together
+from memloc.engine.fit import fit, whole
+from memloc.engine.learner import LEFT_OUT, Auxiliary, Learner, Part, States, Watch
+from memloc.engine.passes import Trained
 from memloc.model.adapters import with_adapter
 from memloc.model.device import pick_device
 from memloc.model.load import Classifier, LoadOptions, load_model
-from memloc.model.predict import (
-    accuracies,
-    encode_for,
-    evaluating,
-    predict,
-    to_batch,
-    vectors_of,
-)
-from memloc.model.stack import Stack
-from memloc.progress import Advance, track
+from memloc.model.predict import accuracies, encode_for
+from memloc.progress import track
 from memloc.protocol import FineTuneSettings, Protocol
-from memloc.run.checkpoints import load_state, save_checkpoint, save_state
+from memloc.run.checkpoints import save_checkpoint
 from memloc.run.folder import TRAININGS, WEIGHTS, Accuracies, Run
-from memloc.run.planting import (
-    Plant,
-    learner,
-    planted_objectives,
-    share_body,
-)
+from memloc.run.planting import Plant
 from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.files import remove
 from memloc.store.memo import Maker, unfinished_key
-from memloc.store.records import as_table, read_table, write_table
+from memloc.store.records import as_table, read_json, read_table, write_table
 
 MAKER = Maker("training", 1)
 """Raise the version when the same settings train other weights."""
-AUXILIARY = "auxiliary"
-"""The name of the objective that trains beside a planted one."""
-LEFT_OUT = -100
-"""The label of an example from which nothing is learnt; cross-entropy ignores it."""
 NULL_SEED = 1000
 """Added to the seed for the order in which a null learns."""
 
@@ -91,239 +63,197 @@ class Recipe:
         return with_adapter(self.load(self.task, seed), self.settings, self.seed)
 
 
-Together = tuple[str, ...]
-"""One of a run's trainings, or those that learn as one."""
-
-
-@dataclass
-class Member:
-    """One of the three trainings of a run: `noisy`, `original` or `frozen`."""
-
-    name: str
-    trained: Classifier
-    labels: IntArray
-    seed: int
-    """Of the order in which it learns, and of dropout."""
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """What was measured after each epoch."""
-
-
 class Training:
-    """One training of a run, or those that learn as one; each member is what it would be alone."""
+    """The trainings of a run: on its noisy labels, on the original ones, and of the head alone."""
 
-    def __init__(self, recipe: Recipe, run: Run, names: Together) -> None:
-        self.recipe, self.run = recipe, run
-        self.name, self.is_frozen = " and ".join(names), names == ("frozen",)
-        self.state = paths.training_state(run.folder, *names)
-        alone = self.is_frozen and not self.recipe.protocol.control.frozen_beside_auxiliary
-        self.plant = None if alone else self.recipe.plant
-        self.members = [self._member(name) for name in names]
-        self.stack = together([member.trained.stack for member in self.members])
-        self.texts = {
-            "train": self._encode(self.recipe.task.train),
-            "validation": self._encode(self.recipe.task.validation),
-        }
-        self.vectors: dict[str, Tensor] = {}
+    def __init__(self, recipe: Recipe, run: Run, reader: Classifier) -> None:
+        """`reader` is the model whose tokenizer reads the texts."""
+        self.recipe = recipe
+        self.run = run
+        self.reader = reader
+        self.state = partial(paths.training_state, run.folder)
 
-    def _member(self, name: str) -> Member:
-        recipe, seed = self.recipe, self._head_seed
-        trained, noisy = recipe.learner(seed), recipe.task.labels
-        trained.model.to(pick_device(recipe.device))
-        labels = noisy.assigned
-        if name == "original":  # without the examples whose original label nobody knows
-            labels = np.where(noisy.original >= 0, noisy.original, LEFT_OUT)
-        # The null of a planted run differs from its reference by the order of the data alone.
-        other_order = name == "noisy" and recipe.plant is not None and recipe.plant.null
-        order = seed + (NULL_SEED if other_order else 0)
-        return Member(name, trained, labels, order)
+    @cached_property
+    def texts(self) -> Encoded:
+        """The texts that are learnt."""
+        return self._encode(self.recipe.task.train)
+
+    @cached_property
+    def validation(self) -> Encoded:
+        """The texts that are only predicted."""
+        return self._encode(self.recipe.task.validation)
 
     @cached_property
     def key(self) -> str:
-        """The key of a half-done training."""
-        decided_by = {"run": self.run.identity(WEIGHTS), "trainings": self.name}
-        return unfinished_key(MAKER, decided_by)
+        """The key of half-done trainings."""
+        return unfinished_key(MAKER, {"run": self.run.identity(WEIGHTS)})
 
-    @property
-    def _head_seed(self) -> int:
-        of_frozen = self.recipe.settings.frozen_seed if self.is_frozen else None
-        return self.recipe.seed if of_frozen is None else of_frozen
+    def make(self, names: Sequence[str], optional: Sequence[str] = ()) -> Run:
+        """Carry out trainings from where they were left, and keep the weights.
 
-    def make(self) -> Run:
-        """Train from where it was left, epoch by epoch, and keep the weights."""
-        settings = self.recipe.settings
-        with self._objectives() as objectives:
-            curves = load_state(self.state, objectives, self.key)
-            for member in self.members:
-                member.rows = curves.get(member.name, [])
-            task, model = self.recipe.task.name, Path(self.recipe.model).name
-            updates = len(self.members) * sum(o.updates_per_epoch for o in objectives)
-            with track(f"{task} · {model} · {self.name}", settings.epochs * updates) as advance:
-                done = len(self.members[0].rows)
-                advance(done * updates)
-                for epoch in range(done + 1, settings.epochs + 1):
-                    self._epoch(objectives, epoch, advance)
-        for member in self.members:
-            if not self.run.has(TRAININGS[member.name]):
-                self._keep(member)
-        remove(self.state)
+        An `optional` training is carried out only where it costs little in one pass with others.
+        """
+        for some in (("noisy", "original"), ("frozen",)):
+            there = [name for name in some if self.run.has(TRAININGS[name])]
+            for done in (*([name] for name in there), *([some] if len(there) == len(some) else [])):
+                remove(self.state(*done))  # a process was stopped just before this
+            is_begun = self.state(*some).is_file()
+            needed = some if is_begun else {*names, *optional, *there}
+            if {*some} & {*names}:
+                kept = self._kept(there)
+                self._fit(
+                    [
+                        self._learner(name, is_kept=name in kept, is_optional=name not in names)
+                        for name in some
+                        if name in needed
+                    ]
+                )
         return self.run
 
-    def _objectives(self) -> AbstractContextManager[list[Objective]]:
-        """What is learnt: the task alone, or a planted one beside an auxiliary one."""
-        each = np.stack([member.labels for member in self.members])
-        labels = torch.from_numpy(each).to(self.stack.device)
-        return self._alone(labels) if self.plant is None else self._planted(self.plant, labels)
+    def _kept(self, names: Sequence[str]) -> set[str]:
+        """Those of the trained models that need not be trained again to make the others."""
+        notes = {}
+        for name in names:
+            path = self.run.path(TRAININGS[name]) / paths.PROVENANCE
+            about = read_json(path) if path.is_file() else {}
+            notes[name] = about.get("trained_with", [name])
+        return whole(notes)
 
-    @contextmanager
-    def _alone(self, labels: Tensor) -> Iterator[list[Objective]]:
-        stack, settings, train = self.stack, self.recipe.settings, self.texts["train"]
-        compute, groups = self._forward(stack)
-        with one_objective(
-            stack,
-            groups,
-            name=self.name,
-            logits=compute,
-            labels=labels,
-            lengths=train.lengths,
-            settings=settings,
-        ) as objective:
-            if self.is_frozen and not settings.frozen_dropout:
-                stack.blocks.eval()
-            yield [objective]
+    def _fit(self, learners: Sequence[Learner]) -> None:
+        """Train what is missing of these models, and keep it."""
+        settings = self.recipe.settings
+        auxiliary = self._auxiliary(is_frozen=learners[0].name == "frozen")
+        missing = [one for one in learners if not one.is_kept and not one.is_optional]
+        each = auxiliary.updates if auxiliary else 0
+        total = sum(learner.updates(self.texts, settings) + each for learner in missing)
+        task, model = self.recipe.task.name, Path(self.recipe.model).name
+        title = f"{task} · {model} · {' and '.join(learner.name for learner in missing)}"
+        with track(title, total) as advance:
+            for ready in fit(
+                learners,
+                self.texts,
+                settings,
+                auxiliary=auxiliary,
+                watch=Watch(advance, after_epoch=self._measure),
+                state=States(self.state, self.key),
+            ):
+                for trained in ready:
+                    if not self.run.has(TRAININGS[trained.name]):
+                        self._keep(trained)
 
-    def _planted(self, plant: Plant, labels: Tensor) -> AbstractContextManager[list[Objective]]:
-        settings, control = self.recipe.settings, self.recipe.protocol.control
-        others = [self.recipe.load(plant.auxiliary, self._head_seed) for _ in self.members]
-        for member, other in zip(self.members, others, strict=True):
-            share_body(member.trained, other)
-            other.model.to(labels.device)
-        answers = torch.from_numpy(plant.auxiliary.train.labels).to(labels.device)
-        own = settings.replace({"learning_rate": control.auxiliary_learning_rate})
-        stack, beside = self.stack, together([o.stack for o in others], beside=self.stack)
-        train, texts = self.texts["train"], self._encode(plant.auxiliary.train)
-        planted = {}
-        for number, (layers, rows) in enumerate(self._groups(plant)):
-            name = f"group {number + 1}" if number else self.name
-            planted[layers] = learner(name, stack, train, labels, settings, rows)
-        second = learner(AUXILIARY, beside, texts, answers.expand(len(others), -1), own)
-        also = control.trains_pooler_and_norm
-        stacks = stack, beside
-        return planted_objectives(stacks, planted, second, settings, pooler_and_norm=also)
+    def _learner(self, name: str, *, is_kept: bool = False, is_optional: bool = False) -> Learner:
+        noisy, plant = self.recipe.task.labels, self.recipe.plant
+        labels = noisy.assigned
+        if name == "original":  # without the examples whose original label nobody knows
+            labels = np.where(noisy.original >= 0, noisy.original, LEFT_OUT)
+        seed = self._head_seed(is_frozen=name == "frozen")
+        # The null of a planted run differs from its reference by the order of the data alone.
+        other_order = name == "noisy" and plant is not None and plant.null
+        return Learner(
+            name,
+            partial(self._start, seed),
+            labels,
+            seed + (NULL_SEED if other_order else 0),
+            self._parts(is_frozen=name == "frozen"),
+            is_kept=is_kept,
+            is_optional=is_optional,
+        )
 
-    def _groups(self, plant: Plant) -> list[tuple[tuple[int, ...], IntArray]]:
-        """The layers that each group of examples may change, and its rows; of θ_F the head."""
-        if self.is_frozen:
-            return [((), np.arange(len(self.recipe.task.train)))]
-        group, groups = self.run.planted_groups, read_plant(plant.planted)
-        return [(layers, np.flatnonzero(group == i)) for i, layers in enumerate(groups)]
+    def _start(self, seed: int) -> Classifier:
+        started = self.recipe.learner(seed)
+        started.model.to(pick_device(self.recipe.device))
+        return started
+
+    def _head_seed(self, *, is_frozen: bool) -> int:
+        of_frozen = self.recipe.settings.frozen_seed if is_frozen else None
+        return self.recipe.seed if of_frozen is None else of_frozen
+
+    def _parts(self, *, is_frozen: bool) -> tuple[Part, ...]:
+        """The layers that each group of examples may change; θ_F changes the head alone."""
+        if is_frozen:
+            return (Part(layers=()),)
+        if self.recipe.plant is None:
+            return (Part(),)
+        group, groups = self.run.planted_groups, read_plant(self.recipe.plant.planted)
+        return tuple(Part(np.flatnonzero(group == i), each) for i, each in enumerate(groups))
+
+    def _auxiliary(self, *, is_frozen: bool) -> Auxiliary | None:
+        """The task that changes every layer of a planted run."""
+        plant, control = self.recipe.plant, self.recipe.protocol.control
+        if plant is None or (is_frozen and not control.frozen_beside_auxiliary):
+            return None
+        task, seed = plant.auxiliary, self._head_seed(is_frozen=is_frozen)
+        rate = {"learning_rate": control.auxiliary_learning_rate}
+        return Auxiliary(
+            start=partial(self.recipe.load, task, seed),
+            texts=self._encode(task.train),
+            labels=task.train.labels,
+            settings=self.recipe.settings.replace(rate),
+            seed=seed,
+            pooler_and_norm=control.trains_pooler_and_norm,
+        )
 
     def _encode(self, examples: Examples) -> Encoded:
-        reader = self.members[0].trained
-        return encode_for(reader, examples, self.recipe.protocol.text.max_tokens)
+        return encode_for(self.reader, examples, self.recipe.protocol.text.max_tokens)
 
-    def _forward(self, stack: Stack) -> tuple[Callable[[IntArray], Tensor], list[Parameters]]:
-        """How logits are computed in training, and the groups of parameters that learn."""
-        settings, train = self.recipe.settings, self.texts["train"]
-        groups = learning_groups(stack, embeddings=not settings.freeze_embeddings)
-        if not self.is_frozen:
-            return logits_of(stack, train, settings), groups
-        if stack.readout != "all":
-            # Without dropout, frozen blocks give the same every time: it is computed once.
-            self.vectors = {split: _last_vectors(stack, t) for split, t in self.texts.items()}
-        if settings.frozen_dropout:
-            return logits_of(stack, train, settings), groups[:1]
-        if settings.clip_over == "all" or not self.vectors:  # the blocks have to run
-            batch = partial(to_batch, train, device=stack.device)
-            return lambda rows: stack.undropped_logits(batch(rows)), groups[:1]
-        vectors = self.vectors["train"]
-        return lambda rows: stack.finish(vectors[rows]), groups[:1]
+    def _measure(self, trained: Trained) -> None:
+        """Add accuracies to the curve, and keep the first weights near the ceiling."""
+        row, settings = trained.curve[-1], self.recipe.settings
+        epoch = row["epoch"]
+        if epoch % settings.measure_every == 0 or epoch == settings.epochs:
+            unseen = self.recipe.task.validation.labels
+            right = trained.predict(self.validation).argmax(1) == unseen
+            predicted = np.asarray(trained.predict(self.texts).argmax(1), dtype=np.int64)
+            row |= accuracies(predicted, trained.learner.labels, self.recipe.task.labels)
+            row["validation_accuracy"] = float(right.mean()) if len(right) else float("nan")
+        if trained.name == "noisy" and not self.run.has("final"):
+            above = are_near_ceiling(trained.curve, settings)
+            if above[-1] and not any(above[:-1]):
+                self._save(trained, "memorised")
 
-    def _epoch(self, objectives: list[Objective], epoch: int, advance: Advance) -> None:
-        began = time.perf_counter()
-        seeds = [member.seed for member in self.members]
-        losses = train_epoch(objectives, seeds, epoch, advance, turns=self._head_seed)
-        own = np.mean([loss for name, loss in losses.items() if name != AUXILIARY], axis=0)
-        every, last = self.recipe.settings.measure_every, self.recipe.settings.epochs
-        for k, member in enumerate(self.members):
-            row = {"training": member.name, "epoch": epoch, "loss": float(own[k])}
-            if epoch % every == 0 or epoch == last:
-                row |= self._measure(member)
-            if AUXILIARY in losses:
-                row["auxiliary_loss"] = float(losses[AUXILIARY][k])
-            member.rows.append(row)
-            is_new = member.name == "noisy" and not self.run.has("final")
-            if is_new and self._is_first_near_ceiling(member):
-                self._save(member, "memorised", epoch)
-        for member in self.members:
-            member.rows[-1]["seconds"] = (time.perf_counter() - began) / len(self.members)
-        save_state(self.state, objectives, {m.name: m.rows for m in self.members}, self.key)
-
-    def _measure(self, member: Member) -> dict[str, float]:
-        right = self._predict(member, "validation") == self.recipe.task.validation.labels
-        predicted = self._predict(member, "train")
-        measured = accuracies(predicted, member.labels, self.recipe.task.labels)
-        unseen = float(right.mean()) if len(right) else float("nan")
-        return {**measured, "validation_accuracy": unseen}
-
-    def _predict(self, member: Member, split: str) -> IntArray:
-        stack = member.trained.stack
-        if split in self.vectors:
-            with evaluating(stack.model):
-                logits = stack.finish(self.vectors[split]).cpu().numpy()
-        else:
-            logits = predict(stack, self.texts[split])
-        return np.asarray(logits.argmax(1), dtype=np.int64)
-
-    def _is_first_near_ceiling(self, member: Member) -> bool:
-        above = are_near_ceiling(member.rows, self.recipe.settings)
-        return above[-1] and not any(above[:-1])
-
-    def _keep(self, member: Member) -> None:
-        epochs = len(member.rows)
-        self._write_curve(member)
-        if member.name == "noisy":
+    def _keep(self, trained: Trained) -> None:
+        self._write_curve(trained)
+        if trained.name == "noisy":
             fallback = self.recipe.settings.without_near_ceiling == "use last epoch"
             if fallback and not self.run.path("memorised").is_dir():
-                self._save(member, "memorised", epochs)
-            self.run = self.run.note(**self._ending(member))
+                self._save(trained, "memorised")
+            self.run = self.run.note(**self._ending(trained.curve))
         # Last: the presence of these weights says that the training is done.
-        self._save(member, TRAININGS[member.name], epochs)
+        self._save(trained, TRAININGS[trained.name])
 
-    def _write_curve(self, member: Member) -> None:
+    def _write_curve(self, trained: Trained) -> None:
         path = self.run.folder / paths.TRAINING
-        table = as_table(member.rows)
+        table = as_table(trained.curve)
         if path.is_file():
             others = read_table(path)[0]
-            table = as_table(others[others["training"] != member.name], table)
+            table = as_table(others[others["training"] != trained.name], table)
         write_table(path, table, {"run": self.run.name})
 
-    def _ending(self, member: Member) -> dict[str, Any]:
+    def _ending(self, curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """What the run's record says once its noisy labels are learnt."""
-        last, settings = member.rows[-1], self.recipe.settings
-        best = max(row.get("accuracy", 0) for row in member.rows)
+        settings = self.recipe.settings
+        best = max(row.get("accuracy", 0) for row in curve)
         why = (
             f"no epoch had a training {settings.near_ceiling_score} above "
             f"{settings.near_ceiling:g} (best accuracy {best:.3f}); train longer or with a "
             "higher rate."
         )
         is_there = self.run.path("memorised").is_dir()
-        return {"final": Accuracies.of(last), "without": {} if is_there else {"memorised": why}}
+        ending = Accuracies.of(curve[-1])
+        return {"final": ending, "without": {} if is_there else {"memorised": why}}
 
-    def _save(self, member: Member, weights: str, epoch: int) -> None:
+    def _save(self, trained: Trained, weights: str) -> None:
         about = {
             "weights": weights,
-            "epoch": epoch,
-            "together": [m.name for m in self.members],
+            "epoch": len(trained.curve),
+            "curve": trained.curve,
+            "trained_with": trained.trained_with,
             "run": self.run.record.model_dump(mode="json"),
         }
-        save_checkpoint(self.run.path(weights), member.trained, about)
+        save_checkpoint(self.run.path(weights), trained.model, about)
 
 
 def are_near_ceiling(rows: Sequence[Mapping[str, Any]], settings: FineTuneSettings) -> list[bool]:
     """Of each epoch of a curve: whether its training score is that of θ_M1."""
     score = "accuracy" if settings.near_ceiling_score == "accuracy" else "macro_f1"
     return [row.get(score, 0) > settings.near_ceiling for row in rows]
-
-
-def _last_vectors(stack: Stack, encoded: Encoded) -> Tensor:
-    return torch.tensor(vectors_of(stack, encoded)[:, -1], device=stack.device)

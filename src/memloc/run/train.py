@@ -1,11 +1,12 @@
 """From a recipe to a run: its weights are made, those that were begun before go on."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from memloc.data.task import Task
-from memloc.engine.loop import members_at_once, out_of_memory_explained
+from memloc.engine.state import epochs_done
 from memloc.errors import DataError, lookup
 from memloc.model.check import require_agreement
 from memloc.model.device import pick_device, suitable_threads
@@ -13,9 +14,7 @@ from memloc.model.known import default_preset
 from memloc.model.load import Classifier, LoadOptions
 from memloc.progress import request, tell
 from memloc.protocol import protocol_of_run
-from memloc.run.checkpoints import curves_kept
 from memloc.run.folder import (
-    AS_ONE,
     TRAININGS,
     WEIGHTS,
     Run,
@@ -24,12 +23,11 @@ from memloc.run.folder import (
     begin,
     few_in,
 )
-from memloc.run.recipe import Recipe, Together, Training
+from memloc.run.recipe import Recipe, Training
 from memloc.stats.windows import check_plant
 from memloc.store import paths
 from memloc.store.files import drafts_in, remove
 from memloc.store.lock import RUN, locked
-from memloc.store.records import read_json
 
 
 def train(  # noqa: PLR0913 - one argument for each thing that people vary
@@ -56,7 +54,8 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
             "Train on a task with noise: memloc.add_noise(task, rate=0.15) flips labels, and "
             "memloc.load_csv(..., original=COLUMN) reads which are wrong already."
         )
-    protocol = protocol_of_run(preset or default_preset(model), settings or {})
+    name = preset or default_preset(model)
+    protocol = protocol_of_run(name, settings or {}, has_noise=True)
     loading = options or LoadOptions()
     recipe = Recipe(model, task, seed, protocol, loading, device)
     return train_run(recipe, Path(folder), weights)
@@ -80,7 +79,7 @@ def train_run(
     """
     for name in weights:
         lookup("set of weights", name, WEIGHTS)
-    start, at_once = _start(recipe)
+    start = _start(recipe)
     with locked(folder, RUN):
         for draft in drafts_in(folder / paths.CHECKPOINTS):  # of a training that was killed
             remove(draft)
@@ -88,77 +87,33 @@ def train_run(
         tell(recipe.task.labels.summary())
         if few := few_in(recipe.task):
             tell(few)
-        as_one = at_once > 1 and not any(_state(run, [name]).is_file() for name in AS_ONE)
-        if not as_one:
-            _give_up(
-                _state(run, AS_ONE),
-                "The noisy and the original labels were learnt as one, which these settings or "
-                "this device do not allow: both are learnt from the start, one after the other.",
-            )
-        wanted = [*weights, *(optional if as_one else ())]
-        left = _left(run, wanted, recipe.settings.epochs, as_one=as_one)
+        left = _left(run, weights, recipe.settings.epochs)
         if left:
-            announce(start, {name: epochs for names, epochs in left.items() for name in names})
-        return make_weights(recipe, run, left)
+            announce(start, left)
+        with suitable_threads(run.record.width):
+            return Training(recipe, run, start).make([*left], [WEIGHTS[name] for name in optional])
 
 
-def _give_up(state: Path, why: str) -> None:
-    """Remove a training that was begun and cannot go on, if there is one, and say so."""
-    if state.is_file():
-        tell(why)
-        remove(state)
-
-
-def _start(recipe: Recipe) -> tuple[Classifier, int]:
-    """The pretrained model, checked, and how many like it learn as one."""
-    device = pick_device(recipe.device)  # refused before anything is written if not there
+def _start(recipe: Recipe) -> Classifier:
+    """The pretrained model, checked."""
+    pick_device(recipe.device)  # refused before anything is written if not there
     start = recipe.load(recipe.task, recipe.seed)
     require_agreement(start)
     if recipe.plant is not None:
         check_plant(recipe.plant.planted, start.stack.depth)
-    at_once = members_at_once(start.stack, recipe.settings, device)
-    if at_once > 1 and recipe.settings.adapter != "none":
-        at_once = members_at_once(recipe.learner(recipe.seed).stack, recipe.settings, device)
-    return start, at_once
+    return start
 
 
-def make_weights(recipe: Recipe, run: Run, trainings: Iterable[Together]) -> Run:
-    """Carry out some trainings of a run that has been begun."""
-    with suitable_threads(run.record.width), out_of_memory_explained(recipe.settings):
-        for names in trainings:
-            run = Training(recipe, run, names).make()
-    return run
-
-
-def _left(run: Run, weights: Sequence[str], epochs: int, *, as_one: bool) -> dict[Together, int]:
+def _left(run: Run, weights: Sequence[str], epochs: int) -> dict[str, int]:
     """The trainings that are wanted and not done, and how many epochs are left of each."""
-    done = {training for training, last in TRAININGS.items() if run.has(last)}
-    wanted = {WEIGHTS[name] for name in weights} - done
-    trainings: list[Together] = [(name,) for name in TRAININGS]
-    for names in (AS_ONE, *trainings):
-        if done.issuperset(names):
-            remove(_state(run, names))  # stopped just before this
-    if as_one and wanted.intersection(AS_ONE) and _was_as_one(run):
-        wanted |= {*AS_ONE}  # the one that is there is made again beside the other, and stays
-    if as_one and wanted.issuperset(AS_ONE):
-        trainings = [AS_ONE, *(names for names in trainings if names[0] not in AS_ONE)]
+    wanted = {WEIGHTS[name] for name in weights}
+    done = epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][:2])
+    done |= epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][2:])
     return {
-        names: epochs - max(map(len, curves_kept(_state(run, names)).values()), default=0)
-        for names in trainings
-        if wanted.issuperset(names)
+        name: epochs - done.get(name, 0)
+        for name, last in TRAININGS.items()
+        if name in wanted and not run.has(last)
     }
-
-
-def _was_as_one(run: Run) -> bool:
-    """Whether the two were begun as one, or one is there that was learnt with the other."""
-    if _state(run, AS_ONE).is_file():
-        return True
-    there = [run.path(TRAININGS[name]) / paths.PROVENANCE for name in AS_ONE]
-    return any(read_json(path).get("together") == [*AS_ONE] for path in there if path.is_file())
-
-
-def _state(run: Run, trainings: Sequence[str]) -> Path:
-    return paths.training_state(run.folder, *trainings)
 
 
 def _record(recipe: Recipe, start: Classifier) -> RunRecord:

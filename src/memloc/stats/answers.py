@@ -131,6 +131,20 @@ class Answer:
         """The smallest set of layers, from 1, that holds half; empty if it is not known."""
         return self.places.half if self.places is not None else ()
 
+    def __str__(self) -> str:
+        """Write the sentence with the word beside it."""
+        if self.places is None:
+            return self.sentence
+        return f"{self.sentence.removesuffix('.')} ({self.word})."
+
+    @property
+    def details(self) -> str:
+        """The sentence, the word, and the tests that the word stands on."""
+        if self.why.startswith(self.sentence):
+            return self.why
+        why = self.why.removeprefix("Cannot tell: ")
+        return f"{self.sentence} {self.word.capitalize()}: {why[0].lower()}{why[1:]}"
+
     def record(self) -> dict[str, Any]:
         """Return the answer as JSON has it."""
         found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
@@ -229,7 +243,8 @@ def _worded(places: Places, undone: Undone, method: str) -> Answer:
 def where(shares: FloatArray) -> Places | None:
     """Describe shares (examples, layers); None where exchanging all layers undoes nothing.
 
-    All quantities are of the mean profile; their 95 % intervals come from resampled examples.
+    All quantities are of the positive part of the mean profile; their 95 % intervals come from
+    resampled examples.
     """
     n, depth = shares.shape
     if n < 3 or shares.sum() <= 0:
@@ -237,18 +252,19 @@ def where(shares: FloatArray) -> Places | None:
     counts = generator(0, "whereabouts").multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
     profiles = np.concatenate([shares.mean(0)[None], counts @ shares / n])
     sets = smallest_halves(profiles)
-    totals = profiles.sum(1)
-    totals[totals <= 0] = np.nan
-    first = band(profiles[:, : depth // 2].sum(1) / totals)
+    positive = np.maximum(0, profiles)
+    positive[profiles.sum(1) <= 0] = np.nan
+    held = positive / positive.sum(1, keepdims=True)
+    first = band(held[:, : depth // 2].sum(1))
     effective, uneven = effective_layers(shares), uneven_layers(shares)
     return Places(
-        undone=float(totals[0]),
+        undone=float(shares.sum(1).mean()),
         half=tuple(int(layer) + 1 for layer in np.flatnonzero(sets[0])),
-        half_held=_plain(band(np.where(sets[0], profiles, 0).sum(1) / totals)),
+        half_held=_plain(band(np.where(sets[0], held, 0).sum(1))),
         half_agreement=float((sets[1:] == sets[0]).all(1).mean()),
         first_half=_plain(first),
         last_half=_plain(Interval(1 - first.estimate, 1 - first.high, 1 - first.low)),
-        centre=_plain(band(centres_of_gravity(np.maximum(0, profiles)))),
+        centre=_plain(band(centres_of_gravity(positive))),
         effective=effective.number,
         above=uneven.above,
         below=uneven.below,

@@ -184,8 +184,8 @@ def event_agreement(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS)
         points = _share(depth, one).merge(_share(depth, other), on=POINT)
         for model, part in _by_model(points):
             found = {**_coefficient(part, one, other, settings), **_marks(part)}
-            rows.append({"centroids": one, "label_probes": other, "model": model, **found})
-    return _table(rows, ["centroids", "label_probes", "model"], MARKS)
+            rows.append({"one": one, "other": other, "model": model, **found})
+    return _table(rows, ["one", "other", "model"], MARKS)
 
 
 def agreement(

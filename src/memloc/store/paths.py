@@ -8,6 +8,7 @@ RUN, LABELS, TRAINING, CURVE = "run.json", "labels.parquet", "training.parquet",
 CHECKPOINTS, RESULTS, WORK = "checkpoints", "results", "work"
 ABOUT, PROVENANCE = "about.json", "memloc.json"
 """Beside a result's tables, and beside weights: how they came to be."""
+ANY_TABLE = "*.parquet"
 STEPS, LOGS, CALIBRATION = "steps", "logs", "calibration.json"
 CONTROL = "control"
 """The folder of a study with its planted runs."""

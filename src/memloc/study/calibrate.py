@@ -9,8 +9,9 @@ that wait for each other without a core of their own use up more than they compu
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,12 @@ import transformers
 
 from memloc.data.encode import Encoded
 from memloc.data.task import Examples
-from memloc.engine.loop import (
-    learning_groups,
-    logits_of,
-    one_objective,
-    train_epoch,
-)
-from memloc.errors import MemlocError
+from memloc.engine.fit import fit_all
+from memloc.engine.learner import Learner, Watch
+from memloc.errors import MemlocError, listed
 from memloc.labels.repair import Workshop
+from memloc.methods import Method
+from memloc.methods.apply import roughly
 from memloc.methods.halves import Pool, kept_halves
 from memloc.methods.probes import Target, train_probes
 from memloc.methods.probing import Probing
@@ -43,7 +42,7 @@ from memloc.model.predict import predict
 from memloc.model.stack import Stack
 from memloc.progress import duration, hidden, tell
 from memloc.protocol import FineTuneSettings
-from memloc.run.folder import WEIGHTS
+from memloc.run.folder import WEIGHTS, Run
 from memloc.run.recipe import Recipe
 from memloc.seeds import generator, torch_seeded
 from memloc.study.config import StudyFile, read_study
@@ -119,6 +118,31 @@ def tell_cost_of_halves(pool: Pool, model: Classifier, models: int) -> None:
     tell(
         f"{len(left)} of {models} models on halves are left, {updates:,} updates in all: about "
         f"{duration(seconds)} (from a calibration alone)."
+    )
+
+
+AT_ONCE = 30.0
+"""Seconds that methods on a narrow model may take without an estimate, which takes some itself."""
+
+
+def tell_cost_of_methods(run: Run, methods: Sequence[Method]) -> None:
+    """Say how much time methods will take on a run, unless it is little."""
+    rough, shape = roughly(run), Shape(run.depth, run.record.width, 0)
+    if shape.width < NARROW and sum(method.cost(rough) for method in methods) < AT_ONCE:
+        return
+    found = speed(shape, tokens_of(run.task.train), run.settings.finetune, run.device)
+    sizes = replace(
+        rough,
+        update=found["update"] / found["batch"],
+        predict=found["predict"],
+        probe=found["probe"],
+    )
+    threads = usable_threads(shape.width)
+    costs = {method.name: on_cores(threads, method.cost(sizes)) for method in methods}
+    each = [f"{name} {duration(costs[name])}" for name in sorted(costs, key=costs.__getitem__)]
+    tell(
+        f"{listed(each)}: about {duration(sum(costs.values()))} in all (from a calibration alone). "
+        "What is finished is kept; name the methods you want if that is too long."
     )
 
 
@@ -201,20 +225,12 @@ def _texts(n: int, length: int) -> Encoded:
 def _update_seconds(
     clock: Clock, stack: Stack, texts: Encoded, settings: FineTuneSettings
 ) -> float:
-    with one_objective(
-        stack,
-        learning_groups(stack, embeddings=False),
-        name="calibration",
-        logits=logits_of(stack, texts, settings),
-        labels=torch.zeros(len(texts), dtype=torch.int64, device=stack.device),
-        lengths=texts.lengths,
-        settings=settings,
-    ) as objective:
-        seconds = [
-            _timed(clock, partial(train_epoch, [objective], 0, epoch, lambda _: None))
-            for epoch in range(1, 2 + UPDATES)
-        ]
-    return float(np.median(seconds[1:]))
+    times: list[float] = []
+    model = Classifier("calibration", stack.model, None)
+    learner = Learner("calibration", lambda: model, np.zeros(len(texts), np.int64), 0)
+    watch = Watch(after_update=lambda _trained, _update: times.append(clock()))
+    fit_all([learner], texts, settings, watch)
+    return float(np.median(np.diff(times)[1:]))
 
 
 def _probe_seconds(shape: Shape) -> float:

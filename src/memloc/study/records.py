@@ -12,9 +12,11 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 
 from memloc.errors import StoreError
+from memloc.methods.result import Result
+from memloc.run.folder import Run
 from memloc.settings import Settings, first_fault
 from memloc.store import paths
-from memloc.store.files import drafts_in, remove
+from memloc.store.files import drafts_in, is_draft, remove
 from memloc.store.identity import hash_files
 from memloc.store.lock import (
     RUN,
@@ -49,6 +51,8 @@ class StepRecord(Settings):
     products: dict[str, str] = {}
     settings: dict[str, Any] = {}
     results: dict[str, str] = {}
+    files: dict[str, list[int]] = {}
+    """The size and times of each file that the step left, by its place in the study."""
     versions: dict[str, str] = {}
     seconds: float = Field(0.0, ge=0)
     processor: float | None = Field(None, ge=0)
@@ -101,7 +105,7 @@ class Store:
 
     def finish(self, step: Step, facts: Mapping[str, Any]) -> None:
         """Note that a step is done."""
-        made = {"results": self._results(step), "versions": versions()}
+        made = {"results": self._results(step), "files": self._files(step), "versions": versions()}
         self._write(step, {"state": "done", **made, **facts})
 
     def fail(self, step: Step, reason: str) -> None:
@@ -122,9 +126,45 @@ class Store:
             return "" if record is None else record.token
         return ""
 
-    def lacking(self, step: Step) -> list[str]:
-        """Which of a step's files are not there."""
-        return [path for path in step.outputs if not (self.folder / path).exists()]
+    def check(self, step: Step) -> None:
+        """Refuse what a step left if any of it is missing, damaged or changed.
+
+        Everything is read, so it is asked only where sizes or times of files are not as noted.
+        """
+        for path in step.outputs:
+            if not (self.folder / path).exists():
+                raise StoreError(f"{path} is not there.")
+        if step.method:
+            Result.read(paths.result(self.folder / step.run.folder, step.method))
+            return
+        for folder in self._runs(step):
+            Run.open(folder).check_whole()
+        for about in (about for folder in step.folders for about in self._abouts(folder)):
+            Result.read(about.parent)
+
+    def _runs(self, step: Step) -> list[Path]:
+        """The folders of the runs that a step makes."""
+        places = [self.folder / place for place in step.folders or (step.run.folder,)]
+        return [place for place in places if (place / paths.RUN).is_file()]
+
+    def _abouts(self, run: str) -> list[Path]:
+        return sorted((self.folder / run / paths.RESULTS).glob(f"*/{paths.ABOUT}"))
+
+    def _files(self, step: Step) -> dict[str, list[int]]:
+        """Return the size and times of each file that a step left."""
+        if step.method:
+            places = [paths.result(self.folder / step.run.folder, step.method)]
+        else:
+            names = [paths.RUN, paths.LABELS, paths.TRAINING, paths.CHECKPOINTS]
+            names += [paths.RESULTS] if step.folders else []
+            places = [folder / name for folder in self._runs(step) for name in names]
+        found = {}
+        for path in (file for place in places for file in (place, *place.rglob("*"))):
+            if path.is_file() and not is_draft(path.relative_to(self.folder)):
+                stat = path.stat()
+                times = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+                found[path.relative_to(self.folder).as_posix()] = times
+        return found
 
     def state(self, step: Step) -> State:
         """How a step stands."""
@@ -143,11 +183,18 @@ class Store:
 
     def _done(self, step: Step, record: StepRecord) -> State:
         """Of a step that was done: whether what it left is still there, and as it was."""
-        if lacking := self.lacking(step):
-            return State("missing", f"{lacking[0]} is not there")
+        if [path for path in step.outputs if not (self.folder / path).exists()]:
+            return self._checked(step)
         now = self._results(step)
         if other := [path for path in now if now[path] != record.results.get(path)]:
             return State("stale", f"{other[0]} was made anew by another command")
+        return State("done") if self._files(step) == record.files else self._checked(step)
+
+    def _checked(self, step: Step) -> State:
+        try:
+            self.check(step)
+        except StoreError as error:
+            return State("missing", str(error).rstrip("."))
         return State("done")
 
     def _results(self, step: Step) -> dict[str, str]:

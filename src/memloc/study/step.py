@@ -23,7 +23,7 @@ import torch
 from memloc.arrays import FloatArray
 from memloc.data.sources import load_task
 from memloc.data.task import Task
-from memloc.errors import MemlocError, SettingsError, StoreError
+from memloc.errors import MemlocError, SettingsError
 from memloc.methods.apply import apply
 from memloc.model.device import pick_device
 from memloc.model.load import LoadOptions
@@ -77,8 +77,7 @@ def do_order(folder: Path, order: Order) -> Outcome:
             _watch(store, step.name, order.token)
             limit_threads(order.threads)
             do(plan, step)
-        if lacking := store.lacking(step):
-            raise StoreError(f"{step.name} ended, but {lacking[0]} is not there.")
+        store.check(step)
         seconds, processor = map(float, _now() - began)
         facts = {"seconds": seconds, "peak_mb": _peak_mb()}
         more: dict[str, float] = {"threads": order.threads}

@@ -30,8 +30,11 @@
     return rows;
   }
 
+  // A figure that the chosen method does not give is that of the first method that gives it.
+  const gives = (figure, what) => what !== "method" || !figure.values.method || figure.values.method.includes(chosen.method);
+  const shown = (figure, what) => (gives(figure, what) ? chosen[what] : figure.values.method[0]);
   const choiceOf = (figure) => Object.fromEntries(
-    figure.choose.map((what) => [what, what in chosen ? chosen[what] : local[figure.name][what]]));
+    figure.choose.map((what) => [what, what in chosen ? shown(figure, what) : local[figure.name][what]]));
 
   // On a phone, names along the left are in small letters, rather than cut.
   const isPhone = (width) => width < 560;
@@ -122,12 +125,14 @@
     if (JSON.stringify(choice) !== JSON.stringify(choiceOf(figure))) return; // chosen anew meanwhile
     const rows = rowsOf(table, choice);
     const against = box.closest("figure").querySelector(".against");
-    if (against) against.textContent = rows.length ? figure.against[choice.method] : "";
+    const instead = gives(figure, "method") ? "" : `By ${choice.method}, because ${chosen.method} does not give this. `;
+    if (against) against.textContent = rows.length ? instead + figure.against[choice.method] : "";
     drawn.get(figure.name)?.finalize?.();
     if (!rows.length) { drawn.set(figure.name, {}); return missing(box, figure, choice); }
     const width = box.clientWidth;
     const description = box.closest("figure").querySelector("h2, h3").textContent; // for screen readers
-    const spec = { ...fitted(figure.spec, rows, width), description, datasets: { [page.data]: rows } };
+    const named = JSON.parse(JSON.stringify(figure.spec).replaceAll("{quantity}", rows[0].quantity));
+    const spec = { ...fitted(named, rows, width), description, datasets: { [page.data]: rows } };
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const config = { ...spec.config, ...theme(width) };
     delete spec.config;
@@ -330,7 +335,7 @@
       const exact = element("td", state.shares?.has(at) ? undefined : "not measured");
       if (state.shares?.has(at)) exact.append(held(state.shares.get(at)));
       tr.append(number, element("td", row[1], "text"), element("td", state.labels[row[2]]),
-        element("td", state.labels[row[3]]), ...(page.shares ? [exact] : []), picture, element("td", mine ? smallest(mine, run) : "not measured", "windows"));
+        element("td", state.labels[row[3]]), ...(page.held ? [exact] : []), picture, element("td", mine ? smallest(mine, run) : "not measured", "windows"));
       const open = () => {
         const isOpen = tr.nextSibling?.dataset?.detail;
         button.setAttribute("aria-expanded", String(!isOpen));
@@ -373,11 +378,11 @@
       const block = await unpack(id);
       const mine = block.runs.filter((r) => r.model === chosen.model);
       const run = mine.find((r) => r.windows && r.method === chosen.method) ?? mine.find((r) => r.windows);
-      const exact = mine.find((r) => r.shares);
+      const exact = mine.find((r) => r.held);
       const n = run ? run.rows.length : 0;
       state = { all: block.rows.map((row, at) => ({ row, at })), labels: block.labels, left: block.left, run,
         bits: run && decode(run, n, run.windows.length), rows: [], shown: 0,
-        shares: exact && new Map(exact.shares.map((row, i) => [exact.rows[i], row])) };
+        shares: exact && new Map(exact.held.map((row, i) => [exact.rows[i], row])) };
       filter();
     }
 

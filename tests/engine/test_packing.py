@@ -3,9 +3,8 @@ import pytest
 import torch
 
 from fixtures.models import FAMILIES, PAPER_FAMILIES
-from memloc.engine import shortcuts
-from memloc.engine.shortcuts import (
-    LastBlock,
+from memloc.engine import packing
+from memloc.engine.packing import (
     Layout,
     balanced,
     can_pack,
@@ -13,6 +12,7 @@ from memloc.engine.shortcuts import (
     packed_logits,
     training_logits,
 )
+from memloc.model.calls import LastBlock
 from memloc.model.load import load_model
 
 
@@ -94,10 +94,10 @@ def test_a_batch_is_run_in_as_many_long_texts_as_take_least(stack_of, lengths, n
 def test_narrow_models_and_full_batches_are_not_packed(stack_of, monkeypatch):
     stack = stack_of("opt")
     assert training_logits(stack) == stack.logits  # narrow
-    monkeypatch.setattr(shortcuts, "NARROW", 1)
+    monkeypatch.setattr(packing, "NARROW", 1)
     used = []
     monkeypatch.setattr(
-        shortcuts, "packed_logits", lambda last, b, _: used.append(1) or last.stack.logits(b)
+        packing, "packed_logits", lambda last, b, _: used.append(1) or last.stack.logits(b)
     )
     compute = training_logits(stack)
     used.clear()  # the trial
@@ -115,6 +115,6 @@ def test_narrow_models_and_full_batches_are_not_packed(stack_of, monkeypatch):
 
 def test_a_model_that_packs_wrongly_is_not_packed(stack_of, monkeypatch):
     stack = stack_of("opt")
-    monkeypatch.setattr(shortcuts, "NARROW", 1)
-    monkeypatch.setattr(shortcuts, "packed_logits", lambda last, b, _: last.stack.logits(b) * 1.1)
+    monkeypatch.setattr(packing, "NARROW", 1)
+    monkeypatch.setattr(packing, "packed_logits", lambda last, b, _: last.stack.logits(b) * 1.1)
     assert training_logits(stack) == stack.logits

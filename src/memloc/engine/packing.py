@@ -1,19 +1,12 @@
-"""Ways to the same numbers with less work.
+"""Packing: a padded batch runs without its padding, which gives the same numbers with less work.
 
-*Packing* runs a padded batch without its padding: all texts end to end, each attending to itself
-alone. In batches of random texts a third of the positions is padding. Everything but attention
-works position by position, so the blocks can run on one long text of all attended positions, or on
-several, under a mask that keeps the texts apart. It pays for wide models, and for several as one.
-
-*The last block* runs at readout positions alone: a head that reads one position of a text needs
-nothing else of it, and where all subsets of layers are run, every second step is one of the last
-block. Only keys and values are needed at all positions. So the block runs up to its attention for
-all of them, and then as a whole for these positions, which attend to the keys and values of the
-first time. Attention can be taken apart like this where it is transformers' usual one.
+All texts go end to end, each attending to itself alone. In batches of random texts a third of the
+positions is padding. Everything but attention works position by position, so the blocks can run on
+one long text of all attended positions, or on several, under a mask that keeps the texts apart.
+Packing pays for wide models, and for several narrow models in one pass.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from transformers import AttentionInterface
 
 from memloc.arrays import IntArray
-from memloc.errors import ModelError
+from memloc.data.encode import Encoded
+from memloc.model.calls import LastBlock
 from memloc.model.device import NARROW
+from memloc.model.predict import to_batch
 from memloc.model.stack import (
-    TOLERANCE,
     Batch,
     BlockCall,
     Prepared,
@@ -39,10 +32,6 @@ from memloc.model.stack import (
 
 WORTH = 0.15
 """Share of the work from which packing gains more than it costs (measured)."""
-Positions = slice | Tensor
-"""Of all texts the same, or so many of each, (texts, positions)."""
-SDPA = "sdpa"
-"""The implementation of attention that is taken apart: the usual one."""
 
 
 def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
@@ -237,140 +226,21 @@ def repeated_packed(call: BlockCall, times: int) -> BlockCall:
     return BlockCall(args, kwargs)
 
 
-class Repeater:
-    """Repeats the calls of a stack's blocks for states that are stacked stream by stream."""
+def logits_end_to_end(stack: Stack, texts: Encoded, batch: Sequence[IntArray]) -> Tensor:
+    """Return the logits of the texts at all rows; those of one array run as one long text.
 
-    def __init__(self, stack: Stack) -> None:
-        self.name = type(stack.model).__name__
-        with torch.no_grad():
-            small, large = (stack.prepare(stack.sample(n)).calls for n in (2, 3))
-        self._by_example = [
-            self._compare(_values(a), _values(b)) for a, b in zip(small, large, strict=True)
-        ]
-
-    def repeated(self, index: int, call: BlockCall, times: int) -> BlockCall:
-        """The call of block `index` for so many states of the batch it was recorded for."""
-        if times == 1:
-            return call
-        values = self._repeat(_values(call), self._by_example[index], times)
-        n = len(call.args)
-        return BlockCall(values[:n], dict(zip(call.kwargs, values[n:], strict=True)))
-
-    def _compare(self, small: Any, large: Any) -> Any:
-        """Whether a tensor has one row per example; of a tuple, the same for all that is in it."""
-        if isinstance(small, tuple) and isinstance(large, tuple):
-            return tuple(self._compare(a, b) for a, b in zip(small, large, strict=True))
-        if not isinstance(small, Tensor) or small.shape == large.shape:
-            return False
-        # Of 2 and 3 examples: what has several rows an example (one a head, say) counts as well.
-        if small.shape[1:] == large.shape[1:] and 3 * len(small) == 2 * len(large):
-            return True
-        raise ModelError(
-            f"{self.name} is not supported: its blocks are given a tensor that is "
-            f"{tuple(small.shape)} for 2 examples and {tuple(large.shape)} for 3."
-        )
-
-    def _repeat(self, value: Any, by_example: Any, times: int) -> Any:
-        if isinstance(value, tuple) and isinstance(by_example, tuple):
-            inner = zip(value, by_example, strict=True)
-            return tuple(self._repeat(v, b, times) for v, b in inner)
-        if isinstance(value, Tensor) and by_example:
-            return value.repeat(times, *[1] * (value.ndim - 1))
-        return value
-
-
-def _values(call: BlockCall) -> tuple[Any, ...]:
-    return (*call.args, *call.kwargs.values())
-
-
-class LastBlock:
-    """The last block of a stack, or of copies of it that are stacked."""
-
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
-        self.is_short = stack.readout != "all" and self._can_be_short()
-        """Whether some positions are computed alone; if not, the block runs on all of them."""
-
-    def read(
-        self, state: Tensor, call: BlockCall, here: Positions, copies: Stack | None = None
-    ) -> Tensor:
-        """The block's output at some positions, or all of it where the head reads it all."""
-        stack = self.stack if copies is None else copies
-        if self.is_short:
-            return self._at(stack, state, call, here)
-        found = stack.run(stack.depth - 1, state, call)
-        return found if stack.readout == "all" else _taken(found, here, 1)
-
-    @staticmethod
-    def _at(stack: Stack, state: Tensor, call: BlockCall, here: Positions) -> Tensor:
-        usual = AttentionInterface()[SDPA]
-        given: list[Tensor] = []
-
-        def stop(_module: Any, *tensors: Any, **_: Any) -> Any:
-            given.extend(tensors)
-            raise _Reached
-
-        def attend(module: Any, *_: Any, **settings: Any) -> Any:
-            query, key, value, mask = given
-            reached = mask if mask is None or mask.shape[-2] == 1 else _taken(mask, here, 2)
-            return usual(module, _taken(query, here, 2), key, value, reached, **settings)
-
-        last = stack.depth - 1
-        with _attention(stop), suppress(_Reached):
-            stack.run(last, state, call)
-        args, kwargs = _cut((call.args, call.kwargs), state.shape[1], here)
-        with _attention(attend):
-            return stack.run(last, _taken(state, here, 1), BlockCall(args, kwargs))
-
-    def _can_be_short(self) -> bool:
-        """Whether it gives what the block gives, tried on one text and on two that are padded."""
-        with torch.inference_mode(), undropped(self.stack.model):
-            one, two = (self.stack.prepare(self.stack.sample(n)) for n in (1, 2))
-            place = int(one.positions[0])
-            several = torch.stack([two.positions, torch.ones_like(two.positions)], 1)
-            return self._is_right(one, slice(place, place + 1)) and self._is_right(two, several)
-
-    def _is_right(self, prepared: Prepared, here: Positions) -> bool:
-        stack, before, call = self.stack, prepared.state, prepared.calls[-1]
-        for layer, other in enumerate(prepared.calls[:-1]):
-            before = stack.run(layer, before, other)
-        whole = _taken(stack.run(stack.depth - 1, before, call), here, 1)
-        try:
-            short = self._at(stack, before, call, here)
-        except (TypeError, ValueError, RuntimeError, IndexError):
-            return False  # its attention is called in another way
-        return bool((short - whole).abs().max() <= TOLERANCE * whole.abs().max())
-
-
-class _Reached(Exception):
-    """The block has come to its attention."""
-
-
-@contextmanager
-def _attention(function: Callable[..., Any]) -> Iterator[None]:
-    """While active, this stands in for the usual attention."""
-    usual = AttentionInterface()[SDPA]
-    AttentionInterface.register(SDPA, function)
-    try:
-        yield
-    finally:
-        AttentionInterface.register(SDPA, usual)
-
-
-def _cut(value: Any, tokens: int, here: Positions) -> Any:
-    """What a block is given for some positions: places and rotations have one row a token."""
-    if isinstance(value, dict):
-        return {name: _cut(inner, tokens, here) for name, inner in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_cut(inner, tokens, here) for inner in value)
-    if isinstance(value, Tensor) and value.ndim in (2, 3) and value.shape[1] == tokens:
-        return _taken(value, here, 1)
-    return value
-
-
-def _taken(value: Tensor, here: Positions, axis: int) -> Tensor:
-    if isinstance(here, slice):
-        return value[(slice(None),) * axis + (here,)]
-    shape = [1] * value.ndim
-    shape[0], shape[axis] = here.shape
-    return value.take_along_dim(here.view(shape), axis)
+    What the first block is given is computed without a graph.
+    """
+    rows = np.concatenate(batch)
+    with torch.no_grad():
+        prepared = stack.prepare(to_batch(texts, rows, stack.device))
+        mask = prepared.batch["attention_mask"]
+        # Where nothing is padded, blocks may be given no mask that could keep texts apart.
+        is_packed = len(batch) < len(rows) and not bool(mask.all())
+        if is_packed:
+            where = np.repeat(np.arange(len(batch)), [len(some) for some in batch])
+            layout = Layout.of(mask, torch.from_numpy(where).to(mask.device))
+            prepared = layout.packed(prepared)
+    state = stack.run_all(prepared)
+    read = state.flatten(0, 1)[prepared.positions] if is_packed else stack.read(state, prepared)
+    return stack.finish(read, prepared.batch)

@@ -5,7 +5,7 @@ end without padding, in memory or, where they are too many, in a file.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +16,9 @@ from torch import Tensor
 
 from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
-from memloc.engine.shortcuts import (
-    LastBlock,
-    Repeater,
-    by_long_text,
-    can_pack,
-    fastest_layout,
-    repeated_packed,
-    training_logits,
-)
+from memloc.engine.packing import by_long_text, can_pack, fastest_layout, repeated_packed
 from memloc.engine.stacked import Stacked
+from memloc.model.calls import LastBlock, Repeater
 from memloc.model.predict import evaluating, length_batches, to_batch
 from memloc.model.stack import (
     Batch,
@@ -36,46 +29,32 @@ from memloc.model.stack import (
 from memloc.seeds import torch_seeded
 from memloc.store.files import cannot_write, new_draft
 
+MEMORY = 2**30
+"""Bytes for the states; more of them go to a file."""
 CALLS_MEMORY = 2**28
 """Bytes for how blocks are called (masks, positions), which every window asks for again."""
-
-
-class Plain:
-    """Logits from the embeddings on, with or without dropout there; nothing is kept."""
-
-    def __init__(self, encoded: Encoded, *, dropout: bool) -> None:
-        self._encoded, self._dropout = encoded, dropout
-        self._of: tuple[Stack, Callable[[Batch], Tensor]] | None = None
-
-    def reach(self, layer: int) -> None:
-        """Nothing to do: every pass starts from the embeddings."""
-
-    def logits(self, rows: IntArray, stack: Stack) -> Tensor:
-        """Of the texts at `rows`, by this model."""
-        if self._of is None or self._of[0] is not stack:
-            how = training_logits(stack) if self._dropout else stack.undropped_logits
-            self._of = stack, how
-        return self._of[1](to_batch(self._encoded, rows, stack.device))
-
-    def close(self) -> None:
-        """Nothing to do."""
 
 
 class Prefix:
     """The state of every token before one block, and logits computed from there on."""
 
-    def __init__(self, stack: Stack, encoded: Encoded, folder: Path, memory: int) -> None:
-        self.stack, self.encoded = stack, encoded
+    def __init__(self, stack: Stack, encoded: Encoded, folder: Path) -> None:
+        self.stack = stack
+        self.encoded = encoded
         self.layer = stack.depth
         self._can_pack = can_pack(stack)
         self._repeater, self._last = Repeater(stack), LastBlock(stack)
         self._inputs: dict[bytes, _Inputs] = {}
         self._room = CALLS_MEMORY
         self._file = new_draft(folder / "states")
-        self.states = self._allocate(memory)
+        self.states = self._allocate()
 
-    def reach(self, layer: int) -> None:
-        """Bring the states to before block `layer`, with the weights that the model has now."""
+    def reach(self, layer: int, stack: Stack) -> None:
+        """Bring the states to before block `layer`, by the blocks below it in this model.
+
+        The model is also the one that has the other blocks as they were, see `logits`.
+        """
+        self.stack = stack
         with evaluating(self.stack.model):
             if layer < self.layer:
                 self._embed()
@@ -83,9 +62,9 @@ class Prefix:
                 self._advance()
 
     def logits(self, rows: IntArray, stack: Stack) -> Tensor:
-        """Of the texts at `rows`, from the states on, by this model.
+        """Return the logits of the texts at `rows`, from the states on, by this model.
 
-        Of several models as one, `rows` are the same for each, one after the other.
+        Of several models in one pass, `rows` are the same for each, one after the other.
         """
         times = len(stack.members) if isinstance(stack, Stacked) else 1
         inputs = self._inputs_of(rows[: len(rows) // times])
@@ -187,10 +166,10 @@ class Prefix:
         inputs = _Inputs(*given, is_packed=layout is not None, batch=batch)
         return inputs, prepared.state
 
-    def _allocate(self, memory: int) -> Tensor:
+    def _allocate(self) -> Tensor:
         tokens, width = len(self.encoded.tokens), self.stack.width
         size = 4 * tokens * width
-        if size <= memory:
+        if size <= MEMORY:
             return torch.empty(tokens, width, device=self.stack.device)
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from transformers import AttentionInterface
 
 from fixtures.mixtures import make_model
 from fixtures.models import FAMILIES, SPECIAL
-from memloc.engine.shortcuts import SDPA, LastBlock
+from memloc.model.calls import SDPA, LastBlock
 from memloc.model.stack import Stack, sample_batch, undropped
 
 PLAIN = {"gpt_neo", "mpnet", "eurobert", "convbert"}

@@ -1,0 +1,201 @@
+"""Which parameters learn: all of a model, some layers, or some layers beside an auxiliary task.
+
+In planted memorisation two tasks train one body, each with a head of its own. The first task may
+change some layers only, the auxiliary one all of them. What the first task memorises can only be in
+its layers, so there it is known where a localiser should point. The first task's examples may be
+dealt out to groups, each with layers of its own.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from memloc.engine.gathering import Parameters, clear_gradients, gathered, merged
+from memloc.engine.loop import Objective
+from memloc.engine.stacked import Stacked
+from memloc.errors import ModelError
+from memloc.model.load import Classifier
+from memloc.model.parts import find_parts
+from memloc.model.stack import Stack
+from memloc.protocol import FineTuneSettings
+
+HEAD = "head"
+"""The group of parameters that belongs to the first task alone."""
+OTHER_HEAD = "auxiliary head"
+"""The group that belongs to the auxiliary task alone; both share the others."""
+AFTER = "after the blocks"
+EMBEDDINGS = "embeddings"
+MakeObjective = Callable[..., Objective]
+"""An objective of which all is known but the tensors that learn and their parameters."""
+
+
+@contextmanager
+def task_objective(
+    stack: Stack,
+    make: MakeObjective,
+    settings: FineTuneSettings,
+    layers: Sequence[int] | None = None,
+    without: Sequence[str] = (),
+) -> Iterator[Objective]:
+    """While active, one task may change some layers of a model, or all, and what follows them."""
+    after, *others = learning_groups(stack, embeddings=not settings.freeze_embeddings)
+    groups = [{name: p for name, p in after.items() if name not in without}]
+    groups += others if layers is None else [others[layer] for layer in layers]
+    counted = counted_groups(stack, groups, settings)
+    with learning(stack.model, [*groups, *counted]) as tensors:
+        yield make(
+            tensors=merged(tensors[: len(groups)]),
+            parameters=merged(groups),
+            counted=merged(tensors[len(groups) :]),
+        )
+
+
+@contextmanager
+def planted_objectives(
+    stacks: Sequence[Stack],
+    planted: Mapping[tuple[int, ...], MakeObjective],
+    auxiliary: MakeObjective,
+    settings: FineTuneSettings,
+    *,
+    pooler_and_norm: bool = False,
+) -> Iterator[list[Objective]]:
+    """While active, two tasks learn on one body: the first in some layers, the other everywhere.
+
+    Args:
+        stacks: The models of both tasks.
+        planted: The objectives of the first task, by the layers (from 0) that each may change.
+        auxiliary: The objective of the other task.
+        settings: Those of the first task.
+        pooler_and_norm: Whether the first task also changes what follows the blocks in the body.
+    """
+    counts_all = settings.clip_over == "all"
+    embeddings = not settings.freeze_embeddings
+    groups = shared_groups(*stacks, embeddings=embeddings or counts_all)
+    both = nn.ModuleList([stack.model for stack in stacks])
+    head = [HEAD, *([AFTER] if pooler_and_norm else [])]
+    learners = [(make, [*head, *map(_block, layers)]) for layers, make in planted.items()]
+    others = [name for name in groups if name != HEAD and (embeddings or name != EMBEDDINGS)]
+    body = [name for name in groups if name not in {HEAD, OTHER_HEAD}] if counts_all else []
+    with learning(both, list(groups.values())) as gathered:
+        tensors = dict(zip(groups, gathered, strict=True))
+        yield [
+            make(
+                tensors=merged(tensors[n] for n in names),
+                parameters=merged(groups[n] for n in names),
+                counted=merged(tensors[n] for n in body if n not in names),
+            )
+            for make, names in (*learners, (auxiliary, others))
+        ]
+
+
+def share_body(trained: Classifier, auxiliary: Classifier) -> None:
+    """Give the auxiliary task's model the body of the other model; its head stays its own."""
+    prefix = trained.model.base_model_prefix
+    if not hasattr(trained.model, prefix):
+        raise ModelError(f"{trained.name} has no body apart from its head, so nothing to share.")
+    setattr(auxiliary.model, prefix, getattr(trained.model, prefix))
+
+
+def shared_groups(planted: Stack, auxiliary: Stack, *, embeddings: bool) -> dict[str, Parameters]:
+    """Return the parameters of two models with one body, in groups that always learn together."""
+    after, *others = learning_groups(planted, embeddings=embeddings)
+    body = f"{planted.model.base_model_prefix}."
+    own, other = (
+        {n: p for n, p in model.named_parameters() if not n.startswith(body) and p.requires_grad}
+        for model in (planted.model, auxiliary.model)
+    )
+    names = [*map(_block, range(planted.depth)), *([EMBEDDINGS] if embeddings else [])]
+    return {
+        HEAD: own,
+        OTHER_HEAD: {f"auxiliary.{n}": p for n, p in other.items()},
+        AFTER: {n: p for n, p in after.items() if n.startswith(body)},
+        **dict(zip(names, others, strict=True)),
+    }
+
+
+def _block(index: int) -> str:
+    return f"block {index + 1}"
+
+
+def learning_groups(stack: Stack, *, embeddings: bool) -> list[Parameters]:
+    """Return what follows the blocks, then each block, then the embeddings if they learn."""
+    one = stack.members[0] if isinstance(stack, Stacked) else stack
+    parts = find_parts(one)
+    named = dict(stack.model.named_parameters())
+    groups = [parts.after, *parts.blocks]
+    if embeddings:
+        groups.append(parts.embeddings)
+    # Beside an adapter, the weights of the base model never learn.
+    return [{n: named[n] for n in group if named[n].requires_grad} for group in groups]
+
+
+def counted_groups(
+    stack: Stack, groups: Sequence[Parameters], settings: FineTuneSettings
+) -> list[Parameters]:
+    """Return all parameters that are not in the groups that learn, where clipping counts them."""
+    if settings.clip_over == "trained":
+        return []
+    learns = {id(p) for group in groups for p in group.values()}
+    everything = learning_groups(stack, embeddings=True)
+    others = [{n: p for n, p in group.items() if id(p) not in learns} for group in everything]
+    return [group for group in others if group]
+
+
+@contextmanager
+def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Parameters]]:
+    """While active, dropout is on and these groups of parameters alone get gradients.
+
+    Yields what to optimise for each group. A group is what always learns together: a block, or
+    what follows the blocks.
+    """
+    mode = model.training
+    model.train()
+    try:
+        with gradients_for(model, groups) as tensors:
+            yield tensors
+    finally:
+        model.train(mode)
+
+
+@contextmanager
+def gradients_for(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Parameters]]:
+    """While active, these groups of parameters alone get gradients, and are gathered."""
+    wanted = [(p, p.requires_grad) for p in model.parameters()]
+    mine = {id(p) for group in groups for p in group.values()}
+    for parameter, _ in wanted:
+        parameter.requires_grad_(id(parameter) in mine)
+    try:
+        with gathered(groups) as tensors:
+            yield tensors
+    finally:
+        for parameter, want in wanted:
+            parameter.requires_grad_(want)
+            parameter.grad = None
+
+
+@contextmanager
+def gradients_of_blocks(stack: Stack) -> Iterator[Callable[[Iterable[Tensor]], Tensor]]:
+    """While active, only the blocks' parameters get gradients; yields a function that sums them.
+
+    The function takes numbers one by one, each computed when it is asked for, and returns the
+    gradient of their sum with respect to the parameters of all blocks, end to end.
+    """
+    blocks = [dict(block.named_parameters()) for block in stack.blocks]
+    with gradients_for(stack.model, blocks) as tensors:
+
+        def summed(values: Iterable[Tensor]) -> Tensor:
+            for block in tensors:
+                clear_gradients(block)
+            for value in values:
+                value.backward()  # type: ignore[no-untyped-call]
+            return torch.cat([_gradient(t) for block in tensors for t in block.values()])
+
+        yield summed
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    """Return the gradient; a parameter that the forward pass does not use has none."""
+    found = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+    return found.detach().flatten()

@@ -1,0 +1,181 @@
+"""Decides which labels are wrong, given probabilities by models that did not see the examples.
+
+Arrays in, arrays out. `chances` are (examples, classes), `labels` (examples,). Three published
+ideas: confident learning (Northcutt, Jiang and Chuang, 2021, doi 10.1613/jair.1.12125), in the
+form in which cleanlab's `find_label_issues` has it; cleanlab's margin adjusted by class; and the
+share of a known part in a mixture (Blanchard, Lee and Scott, 2010).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from memloc.arrays import BoolArray, FloatArray, IntArray
+from memloc.seeds import generator
+from memloc.stats.intervals import percentiles
+
+LEAST = 10
+"""Labels that the estimate of random errors rests on at least."""
+CLEARLY = 25
+"""Random errors from which on their number counts as known. Clean texts and texts with human errors
+have estimates of 12 to 22, whatever their number, because of `LEAST`."""
+RESAMPLES = 200
+CLOSE = 1e-6
+"""Probabilities that differ by less count as equal."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What held-out probabilities say about every label, and about all of them together."""
+
+    doubt: FloatArray
+    """(examples,): cleanlab's margin adjusted by class; the higher, the less the label fits."""
+    order: IntArray
+    """The examples, the most doubtful one first."""
+    wrong: BoolArray
+    """(examples,): whether the label is likely wrong."""
+    suggested: IntArray
+    """(examples,): the label that the models give."""
+    by_class: bool
+    """Whether `doubt` decides the order; otherwise the probability of the given label does."""
+    random: tuple[float, float, float]
+    """Number of labels that are wrong as if drawn at random, with both ends of its interval."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether clearly some labels are wrong as if drawn at random."""
+        return self.random[0] > CLEARLY
+
+
+def judge(chances: FloatArray, labels: IntArray) -> Judged:
+    """Order the labels by doubt and say which are likely wrong.
+
+    The adjusted margin is the better order where people confuse some classes. It is the worse one
+    where errors look random, and where a class is rare: its usual probability is low, so that it
+    seems a likely label of every text. If errors look random, no more labels are called wrong than
+    there are such errors.
+    """
+    doubt = adjusted_margin(chances, labels)
+    given = chances[np.arange(len(labels)), labels]
+    random = random_errors(chances, labels)
+    is_random = random[0] > CLEARLY
+    by_class = not is_random and not has_rare_class(labels, chances.shape[1])
+    order = np.argsort(-doubt if by_class else given, kind="stable")
+    wrong = label_issues(chances, labels)
+    if is_random:
+        wrong[order[round(random[0]) :]] = False
+    return Judged(doubt, order, wrong, chances.argmax(1), by_class, random)
+
+
+def has_rare_class(labels: IntArray, n_classes: int) -> bool:
+    """Return whether the smallest class has less than half of an even share of the examples."""
+    return bool(np.bincount(labels, minlength=n_classes).min() < len(labels) / n_classes / 2)
+
+
+def usual(chances: FloatArray, labels: IntArray) -> FloatArray:
+    """(classes,): the mean probability of a class among the examples that have it; 0 without any.
+
+    Models are surer of some classes than of others.
+    """
+    of_class = [column[labels == number] for number, column in enumerate(chances.T)]
+    return np.array([of.mean() if len(of) else 0.0 for of in of_class])
+
+
+def adjusted_margin(chances: FloatArray, labels: IntArray) -> FloatArray:
+    """(examples,): how far the likeliest other label is above the given one, relative to `usual`.
+
+    This is the same as cleanlab's normalised margin with adjusted probabilities, up to scale.
+    """
+    above = chances - usual(chances, labels)
+    is_given = labels[:, None] == np.arange(chances.shape[1])
+    return np.asarray(np.where(is_given, -np.inf, above).max(1) - above[is_given])
+
+
+def label_issues(chances: FloatArray, labels: IntArray) -> BoolArray:
+    """(examples,): the labels that confident learning prunes, by noise rate.
+
+    For each pair of classes, as many labels as the joint counts say are pruned, by margin. A label
+    that the models give themselves is kept.
+    """
+    counts, wrong = _keep_one(joint_counts(chances, labels)), np.zeros(len(labels), dtype=bool)
+    for given in range(chances.shape[1]):
+        rows = np.flatnonzero(labels == given)
+        for true in np.flatnonzero(counts[given]) if len(rows) > 1 else ():
+            if true != given:
+                margin = chances[rows, true] - chances[rows, given]
+                wrong[rows[np.argsort(-margin)[: counts[given, true]]]] = True
+    every = np.arange(len(labels))
+    return np.asarray(wrong & (chances.max(1) > chances[every, labels] + CLOSE))
+
+
+def joint_counts(chances: FloatArray, labels: IntArray) -> IntArray:
+    """(classes, classes): estimated number of examples by given and by true label.
+
+    An example counts for the class whose probability reaches what is usual for that class, the
+    likeliest if there are several. Rows are scaled to the number of examples that have the label.
+    """
+    n_classes = chances.shape[1]
+    sizes = np.bincount(labels, minlength=n_classes)
+    limits = np.where(sizes > 0, np.maximum(usual(chances, labels), 2 * CLOSE), np.inf)
+    reached = chances >= limits - CLOSE
+    true = np.where(reached.sum(1) > 1, chances.argmax(1), reached.argmax(1))
+    counts = np.zeros((n_classes, n_classes))
+    np.add.at(counts, (labels[reached.any(1)], true[reached.any(1)]), 1)
+    np.fill_diagonal(counts, np.maximum(1, counts.diagonal()))
+    counts = (counts.T / counts.sum(1) * sizes).T
+    return np.stack([_rounded(row) for row in counts / counts.sum() * len(labels)])
+
+
+def _rounded(row: FloatArray) -> IntArray:
+    """Round numbers so that they still have the same sum."""
+    whole = row.round()
+    while (missing := round(row.sum()) - int(whole.sum())) != 0:
+        step = 1 if missing > 0 else -1
+        whole[np.argsort(row - whole)[::-step][: abs(missing)]] += step
+    return np.asarray(whole.astype(np.int64))
+
+
+def _keep_one(counts: IntArray) -> IntArray:
+    """The counts with at least one right label in each class, taken evenly from its wrong ones."""
+    right = np.maximum(1, counts.diagonal())
+    others = np.maximum(1, np.count_nonzero(counts, axis=1) - 1)
+    kept = np.maximum(0, counts - ((right - counts.diagonal()) / others)[:, None])
+    np.fill_diagonal(kept, right)
+    return np.asarray(kept.astype(np.int64))
+
+
+def random_errors(chances: FloatArray, labels: IntArray) -> tuple[float, float, float]:
+    """Estimate how many labels are wrong as if drawn at random; the estimate and a 95 % interval.
+
+    The models did not see an example, so what they say about it does not depend on its label: the
+    probabilities of a text's other labels are those that random wrong labels have. Wherever a
+    share of these lies below a limit, so many of the given labels should, too. The limit with the
+    fewest gives the estimate. Errors between similar classes have other probabilities and are not
+    counted. The interval is over resampled texts.
+    """
+    n, n_classes = chances.shape
+    is_given = labels[:, None] == np.arange(n_classes)
+    limits = np.unique(np.quantile(chances[is_given], np.linspace(0, 1, 201)))
+    places = np.searchsorted(limits, chances)
+    given, others = places[is_given], places[~is_given]
+
+    def estimated(weights: FloatArray | IntArray) -> float:
+        below, likewise = (
+            np.bincount(place, np.repeat(weights, times), len(limits) + 1)[:-1].cumsum()
+            for place, times in ((given, 1), (others, n_classes - 1))
+        )
+        return _fewest(below, likewise / (n_classes - 1) / n)
+
+    rng = generator(0, "bootstrap", "random errors")
+    drawn = (np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(RESAMPLES))
+    low, high = percentiles(np.array([estimated(weights) for weights in drawn]))
+    return estimated(np.ones(n)), float(low), float(high)
+
+
+def _fewest(below: FloatArray, share_of_others: FloatArray) -> float:
+    """The smallest estimate of all limits that at least `LEAST` labels are below."""
+    n = below[-1]
+    enough = (below >= min(LEAST, n)) & (share_of_others > 0)
+    return (
+        float(min(n, (below[enough] / share_of_others[enough]).min())) if enough.any() else float(n)
+    )

@@ -1,0 +1,205 @@
+"""What became of repairs: the verdict on each, in numbers, sentences and a figure.
+
+A label that is no longer predicted may still be in the weights: it is then learnt again in fewer
+updates than by yardsticks, models that were trained on the clean examples alone.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from memloc.arrays import FloatArray
+from memloc.errors import counted
+from memloc.settings import Settings, ours, packaged
+from memloc.stats.intervals import prediction_margin
+
+BEFORE, REFERENCE = "before", "reference"
+LAYERS, RETRAINED, AGAIN = "reference's layers", "retrained layers", "fine-tuned again"
+RANDOM, OTHERS, HEAD = "random layers", "other layers", "head alone"
+YARDSTICK = "yardstick"
+WAYS = {"layers": LAYERS, "retrain": RETRAINED}
+"""What repairs, by the name that is asked for."""
+Judgement = Literal["removed", "hidden", "still there", "cannot tell"]
+FAR_BELOW = 0.5
+"""Labels that may be learnt again in so few updates, relative to the yardsticks', are not removed:
+where that is within the margin, it cannot be told."""
+
+
+class RepairSettings(Settings):
+    """How a model is repaired and tested."""
+
+    way: Literal["layers", "retrain"] = ours("layers")
+    """`layers`: put in the reference's; `retrain`: reset them and train them on clean examples."""
+    epochs: int = ours(3, ge=1)
+    """Passes over the clean examples where layers are retrained, or all are fine-tuned again."""
+    relearn_epochs: int = ours(30, ge=1)
+    """Passes over the noisy examples at most, while their labels are learnt again."""
+    relearnt: float = ours(0.5, gt=0, lt=1)
+    """Updates count until so many noisy labels are known, beyond what always saying one gets."""
+    orders: int = ours(3, ge=1)
+    """Orders of the data in which every model learns the labels again."""
+    yardsticks: int = ours(8, ge=2)
+    """Models trained from the pre-trained weights on the clean examples alone, each from its own
+    seed; how much they differ says what to expect of a model without the labels."""
+    gone: float = ours(0.1, ge=0, lt=1)
+    """Share of noisy labels, above what the yardsticks predict, that may still be predicted."""
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """The repaired model's folder, and how it compares with other repairs."""
+
+    folder: Path
+    table: pd.DataFrame
+    """One row per model: labels still predicted, accuracies, updates to relearn, cost, verdict."""
+    curves: pd.DataFrame
+    """Share of noisy labels predicted by model, order and update while they are learnt again."""
+    chosen: str
+    settings: RepairSettings
+    level: float
+    """Share of the noisy labels at which updates are counted."""
+
+    def row(self, way: str) -> Mapping[str, Any]:
+        """The row of a model."""
+        return dict(self.table.set_index("way").loc[way])
+
+    @cached_property
+    def verdict(self) -> Judgement:
+        """Removed only if labels are neither predicted nor learnt again sooner than new ones."""
+        return self.judge(self.chosen)
+
+    def judge(self, way: str) -> Judgement:
+        """The same of any model."""
+        row = self.row(way)
+        if row["noisy_predicted"] > self.may_predict:
+            return "still there"
+        if self.untold or self.is_damaged(way):
+            return "cannot tell"
+        low = self.band[0]
+        if row["relearning"] < low:
+            return "hidden"
+        return "removed" if row["relearning"] * low > FAR_BELOW else "cannot tell"
+
+    @cached_property
+    def may_predict(self) -> float:
+        """The largest share of noisy labels that a model without them may predict, as by chance."""
+        shares = self.yardsticks["noisy_predicted"].to_numpy(np.float64)
+        return float(shares.mean() + max(self.settings.gone, prediction_margin(shares)))
+
+    def is_damaged(self, way: str) -> bool:
+        """Whether a model no longer knows the clean examples: it then learns slowly anyway."""
+        known = self.yardsticks["clean_accuracy"].to_numpy(np.float64)
+        least = known.mean() - max(self.settings.gone, prediction_margin(known))
+        return bool(self.row(way)["clean_accuracy"] < least)
+
+    @cached_property
+    def untold(self) -> str:
+        """Why updates of the yardsticks say nothing; empty if they do."""
+        is_yardstick = self.curves["way"].str.startswith(YARDSTICK)
+        curves = self.curves[is_yardstick].groupby(["way", "order"])["predicted"]
+        epochs, reasons = self.settings.relearn_epochs, _texts()["untold"]
+        if self.level == 1:
+            return str(reasons["same"])
+        if (curves.first() >= self.level).any():
+            return str(reasons["known"]).format(level=self.level)
+        if (curves.max() < self.level).any():
+            return str(reasons["slow"]).format(level=self.level, epochs=epochs, more=2 * epochs)
+        return ""
+
+    @cached_property
+    def band(self) -> tuple[float, float]:
+        """Where the updates of another model that never saw the labels are to be expected.
+
+        Relative to the yardsticks' geometric mean: a 95 % prediction interval for one more
+        training, of logarithms, and no narrower than from one measurement to the next.
+        """
+        updates = self.yardsticks["relearnt_updates"].to_numpy(np.float64)
+        apart = float(self.curves["update"].iloc[1])
+        resolved = np.log1p(apart / geometric_mean(updates))
+        margin = max(prediction_margin(np.log(updates)), resolved)
+        return float(np.exp(-margin)), float(np.exp(margin))
+
+    @cached_property
+    def yardsticks(self) -> pd.DataFrame:
+        """The rows of the models that never saw the labels, nor their texts."""
+        return self.table[self.table["way"].str.startswith(YARDSTICK)]
+
+    def sentences(self) -> list[str]:
+        """The verdict for people, what it cost in accuracy, and which repairs work."""
+        row, before = self.row(self.chosen), self.row(BEFORE)
+        low, high = self.band
+        vary = _say("vary", yardsticks=2 * self.settings.yardsticks)
+        damaged = _texts()["untold"]["damaged"] if self.is_damaged(self.chosen) else ""
+        why = self.untold or damaged or vary
+        counts = _say("counts", relearning=row["relearning"], low=low, high=high)
+        facts = {
+            "way": f"{self.chosen[0].upper()}{self.chosen[1:]}",
+            "layers": row["layers"],
+            "noisy": row["noisy_predicted"],
+            "before": before["noisy_predicted"],
+            "verdict": _texts()["verdicts"][self.verdict].format(why=why),
+            "counts": "" if self.untold else counts,
+        }
+        accuracies = {
+            f"{name}_{when}": which[f"{name}_accuracy"]
+            for name in ("clean", "test")
+            for when, which in (("before", before), ("after", row))
+        }
+        tested = "untested" if np.isnan(before["test_accuracy"]) else "tested"
+        removed = [
+            f"{way} ({self.row(way)['layers']})"
+            for way in self.repairs
+            if self.judge(way) == "removed"
+        ]
+        return [
+            _say("repaired", **facts),
+            _say(tested, **accuracies),
+            _say("compared", removed=", ".join(removed) or "none"),
+        ]
+
+    @property
+    def repairs(self) -> list[str]:
+        """The names of all that was made from the final weights to repair them."""
+        others = {BEFORE, REFERENCE, *self.yardsticks["way"]}
+        return [way for way in self.table["way"] if way not in others]
+
+
+def relative(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with updates to relearn relative to the geometric mean of the yardsticks."""
+    updates = table["relearnt_updates"].to_numpy(np.float64)
+    is_yardstick = table["way"].str.startswith(YARDSTICK).to_numpy()
+    return table.assign(relearning=updates / geometric_mean(updates[is_yardstick]))
+
+
+def geometric_mean(updates: FloatArray) -> float:
+    """A mean that no single slow order decides; less than one update counts as one."""
+    return float(np.exp(np.log(np.maximum(1.0, updates)).mean()))
+
+
+def figure(found: Repaired) -> dict[str, Any]:
+    """Relearning curves, means over orders, over the range of the yardsticks'."""
+    is_yardstick = found.curves["way"].isin(found.yardsticks["way"])
+    named = found.curves.assign(way=found.curves["way"].mask(is_yardstick, f"{YARDSTICK}s"))
+    curves = named.groupby(["way", "update"])["predicted"]
+    drawn = curves.agg(mean="mean", low="min", high="max").reset_index()
+    spec: dict[str, Any] = copy.deepcopy(_texts()["figure"])
+    parts = drawn[drawn["way"] == f"{YARDSTICK}s"], drawn[drawn["way"] != BEFORE]
+    for layer, part in zip(spec["layer"], parts, strict=True):
+        layer["data"] = {"values": part.to_dict("records")}
+    title = spec["title"].format(orders=counted(found.settings.orders, "order"))
+    return {**spec, "title": title}
+
+
+def _say(name: str, **facts: Any) -> str:
+    return str(_texts()[name]).format(**facts)
+
+
+@cache
+def _texts() -> dict[str, Any]:
+    return dict(packaged(__file__))

@@ -1,0 +1,323 @@
+"""Tables that follow from those that were read: each is a function of a study's results."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from memloc.arrays import BoolArray
+from memloc.methods import brought, exactness
+from memloc.reporting import about, examples
+from memloc.reporting.style import method_order
+from memloc.stats import claims
+from memloc.stats.calibration import over_plants, over_runs, rates
+from memloc.stats.claims import BINARY, POINT, over_seeds
+from memloc.stats.depth import event_depths
+from memloc.stats.intervals import bootstrap_ends, wilson
+from memloc.stats.planted import mean_scores, null_claims, plant_scores
+from memloc.stats.windows import planted_layers, window_matrix, windows_between
+
+if TYPE_CHECKING:
+    from memloc.reporting.results import Results
+
+RUN = ["task", "model", "seed"]
+UNDONE = 0.9
+"""Share of the memorised labels that counts as undone."""
+
+
+def control(results: "Results") -> pd.DataFrame:
+    """How well each method finds the layers of each plant."""
+    settings = results.protocol.control
+    return plant_scores(results["control_layers"], settings.ks, settings.validation_tasks)
+
+
+def calibration(results: "Results") -> pd.DataFrame:
+    """How often each method's answers are right, as memloc measured; empty without answers."""
+    judged = len(results["answers"]) + len(results["control_answers"])
+    return pd.DataFrame(rates().values()) if judged else pd.DataFrame()
+
+
+def plain_events(results: "Results") -> pd.DataFrame:
+    """Events of the unchanged model, with the depth of the model."""
+    events = results.memorised("events")
+    return events[events["variant"] == "plain"].merge(results["runs"][[*RUN, "depth"]], on=RUN)
+
+
+def depths(results: "Results") -> pd.DataFrame:
+    """How deep memorisation is by every measure: `claims.depths`."""
+    return _depths(results, results.memorised("events"), results.memorised("mcog"))
+
+
+def main_depths(results: "Results") -> pd.DataFrame:
+    """Depths of the main study: without binarised tasks and without the larger models."""
+    return _depths(results, _main(results, "events"), _main(results, "mcog"))
+
+
+def _depths(results: "Results", events: pd.DataFrame, mcog: pd.DataFrame) -> pd.DataFrame:
+    if mcog.empty and events.empty:
+        return pd.DataFrame(columns=["task", "model", "measure", "depth", "layers"])
+    return claims.depths(events, mcog, results["runs"])
+
+
+def _main(results: "Results", name: str) -> pd.DataFrame:
+    """A table without binarised tasks and, if there are others, without the larger models."""
+    table = results.whole(name)
+    is_large = table["model"].isin(results.large)
+    return table if is_large.all() else table[~is_large]
+
+
+def scores(results: "Results") -> pd.DataFrame:
+    """How well each task and model generalises: `claims.task_scores`."""
+    measured = pd.concat([_main(results, name) for name in brought("scores")])
+    return claims.task_scores(_main(results, "runs"), measured)
+
+
+def points(results: "Results") -> pd.DataFrame:
+    """Depth by every measure beside how well the task generalises, both with intervals."""
+    if results["main_depths"].empty:
+        return pd.DataFrame()
+    both = results["main_depths"].merge(results["scores"], on=POINT)
+    return both.dropna(subset=["score", "depth"])
+
+
+def table_2(results: "Results") -> pd.DataFrame:
+    """Rank correlation of depth and generalisation over tasks."""
+    if results["points"].empty:
+        return pd.DataFrame()
+    return claims.depth_and_generalisation(
+        results["main_depths"], results["scores"], settings=results.protocol.agreement
+    )
+
+
+COMPARED = {"M-CoG": ("mcog", "mcog"), "layer weights": ("layers", "weight")}
+
+
+def agreement(results: "Results") -> pd.DataFrame:
+    """Coefficients between methods and between models, of M-CoG and of layer weights."""
+    parts = []
+    for what, (name, column) in COMPARED.items():
+        values = results.whole(name)
+        if len(values):
+            if column == "mcog":  # models may have other depths
+                values = values.merge(results["runs"][[*RUN, "depth"]], on=RUN, how="left")
+                values["mcog"] /= values["depth"]
+            for between in ("methods", "models"):
+                found = claims.agreement(values, column, between, results.protocol.agreement)
+                parts.append(found.assign(what=what, between=between))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def order_agreement(results: "Results") -> pd.DataFrame:
+    """Whether models order the tasks alike, by each method: `claims.order_agreement`."""
+    return claims.order_agreement(_main(results, "mcog"), results.protocol.agreement)
+
+
+def event_agreement(results: "Results") -> pd.DataFrame:
+    """Whether analyses tell of the same events."""
+    if results["main_depths"].empty:
+        return pd.DataFrame()
+    return claims.event_agreement(results["main_depths"], results.protocol.agreement)
+
+
+def size_agreement(results: "Results") -> pd.DataFrame:
+    """Whether larger models hold the memorised labels of the same tasks deeper."""
+    table, larger = results["depths"], results.large
+    table = table[~table["task"].astype(str).str.endswith(BINARY)]
+    small = [name for name in dict.fromkeys(table["model"]) if name not in larger]
+    parts = [
+        claims.size_agreement(table, large, small, results.protocol.agreement).assign(large=large)
+        for large in dict.fromkeys(table["model"])
+        if large in larger and small
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def binarisation(results: "Results") -> pd.DataFrame:
+    """Tasks with all their classes beside those with two."""
+    if results["binary_depths"].empty:
+        return pd.DataFrame()
+    return claims.binarisation(results["binary_depths"], results.protocol.agreement)
+
+
+def binary_depths(results: "Results") -> pd.DataFrame:
+    """Depths of tasks with all their classes and with two, of the seeds that have both."""
+    events, mcog = paired(results, "events", "event"), paired(results, "mcog", "method")
+    found = _depths(results, events, mcog)
+    by_task = results.protocol.summary.binarised_events == "task means"
+    return claims.over_models(found) if by_task and len(found) else found
+
+
+def paired(results: "Results", name: str, by: str) -> pd.DataFrame:
+    """A table of tasks with all their classes and with two, of the seeds that have both."""
+    found = claims.same_seeds(results.memorised(name), by)
+    return results.weighed(found) if name == "mcog" else found
+
+
+def paired_mcog(results: "Results") -> pd.DataFrame:
+    """M-CoG of tasks with all their classes and with two, of models as deep as most."""
+    return results.of_usual_depth(paired(results, "mcog", "method"))
+
+
+def leading(results: "Results") -> str:
+    """The method that answers: the most exact one that looked at runs, or else at plants."""
+    tables = results.memorised("layers"), results["control_layers"]
+    return [*(name for table in tables for name in method_order(table["method"])), ""][0]
+
+
+def strip(results: "Results") -> pd.DataFrame:
+    """The share of each layer by the leading method, by task and model.
+
+    Planted runs follow, as means over those with the same layers. Weights are shares of their
+    (positive) sum, so that methods can be compared.
+    """
+    method = leading(results)
+    runs = results.memorised("layers").assign(planted="", inside=False, first=0)
+    plants = results["control_layers"]
+    plants = plants[~plants["null"].astype(bool)]
+    planted = plants.assign(inside=is_planted(plants), task="", model="")
+    both = pd.concat([runs, planted], ignore_index=True)
+    if not exactness(method):  # weights of others are not what a layer holds
+        return both.head(0)
+    both = both[both["method"] == method]
+    keys = [*POINT, "planted", "inside", "first", "layer"]
+    found = over_seeds(both, keys, "weight").sort_values("layer", kind="stable")
+    whole = found.groupby([*POINT, "planted"])["weight"].transform(lambda w: w.clip(0).sum())
+    ends = {name: found[name] / whole for name in ("weight", "low", "high")}
+    return found.assign(**ends, method=method).reset_index(drop=True)
+
+
+def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:
+    """The windows of one layer with the largest errors, with Wilson intervals.
+
+    Of each seed, or, if `same_layer`, of the layers' means over seeds: then errors are divided by
+    that of all layers where layer weights are, but the difference to clean ones stays a plain one.
+    """
+    run, point = [*RUN, "method"], [*POINT, "method"]
+    sure = wilson(*(windows[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
+    difference = windows["error"] - windows["clean_error"]
+    found = windows.assign(low=sure.low, high=sure.high, difference=difference)
+    if same_layer:
+        # Errors of a run are divided by one number; NaN where no error is above zero.
+        most = windows.groupby(run)[["normalised", "error"]].transform("max")
+        share = (most["normalised"] / most["error"]).fillna(1.0)
+        ends = {end: found[end] * share for end in ("low", "high")}
+        found = found.assign(error=found["normalised"], **ends).dropna(subset="error")
+    single = found[found["first"] == found["last"]]
+    if not same_layer:
+        return largest(single, run)
+    means = single.groupby([*point, "first"])[["error"]].mean().reset_index()
+    return single.merge(largest(means, point)[[*point, "first"]])
+
+
+def largest(table: pd.DataFrame, key: list[str], value: str = "error") -> pd.DataFrame:
+    """Of each group the row with the largest value; of several, the first."""
+    return table.loc[table.groupby(key)[value].idxmax()] if len(table) else table
+
+
+def is_planted(layers: pd.DataFrame) -> BoolArray:
+    """Whether labels were planted in the layer that each row is of; in nulls there are none."""
+    places = zip(layers["layer"] - 1, layers["planted"], layers["null"], strict=True)
+    inside = [layer in planted_layers(str(plant)) and not null for layer, plant, null in places]
+    return np.array(inside, dtype=bool)
+
+
+def over_groups(table: pd.DataFrame, by: Sequence[str], value: str, group: str) -> pd.DataFrame:
+    """Mean of `value` over the models or methods (`group`) of each, of which seeds are averaged.
+
+    `low` and `high` are the ends of the 95 % bootstrap interval over the groups; where there is
+    one group only, they hold its seeds' intervals. The column `n` counts groups.
+    """
+    each = over_seeds(table, [*by, group], value).dropna(subset=[value])
+    rows = []
+    for key, part in each.groupby(list(by), sort=False):
+        row = dict(zip(by, key, strict=True)) | {value: part[value].mean(), "n": len(part)}
+        low, high = part["low"].min(), part["high"].max()
+        if len(part) > 1:
+            low, high = bootstrap_ends(part[value].to_numpy(np.float64))
+        rows.append({**row, "low": low, "high": high})
+    return pd.DataFrame(rows, columns=[*by, value, "low", "high", "n"])
+
+
+def counted_events(table: pd.DataFrame) -> pd.DataFrame:
+    """Events with numbers to average: never is the layer after the last of the model's `depth`.
+
+    `never` and `unclear` mark those, and events where classes cannot be told apart.
+    """
+    depth = table["depth"].to_numpy(np.float64)
+    numbers = event_depths(table, depth)
+    never = table["layer"].isna()
+    unclear = ~never & ~table["separable"].astype(bool)
+    return table.assign(**numbers, never=never.astype(int), unclear=unclear.astype(int))
+
+
+def usual_depth(table: pd.DataFrame) -> int:
+    """How many layers most models have, by the columns `model` and `depth`; of no model: 0.
+
+    Layers of other models cannot be averaged or compared with theirs.
+    """
+    found = table.drop_duplicates("model")["depth"].mode()
+    return int(found.iloc[0]) if len(found) else 0
+
+
+def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
+    """How many layers to change for UNDONE of what all layers undo; one row per run and method.
+
+    `best` is the width of the narrowest window that does it. `on_average` is the paper's reading of
+    Figure 3: the first row of the window matrix, in which all layers are 1, whose mean over layers
+    is that large. NaN where no width is enough.
+    """
+    keys = ["task", "model", "seed", "method"]
+    rows = []
+    for key, part in windows.groupby(keys, sort=False):
+        enough = part.loc[part["normalised"] >= UNDONE, "last"] - part["first"] + 1
+        known = windows_between(part["first"], part["last"])
+        shares = part["normalised"].to_numpy(np.float64)
+        average = np.nan
+        if np.isfinite(shares).all():
+            matrix = window_matrix(shares, int(part["last"].max()), known)
+            wide = np.flatnonzero(matrix.mean(axis=1) >= UNDONE)
+            average = float(wide[0]) + 1 if len(wide) else np.nan
+        counts = {"best": enough.min(), "on_average": average}
+        rows.append({**dict(zip(keys, key, strict=True)), **counts})
+    return pd.DataFrame(rows, columns=[*keys, "best", "on_average"])
+
+
+DERIVED: dict[str, "Callable[[Results], pd.DataFrame]"] = {
+    "control": control,
+    "control_scores": lambda results: mean_scores(results["control"], ["method"]),
+    "nulls": lambda results: null_claims(results["control_layers"]),
+    "judged_runs": lambda results: over_runs(results.memorised("answers")),
+    "judged_plants": lambda results: over_plants(results["control_answers"]),
+    "calibration": calibration,
+    "plain_events": plain_events,
+    "depths": depths,
+    "main_depths": main_depths,
+    "scores": scores,
+    "points": points,
+    "table_2": table_2,
+    "agreement": agreement,
+    "order_agreement": order_agreement,
+    "event_agreement": event_agreement,
+    "size_agreement": size_agreement,
+    "binary_depths": binary_depths,
+    "binarisation": binarisation,
+    "paired_mcog": paired_mcog,
+    "strip": strip,
+    "single_layers": lambda results: single_layers(
+        results.whole("windows"),
+        same_layer=results.protocol.summary.single_layer == "largest mean",
+    ),
+    "examples": lambda results: examples.examples_of(results, results["runs"]),
+    "reverted": examples.reverted,
+    "example_layers": examples.example_layers,
+    "tasks": about.tasks,
+    "models": about.models,
+    "validated_runs": about.runs,
+}
+"""Functions of a study's results by the names of the tables that they make."""
+
+
+def derived() -> dict[str, "Callable[[Results], pd.DataFrame]"]:
+    """Return the functions by table, with those that methods bring."""
+    return {**DERIVED, **brought("derives")}

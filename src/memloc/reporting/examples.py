@@ -1,0 +1,213 @@
+"""Single examples: which layers hold the label of each, and what changing layers does to it."""
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from memloc.arrays import BoolArray, FloatArray, IntArray
+from memloc.methods import by_reference
+from memloc.methods.result import Outcomes, outcomes_from
+from memloc.reporting.reading import kept_files, stacked
+from memloc.run.folder import Run
+from memloc.stats.depth import centres_of_gravity
+from memloc.stats.windows import layer_weights, window_matrix
+from memloc.store import paths
+from memloc.store.records import read_columns
+
+if TYPE_CHECKING:
+    from memloc.reporting.results import Results
+
+NOISY = [("is_noisy", "==", True)]
+MOST_DRAWN = 40
+"""Rows of the figure of examples."""
+MOST_LISTED = 2500
+"""Noisy examples of one task on the page; the others are in the files."""
+LONGEST = 600
+"""Characters of a text on the page."""
+
+
+def examples_of(
+    results: "Results", runs: pd.DataFrame, *, noisy_only: bool = False
+) -> pd.DataFrame:
+    """Training examples of some rows of `runs`, with labels by name."""
+    opened = results.opened(runs)
+    return stacked("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
+
+
+def _examples(run: Run, noisy_only: bool) -> pd.DataFrame:
+    wanted = [("split", "==", "train"), *(NOISY if noisy_only else [])]
+    columns = ["row", "parts", "original", "assigned", "is_noisy"]
+    read = read_columns(run.folder / paths.LABELS, columns, wanted)
+    rows = read.to_pandas().sort_values("row", kind="stable")
+    # Where labels before noise are not known, the last name stands for them.
+    names = np.array([*run.record.task.label_names, "not known"], dtype=object)
+    return pd.DataFrame(
+        {
+            "example": rows["row"].to_numpy(np.int64),
+            "text": [" ‖ ".join(parts) for parts in rows["parts"]],
+            "original": names[rows["original"]],
+            "assigned": names[rows["assigned"]],
+            "is_noisy": rows["is_noisy"].to_numpy(bool),
+        }
+    )
+
+
+def reverted(results: "Results") -> pd.DataFrame:
+    """For every noisy example and window: is its assigned label no longer predicted?"""
+    opened = results.opened(results["runs"])
+    parts = [({**key, "method": m}, t) for key, run in opened for m, t in _reverted(run)]
+    return stacked("reverted", parts)
+
+
+def _reverted(run: Run) -> Iterator[tuple[str, Any]]:
+    """By method that changes windows: the noisy examples that each window reverts."""
+    for path in kept_files(run, paths.OUTCOMES):
+        yield path.parent.name, read_columns(path, None, NOISY)
+
+
+def outcomes_of(results: "Results", run: pd.DataFrame) -> dict[str, Outcomes]:
+    """Which windows revert which noisy example of one run, by methods that can be trusted.
+
+    The run is a row of `runs`.
+    """
+    ((_, opened),) = results.opened(run)
+    left_out = _left_out(results, run)
+    return {m: outcomes_from(t.to_pandas()) for m, t in _reverted(opened) if m not in left_out}
+
+
+def shares_of(results: "Results", run: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The share of each layer in each noisy example of one run: (examples, layers from 1).
+
+    By methods that share the label's margin out among all layers, and that can be trusted.
+    """
+    ((_, opened),) = results.opened(run)
+    files = kept_files(opened, f"{EXAMPLE_SHARES}.parquet")
+    left_out = _left_out(results, run)
+    return {p.parent.name: _shares(read_columns(p)) for p in files if p.parent.name not in left_out}
+
+
+EXAMPLE_SHARES = "example_shares"
+"""Table of a method that shares out single examples."""
+
+
+def _shares(read: Any) -> pd.DataFrame:
+    rows = read.to_pandas()
+    table: pd.DataFrame = rows.pivot(index="example", columns="layer", values="share")
+    whole = table.sum(axis=1)
+    found: pd.DataFrame = table.div(whole.where(whole > 0), axis=0)
+    return found
+
+
+def _left_out(results: "Results", run: pd.DataFrame) -> set[str]:
+    """Methods that the run's reference decides, if it did not learn its own labels."""
+    names = ["task", "model", "seed"]
+    return by_reference() if len(run[names].merge(results.unlearnt[names])) else set()
+
+
+def example_layers(results: "Results") -> pd.DataFrame:
+    """Noisy examples by layer, with their texts: of one seed, by methods that change layers.
+
+    By windows, a cell is the example's own layer weight: over window widths, the mean share of
+    the windows with that layer that revert the example. By shares, it is the layer's part of the
+    label's margin. Examples are ordered from low layers to high ones; of many, some are drawn.
+    """
+    parts = []
+    for run in results.first_runs:
+        texts = examples_of(results, run, noisy_only=True).drop(columns="is_noisy")
+        for method, outcomes in outcomes_of(results, run).items():
+            weights = example_weights(outcomes.noisy_wrong, outcomes.windows)
+            held = pd.DataFrame(weights, outcomes.noisy_rows, range(1, weights.shape[1] + 1))
+            parts.append(_example_rows(method, held, texts).assign(quantity=WINDOWS))
+        for method, shares in shares_of(results, run).items():
+            parts.append(_example_rows(method, shares, texts).assign(quantity=SHARES))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+WINDOWS = "share of windows with the layer that revert the example"
+SHARES = "share of the layer in the label"
+"""What a cell of an example and a layer is."""
+
+
+def example_weights(wrong: BoolArray, known: Sequence[range]) -> FloatArray:
+    """Layer weights (n, L) of each example from which of the windows revert it: `wrong` (n, W)."""
+    depth = max(window.stop for window in known)
+    return layer_weights(window_matrix(wrong.astype(np.float64), depth, known))
+
+
+def spread(weights: FloatArray) -> IntArray:
+    """Rows of examples from those reverted in low layers to high ones; of many, evenly spaced."""
+    held = np.nan_to_num(weights).clip(0)
+    order = np.argsort(centres_of_gravity(held), kind="stable")  # never reverted: NaN, last
+    if len(order) > MOST_DRAWN:
+        order = order[np.linspace(0, len(order) - 1, MOST_DRAWN).round().astype(int)]
+    return order
+
+
+def _example_rows(method: str, weights: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
+    """One row per example, in their order, and layer."""
+    chosen = weights.iloc[spread(weights.to_numpy())].rename_axis("example").reset_index()
+    rows = chosen.melt("example", var_name="layer", value_name="share").astype({"layer": int})
+    rows = rows.merge(texts, on="example")
+    short = rows["text"].str.slice(0, 60) + "  #" + rows["example"].astype(str)
+    return rows.assign(method=method, row=short)
+
+
+def example_block(results: "Results", runs: "list[pd.DataFrame]") -> dict[str, Any] | None:
+    """Noisy examples of one task for the page, and what each method says of them.
+
+    `runs` has one row of the table of runs for each model. None without noisy examples.
+    """
+    keys = ["example", "text", "original", "assigned"]
+    texts = [examples_of(results, run, noisy_only=True)[keys] for run in runs]
+    noisy = pd.concat(texts).drop_duplicates()
+    if noisy.empty:
+        return None
+    shown = noisy.head(MOST_LISTED)
+    labels = sorted({*shown["original"], *shown["assigned"]})
+    place = {label: i for i, label in enumerate(labels)}
+    rows = [[int(e), _cut(t), place[o], place[a]] for e, t, o, a in shown.itertuples(index=False)]
+    numbered = shown.assign(place=np.arange(len(shown)))
+    places = [own.merge(numbered, on=keys).set_index("example")["place"] for own in texts]
+    found = [_bits(results, run, mine) for run, mine in zip(runs, places, strict=True)]
+    return {
+        "labels": labels,
+        "rows": rows,
+        "left": len(noisy) - len(shown),
+        "runs": [each for one in found for each in one],
+    }
+
+
+def _bits(results: "Results", run: pd.DataFrame, places: "pd.Series") -> list[dict[str, Any]]:
+    """For each method that changes layers: what it says of the examples at these `places`.
+
+    Either which windows revert them, as bits, or the shares of the layers in their labels.
+    """
+    about = run.iloc[0]
+    head = {"model": str(about["model"]), "seed": int(about["seed"])}
+    found = []
+    for method, outcomes in outcomes_of(results, run).items():
+        kept = np.isin(outcomes.noisy_rows, places.index)
+        bits = np.packbits(outcomes.noisy_wrong[kept]).tobytes()
+        found.append(
+            {
+                **head,
+                "method": method,
+                "rows": places.loc[outcomes.noisy_rows[kept].tolist()].tolist(),
+                "depth": int(about["depth"]),
+                "windows": [[window.start + 1, window.stop] for window in outcomes.windows],
+                "bits": base64.b64encode(bits).decode(),
+            }
+        )
+    for method, shares in shares_of(results, run).items():
+        some = shares[shares.index.isin(places.index)]
+        percent = (100 * some.fillna(0)).round().astype(int).to_numpy().tolist()
+        rows = places.loc[some.index].tolist()
+        found.append({**head, "method": method, "rows": rows, "held": percent})
+    return found
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text)} characters)"

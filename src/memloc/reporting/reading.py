@@ -1,0 +1,391 @@
+"""Reads the runs below a folder into tidy tables: one reader per table."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from memloc.errors import StoreError
+from memloc.methods import brought, by_reference, method_names, methods
+from memloc.methods.result import events_of, read_about, stored_table
+from memloc.run.folder import Accuracies, Run, at_the_end
+from memloc.settings import packaged
+from memloc.stats.answers import Answer, corrected
+from memloc.stats.evenness import ALPHA
+from memloc.stats.windows import planted_layers
+from memloc.store import paths
+from memloc.store.files import is_draft
+from memloc.store.records import as_stored, read_columns
+
+_FILE = packaged(__file__)
+KEY: tuple[str, ...] = tuple(_FILE["run"])
+"""First columns of a table: the run that a row is of."""
+PLANT: tuple[str, ...] = tuple(_FILE["plant"])
+"""Columns of planted runs: the layers that may change, and whether it is a null."""
+COLUMNS: dict[str, list[str]] = {
+    table: [name for each in columns for name in _FILE.get(each, [each])]
+    for table, columns in (_FILE["tables"] | brought("columns")).items()
+}
+"""Columns of every table, which it has even without rows."""
+LOCALISED = ("layers", "mcog", "windows")
+"""Tables that all localisers share."""
+UNSEEN = [("split", "==", "validation")]
+
+Row = dict[str, Any]
+Parts = Sequence[tuple[Row, Any]]
+"""Tables with the key that stands before the rows of each."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a method left in the folder of one run."""
+
+    run: Row
+    """Key of the run."""
+    folder: Path
+    method: str
+    about: Mapping[str, Any]
+    tables: Sequence[str]
+
+    @property
+    def key(self) -> Row:
+        """Columns that stand before the rows of its tables."""
+        remark = " ".join(self.about.get("remarks", []))
+        return {**self.run, "method": self.method, "remark": remark}
+
+    @property
+    def called(self) -> dict[str, str]:
+        """Its tables that are read, and the name of each among the tables of a study."""
+        names = {name: name for name in LOCALISED}
+        if "mcog" not in self.tables:
+            names = {name: f"{self.method}_{name}" for name in ("layers", "summary")}
+            names["events"] = "events"
+        if self.method in methods():
+            names |= methods()[self.method].shows
+        return {name: names[name] for name in self.tables if name in names}
+
+    def read(self, table: str) -> Any:
+        """The Arrow table of this name."""
+        record = {"method": self.method, "about": self.about, "tables": self.tables}
+        return stored_table(self.folder, record, table)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run with the key of its rows."""
+
+    key: Row
+    run: Run
+
+    @cached_property
+    def stored(self) -> list[Stored]:
+        """Results of the methods that looked at the run."""
+        names = (paths.ABOUT, paths.ANY_TABLE)  # tables without a record are refused
+        folders = {path.parent for name in names for path in kept_files(self.run, name)}
+        return [_stored(self, folder) for folder in sorted(folders)]
+
+
+def _stored(found: Found, folder: Path) -> Stored:
+    record, run = read_about(folder), found.run
+    with as_stored(folder / paths.ABOUT):
+        if record["method"] != folder.name:
+            raise ValueError(f"it is a result of {record['method']}")
+        inputs = record["about"].get("inputs", {})
+        own = {
+            "data": run.record.task.hash,
+            "weights": run.record.weights_hash,
+            "seed": run.seed,
+        }
+        if any(inputs.get(name, value) != value for name, value in own.items()):
+            raise ValueError("it is of another run")
+    return Stored(found.key, folder, record["method"], record["about"], record["tables"])
+
+
+def kept_files(run: Run, name: str) -> list[Path]:
+    """Files of this name in the results of a run, without drafts that a killed process left."""
+    found = (run.folder / paths.RESULTS).glob(f"*/{name}")
+    return sorted(path for path in found if not is_draft(path.relative_to(run.folder)))
+
+
+def find_runs(folder: Path) -> list[Found]:
+    """Runs below a folder by task, model and seed; two runs with the same key never merge."""
+    places = [
+        path.parent
+        for path in (*folder.rglob(paths.RUN), *_without_record(folder))
+        if paths.CHECKPOINTS not in path.relative_to(folder).parts
+        and not is_draft(path.relative_to(folder))
+    ]
+    # The deepest first: a run at the place where `memloc train` puts it keeps the plain name.
+    places.sort(key=lambda place: (-len(place.parts), str(place)))
+    found: dict[tuple[Any, ...], Found] = {}
+    for run in map(Run.open, places):
+        key = _key(run)
+        if tuple(key.values()) in found:
+            key["model"] += f" ({run.folder.relative_to(folder)})"
+        found[tuple(key.values())] = Found(key, run)
+    names = ("task", "model", "seed")
+    return sorted(found.values(), key=lambda each: [str(each.key[name]) for name in names])
+
+
+def _without_record(folder: Path) -> list[Path]:
+    """Labels of trained runs whose record was deleted: such runs are refused, not left out."""
+    return [
+        path
+        for path in folder.rglob(paths.LABELS)
+        if paths.checkpoint(path.parent, "final").is_dir()
+        and not (path.parent / paths.RUN).is_file()
+    ]
+
+
+def _key(run: Run) -> Row:
+    task, plant = run.record.task, run.record.plant
+    own = (task.name, task.category, run.model_name, run.seed)
+    key = dict(zip(KEY, own, strict=True))
+    return key if plant is None else key | {name: getattr(plant, name) for name in PLANT}
+
+
+def read_tables(folder: Path, every: Sequence[Found], needed: float) -> dict[str, pd.DataFrame]:
+    """All tables of the runs; `needed` is the accuracy from which labels count as learnt."""
+    runs = [each for each in every if each.run.record.plant is None]
+    planted = [each for each in every if each.run.record.plant is not None]
+    stored = [result for each in runs for result in each.stored]
+    of_plants = _by_good_references(planted, needed)
+    layers = read_control_layers(of_plants)
+    return {
+        "runs": read_runs(runs, folder, needed),
+        "training": read_training(runs),
+        "made": read_made(stored),
+        **read_shown(stored),
+        "answers": read_answers(stored),
+        **read_control(of_plants),
+        "control_layers": layers,
+        "control_answers": read_control_answers(of_plants),
+        "plants": read_plants(planted, layers),
+    }
+
+
+def read_runs(runs: Sequence[Found], folder: Path, needed: float) -> pd.DataFrame:
+    """One row per run: its data and its accuracies."""
+    rows = [{**each.key, **_run_row(each.run, folder, needed)} for each in runs]
+    return pd.DataFrame(rows, columns=COLUMNS["runs"])
+
+
+def _run_row(run: Run, folder: Path, needed: float) -> Row:
+    task, final = run.record.task, run.record.final
+    labels = run.folder / paths.LABELS
+    chance = 1 / len(task.label_names)
+    unseen = at_the_end(run.training(), "noisy", "validation_accuracy")
+    accuracies = {f"{n}_accuracy": getattr(final, n, np.nan) for n in Accuracies.model_fields}
+    return {
+        "depth": run.depth,
+        "n_classes": len(task.label_names),
+        "train": task.train,
+        "noisy": task.noisy,
+        "validation": len(read_columns(labels, ["split"], UNSEEN)),
+        "memorised": run.memorised(needed),
+        **accuracies,
+        "reference_accuracy": run.reference_accuracy,
+        "validation_accuracy": unseen,
+        "validation_score": (unseen - chance) / (1 - chance),
+        "preset": run.settings.preset,
+        "changes": ", ".join(f"{k}={v}" for k, v in run.settings.changes().items()),
+        "folder": str(run.folder.relative_to(folder)),
+    }
+
+
+def read_training(runs: Sequence[Found]) -> pd.DataFrame:
+    """One row per training and epoch."""
+    curves = [(each.key, each.run.training()) for each in runs]
+    return stacked("training", [(key, curve) for key, curve in curves if len(curve)])
+
+
+def read_made(stored: Sequence[Stored]) -> pd.DataFrame:
+    """One row per run and method, with the method's settings."""
+    rows = [
+        {**each.key, "settings": json.dumps(each.about.get("settings", {}), sort_keys=True)}
+        for each in stored
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS["made"])
+
+
+def read_control(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
+    """Further tables of planted runs: those that have columns under `control_` and their name."""
+    parts: dict[str, list[tuple[Row, Any]]] = defaultdict(list)
+    for each in stored:
+        for table, name in each.called.items():
+            if f"control_{name}" in COLUMNS and name not in {"layers", "answers"}:
+                parts[f"control_{name}"].append((each.key, each.read(table)))
+    return {name: stacked(name, keyed) for name, keyed in parts.items()}
+
+
+def read_shown(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
+    """Tables that methods left, by their names among the tables of a study."""
+    parts: dict[str, list[tuple[Row, Any]]] = defaultdict(list)
+    for each in stored:
+        for table, name in each.called.items():
+            rows = each.read(table)
+            if name == "events" and each.method not in method_names("analysis"):
+                rows = _their_events(each.method, rows)
+            if rows is not None:
+                parts[name].append((each.key, rows))
+    return {name: stacked(name, keyed) for name, keyed in parts.items()}
+
+
+def _their_events(method: str, rows: Any) -> Any:
+    """Events of another package's method, named after it; None if the table holds no events."""
+    import pyarrow as pa
+
+    events = events_of(method, rows.to_pandas())
+    if events is None:
+        return None
+    events["event"] += f" ({method})"
+    return pa.Table.from_pandas(events, preserve_index=False)
+
+
+def read_answers(stored: Sequence[Stored]) -> pd.DataFrame:
+    """One row per run and method that weighs layers, corrected over the runs of a method."""
+    return answers([(each.key, each.about["answer"]) for each in stored if _answered(each)])
+
+
+def read_control_answers(stored: Sequence[Stored]) -> pd.DataFrame:
+    """One row per planted run and method that weighs layers."""
+    return control_answers([(each.key, each.about["answer"]) for each in stored if _answered(each)])
+
+
+def _answered(stored: Stored) -> bool:
+    return "answer" in stored.about
+
+
+def answers(found: Parts) -> pd.DataFrame:
+    """Answers, from their records, with Holm's p-values over the runs that a method looked at.
+
+    Asking more methods weakens no finding; a finding is significant after the correction.
+    """
+    table = _answer_rows(found, COLUMNS["answers"])
+    able = np.array([record["undone"] is not None for _, record in found], dtype=bool)
+    table["corrected"] = 1.0
+    for _, part in table[able].groupby("method"):
+        table.loc[part.index, "corrected"] = corrected(part["p"].tolist())
+    return table.assign(finding=table["corrected"] <= ALPHA)
+
+
+def control_answers(found: Parts) -> pd.DataFrame:
+    """Answers for planted runs; `right`: concentrated, and half of it in planted layers alone."""
+    right = [
+        record["word"] == "concentrated"
+        and not key["null"]
+        and {layer - 1 for layer in record["places"]["half"]}
+        <= set(planted_layers(str(key["planted"])))
+        for key, record in found
+    ]
+    return _answer_rows(found, COLUMNS["control_answers"]).assign(right=right)
+
+
+def _answer_rows(found: Parts, columns: Sequence[str]) -> pd.DataFrame:
+    rows = [{**key, **Answer.of(record).row()} for key, record in found]
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+def _by_good_references(planted: Sequence[Found], needed: float) -> list[Stored]:
+    """Results of planted runs, without those that a reference decided which learnt too little."""
+    # A null has the reference weights of its plant.
+    own = {_plant(each): each.run.reference_accuracy for each in planted if not each.run.is_null}
+    kept = []
+    for each in planted:
+        weak = own.get(_plant(each), each.run.reference_accuracy) < needed
+        left_out = by_reference() if weak else set()
+        kept += [result for result in each.stored if result.method not in left_out]
+    return kept
+
+
+def _plant(found: Found) -> tuple[Any, ...]:
+    return tuple(value for name, value in found.key.items() if name != "null")
+
+
+def read_control_layers(stored: Sequence[Stored]) -> pd.DataFrame:
+    """Layer weights of planted runs, with the largest share of labels that a window undid."""
+    parts = []
+    for each in stored:
+        if "layers" in each.tables and each.called.get("layers") == "layers":
+            undone = np.nan
+            if "windows" in each.tables:
+                undone = each.read("windows")["error"].to_numpy().max()
+            parts.append(({**each.key, "undone": undone}, each.read("layers")))
+    return stacked("control_layers", parts)
+
+
+def read_plants(planted: Sequence[Found], weights: pd.DataFrame) -> pd.DataFrame:
+    """One row per planted run: the rate that it needed, its accuracies, and who looked at it."""
+    used = weights.groupby([*KEY, *PLANT])["method"].unique()
+    rows = []
+    for each in planted:
+        record, final = each.run.record, each.run.record.final
+        looked = used.get(tuple(each.key.values()), [])
+        row = {
+            "learning_rate": record.settings.finetune.learning_rate,
+            "tries": max(1, len(record.attempts)),
+            "training_accuracy": getattr(final, "training", np.nan),
+            "noisy_accuracy": getattr(final, "noisy", np.nan),
+            "methods": ", ".join(looked),
+            "used": len(looked) > 0,
+        }
+        rows.append({**each.key, **row})
+    return pd.DataFrame(rows, columns=COLUMNS["plants"])
+
+
+def stacked(name: str, parts: Parts) -> pd.DataFrame:
+    """The table of this name from its parts, which are all of pandas or all of Arrow."""
+    columns = COLUMNS.get(name, [])
+    if not parts:
+        return pd.DataFrame(columns=columns)
+    keys, tables = zip(*parts, strict=True)
+    for key, table in parts:
+        there = {*key, *(table.columns if isinstance(table, pd.DataFrame) else table.column_names)}
+        if lacking := sorted(set(columns) - there):
+            raise StoreError(
+                f"A table of {name} ({key['task']}, {key['model']}) has no column {lacking[0]}: it "
+                "is damaged or of another version; run what made it again."
+            )
+    if isinstance(tables[0], pd.DataFrame):
+        body = pd.concat(tables, ignore_index=True)
+    else:  # a study has thousands of small ones
+        body = _joined(name, parts)
+    rows = np.repeat(np.arange(len(keys)), [len(table) for table in tables])
+    before = pd.DataFrame([dict(key) for key in keys]).take(rows).reset_index(drop=True)
+    twice = [column for column in before if column in body]
+    whole: pd.DataFrame = pd.concat([before, body.drop(columns=twice)], axis=1)
+    return whole[columns] if columns else whole
+
+
+def _joined(name: str, parts: Parts) -> pd.DataFrame:
+    """Arrow tables one below another; the first that does not fit those before it is named."""
+    import pyarrow as pa
+
+    schema = parts[0][1].schema
+    for key, table in parts:
+        try:
+            schema = pa.unify_schemas([schema, table.schema], promote_options="permissive")
+        except pa.ArrowException as error:
+            method, reason = key["method"], " ".join(str(error).split())
+            raise StoreError(
+                f"The table {name} by {method} ({key['task']}, {key['model']}, seed {key['seed']}) "
+                f"does not go together with others of that name ({reason}): delete "
+                f"{paths.RESULTS}/{method} in the runs that {method} looked at and run it again."
+            ) from error
+    tables = [table for _, table in parts]
+    whole: pd.DataFrame = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    return whole
+
+
+def commands(runs: Sequence[Found]) -> Iterator[str]:
+    """Recorded commands in the order to repeat them: runs, their methods, then planted runs."""
+    for is_planted in (False, True):
+        some = [each for each in runs if (each.run.record.plant is not None) == is_planted]
+        yield from (each.run.record.command for each in some)
+        yield from (r.about.get("command", "") for each in some for r in each.stored)
