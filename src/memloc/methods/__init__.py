@@ -266,7 +266,8 @@ def _ours() -> dict[str, type[Method]]:
 
     kinds: tuple[type[Method], ...] = (
         *(Swapping, Retraining, Gradients, Probing, Shares),
-        *(Centroids, LabelProbes, Generalisation, AdapterOff, *TRIVIAL),
+        *(Centroids, LabelProbes, Generalisation, AdapterOff),
+        *TRIVIAL,
     )
     return {kind.name: kind for kind in kinds}
 

@@ -383,13 +383,9 @@ def _scores(
     errors = np.sqrt((each_error**2).sum(1)) / n_noisy  # examples have orders of their own
     rng = generator(0, "bootstrap", "shares")
 
-    def centre(lost: FloatArray) -> FloatArray:
-        """Centre of gravity of the positive shares, layers from 1."""
-        return centres_of_gravity(np.maximum(0, lost.mean(0)))
-
     band = bootstrap(by_example[0], rng=rng)
-    mcog = bootstrap(by_example[0], rng=rng, statistic=centre)
-    in_layers = np.sqrt(errors**2 @ plan.in_layers**2)
+    mcog = bootstrap(by_example[0], rng=rng, statistic=_centre)
+    in_layers = np.sqrt(errors**2 @ plan.in_layers**2)  # as if a layer's units were independent
     not_known = np.full_like(by_example, np.nan)  # what a layer's units do alone is in `units`
     of_layers = (not_known, not_known) if names else plan.alone(noisy)
     tables = {
@@ -399,8 +395,7 @@ def _scores(
     }
     if names:
         table = _shares_table(by_unit, errors, plan.alone(noisy), rng)
-        unit = np.array(names, dtype=object)[table.pop("layer") - 1]
-        tables["units"] = table.assign(unit=unit, **_ends(plan, len(table) // len(names)))
+        tables["units"] = _named(plan, table, names)
     if plan.exact:
         tables |= _subset_tables(noisy[0].mean(0), clean[0].mean(0), names)
     about = {
@@ -414,6 +409,11 @@ def _scores(
     }
     ends = band.low, band.high
     return Result.of(Shares.name, band.estimate, ends, mcog, tables=tables, about=about)
+
+
+def _centre(lost: FloatArray) -> FloatArray:
+    """Return the centre of gravity of the positive shares, layers from 1."""
+    return centres_of_gravity(np.maximum(0, lost.mean(0)))
 
 
 def _shares_table(
@@ -439,11 +439,14 @@ def _shares_table(
     return as_table(*parts)
 
 
-def _ends(plan: Plan, times: int) -> dict[str, IntArray]:
-    """First and last layer of each unit, from 1, so many times."""
+def _named(plan: Plan, table: Table, names: Sequence[str]) -> Table:
+    """Return a table of units, numbered as layers, with their names, first and last layers."""
     has = plan.in_layers > 0
-    first, from_end = has.argmax(1), has[:, ::-1].argmax(1)
-    return {"first": np.tile(first + 1, times), "last": np.tile(has.shape[1] - from_end, times)}
+    first = has.argmax(1) + 1
+    last = has.shape[1] - has[:, ::-1].argmax(1)
+    unit = table["layer"].to_numpy() - 1
+    known = {"unit": np.array(names, dtype=object)[unit], "first": first[unit], "last": last[unit]}
+    return table.drop(columns="layer").assign(**known)
 
 
 def _known_mean(values: FloatArray) -> FloatArray:
