@@ -308,7 +308,8 @@ def areas() -> str:
             for row in part["scores"]:
                 cells = rows.setdefault(row["score"], {"score": row["score"]})
                 cells[part["labels"]] = f"{_area(row)}, {row['at_all']:.2f}"
-        tables.append(f"\n**{model}**\n\n{markdown(pd.DataFrame(list(rows.values())))}")
+        cells_of = pd.DataFrame(list(rows.values())).fillna("–")
+        tables.append(f"\n**{model}**\n\n{markdown(cells_of)}")
     return "".join(tables)
 
 

@@ -61,7 +61,7 @@ from studies.pages import DOCS, IMAGES, STORED, put
 HERE = STORED / "repairs.csv"
 LEARNT_AGAIN = STORED / "relearning.csv"
 """Means over runs and orders, by model and update."""
-PAGE = DOCS / "explanation" / "wrong_labels.md"
+PAGE = DOCS / "explanation" / "repairs.md"
 PICTURE = IMAGES / "relearning.svg"
 EXAMPLES, RATE = 60, 0.2
 LEARNT = {"finetune.measure_every": 10, "finetune.learning_rate": 1e-3}

@@ -1,11 +1,16 @@
 """What memloc raises: one sentence that says what was found, what was needed and what to try."""
 
 import difflib
+import inspect
+import os
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from numbers import Integral
+from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
+P = ParamSpec("P")
 LONGEST_LIST = 1500
 """Characters of a list of names: a large study has thousands of steps."""
 LONGEST_NAME = 100
@@ -110,3 +115,49 @@ MORE_MEMORY = (
     "There is not enough free memory. Close other programs, use a smaller model or fewer examples, "
     "or use a machine with more memory."
 )
+
+
+def checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Refuse arguments of a public function that are of a wrong kind, in a sentence.
+
+    An argument's name decides its kind: public functions share their names. None is allowed where
+    it is the default.
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name, value in signature.bind_partial(*args, **kwargs).arguments.items():
+            kinds, needed = _KINDS.get(name, ((object,), ""))
+            is_default = value is signature.parameters[name].default
+            if not is_default and not isinstance(value, kinds):
+                raise SettingsError(
+                    f"{function.__name__}: {name} is {shortened(repr(value))}, of type "
+                    f"{type(value).__name__}; {needed} is needed."
+                )
+        return function(*args, **kwargs)
+
+    return checked
+
+
+@runtime_checkable
+class _InFolder(Protocol):
+    """A run, seen from here."""
+
+    folder: Any
+
+
+_TEXT = ((str,), "a string")
+_PLACE = ((str, os.PathLike), "a path as a string or Path")
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("text", "label", "pair", "original", "flag", "name", "kind"), _TEXT),
+    **dict.fromkeys(("preset", "device", "model_type"), _TEXT),
+    **dict.fromkeys(("folder", "out", "cache_dir", "final", "reference", "memorised"), _PLACE),
+    **dict.fromkeys(("frozen", "pretrained"), _PLACE),
+    **dict.fromkeys(("seed", "examples"), ((Integral,), "a whole number")),
+    **dict.fromkeys(("force", "train_missing"), ((bool,), "True or False")),
+    "model": ((str, os.PathLike, _InFolder), "a name, a folder or a run"),
+    "settings": ((Mapping,), "a dict of settings such as {'finetune.epochs': 30}"),
+    "weights": ((Sequence,), "a list of names such as ['final', 'reference']"),
+}
+"""The kinds of arguments that public functions take, by the arguments' names."""

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from studies import find, human_errors, lora, many_rows, memory, repairs
+from studies import find, find_models, human_errors, lora, many_rows, memory, repairs
 from studies.crowd import KINDS, Crowd, missing
 from studies.layer_shares import difference, keep
 
@@ -85,6 +85,7 @@ def test_a_row_of_a_stored_table_replaces_the_one_with_the_same_facts(tmp_path):
     ("name", "text", "page"),
     [
         *((name, make, find.PAGE) for name, make in find.TABLES.items()),
+        *((name, make, find_models.PAGE) for name, make in find_models.TABLES.items()),
         *((name, make, human_errors.PAGE) for name, make in human_errors.TABLES.items()),
         *((name, make, lora.PAGE) for name, make in lora.TABLES.items()),
         *((name, make, repairs.PAGE) for name, make in repairs.TABLES.items()),
@@ -95,3 +96,7 @@ def test_a_row_of_a_stored_table_replaces_the_one_with_the_same_facts(tmp_path):
 def test_pages_show_what_was_kept(name, text, page):
     shown = page.read_text(encoding="utf-8").split(f"<!-- {name}: begin -->")[1]
     assert shown.split(f"<!-- {name}: end -->")[0] == f"\n{text()}"
+
+
+def test_what_find_says_of_itself_is_what_was_measured():
+    assert find_models.SAYS.read_text(encoding="utf-8").endswith(find_models.said())

@@ -81,7 +81,7 @@ def test_a_preset_holds_every_method_with_its_settings(name):
 def test_a_method_s_settings_are_checked_and_not_edited():
     with pytest.raises(ValueError, match="frozen"):
         memloc.Gradients().norm = "L2"
-    with pytest.raises(ValueError, match="L1"):
+    with pytest.raises(SettingsError, match="L1"):
         memloc.Gradients(norm="L3")
     with pytest.raises(SettingsError, match="epochs is 0"):
         memloc.Retraining().replace({"epochs": 0})

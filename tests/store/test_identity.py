@@ -8,7 +8,6 @@ import torch
 
 from fixtures.tasks import make_task
 from memloc.data.task import Examples, NoisyLabels, hash_task
-from memloc.store import identity
 from memloc.store.identity import (
     hash_checkpoint,
     hash_files,
@@ -69,8 +68,7 @@ def test_files_are_hashed_by_name_size_and_contents(tmp_path):
     assert len({made("a"), made("b", "other"), made("c", content=b"abd")}) == 3
 
 
-def test_every_byte_of_a_file_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(identity, "AT_ONCE", 64)
+def test_every_byte_of_a_file_counts(tmp_path):
     content = bytearray(np.random.default_rng(0).bytes(1_000))
     path = tmp_path / "x"
     found = set()

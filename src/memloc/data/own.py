@@ -24,13 +24,19 @@ from memloc.data.tables import (
 )
 from memloc.data.tables import sorted_labels as in_order
 from memloc.data.task import Examples, NoisyLabels, Task
-from memloc.errors import DataError, MemlocWarning, counted
+from memloc.errors import (
+    DataError,
+    MemlocWarning,
+    checked_arguments,
+    counted,
+)
 from memloc.seeds import generator
 
 UNKNOWN = -1
 """The original label of an example that is flagged as noisy in a task of more than two classes."""
 
 
+@checked_arguments
 def load_csv(  # noqa: PLR0913 - each names something that varies between people's files
     path: Data,
     *,

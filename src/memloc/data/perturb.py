@@ -17,6 +17,7 @@ from memloc.errors import (
     DataError,
     MemlocWarning,
     SettingsError,
+    checked_arguments,
     counted,
     lookup,
 )
@@ -27,6 +28,7 @@ OWN = "own"
 """The category of tasks from people's own files, whose labels may have errors that nobody knows."""
 
 
+@checked_arguments
 def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "uniform") -> Task:
     """Flip a share of the training labels of every class; other splits are not touched.
 

@@ -27,6 +27,7 @@ from memloc.data.tasks import (
 from memloc.errors import (
     DataError,
     SettingsError,
+    checked_arguments,
     counted,
     in_words,
     lookup,
@@ -39,6 +40,7 @@ DATA_VARIABLE = "MEMLOC_DATA"
 """Environment variable that names the folder to read the paper's tasks from."""
 
 
+@checked_arguments
 def load_task(
     name: str,
     *,

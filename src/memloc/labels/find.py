@@ -29,6 +29,7 @@ from memloc.errors import (
     ModelError,
     SettingsError,
     StoreError,
+    checked_arguments,
     counted,
 )
 from memloc.labels.doubts import CLEARLY, Judged, judge
@@ -144,6 +145,7 @@ Announce = Callable[[Pool, Any, int], None]
 """Told before work begins: the data, the model, and how many models are trained."""
 
 
+@checked_arguments
 def find(  # noqa: PLR0913 - each names something that varies between people's files
     model: str | Run,
     folder: str | Path | None = None,

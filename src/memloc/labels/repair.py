@@ -26,6 +26,7 @@ from memloc.errors import (
     DataError,
     SettingsError,
     StoreError,
+    checked_arguments,
 )
 from memloc.labels.repaired import (
     AGAIN,
@@ -76,6 +77,7 @@ Announce = Callable[["Workshop"], None]
 """Told before work begins."""
 
 
+@checked_arguments
 def repair(
     run: Run | str | Path,
     folder: str | Path,

@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from pydantic import ValidationError
 
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import (
@@ -27,10 +28,12 @@ from memloc.errors import (
 from memloc.methods.result import Result
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import Settings, checked
+from memloc.settings import Settings, checked, first_fault
 from memloc.store.records import as_table
 
 if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+
     from memloc.protocol import Protocol
 
 Tables = Mapping[str, Table]
@@ -57,7 +60,22 @@ class Sizes:
     """Whether an update computes the gradients of all layers, trained or not."""
 
 
-class Method(Settings, ABC):
+if TYPE_CHECKING:
+    _Checked = ModelMetaclass
+else:
+
+    class _Checked(type(Settings)):
+        """The class of methods: a wrong setting of `Shares(...)` is refused in a sentence."""
+
+        def __call__(cls, *args: Any, **settings: Any) -> Any:
+            """Make the method, or say which setting is wrong."""
+            try:
+                return super().__call__(*args, **settings)
+            except ValidationError as error:
+                raise SettingsError(f"{cls.__name__}: setting {first_fault(error)}") from None
+
+
+class Method(Settings, ABC, metaclass=_Checked):
     """Anything that looks at a run and leaves tables; its settings are its fields."""
 
     name: ClassVar[str]

@@ -12,6 +12,7 @@ from memloc.errors import (
     SettingsError,
     StoreError,
     UnknownKey,
+    checked_arguments,
     lookup,
 )
 from memloc.methods import (
@@ -58,6 +59,7 @@ class Found:
         return dict(sorted(found.items(), key=lambda pair: trust(pair[0])))
 
 
+@checked_arguments
 def localise(
     run: Run | str | Path,
     methods: Named | Sequence[Named] | None = None,
@@ -81,6 +83,7 @@ def localise(
     return _look(opened, "localiser", methods, settings or {}, force, announce or _silent)
 
 
+@checked_arguments
 def analyse(
     run: Run | str | Path,
     methods: Named | Sequence[Named] | None = None,

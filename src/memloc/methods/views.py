@@ -38,7 +38,7 @@ def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     how |= {f"{name}_low": "min" for name in names} | {f"{name}_high": "max" for name in names}
     found = table.groupby([*CASE, "value", "layer"], sort=False).agg(how).reset_index()
     # Margins first: single layers rarely turn a whole label.
-    return in_words(found, "value", dict(reversed(words["value"].items())))
+    return in_words(found, "value", dict(reversed(list(words["value"].items()))))
 
 
 def positions(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:

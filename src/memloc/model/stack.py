@@ -21,6 +21,7 @@ from memloc.errors import (
     MORE_MEMORY,
     MemlocError,
     ModelError,
+    checked_arguments,
     in_words,
     is_out_of_memory,
 )
@@ -270,6 +271,7 @@ FindBlocks = Callable[[Any], Sequence[nn.Module]]
 _REGISTERED: dict[str, FindBlocks] = {"xlm": joined_layers, "flaubert": joined_layers}
 
 
+@checked_arguments
 def register_stack(model_type: str, blocks: FindBlocks) -> None:
     """Say where the blocks of a kind of model are, if memloc does not find them by itself.
 

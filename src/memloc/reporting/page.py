@@ -20,7 +20,10 @@ import yaml
 from markupsafe import Markup, escape
 
 from memloc.arrays import FloatArray
-from memloc.errors import counted
+from memloc.errors import (
+    checked_arguments,
+    counted,
+)
 from memloc.reporting.examples import example_block
 from memloc.reporting.figures import (
     DATA,
@@ -67,6 +70,7 @@ class Report:
     """What is missing, in words."""
 
 
+@checked_arguments
 def report(study: str | Path, out: str | Path | None = None) -> Path:
     """Write one page over everything below a folder; returns where it is.
 

@@ -10,7 +10,13 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from memloc.errors import MemlocWarning, StoreError, UnknownName, lookup
+from memloc.errors import (
+    MemlocWarning,
+    StoreError,
+    UnknownName,
+    checked_arguments,
+    lookup,
+)
 from memloc.methods import by_reference
 from memloc.protocol import Protocol, preset
 from memloc.reporting.derived import RUN, derived, usual_depth
@@ -181,6 +187,7 @@ class Results:
         return list({tuple(each.items()): each for each in found}.values())
 
 
+@checked_arguments
 def load_results(path: str | Path) -> Results:
     """Read the results in a study's folder, in `runs/` of `memloc train`, or in one run's folder.
 
@@ -202,7 +209,7 @@ def _asked(folder: Path) -> frozenset[str] | None:
     if not (folder / paths.STUDY).is_file():
         return None
     study = read_study(folder).study
-    blocks = [study, *study.also]
+    blocks: list[Any] = [study, *study.also]
     return frozenset(n for b in blocks for n in (*(b.methods or ()), *(b.analyses or ())))
 
 

@@ -13,7 +13,11 @@ from memloc.data.own import Columns, read_rows
 from memloc.data.perturb import OWN
 from memloc.data.tables import Data, Source, source_of
 from memloc.data.task import Examples, Task
-from memloc.errors import ModelError, SettingsError
+from memloc.errors import (
+    ModelError,
+    SettingsError,
+    checked_arguments,
+)
 from memloc.model.device import suitable_threads
 from memloc.model.known import adapter_base, is_adapter
 from memloc.progress import request, tell
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 
 
+@checked_arguments
 def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     folder: str | Path,
     *,

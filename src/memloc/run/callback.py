@@ -51,6 +51,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         near_ceiling: float = FineTuneSettings().near_ceiling,
         max_tokens: int = 512,
     ) -> None:
+        for name, given in {"texts": texts, "labels": labels, "original": original}.items():
+            is_list = hasattr(given, "__len__") and hasattr(given, "__iter__")
+            if not is_list or isinstance(given, str | bytes):
+                raise DataError(f"RunCallback: {name} must be a list, not {type(given).__name__}.")
         parts = tuple((text,) if isinstance(text, str) else tuple(text) for text in texts)
         if not len(parts) == len(labels) == len(original):
             raise DataError(

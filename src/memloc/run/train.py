@@ -7,7 +7,7 @@ from typing import Any
 
 from memloc.data.task import Task
 from memloc.engine.state import epochs_done
-from memloc.errors import DataError, lookup
+from memloc.errors import DataError, SettingsError, checked_arguments, lookup
 from memloc.model.check import require_agreement
 from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import default_preset
@@ -30,6 +30,7 @@ from memloc.store.files import drafts_in, remove
 from memloc.store.lock import RUN, locked
 
 
+@checked_arguments
 def train(  # noqa: PLR0913 - one argument for each thing that people vary
     model: str,
     task: Task,
@@ -49,6 +50,13 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
     such as `{"finetune.epochs": 30}`; the default preset is `demo` for embedded models, else
     `paper`.
     """
+    if not isinstance(model, str) or not model:
+        raise SettingsError(f"Give a model's name or folder as a string, not {model!r}.")
+    if not isinstance(task, Task):
+        raise SettingsError(
+            f"Train on a task, not on a {type(task).__name__}: `memloc.load_task` and "
+            "`memloc.load_csv` give one."
+        )
     if task.noise is None:
         raise DataError(
             "Train on a task with noise: memloc.add_noise(task, rate=0.15) flips labels, and "
@@ -56,7 +64,9 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
         )
     name = preset or default_preset(model)
     protocol = protocol_of_run(name, settings or {}, has_noise=True)
-    loading = options or LoadOptions()
+    loading = LoadOptions() if options is None else options
+    if not isinstance(loading, LoadOptions):
+        raise SettingsError(f"Give options as memloc.LoadOptions, not {type(options).__name__}.")
     recipe = Recipe(model, task, seed, protocol, loading, device)
     return train_run(recipe, Path(folder), weights)
 

@@ -5,22 +5,12 @@ decides them is the same.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-AT_ONCE = 2**20
-"""Bytes of a file that are read at once."""
-
-
-def hashed(value: Any) -> str:
-    """Sixteen hexadecimal digits that a JSON value determines."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:
@@ -39,8 +29,7 @@ def hash_files(files: Iterable[Path]) -> str:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}".encode())
         with path.open("rb") as file:
-            while part := file.read(AT_ONCE):
-                digest.update(part)
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
 
 

@@ -35,7 +35,8 @@ from memloc.protocol import Protocol
 from memloc.run.folder import few_in
 from memloc.stats.answers import too_few
 from memloc.store import paths
-from memloc.store.identity import hash_checkpoint, hash_files, hashed
+from memloc.store.identity import hash_checkpoint, hash_files
+from memloc.store.memo import Maker, key
 from memloc.study.config import DataFile, StudyFile
 
 DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))
@@ -79,10 +80,10 @@ def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
             what="say in one way which labels are wrong: `original` or `flag` with a column, or "
             "`flip` with a share of them to make wrong.",
         )
-    for key in ("file", "held_out"):
-        path = getattr(own, key)
+    for field in ("file", "held_out"):
+        path = getattr(own, field)
         if path is not None and not file.file_of(path).is_file():
-            raise file.problem("data", name, key, what=f"there is no file {file.file_of(path)}.")
+            raise file.problem("data", name, field, what=f"there is no file {file.file_of(path)}.")
 
 
 def _check_model(file: StudyFile, folders: dict[str, str], name: str) -> None:
@@ -194,7 +195,8 @@ def task_fingerprint(file: StudyFile, name: str) -> str:
     own = file.study.data.get(name)
     if own is not None:
         places = [file.file_of(path) for path in (own.file, own.held_out) if path is not None]
-        return f"{name} {hash_files(places)} {hashed(own.model_dump(exclude={'file', 'held_out'}))}"
+        columns = key(Maker("data", 1), own.model_dump(exclude={"file", "held_out"}))
+        return f"{name} {hash_files(places)} {columns}"
     whole, folder = name.removesuffix("-binary"), data_folder(file)
     if whole not in PAPER_TASKS or folder is None:
         return name

@@ -24,7 +24,7 @@ from memloc.stats.windows import (
     usual_plants,
 )
 from memloc.store import paths
-from memloc.store.identity import hashed
+from memloc.store.memo import Maker, key
 from memloc.study.config import (
     Block,
     ControlBlock,
@@ -85,7 +85,7 @@ class Product:
     @property
     def identity(self) -> str:
         """A hash of what decides it."""
-        return hashed(self.settings)
+        return key(Maker("product", 1), self.settings)
 
 
 @dataclass(frozen=True)
@@ -124,13 +124,14 @@ class Step:
         """A hash of what decides it, and of what it reads."""
         read = [] if self.needs is None else [_hashed(self.needs, self.reads)]
         own = {name: product.identity for name, product in self.products.items()}
-        return hashed({"kind": self.kind, "products": own, "inputs": read})
+        version = find_method(self.method).version if self.method else 1
+        return key(Maker(self.kind, version), {"products": own, "inputs": read})
 
 
 def _hashed(step: Step, names: Iterable[str]) -> str:
     """What decides some of a step's products."""
     own = {name: step.products[name].identity for name in names}
-    return hashed({"kind": step.kind, "products": own})
+    return key(Maker(step.kind, 1), {"products": own})
 
 
 @dataclass(frozen=True)
