@@ -57,7 +57,7 @@ def test_trivial_baselines_are_methods_that_run_only_where_they_are_named(kind, 
 
 
 def test_random_guesses_differ_between_runs_and_are_repeatable(tmp_path):
-    kind = find_method("random")
+    kind = find_method("random_guess")
     one, other = (random_run(tmp_path, seed=seed) for seed in (1, 2))
     np.testing.assert_array_equal(kind().run(one), kind().run(one))
     assert not np.array_equal(kind().run(one), kind().run(other))

@@ -86,10 +86,10 @@ class PlainGradients(Gradients):
     """Whether the norm is divided by that of θ_F."""
 
 
-class FirstLayers(Trivial):
+class ShallowGuess(Trivial):
     """Says that memories are in the first layers: weights fall linearly with depth."""
 
-    name = "first_layers"
+    name = "shallow_guess"
     needs = ("final",)
 
     def run(self, run: Run) -> FloatArray:
@@ -97,10 +97,10 @@ class FirstLayers(Trivial):
         return np.arange(run.depth, 0, -1, dtype=np.float64)
 
 
-class LastLayers(Trivial):
+class DeepGuess(Trivial):
     """Says that memories are in the last layers: weights rise linearly with depth."""
 
-    name = "last_layers"
+    name = "deep_guess"
     needs = ("final",)
 
     def run(self, run: Run) -> FloatArray:
@@ -108,10 +108,10 @@ class LastLayers(Trivial):
         return np.arange(1, run.depth + 1, dtype=np.float64)
 
 
-class Uniform(Trivial):
+class EvenGuess(Trivial):
     """Says that every layer holds as much as any other."""
 
-    name = "uniform"
+    name = "even_guess"
     needs = ("final",)
 
     def run(self, run: Run) -> FloatArray:
@@ -119,20 +119,20 @@ class Uniform(Trivial):
         return np.ones(run.depth)
 
 
-class Random(Trivial):
+class RandomGuess(Trivial):
     """Guesses, with other numbers for each run."""
 
-    name = "random"
+    name = "random_guess"
     needs = ("final",)
 
     def run(self, run: Run) -> FloatArray:
         """Return numbers between 0 and 1."""
-        return generator(run.seed, "random", run.name).random(run.depth)
+        return generator(run.seed, "random guess", run.name).random(run.depth)
 
 
 TRIVIAL: tuple[type[Method], ...] = (
     *(WeightDistance, RelativeDistance, PretrainedDistance, PlainGradients),
-    *(FirstLayers, LastLayers, Uniform, Random),
+    *(ShallowGuess, DeepGuess, EvenGuess, RandomGuess),
 )
 
 
