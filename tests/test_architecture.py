@@ -1,6 +1,7 @@
 """Who may import whom, as docs/explanation/architecture.md has it; what is loaded by whom."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -246,6 +247,40 @@ def test_everything_is_printed_by_the_function_that_makes_control_characters_vis
 
 
 PRINTING = {"print", "typer.echo", "typer.secho", "sys.stdout.write", "sys.stderr.write"}
+
+
+WORDS = re.compile(r"(?<![a-z])(members?|stacked|together|beside)(?![a-z])", re.IGNORECASE)
+
+
+def test_only_the_engine_knows_that_several_models_are_computed_in_one_pass():
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{number}: {line.strip()}"
+        for path in FILES
+        if path.relative_to(PACKAGE).parts[0] != "engine"
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if WORDS.search(line)
+    ]
+    assert not wrong
+
+
+def test_outside_of_the_engine_only_its_public_modules_are_used():
+    public = {"fit", "learner", "passes", "objectives", "packing", "state"}
+    names = {
+        "memloc.engine.fit": {"fit", "fit_all", "whole"},
+        "memloc.engine.passes": {"Trained"},
+        "memloc.engine.objectives": {"gradients_of_blocks"},
+        "memloc.engine.packing": {"can_pack", "logits_end_to_end"},
+        "memloc.engine.state": {"epochs_done"},
+    }
+    for path in FILES:
+        if path.relative_to(PACKAGE).parts[0] == "engine":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            if module is not None and module.startswith("memloc.engine"):
+                assert module.removeprefix("memloc.engine.") in public, f"{path}:{node.lineno}"
+                used = {name.name for name in node.names}
+                assert used <= names.get(module, used), f"{path}:{node.lineno}"
 
 
 def code_lines(node: ast.FunctionDef) -> int:

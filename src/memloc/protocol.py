@@ -122,9 +122,9 @@ class ControlSettings(Settings):
     trains_pooler_and_norm: bool = paper(False, "§3.2")
     """Whether the noisy task also trains what follows the blocks (pooler, final norm), besides its
     window and its head."""
-    frozen_beside_auxiliary: bool = ours(False)
-    """Whether θ_F of a plant is trained beside the auxiliary task, which changes every layer and
-    runs with dropout, or on the noisy task alone."""
+    frozen_with_auxiliary: bool = ours(False)
+    """Whether θ_F of a plant is trained in turns with the auxiliary task, which changes every layer
+    and runs with dropout, or on the noisy task alone."""
     auxiliary_examples: int | None = ours(None, ge=2)
     """Training examples of the auxiliary task, drawn at random; default: all."""
     learning_rate: float | None = ours(None, gt=0)
@@ -235,7 +235,7 @@ class RunSettings(Settings):
 class Protocol(RunSettings):
     """One object with every constant; a preset is one of three of them.
 
-    Beside the groups below there is one for each method, by the method's name.
+    In addition to the groups below there is one for each method, by the method's name.
     """
 
     verdict: VerdictSettings = VerdictSettings()

@@ -96,7 +96,7 @@ def checked(kind: type[S], values: Mapping[str, Any]) -> S:
 
 
 def packaged(module: str) -> Any:
-    """The data in the YAML file beside a module of memloc, which is given as `__file__`."""
+    """The data in the YAML file next to a module of memloc, which is given as `__file__`."""
     import yaml
 
     return yaml.safe_load(Path(module).with_suffix(".yaml").read_text(encoding="utf-8"))

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from fixtures.models import PAPER_FAMILIES
+from memloc.engine.fit import ONE_BY_ONE
+from memloc.engine.stacked import Stacked
 
 _spec = importlib.util.spec_from_file_location("measure", Path(__file__).with_name("measure.py"))
 golden = importlib.util.module_from_spec(_spec)
@@ -23,6 +25,17 @@ def test_a_micro_study_gives_what_was_recorded(family, tmp_path):
     assert_same(
         golden.measure(family, tmp_path), RECORDED["families"][family], family, same_machine
     )
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_models_that_are_trained_one_by_one_give_the_same_up_to_float_noise(
+    family, tmp_path, monkeypatch
+):
+    """With the switch of `memloc.engine.fit`, no two models are computed in one pass."""
+    monkeypatch.setenv(ONE_BY_ONE, "1")
+    monkeypatch.setattr(Stacked, "__init__", lambda *_, **_more: pytest.fail("in one pass"))
+    found = golden.measure(family, tmp_path)
+    assert_same(found, RECORDED["families"][family], family, exact=False)
 
 
 def assert_same(found, recorded, where, exact):

@@ -267,7 +267,7 @@ def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
     assert seen[0] == seen[1]  # θ_M and θ_O see one order
 
 
-@pytest.mark.parametrize("name", ["trains_pooler_and_norm", "frozen_beside_auxiliary"])
+@pytest.mark.parametrize("name", ["trains_pooler_and_norm", "frozen_with_auxiliary"])
 def test_what_a_plant_trains_decides_its_weights(tiny_model, tmp_path, name):
     model = str(tiny_model("opt", depth=DEPTH))
     train_run(planted_recipe(model, finetune__epochs=1), tmp_path, ["frozen"])
@@ -292,7 +292,7 @@ def test_the_frozen_weights_of_a_plant_are_trained_alone_or_beside_the_auxiliary
     tiny_model, tmp_path, beside
 ):
     model = str(tiny_model("bert", depth=DEPTH, dropout=0.1))
-    changes = {"control__frozen_beside_auxiliary": beside, "control__trains_pooler_and_norm": True}
+    changes = {"control__frozen_with_auxiliary": beside, "control__trains_pooler_and_norm": True}
     changes |= {"control__auxiliary_learning_rate": 1e-3, "finetune__frozen_seed": 1}
     recipe = planted_recipe(model, **changes)
     run = train_run(recipe, tmp_path / "one", ["frozen"])

@@ -186,7 +186,7 @@ def test_the_plan_says_what_is_left_and_how_sure_that_is(micro, monkeypatch, loa
     assert " with 2 at once (" in first
     assert "from a calibration alone" in first
     assert last.endswith("are free.")
-    assert [line.endswith("beside other work, steps take longer.") for line in busy] == (
+    assert [line.endswith("while other programs run, steps take longer.") for line in busy] == (
         [True] if load else []
     )
 

@@ -152,7 +152,7 @@ STALE = {
         1,
     ),
     "of planted frozen weights": (
-        {"control.epochs: 2": "control.epochs: 2\n  control.frozen_beside_auxiliary: true"},
+        {"control.epochs: 2": "control.epochs: 2\n  control.frozen_with_auxiliary: true"},
         1,
     ),
     "how seeds are summed up": (

@@ -63,7 +63,7 @@ VALUES = {"int": "NUMBER", "float": "NUMBER", "Path": "PATH"}
 
 
 def _in_plain_words(params: list[Any]) -> list[Any]:
-    """No types of Python beside arguments and options, and none at all beside switches."""
+    """No types of Python next to arguments and options, and none at all next to switches."""
     for param in params:
         if param.param_type_name == "argument":
             param.metavar = param.metavar or param.name.upper()

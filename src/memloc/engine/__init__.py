@@ -1,1 +1,1 @@
-"""Training: the loop, and several models computed in one pass."""
+"""Training: `fit.fit` trains one or several models; everything else here serves it."""

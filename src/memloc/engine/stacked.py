@@ -6,6 +6,11 @@ is K parameters, so that what multiplies with weights does so member by member. 
 and positions need nothing new. The members remain ordinary models: their parameters are views.
 Copies of one model may have weights of their own in some blocks alone; the others run through the
 model itself.
+
+`torch.func` (`stack_module_state` and `vmap`) does not fit: under `vmap` dropout draws from one
+generator, and here each member draws what it would draw alone; models of transformers branch on
+the values of masks, which `vmap` refuses; and members with fewer blocks or packed texts would need
+passes of their own.
 """
 
 import copy

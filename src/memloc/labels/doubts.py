@@ -26,7 +26,7 @@ CLOSE = 1e-6
 
 @dataclass(frozen=True)
 class Judged:
-    """What held-out probabilities say about every label, and about all of them together."""
+    """What held-out probabilities say about every label, and about all labels."""
 
     doubt: FloatArray
     """(examples,): cleanlab's margin adjusted by class; the higher, the less the label fits."""

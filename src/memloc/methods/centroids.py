@@ -217,7 +217,7 @@ def drift(
 def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> FloatArray:
     """Mean position and both ends of the central share (draws, 3, K), of one kind of examples.
 
-    All pairs together, when example i is there `counts[:, i]` times, (draws, examples); NaN where
+    All pairs, when example i is there `counts[:, i]` times, (draws, examples); NaN where
     no example has a position.
     """
     rows = found.kind == kind

@@ -144,7 +144,7 @@ class Pool:
         return np.array([first.setdefault(p, len(first)) for p in self.examples.parts], np.int64)
 
     def rows(self, model: int) -> IntArray:
-        """The examples that a model (from 1) is trained on; copies of a text go together."""
+        """The examples that a model (from 1) is trained on; copies of a text stay in one half."""
         n_texts = int(self.groups.max()) + 1
         return np.flatnonzero(np.isin(self.groups, half_of(n_texts, self.share, self.seed, model)))
 
@@ -162,7 +162,7 @@ class Pool:
 
     @cached_property
     def key(self) -> str:
-        """The key of what models say: neither their number nor which train together counts."""
+        """The key of what models say: neither their number nor their order counts."""
         decided_by = {
             "share": self.share,
             "finetune": self.training.model_dump(mode="json", exclude=_NOT_DECIDING),

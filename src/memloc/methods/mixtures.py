@@ -5,8 +5,8 @@ user names. The mixtures that are wanted are a tree: at each layer a state goes 
 of the layer that is asked for, where the variants differ in which of the layer's units are the
 donor's. The tree is walked depth first, some states at a time, so that no layer runs twice on the
 same state and little is held at once. All windows of twelve layers need 376 layers per text, all
-subsets 8,190. Texts of one length go together, so they are read at one position, and the last layer
-runs there alone where the model allows it.
+subsets 8,190. Texts of one length share a batch, so they are read at one position, and the last
+layer runs there alone where the model allows it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ CALL_TOKENS = 1024
 BATCH_TOKENS = 512
 """Most tokens of a batch (or one text): its mixtures make many more of them."""
 MOST_HELD = 128
-"""States that are continued together: more would not make calls any fuller."""
+"""States that are continued at once: more would not make calls any fuller."""
 
 
 def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:

@@ -1,7 +1,7 @@
 """Trains many small classifiers at once: on every layer, from every probe seed.
 
 All that is random in a probe (split, order, dropout, first weights) comes from its seed, so the
-probes of one seed differ in their layer alone, and none depends on what is trained beside it.
+probes of one seed differ in their layer alone, and none depends on what else is trained.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -264,16 +264,16 @@ class _Learner:
 class Perceptrons:
     """Networks of the same sizes, each a chain of linear layers with GELU in between.
 
-    AdamW works number by number, so one optimiser over stacked weights trains each network as if it
+    AdamW works number by number, so one optimiser over joined weights trains each network as if it
     were alone. The gradient of so small a network is a few products, and writing it into the place
     where the optimiser looks spares most of what a general backward pass costs.
     """
 
     def __init__(self, weights: Sequence[Sequence[Tensor]]) -> None:
         """`weights`: for each network, weight (out, in) and bias (1, out) of each layer in turn."""
-        stacked = [torch.stack(tensors) for tensors in zip(*weights, strict=True)]
-        self._shapes = [tensor.shape for tensor in stacked]
-        self.flat = torch.nn.Parameter(torch.cat([tensor.reshape(-1) for tensor in stacked]))
+        joined = [torch.stack(tensors) for tensors in zip(*weights, strict=True)]
+        self._shapes = [tensor.shape for tensor in joined]
+        self.flat = torch.nn.Parameter(torch.cat([tensor.reshape(-1) for tensor in joined]))
         self.flat.grad = torch.zeros_like(self.flat)
         self._weights = self._views(self.flat.data)
         self._gradients = self._views(self.flat.grad)

@@ -179,7 +179,7 @@ def _targets(start: Classifier, wanted: Sequence[str] | None) -> list[str]:
 
 
 def _head_modules(start: Classifier) -> list[str]:
-    """The modules beside the model's body, and those in it that the pre-trained model lacks."""
+    """The modules next to the model's body, and those in it that the pre-trained model lacks."""
     body = f"{start.model.base_model_prefix}."
     named = [name for name, _ in start.model.named_parameters()]
     head = [name.split(".")[0] for name in named if not name.startswith(body)]

@@ -26,7 +26,7 @@ SDPA = "sdpa"
 
 
 class Repeater:
-    """Repeats the calls of a stack's blocks for states that are stacked stream by stream."""
+    """Repeats the calls of a stack's blocks for states that follow each other stream by stream."""
 
     def __init__(self, stack: Stack) -> None:
         self.name = type(stack.model).__name__
@@ -72,7 +72,7 @@ def _values(call: BlockCall) -> tuple[Any, ...]:
 
 
 class LastBlock:
-    """The last block of a stack, or of copies of it that are stacked."""
+    """The last block of a stack, or of copies of it that run in one pass."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack

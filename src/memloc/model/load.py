@@ -275,7 +275,7 @@ def settle_padding(name: str, model: Any, tokenizer: Any) -> None:
     if len(tokenizer) > known:
         raise ModelError(
             f"{name}: the tokenizer knows {len(tokenizer)} tokens and the model {known}; they do "
-            "not belong together."
+            "not belong to each other."
         )
     tokenizer.padding_side = "right"
     for config in (model.config, model.config.get_text_config()):

@@ -121,7 +121,7 @@ class Stack:
             self.blocks = find_blocks(model)
             self._answers, self.readout, self.width = _observe(model, self.blocks)
             self.pads = True
-            """Whether padding changes nothing; if not, only texts of one length go together."""
+            """Whether padding changes nothing; if not, only texts of one length share a batch."""
             self.pads = self._is_padding_harmless()
 
     def copied(self) -> "Stack":

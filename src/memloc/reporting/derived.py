@@ -74,7 +74,7 @@ def scores(results: "Results") -> pd.DataFrame:
 
 
 def points(results: "Results") -> pd.DataFrame:
-    """Depth by every measure beside how well the task generalises, both with intervals."""
+    """Depth by every measure and how well the task generalises, both with intervals."""
     if results["main_depths"].empty:
         return pd.DataFrame()
     both = results["main_depths"].merge(results["scores"], on=POINT)
@@ -134,7 +134,7 @@ def size_agreement(results: "Results") -> pd.DataFrame:
 
 
 def binarisation(results: "Results") -> pd.DataFrame:
-    """Tasks with all their classes beside those with two."""
+    """Tasks with all their classes compared with those with two."""
     if results["binary_depths"].empty:
         return pd.DataFrame()
     return claims.binarisation(results["binary_depths"], results.protocol.agreement)

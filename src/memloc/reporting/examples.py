@@ -10,7 +10,7 @@ import pandas as pd
 from memloc.arrays import BoolArray, FloatArray, IntArray
 from memloc.methods import by_reference
 from memloc.methods.result import Outcomes, outcomes_from
-from memloc.reporting.reading import kept_files, stacked
+from memloc.reporting.reading import joined, kept_files
 from memloc.run.folder import Run
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.windows import layer_weights, window_matrix
@@ -34,7 +34,7 @@ def examples_of(
 ) -> pd.DataFrame:
     """Training examples of some rows of `runs`, with labels by name."""
     opened = results.opened(runs)
-    return stacked("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
+    return joined("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
 
 
 def _examples(run: Run, noisy_only: bool) -> pd.DataFrame:
@@ -59,7 +59,7 @@ def reverted(results: "Results") -> pd.DataFrame:
     """For every noisy example and window: is its assigned label no longer predicted?"""
     opened = results.opened(results["runs"])
     parts = [({**key, "method": m}, t) for key, run in opened for m, t in _reverted(run)]
-    return stacked("reverted", parts)
+    return joined("reverted", parts)
 
 
 def _reverted(run: Run) -> Iterator[tuple[str, Any]]:

@@ -60,7 +60,7 @@ class Look(Settings):
     """None: as high as there are rows, each of which is a `step` high."""
     step: int = 18
     tallest: int | None = None
-    """Where rows would take more than this together, they are less high."""
+    """Where all rows would take more than this, they are less high."""
     intervals: tuple[str, ...] = ("low", "high")
     """Lower and upper ends; of points those along x, then those along y; empty: none."""
     rules: tuple[str, str] | None = None
@@ -77,7 +77,7 @@ class Look(Settings):
     bars: bool = False
     """Bars instead of points."""
     label: str | None = None
-    """Written beside points."""
+    """Written next to points."""
     frame: str | None = None
     """Cells for which this expression is true have a frame."""
     text: str | None = None
@@ -346,8 +346,8 @@ def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     marks = _marks(base, rows, look, opacity=fade(1), size=90).encode(x=x, y=y)
     parts.append(marks.add_params(*chosen))
     if look.label is not None:
-        beside = base.mark_text(dx=9, dy=-7, fontSize=10, align="left")
-        parts.append(beside.encode(x=x, y=y, text=f"{look.label}:N", opacity=fade(1)))
+        words = base.mark_text(dx=9, dy=-7, fontSize=10, align="left")
+        parts.append(words.encode(x=x, y=y, text=f"{look.label}:N", opacity=fade(1)))
     return alt.layer(*parts)
 
 

@@ -202,7 +202,7 @@ def _run_row(run: Run, folder: Path, needed: float) -> Row:
 def read_training(runs: Sequence[Found]) -> pd.DataFrame:
     """One row per training and epoch."""
     curves = [(each.key, each.run.training()) for each in runs]
-    return stacked("training", [(key, curve) for key, curve in curves if len(curve)])
+    return joined("training", [(key, curve) for key, curve in curves if len(curve)])
 
 
 def read_made(stored: Sequence[Stored]) -> pd.DataFrame:
@@ -221,7 +221,7 @@ def read_control(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
         for table, name in each.called.items():
             if f"control_{name}" in COLUMNS and name not in {"layers", "answers"}:
                 parts[f"control_{name}"].append((each.key, each.read(table)))
-    return {name: stacked(name, keyed) for name, keyed in parts.items()}
+    return {name: joined(name, keyed) for name, keyed in parts.items()}
 
 
 def read_shown(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
@@ -234,7 +234,7 @@ def read_shown(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
                 rows = _their_events(each.method, rows)
             if rows is not None:
                 parts[name].append((each.key, rows))
-    return {name: stacked(name, keyed) for name, keyed in parts.items()}
+    return {name: joined(name, keyed) for name, keyed in parts.items()}
 
 
 def _their_events(method: str, rows: Any) -> Any:
@@ -317,7 +317,7 @@ def read_control_layers(stored: Sequence[Stored]) -> pd.DataFrame:
             if "windows" in each.tables:
                 undone = each.read("windows")["error"].to_numpy().max()
             parts.append(({**each.key, "undone": undone}, each.read("layers")))
-    return stacked("control_layers", parts)
+    return joined("control_layers", parts)
 
 
 def read_plants(planted: Sequence[Found], weights: pd.DataFrame) -> pd.DataFrame:
@@ -339,7 +339,7 @@ def read_plants(planted: Sequence[Found], weights: pd.DataFrame) -> pd.DataFrame
     return pd.DataFrame(rows, columns=COLUMNS["plants"])
 
 
-def stacked(name: str, parts: Parts) -> pd.DataFrame:
+def joined(name: str, parts: Parts) -> pd.DataFrame:
     """The table of this name from its parts, which are all of pandas or all of Arrow."""
     columns = COLUMNS.get(name, [])
     if not parts:
@@ -375,7 +375,7 @@ def _joined(name: str, parts: Parts) -> pd.DataFrame:
             method, reason = key["method"], " ".join(str(error).split())
             raise StoreError(
                 f"The table {name} by {method} ({key['task']}, {key['model']}, seed {key['seed']}) "
-                f"does not go together with others of that name ({reason}): delete "
+                f"does not fit the others of that name ({reason}): delete "
                 f"{paths.RESULTS}/{method} in the runs that {method} looked at and run it again."
             ) from error
     tables = [table for _, table in parts]

@@ -214,7 +214,7 @@ def _asked(folder: Path) -> frozenset[str] | None:
 
 
 COMPARING = {"verdict", "agreement", "summary"}
-"""Settings by which the results of several runs are put together."""
+"""Settings by which the results of several runs are combined."""
 
 
 def settings_of(folder: Path, records: Sequence[RunRecord]) -> Protocol:

@@ -87,7 +87,7 @@ def control_layers(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def calibration(table: pd.DataFrame) -> pd.DataFrame:
-    """P-values of nulls in their order, beside those that they would have if they were uniform."""
+    """P-values of nulls in their order, and those that they would have if they were uniform."""
     drawn = table[["method", "null_p"]].explode("null_p").dropna()
     place = drawn.groupby("method", sort=False).cumcount() + 0.5
     size = drawn.groupby("method", sort=False)["null_p"].transform("size")

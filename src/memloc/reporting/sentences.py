@@ -193,7 +193,7 @@ def _answers(results: Results) -> Iterator[str]:
 
 
 def _placed(name: str, answer: Mapping[Any, Any]) -> str:
-    """How much of the labels of one run is where, and the word beside it."""
+    """How much of the labels of one run is where, and the word for it."""
     if not answer["half"]:
         return f"{name}: {answer['sentence']}"
     text = str(answer["sentence"]).removesuffix(".")
@@ -357,7 +357,7 @@ def _by_the_reference(results: Results) -> str:
 
 
 def _coefficients(results: Results) -> Iterator[Line]:
-    """Depth and generalisation, methods and models: what goes together, and what is not known."""
+    """Depth and generalisation, methods and models: what agrees, and what is not known."""
     depth, pairs = results.table_2, results.agreement
     tables = []
     if len(depth):

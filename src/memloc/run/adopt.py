@@ -124,7 +124,7 @@ def _of_trainer(
     with as_stored(kept / paths.TRAINER_RECORD):
         for name, files in record["files"].items():
             if hash_checkpoint(kept / name) != files:
-                raise ValueError(f"the {name} weights beside it have changed since")
+                raise ValueError(f"the {name} weights next to it have changed since")
         return {
             **{name: kept / name for name in record["files"]},
             **{"data": kept / record["data"], "original": "original"},
@@ -136,7 +136,7 @@ def _of_trainer(
 
 
 def _keep_curves(run: Run, data: Source) -> None:
-    """The training curve that `RunCallback` wrote beside the data becomes the run's."""
+    """The training curve that `RunCallback` wrote next to the data becomes the run's."""
     if not isinstance(data, Path):
         return
     kept = data.parent

@@ -98,7 +98,7 @@ class PlantRecord(Settings):
     """A hash of its training examples."""
     auxiliary_learning_rate: float | None = None
     trains_pooler_and_norm: bool = False
-    frozen_beside_auxiliary: bool = False
+    frozen_with_auxiliary: bool = False
     """The settings of the control set-up that decide the weights."""
 
     @property

@@ -28,5 +28,5 @@ class Plant:
             auxiliary_data=hash_examples(self.auxiliary.train),
             auxiliary_learning_rate=settings.auxiliary_learning_rate,
             trains_pooler_and_norm=settings.trains_pooler_and_norm,
-            frozen_beside_auxiliary=settings.frozen_beside_auxiliary,
+            frozen_with_auxiliary=settings.frozen_with_auxiliary,
         )

@@ -180,7 +180,7 @@ class Training:
     def _auxiliary(self, *, is_frozen: bool) -> Auxiliary | None:
         """The task that changes every layer of a planted run."""
         plant, control = self.recipe.plant, self.recipe.protocol.control
-        if plant is None or (is_frozen and not control.frozen_beside_auxiliary):
+        if plant is None or (is_frozen and not control.frozen_with_auxiliary):
             return None
         task, seed = plant.auxiliary, self._head_seed(is_frozen=is_frozen)
         rate = {"learning_rate": control.auxiliary_learning_rate}

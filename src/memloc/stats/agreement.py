@@ -50,13 +50,13 @@ def correlation(
     y: FloatArray,
     kind: Kind = "spearman",
     groups: NDArray[Any] | None = None,
-    members: NDArray[Any] | None = None,
+    subjects: NDArray[Any] | None = None,
 ) -> Correlation:
     """Coefficient of the pairs of `x` (n,) and `y` (n,); pairs with a missing number are dropped.
 
     With fewer than three pairs, or where one side is constant, it is NaN and `why` says so. Pairs
-    in one of the `groups` (n,), such as those of a task, are drawn and permuted together; each is
-    that of one of the `members` (n,), such as a model. By default each pair is a group. Up to eight
+    in one of the `groups` (n,), such as those of a task, are drawn and permuted as a whole; each is
+    that of one of the `subjects` (n,), such as a model. By default each pair is a group. Up to 8
     groups p is exact; with fewer than five there is no interval (NaN).
     """
     there = np.isfinite(x) & np.isfinite(y)
@@ -68,8 +68,8 @@ def correlation(
     group = np.arange(n) if groups is None else _numbered(groups[there])
     n_groups = int(group.max()) + 1
     p, low, high = float(found.pvalue), np.nan, np.nan
-    if members is not None and n_groups < n:
-        p = grouped_p(x, y, group, _numbered(members[there]), kind)
+    if subjects is not None and n_groups < n:
+        p = grouped_p(x, y, group, _numbered(subjects[there]), kind)
     elif n <= EXACT_UP_TO:
         p = grouped_p(x, y, group, np.zeros_like(group), kind)
     if n_groups >= FEWEST_GROUPS:
@@ -115,20 +115,22 @@ def _ends(drawn: FloatArray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def grouped_p(x: FloatArray, y: FloatArray, group: IntArray, member: IntArray, kind: Kind) -> float:
+def grouped_p(
+    x: FloatArray, y: FloatArray, group: IntArray, subject: IntArray, kind: Kind
+) -> float:
     """Two-sided p of the coefficient of `x` (n,) and `y` (n,) when whole groups are permuted.
 
-    A group's numbers in `y` stay together, so what its members have in common does not count as
+    A group's numbers in `y` stay in one group, so what they have in common does not count as
     evidence: p is the share of the orders of groups that put the coefficient as far from 0. Pair i
-    is that of `member[i]` in `group[i]`, e.g. a model (or model and layer) in a task, both numbered
-    from 0; where a member lacks in the group it is moved to, there is no pair.
+    is that of `subject[i]` in `group[i]`, e.g. a model (or model and layer) in a task, numbered
+    from 0; where a subject lacks in the group it is moved to, there is no pair.
     """
     if kind == "spearman":
         x, y = stats.rankdata(x), stats.rankdata(y)
-    shape = group.max() + 1, member.max() + 1
+    shape = group.max() + 1, subject.max() + 1
     there, ones, others = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    there[group, member] = 1
-    ones[group, member], others[group, member] = x - x.mean(), y - y.mean()
+    there[group, subject] = 1
+    ones[group, subject], others[group, subject] = x - x.mean(), y - y.mean()
     sides = [(there, there), (ones, there), (there, others)]
     sides += [(ones**2, there), (there, others**2), (ones, others)]
     orders = _orders(len(there))

@@ -132,7 +132,7 @@ class Answer:
         return self.places.half if self.places is not None else ()
 
     def __str__(self) -> str:
-        """Write the sentence with the word beside it."""
+        """Write the sentence with the word for it."""
         if self.places is None:
             return self.sentence
         return f"{self.sentence.removesuffix('.')} ({self.word})."
@@ -367,10 +367,10 @@ def line_shares(lost: BoolArray, depth: int, known: Sequence[range]) -> FloatArr
         )
     gives = np.zeros((len(known), depth))
     for row, window in zip(gives, known, strict=True):
-        beside = [layer for layer in (window.start - 1, window.stop) if 0 <= layer < depth]
-        likely = 1 / math.comb(len(window) + len(beside), len(window))
+        neighbours = [layer for layer in (window.start - 1, window.stop) if 0 <= layer < depth]
+        likely = 1 / math.comb(len(window) + len(neighbours), len(window))
         row[window.start : window.stop] = likely / len(window)
-        row[beside] = -likely / max(1, len(beside))
+        row[neighbours] = -likely / max(1, len(neighbours))
     return np.asarray(lost.astype(np.float64) @ gives)
 
 
@@ -394,7 +394,7 @@ def agrees(profile: FloatArray, other: FloatArray) -> bool:
 
 
 def corrected(ps: Sequence[float]) -> FloatArray:
-    """Holm's p-values: what is significant holds for all that are shown together."""
+    """Holm's p-values: what is significant holds for all that are shown."""
     order = np.argsort(ps)
     steps = np.asarray(ps, dtype=np.float64)[order] * np.arange(len(order), 0, -1)
     found = np.empty(len(order))

@@ -31,7 +31,7 @@ TABLE_2 = ("crossing", "memorisation", "M-CoG")
 EVENT_PAIRS = (("crossing", "memorisation"), ("initiation", "ninety"))
 """What centroids and what label probes call by other names."""
 ALL = "all"
-"""In the column model: the points of all models together."""
+"""In the column model: the points of all models."""
 BINARY = "-binary"
 """How the name of a task ends of which two classes are left."""
 POINT = ["task", "model"]
@@ -271,7 +271,7 @@ def same_seeds(table: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def binarisation(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
-    """Appendix C: multi-class tasks beside their binarised versions, over tasks and models.
+    """Appendix C: multi-class tasks and their binarised versions, over tasks and models.
 
     `depth` is of `same_seeds`. Besides ρ, of shares of the model's layers: the mean difference
     (binarised minus multi-class) and the mean absolute one, in layers, with the ends of bootstrap
@@ -318,7 +318,7 @@ def _marks(points: pd.DataFrame) -> dict[str, int]:
 
 
 def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The points of all models together, then of each."""
+    """The points of all models, then of each."""
     indexed = points.set_index(POINT)
     return [(ALL, indexed), *((str(name), part) for name, part in indexed.groupby(level="model"))]
 

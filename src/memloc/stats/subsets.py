@@ -37,7 +37,7 @@ def interactions(values: FloatArray) -> FloatArray:
     """Shapley interaction indices (U, U) of `values` (2^U,): symmetric, 0 on the diagonal.
 
     I_ij = Σ_S |S|! (U - |S| - 2)! / (U - 1)! · (v(S ∪ ij) - v(S ∪ i) - v(S ∪ j) + v(S)) over all S
-    without both. Below 0 either of two units does alone; above 0 both are needed together.
+    without both. Below 0 either of two units does alone; above 0 both are needed.
     """
     n_units = _n_units(values)
     size = subset_sizes(n_units)
@@ -58,7 +58,7 @@ def interactions(values: FloatArray) -> FloatArray:
 def smallest_sets(values: FloatArray, share: float) -> IntArray:
     """All smallest subsets whose value comes `share` of the way from that of none to that of all.
 
-    As numbers whose bits are the units; none where all units together change nothing.
+    As numbers whose bits are the units; none where even all units change nothing.
     """
     start, end = values[0], values[-1]
     if start == end:

@@ -1,6 +1,6 @@
 """The only place that writes files: whole or absent, also after a power cut.
 
-A file or folder is written as a draft beside its place, synced to disk, renamed, and then the
+A file or folder is written as a draft next to its place, synced to disk, renamed, and then the
 folder around it is synced. Until that has happened, readers see what was there before.
 """
 
@@ -65,7 +65,7 @@ def _draft_of(path: Path) -> Iterator[Path]:
 
 
 def new_draft(path: Path) -> Path:
-    """A name beside `path` that nobody can guess and that says that memloc made it."""
+    """A name next to `path` that nobody can guess and that says that memloc made it."""
     return path.with_name(f".memloc-{secrets.token_hex(8)}.part")
 
 

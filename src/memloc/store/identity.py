@@ -37,7 +37,7 @@ MODEL_FILES = (
     *("*.safetensors*", "pytorch_model*", "adapter_*", "config.json"),
     *("*token*", "*vocab*", "merges.txt", "*.model"),
 )
-"""The files of a model's folder that decide what it does; logs and results may lie beside them."""
+"""The files of a model's folder that decide what it does; logs and results may lie next to them."""
 
 
 def hash_checkpoint(folder: Path) -> str:

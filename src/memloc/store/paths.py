@@ -7,7 +7,7 @@ STUDY = "study.yaml"
 RUN, LABELS, TRAINING, CURVE = "run.json", "labels.parquet", "training.parquet", "training.png"
 CHECKPOINTS, RESULTS, WORK = "checkpoints", "results", "work"
 ABOUT, PROVENANCE = "about.json", "memloc.json"
-"""Beside a result's tables, and beside weights: how they came to be."""
+"""In the folders of results and of weights: how these came to be."""
 ANY_TABLE = "*.parquet"
 STEPS, LOGS, CALIBRATION = "steps", "logs", "calibration.json"
 CONTROL = "control"
@@ -19,7 +19,7 @@ FOUND, SUSPECTS, TO_CORRECT = "found", "suspects.parquet", "suspects.csv"
 """What `find` leaves: its folder in a run, the table, and the file to correct by hand."""
 REPAIR, REPAIRS = "repair.json", "repair.csv"
 RELEARNING, RELEARNING_FIGURE = "relearning.csv", "relearning.svg"
-"""Beside a repaired checkpoint: how it was made, how repairs compare, and how they relearn."""
+"""Next to a repaired checkpoint: how it was made, how repairs compare, and how they relearn."""
 PAGE = "index.html"
 
 
@@ -61,12 +61,12 @@ def work(run: Path, method: str) -> Path:
 
 
 def kept_windows(folder: Path, first: str) -> Path:
-    """Outcomes of retrained windows that were trained together, named after the first window."""
+    """Outcomes of retrained windows that were trained in one pass, named after the first window."""
     return folder / f"windows-{first}.npz"
 
 
 def kept_models(folder: Path, first: int) -> Path:
-    """Answers of models on halves that were trained together, named after the first model."""
+    """Answers of models on halves that were trained in one pass, named after the first model."""
     return folder / f"models-{first}.npz"
 
 

@@ -174,7 +174,7 @@ def as_stored(path: Path, todo: str = "delete it and run again") -> Iterator[Non
 
 _MISFITS = (
     *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError),
-    NotImplementedError,  # pyarrow, of types that do not go together
+    NotImplementedError,  # pyarrow, of types that do not fit
     OSError,  # pyarrow, of damaged pages
 )
 

@@ -2,8 +2,8 @@
 
 A random model as wide as each of the study's takes a few updates on texts of the usual length.
 Narrow models are as deep as the real ones; of wide ones two layers stand for all. What counts is
-the processor's time on one thread. Beside other work, seconds by the clock say little, and threads
-that wait for each other without a core of their own use up more than they compute.
+the processor's time on one thread. While other programs run, seconds by the clock say little,
+and threads that wait for each other without a core of their own use up more than they compute.
 `python -m memloc.study.calibrate STUDY` writes what it finds into the study's folder.
 """
 

@@ -27,7 +27,7 @@ from memloc.store import paths
 from memloc.store.files import whole_file
 
 OF_ALL = ("verdict", "control", "agreement", "summary")
-"""Groups of settings that are about all runs of a study together."""
+"""Groups of settings that are about all runs of a study."""
 Names = tuple[str, ...]
 Seeds = tuple[int, ...]
 
@@ -57,7 +57,7 @@ class Block(Settings):
     """Further runs; keys that are not given are as in the main part."""
 
     models: Names | None = Field(None, min_length=1)
-    """Embedded names, hub names or folders (`./x` is beside the study's file)."""
+    """Embedded names, hub names or folders (`./x` is next to the study's file)."""
     tasks: Names | None = Field(None, min_length=1)
     """Names that `memloc tasks` lists."""
     seeds: Seeds | None = Field(None, min_length=1)
@@ -102,7 +102,7 @@ class Study(Settings):
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Settings that differ from the preset, such as `finetune.epochs: 30`."""
     models: Names = Field((), min_length=1)
-    """Embedded names, hub names or folders (`./x` is beside the study's file)."""
+    """Embedded names, hub names or folders (`./x` is next to the study's file)."""
     tasks: Names = Field((), min_length=1)
     """Names that `memloc tasks` lists, or those of `data`."""
     data: dict[str, DataFile] = Field(default_factory=dict)

@@ -162,7 +162,7 @@ def _busy(record: StepRecord) -> float:
 
 
 def _pace(records: Iterable[StepRecord]) -> float:
-    """How many times longer steps take beside other work; those that were stopped say nothing."""
+    """How many times longer steps take than estimated; those that were stopped say nothing."""
     slower = [record.seconds / _busy(record) for record in records]
     return median([1.0, *(each for each in slower if each < STOPPED)])
 
@@ -207,10 +207,10 @@ def _seconds(step: Step, count: Callable[[str], int], measured: Calibration) -> 
     if step.kind != "plant":
         return looking
     control = protocol.control
-    beside = control.auxiliary_examples or count(control.auxiliary)
+    auxiliary = control.auxiliary_examples or count(control.auxiliary)
     epochs = dict.fromkeys(TRAININGS, control.epochs or protocol.finetune.epochs)
-    once = training_seconds(protocol, sizes, epochs, beside) + looking
-    null = training_seconds(protocol, sizes, {"noisy": epochs["noisy"]}, beside) + looking
+    once = training_seconds(protocol, sizes, epochs, auxiliary) + looking
+    null = training_seconds(protocol, sizes, {"noisy": epochs["noisy"]}, auxiliary) + looking
     return once + null * (len(step.folders) - 1)
 
 
@@ -233,12 +233,12 @@ def sizes_of(
 
 
 def training_seconds(
-    protocol: Protocol, sizes: Sizes, epochs: Mapping[str, int], beside: int = 0
+    protocol: Protocol, sizes: Sizes, epochs: Mapping[str, int], auxiliary: int = 0
 ) -> float:
-    """Of so many epochs of each training, with other examples beside the task's."""
+    """Of so many epochs of each training, with other examples in addition to the task's."""
     own, validation = protocol.finetune, 0.25 * sizes.examples
     looking = (sizes.examples + validation) * sizes.predict / own.measure_every
-    once = (sizes.examples + beside) * sizes.update + looking
+    once = (sizes.examples + auxiliary) * sizes.update + looking
     # Of the frozen model only the head learns, on vectors that are kept if nothing varies.
     kept = not own.frozen_dropout and own.clip_over == "trained"
     share = {"frozen": 0.1 if kept else 1.0}

@@ -271,7 +271,7 @@ class Execution:
         return outcome
 
     def _facts(self) -> dict[str, object]:
-        """For others to see, beside the records of the steps."""
+        """For others to see, next to the records of the steps."""
         return {
             "running": {name: order.since for name, order in self.running.items()},
             "began": self.began,

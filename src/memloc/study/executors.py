@@ -96,7 +96,7 @@ def read_outcome(order: Order, text: str, status: int) -> Outcome:
 
 
 class LocalExecutor:
-    """At most `jobs` orders at once, on no more threads together than there are cores.
+    """At most `jobs` orders at once, on no more threads in all than there are cores.
 
     Loading torch and transformers takes longer than a short step: this process loads them once,
     and each order is a copy of it. Where that is not safe, each is a fresh process.
@@ -243,7 +243,7 @@ class RayExecutor:
 
     @property
     def cores(self) -> int:
-        """Of all machines together; after the end, those that there were."""
+        """Of all machines; after the end, those that there were."""
         if not self._ray.is_initialized():
             return self._before
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))

@@ -74,7 +74,7 @@ def plan_sentences(study: Execution) -> list[str]:
 
 
 def _load_sentences(study: Execution) -> list[str]:
-    """Whether other programs are at work, beside which steps take longer than estimated."""
+    """Whether other programs are at work, so that steps take longer than estimated."""
     load, there = 0.0, cores()
     with suppress(OSError):  # not every system says it
         load = os.getloadavg()[0]
@@ -82,8 +82,8 @@ def _load_sentences(study: Execution) -> list[str]:
         return []
     busy = f"This machine is busy (load {load:.1f} on {counted(there, 'core')})"
     if max(study.estimate.threads.values()) == 1:
-        return [f"{busy}: beside other work, steps take longer."]
-    return [f"{busy}: beside other work, threads wait for each other; use `--jobs {there}`."]
+        return [f"{busy}: while other programs run, steps take longer."]
+    return [f"{busy}: while other programs run, threads wait for each other; use `--jobs {there}`."]
 
 
 def around(seconds: float, factor: float) -> str:
