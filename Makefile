@@ -14,7 +14,7 @@ demo: $(READY)   ## The demo study: one tiny model, three tasks, every method, p
 	$(BIN)/memloc init demo
 	$(BIN)/memloc run demo
 
-quick: $(DEV_READY)  ## Tests that catch most mistakes, in about a minute.
+quick: $(DEV_READY)  ## Tests that catch most mistakes.
 	$(BIN)/python -m pytest -n 2 --dist worksteal --quick tests
 
 test: $(DEV_READY)  ## All tests.

@@ -90,7 +90,7 @@ def group_shares(study: Path) -> Iterator[pd.DataFrame]:
             continue
         groups = read_plant(run.plant.planted)
         if len(groups) == 2:
-            wide = pd.read_parquet(shares).pivot(index="example", columns="first", values="share")
+            wide = pd.read_parquet(shares).pivot_table("share", "example", "layer", aggfunc="sum")
             one, both = (
                 wide.clip(lower=0)[[layer + 1 for layer in layers]].sum(axis=1)
                 for layers in (groups[0], [*groups[0], *groups[1]])

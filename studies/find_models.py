@@ -19,7 +19,6 @@ from memloc.labels import find as package
 from memloc.labels.doubts import adjusted_margin, judge, label_issues
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
-from memloc.stats.depth import LEVEL
 from studies.crowd import KINDS, Crowd, flipped_questions, missing, parser_of, sample
 from studies.find import aurocs, set_rates
 from studies.pages import DOCS, STORED, put
@@ -168,14 +167,14 @@ def table() -> str:
             "labels": row["labels"],
             "models": row["models"],
             "wrong": f"{row['wrong']:.0f}",
-            "random errors": f"{row['random_errors']:.0f}",
-            f"within {LEVEL:.0%}": f"{row['covered']:.0%}",
-            "area by doubt": f"{row['area_by_class']:.3f}",
+            "estimate": f"{row['random_errors']:.0f}",
+            "held": f"{row['covered']:.0%}",
+            "by doubt": f"{row['area_by_class']:.3f}",
             "by probability": f"{row['area_by_chance']:.3f}",
-            "as chosen": f"{row['area']:.3f}",
+            "chosen": f"{row['area']:.3f}",
             "first 20": f"{row['first_20']:.2f}",
             "likely wrong": _pair(row, "ours"),
-            "cleanlab's filter": _pair(row, "cleanlab"),
+            "cleanlab": _pair(row, "cleanlab"),
         }
         for row in _means()
     ]

@@ -117,7 +117,10 @@ def _fields(node: ast.ClassDef) -> dict[str, str]:
 
 
 def identities(trees: dict[str, ast.Module]) -> list[str]:
-    """Functions that hash a description of what decides a result, and callers of `hashed`."""
+    """Functions that hash a description of what decides a result, and callers of `hashed`.
+
+    Callers of `store.memo.key`, which list what decides their own result, are not counted.
+    """
     return sorted(
         f"{module}.{node.name}"
         for module, tree in trees.items()

@@ -17,13 +17,12 @@ from fixtures.mixtures import (
     randomised,
 )
 from fixtures.models import FAMILIES, PAPER_FAMILIES, SPECIAL
-from fixtures.runs import make_classifier, make_data
-from memloc.data.encode import encode
+from memloc.errors import ModelError
 from memloc.methods import mixtures as module
 from memloc.methods.mixtures import Mixtures
 from memloc.methods.swapping import window_subsets
-from memloc.model.predict import predict
 from memloc.model.stack import Stack, find_blocks
+from memloc.model.units import find_units
 from memloc.stats.windows import windows
 
 TINY = 1
@@ -42,7 +41,7 @@ def windowed_logits(mixtures, encoded, rows=None):
     found = torch.full((len(rows), len(mixtures.subsets), CLASSES), torch.nan)
     for places in mixtures.batches(encoded, rows):
         assert found[places].isnan().all()  # each once
-        (found[places],) = mixtures.logits(encoded, rows[places], heads=1)
+        found[places] = mixtures.logits(encoded, rows[places])
     return found
 
 
@@ -174,44 +173,47 @@ def test_a_walk_leaves_no_trace():
     assert not reference.training
 
 
-def really_swapped(final, reference, layers):
-    model = copy.deepcopy(final.model)
-    stack = Stack(model)
-    for layer in layers:
-        stack.blocks[layer].load_state_dict(reference.stack.blocks[layer].state_dict())
-    return stack
+def really_mixed(final, donor, names):
+    """The final model with these parameters of the donor, in a state dict of its own."""
+    model = copy.deepcopy(final)
+    lent = donor.state_dict()
+    model.load_state_dict({k: lent[k] if k in names else v for k, v in model.state_dict().items()})
+    return model
 
 
+@pytest.mark.parametrize("kind", ["layers", "sublayers", "spanning"])
 @pytest.mark.parametrize("family", [*PAPER_FAMILIES, *SPECIAL])
-def test_mixtures_are_those_of_really_swapped_weights(family):
-    final, reference = (make_classifier(family, seed, depth=DEPTH) for seed in (1, 2))
-    examples, _ = make_data(n=12)
-    encoded = encode(examples.parts, final.tokenizer, final.separator)
-    rows = np.array([7, 2, 3, 11, 0])
-    units = [range(0, 1), range(1, 2), range(2, 4)]
-    mixtures = Mixtures(final.stack, reference.stack, range(2 ** len(units)), units)
-    found = np.empty((len(rows), 2 ** len(units), final.model.config.num_labels))
-    by_reference = np.empty_like(found)
+def test_mixtures_are_those_of_really_mixed_weights(family, kind):
+    final, donor = make_pair(family, 2)
+    stack = Stack(final)
+    try:
+        units = find_units(stack, "layers" if kind == "layers" else "sublayers")
+    except ModelError:
+        assert family == "convbert"  # its attention is a convolution as well
+        return
+    if kind == "spanning":  # units that have a part of several layers, met in turns
+        first, second, *others = units.values()
+        units = {"odd": (*first, *others[0]), "even": (*second, *others[1])}
+    encoded = make_texts(final)
+    mixtures = Mixtures(stack, Stack(donor), range(2 ** len(units)), units)
+    rows = np.arange(len(encoded))
+    logits = torch.empty(len(rows), 2 ** len(units), CLASSES)
     for places in mixtures.batches(encoded, rows):
-        one, other = mixtures.logits(encoded, rows[places])
-        found[places], by_reference[places] = one.numpy(), other.numpy()
+        logits[places] = mixtures.logits(encoded, rows[places])
     for subset in range(2 ** len(units)):
-        layers = [layer for u, unit in enumerate(units) if subset >> u & 1 for layer in unit]
-        plain = predict(really_swapped(final, reference, layers), encoded)[rows]
-        np.testing.assert_allclose(found[:, subset], plain, atol=1e-5)
-        others = sorted(set(range(DEPTH)) - set(layers))
-        # The final model's embeddings go into both heads.
-        plain = predict(_with_embeddings(really_swapped(reference, final, others), final), encoded)
-        np.testing.assert_allclose(by_reference[:, subset], plain[rows], atol=1e-5)
+        chosen = [names for bit, names in enumerate(units.values()) if subset >> bit & 1]
+        model = really_mixed(final, donor, {name for names in chosen for name in names})
+        expected = plain_logits(model, encoded)
+        assert (logits[:, subset] - expected).abs().max() <= 1e-5 * max(1, expected.abs().max())
 
 
-def _with_embeddings(stack, final):
-    """The other model's stack, given what the final model's embeddings make of a text."""
-    from memloc.model.parts import find_parts
-
-    names = find_parts(final.stack).embeddings
-    own, given = dict(stack.model.named_parameters()), dict(final.model.named_parameters())
-    with torch.no_grad():
-        for name in names:
-            own[name].copy_(given[name])
-    return stack
+def test_a_variant_of_a_layer_holds_no_weights_of_its_own():
+    final, donor = make_pair("opt", 2)
+    stack = Stack(final)
+    units = find_units(stack, "sublayers")
+    mixtures = Mixtures(stack, Stack(donor), [0], units)
+    known = {p.data_ptr() for model in (final, donor) for p in model.parameters()}
+    for variants in mixtures.variants:
+        assert len(variants) == 4
+        for variant in variants.values():
+            assert {p.data_ptr() for p in variant.blocks.parameters()} <= known

@@ -106,20 +106,74 @@ def test_results_do_not_depend_on_the_size_of_batches(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("depth", "way", "exact"),
+    ("depth", "units", "way", "n_units", "exact"),
     [
-        (1, "auto", True),
-        (14, "auto", True),
-        (15, "auto", False),
-        (80, "auto", False),
-        (24, "exact", True),
-        (8, "sampled", False),
+        (1, "layers", "auto", 1, True),
+        (14, "layers", "auto", 14, True),
+        (15, "layers", "auto", 15, False),
+        (80, "layers", "auto", 80, False),
+        (24, "layers", "exact", 24, True),
+        (8, "layers", "sampled", 8, False),
+        (7, "sublayers", "auto", 14, True),
+        (12, "sublayers", "auto", 24, False),
+        (12, {"a": ("*",), "b": ("*",)}, "auto", 2, True),
     ],
 )
-def test_subsets_are_chosen_by_depth(depth, way, exact):
-    plan = Shares(subsets=way).plan(depth)
-    assert (plan.depth, plan.exact) == (depth, exact)
+def test_subsets_are_chosen_by_the_number_of_units(depth, units, way, n_units, exact):
+    plan = Shares(subsets=way, units=units).plan(depth)
+    assert (plan.n_units, plan.exact) == (n_units, exact)
+    assert len(plan.met) == depth
     assert bool(plan.remarks) != exact
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_the_parts_of_a_layer_sum_to_its_share(tmp_path, family):
+    found = Shares(units="sublayers", subsets="exact").run(memorised(tmp_path, family))
+    table = found["units"].query("value == 'labels'")
+    assert list(table["unit"])[:2] == ["attention 1", "mlp 1"]
+    np.testing.assert_allclose(table.groupby("first")["share"].sum(), found.weights, atol=1e-12)
+    np.testing.assert_allclose(found.weights.sum(), found["subsets"]["lost"].iloc[-1], atol=1e-9)
+    lost = found["subsets"]["lost"].to_numpy()
+    np.testing.assert_allclose(table["alone_out"], lost[1 << np.arange(6)] - lost[0], atol=1e-9)
+
+
+def test_nested_orders_give_layers_about_the_shares_that_they_have_as_layers(tmp_path):
+    run = memorised(tmp_path)
+    layers = Shares().run(run)
+    parts = Shares(units="sublayers", subsets="sampled", pairs=100).run(run)
+    assert np.abs(layers.weights - parts.weights).max() < 0.08
+    np.testing.assert_allclose(layers.weights.sum(), parts.weights.sum(), atol=1e-6)
+
+
+def test_units_of_one_s_own_are_shared_out_among_their_layers(tmp_path):
+    mlp = "*intermediate*", "bert.encoder.layer.?.output*"
+    units = {"attention": ("*attention*",), "mlp": mlp}
+    found = Shares(units=units).run(memorised(tmp_path))
+    assert len(found["subsets"]) == 4
+    table = found["units"].query("value == 'labels'").set_index("unit")
+    assert (table.loc["mlp", "first"], table.loc["mlp", "last"]) == (1, DEPTH)
+    assert np.unique(found.weights.round(12)).size == 1
+    np.testing.assert_allclose(found.weights.sum(), table["share"].sum(), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("units", "fact"),
+    [
+        ("heads", "use layers or sublayers"),
+        ({"a": ("*attention*",)}, "are in no unit"),
+        ({"a": ("*",)}, "outside the blocks"),
+        ({"a": ("*encoder.layer*",), "b": ("*attention*",)}, "both have the parameter"),
+        ({"a": ("*nothing*",)}, "no parameter of"),
+    ],
+)
+def test_units_that_do_not_fit_are_refused_with_a_reason(tmp_path, units, fact):
+    with pytest.raises(SettingsError, match=fact):
+        Shares(units=units).run(memorised(tmp_path))
+
+
+def test_a_result_says_how_clean_examples_fare_in_mixtures(tmp_path):
+    control = Shares().run(memorised(tmp_path)).about["control"]
+    assert 0 <= control["worst"] <= control["kept"] <= 1
 
 
 @pytest.mark.parametrize("depth", [30, 100])
@@ -128,7 +182,7 @@ def test_more_subsets_than_memory_are_refused_before_anything_is_loaded(tmp_path
     deep = run.record.model_copy(update={"depth": depth})
     object.__setattr__(run, "record", deep)
     object.__setattr__(run, "loaders", {})
-    with pytest.raises(SettingsError, match=f"All subsets of {depth} layers take .* GiB of memory"):
+    with pytest.raises(SettingsError, match=f"All subsets of {depth} units take .* GiB of memory"):
         Shares(subsets="exact").run(run)
 
 
@@ -138,7 +192,7 @@ def test_many_subsets_are_announced_with_their_cost(tmp_path, monkeypatch):
     monkeypatch.setattr(shares, "tell", said.append)
     found = Shares(subsets="exact").run(memorised(tmp_path))
     assert found.about["exact"]
-    assert "All subsets of 3 layers: 14 layers for each of" in said[0]
+    assert "All subsets of 3 units: 14 layers for each of" in said[0]
     assert "hours and" in said[0]
 
 
@@ -211,7 +265,7 @@ def test_single_layers_alone_are_read_from_the_subsets(tmp_path):
 def test_two_layers_that_hold_the_same_do_little_alone():
     """A label is lost only if both layers are exchanged: neither is needed, each suffices."""
     values = (np.arange(8) & 3 == 3).astype(float)[np.newaxis]
-    out, kept = Plan(3).alone(values)
+    out, kept = Plan((1, 2, 4)).alone(values)
     assert out.tolist() == [[0, 0, 0]]
     assert kept.tolist() == [[1, 1, 0]]
 

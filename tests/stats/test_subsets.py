@@ -8,6 +8,7 @@ import pytest
 
 from memloc.errors import ScoreError
 from memloc.stats.subsets import (
+    control,
     count_layers,
     interactions,
     passed_subsets,
@@ -113,14 +114,29 @@ def test_an_order_and_its_reverse_are_exact_for_pairs_of_units():
 
 
 def test_subsets_share_their_beginnings():
-    # All of three units: 2 + 4 + 8; with units of 1, 2 and 1 layers: 2 + 8 + 8.
-    assert count_layers([1, 1, 1], range(8)) == 14
-    assert count_layers([1, 2, 1], range(8)) == 18
-    assert count_layers([1, 1, 1], [0, 7]) == 6
+    # All of three units: 2 + 4 + 8; where the second has two layers: 2 + 4 + 4 + 8.
+    assert count_layers([1, 2, 4], range(8)) == 14
+    assert count_layers([1, 2, 2, 4], range(8)) == 18
+    assert count_layers([3, 3], range(4)) == 8
+    assert count_layers([1, 2, 4], [0, 7]) == 6
     windows = [sum(1 << i for i in range(a, b)) for a in range(12) for b in range(a + 1, 13)]
-    assert count_layers([1] * 12, [*windows, 0]) == 376
+    assert count_layers([1 << i for i in range(12)], [*windows, 0]) == 376
 
 
 def test_values_of_some_subsets_are_refused():
     with pytest.raises(ScoreError, match="12 subsets"):
         shapley_values(np.zeros(12))
+
+
+def test_nested_orders_keep_the_parts_of_a_layer_next_to_each_other():
+    orders = random_orders(8, 50, np.random.default_rng(0), nest=2)
+    assert (np.sort(orders, axis=1) == np.arange(8)).all()
+    layers = orders.reshape(100, 4, 2) // 2
+    assert (layers[..., 0] == layers[..., 1]).all()
+    assert 0.3 < (orders.reshape(100, 4, 2)[..., 0] % 2).mean() < 0.7
+
+
+def test_control_is_what_mixtures_keep_of_labels_that_should_survive():
+    lost = np.array([[0, 0, 1, 0], [0, 1, 1, 1], [1, 0, 0, 0]], dtype=float)
+    # The last is wrong without any change. By size: 1, (.5 + 0) / 2, .5; the worst keeps none.
+    assert control(lost, exact=True) == pytest.approx({"kept": (1 + 0.25 + 0.5) / 3, "worst": 0})

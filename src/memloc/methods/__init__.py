@@ -88,6 +88,8 @@ class Method(Settings, ABC, metaclass=_Checked):
     """Raised when the same settings give other results, so that stored results are made again."""
     by_default: ClassVar[bool] = True
     """Whether it runs where no method is named."""
+    is_trivial: ClassVar[bool] = False
+    """Whether it is a baseline that other methods have to beat."""
     scratch: ClassVar[bool] = False
     """Whether its unfinished work is large and can be deleted once the result is there."""
     uses: ClassVar[tuple[str, ...]] = ()
@@ -278,10 +280,12 @@ def _ours() -> dict[str, type[Method]]:
     from memloc.methods.retraining import Retraining
     from memloc.methods.shares import Shares
     from memloc.methods.swapping import AdapterOff, Swapping
+    from memloc.methods.trivial import TRIVIAL
 
     kinds: tuple[type[Method], ...] = (
         *(Swapping, Retraining, Gradients, Probing, Shares),
         *(Centroids, LabelProbes, Generalisation, AdapterOff),
+        *TRIVIAL,
     )
     return {kind.name: kind for kind in kinds}
 

@@ -1,18 +1,22 @@
-"""Mixtures of two models: some layers from the one, the others from the other.
+"""Mixtures of two models: some units of the one, the others of the other.
 
-The mixtures that are wanted are a tree: after each unit (a layer, or a group of neighbouring ones)
-a state goes on in one model, in the other, or in both. The tree is walked depth first, some states
-at a time, so that no unit runs twice on the same state and little is held at once. All windows of
-twelve layers need 376 layers a text, all subsets 8,190. Texts of one length share a batch, so they
-are read at one position, and the last layer runs there alone where the model allows it.
+A unit is a named group of block parameters: a layer, its attention or its MLP, or a group that a
+user names. The mixtures that are wanted are a tree: at each layer a state goes on in every variant
+of the layer that is asked for, where the variants differ in which of the layer's units are the
+donor's. The tree is walked depth first, some states at a time, so that no layer runs twice on the
+same state and little is held at once. All windows of twelve layers need 376 layers per text, all
+subsets 8,190. Texts of one length share a batch, so they are read at one position, and the last
+layer runs there alone where the model allows it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
+from itertools import accumulate
+from operator import or_
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
@@ -20,6 +24,7 @@ from memloc.model.calls import LastBlock, Repeater
 from memloc.model.load import Classifier
 from memloc.model.predict import evaluating, to_batch
 from memloc.model.stack import Prepared, Stack
+from memloc.model.units import Units, exchanged, find_units
 from memloc.run.folder import Run
 from memloc.stats.subsets import beginnings
 
@@ -42,24 +47,28 @@ def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:
 
 
 class Mixtures:
-    """The final model with some of its units replaced by the reference's, in all ways wanted."""
+    """The final model with some of its units replaced by the donor's, in all ways wanted."""
 
     def __init__(
         self,
         final: Stack,
-        reference: Stack,
+        donor: Stack,
         subsets: Sequence[int],
-        units: Sequence[range] | None = None,
+        units: Units | None = None,
         *,
         memory: int = MEMORY,
     ) -> None:
-        """`subsets` are numbers whose bits say which units are the reference's; default: layers."""
-        self.stacks = final, reference
-        layers = [range(layer, layer + 1) for layer in range(final.depth)]
-        self.units = layers if units is None else list(units)
+        """`subsets` are numbers whose bits say which units are the donor's; default: layers."""
+        self.stacks = final, donor
+        self.units = find_units(final, "layers") if units is None else units
         self.memory = memory
         self.repeater = Repeater(final)
-        self.last = LastBlock(final), LastBlock(reference)
+        self.last = LastBlock(final)
+        self.variants = [_variants(final, donor, self.units, i) for i in range(final.depth)]
+        self.met = [max(variants) for variants in self.variants]
+        before = [0, *accumulate(self.met[:-1], or_)]
+        self.decided = [met & earlier for met, earlier in zip(self.met, before, strict=True)]
+        """For each layer, its units that earlier layers have a part of: they are as they are."""
         self._want(subsets)
 
     def of(self, subsets: Sequence[int]) -> "Mixtures":
@@ -71,7 +80,7 @@ class Mixtures:
     def _want(self, subsets: Sequence[int]) -> None:
         self.subsets = subsets
         self.places = {subset: place for place, subset in enumerate(subsets)}
-        self.wanted = beginnings(len(self.units), subsets)
+        self.wanted = beginnings(self.met, subsets)
 
     def batches(self, encoded: Encoded, rows: IntArray) -> Iterator[IntArray]:
         """Places in `rows` of texts of one length, longest first."""
@@ -80,18 +89,57 @@ class Mixtures:
         token = final.width * next(final.model.parameters()).element_size()
         for length in sorted(set(lengths.tolist()), reverse=True):
             same = np.flatnonzero(lengths == length)
-            fitting = self.memory // (2 * len(self.units) * length * token)
+            fitting = self.memory // (self.most_grown * length * token)
             step = max(1, min(BATCH_TOKENS // length, fitting))
             yield from (same[start : start + step] for start in range(0, len(same), step))
 
+    @property
+    def most_grown(self) -> int:
+        """States that one state can become on its way, if it is continued one at a time."""
+        return sum(len(variants) for variants in self.variants)
+
     def logits(self, encoded: Encoded, rows: IntArray) -> Tensor:
-        """Return logits (texts, subsets, classes) of texts of one length, by the final head."""
-        final, reference = self.stacks
-        with evaluating(final.model), evaluating(reference.model), torch.inference_mode():
+        """Return the logits (texts, subsets, classes) of texts of one length."""
+        final, donor = self.stacks
+        with evaluating(final.model), evaluating(donor.model), torch.inference_mode():
             prepared = final.prepare(to_batch(encoded, rows, final.device))
             walk = _Walk(self, prepared)
             walk.go(prepared.state[None], [0], 0)
-            return walk.found
+            return walk.logits
+
+
+def _variants(final: Stack, donor: Stack, units: Units, layer: int) -> dict[int, Stack]:
+    """A layer in every mixture of its units, by the bits of those that are the donor's.
+
+    Each is a stack with the final model's other layers; only this one is ever run.
+    """
+    own = {id(p): name for name, p in final.model.named_parameters()}
+    local = {own[id(p)]: name for name, p in final.blocks[layer].named_parameters()}
+    parts = {
+        1 << bit: [local[name] for name in names if name in local]
+        for bit, names in enumerate(units.values())
+    }
+    parts = {bit: names for bit, names in parts.items() if names}
+    blocks = final.blocks[layer], donor.blocks[layer]
+    found = {0: final, sum(parts): _with_block(final, layer, blocks[1])}
+    for bits in _mixed(list(parts)):
+        names = {name for bit, of in parts.items() if bits & bit for name in of}
+        found[bits] = _with_block(final, layer, exchanged(*blocks, names))
+    return found
+
+
+def _mixed(bits: list[int]) -> list[int]:
+    """All sums of some of these bits, but not of none or of all of them."""
+    sums = [0]
+    for bit in bits:
+        sums += [each + bit for each in sums]
+    return sums[1:-1]
+
+
+def _with_block(stack: Stack, layer: int, block: nn.Module) -> Stack:
+    found = copy(stack)
+    found.blocks = nn.ModuleList([*stack.blocks[:layer], block, *stack.blocks[layer + 1 :]])
+    return found
 
 
 class _Walk:
@@ -102,50 +150,52 @@ class _Walk:
         state = prepared.state
         place = int(prepared.positions[0])  # texts of one length are read at one place
         self.here = slice(place, place + 1)
-        held = mixtures.memory // (2 * len(mixtures.units) * state.nbytes)
+        held = mixtures.memory // (mixtures.most_grown * state.nbytes)
         self.held = max(1, min(MOST_HELD, held))
         self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
-        self.head = mixtures.stacks[0]
-        n_classes = self.head.model.config.num_labels
-        self.found = state.new_empty((len(state), len(mixtures.subsets), n_classes))
+        n_classes = mixtures.stacks[0].model.config.num_labels
+        self.logits = state.new_empty(len(state), len(mixtures.subsets), n_classes)
 
-    def go(self, states: Tensor, subsets: list[int], unit: int) -> None:
+    def go(self, states: Tensor, subsets: list[int], layer: int) -> None:
         """Continue states (streams, texts, tokens, width), which are of these subsets so far."""
+        wanted, decided = self.mixtures.wanted[layer], self.mixtures.decided[layer]
         grown: list[int] = []
         parts = []
-        for bit in range(2):
-            longer = [subset | bit << unit for subset in subsets]
-            wanted = [i for i, subset in enumerate(longer) if subset in self.mixtures.wanted[unit]]
-            if wanted:
-                grown += [longer[i] for i in wanted]
-                chosen = states if len(wanted) == len(longer) else states[wanted]
-                parts.append(self._run(bit, self.mixtures.units[unit], chosen))
+        for bits, variant in self.mixtures.variants[layer].items():
+            fits = [
+                i
+                for i, subset in enumerate(subsets)
+                if subset | bits in wanted and (subset ^ bits) & decided == 0
+            ]
+            if fits:
+                grown += [subsets[i] | bits for i in fits]
+                chosen = states if len(fits) == len(subsets) else states[fits]
+                parts.append(self._run(variant, layer, chosen))
         both = torch.cat(parts)
-        if unit + 1 == len(self.mixtures.units):
+        if layer + 1 == len(self.mixtures.variants):
             return self._finish(both, grown)
         for start in range(0, len(both), self.held):
             part = slice(start, start + self.held)
-            self.go(both[part], grown[part], unit + 1)
+            self.go(both[part], grown[part], layer + 1)
         return None
 
-    def _run(self, bit: int, layers: range, states: Tensor) -> Tensor:
-        """The states after these layers of one of the models, or what the head reads of them."""
-        stack, parts = self.mixtures.stacks[bit], []
+    def _run(self, variant: Stack, layer: int, states: Tensor) -> Tensor:
+        """The states after a variant of this layer, or what the head reads of them."""
+        parts = []
         for start in range(0, len(states), self.at_once):
             some = states[start : start + self.at_once]
             flat = some.flatten(0, 1)
-            for layer in layers:
-                calls = self.prepared.calls[layer]
-                call = self.mixtures.repeater.repeated(layer, calls, len(some))
-                if layer + 1 < stack.depth:
-                    flat = stack.run(layer, flat, call)
-                else:
-                    read = self.mixtures.last[bit].read(flat, call, self.here)
-                    flat = read if stack.readout == "all" else read[:, 0]
+            calls = self.prepared.calls[layer]
+            call = self.mixtures.repeater.repeated(layer, calls, len(some))
+            if layer + 1 < variant.depth:
+                flat = variant.run(layer, flat, call)
+            else:
+                read = self.mixtures.last.read(flat, call, self.here, variant)
+                flat = read if variant.readout == "all" else read[:, 0]
             parts.append(flat.view(*some.shape[:2], *flat.shape[1:]))
         return torch.cat(parts)
 
     def _finish(self, read: Tensor, subsets: list[int]) -> None:
         places = [self.mixtures.places[subset] for subset in subsets]
-        logits = self.head.finish(read.flatten(0, 1), self.prepared.batch)
-        self.found[:, places] = logits.view(*read.shape[:2], -1).transpose(0, 1).float()
+        logits = self.mixtures.stacks[0].finish(read.flatten(0, 1), self.prepared.batch)
+        self.logits[:, places] = logits.view(*read.shape[:2], -1).transpose(0, 1).float()

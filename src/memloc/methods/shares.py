@@ -1,4 +1,6 @@
-"""Exact layer shares: every subset of layers is exchanged, and the loss is shared out among layers.
+"""Exact shares: every subset of units is exchanged, and the loss is shared out among the units.
+
+A unit is a layer, the attention or the MLP of a layer, or a group of parameters that a user names.
 
 The paper's layer weight is a mean over all windows that contain a layer, which blurs: a memory in
 two of twelve layers gets about a quarter of the weight. A Shapley value asks of a layer what it
@@ -10,9 +12,11 @@ columns `alone_out` and `alone_in`.
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from operator import or_
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -29,6 +33,7 @@ from memloc.settings import ours, packaged
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.intervals import bootstrap
 from memloc.stats.subsets import (
+    control,
     count_layers,
     interactions,
     passed_subsets,
@@ -46,10 +51,11 @@ from memloc.store.records import as_table
 if TYPE_CHECKING:
     from memloc.methods.mixtures import Mixtures
     from memloc.model.stack import Stack
+    from memloc.model.units import Units
 
 _REPORT = packaged(__file__)
 MOST_EXACT = 14
-"""Layers up to which every subset is computed unless something else is asked for."""
+"""Units up to which every subset is computed unless something else is asked for."""
 MOST_MEMORY = 4
 """GiB that the values of all subsets may take."""
 UNDOES = 0.9
@@ -73,48 +79,74 @@ class Shares(Method):
     version = 5
     scratch = True
 
+    units: str | dict[str, tuple[str, ...]] = ours("layers")
+    """What is exchanged: `layers`, `sublayers` (attention and MLP of each layer, each with its
+    norm), or names of your own units with the parameters (patterns such as `*.mlp.*`) of each."""
     noisy_examples: int | None = ours(500, ge=1)
     """Number of noisy examples, drawn at random; `null`: all."""
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured; default: as many as noisy ones."""
     subsets: Literal["auto", "exact", "sampled"] = ours("auto")
-    """`exact`: every subset of layers; `sampled`: the subsets that random orders of the layers go
-    through. `auto`: exact up to 14 layers, and sampled above."""
+    """`exact`: every subset of units; `sampled`: the subsets that random orders of the units go
+    through. `auto`: exact up to 14 units, and sampled above."""
     pairs: int = ours(16, ge=2)
     """Random orders for each example, each with its reverse, where subsets are sampled."""
 
     def run(self, run: Run) -> Result:
         """Shares by layer and by example, interactions, smallest sets, and every subset's value."""
+        from memloc.methods.mixtures import Mixtures
+        from memloc.model.units import find_units
+
         noisy = drawn(run.noisy_rows, self.noisy_examples, run.seed, self.name, "noisy")
         clean = drawn(run.clean_rows, self.clean_examples or len(noisy), run.seed, self.name)
         rows = np.concatenate([noisy, clean])
-        plan = self.plan(run.depth, run.name, rows)
-        values, remarks = _walk(self, run, plan, rows)
+        _check_memory(self.plan(run.depth), len(rows))
+        loaded = run.load("final")
+        final, donor = loaded.stack, run.load("reference").stack
+        units = find_units(final, self.units)
+        plan = self.plan(run.depth, run.name, rows, met_by(final, units))
+        mixtures = Mixtures(final, donor, plan.subsets(), units)
+        values = _walk(self, run, plan, rows, (mixtures, run.encode(loaded)))
         lost = values[0, : len(noisy)].mean(0)
         # Where nothing is memorised, there may be nothing.
         if not run.is_null and not lost[-1] > lost[0]:
             raise ScoreError(
-                "There is nothing to share out: swapping all layers undoes no memorised label. "
+                "There is nothing to share out: exchanging all layers undoes no memorised label. "
                 "Check that the labels were memorised and that the reference weights differ."
             )
+        remarks = [*plan.remarks, *_embeddings_differ(final, donor)]
         if len(noisy) < len(run.noisy_rows):
             remarks.append(f"{len(noisy)} of {len(run.noisy_rows)} noisy examples were drawn.")
-        return _scores(plan, rows, len(noisy), values, [*plan.remarks, *remarks])
+        names = [] if self.units == "layers" else list(units)
+        return _scores(plan, rows, len(noisy), values, (names, remarks))
 
-    def plan(self, depth: int, run: str = "", examples: Sequence[int] | IntArray = (0,)) -> "Plan":
+    def plan(
+        self,
+        depth: int,
+        run: str = "",
+        examples: Sequence[int] | IntArray = (0,),
+        met: Sequence[int] | None = None,
+    ) -> "Plan":
         """Choose the subsets for a model of this depth.
 
         Orders are drawn anew for each run and example, so the error of sampling is independent
         between examples: every interval and test over examples contains it, and it averages out
-        over runs. Without a run, the plan tells what one example costs.
+        over runs. Without a run, the plan tells what one example costs. `met` are the units, as
+        bits, that each layer has a part of; without it they are taken from the settings.
         """
-        if self.subsets == "exact" or (self.subsets == "auto" and depth <= MOST_EXACT):
-            return Plan(depth)
+        nest = 2 if self.units == "sublayers" else 1
+        if met is None:
+            met = [((1 << nest) - 1) << nest * layer for layer in range(depth)]
+            if isinstance(self.units, Mapping):
+                met = [(1 << len(self.units)) - 1] * depth
+        n_units = max(met).bit_length()
+        if self.subsets == "exact" or (self.subsets == "auto" and n_units <= MOST_EXACT):
+            return Plan(tuple(met))
         orders = [
-            random_orders(depth, self.pairs, generator(int(row), "orders", self.name, run))
+            random_orders(n_units, self.pairs, generator(int(row), "orders", self.name, run), nest)
             for row in examples
         ]
-        return Plan(depth, np.array(orders))
+        return Plan(tuple(met), np.array(orders))
 
     def cost(self, sizes: Sizes) -> float:
         """Of 12 layers 8,190 a text, noisy ones and as many clean ones."""
@@ -123,40 +155,58 @@ class Shares(Method):
         return float(self.plan(sizes.depth).layers / sizes.depth * texts * sizes.predict)
 
 
+def met_by(stack: "Stack", units: "Units") -> list[int]:
+    """Return the units, as bits, that each layer of a model has a part of."""
+    owner = {name: 1 << bit for bit, names in enumerate(units.values()) for name in names}
+    names = {id(p): name for name, p in stack.model.named_parameters()}
+    return [sum({owner[names[id(p)]] for p in block.parameters()}) for block in stack.blocks]
+
+
 @dataclass(frozen=True)
 class Plan:
-    """Which subsets of layers are computed for each example."""
+    """Which subsets of units are computed for each example."""
 
-    depth: int
+    met: tuple[int, ...]
+    """The units, as bits, that each layer has a part of."""
     orders: IntArray | None = None
-    """Orders of the layers (examples, orders, layers) where subsets are sampled."""
+    """Orders of the units (examples, orders, units) where subsets are sampled."""
 
     @property
     def exact(self) -> bool:
         """Whether every subset is computed."""
         return self.orders is None
 
+    @property
+    def n_units(self) -> int:
+        """Number of units."""
+        return max(self.met).bit_length()
+
     def subsets(self, example: int = 0) -> Sequence[int]:
-        """Subsets that an example needs, ascending; bits are layers."""
+        """Subsets that an example needs, ascending; bits are units."""
         if self.orders is None:
-            return range(2**self.depth)
+            return range(2**self.n_units)
         return sorted({s for passed in passed_subsets(self.orders[example]) for s in passed})
 
     @cached_property
     def n_values(self) -> int:
-        """Number of values kept per example, that of no layer first and that of all layers last."""
+        """Number of values kept per example, that of no unit first and that of all units last."""
         if self.orders is None:
-            return int(2**self.depth)
-        return int(self.orders.shape[1]) * (self.depth + 1)
+            return int(2**self.n_units)
+        return int(self.orders.shape[1]) * (self.n_units + 1)
 
     @cached_property
     def layers(self) -> int:
         """Number of layers that a text goes through: the mean over at most ten examples."""
-        sizes = [1] * self.depth
-        if self.orders is None:
-            return int(2 ** (self.depth + 1) - 2)
-        counts = [count_layers(sizes, self.subsets(i)) for i in range(min(10, len(self.orders)))]
-        return round(sum(counts) / len(counts))
+        if self.orders is None:  # not counted one by one: there may be very many
+            return sum(2 ** seen.bit_count() for seen in accumulate(self.met, or_))
+        first = range(min(10, len(self.orders)))
+        return round(np.mean([count_layers(self.met, self.subsets(i)) for i in first]))
+
+    @cached_property
+    def in_layers(self) -> FloatArray:
+        """How much of each unit is in each layer, (units, layers): evenly over its layers."""
+        has = np.array([[met >> unit & 1 for met in self.met] for unit in range(self.n_units)])
+        return np.asarray(has / has.sum(1, keepdims=True), dtype=np.float64)
 
     def memory(self, n_texts: int) -> float:
         """GiB of the values: labels and margins, four bytes each."""
@@ -174,7 +224,7 @@ class Plan:
         return values[..., [bisect_left(subsets, subset) for subset in passed]]
 
     def shares(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Shapley values (..., examples, layers) of kept values, and their standard errors.
+        """Shapley values (..., examples, units) of kept values, and their standard errors.
 
         The errors are those of sampling alone; they are zero where all subsets were computed.
         """
@@ -186,15 +236,15 @@ class Plan:
         return sampled_values(passed, orders)
 
     def alone(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What single layers do alone, from kept values (..., examples, values).
+        """What single units do alone, from kept values (..., examples, values).
 
-        First what changes when only this layer comes from the reference; then what changes back
-        when only this layer stays. Both are (..., examples, layers), NaN where an example's
+        First what changes when only this unit comes from the reference; then what changes back
+        when only this unit stays. Both are (..., examples, units), NaN where an example's
         sampled orders have no such subset.
         """
         if self.orders is None:
-            bits = 1 << np.arange(self.depth)
-            everything = 2**self.depth - 1
+            bits = 1 << np.arange(self.n_units)
+            everything = 2**self.n_units - 1
             out = values[..., bits] - values[..., :1]
             return out, values[..., -1:] - values[..., everything ^ bits]
         orders = self.orders[: values.shape[-2]]
@@ -202,7 +252,7 @@ class Plan:
         first = passed[..., 1] - passed[..., 0]
         last = passed[..., -1] - passed[..., -2]
         ends = (first, orders[..., 0]), (last, orders[..., -1])
-        out, kept = (_by_layer(change, layer, self.depth) for change, layer in ends)
+        out, kept = (_by_unit(change, unit, self.n_units) for change, unit in ends)
         return out, kept
 
     @property
@@ -218,41 +268,42 @@ class Plan:
         ]
 
 
-def _by_layer(changes: FloatArray, layers: IntArray, depth: int) -> FloatArray:
-    """Mean of changes (..., examples, orders) of these layers: (..., examples, depth), or NaN."""
-    is_layer = layers[..., np.newaxis] == np.arange(depth)
-    counts = is_layer.sum(-2)
-    sums = np.einsum("...no,nol->...nl", changes, is_layer.astype(np.float64))
+def _by_unit(changes: FloatArray, units: IntArray, n_units: int) -> FloatArray:
+    """Mean of changes (..., examples, orders) of these units: (..., examples, units), or NaN."""
+    is_unit = units[..., np.newaxis] == np.arange(n_units)
+    counts = is_unit.sum(-2)
+    sums = np.einsum("...no,nou->...nu", changes, is_unit.astype(np.float64))
     return np.asarray(np.where(counts, sums / np.maximum(1, counts), np.nan))
 
 
-def _walk(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> tuple[FloatArray, list[str]]:
-    """Lost labels and margins (2, rows, subsets), and remarks on the two models.
-
-    Finished batches are kept on disk.
-    """
-    from memloc.methods.mixtures import Mixtures
-
-    every, memory = f"All subsets of {plan.depth} layers", plan.memory(len(rows))
-    if memory > MOST_MEMORY:
+def _check_memory(plan: Plan, n_texts: int) -> None:
+    """Refuse more values than memory may hold."""
+    if (memory := plan.memory(n_texts)) > MOST_MEMORY:
         raise SettingsError(
-            f"{every} take {plan.layers:,} layers for each text, and {memory:,.0f} GiB of memory "
-            f"for their values, where {MOST_MEMORY} GiB are allowed: set shares.subsets to "
-            "sampled, or shares.noisy_examples to fewer."
+            f"All subsets of {plan.n_units} units take {plan.layers:,} layers for each text, and "
+            f"{memory:,.0f} GiB of memory for their values, where {MOST_MEMORY} GiB are allowed: "
+            "set shares.subsets to sampled, or shares.noisy_examples to fewer."
         )
-    final, reference = run.load("final"), run.load("reference")
-    encoded, labels = run.encode(final), run.noisy.assigned[rows]
-    mixtures = Mixtures(final.stack, reference.stack, plan.subsets())
+
+
+def _walk(
+    settings: Shares, run: Run, plan: Plan, rows: IntArray, game: "tuple[Mixtures, Encoded]"
+) -> FloatArray:
+    """Lost labels and margins (2, rows, subsets). Finished batches are kept on disk."""
+    _check_memory(plan, len(rows))
+    mixtures, encoded = game
+    labels = run.noisy.assigned[rows]
     batches = list(mixtures.batches(encoded, rows))
     if not plan.exact:  # each example has subsets of its own
         batches = [np.array([place]) for places in batches for place in places]
-    if plan.exact and plan.depth > MOST_EXACT:
+    if plan.exact and plan.n_units > MOST_EXACT:
         began = time.perf_counter()
-        Mixtures(final.stack, reference.stack, [0]).logits(encoded, rows[batches[0]])
-        per_layer = (time.perf_counter() - began) / plan.depth * len(batches)
+        mixtures.of([0]).logits(encoded, rows[batches[0]])
+        per_layer = (time.perf_counter() - began) / run.depth * len(batches)
         tell(
-            f"{every}: {plan.layers:,} layers for each of {len(rows)} texts, about "
-            f"{per_layer * plan.layers / 3600:.1f} hours and {memory:.1f} GiB."
+            f"All subsets of {plan.n_units} units: {plan.layers:,} layers for each of {len(rows)} "
+            f"texts, about {per_layer * plan.layers / 3600:.1f} hours and "
+            f"{plan.memory(len(rows)):.1f} GiB."
         )
     folder, decided_by = run.work(settings.name), _decided_by(settings, run, plan, rows)
     maker = Maker(settings.name, settings.version)
@@ -269,7 +320,7 @@ def _walk(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> tuple[Float
             advance(len(places))
     if not np.isfinite(found).all():
         raise ScoreError(f"Some mixtures of {run.name} give no numbers: its weights are damaged.")
-    return found.astype(np.float64), _embeddings_differ(final.stack, reference.stack)
+    return found.astype(np.float64)
 
 
 def _decided_by(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> dict[str, Any]:
@@ -278,7 +329,8 @@ def _decided_by(settings: Shares, run: Run, plan: Plan, rows: IntArray) -> dict[
         "run": run.identity(settings.needs),
         "files": run.files(settings.needs),
         "name": run.name,
-        "layers": plan.depth,
+        "units": settings.model_dump(mode="json", include={"units"}),
+        "met": plan.met,
         "rows": rows.tolist(),
         "pairs": not plan.exact and settings.pairs,
     }
@@ -313,36 +365,55 @@ def _fates(
 
 
 def _scores(
-    plan: Plan, rows: IntArray, n_noisy: int, values: FloatArray, remarks: list[str]
+    plan: Plan,
+    rows: IntArray,
+    n_noisy: int,
+    values: FloatArray,
+    said: tuple[list[str], list[str]],
 ) -> Result:
-    """From values (lost and margin, examples, subsets), noisy examples first."""
-    noisy = values[:, :n_noisy]
-    by_example, each_error = plan.shares(noisy)
+    """From values (lost and margin, examples, subsets), noisy examples first.
+
+    `said` are the names of the units, empty if they are layers, and remarks. Tables by layer have
+    the sums over the units of a layer; the table `units` has the units themselves.
+    """
+    names, remarks = said
+    noisy, clean = values[:, :n_noisy], values[:, n_noisy:]
+    by_unit, each_error = plan.shares(noisy)
+    by_example = by_unit @ plan.in_layers
     errors = np.sqrt((each_error**2).sum(1)) / n_noisy  # examples have orders of their own
     rng = generator(0, "bootstrap", "shares")
 
-    def centre(lost: FloatArray) -> FloatArray:
-        """Centre of gravity of the positive shares, layers from 1."""
-        return centres_of_gravity(np.maximum(0, lost.mean(0)))
-
     band = bootstrap(by_example[0], rng=rng)
-    mcog = bootstrap(by_example[0], rng=rng, statistic=centre)
+    mcog = bootstrap(by_example[0], rng=rng, statistic=_centre)
+    in_layers = np.sqrt(errors**2 @ plan.in_layers**2)  # as if a layer's units were independent
+    not_known = np.full_like(by_example, np.nan)  # what a layer's units do alone is in `units`
+    of_layers = (not_known, not_known) if names else plan.alone(noisy)
     tables = {
-        "shares": _shares_table(by_example, errors, plan.alone(noisy), rng),
+        "shares": _shares_table(by_example, in_layers, of_layers, rng),
         "example_shares": _examples_table(by_example, rows[:n_noisy]),
         "labels": _labels_table(rows, n_noisy, values),
     }
+    if names:
+        table = _shares_table(by_unit, errors, plan.alone(noisy), rng)
+        tables["units"] = _named(plan, table, names)
     if plan.exact:
-        tables |= _subset_tables(noisy[0].mean(0), values[0, n_noisy:].mean(0))
+        tables |= _subset_tables(noisy[0].mean(0), clean[0].mean(0), names)
     about = {
         "exact": plan.exact,
         "subsets": len(plan.subsets()),
         "layers_per_text": plan.layers,
+        "units": names or "layers",
         "standard_error": float(errors[0].max()),
+        "control": control(clean[0], exact=plan.exact),
         "remarks": remarks,
     }
     ends = band.low, band.high
     return Result.of(Shares.name, band.estimate, ends, mcog, tables=tables, about=about)
+
+
+def _centre(lost: FloatArray) -> FloatArray:
+    """Return the centre of gravity of the positive shares, layers from 1."""
+    return centres_of_gravity(np.maximum(0, lost.mean(0)))
 
 
 def _shares_table(
@@ -366,6 +437,16 @@ def _shares_table(
         layer = np.arange(1, len(band.estimate) + 1)
         parts.append({"value": value, "layer": layer, **columns})
     return as_table(*parts)
+
+
+def _named(plan: Plan, table: Table, names: Sequence[str]) -> Table:
+    """Return a table of units, numbered as layers, with their names, first and last layers."""
+    has = plan.in_layers > 0
+    first = has.argmax(1) + 1
+    last = has.shape[1] - has[:, ::-1].argmax(1)
+    unit = table["layer"].to_numpy() - 1
+    known = {"unit": np.array(names, dtype=object)[unit], "first": first[unit], "last": last[unit]}
+    return table.drop(columns="layer").assign(**known)
 
 
 def _known_mean(values: FloatArray) -> FloatArray:
@@ -392,13 +473,17 @@ def _labels_table(rows: IntArray, n_noisy: int, values: FloatArray) -> Table:
     return as_table({**of, "margin": margin, "lost": after - before})
 
 
-def _subset_tables(lost: FloatArray, clean_error: FloatArray) -> dict[str, Table]:
+def _subset_tables(
+    lost: FloatArray, clean_error: FloatArray, names: Sequence[str]
+) -> dict[str, Table]:
     """Interactions, smallest sets (whose exchange undoes 90 %), and the values of all subsets."""
-    one, other = np.triu_indices(len(lost).bit_length() - 1, 1)
-    pairs = {"one": one + 1, "other": other + 1, "value": interactions(lost)[one, other]}
+    n_units = len(lost).bit_length() - 1
+    one, other = np.triu_indices(n_units, 1)
+    unit = np.array(names, dtype=object) if names else np.arange(1, n_units + 1)
+    pairs = {"one": unit[one], "other": unit[other], "value": interactions(lost)[one, other]}
     sets = [
         {
-            "layers": ", ".join(str(layer + 1) for layer in units_of(int(subset))),
+            "layers": ", ".join(str(unit[u]) for u in units_of(int(subset))),
             "lost": lost[subset],
             "clean_error": clean_error[subset],
         }

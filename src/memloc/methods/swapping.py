@@ -45,7 +45,7 @@ class Swapping(Method):
 
     def cost(self, sizes: Sizes) -> float:
         """Windows share the layers before them and while they grow."""
-        layers = count_layers([1] * sizes.depth, window_subsets(sizes.depth))
+        layers = count_layers([1 << i for i in range(sizes.depth)], window_subsets(sizes.depth))
         clean = sizes.examples - sizes.noisy
         texts = sizes.noisy + min(clean, self.clean_examples or clean)
         return layers / sizes.depth * texts * sizes.predict

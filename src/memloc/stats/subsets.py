@@ -6,6 +6,8 @@ is of the units whose bits are set in m, so column 0 is of none and the last one
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import or_
 
 import numpy as np
 from numpy.random import Generator
@@ -66,23 +68,51 @@ def smallest_sets(values: FloatArray, share: float) -> IntArray:
     return np.asarray(reached[sizes == sizes.min()], dtype=np.int64)
 
 
-def beginnings(n_units: int, subsets: Sequence[int]) -> list[set[int]]:
-    """How these subsets begin: after each unit, what they have of the units up to there."""
-    return [{subset & ((2 << unit) - 1) for subset in subsets} for unit in range(n_units)]
+def control(lost: FloatArray, *, exact: bool) -> dict[str, float]:
+    """Return how many of the labels that should survive do so in mixtures of two models.
 
-
-def count_layers(sizes: Sequence[int], subsets: Sequence[int]) -> int:
-    """Layers that a text goes through when subsets share their beginnings; `sizes` of the units."""
-    begun = beginnings(len(sizes), subsets)
-    return sum(size * len(each) for size, each in zip(sizes, begun, strict=True))
-
-
-def random_orders(n_units: int, pairs: int, rng: Generator) -> IntArray:
-    """Orders of the units (2 · pairs, U): random ones, each followed by its reverse.
-
-    What one of the two gives an early unit, the other gives a late one: errors cancel.
+    `lost` (examples, values) says whether each mixture loses the label of each example: all subsets
+    if `exact`, else those that orders of the units go through. `kept` gives every number of
+    exchanged units the same weight; `worst` is of the subset that loses most, NaN where examples
+    have subsets of their own. Labels that the unchanged model gets wrong are left out.
     """
-    orders = np.array([rng.permutation(n_units) for _ in range(pairs)])
+    kept = 1 - lost[lost[:, 0] == 0]
+    if not len(kept):
+        return {"kept": math.nan, "worst": math.nan}
+    if not exact:
+        return {"kept": float(kept.mean()), "worst": math.nan}
+    sizes = subset_sizes(_n_units(lost))
+    each = kept.mean(0)
+    by_size = [each[sizes == size].mean() for size in range(int(sizes.max()) + 1)]
+    return {"kept": float(np.mean(by_size)), "worst": float(each.min())}
+
+
+def beginnings(met: Sequence[int], subsets: Sequence[int]) -> list[set[int]]:
+    """How these subsets begin: after each layer, what they have of the units met up to there.
+
+    `met` says for each layer which units it has a part of, as bits.
+    """
+    return [{subset & so_far for subset in subsets} for so_far in accumulate(met, or_)]
+
+
+def count_layers(met: Sequence[int], subsets: Sequence[int]) -> int:
+    """Layers that a text goes through when subsets share their beginnings; `met` as above."""
+    return sum(map(len, beginnings(met, subsets)))
+
+
+def random_orders(n_units: int, pairs: int, rng: Generator, nest: int = 1) -> IntArray:
+    """Return orders of the units (2 · pairs, U): random ones, each followed by its reverse.
+
+    What one of the two gives an early unit, the other gives a late one: errors cancel. Of nested
+    units, `nest` neighbours (the parts of a layer) always follow each other, so that their values
+    sum to that of what they are parts of.
+    """
+    drawn = []
+    for _ in range(pairs):
+        groups = rng.permutation(n_units // nest)
+        parts = rng.permuted(np.tile(np.arange(nest), (len(groups), 1)), axis=1)
+        drawn.append((groups[:, None] * nest + parts).ravel())
+    orders = np.array(drawn)
     return np.stack([orders, orders[:, ::-1]], axis=1).reshape(-1, n_units)
 
 

@@ -1,0 +1,141 @@
+"""Trivial baselines: localisers that a method worth its name has to beat.
+
+None of them asks what a layer does. Distances of weights tell planted layers on easy plants, where
+these layers learn at a higher rate than the others, and nothing on ordinary runs; see the page on
+control. They run where they are named, and every control table shows the best of them.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from memloc.arrays import FloatArray
+from memloc.methods import Method, Sizes
+from memloc.methods.gradients import Gradients
+from memloc.run.folder import Run
+from memloc.seeds import generator
+from memloc.settings import ours
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Trivial(Method):
+    """A localiser that costs next to nothing and runs only where it is named."""
+
+    by_default = False
+    is_trivial = True
+
+    def cost(self, sizes: Sizes) -> float:
+        """Return the seconds of one look at the weights, about those of a prediction."""
+        return sizes.predict
+
+
+class WeightDistance(Trivial):
+    """The squared distance of each layer's weights from those of the reference."""
+
+    name = "weight_distance"
+    needs = ("final", "reference")
+
+    power: Literal[1, 2] = ours(2)
+    """Power of the Euclidean distance; with 2, shares of the squared distance of all layers."""
+
+    def run(self, run: Run) -> FloatArray:
+        """Return the distance of each layer."""
+        final, other = (run.load(weights).stack.blocks for weights in self.needs)
+        distances = [self.distance(*pair) for pair in zip(final, other, strict=True)]
+        return np.array(distances) ** self.power
+
+    def distance(self, block: "nn.Module", other: "nn.Module") -> float:
+        """Return the Euclidean distance between the parameters of two blocks."""
+        pairs = zip(block.parameters(), other.parameters(), strict=True)
+        return _norm((one.detach() - two.detach()).float().norm().item() for one, two in pairs)
+
+
+class RelativeDistance(WeightDistance):
+    """The same relative to the size of the reference's weights."""
+
+    name = "relative_distance"
+
+    def distance(self, block: "nn.Module", other: "nn.Module") -> float:
+        """Return the distance, divided by the norm of the other block's parameters."""
+        size = _norm(p.detach().float().norm().item() for p in other.parameters())
+        return super().distance(block, other) / size
+
+
+class PretrainedDistance(WeightDistance):
+    """The squared distance of each layer's weights from the pre-trained ones."""
+
+    name = "pretrained_distance"
+    needs = ("final", "pretrained")
+
+
+class PlainGradients(Gradients):
+    """The norm of the noisy examples' mean gradient, without any post-processing."""
+
+    name = "plain_gradients"
+    needs = ("memorised",)
+    by_default = False
+    is_trivial = True
+    shows = {}
+
+    subtract_clean: bool = ours(False)
+    """Whether the mean gradient of as many clean examples is subtracted first."""
+    divide_frozen: bool = ours(False)
+    """Whether the norm is divided by that of θ_F."""
+
+
+class ShallowGuess(Trivial):
+    """Says that memories are in the first layers: weights fall linearly with depth."""
+
+    name = "shallow_guess"
+    needs = ("final",)
+
+    def run(self, run: Run) -> FloatArray:
+        """Return L for the first layer and 1 for the last."""
+        return np.arange(run.depth, 0, -1, dtype=np.float64)
+
+
+class DeepGuess(Trivial):
+    """Says that memories are in the last layers: weights rise linearly with depth."""
+
+    name = "deep_guess"
+    needs = ("final",)
+
+    def run(self, run: Run) -> FloatArray:
+        """Return 1 for the first layer and L for the last."""
+        return np.arange(1, run.depth + 1, dtype=np.float64)
+
+
+class EvenGuess(Trivial):
+    """Says that every layer holds as much as any other."""
+
+    name = "even_guess"
+    needs = ("final",)
+
+    def run(self, run: Run) -> FloatArray:
+        """Return 1 for every layer."""
+        return np.ones(run.depth)
+
+
+class RandomGuess(Trivial):
+    """Guesses, with other numbers for each run."""
+
+    name = "random_guess"
+    needs = ("final",)
+
+    def run(self, run: Run) -> FloatArray:
+        """Return numbers between 0 and 1."""
+        return generator(run.seed, "random guess", run.name).random(run.depth)
+
+
+TRIVIAL: tuple[type[Method], ...] = (
+    *(WeightDistance, RelativeDistance, PretrainedDistance, PlainGradients),
+    *(ShallowGuess, DeepGuess, EvenGuess, RandomGuess),
+)
+
+
+def _norm(norms: Iterable[float]) -> float:
+    """Return the norm of parameters from the norms of their parts."""
+    return float(np.linalg.norm(list(norms)))

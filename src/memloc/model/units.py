@@ -1,0 +1,257 @@
+"""Units: named groups of block parameters that are exchanged as one.
+
+A layer is the default unit. A sublayer is a block's attention or its MLP, each with its norm. They
+are told apart by what they do and not by what they are called: attention is the only place of a
+block where positions meet. One position of a short text is made NaN, and where more than its own
+numbers are NaN, positions have met. So blocks of any family can be taken apart, those that compute
+attention and MLP in parallel included.
+"""
+
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from memloc.errors import ModelError, SettingsError
+from memloc.model.stack import BlockCall, Stack, undropped
+
+Units = dict[str, tuple[str, ...]]
+"""Names of parameters by the name of their unit, in the order in which a text meets the units."""
+ATTENTION, MLP = "attention", "mlp"
+SUBLAYERS = (ATTENTION, MLP)
+
+
+def find_units(stack: Stack, kind: str | Mapping[str, Sequence[str]]) -> Units:
+    """Return a model's units: `layers`, `sublayers`, or parameters (patterns) that a user names."""
+    if kind == "layers":
+        return {f"{i + 1}": names for i, names in enumerate(_names_by_block(stack))}
+    if kind == "sublayers":
+        return sublayer_units(stack)
+    if isinstance(kind, str):
+        raise SettingsError(
+            f"No units are called {kind!r}: use layers or sublayers, or map names of units to "
+            "names of parameters."
+        )
+    return own_units(stack, kind)
+
+
+def own_units(stack: Stack, given: Mapping[str, Sequence[str]]) -> Units:
+    """Return units that a user names; they have to share out the parameters of all blocks."""
+    in_blocks = [name for names in _names_by_block(stack) for name in names]
+    every = dict(stack.model.named_parameters())
+    owner: dict[str, str] = {}
+    for unit, patterns in given.items():
+        for pattern in [patterns] if isinstance(patterns, str) else patterns:
+            fitting = [name for name in every if fnmatchcase(name, pattern)]
+            if not fitting:
+                raise SettingsError(
+                    f"Unit {unit!r}: no parameter of {type(stack.model).__name__} fits "
+                    f"{pattern!r}; one of them is called {in_blocks[0]}."
+                )
+            for name in fitting:
+                if name not in in_blocks:
+                    raise SettingsError(
+                        f"Unit {unit!r} has the parameter {name}, which is outside the blocks: "
+                        "embeddings and head are always those of the final model."
+                    )
+                if owner.setdefault(name, unit) != unit:
+                    raise SettingsError(
+                        f"Units {owner[name]!r} and {unit!r} both have the parameter {name}: give "
+                        "each parameter to one unit."
+                    )
+    if left_out := [name for name in in_blocks if name not in owner]:
+        raise SettingsError(
+            f"{len(left_out)} parameters of the blocks are in no unit, {left_out[0]} among them: "
+            "give each parameter to one unit."
+        )
+    units = dict.fromkeys(owner[name] for name in in_blocks)
+    return {unit: tuple(n for n in in_blocks if owner[n] == unit) for unit in units}
+
+
+def sublayer_units(stack: Stack) -> Units:
+    """Return the attention and the MLP of every layer, each with its norm."""
+    names = {id(p): name for name, p in stack.model.named_parameters()}
+    units: Units = {}
+    with torch.inference_mode(), undropped(stack.model):
+        prepared = stack.prepare(stack.sample(1))
+        state = prepared.state
+        for index, call in enumerate(prepared.calls):
+            parts = _Taken(stack, index, state, call).parts()
+            for part in SUBLAYERS:
+                units[f"{part} {index + 1}"] = tuple(names[id(p)] for p in parts[part])
+            state = stack.run(index, state, call)
+    return units
+
+
+def exchanged(block: nn.Module, donor: nn.Module, names: Collection[str]) -> nn.Module:
+    """Return a block whose parameters of these names (in the block) are the donor's.
+
+    No weight is copied: the new block is made of the parameters and buffers of the two.
+    """
+    lent = dict(donor.named_parameters())
+    shared: dict[int, Any] = {id(buffer): buffer for buffer in block.buffers()}
+    for name, parameter in block.named_parameters():
+        shared[id(parameter)] = lent[name] if name in names else parameter
+    return copy.deepcopy(block, shared)
+
+
+def _names_by_block(stack: Stack) -> list[tuple[str, ...]]:
+    names = {id(p): name for name, p in stack.model.named_parameters()}
+    return [tuple(names[id(p)] for p in block.parameters()) for block in stack.blocks]
+
+
+@dataclass
+class _Call:
+    """One call of a module with parameters of its own."""
+
+    module: nn.Module
+    given: tuple[Tensor, ...]
+    returned: tuple[Tensor, ...]
+
+
+class _Taken:
+    """One block, run on a short text to see which of its modules are attention and which MLP."""
+
+    def __init__(self, stack: Stack, index: int, state: Tensor, call: BlockCall) -> None:
+        self.stack, self.index, self.state, self.call = stack, index, state, call
+        self.block = stack.blocks[index]
+        self.modules = [m for m in self.block.modules() if m is not self.block and _has_own(m)]
+
+    def parts(self) -> dict[str, list[nn.Parameter]]:
+        """Share out the block's parameters among attention and MLP."""
+        calls = self._run(poisoned=True)
+        order = list(dict.fromkeys(id(call.module) for call in calls))
+        by_id = {id(m): m for m in self.modules}
+        met_before = {id(c.module) for c in calls if self._has_met(c.given)}
+        mixes = {id(c.module) for c in calls if self._has_met(c.returned)} - met_before
+        behind = [i for i in order if i in met_before]
+        end = next((i for i in behind if _is_matrix(by_id[i])), None)
+        if end is None or mixes:
+            raise self._cannot()  # positions meet inside a module: it may be more than attention
+        attention = {i for i in order if i not in met_before and self._feeds(by_id[i], end)}
+        attention |= {*behind[: behind.index(end) + 1]}
+        attention |= self._norms_of_attention(by_id, behind[behind.index(end) + 1 :], end)
+        kind = {i: ATTENTION if i in attention else MLP for i in order}
+        found: dict[str, list[nn.Parameter]] = {ATTENTION: [], MLP: []}
+        for module, path in self._with_path():
+            owner = next((kind[id(m)] for m in reversed(path) if id(m) in kind), None)
+            if owner is None:
+                raise self._cannot()
+            found[owner] += [p for p in module.parameters(recurse=False) if p not in _Seen(found)]
+        if not all(found.values()):
+            raise self._cannot()
+        return found
+
+    def _feeds(self, module: nn.Module, end: int) -> bool:
+        """Whether attention is computed from what a module returns."""
+        plain, other = (
+            [c.given for c in self._run(broken=each) if id(c.module) == end]
+            for each in (None, module)
+        )
+        return not all(torch.equal(a, b) for a, b in zip(plain[0], other[0], strict=True))
+
+    def _norms_of_attention(
+        self, by_id: Mapping[int, nn.Module], behind: Sequence[int], end: int
+    ) -> set[int]:
+        """Norms and scales between attention's last matrix and the MLP that belong to attention.
+
+        Those that work on attention's output alone do. So does the first norm of a block that
+        normalises after adding (as BERT does), and not that of one which normalises before.
+        """
+        found: set[int] = set()
+        silent = {id(c.module): c for c in self._run(silent=by_id[end])}
+        normalises_first = not _is_matrix(self._run()[0].module)
+        for i in behind:
+            if _is_matrix(by_id[i]):
+                break
+            is_alone = i in silent and all(bool((t == 0).all()) for t in silent[i].given)
+            if is_alone or (not normalises_first and not found):
+                found.add(i)
+            else:
+                break
+        return found
+
+    def _run(
+        self,
+        *,
+        poisoned: bool = False,
+        broken: nn.Module | None = None,
+        silent: nn.Module | None = None,
+    ) -> list[_Call]:
+        """Run the block and note the calls of its modules.
+
+        `poisoned`: the first position is NaN. `broken`: this module returns other numbers;
+        `silent`: this one returns zeros.
+        """
+        calls: list[_Call] = []
+        state = self.state.clone()
+        if poisoned:
+            state[:, 0] = torch.nan
+
+        def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+            calls.append(_Call(module, _floats((args, kwargs)), _floats(output)))
+            if module is broken and isinstance(output, Tensor):
+                return output.flip(-1) + 1
+            return torch.zeros_like(output) if module is silent else output
+
+        with _hooked(self.modules, note):
+            self.stack.run(self.index, state, self.call)
+        return calls
+
+    def _has_met(self, tensors: tuple[Tensor, ...]) -> bool:
+        """Whether more is NaN than what belongs to the one position that was made NaN."""
+        return any(float(t.isnan().float().mean()) > 1.01 / self.state.shape[1] for t in tensors)
+
+    def _with_path(self) -> Iterator[tuple[nn.Module, list[nn.Module]]]:
+        """The block's modules with parameters of their own, each with those around it and it."""
+        named = dict(self.block.named_modules())
+        for name, module in named.items():
+            if not _has_own(module):
+                continue
+            ends = [i for i, letter in enumerate(name) if letter == "."]
+            yield module, [*(named[name[:i]] for i in ends), module]
+
+    def _cannot(self) -> ModelError:
+        return ModelError(
+            f"Layer {self.index + 1} of {type(self.stack.model).__name__} cannot be taken apart "
+            "into attention and MLP: use layers, or name the parameters of your own units."
+        )
+
+
+class _Seen:
+    """Whether a parameter is among those that were shared out, by identity."""
+
+    def __init__(self, found: Mapping[str, list[nn.Parameter]]) -> None:
+        self.ids = {id(p) for parameters in found.values() for p in parameters}
+
+    def __contains__(self, parameter: nn.Parameter) -> bool:
+        return id(parameter) in self.ids
+
+
+@contextmanager
+def _hooked(modules: Sequence[nn.Module], hook: Any) -> Iterator[None]:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_hook(hook, with_kwargs=True))
+        yield
+
+
+def _has_own(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters(recurse=False))
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    """Whether a module has a matrix of parameters; norms and scales have vectors only."""
+    return any(p.ndim > 1 for p in module.parameters(recurse=False))
+
+
+def _floats(value: Any) -> tuple[Tensor, ...]:
+    """Return the tensors of real numbers in what a module is given or returns, with positions."""
+    leaves = tree_leaves(value)
+    return tuple(t for t in leaves if isinstance(t, Tensor) and t.is_floating_point() and t.ndim)
