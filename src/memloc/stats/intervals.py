@@ -128,7 +128,8 @@ def t_ends(values: FloatArray, groups: Sequence[object] | None = None) -> tuple[
     """
     from scipy.stats import t
 
-    _, place = np.unique(np.arange(len(values)) if groups is None else groups, return_inverse=True)
+    names = np.arange(len(values)) if groups is None else np.asarray(groups)
+    _, place = np.unique(names, return_inverse=True)
     n_groups = int(place.max()) + 1 if len(values) else 0
     if n_groups < 2:
         return np.nan, np.nan
