@@ -1,10 +1,12 @@
 """The paper's findings beside ours, one row each: what opens docs/explanation/findings.md.
 
-A mean is over tasks, each of which is a mean over its seeds; its interval is a bootstrap interval
-over tasks. With fewer than five tasks there is none, and nothing is concluded.
+A mean is over tasks, each of which is a mean over its seeds; its interval is a t interval over
+tasks. With fewer than five tasks there is none, and nothing is concluded. Coefficients are
+corrected by Holm within their family: the rows on depth and a score, those on depth and the score
+above the commonest label, those on layer weights, and those on events.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,18 +15,18 @@ import pandas as pd
 from memloc.reporting.derived import layers_to_undo
 from memloc.reporting.results import Results
 from memloc.stats import claims
-from memloc.stats.intervals import Interval, bootstrap_ends
+from memloc.stats.intervals import Interval, t_ends
 
 FEWEST = 5
 """Tasks from which on a mean, or a coefficient, has an interval."""
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot tell"
 SHARES = "M-CoG shares"
 BY_PAPER, BY_SHARES = "By the paper's measures", "By exact shares"
-COLUMNS = ["the paper's finding", "paper", "here", "verdict"]
-Cells = tuple[str, str]
-"""A number with its interval, and the verdict on it."""
-NOTHING: Cells = ("–", "–")
-NOT_MEASURED: Cells = ("–", "not measured")
+COLUMNS = ["the paper's finding", "paper", "here", "p", "corrected p", "verdict"]
+Cells = tuple[str, str, str, str]
+"""A number with its interval, its p and Holm's, and the verdict on it."""
+NOTHING: Cells = ("–", "–", "–", "–")
+NOT_MEASURED: Cells = ("–", "–", "–", "not measured")
 
 
 def answers(found: Results) -> dict[str, pd.DataFrame]:
@@ -77,7 +79,8 @@ def _depths(found: Results) -> Iterator[Row]:
     if depth.empty:
         return
     runs, halves = found.memorised("runs"), found.memorised("generalisation")
-    found_of = _coefficients(depth, claims.task_scores(runs, halves))
+    scores = claims.task_scores(runs, halves)
+    found_of = _coefficients(depth, scores) | _coefficients(depth, scores, [SHARES])
     names = {"crossing": ".75 / .70", "memorisation": ".63 / .61", "M-CoG": ".56 / .54"}
     words = {"crossing": "crossing", "memorisation": "label probes", "M-CoG": "M-CoG"}
     for measure, paper in names.items():
@@ -87,15 +90,19 @@ def _depths(found: Results) -> Iterator[Row]:
             yield title, f"ρ {number}", found_of[score, measure], exact
     # Where one label is frequent, always predicting it scores high.
     above = claims.task_scores(runs, halves.assign(score=halves["normalised"]))
-    found_of = _coefficients(depth, above)
-    for measure in ("crossing", "memorisation"):
+    above = above[above["against"] == "generalisation"]
+    events = ("crossing", "memorisation")
+    found_of = _coefficients(depth, above, events)
+    for measure in events:
         title = f"The same above the commonest label: {words[measure]}"
         yield title, "–", found_of["generalisation", measure], NOTHING
 
 
-def _coefficients(depth: pd.DataFrame, scores: pd.DataFrame) -> dict[tuple[str, str], Cells]:
-    """Of all models, by score and measure of depth."""
-    table = claims.depth_and_generalisation(depth, scores, (*claims.TABLE_2, SHARES))
+def _coefficients(
+    depth: pd.DataFrame, scores: pd.DataFrame, measures: Sequence[str] = claims.TABLE_2
+) -> dict[tuple[str, str], Cells]:
+    """Coefficients of all models by score and measure of depth, which are one family."""
+    table = claims.depth_and_generalisation(depth, scores, measures)
     of_all = table[table["model"] == claims.ALL].to_dict("records")
     return {(str(row["score"]), str(row["measure"])): rho(row) for row in of_all}
 
@@ -130,23 +137,28 @@ def mean(values: "pd.Series[float]", low: float, high: float, form: str = ".2f")
     if tasks.empty:
         return NOTHING
     if len(tasks) < FEWEST:
-        return f"{tasks.mean():{form}}", UNKNOWN
-    ends = bootstrap_ends(np.asarray(tasks, dtype=np.float64))
-    found = Interval(float(tasks.mean()), *ends, level=0.95)
+        return f"{tasks.mean():{form}}", "–", "–", UNKNOWN
+    ends = np.maximum(t_ends(np.asarray(tasks, dtype=np.float64)), 0)  # errors, counts of layers
+    found = Interval(float(tasks.mean()), *ends)
     text = f"{found.estimate:{form}} [{found.low:{form}}, {found.high:{form}}]"
     if low <= found.low and found.high <= high:
-        return text, HOLDS
-    return text, FAILS if found.high < low or found.low > high else UNKNOWN
+        return text, "–", "–", HOLDS
+    return text, "–", "–", FAILS if found.high < low or found.low > high else UNKNOWN
 
 
 def rho(row: Mapping[Hashable, Any]) -> Cells:
     """A coefficient over tasks, and whether it is significant."""
     if pd.isna(row["rho"]):
-        return NOT_MEASURED if row["n"] == 0 else ("–", UNKNOWN)
+        return NOT_MEASURED if row["n"] == 0 else ("–", "–", "–", UNKNOWN)
     text = f"{row['rho']:.2f}"
+    ps = _p(row["p"]), _p(row["corrected"])
     if pd.isna(row["low"]):
-        return text, UNKNOWN
+        return text, *ps, UNKNOWN
     text += f" [{row['low']:.2f}, {row['high']:.2f}]"
     if not row["significant"]:
-        return text, "not shown"
-    return text, HOLDS if row["rho"] > 0 else FAILS
+        return text, *ps, "not shown"
+    return text, *ps, HOLDS if row["rho"] > 0 else FAILS
+
+
+def _p(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< .001"

@@ -171,7 +171,7 @@ def test_the_method_of_the_page_is_installed_and_used_by_name(desk, tmp_path):
     )
     assert "distance.power" in said[0]
     assert "raised to this power" in said[0]
-    assert said[1].startswith("Cannot tell: distance changes no layer")
+    assert said[1].startswith("Cannot tell: distance exchanges no layer")
     assert "nan" not in said[1]
     assert said[2] == said[3] != said[1]
     assert (desk / "runs" / "first" / "results" / "distance" / "layers.parquet").is_file()

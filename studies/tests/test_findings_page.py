@@ -69,9 +69,14 @@ def of_tasks(*values: float) -> "pd.Series[float]":
 
 
 def test_a_mean_holds_if_its_interval_is_within_the_bounds():
-    assert mean(of_tasks(0.1, 0.1, 0.1, 0.1, 0.1), 0, 0.15) == ("0.10 [0.10, 0.10]", HOLDS)
-    assert mean(of_tasks(0.2, 0.2, 0.2, 0.2, 0.2), 0, 0.15)[1] == FAILS
-    assert mean(of_tasks(0.0, 0.3, 0.0, 0.3, 0.0), 0, 0.15)[1] == UNKNOWN
+    assert mean(of_tasks(0.1, 0.1, 0.1, 0.1, 0.1), 0, 0.15) == (
+        "0.10 [0.10, 0.10]",
+        "–",
+        "–",
+        HOLDS,
+    )
+    assert mean(of_tasks(0.2, 0.2, 0.2, 0.2, 0.2), 0, 0.15)[-1] == FAILS
+    assert mean(of_tasks(0.0, 0.3, 0.0, 0.3, 0.0), 0, 0.15)[-1] == UNKNOWN
 
 
 def test_seeds_of_a_task_count_once():
@@ -134,7 +139,7 @@ def test_what_probes_read_is_a_mean_over_tasks_of_means_over_seeds():
 
 
 def test_few_tasks_tell_nothing():
-    assert mean(of_tasks(0.1, 0.1), 0, 0.15) == ("0.10", UNKNOWN)
+    assert mean(of_tasks(0.1, 0.1), 0, 0.15) == ("0.10", "–", "–", UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -143,4 +148,5 @@ def test_few_tasks_tell_nothing():
 )
 def test_a_coefficient_holds_if_it_is_significant(number, significant, verdict):
     row = {"rho": number, "low": 0.1, "high": 0.9, "significant": significant, "n": 6, "why": ""}
-    assert rho(row)[1] == verdict
+    cells = rho({**row, "p": 0.0004, "corrected": 0.012})
+    assert cells[1:] == ("< .001", "0.012", verdict)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -122,7 +123,7 @@ def _write_planned(folder: Path) -> None:
             (folder / output).touch()
         store.log_path(step.name).parent.mkdir(parents=True, exist_ok=True)
         store.log_path(step.name).write_text(f"{step.name} began\n", encoding="utf-8")
-    beat = {"pid": 1, "host": "elsewhere", "beat": 0.0}
+    beat = {"pid": 2**30, "host": socket.gethostname(), "beat": 0.0}  # no such process
     write_json(folder / "steps" / "running.json", beat)
 
 

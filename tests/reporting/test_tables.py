@@ -83,7 +83,7 @@ def test_table_2_says_once_why_there_is_no_interval(results):
     assert "[" not in text
     assert text.count("No interval: fewer than 5 tasks.") == 1
     five = tidy.assign(low=0.1, high=0.9)
-    assert "bootstrap interval over tasks" in table.said_of(five)
+    assert "95 % interval over tasks" in table.said_of(five)
     assert "No interval" not in table.said_of(five)
     assert table.layout(five)["all"].str.endswith("[0.10, 0.90]").all()
 
@@ -95,7 +95,7 @@ def test_a_note_names_what_the_coefficients_have():
     assert "No interval: fewer than 5 tasks." in alone
     assert "In brackets" not in alone
     both = said(pd.DataFrame([row, {**row, "low": 0.1, "n_inseparable": 2}]))
-    assert "In brackets: 95 % bootstrap interval over tasks." in both
+    assert "In brackets: 95 % interval over tasks." in both
     assert "†: some events are at layers" in both
 
 

@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 from memloc.seeds import generator
-from memloc.stats import agreement
 from memloc.stats.agreement import (
     PERMUTATIONS,
     _weighted_pearson,
@@ -13,7 +12,6 @@ from memloc.stats.agreement import (
     correlations,
     grouped_p,
 )
-from memloc.stats.intervals import bootstrap_counts
 
 
 def test_spearman_is_computed_from_ranks():
@@ -140,28 +138,40 @@ def test_the_interval_of_a_correlation_is_about_as_wide_as_fisher_says(kind):
     assert found.high == pytest.approx(high, abs=0.06)
 
 
-def test_resamples_with_a_constant_side_are_dropped_from_the_interval():
-    five = np.arange(5.0)
-    drawn = bootstrap_counts(5, 1000, generator(0, "bootstrap", "claims"))
-    assert (drawn == 5).any()  # one pair five times
-    found = correlation(five, five)
-    # A resample that uses two pairs has a coefficient; of one, it has none.
-    assert found.low == found.high == pytest.approx(1)
+def test_fishers_interval_by_hand():
+    """Five pairs, ρ = .8: z = 1.0986, its error √((1 + .32) / 2) = .8124, ends at ± 1.96 errors."""
+    found = correlation(np.arange(5.0), np.array([0.0, 2, 1, 4, 3]))
+    assert found.rho == pytest.approx(0.8)
+    assert found.low == pytest.approx(np.tanh(1.098612 - 1.959964 * 0.812404), abs=1e-6)
+    assert found.high == pytest.approx(np.tanh(1.098612 + 1.959964 * 0.812404), abs=1e-6)
+
+
+def test_a_perfect_order_of_few_pairs_is_not_sure():
+    """ρ = 1 of five pairs counts as 1 - 6 / 120 = .95, so z = 1.8318; its error is √(1.5 / 2)."""
+    found = correlation(np.arange(5.0), np.arange(5.0))
+    assert found.low == pytest.approx(np.tanh(1.831781 - 1.959964 * 0.866025), abs=1e-6)
+    assert found.high == found.rho == pytest.approx(1)
 
 
 @pytest.mark.parametrize("kind", ["spearman", "pearson"])
-def test_resampled_coefficients_are_those_of_the_repeated_pairs(kind, monkeypatch):
-    """The interval's ends are quantiles of what plain resampling gives, ties included."""
-    monkeypatch.setattr(agreement, "RESAMPLES", 50)
+def test_the_interval_over_groups_is_the_jackknife_of_fishers_z(kind):
+    """The coefficients without each group are those of scipy, ties included."""
     x = np.array([1.0, 2, 2, 3, 5, 4, 7, 7, 6, 5])
     y = np.array([2.0, 1, 4, 4, 3, 8, 6, 9, 9, 5])
     groups = np.array(list("aabbccddee"))
     found = correlation(x, y, kind, groups, np.array(list("mn" * 5)))
-    drawn = bootstrap_counts(5, 50, generator(0, "bootstrap", "claims"))
-    repeated = drawn[:, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]]
-    plain = [correlation(np.repeat(x, c), np.repeat(y, c), kind).rho for c in repeated]
-    low, high = np.nanquantile(plain, [0.025, 0.975])
-    assert (found.low, found.high) == pytest.approx((low, high))
+    coefficient = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}[kind]
+    kept = [groups != name for name in "abcde"]
+    z = np.arctanh([coefficient(x[there], y[there]).statistic for there in kept])
+    half = stats.t.ppf(0.975, 4) * np.sqrt(4 / 5 * np.square(z - z.mean()).sum())
+    ends = np.tanh(np.arctanh(found.rho) + np.array([-half, half]))
+    assert (found.low, found.high) == pytest.approx(tuple(ends))
+
+
+def test_groups_without_which_there_is_no_coefficient_are_not_counted():
+    x, y = np.array([0.0, 0, 0, 0, 1]), np.arange(5.0)
+    found = correlation(x, y, "pearson")  # without the last pair, x is constant
+    assert np.isnan([found.low, found.high]).all()
 
 
 def test_four_groups_are_too_few_for_an_interval():

@@ -238,14 +238,14 @@ def test_pooled_depths_are_shares_of_the_layers():
     assert row_of(found, score="generalisation", model="all")["n"] == 8
 
 
-def test_p_and_intervals_draw_tasks_and_not_points():
-    """Four copies of every task say no more than one does."""
+def test_p_and_intervals_are_over_tasks_and_not_points():
+    """Four copies of every task say no more than one does, and for intervals than two do."""
     models = ("m1", "m2", "m3", "m4")
     layers, values = [1, 5, 4, 8, 3], [0.1, 0.2, 0.3, 0.4, 0.5]
     tasks = "abcde"
     scores = make_scores(values, "m1", tasks)
     found = {}
-    for some in (models[:1], models):
+    for some in (models[:1], models[:2], models):
         events = pd.concat([make_events(layers, model=m, tasks=tasks) for m in some])
         points = pd.concat([scores.assign(model=m) for m in some])
         depth = depths(events, NO_MCOG, make_runs(some, tasks=tasks))
@@ -254,7 +254,24 @@ def test_p_and_intervals_draw_tasks_and_not_points():
     assert found[4]["p"] == pytest.approx(found[1]["p"])
     assert found[4]["rho"] == pytest.approx(found[1]["rho"])
     for end in ("low", "high"):
-        assert found[4][end] == pytest.approx(found[1][end])
+        assert found[4][end] == pytest.approx(found[2][end])
+
+
+def test_coefficients_of_a_model_are_corrected_by_holm():
+    """p of .8 over four tasks is 8 / 24, that of 1 is 2 / 24; the smaller counts twice."""
+    events = pd.concat([make_events([1, 5, 4, 8]), make_events([1, 2, 3, 4], "memorisation")])
+    scores = make_scores([1, 2, 3, 4])
+    scores = scores[scores["against"] == "generalisation"]
+    depth = depths(events, NO_MCOG, make_runs())
+    found = depth_and_generalisation(depth, scores)
+    pooled = found[(found["model"] == "all") & (found["score"] == "generalisation")]
+    assert pooled["p"].tolist()[:2] == pytest.approx([8 / 24, 2 / 24])
+    assert pooled["corrected"].tolist()[:2] == pytest.approx([8 / 24, 4 / 24])
+    assert found.loc[found["rho"].isna(), "corrected"].isna().all()
+    assert not found["significant"].any()
+    loose = depth_and_generalisation(depth, scores, settings=AgreementSettings(significance=0.2))
+    marked = loose[(loose["model"] == "all") & (loose["score"] == "generalisation")]
+    assert marked["significant"].tolist() == [False, True, False]
 
 
 def test_what_cannot_be_correlated_says_why():
@@ -278,8 +295,8 @@ def test_events_of_centroids_and_probes_agree_where_their_order_does():
         ]
     )
     found = event_agreement(depths(events, NO_MCOG, make_runs()))
-    assert row_of(found, centroids="crossing", model="m")["rho"] == pytest.approx(1)
-    assert row_of(found, centroids="initiation", model="all")["rho"] == pytest.approx(-1)
+    assert row_of(found, one="crossing", model="m")["rho"] == pytest.approx(1)
+    assert row_of(found, one="initiation", model="all")["rho"] == pytest.approx(-1)
 
 
 def test_methods_are_compared_over_tasks_and_models():
@@ -492,7 +509,7 @@ def test_coefficients_count_points_that_mean_nothing():
         ]
     )
     depth = depths(events, NO_MCOG, runs)
-    both = row_of(event_agreement(depth), centroids="crossing", model="all")
+    both = row_of(event_agreement(depth), one="crossing", model="all")
     assert (both["n_never"], both["n_inseparable"]) == (1, 4)
     sizes = size_agreement(depth, "large", ("s",))
     found = row_of(sizes, measure="crossing", model="s")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from memloc.errors import ScoreError
 from memloc.seeds import generator
@@ -17,6 +18,7 @@ from memloc.stats.intervals import (
     bootstrap_counts,
     bootstrap_ends,
     resampled_means,
+    t_ends,
     wilson,
     window_intervals,
 )
@@ -271,13 +273,27 @@ def test_the_interval_of_a_mean_is_about_two_standard_errors_wide():
     assert bootstrap_ends(values) == (low, high)
 
 
-def test_groups_are_drawn_as_a_whole():
-    values, groups = np.repeat([0.0, 1.0, 2.0, 3.0], 100), np.repeat(list("abcd"), 100)
-    together, alone = bootstrap_ends(values, groups), bootstrap_ends(values)
-    assert together[1] - together[0] > 5 * (alone[1] - alone[0])
+def test_the_t_interval_of_a_mean_is_that_of_scipy():
+    values = np.array([0.2, 0.5, 0.1, 0.9, 0.4])
+    found = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert t_ends(values) == pytest.approx((found.low, found.high))
+
+
+def test_values_of_a_group_count_once():
+    values = np.array([0.2, 0.5, 0.1, 0.9, 0.4])
+    tripled = t_ends(np.repeat(values, 3), list(np.repeat(list("abcde"), 3)))
+    assert tripled == pytest.approx(t_ends(values))
+
+
+def test_groups_of_different_size_by_hand():
+    """Mean 2, deviations summed by group 2, 0 and -2; error √(3 / 2 · 8) / 4."""
+    half = stats.t.ppf(0.975, 2) * np.sqrt(12) / 4
+    found = t_ends(np.array([3.0, 3.0, 2.0, 0.0]), ["a", "a", "b", "c"])
+    assert found == pytest.approx((2 - half, 2 + half))
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_of_less_than_two_there_is_no_interval(n):
     assert np.isnan(bootstrap_ends(np.ones(n))).all()
-    assert np.isnan(bootstrap_ends(np.ones(3), ["a"] * 3)).all()
+    assert np.isnan(t_ends(np.ones(n))).all()
+    assert np.isnan(t_ends(np.ones(3), ["a"] * 3)).all()

@@ -130,17 +130,102 @@ def test_a_study_is_taken_over_when_its_last_step_is_gone(tmp_path, holder):
     end_it.join()
 
 
+class Machines:
+    """Stands for `time` on this machine, and for a process of another one that holds a lock.
+
+    Nothing is waited for: sleeping moves both clocks, and the other process beats meanwhile.
+    """
+
+    def __init__(self, path, ahead, *, dies_at):
+        self.path, self.ahead, self.dies_at = path, ahead, dies_at
+        self.now, self.next_beat = 1e6, 1e6
+        self.sleep(0)
+
+    def monotonic(self):
+        return self.now
+
+    def time(self):
+        return self.now + 1e9
+
+    def sleep(self, seconds):
+        self.now += seconds
+        while self.next_beat <= min(self.now, 1e6 + self.dies_at):
+            about = {"pid": 1, "host": "elsewhere", "beat": self.next_beat + 1e9 + self.ahead}
+            write_json(self.path, about)
+            self.next_beat += locks.BEAT
+
+    @property
+    def slept(self):
+        return self.now - 1e6
+
+
+clocks = pytest.mark.parametrize("ahead", [-600, 600], ids=["behind", "ahead"])
+
+
 @both
-@pytest.mark.parametrize(("age", "runs"), [(0, True), (2 * SILENT, False)])
-def test_on_another_machine_the_heartbeat_counts(tmp_path, kind, age, runs):
-    about = {"pid": 1, "host": "elsewhere", "beat": time.time() - age}
-    write_json(record(tmp_path, kind), about)
-    if runs:
-        with pytest.raises(StoreError, match="process 1 on elsewhere"):
-            locked(tmp_path, kind).__enter__()
-    else:
-        with locked(tmp_path, kind):
-            pass
+@clocks
+@pytest.mark.parametrize("patience", [0, 1000])
+def test_a_live_process_on_another_machine_never_loses_its_lock(
+    tmp_path, monkeypatch, kind, ahead, patience
+):
+    machines = Machines(record(tmp_path, kind), ahead, dies_at=1e9)
+    monkeypatch.setattr(locks, "time", machines)
+    with patient(patience), pytest.raises(StoreError, match="process 1 on elsewhere"):
+        locked(tmp_path, kind).__enter__()
+    assert machines.slept >= patience
+    assert machines.slept <= max(patience, 2 * locks.BEAT) + 1  # a beat that is seen decides
+    assert who_runs(tmp_path, kind)["host"] == "elsewhere"
+
+
+@both
+@clocks
+@pytest.mark.parametrize("dies_at", [0, 92])
+def test_the_lock_of_a_dead_process_on_another_machine_is_taken_after_the_wait(
+    tmp_path, monkeypatch, kind, ahead, dies_at
+):
+    machines = Machines(record(tmp_path, kind), ahead, dies_at=dies_at)
+    monkeypatch.setattr(locks, "time", machines)
+    with patient(1000), locked(tmp_path, kind):
+        assert SILENT <= machines.slept - dies_at // locks.BEAT * locks.BEAT <= SILENT + 1
+        assert read_json(record(tmp_path, kind))["pid"] == os.getpid()
+
+
+@clocks
+def test_a_study_is_taken_over_from_a_dead_machine_without_being_told_to_wait(
+    tmp_path, monkeypatch, ahead
+):
+    machines = Machines(record(tmp_path, STUDY), ahead, dies_at=0)
+    monkeypatch.setattr(locks, "time", machines)
+    with locked(tmp_path, STUDY):
+        assert SILENT <= machines.slept <= SILENT + 1
+
+
+@clocks
+def test_a_run_of_a_machine_that_may_be_dead_is_refused_at_once_with_a_way_on(
+    tmp_path, monkeypatch, ahead
+):
+    machines = Machines(record(tmp_path, RUN), ahead, dies_at=0)
+    monkeypatch.setattr(locks, "time", machines)
+    machines.sleep(10 * SILENT)  # nobody has watched
+    for take in (lambda: locked(tmp_path, RUN).__enter__(), lambda: refuse_if_busy(tmp_path, RUN)):
+        with pytest.raises(StoreError, match="process 1 on elsewhere") as error:
+            take()
+        assert f"delete {record(tmp_path, RUN)} and repeat" in str(error.value)
+    assert machines.slept == 10 * SILENT
+    record(tmp_path, RUN).unlink()
+    with locked(tmp_path, RUN):
+        pass
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_heart(tmp_path, monkeypatch):
+    with locked(tmp_path, STUDY) as beat:
+        first = read_json(record(tmp_path, STUDY))["beat"]
+        machines = Machines(tmp_path / "other", 0, dies_at=-1)
+        machines.now = time.monotonic() + 2 * locks.BEAT
+        machines.time = lambda: first - 3600
+        monkeypatch.setattr(locks, "time", machines)
+        beat({})
+        assert read_json(record(tmp_path, STUDY))["beat"] == first - 3600
 
 
 def test_the_record_says_how_far_it_is(tmp_path):
@@ -199,11 +284,17 @@ for _ in range(15):
 
 @pytest.mark.parametrize(
     "damage",
-    [{"beat": "x"}, {"beat": [1]}, {"pid": None}, {"pid": [], "host": None}, {"pid": 2**70}],
+    [{"beat": "x"}, {"beat": [1]}, {"pid": None}, {"pid": [], "host": None}],
 )
 @pytest.mark.parametrize("host", ["here", "elsewhere"])
 def test_a_damaged_record_of_a_process_is_nobody(tmp_path, damage, host):
     name = socket.gethostname() if host == "here" else host
     about = {"pid": os.getpid(), "host": name, "beat": 0.0}
     write_json(tmp_path / "running.json", {**about, **damage})
+    assert who_runs(tmp_path, RUN) is None
+
+
+def test_a_number_that_no_process_has_is_nobody(tmp_path):
+    about = {"pid": 2**70, "host": socket.gethostname(), "beat": 0.0}
+    write_json(tmp_path / "running.json", about)
     assert who_runs(tmp_path, RUN) is None

@@ -1,6 +1,8 @@
 """What people are told where there is no terminal: a line at the start, and a line a step."""
 
 import io
+import os
+import socket
 import time
 from types import SimpleNamespace
 
@@ -9,6 +11,7 @@ from rich.console import Console
 
 from fixtures.plans import RUN, finish_all, make_order
 from memloc.errors import StoreError
+from memloc.store.records import write_json
 from memloc.study.estimate import Estimate
 from memloc.study.execute import Execution
 from memloc.study.executors import Outcome
@@ -18,6 +21,7 @@ from memloc.study.view import (
     live_table,
     read_log,
     shown,
+    status_sentences,
     study_status,
 )
 
@@ -104,6 +108,16 @@ def test_status_counts_what_is_done_and_what_it_took(micro):
     status = study_status(plan.file.folder)
     assert (status["steps"], status["done"], status["missing"]) == (9, 9, 0)
     assert (status["seconds"], status["memory"], status["running"]) == (9.0, 1e6, None)
+
+
+@pytest.mark.parametrize(("host", "unsure"), [("elsewhere", True), (socket.gethostname(), False)])
+def test_status_says_that_it_cannot_see_a_process_of_another_machine(micro, host, unsure):
+    folder = micro()
+    about = {"pid": os.getppid(), "host": host, "beat": 0.0}
+    write_json(folder / "steps" / "running.json", about)
+    said = "\n".join(status_sentences(study_status(folder)))
+    assert f"on {host} runs it" in said
+    assert ("cannot see whether that process is still alive" in said) == unsure
 
 
 def test_a_log_is_what_a_step_has_said(micro):

@@ -389,13 +389,15 @@ def _correlated(about: str, table: pd.DataFrame) -> Iterator[Line]:
     for why, part in table[~is_found].groupby("why", sort=False):
         names = part["name"].tolist()
         who = listed(names) if len(names) <= NAMED else f"{len(names)} pairs"
-        unsure = say("not_from_0", rho=_range(part["rho"], ".2f"), p=_range(part["p"], ".2f"))
+        unsure = say(
+            "not_from_0", rho=_range(part["rho"], ".2f"), p=_range(part["corrected"], ".2f")
+        )
         text = say("not_known", about=about, who=who, why=str(why) or unsure)
         yield Line("paper", text, is_open=True)
 
 
 def _found(table: pd.DataFrame) -> "pd.Series":
-    """Which coefficients are found: p is small, and an interval that is there leaves 0 out."""
+    """Return which coefficients are found: corrected p small, and 0 outside of any interval."""
     around_0 = (table["low"] <= 0) & (table["high"] >= 0)
     return table["significant"].astype(bool) & ~around_0
 

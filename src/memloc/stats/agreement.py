@@ -13,7 +13,7 @@ from scipy import stats
 from memloc.arrays import FloatArray, IntArray
 from memloc.errors import counted
 from memloc.seeds import generator
-from memloc.stats.intervals import RESAMPLES, bootstrap_counts, percentiles
+from memloc.stats.depth import LEVEL
 
 Kind: TypeAlias = Literal["spearman", "pearson"]
 
@@ -25,7 +25,7 @@ COEFFICIENTS: dict[Kind, Callable[..., Any]] = {
 FEWEST = 3
 """Pairs for a coefficient."""
 FEWEST_GROUPS = 5
-"""For an interval: resamples of fewer groups are too often all alike."""
+"""For an interval: with fewer groups, its error is known too badly."""
 EXACT_UP_TO = 8
 """Pairs or groups for which p counts all orders: the usual one is sure of three in a row."""
 PERMUTATIONS = 4999
@@ -34,7 +34,7 @@ PERMUTATIONS = 4999
 
 @dataclass(frozen=True)
 class Correlation:
-    """A coefficient over `n` pairs, with its two-sided p and its bootstrap interval."""
+    """A coefficient over `n` pairs, with its two-sided p and its 95 % interval."""
 
     rho: float = np.nan
     p: float = np.nan
@@ -55,9 +55,12 @@ def correlation(
     """Coefficient of the pairs of `x` (n,) and `y` (n,); pairs with a missing number are dropped.
 
     With fewer than three pairs, or where one side is constant, it is NaN and `why` says so. Pairs
-    in one of the `groups` (n,), such as those of a task, are drawn and permuted as a whole; each is
-    that of one of the `subjects` (n,), such as a model. By default each pair is a group. Up to 8
+    in one of the `groups` (n,), such as those of a task, are permuted and left out as a whole; each
+    is that of one of the `subjects` (n,), such as a model. By default each pair is a group. Up to 8
     groups p is exact; with fewer than five there is no interval (NaN).
+
+    Spearman's coefficient with one pair per group has Fisher's interval with the variance of Bonett
+    and Wright (2000); others have that of the jackknife over groups, on Fisher's scale.
     """
     there = np.isfinite(x) & np.isfinite(y)
     x, y = x[there], y[there]
@@ -72,10 +75,12 @@ def correlation(
         p = grouped_p(x, y, group, _numbered(subjects[there]), kind)
     elif n <= EXACT_UP_TO:
         p = grouped_p(x, y, group, np.zeros_like(group), kind)
-    if n_groups >= FEWEST_GROUPS:
-        counts = _counts(n_groups)[:, group]
-        low, high = _ends(_resampled(x, y, counts, kind))
-    return Correlation(float(found.statistic), p, n, low, high)
+    rho = float(found.statistic)
+    if kind == "spearman" and n_groups == n >= FEWEST_GROUPS:
+        low, high = _fisher_ends(rho, n)
+    elif n_groups >= FEWEST_GROUPS:
+        low, high = _jackknife_ends(rho, _without_each(x, y, group, kind), n)
+    return Correlation(rho, p, n, low, high)
 
 
 def correlations(values: FloatArray, kind: Kind) -> tuple[list[float], float, float]:
@@ -93,26 +98,50 @@ def correlations(values: FloatArray, kind: Kind) -> tuple[list[float], float, fl
     found = [float(COEFFICIENTS[kind](x, y).statistic) for x, y, _ in pairs]
     if not found or len(values) < FEWEST_GROUPS:
         return found, np.nan, np.nan
-    counts = _counts(len(values))
-    drawn = [_resampled(x, y, counts[:, there], kind) for x, y, there in pairs]
-    return found, *_ends(np.mean(drawn, axis=0))
+    n, rows = len(values), np.arange(len(values))
+    without = [_without_each(x, y, rows[there], kind, n) for x, y, there in pairs]
+    return found, *_jackknife_ends(float(np.mean(found)), np.mean(without, axis=0), n)
 
 
-def _counts(n: int) -> FloatArray:
-    return bootstrap_counts(n, RESAMPLES, generator(0, "bootstrap", "claims")).astype(np.float64)
+def _fisher_ends(rho: float, n: int) -> tuple[float, float]:
+    error = np.sqrt((1 + rho**2 / 2) / (n - 3))
+    return _from_z(rho, float(stats.norm.ppf((1 + LEVEL) / 2) * error), n)
 
 
-def _resampled(x: FloatArray, y: FloatArray, counts: FloatArray, kind: Kind) -> FloatArray:
-    """Coefficients (draws,) where pair i is there `counts[:, i]` times."""
+def _jackknife_ends(rho: float, without: FloatArray, n: int) -> tuple[float, float]:
+    """Ends around `rho` of `n` pairs, from the coefficients `without` each group (groups,).
+
+    Groups without which there is no coefficient are not counted.
+    """
+    z = _to_z(without[np.isfinite(without)], n)
+    groups = len(z)
+    if groups < FEWEST_GROUPS:
+        return np.nan, np.nan
+    error = np.sqrt((groups - 1) / groups * np.square(z - z.mean()).sum())
+    return _from_z(rho, float(stats.t.ppf((1 + LEVEL) / 2, groups - 1) * error), n)
+
+
+def _to_z(rho: FloatArray, n: int) -> FloatArray:
+    """Fisher's z of coefficients; 1 counts as half a step of Spearman's coefficient below 1."""
+    largest = 1 - 6 / (n**3 - n)
+    return np.arctanh(np.clip(rho, -largest, largest))
+
+
+def _from_z(rho: float, half: float, n: int) -> tuple[float, float]:
+    """Ends that are `half` from `rho` on Fisher's scale; `rho` itself is always between them."""
+    low, high = np.tanh(_to_z(np.array(rho), n) + np.array([-half, half]))
+    return min(float(low), rho), max(float(high), rho)
+
+
+def _without_each(
+    x: FloatArray, y: FloatArray, group: IntArray, kind: Kind, n_groups: int = 0
+) -> FloatArray:
+    """Coefficients (groups,) of the pairs that are not in each group; NaN where there is none."""
+    others = np.arange(max(n_groups, group.max() + 1))[:, None] != group
+    counts = others.astype(np.float64)
     if kind == "spearman":
         x, y = _weighted_ranks(x, counts), _weighted_ranks(y, counts)
     return _weighted_pearson(x, y, counts)
-
-
-def _ends(drawn: FloatArray) -> tuple[float, float]:
-    """The interval of the resamples that have a coefficient."""
-    low, high = percentiles(drawn[np.isfinite(drawn)])
-    return float(low), float(high)
 
 
 def grouped_p(

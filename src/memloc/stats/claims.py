@@ -3,8 +3,8 @@
 Every function takes tables with the columns task, model and seed, and returns a table with a row a
 coefficient. Numbers are means over seeds first. An event that never happens is deeper than any
 layer: it counts as the layer after the last. What several models (or layers) say of one task is not
-independent, so tasks are what is drawn: intervals are bootstrap intervals over tasks, and for p
-whole tasks are permuted, each with all of its models and layers. p is small where the two sides
+independent, so intervals are over tasks, and for p whole tasks are permuted, each with all of its
+models and layers. p is small where the two sides
 agree on how tasks differ; what all tasks share, such as a model that is deeper, does not count.
 """
 
@@ -23,8 +23,9 @@ from memloc.stats.agreement import (
     correlation,
     correlations,
 )
+from memloc.stats.answers import corrected
 from memloc.stats.depth import centres_of_gravity, event_depths
-from memloc.stats.intervals import Interval, bootstrap_ends, wilson
+from memloc.stats.intervals import Interval, t_ends, wilson
 
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
 """The measures of depth that Table 2 compares with generalisation."""
@@ -35,8 +36,9 @@ ALL = "all"
 BINARY = "-binary"
 """How the name of a task ends of which two classes are left."""
 POINT = ["task", "model"]
-NUMBERS = ("rho", "p", "significant", "n", "low", "high", "why")
-"""Of a coefficient; `why` says why it is NaN, where it is."""
+NUMBERS = ("rho", "p", "corrected", "significant", "n", "low", "high", "why")
+"""Columns of a coefficient: `corrected` is Holm's p over the coefficients of a model in the table
+(all coefficients of a table that has no column model); `why` says why a coefficient is NaN."""
 MARKS = ("n_never", "n_inseparable")
 CENTRE = "M-CoG "
 """Before the name of a method: its centre of gravity, as a measure of depth."""
@@ -171,10 +173,10 @@ def depth_and_generalisation(
             of_score = scores[scores["against"] == score]
             points = _share(depth, measure).merge(of_score, on=POINT, how="left")
             for model, part in _by_model(points):
-                found = _coefficient(part, measure, "score", settings)
+                found = _coefficient(part, measure, "score")
                 marks = _marks(part.dropna(subset=[measure, "score"]))
                 rows.append({**what, "model": model, **found, **marks})
-    return _table(rows, ["score", "measure", "model"], [*MARKS, "methods"])
+    return _table(rows, settings, ["score", "measure", "model"], [*MARKS, "methods"])
 
 
 def event_agreement(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
@@ -183,9 +185,9 @@ def event_agreement(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS)
     for one, other in EVENT_PAIRS:
         points = _share(depth, one).merge(_share(depth, other), on=POINT)
         for model, part in _by_model(points):
-            found = {**_coefficient(part, one, other, settings), **_marks(part)}
+            found = {**_coefficient(part, one, other), **_marks(part)}
             rows.append({"one": one, "other": other, "model": model, **found})
-    return _table(rows, ["one", "other", "model"], MARKS)
+    return _table(rows, settings, ["one", "other", "model"], MARKS)
 
 
 def agreement(
@@ -212,12 +214,12 @@ def agreement(
     rows = []
     for a, b in combinations(wide.columns, 2):
         if depth.get(a) == depth.get(b):
-            found = _coefficient(wide, a, b, settings, kind)
+            found = _coefficient(wide, a, b, kind)
         else:
             why = f"{depth[a]} and {depth[b]} layers cannot be paired"
-            found = _numbers(Correlation(why=why), settings)
+            found = asdict(Correlation(why=why))
         rows.append({"one": a, "other": b, **found})
-    return _table(rows, ["one", "other"])
+    return _table(rows, settings, ["one", "other"])
 
 
 def order_agreement(mcog: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
@@ -254,10 +256,10 @@ def size_agreement(
         there = [name for name in small if name in wide]
         wide[ALL] = wide[there].mean(axis=1, skipna=False)
         for name in [*there, ALL]:
-            found = _coefficient(wide, name, large, settings, settings.between_models)
+            found = _coefficient(wide, name, large, settings.between_models)
             compared = part["model"].isin([large, *(there if name == ALL else [name])])
             rows.append({"measure": measure, "model": name, **found, **_marks(part[compared])})
-    return _table(rows, ["measure", "model"], MARKS)
+    return _table(rows, settings, ["measure", "model"], MARKS)
 
 
 def same_seeds(table: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -274,8 +276,8 @@ def binarisation(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) ->
     """Appendix C: multi-class tasks and their binarised versions, over tasks and models.
 
     `depth` is of `same_seeds`. Besides ρ, of shares of the model's layers: the mean difference
-    (binarised minus multi-class) and the mean absolute one, in layers, with the ends of bootstrap
-    intervals over tasks.
+    (binarised minus multi-class) and the mean absolute one, in layers, with the ends of t intervals
+    over tasks.
     """
     rows = []
     for measure, part in depth.groupby("measure"):
@@ -284,14 +286,14 @@ def binarisation(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) ->
         both = part[~is_binary].merge(two, on=POINT, suffixes=("", "_binary")).set_index(POINT)
         difference = (both["depth_binary"] - both["depth"]).dropna()
         shares = both[["depth", "depth_binary"]].div(both["layers"], axis=0)
-        found = {**_coefficient(shares, "depth", "depth_binary", settings), **_marks(both)}
+        found = {**_coefficient(shares, "depth", "depth_binary"), **_marks(both)}
         tasks = difference.index.get_level_values("task")
         for name, values in (("difference", difference), ("absolute", difference.abs())):
-            ends = bootstrap_ends(values.to_numpy(np.float64), list(tasks))
+            ends = t_ends(values.to_numpy(np.float64), list(tasks))
             found |= Interval(values.mean(), *ends).named(f"mean_{name}")
         rows.append({"measure": measure, **found})
     means = [*_with_ends("mean_difference"), *_with_ends("mean_absolute")]
-    return _table(rows, ["measure"], [*MARKS, *means])
+    return _table(rows, settings, ["measure"], [*MARKS, *means])
 
 
 def _with_ends(name: str) -> list[str]:
@@ -323,18 +325,11 @@ def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(ALL, indexed), *((str(name), part) for name, part in indexed.groupby(level="model"))]
 
 
-def _coefficient(
-    points: pd.DataFrame, x: str, y: str, settings: AgreementSettings, kind: Kind = "spearman"
-) -> dict[str, Any]:
+def _coefficient(points: pd.DataFrame, x: str, y: str, kind: Kind = "spearman") -> dict[str, Any]:
     """Coefficient of two columns, with p and interval over the tasks in the index."""
     tasks, others = points.index.get_level_values("task"), points.reset_index("task").index
     one, other = (points[name].to_numpy(np.float64) for name in (x, y))
-    found = correlation(one, other, kind, tasks.to_numpy(), pd.factorize(others)[0])
-    return _numbers(found, settings)
-
-
-def _numbers(found: Correlation, settings: AgreementSettings) -> dict[str, Any]:
-    return {**asdict(found), "significant": found.p <= settings.significance}
+    return asdict(correlation(one, other, kind, tasks.to_numpy(), pd.factorize(others)[0]))
 
 
 def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd.DataFrame:
@@ -353,6 +348,16 @@ def _scaled(weights: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _table(
-    rows: list[dict[str, Any]], first: Sequence[str], last: Sequence[str] = ()
+    rows: list[dict[str, Any]],
+    settings: AgreementSettings,
+    first: Sequence[str],
+    last: Sequence[str] = (),
 ) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=[*first, *NUMBERS, *last])
+    """Rows of coefficients with Holm's p, by which they are significant or not."""
+    table = pd.DataFrame(rows, columns=[*first, *NUMBERS, *last])
+    known = table["p"].notna()
+    family = table["model"] if "model" in table else pd.Series("", index=table.index)
+    table["corrected"] = np.nan
+    for _, ps in table.loc[known, "p"].groupby(family[known]):
+        table.loc[ps.index, "corrected"] = corrected(ps.tolist())
+    return table.assign(significant=table["corrected"] <= settings.significance)

@@ -1,4 +1,4 @@
-"""How sure: percentile intervals from resampling examples (the bootstrap), Wilson's for shares."""
+"""Intervals: percentiles of resampled examples, Student's t for means over tasks, Wilson's."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -119,22 +119,34 @@ def percentiles(resampled: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.asarray(low), np.asarray(high)
 
 
-def bootstrap_ends(
-    values: FloatArray, groups: Sequence[object] | None = None
-) -> tuple[float, float]:
-    """Ends of the 95 % bootstrap interval of the mean of `values` (n,), drawn anew by `groups`.
+def t_ends(values: FloatArray, groups: Sequence[object] | None = None) -> tuple[float, float]:
+    """Return the ends of the 95 % t interval of the mean of `values` (n,).
 
-    By default each value is a group of its own. Of one group there is no interval: NaN.
+    Values of one of the `groups`, such as those of a task, are not independent: the standard error
+    is that of the groups' summed deviations, with one degree of freedom fewer than there are
+    groups. By default each value is a group. With fewer than two groups there is no interval: NaN.
     """
-    import pandas as pd
+    from scipy.stats import t
 
-    place, _ = pd.factorize(pd.Series(range(len(values)) if groups is None else list(groups)))
+    names = np.arange(len(values)) if groups is None else np.asarray(groups)
+    _, place = np.unique(names, return_inverse=True)
     n_groups = int(place.max()) + 1 if len(values) else 0
     if n_groups < 2:
         return np.nan, np.nan
-    rng = generator(0, "bootstrap", "means")
-    counts = bootstrap_counts(n_groups, RESAMPLES, rng)[:, place]
-    low, high = percentiles((counts @ values) / counts.sum(1))
+    mean = float(values.mean())
+    sums = np.bincount(place, weights=values - mean)
+    error = np.sqrt(n_groups / (n_groups - 1) * np.square(sums).sum()) / len(values)
+    half = float(t.ppf((1 + LEVEL) / 2, n_groups - 1) * error)
+    return mean - half, mean + half
+
+
+def bootstrap_ends(values: FloatArray) -> tuple[float, float]:
+    """Return the ends of the 95 % bootstrap interval of the mean of `values` (n,); NaN of one."""
+    n = len(values)
+    if n < 2:
+        return np.nan, np.nan
+    counts = bootstrap_counts(n, RESAMPLES, generator(0, "bootstrap", "means"))
+    low, high = percentiles((counts @ values) / n)
     return float(low), float(high)
 
 

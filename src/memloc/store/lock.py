@@ -20,7 +20,10 @@ from memloc.store.records import read_json, write_json
 BEAT = 5.0
 """Seconds between two heartbeats."""
 SILENT = 60.0
-"""Seconds without one after which a process on another machine counts as dead."""
+"""Seconds without one, by the clock of whoever watches, until a process elsewhere counts as dead.
+
+Clocks of two machines are never compared: one may be minutes behind the other.
+"""
 PATIENCE = 20.0
 """Seconds to wait until the steps of a process that was killed are gone, too."""
 
@@ -34,21 +37,27 @@ class Kind:
     sentence: str
     alone: bool
     """Whether all work is done by the process that has the lock, and by none that it starts."""
+    watched: bool
+    """Whether a process on another machine is watched for `SILENT` seconds before it is refused."""
 
 
 STUDY = Kind(
     "steps/running",
     "{folder} is being run by {who}: `memloc status {folder}` shows how far it is.",
     alone=False,
+    watched=True,
 )
 RUN = Kind(
     "running",
     "{folder} is being trained by {who}: wait until that has ended, or use another folder.",
     alone=True,
+    watched=False,
 )
 
 _held: dict[Path, float] = {}
 """The locks that this process has, each with its last heartbeat; it may take them again."""
+_seen: dict[Path, tuple[dict[str, Any], float]] = {}
+"""The records of other machines as this process last saw them, and since when by its own clock."""
 _patience: ContextVar[float] = ContextVar("patience", default=0.0)
 
 
@@ -88,9 +97,9 @@ def locked(folder: Path, kind: Kind) -> Iterator[Callable[..., None]]:
 
 def _beat(path: Path, facts: Mapping[str, Any], *, now: bool = False) -> None:
     """Say that this process is alive, and how far it is; seldom, unless `now`."""
-    if now or time.time() - _held[path] >= BEAT:
-        _held[path] = time.time()
-        about = {"pid": os.getpid(), "host": socket.gethostname(), "beat": _held[path]}
+    if now or time.monotonic() - _held[path] >= BEAT:
+        _held[path] = time.monotonic()
+        about = {"pid": os.getpid(), "host": socket.gethostname(), "beat": time.time()}
         write_json(_record(path), {**about, **facts})
 
 
@@ -103,18 +112,35 @@ def _keep_beating(path: Path, ended: threading.Event) -> None:
 def _taken(folder: Path, kind: Kind) -> int:
     """Wait for the lock, and take it: the open file that holds it."""
     began = time.monotonic()
+    first = who_runs(folder, kind)
     while True:
         other = who_runs(folder, kind)
+        is_abroad = other is not None and other["host"] != socket.gethostname()
         # Locks do not always reach across machines; on this one they are the truth.
-        if other is None or other["host"] == socket.gethostname():
+        if not is_abroad:
             file = _flocked(_file((folder / kind.place).resolve()))
             if file is not None:
                 return file
-        wait = _patience.get() if other else max(PATIENCE, _patience.get())
+        wait = _patience.get()
+        if other is None:
+            wait = max(wait, PATIENCE)
+        elif is_abroad and kind.watched and other == first:
+            wait = max(wait, SILENT + BEAT)
         if time.monotonic() - began >= wait:
-            who = f"process {other['pid']} on {other['host']}" if other else "another process"
-            raise StoreError(kind.sentence.format(folder=folder, who=who))
+            raise StoreError(_refusal(folder, kind, other, is_unsure=is_abroad and other == first))
         time.sleep(0.05)
+
+
+def _refusal(folder: Path, kind: Kind, other: Mapping[str, Any] | None, *, is_unsure: bool) -> str:
+    """Say who has the lock, and how to go on where that process may be dead."""
+    who = f"process {other['pid']} on {other['host']}" if other else "another process"
+    refusal = kind.sentence.format(folder=folder, who=who)
+    if is_unsure:
+        refusal += (
+            " This machine cannot see at once whether that process is alive. If you know that it "
+            f"has ended, delete {_record(folder / kind.place)} and repeat the command."
+        )
+    return refusal
 
 
 def _flocked(path: Path) -> int | None:
@@ -153,15 +179,25 @@ def is_free(folder: Path, kind: Kind) -> bool:
 
 
 def who_runs(folder: Path, kind: Kind) -> dict[str, Any] | None:
-    """What the process that has a folder's lock says of itself, if it is alive."""
+    """Return what the process that has a folder's lock says of itself, unless it is dead.
+
+    A process on another machine counts as dead when this process has seen the same record for
+    `SILENT` seconds.
+    """
+    path = _record(Path(folder).resolve() / kind.place)
     try:
-        about = read_json(_record(Path(folder) / kind.place))
-        host, pid, beat = str(about["host"]), int(about["pid"]), float(about["beat"])
+        about = read_json(path)
+        host, pid, _ = str(about["host"]), int(about["pid"]), float(about["beat"])
     except (StoreError, KeyError, TypeError, ValueError, OverflowError):  # damaged
         return None
     if host == socket.gethostname():
         return about if _is_alive(pid) else None
-    return about if time.time() - beat < SILENT else None
+    now = time.monotonic()
+    before, since = _seen.get(path, (None, now))
+    if before != about:
+        since = now
+    _seen[path] = (about, since)
+    return about if now - since < SILENT else None
 
 
 def _record(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import sys
 import time
 from collections import Counter, defaultdict
@@ -283,6 +284,8 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
             f"Process {running['pid']} on {running['host']} runs it; about {left} left of the "
             f"{counted(running.get('chosen', status['steps']), 'step')} asked for."
         )
+        if running["host"] != socket.gethostname():
+            lines.append("  This machine cannot see whether that process is still alive.")
         now = time.time()
         steps = running.get("running", {}).items()
         lines += [f"  {name}  {duration(now - since)}" for name, since in steps]
