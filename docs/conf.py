@@ -10,7 +10,7 @@ project = "memloc"
 release = version = version_of("memloc")
 copyright = ""
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "generated"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 

@@ -36,8 +36,8 @@ def _skip(*about: Any) -> bool | None:
 
 API = {
     "Data": ("load_task", "load_csv", "add_noise"),
-    "Runs": ("train", "adopt", "Run", "RunCallback"),
-    "Models": ("register_stack",),
+    "Runs": ("train", "plant", "adopt", "adopt_trainer", "Run", "RunSpec", "RunCallback"),
+    "Models": ("LoadOptions", "register_stack"),
     "Looking at a run": ("localise", "analyse", "Method"),
     "Labels that nobody marked": ("find", "repair"),
     "Results": ("load_results", "report"),
@@ -65,7 +65,7 @@ def _returned() -> str:
     functions = (memloc.load_task, memloc.localise, memloc.load_results)
     kinds = [function.__annotations__["return"] for function in functions]
     scores = inspect.get_annotations(memloc.Swapping.run)["return"]
-    kinds += [scores, inspect.get_annotations(_getter(scores, "verdict"))["return"]]
+    kinds += [scores, inspect.get_annotations(_getter(scores, "answer"))["return"]]
     return "\n\n".join(
         f"```{{eval-rst}}\n.. autoclass:: {kind.__module__}.{kind.__name__}()\n   :members:\n```"
         for kind in kinds

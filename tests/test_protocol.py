@@ -100,6 +100,7 @@ PAPER = {
     "gradients.interval_groups": 8,
     **{f"probing.{name}": value for name, value in PROBES.items()},
     "probing.class_weights": (0.33, 0.67),
+    "shares.units": "layers",
     "shares.noisy_examples": 500,
     "shares.clean_examples": None,
     "shares.subsets": "auto",

@@ -15,7 +15,7 @@ from fixtures.commands import rows_of
 from fixtures.models import write_model
 from fixtures.studies import Study
 from memloc.cli import app
-from memloc.run.checkpoints import save_state
+from memloc.engine.state import save_state
 from memloc.store.records import write_json
 from memloc.study.plan import open_plan
 from memloc.study.records import Store
@@ -137,7 +137,7 @@ def _begin(made: Material) -> None:
             raise KeyboardInterrupt
 
     words = ("train", made.model, "--data", made.data, *COLUMNS, *LONG, "--weights=frozen")
-    with mock.patch("memloc.run.recipe.save_state", save_twice):
+    with mock.patch("memloc.engine.fit.save_state", save_twice):
         result = CliRunner().invoke(app, [*map(str, words), "--out", str(made.begun)])
     assert result.exit_code == 130, result.output
 

@@ -7,10 +7,18 @@ import pytest
 
 from fixtures.commands import printed, refused
 from fixtures.tasks import QUICK
+from memloc.methods import find_method
 from memloc.run.folder import Run
 from memloc.store.records import read_json
 
-FEW = [f"--set={name}={list(v) if isinstance(v, tuple) else v}" for name, v in QUICK.items()]
+FEW, ANALYSES = (
+    [
+        f"--set={name}={list(value) if isinstance(value, tuple) else value}"
+        for name, value in QUICK.items()
+        if find_method(name.split(".")[0]).kind == kind
+    ]
+    for kind in ("localiser", "analysis")
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +52,7 @@ def test_adopted_checkpoints_are_localised_analysed_and_reported(run, given, tmp
     assert list(found["methods"]) == [*("swapping", "retraining", "gradients", "probing", "shares")]
     assert (found["skipped"], found["reused"]) == ({}, [])
     assert all(len(scores["weights"]) == 3 for scores in found["methods"].values())
-    analysed = json.loads(printed(run("analyse", "mine", *FEW, "--device=cpu", "--json")))
+    analysed = json.loads(printed(run("analyse", "mine", *ANALYSES, "--device=cpu", "--json")))
     assert list(analysed["analyses"]) == ["centroids", "label_probes", "generalisation"]
     shown = printed(run("report", "mine"))
     assert "mine/report/index.html" in shown

@@ -12,7 +12,7 @@ from fixtures.forked import ended, forked
 from fixtures.same_results import assert_same_results
 from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 from memloc.cli import main
-from memloc.run.checkpoints import curves_kept
+from memloc.engine.state import STATE
 from memloc.store.lock import RUN, who_runs
 
 PATIENCE = 300
@@ -61,7 +61,8 @@ def test_a_training_that_is_ended_says_what_is_kept_and_goes_on(train, tmp_path,
         "memloc: interrupted; what is finished is kept, and the same command continues from there."
     )
     (state,) = tmp_path.rglob("noisy.state")
-    assert curves_kept(state)["noisy"]
+    (note, _), _ = STATE.read(state)
+    assert note["curves"]["noisy"]
     assert not list(tmp_path.rglob("running*"))
 
 

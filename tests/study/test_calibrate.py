@@ -2,6 +2,7 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,6 @@ from typer.testing import CliRunner
 
 from fixtures.commands import COLUMNS, FAST, printed, rows_of, write_csv
 from fixtures.studies import Study
-from fixtures.tasks import make_recipe
 from memloc.cli import app
 from memloc.data.sources import load_task, subsample
 from memloc.engine import loop as finetune
@@ -54,7 +54,7 @@ def said_before(result):
     lines = result.stderr.splitlines()
     noise, few, *rest = lines[: next(i for i, line in enumerate(lines) if line.endswith("begins"))]
     assert " noisy of 48 examples" in noise
-    assert "NO VERDICT WILL BE POSSIBLE" in few
+    assert "NO ANSWER WILL BE POSSIBLE" in few
     return rest
 
 
@@ -66,13 +66,14 @@ def test_a_run_and_the_same_step_of_a_study_cost_the_same(micro, tmp_path):
     study = plan.file.study
     task = subsample(load_task("tiny-sentiment"), 30, study.protocol.noise.seed)
     options = LoadOptions(depth=2)
-    recipe = make_recipe("tiny-opt", task, 1, study.protocol, options=options)
+    record = SimpleNamespace(task=SimpleNamespace(name=task.name))
+    run = SimpleNamespace(task=task, record=record, settings=study.protocol.for_run())
     model = load_model("tiny-opt", task.label_names, options=options)
     keep(tmp_path, {"speeds": {"2x64": SPEED}})
     left = {"noisy": 4, "original": 4, "frozen": 4}
     said = []
     with telling(said.append):
-        tell_cost(tmp_path, recipe, model, left)
+        tell_cost(tmp_path, run, model, left)
     first, second = said
     # Epochs of four updates, three times four of them.
     assert first.startswith("3 trainings are left (noisy, original, frozen), 48 updates in all: ")

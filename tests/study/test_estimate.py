@@ -181,7 +181,7 @@ def test_the_plan_says_what_is_left_and_how_sure_that_is(micro, monkeypatch, loa
         ("plant", 1, 1),
     ]
     first, few, *busy, last = plan_sentences(study)
-    assert "NO VERDICT WILL BE POSSIBLE" in few
+    assert "NO ANSWER WILL BE POSSIBLE" in few
     assert first.startswith("9 of 9 steps left: about ")
     assert " with 2 at once (" in first
     assert "from a calibration alone" in first

@@ -259,7 +259,7 @@ def test_what_is_noisy_is_said_once_a_task_when_a_study_starts(micro):
     )
     write_rows(folder)
     said, few = [], []
-    with telling(lambda line: (few if "NO VERDICT" in line else said).append(line)):
+    with telling(lambda line: (few if "NO ANSWER" in line else said).append(line)):
         run_steps(folder, only=["train mine"])
         assert len(said) == 1
         run_steps(folder)
@@ -271,4 +271,4 @@ def test_what_is_noisy_is_said_once_a_task_when_a_study_starts(micro):
     assert said[0].endswith("noisy of 48 examples, column 'wrong' read as flags.")
     assert said[1].startswith("tiny-sentiment: ")
     assert said[1].endswith("labels flipped by memloc (a share of 0.15 of each class).")
-    assert few[0].startswith("mine: NO VERDICT WILL BE POSSIBLE: ")
+    assert few[0].startswith("mine: NO ANSWER WILL BE POSSIBLE: ")

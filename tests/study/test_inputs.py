@@ -305,7 +305,7 @@ def test_too_few_noisy_examples_are_said_without_fetching_a_task(tmp_path, monke
     file = parse_study(f"{LEAST}\nexamples: 60\n", tmp_path)
     for name in ("tiny-topic", "sst2"):
         said = few_sentence(spec_of(file, name))
-        assert said.startswith(f"{name}: NO VERDICT WILL BE POSSIBLE: ")
+        assert said.startswith(f"{name}: NO ANSWER WILL BE POSSIBLE: ")
         assert "of 60 and 20 noisy ones are needed" in said
     enough = parse_study(f"{LEAST}\nexamples: 400\n", tmp_path)
     assert [few_sentence(spec_of(enough, name)) for name in ("tiny-topic", "sst2")] == ["", ""]

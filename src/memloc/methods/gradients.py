@@ -1,7 +1,7 @@
 """Forgetting gradients: where would a model change most to unlearn its noisy labels?"""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Gradients(Method):
     """Norms of each block's mean gradient, noisy minus clean, relative to those of θ_F."""
 
     name = "gradients"
-    needs: ClassVar[tuple[str, ...]] = ("memorised", "frozen")
+    needs = ("memorised", "frozen")
     shows = {"gradients": "gradients"}
     report = {
         **_REPORT,

@@ -6,7 +6,7 @@ control. They run where they are named, and every control table shows the best o
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from memloc.methods import Method, Sizes
 from memloc.methods.gradients import Gradients
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import ours
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,14 +37,11 @@ class WeightDistance(Trivial):
     name = "weight_distance"
     needs = ("final", "reference")
 
-    power: Literal[1, 2] = ours(2)
-    """Power of the Euclidean distance; with 2, shares of the squared distance of all layers."""
-
     def run(self, run: Run) -> FloatArray:
         """Return the distance of each layer."""
         final, other = (run.load(weights).stack.blocks for weights in self.needs)
         distances = [self.distance(*pair) for pair in zip(final, other, strict=True)]
-        return np.array(distances) ** self.power
+        return np.square(distances)
 
     def distance(self, block: "nn.Module", other: "nn.Module") -> float:
         """Return the Euclidean distance between the parameters of two blocks."""
@@ -71,19 +67,19 @@ class PretrainedDistance(WeightDistance):
     needs = ("final", "pretrained")
 
 
-class PlainGradients(Gradients):
+class PlainGradients(Trivial):
     """The norm of the noisy examples' mean gradient, without any post-processing."""
 
     name = "plain_gradients"
     needs = ("memorised",)
-    by_default = False
-    is_trivial = True
-    shows = {}
 
-    subtract_clean: bool = ours(False)
-    """Whether the mean gradient of as many clean examples is subtracted first."""
-    divide_frozen: bool = ours(False)
-    """Whether the norm is divided by that of θ_F."""
+    def run(self, run: Run) -> FloatArray:
+        """Return the norm of each layer's mean gradient."""
+        return Gradients(subtract_clean=False, divide_frozen=False).run(run).weights
+
+    def cost(self, sizes: Sizes) -> float:
+        """Return the seconds of one update on as many clean examples as noisy ones."""
+        return 2 * sizes.noisy * sizes.update
 
 
 class ShallowGuess(Trivial):

@@ -72,7 +72,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     """Make a run of checkpoints and of the data that they were trained on.
 
     Checkpoints stay where they are and are recognised by their contents; the data are copied.
-    A checkpoint may be an adapter (PEFT). Data are files, pandas DataFrames or `datasets.Dataset`s.
+    A checkpoint may be an adapter (PEFT). Data are a file, a DataFrame or a Dataset.
 
     Args:
         folder: Folder of the run.

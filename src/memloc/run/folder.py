@@ -265,7 +265,7 @@ class Run:
     @property
     def _has_curves(self) -> bool:
         """Whether memloc trained the final weights, so that their curves must be there."""
-        return self.record.made_by == "train" and self.has("final")
+        return paths.checkpoint(self.folder, "final").is_dir()
 
     @cached_property
     def reference_accuracy(self) -> float:
