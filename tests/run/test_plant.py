@@ -1,5 +1,6 @@
 """Plants are made and tried again; small models, real trainings."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -133,6 +134,14 @@ def test_a_plant_that_is_there_is_not_tried_again(recipe, tried_again, monkeypat
     monkeypatch.setattr(plants, "remove", lambda path: pytest.fail(f"{path} is removed"))
     again = made(planted_spec(recipe, {**SLOW, **changes}), recipe, tried_again.folder)
     assert again.status == tried_again.status
+
+
+def test_a_plant_that_lost_its_status_is_tried_from_the_first_rate(recipe, tried_again, tmp_path):
+    folder = shutil.copytree(tried_again.folder, tmp_path / "run")
+    (folder / "status.json").unlink()
+    run = made(planted_spec(recipe, SLOW), recipe, folder)
+    assert run.status == tried_again.status
+    assert_same_weights(run, tried_again)
 
 
 def test_a_plant_of_another_rate_is_refused_and_stays(recipe, tried_again, monkeypatch):

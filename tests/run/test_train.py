@@ -203,6 +203,16 @@ def test_a_state_of_another_model_is_not_used(
     assert_same_run(train_run(recipe, tmp_path / "one"), uninterrupted)
 
 
+def test_a_run_that_lost_its_status_is_refused_and_made_again_to_the_same_bits(
+    recipe, uninterrupted, tmp_path
+):
+    folder = shutil.copytree(uninterrupted.folder, tmp_path / "run")
+    (folder / "status.json").unlink()
+    with pytest.raises(StoreError, match=r"status\.json does not exist: repeat the command"):
+        Run.open(folder)
+    assert_same_run(train_run(recipe, folder), uninterrupted)
+
+
 def test_a_full_disk_is_one_sentence_and_loses_nothing(recipe, uninterrupted, tmp_path):
     """With a limit on file sizes that the system itself enforces."""
     resource = pytest.importorskip("resource")

@@ -43,7 +43,7 @@ def done(folder):
         if state.name == "failed":
             failed.append(state.why)
         elif state.name != "done":
-            outcome = steps.do_order(folder, Order(name, step.identity, "token"))
+            outcome = steps.do_order(Order(folder=str(folder), step=step, token="token"))
             failed += [outcome.reason] if outcome.reason else []
     return failed
 

@@ -165,8 +165,12 @@ class Run:
         if not path.is_file():
             raise StoreError(_no_run(Path(folder)))
         record = _read(path, RunRecord)
-        become = _read(status, RunStatus) if status.is_file() else RunStatus()
-        return cls(Path(folder), record, device, become)
+        if not status.is_file():  # `begin` writes it before the record
+            raise StoreError(
+                f"{status} does not exist: repeat the command that made the run, which trains "
+                "again what nothing is known of."
+            )
+        return cls(Path(folder), record, device, _read(status, RunStatus))
 
     @property
     def spec(self) -> RunSpec:
@@ -496,6 +500,8 @@ def begin(folder: Path, task: Task, record: RunRecord, status: RunStatus | None 
     """Open the run in this folder, or make it; one that was made of something else is refused."""
     wanted = Run(folder, record, status=status or RunStatus())
     if (folder / paths.RUN).is_file():
+        if not (folder / paths.STATUS).is_file():
+            _begin_status(wanted)
         run = Run.open(folder)
         _same_or_refuse(run, wanted)
         _restore(run, task)
@@ -510,6 +516,16 @@ def begin(folder: Path, task: Task, record: RunRecord, status: RunStatus | None 
     # Last: its presence says that the run is begun.
     write_json(folder / paths.RUN, record.model_dump(mode="json"))
     return wanted
+
+
+def _begin_status(wanted: Run) -> None:
+    """Write the status of a run that lost it; weights that nothing is known of are removed."""
+    folder = wanted.folder
+    _same_or_refuse(replace(wanted, record=_read(folder / paths.RUN, RunRecord)), wanted)
+    if wanted.plant is not None:  # only the lost attempts told the learning rate of its weights
+        for path in (folder / paths.CHECKPOINTS, folder / paths.TRAINING):
+            remove(path)
+    wanted.note()
 
 
 def _forget(folder: Path) -> None:

@@ -200,6 +200,10 @@ class Training:
         if path.is_file():
             others = read_table(path)[0]
             table = as_table(others[others["training"] != trained.name], table)
+            # In one order, whichever training ended first.
+            place = {name: number for number, name in enumerate(TRAININGS)}
+            order = table["training"].map(place).argsort(kind="stable")
+            table = table.iloc[order].reset_index(drop=True)
         write_table(path, table, {"run": self.run.name})
 
     def _ending(self, curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
