@@ -179,10 +179,11 @@ def test_weights_say_how_they_came_to_be(made, weights):
     recipe, run = made
     about = json.loads((run.path(weights) / "memloc.json").read_text())
     assert about["weights"] == weights
-    assert about["run"]["spec"]["model"] == recipe.model
-    assert about["run"]["seed"] == 1
-    assert about["run"]["settings"]["finetune"]["epochs"] == 12
-    assert about["run"]["task"]["name"] == "words"
+    spec = about["run"]["spec"]
+    assert spec["model"] == recipe.model
+    assert spec["seed"] == 1
+    assert spec["settings"]["finetune"]["epochs"] == 12
+    assert spec["task"]["name"] == about["run"]["task"]["name"] == "words"
     assert {"memloc", "torch", "transformers", "python"} <= set(about["versions"])
     assert about["epoch"] == (12 if weights != "memorised" else about["epoch"])
     assert not list(run.path(weights).glob("*.bin"))
