@@ -26,7 +26,7 @@ def test_train_makes_everything_from_a_file_with_string_labels(run, model, mine,
     about = json.loads((folder / "run.json").read_text())
     assert about["task"]["label_names"] == ["bad", "good"]
     assert about["command"].startswith(f"memloc train {model} --data {mine} --text=review")
-    assert about["settings"]["finetune"]["learning_rate"] == 0.01
+    assert about["spec"]["settings"]["finetune"]["learning_rate"] == 0.01
     config = json.loads((folder / "checkpoints" / "final" / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "good"}
 
