@@ -1,11 +1,8 @@
 """A machine that is measured at once: a fresh calibration takes seconds, and is no input."""
 
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 from memloc.store import paths
@@ -25,14 +22,6 @@ def write_calibration(folder: Path) -> None:
 
 @contextmanager
 def measured_at_once() -> Iterator[None]:
-    """Calibrations are written, not measured."""
-
-    def measure(command: Sequence[str], **_: Any) -> "subprocess.CompletedProcess[str]":
-        write_calibration(Path(command[-1]))
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    with (
-        mock.patch("memloc.study.estimate.subprocess", SimpleNamespace(run=measure)),
-        mock.patch("memloc.study.calibrate.speed", return_value=SPEED),
-    ):
+    """No model is timed: every one is as fast as `SPEED` says."""
+    with mock.patch("memloc.study.calibrate.speed", return_value=SPEED):
         yield

@@ -19,7 +19,7 @@ ODD = {
     "bytes": b"x",
     "not a number": float("nan"),
 }
-NO_CALL = {"MemlocError", "Method", "Run"}
+NO_CALL = {"MemlocError", "Method", "Run", "RunSpec"}
 """Names that nobody calls with data: an exception, and what other functions make."""
 NO_VALUE = {"announce"}
 """Parameters that are functions of the caller's."""
@@ -43,6 +43,14 @@ def usual(name, task):
         "report": {"study": "no-run"},
         "load_results": {"path": "no-run"},
         "adopt": {"folder": "new", "final": "no-final", "data": "no.csv"},
+        "adopt_trainer": {"folder": "new", "output": "no-output"},
+        "plant": {
+            "model": "./no-model",
+            "task": memloc.add_noise(task),
+            "folder": "new",
+            "layers": "1",
+            "auxiliary": task,
+        },
         "train": {"model": "./no-model", "task": memloc.add_noise(task), "folder": "new"},
         "register_stack": {"model_type": "odd", "blocks": list},
         "RunCallback": {"texts": ["a", "b"], "labels": [0, 1], "original": [1, 1]},

@@ -167,7 +167,7 @@ def test_a_place_that_cannot_be_written_to_is_refused(bad, model, mine):
     ("damage", "said"),
     [
         ("truncated", "it may be damaged"),
-        ("other tokenizer", "do not belong together"),
+        ("other tokenizer", "do not belong to each other"),
         ("adapter", "adapter_config.json is damaged"),
         ("no weights", "no file named model.safetensors"),
     ],

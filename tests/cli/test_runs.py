@@ -19,13 +19,14 @@ def test_train_makes_everything_from_a_file_with_string_labels(run, model, mine,
         "checkpoints",
         "labels.parquet",
         "run.json",
+        "status.json",
         "training.parquet",
         "training.png",
     ]
     about = json.loads((folder / "run.json").read_text())
     assert about["task"]["label_names"] == ["bad", "good"]
     assert about["command"].startswith(f"memloc train {model} --data {mine} --text=review")
-    assert about["settings"]["finetune"]["learning_rate"] == 0.01
+    assert about["spec"]["settings"]["finetune"]["learning_rate"] == 0.01
     config = json.loads((folder / "checkpoints" / "final" / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "good"}
 
@@ -133,7 +134,7 @@ def test_train_can_take_fewer_examples_layers_and_another_seed(run, model, mine,
     )
     assert found["folder"].endswith(f"{model.name}-depth-1/seed-7")
     about = json.loads((tmp_path / found["folder"] / "run.json").read_text())
-    assert (about["task"]["train"], about["depth"], about["seed"]) == (20, 1, 7)
+    assert (about["task"]["train"], about["depth"], about["spec"]["seed"]) == (20, 1, 7)
 
 
 def test_out_of_memory_suggests_pieces_and_loses_nothing(run, model, mine, monkeypatch):

@@ -28,7 +28,7 @@ def test_control_writes_a_study_and_scores_overlapping_windows(run, tmp_path):
     noise = "tiny-politeness: 6 noisy of 40 examples, labels flipped by memloc (a share of 0.15 "
     assert shown.stderr.count(noise) == 1
     lines = table.splitlines()
-    assert lines[0] == "Verdicts on planted runs:"
+    assert lines[0] == "Answers for planted runs:"
     assert lines[2].split()[:3] == ["swapping", "2", "cannot"]  # too few noisy examples to judge
     assert lines[4] == "Planted layers found:"
     assert lines[5].split() == ["method", "k", "accuracy", "chance", *MORE]

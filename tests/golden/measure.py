@@ -19,9 +19,10 @@ import torch
 from safetensors.torch import load_file
 
 from fixtures.models import PAPER_FAMILIES, write_model
-from fixtures.tasks import Plant, fast_protocol, make_recipe, make_task, train_run
+from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 from memloc.methods.apply import apply
-from memloc.study.step import make_null, make_plant
+from memloc.run.plant import make_null, make_plant
+from memloc.run.spec import TaskSpec
 
 RECORD = Path(__file__).with_name("golden.json")
 WEIGHTS = ("memorised", "final", "reference", "frozen")
@@ -65,9 +66,11 @@ def measure(family: str, folder: Path) -> dict:
     model = str(write_model(folder / f"model-{family}", family, 3, 0.1, 0))
     recipe = make_recipe(model, make_task(60, 3), 1, fast_protocol(**SETTINGS))
     run = train_run(recipe, folder / "run")
-    plant = Plant("2-2", make_task(24, 2, "other"))
-    planted = make_plant(recipe, plant, folder / "plant", WEIGHTS)
-    null = make_null(recipe, plant, planted, folder / "null", WEIGHTS)
+    other = make_task(24, 2, "other")
+    spec = recipe.spec.planted("2-2", TaskSpec.of_training(other), recipe.protocol)
+    tasks = {"task": recipe.task, "auxiliary": other}
+    planted = make_plant(spec, folder / "plant", WEIGHTS, **tasks, device="cpu")
+    null = make_null(planted, folder / "null", WEIGHTS, auxiliary=other)
     return {
         "run": _run(run, METHODS),
         **_analyses(run),

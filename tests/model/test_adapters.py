@@ -85,7 +85,7 @@ def swapped(final, reference):
     mixtures = Mixtures(final.stack, reference.stack, window_subsets(DEPTH))
     found, rows = torch.zeros(len(TEXTS), len(mixtures.subsets), 3), np.arange(len(TEXTS))
     for places in mixtures.batches(encoded, rows):
-        (found[places],) = mixtures.logits(encoded, rows[places], heads=1)
+        found[places] = mixtures.logits(encoded, rows[places])
     return found
 
 

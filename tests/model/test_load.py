@@ -238,7 +238,7 @@ def test_a_tokenizer_of_another_model_is_refused(folder):
     tokenizer = make_tokenizer("opt")
     tokenizer.add_tokens(["more", "words"])
     tokenizer.save_pretrained(folder)
-    assert "do not belong together" in refusal(folder)
+    assert "do not belong to each other" in refusal(folder)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -131,13 +131,14 @@ def test_choosing_a_task_and_a_method_draws_their_rows(watched, results):
     assert watched.said == []
 
 
-def test_a_method_without_windows_says_what_would_make_them(watched):
+def test_instead_of_a_method_without_windows_the_surest_one_is_drawn(watched):
     watched.figure("windows")
     watched.choose("method", "gradients")
-    missing = watched.page.locator("#figure-windows .missing")
-    missing.wait_for()
-    assert "memloc localise" in missing.inner_text()
-    assert "gradients" in missing.inner_text()
+    said = watched.page.locator("#figure-windows .against", has_text="gradients")
+    said.wait_for()
+    assert "By swapping, because gradients does not give this." in said.inner_text()
+    watched.settled("windows", "swapping")
+    assert watched.page.locator("#figure-windows .missing").count() == 0
 
 
 def test_a_figures_own_choice_changes_that_figure(watched):

@@ -20,6 +20,7 @@ from memloc.reporting.figures import (
     save_figure,
     write_figures,
 )
+from memloc.stats.calibration import weakness
 
 ROWS = pd.DataFrame({"model": ["m", "m", "n"], "task": ["a", "b", "a"], "y": [1.0, np.nan, 3.0]})
 
@@ -67,7 +68,10 @@ def test_figures_are_written_one_a_choice(results, tmp_path):
     assert missing == []
     drawn = {method: (tmp_path / f"mcog-models-{method}.svg").read_text() for method in methods}
     assert "tiny-acceptability" in drawn["swapping"]
-    assert [m for m in methods if "calibration" in drawn[m]] == ["gradients", "probing", "swapping"]
+    # Below a figure is what the measured error rates say against its method.
+    accused = [m for m in methods if "calibration" in weakness(m)]
+    assert {"gradients", "probing"} <= set(accused) < set(methods)
+    assert [m for m in methods if "calibration" in drawn[m]] == accused
 
 
 def test_figures_without_results_are_named(nothing, tmp_path):

@@ -123,7 +123,7 @@ def test_names_cannot_break_the_page(tmp_path):
 
     study = Study(methods=("swapping",), analyses=(), control=0)
     run = study.write_run(tmp_path / "run", "tiny-topic", "</script><b>model", 1)
-    assert "</script><b>" in read_json(run.folder / "run.json")["model"]
+    assert "</script><b>" in read_json(run.folder / "run.json")["spec"]["model"]
     results = load_results(tmp_path)
     html = render(results, summarise(results))
     assert "<b>model" not in html

@@ -78,11 +78,11 @@ def test_when_the_memorised_weights_are_kept_changes_no_other_weights(copied):
     assert Run.open(run).settings.finetune.near_ceiling == 0.02
 
 
-def test_another_bar_is_a_new_verdict_and_no_training(copied):
+def test_another_bar_is_judged_anew_and_trains_nothing(copied):
     run, step = copied / RUN, f"localise/{RUN}/swapping"
     weights = (run / "checkpoints/final/model.safetensors").stat().st_mtime_ns
     change(copied, "noisy_at_least: 0.001", "noisy_at_least: 1.0")
-    (run / "results/swapping/about.json").unlink()
+    shutil.rmtree(run / "results/swapping")
     progress = open_study(copied, only=[step]).run()
     assert "`not memorised`" in progress.states[step].why
     assert not memloc_api.load_results(copied).runs["memorised"].any()
@@ -226,7 +226,4 @@ def test_a_study_that_changes_while_it_runs_is_not_mixed(fresh, runner):
     ended(runner)
     states = study_states(open_plan(fresh))
     assert states[f"localise/{RUN}/swapping"].name != "done"
-    records = [record for name in states if (record := Store(fresh).record(name))]
-    said = [record.reason for record in records if record.state == "failed"]
-    assert said
-    assert all("was changed while it ran" in reason for reason in said)
+    assert Run.open(fresh / RUN).settings.finetune.epochs == 4  # as when it began

@@ -163,8 +163,8 @@ def apply(
     for method in chosen:
         for weights in method.needs:
             run.require(weights)
+        method.check(run)  # settings are refused before files are hashed, which takes seconds
         run.check_unchanged(_used(run, method))
-        method.check(run)
     tell(run.noisy.summary())
     _tell_weak_reference(run, chosen, verdict.noisy_at_least)
     # By the bar of today.

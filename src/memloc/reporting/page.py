@@ -185,6 +185,8 @@ def _absent(
 
 def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:
     values = {n: [str(v) for v in drawn.rows[n].unique()] for n in figure.choose}
+    if "method" in values:  # the first is drawn where the chosen method gives nothing
+        values["method"] = method_order(values["method"])
     return {
         "name": figure.name,
         "choose": list(figure.choose),

@@ -55,6 +55,8 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
     check_given(model, task, options)
+    if auxiliary is not None and not isinstance(auxiliary, Task):
+        raise SettingsError(f"Give auxiliary as a task, not as a {type(auxiliary).__name__}.")
     protocol = preset_called(preset or default_preset(model)).replace(settings or {})
     allowed = {*RunSettings.model_fields, "control", "verdict"}
     for key in settings or {}:

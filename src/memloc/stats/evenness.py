@@ -80,7 +80,8 @@ def _overlaps_without(shares: FloatArray) -> FloatArray:
     totals, squares = shares.sum(1), (shares**2).sum(1)
     same = ((shares.sum(0) - shares) ** 2).sum(1) - (squares.sum() - squares)
     every = (totals.sum() - totals) ** 2 - ((totals**2).sum() - totals**2)
-    return np.divide(same, every, out=np.full(len(shares), np.nan), where=every > 0)
+    found = np.divide(same, every, out=np.full(len(shares), np.nan), where=every > 0)
+    return np.asarray(found)
 
 
 def _effective(overlap: float, n_layers: int) -> float:
