@@ -22,9 +22,10 @@ from memloc.data.encode import Encoded, random_batches
 from memloc.engine.fit import ONE_BY_ONE, fit_all
 from memloc.engine.learner import Learner, Watch
 from memloc.engine.passes import Trained
+from memloc.methods.protocol import preset
 from memloc.model.device import NARROW, suitable_threads
 from memloc.model.load import Classifier
-from memloc.protocol import FineTuneSettings, preset
+from memloc.protocol import FineTuneSettings
 from memloc.seeds import generator
 
 

@@ -13,13 +13,13 @@ from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
 from memloc.arrays import BoolArray, IntArray
 from memloc.data.encode import Encoded, random_batches
+from memloc.methods.protocol import preset
 from memloc.methods.retrainer import Setup, retrain_windows
 from memloc.model.device import suitable_threads
 from memloc.model.load import Classifier
 from memloc.model.parts import find_parts
 from memloc.model.predict import evaluating, to_batch
 from memloc.model.stack import Stack
-from memloc.protocol import preset
 from memloc.seeds import generator
 
 SAMPLE = [range(start, stop) for start in (0, 4, 8) for stop in range(start + 1, DEPTH + 1)]

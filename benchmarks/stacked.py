@@ -19,10 +19,11 @@ from memloc.data.encode import Encoded, random_batches
 from memloc.engine.fit import fit_all
 from memloc.engine.learner import Learner
 from memloc.engine.objectives import learning_groups
+from memloc.methods.protocol import preset
 from memloc.model.device import suitable_threads
 from memloc.model.load import Classifier, load_model
 from memloc.model.predict import to_batch
-from memloc.protocol import FineTuneSettings, preset
+from memloc.protocol import FineTuneSettings
 from memloc.seeds import generator, torch_seeded
 
 MODEL, WIDTH, VOCABULARY = "tiny-opt", 64, 500

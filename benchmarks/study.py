@@ -12,9 +12,9 @@ from benchmarks.harness import Measured
 from memloc.store import paths
 from memloc.study.config import init_study
 from memloc.study.execute import open_study
-from memloc.study.executors import LocalExecutor, Order
+from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan
-from memloc.study.records import Store, study_states
+from memloc.study.records import Order, Store, study_states
 
 SHORT = """\
 preset: demo

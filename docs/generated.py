@@ -128,12 +128,8 @@ def _help_of(param: Any) -> str:
 
 def settings() -> str:
     """Every setting of the protocol by group, with the presets in which it differs."""
-    from memloc.protocol import (
-        PRESETS,
-        describe,
-        preset,
-        readable,
-    )
+    from memloc.methods.protocol import describe, preset
+    from memloc.protocol import PRESETS, readable
 
     paper, *others = map(preset, PRESETS)
     groups: dict[str, list[tuple[str, ...]]] = {}

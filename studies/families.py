@@ -158,7 +158,8 @@ def try_family(family: str) -> Outcome:
     """Make two classifiers, check one, and swap the other's layers into it."""
     from memloc.errors import MemlocError
     from memloc.model.check import check_model
-    from memloc.model.load import load_checkpoint, quiet
+    from memloc.model.checkpoints import load_checkpoint
+    from memloc.model.load import quiet
 
     with tempfile.TemporaryDirectory() as home, quiet():
         folders = [Path(home, family, name) for name in ("one", "two")]

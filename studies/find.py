@@ -28,8 +28,8 @@ from memloc.methods.halves import (
     half_models,
     mean_chances,
 )
+from memloc.methods.protocol import preset
 from memloc.model.load import load_model
-from memloc.protocol import preset
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
 from memloc.stats.intervals import bootstrap

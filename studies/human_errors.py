@@ -22,14 +22,14 @@ from memloc.data.perturb import OWN, given_noise
 from memloc.data.task import Examples, Task
 from memloc.engine import learner as engine
 from memloc.engine.fit import fit_all
+from memloc.methods.protocol import Protocol, preset
 from memloc.methods.result import Result
 from memloc.methods.shares import Shares
-from memloc.model.load import load_checkpoint, load_model
+from memloc.model.checkpoints import load_checkpoint, save_checkpoint
+from memloc.model.load import load_model
 from memloc.model.predict import encode_for, predict
-from memloc.protocol import Protocol, preset
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
-from memloc.run.checkpoints import save_checkpoint
 from memloc.run.folder import (
     Accuracies,
     Run,

@@ -26,11 +26,11 @@ from memloc.data.task import Examples, NoisyLabels, Task
 from memloc.engine.fit import fit_all
 from memloc.engine.learner import Learner, Part, Watch
 from memloc.engine.passes import Trained
-from memloc.model.load import Classifier, load_checkpoint, load_model
+from memloc.methods.protocol import preset
+from memloc.model.checkpoints import load_checkpoint, save_checkpoint
+from memloc.model.load import Classifier, load_model
 from memloc.model.parts import find_parts
 from memloc.model.predict import encode_for, predict
-from memloc.protocol import preset
-from memloc.run.checkpoints import save_checkpoint
 from memloc.run.folder import (
     Accuracies,
     Run,

@@ -173,7 +173,11 @@ def frames() -> list[str]:
         study.mkdir()
         study.joinpath("study.yaml").write_bytes((ROOT / ".ci" / "micro.yaml").read_bytes())
 
-        def backward(*_given: object, **_more: object) -> None:
+        real = torch.Tensor.backward
+
+        def backward(*given: object, **more: object) -> None:
+            if any(frame.name == "calibrate" for frame in traceback.extract_stack()):
+                return real(*given, **more)
             stack = [f for f in traceback.extract_stack() if str(PACKAGE) in f.filename]
             told.write_text("\n".join(f"{Path(f.filename).stem}.{f.name}" for f in stack))
             os._exit(1)

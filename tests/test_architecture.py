@@ -32,10 +32,6 @@ LEVELS = (
 """A room may import itself and those of earlier levels."""
 LEVEL = {room: place for place, level in enumerate(LEVELS) for room in level}
 FRONT = {"cli", "__init__", "__main__"}
-LAZY = {
-    ("memloc.protocol", "memloc.methods"): "settings of methods are their own fields",
-}
-"""Upward imports that are allowed inside functions, and why."""
 WITHOUT_TORCH = ("memloc.stats", "memloc.reporting")
 HEAVY = {"torch", "transformers", "datasets", "safetensors", "tokenizers"}
 
@@ -103,7 +99,7 @@ def test_the_search_sees_imports_of_every_kind():
     assert ("memloc.run.recipe", "memloc.run.folder", False, False) in seen
     assert ("memloc.cli", "memloc.model.check", True, False) in seen
     assert ("memloc.run.folder", "memloc.model.load", False, True) in seen
-    assert ("memloc.protocol", "memloc.methods", True, False) in seen
+    assert ("memloc.methods.registry", "memloc.methods.shares", True, False) in seen
 
 
 def upward(found: Import) -> bool:
@@ -113,21 +109,9 @@ def upward(found: Import) -> bool:
 
 def test_imports_go_down():
     wrong = [
-        where(found)
-        for found in OURS
-        if room_of(found.module) != "__init__"
-        and upward(found)
-        and (found.module, found.target) not in LAZY
+        where(found) for found in OURS if room_of(found.module) != "__init__" and upward(found)
     ]
     assert not wrong
-
-
-def test_lazy_imports_are_needed_and_inside_functions():
-    up = {(f.module, f.target): f for f in OURS if upward(f)}
-    assert LAZY.keys() <= up.keys()
-    for found in OURS:
-        if (found.module, found.target) in LAZY:
-            assert found.inside or found.typing_only, where(found)
 
 
 def test_nobody_imports_the_command_line():

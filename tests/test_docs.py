@@ -43,12 +43,14 @@ def quick():
     memloc.protocol.PRESETS["demo"].update({"finetune.epochs": 6, "finetune.near_ceiling": 0.3})
     for values in memloc.protocol.PRESETS.values():
         values.update({"verdict.noisy_at_least": 0.01, **QUICK})
-    memloc.protocol.preset.cache_clear()
+    memloc.methods.protocol.preset.cache_clear()
+    memloc.protocol.common_preset.cache_clear()
     yield
     for name, values in memloc.protocol.PRESETS.items():
         values.clear()
         values.update(kept[name])
-    memloc.protocol.preset.cache_clear()
+    memloc.methods.protocol.preset.cache_clear()
+    memloc.protocol.common_preset.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 import figures
 
-MET = ("identities", "words of the engine elsewhere")
+MET = ("identities", "words of the engine elsewhere", "modules in import cycles")
 """Figures that reached their aim; `python tests/figures.py` prints all."""
 
 CODE = '''

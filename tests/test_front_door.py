@@ -8,7 +8,7 @@ import memloc
 from memloc.cli import main
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "sklearn", "altair")
-PROTOCOL = "import memloc.protocol; memloc.protocol.preset('paper')"
+PROTOCOL = "from memloc.methods.protocol import preset; preset('paper')"
 
 
 def modules_after(code: str) -> set[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import memloc
 from memloc.cli import app
-from memloc.protocol import preset
+from memloc.methods.protocol import preset
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

@@ -9,15 +9,8 @@ import pytest
 import memloc
 from memloc.errors import SettingsError, UnknownName
 from memloc.methods.gradients import Gradients
-from memloc.protocol import (
-    PRESETS,
-    RunSettings,
-    compare,
-    describe,
-    preset,
-    protocol_of_run,
-    readable,
-)
+from memloc.methods.protocol import compare, describe, preset
+from memloc.protocol import PRESETS, RunSettings, readable, settings_of_run
 
 PROBES = {
     "hidden_layers": 1,
@@ -231,7 +224,7 @@ def test_the_noisy_threshold_follows_from_the_ceiling():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_changes_nothing_from_itself(name):
-    assert preset(name).changes() == {}
+    assert preset(name).for_run().changes() == {}
 
 
 def test_replace_takes_dotted_names_and_leaves_the_original_alone():
@@ -239,7 +232,7 @@ def test_replace_takes_dotted_names_and_leaves_the_original_alone():
     other = base.replace({"finetune.epochs": 3, "noise.rate": "0.2", "control.ks": [1]})
     assert (other.finetune.epochs, other.noise.rate, other.control.ks) == (3, 0.2, (1,))
     assert base == preset("paper")
-    assert other.changes() == {"finetune.epochs": 3, "noise.rate": 0.2, "control.ks": (1,)}
+    assert other.for_run().changes() == {"finetune.epochs": 3, "noise.rate": 0.2}
     assert other.preset == "paper"
 
 
@@ -380,10 +373,10 @@ def test_a_method_has_its_settings_in_the_protocol():
 def test_a_setting_that_decides_nothing_for_a_run_is_refused(changes, has_noise, said):
     name = next(iter(changes))
     with pytest.raises(SettingsError, match=f"{name} decides nothing for {said}"):
-        protocol_of_run("demo", changes, has_noise=has_noise)
+        settings_of_run("demo", changes, has_noise=has_noise)
 
 
 def test_settings_that_decide_something_are_taken():
-    changed = protocol_of_run("demo", {"finetune.adapter": "lora", "finetune.adapter_rank": 4})
+    changed = settings_of_run("demo", {"finetune.adapter": "lora", "finetune.adapter_rank": 4})
     assert changed.finetune.adapter_rank == 4
-    assert protocol_of_run("demo", {"noise.rate": 0.2}).noise.rate == 0.2
+    assert settings_of_run("demo", {"noise.rate": 0.2}).noise.rate == 0.2

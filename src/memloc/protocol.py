@@ -1,30 +1,15 @@
-"""The presets `paper`, `reference` and `demo`: every constant of the study and its source.
+"""The constants of runs, plants and comparisons, each with its source.
 
-What decides a run's weights is here; the settings of a method are its own fields. What the presets
-change is in `protocol.yaml`.
+The settings of a method are its own fields; `memloc.methods.protocol` joins both. What the
+presets `paper`, `reference` and `demo` change is in `protocol.yaml`.
 """
 
 from collections.abc import Collection, Mapping
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from pydantic import create_model
-
-from memloc.errors import SettingsError, lookup
-from memloc.settings import (
-    Settings,
-    checked,
-    ours,
-    packaged,
-    paper,
-    parse_yaml,
-    published,
-)
-from memloc.store import paths
-
-if TYPE_CHECKING:
-    from memloc.methods import Method
+from memloc.errors import SettingsError, lookup, nearest
+from memloc.settings import Settings, ours, packaged, paper, published
 
 
 class NoiseSettings(Settings):
@@ -231,32 +216,17 @@ class RunSettings(Settings):
 
     def changes(self) -> dict[str, Any]:
         """Every setting that differs from the preset, under its dotted name."""
-        base = preset(self.preset).flat()
+        base = common_preset(self.preset).flat()
         return {name: value for name, value in self.flat().items() if value != base[name]}
 
 
-class Protocol(RunSettings):
-    """One object with every constant; a preset is one of three of them.
-
-    In addition to the groups below there is one for each method, by the method's name.
-    """
+class CommonSettings(RunSettings):
+    """The settings that belong to no method: those of runs, of plants and of comparisons."""
 
     verdict: VerdictSettings = VerdictSettings()
     control: ControlSettings = ControlSettings()
     agreement: AgreementSettings = AgreementSettings()
     summary: SummarySettings = SummarySettings()
-
-    def method(self, name: str) -> "Method":
-        """The method called `name` with its settings."""
-        from memloc.methods import find_method
-
-        find_method(name)
-        found: Method = getattr(self, name)
-        return found
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """How other processes get it: its values, as its type is made in each process."""
-        return _of_values, (self.model_dump(),)
 
     def for_run(self) -> RunSettings:
         """The part that decides a run's weights."""
@@ -268,23 +238,34 @@ PRESETS: dict[str, dict[str, Any]] = packaged(__file__)
 
 
 @cache
-def preset(name: str) -> Protocol:
-    """The protocol called `paper`, `reference` or `demo`."""
-    return _with_methods()().replace({"preset": name, **lookup("preset", name, PRESETS)})
+def common_preset(name: str) -> CommonSettings:
+    """The part of the preset `paper`, `reference` or `demo` that belongs to no method."""
+    changes = lookup("preset", name, PRESETS)
+    common = {key: changes[key] for key in changes if is_common(key)}
+    return CommonSettings().replace({"preset": name, **common})
 
 
-def protocol_of_run(name: str, changes: Mapping[str, Any], *, has_noise: bool = False) -> Protocol:
+def is_common(key: str) -> bool:
+    """Whether a setting, by its dotted name, is in a group that belongs to no method."""
+    return key.split(".", maxsplit=1)[0] in CommonSettings.model_fields
+
+
+def settings_of_run(
+    name: str, changes: Mapping[str, Any], *, has_noise: bool = False
+) -> RunSettings:
     """A preset with changes to what decides a run's weights; a run keeps no others.
 
     The settings of noise decide nothing where the data say which labels are wrong (`has_noise`).
     """
-    changed = preset(name).replace(changes)
+    start = common_preset(name).for_run()
     for key in changes:
-        if key.split(".")[0] not in RunSettings.model_fields:
+        if "." in key and key.split(".")[0] not in RunSettings.model_fields:
             raise SettingsError(
                 f"{key} does not decide the weights of a run, so the run would not keep it: give "
                 "it to `memloc localise` or `memloc analyse`, or set it in a study's file."
+                f"{nearest(key, start.flat())}"
             )
+    changed = start.replace(changes)
     if has_noise:
         used = [key for key in changed.flat() if key not in {"noise.rate", "noise.kind"}]
         refuse_idle(changes, used, "data that say which labels are wrong")
@@ -293,25 +274,6 @@ def protocol_of_run(name: str, changes: Mapping[str, Any], *, has_noise: bool = 
         used = [key for key in changed.flat() if not key.startswith(f"{adapter}_")]
         refuse_idle(changes, used, "training without an adapter", dict.fromkeys(changes, adapter))
     return changed
-
-
-def study_values(folder: Path) -> dict[str, Any] | None:
-    """Return what the study's file in a folder says; none without such a file."""
-    path = folder / paths.STUDY
-    if not path.is_file():
-        return None
-    values = parse_yaml(path.read_text(encoding="utf-8"), str(path))[1]
-    if not isinstance(values, dict):
-        raise SettingsError(f"{path} holds no settings: `memloc init demo` shows what it needs.")
-    return values
-
-
-def protocol_of_study(folder: Path) -> Protocol | None:
-    """Return the settings of the study whose file is in a folder; none without such a file."""
-    values = study_values(folder)
-    if values is None:
-        return None
-    return preset(values.get("preset") or "paper").replace(values.get("overrides") or {})
 
 
 def refuse_idle(
@@ -335,49 +297,6 @@ def refuse_idle(
             raise SettingsError(f"{key} decides nothing for {work}: {advice}.")
 
 
-@cache
-def _with_methods() -> type[Protocol]:
-    """The protocol's type, with a group of settings for each method that is installed."""
-    from memloc.methods import methods
-
-    groups: dict[str, Any] = {name: (kind, kind()) for name, kind in methods().items()}
-    return create_model("Protocol", __base__=Protocol, __doc__=Protocol.__doc__, **groups)
-
-
-def _of_values(values: Mapping[str, Any]) -> Protocol:
-    return checked(_with_methods(), values)
-
-
-def describe(name: str) -> list[dict[str, str]]:
-    """One row per setting of a preset: dotted name, value, source and description."""
-    return [
-        {
-            "setting": f"{group}.{leaf}",
-            "value": readable(getattr(inner, leaf)),
-            "source": _source(name, f"{group}.{leaf}", field),
-            "meaning": " ".join((field.description or "").split()),
-        }
-        for group, inner in preset(name)
-        if isinstance(inner, Settings)
-        for leaf, field in type(inner).model_fields.items()
-    ]
-
-
-def compare(one: str, other: str) -> list[dict[str, str]]:
-    """One row per setting in which two presets differ: both values, with both sources."""
-    return [
-        {
-            "setting": left["setting"],
-            one: left["value"],
-            f"{one} from": left["source"],
-            other: right["value"],
-            f"{other} from": right["source"],
-        }
-        for left, right in zip(describe(one), describe(other), strict=True)
-        if left["value"] != right["value"]
-    ]
-
-
 def readable(value: Any) -> str:
     """A setting's value as people write it."""
     if isinstance(value, tuple):
@@ -385,9 +304,3 @@ def readable(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _source(preset_name: str, dotted: str, field: Any) -> str:
-    if dotted in PRESETS[preset_name]:
-        return {"reference": "published code", "demo": "our choice"}[preset_name]
-    return str((field.json_schema_extra or {}).get("source", "its package"))

@@ -7,7 +7,7 @@ import pytest
 
 from fixtures.commands import printed, refused
 from fixtures.tasks import QUICK
-from memloc.methods import find_method
+from memloc.methods.registry import find_method
 from memloc.run.folder import Run
 from memloc.store.records import read_json
 

@@ -29,10 +29,10 @@ from memloc.engine.stacked import (
     together,
 )
 from memloc.model.calls import Repeater
-from memloc.model.load import load_checkpoint, load_model
+from memloc.model.checkpoints import load_checkpoint, save_checkpoint
+from memloc.model.load import load_model
 from memloc.model.stack import Stack
 from memloc.protocol import FineTuneSettings
-from memloc.run.checkpoints import save_checkpoint
 
 K, CPU = 3, torch.device("cpu")
 SETTINGS = FineTuneSettings(

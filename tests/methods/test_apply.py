@@ -18,7 +18,7 @@ from memloc.errors import (
     TrainingError,
     UnknownName,
 )
-from memloc.methods import Method, method_names
+from memloc.methods import Method
 from memloc.methods.apply import (
     Kept,
     analyse,
@@ -29,6 +29,7 @@ from memloc.methods.apply import (
 )
 from memloc.methods.centroids import Centroids
 from memloc.methods.gradients import Gradients
+from memloc.methods.registry import method_names
 from memloc.methods.result import Result
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
@@ -87,8 +88,8 @@ def test_a_run_keeps_its_device_unless_another_is_given(memorised_run):
 
     looking = {"swapping": Looking}
     with pytest.MonkeyPatch.context() as patch:
-        from memloc import methods as base
-        from memloc import protocol
+        from memloc.methods import protocol
+        from memloc.methods import registry as base
 
         patch.setattr(base, "_ours", lambda: looking)
         for kept in (base.methods, protocol.preset, protocol._with_methods):

@@ -14,17 +14,12 @@ from fixtures.models import PAPER_FAMILIES
 from fixtures.runs import DEPTH, make_classifier, make_run, random_run
 from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import ScoreError, SettingsError
-from memloc.methods import (
-    Sizes,
-    find_method,
-    method_names,
-    mixtures,
-    shares,
-)
+from memloc.methods import Sizes, mixtures, shares
 from memloc.methods.apply import localise
+from memloc.methods.protocol import preset
+from memloc.methods.registry import find_method, method_names
 from memloc.methods.result import Result
 from memloc.methods.shares import Plan, Shares
-from memloc.protocol import preset
 from memloc.stats.evenness import uneven_layers
 from memloc.stats.subsets import interactions, shapley_values
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fixtures.runs import DEPTH, make_classifier, make_run, random_run
-from memloc.methods import find_method, method_names
 from memloc.methods.gradients import Gradients
+from memloc.methods.registry import find_method, method_names
 from memloc.methods.trivial import TRIVIAL, PlainGradients, RelativeDistance, WeightDistance
 
 

@@ -18,7 +18,8 @@ from memloc.errors import ModelError
 from memloc.methods.mixtures import Mixtures
 from memloc.methods.swapping import window_subsets
 from memloc.model.check import check_model
-from memloc.model.load import LoadOptions, load_checkpoint, load_model
+from memloc.model.checkpoints import load_checkpoint
+from memloc.model.load import LoadOptions, load_model
 
 peft = pytest.importorskip("peft")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft")

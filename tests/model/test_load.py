@@ -9,8 +9,9 @@ from transformers import AutoModelForSequenceClassification
 
 from fixtures.models import FAMILIES, PAPER_FAMILIES, POSITIONS, make_tokenizer, watched
 from memloc.errors import ModelError, UnknownName
+from memloc.model.checkpoints import load_checkpoint
 from memloc.model.known import TINY
-from memloc.model.load import LoadOptions, load_checkpoint, load_model
+from memloc.model.load import LoadOptions, load_model
 
 LABELS = ["no", "maybe", "yes"]
 SEPARATORS = {

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from fixtures.studies import Study
-from memloc import methods as base
-from memloc.methods import find_method
+from memloc.methods import registry as base
+from memloc.methods.protocol import _with_methods, preset
+from memloc.methods.registry import find_method
 from memloc.methods.result import Result
-from memloc.protocol import _with_methods, preset
 from memloc.reporting.figures import figures_of, layers_of, write_figures
 from memloc.reporting.missing import commands_of, coverage
 from memloc.reporting.page import render

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memloc.methods import _ours
+from memloc.methods.registry import _ours
 
 PACKAGE = Path(__file__).parents[2] / "src" / "memloc"
 WORDS = {"shares", "generalisation"}

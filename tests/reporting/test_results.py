@@ -11,8 +11,8 @@ import pytest
 import memloc
 from fixtures.studies import METHODS, Study, make_data, norms_from, record
 from memloc.errors import MemlocWarning, StoreError, UnknownName
+from memloc.methods.protocol import preset
 from memloc.methods.result import Result
-from memloc.protocol import preset
 from memloc.reporting.examples import examples_of, outcomes_of
 from memloc.reporting.reading import COLUMNS, KEY
 from memloc.run.folder import Run, begin

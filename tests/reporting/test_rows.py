@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from fixtures.studies import CURVE
-from memloc.methods import methods, views
+from memloc.methods import views
 from memloc.methods.centroids import Centroids
+from memloc.methods.registry import methods
 from memloc.reporting.examples import MOST_DRAWN, example_weights, shares_of, spread
 from memloc.reporting.figures import FIGURES
 from memloc.reporting.missing import COMMANDS

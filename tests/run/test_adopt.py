@@ -19,7 +19,7 @@ from memloc.errors import (
     TrainingError,
 )
 from memloc.methods.apply import analyse, localise
-from memloc.model import load
+from memloc.model import checkpoints, load
 from memloc.model.load import load_model
 from memloc.progress import requested, telling
 from memloc.run.adopt import adopt
@@ -417,6 +417,7 @@ def test_no_more_than_two_models_are_held_at_once(given, tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(load, "load_model", watching)
+    monkeypatch.setattr(checkpoints, "load_model", watching)
     run = adopt(tmp_path / "mine", **given)
     adopting, held[:] = [*held], []
     assert (len(adopting), max(adopting)) == (7, 2)  # five, and two for their accuracies

@@ -5,7 +5,7 @@ import pytest
 import memloc
 from fixtures.plans import SPEC
 from fixtures.tasks import make_task
-from memloc.protocol import preset
+from memloc.methods.protocol import preset
 from memloc.run.spec import RunSpec, TaskSpec
 
 AUXILIARY = TaskSpec(name="tiny-entailment", examples=10)

@@ -13,11 +13,11 @@ from fixtures.studies import Study
 from memloc.cli import app
 from memloc.data.sources import load_task, subsample
 from memloc.engine import loop as finetune
+from memloc.methods.protocol import preset
 from memloc.model.device import on_threads
 from memloc.model.load import LoadOptions, load_model
 from memloc.model.predict import predict
 from memloc.progress import duration, telling
-from memloc.protocol import preset
 from memloc.store import paths
 from memloc.store.records import read_json, write_json
 from memloc.study import calibrate

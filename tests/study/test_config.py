@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from memloc.errors import SettingsError, StoreError
-from memloc.methods import method_names
+from memloc.methods.registry import method_names
 from memloc.study.config import (
     EXAMPLES,
     init_study,
@@ -34,7 +34,7 @@ def test_what_is_left_out_is_the_paper_s():
 def test_overrides_are_settings_by_their_dotted_names():
     text = LEAST + "overrides:\n  finetune.epochs: 3\n  finetune.learning_rate: 1e-4\n"
     protocol = parse_study(text, HERE).study.protocol
-    assert protocol.changes() == {"finetune.epochs": 3, "finetune.learning_rate": 1e-4}
+    assert protocol.for_run().changes() == {"finetune.epochs": 3, "finetune.learning_rate": 1e-4}
 
 
 def test_a_study_cannot_be_changed_once_read():

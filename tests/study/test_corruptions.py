@@ -16,8 +16,7 @@ from memloc.methods.apply import localise
 from memloc.reporting.results import load_results
 from memloc.run.folder import Run
 from memloc.study import step as steps
-from memloc.study.executors import Order
-from memloc.study.records import study_states
+from memloc.study.records import Order, study_states
 
 CORRUPTIONS = 200
 PART = 25

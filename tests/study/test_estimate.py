@@ -3,8 +3,8 @@
 import pytest
 
 from fixtures.plans import RUN
+from memloc.methods.protocol import preset
 from memloc.progress import duration
-from memloc.protocol import preset
 from memloc.store import paths
 from memloc.store.records import write_json
 from memloc.study.config import read_study
@@ -15,6 +15,7 @@ from memloc.study.estimate import (
     estimate,
     machine,
     measured_here,
+    size,
     sizes_of,
 )
 from memloc.study.execute import Execution, cores
@@ -22,7 +23,7 @@ from memloc.study.executors import LocalExecutor
 from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
 from memloc.study.records import Store, study_states
-from memloc.study.view import plan_rows, plan_sentences, size
+from memloc.study.view import plan_rows, plan_sentences
 from studies.cost import costs
 
 MEASURED = {

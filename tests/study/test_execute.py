@@ -18,13 +18,9 @@ from memloc.study.execute import (
     page_of,
     threads_for,
 )
-from memloc.study.executors import (
-    Child,
-    LocalExecutor,
-    Outcome,
-)
+from memloc.study.executors import Child, LocalExecutor
 from memloc.study.plan import make_plan
-from memloc.study.records import Store
+from memloc.study.records import Outcome, Store
 from memloc.study.view import end_sentences
 
 TRAIN, PLANT = f"train/{RUN}", f"plant/{RUN}/1-1"

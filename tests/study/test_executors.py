@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.plans import make_order
-from memloc.study import executors
+from memloc.study import executors, step
 from memloc.study.executors import (
     Child,
     LocalExecutor,
@@ -104,7 +104,7 @@ def test_stopping_ends_steps_with_all_that_they_started_and_stopping_twice_is_fi
 def test_a_copy_whose_origin_is_gone_already_ends_at_once():
     pid = os.fork()
     if not pid:
-        executors.die_with(os.getpid())  # which is not its parent
+        step.die_with(os.getpid())  # which is not its parent
         os._exit(0)  # not reached
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 

@@ -5,8 +5,8 @@ import importlib
 import pytest
 
 from fixtures.plans import RUN, finish_all, not_done, plan_of
-from memloc import methods as base
-from memloc.protocol import _with_methods, preset
+from memloc.methods import registry as base
+from memloc.methods.protocol import _with_methods, preset
 from memloc.study.estimate import Calibration, estimate
 from memloc.study.step import do
 

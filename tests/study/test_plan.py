@@ -7,8 +7,8 @@ import pytest
 from fixtures.commands import rows_of, write_csv
 from fixtures.plans import RUN, finish_all, not_done, plan_of, stale_after
 from memloc.errors import SettingsError
-from memloc.methods import find_method, method_names
-from memloc.protocol import preset
+from memloc.methods.protocol import preset
+from memloc.methods.registry import find_method, method_names
 from memloc.run.adopt import adopt
 from memloc.run.folder import Run
 from memloc.study.config import (

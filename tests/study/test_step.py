@@ -12,13 +12,9 @@ from fixtures.plans import RUN, make_order
 from memloc.errors import SettingsError
 from memloc.run.folder import Run
 from memloc.study import step as module
-from memloc.study.executors import (
-    Order,
-    Outcome,
-    read_outcome,
-)
+from memloc.study.executors import read_outcome
 from memloc.study.plan import open_plan
-from memloc.study.records import Store
+from memloc.study.records import Order, Outcome, Store
 from memloc.study.step import do_order
 
 TRAIN = f"train/{RUN}"

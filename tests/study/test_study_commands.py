@@ -11,9 +11,8 @@ from memloc.reporting import page
 from memloc.reporting.sentences import Summary
 from memloc.store import paths
 from memloc.study.execute import cores
-from memloc.study.executors import Order
 from memloc.study.plan import open_plan
-from memloc.study.records import Store
+from memloc.study.records import Order, Store
 from memloc.study.step import do_order
 
 

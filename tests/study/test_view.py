@@ -14,9 +14,8 @@ from memloc.errors import StoreError
 from memloc.store.records import write_json
 from memloc.study.estimate import Estimate
 from memloc.study.execute import Execution
-from memloc.study.executors import Outcome
 from memloc.study.plan import open_plan
-from memloc.study.records import State, Store
+from memloc.study.records import Outcome, State, Store
 from memloc.study.view import (
     live_table,
     read_log,

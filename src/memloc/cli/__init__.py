@@ -106,7 +106,7 @@ def protocol(
 
     Example: `memloc protocol paper --diff reference`
     """
-    from memloc.protocol import compare, describe
+    from memloc.methods.protocol import compare, describe
 
     console.show(as_json, describe(preset) if diff is None else compare(preset, diff))
 

@@ -77,22 +77,22 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.data.perturb import noisy_task
     from memloc.data.sources import subsample
     from memloc.model.known import default_preset
-    from memloc.protocol import protocol_of_run
+    from memloc.protocol import common_preset, settings_of_run
 
     changes = _with_flip(constants.changes, task, own, flip)
     name = constants.preset or default_preset(model)
-    protocol = protocol_of_run(name, changes, has_noise=own.is_marked)
+    settings = settings_of_run(name, changes, has_noise=own.is_marked)
     check_model(model, loading.depth)
-    found = _read_task(task, data_folder, own, protocol.noise.seed)
+    found = _read_task(task, data_folder, own, settings.noise.seed)
     if examples is not None:
-        found = subsample(found, examples, protocol.noise.seed)
-    noisy = noisy_task(found, protocol.noise)
+        found = subsample(found, examples, settings.noise.seed)
+    noisy = noisy_task(found, settings.noise)
     folder = paths.run_folder(out, noisy.name, model, seed, loading.depth)
     check_training(folder, weights or ())
 
     how = {"device": constants.device, "announce": partial(_tell_cost, out)}
-    run = _trained((model, noisy, seed, protocol.for_run()), loading, folder, weights, how)
-    console.show_run(run, protocol.verdict.noisy_at_least, as_json)
+    run = _trained((model, noisy, seed, settings), loading, folder, weights, how)
+    console.show_run(run, common_preset(name).verdict.noisy_at_least, as_json)
 
 
 def _trained(
@@ -191,10 +191,10 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     """
     from memloc.data.own import check_noisy_file
     from memloc.model.known import default_preset
-    from memloc.protocol import protocol_of_run
+    from memloc.protocol import common_preset, settings_of_run
 
     name = constants.preset or default_preset(checkpoints.pretrained or "")
-    needed = protocol_of_run(name, constants.changes, has_noise=True).verdict.noisy_at_least
+    settings_of_run(name, constants.changes, has_noise=True)
     check_training(run, ())
     if own.data is not None:
         check_checkpoints(checkpoints)
@@ -216,7 +216,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
             made = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
         else:
             made = adopt_checkpoints(run, **asdict(checkpoints), **asdict(own), **given)
-    console.show_run(made, needed, as_json)
+    console.show_run(made, common_preset(name).verdict.noisy_at_least, as_json)
 
 
 def _of_trainer(checkpoints: Checkpoints, own: Marked) -> dict[str, Any]:

@@ -171,8 +171,9 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
 
 def _used(changes: dict[str, Any], chosen: Sequence[str] | None) -> dict[str, Any]:
     """The settings as they are; those of methods that do not look for the plant are refused."""
-    from memloc.methods import methods
-    from memloc.protocol import preset, refuse_idle
+    from memloc.methods.protocol import preset
+    from memloc.methods.registry import methods
+    from memloc.protocol import refuse_idle
 
     if chosen:
         others = {*methods()} - {*chosen}

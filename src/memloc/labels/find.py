@@ -43,12 +43,13 @@ from memloc.methods.halves import (
     mean_chances,
     pool_of,
 )
+from memloc.methods.protocol import Protocol
+from memloc.methods.protocol import preset as preset_called
 from memloc.model.device import suitable_threads
 from memloc.model.known import default_preset
 from memloc.model.load import Classifier, load_model
 from memloc.progress import tell
-from memloc.protocol import MEMORISED_ONLY, FineTuneSettings, Protocol, refuse_idle
-from memloc.protocol import preset as preset_called
+from memloc.protocol import MEMORISED_ONLY, FineTuneSettings, refuse_idle
 from memloc.run.folder import Run
 from memloc.settings import packaged
 from memloc.stats.intervals import wilson

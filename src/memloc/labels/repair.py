@@ -48,13 +48,13 @@ from memloc.labels.repaired import (
 from memloc.methods.apply import localise, open_run
 from memloc.methods.mixtures import final_with
 from memloc.methods.shares import MOST_EXACT
+from memloc.model.checkpoints import save_checkpoint
 from memloc.model.device import pick_device, suitable_threads
 from memloc.model.load import Classifier
 from memloc.model.parts import find_parts
 from memloc.model.predict import encode_for, predict
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings
-from memloc.run.checkpoints import save_checkpoint
 from memloc.run.folder import Run
 from memloc.seeds import generator, number
 from memloc.settings import (

@@ -1,45 +1,30 @@
-"""The contract of a method, and how others register theirs.
+"""The contract of a method.
 
 A method is a group of settings with a name, the weights that it needs, what it costs, and one
 verb. Planner, estimates, command line and report read these facts from it and from nowhere else.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import ValidationError
 
 from memloc.arrays import FloatArray, IntArray, Table
-from memloc.errors import (
-    MemlocError,
-    ModelError,
-    SettingsError,
-    UnknownName,
-    counted,
-    in_words,
-    lookup,
-)
+from memloc.errors import ModelError, SettingsError, counted
 from memloc.methods.result import Result
 from memloc.run.folder import Run
 from memloc.seeds import generator
-from memloc.settings import Settings, checked, first_fault
+from memloc.settings import Settings, first_fault
 from memloc.store.records import as_table
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 
-    from memloc.protocol import Protocol
-
 Tables = Mapping[str, Table]
 Weights = Sequence[float] | FloatArray
-ENTRY_POINTS = "memloc.methods"
-"""Other packages register a method under this group."""
 Kind = Literal["localiser", "analysis"]
 
 
@@ -173,146 +158,3 @@ def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "cl
     if n is None or n >= len(rows):
         return rows
     return np.sort(generator(seed, method, kind).choice(rows, n, replace=False))
-
-
-@cache
-def methods() -> dict[str, type[Method]]:
-    """Every method by name: memloc's own, then those that other packages bring and that load."""
-    theirs = {name: kind for name, kind in _theirs().items() if not isinstance(kind, Exception)}
-    return {**_ours(), **theirs}
-
-
-def method_names(kind: Kind) -> tuple[str, ...]:
-    """memloc's own methods of a kind: those that run where none is named."""
-    ours = _ours().items()
-    return tuple(name for name, method in ours if method.kind == kind and method.by_default)
-
-
-def by_reference() -> set[str]:
-    """Localisers that put the reference's weights in: they count where it learnt its labels."""
-    return {name for name, method in methods().items() if "reference" in method.needs}
-
-
-def exactness(name: str) -> int:
-    """Return the exactness of the method called `name`; of one that is not installed, 0."""
-    return methods()[name].exactness if name in methods() else 0
-
-
-def brought(what: str) -> dict[str, Any]:
-    """Return what all installed methods bring to the report under this name, such as `events`."""
-    every = (method.report.get(what, {}) for method in methods().values())
-    return {name: value for each in every for name, value in each.items()}
-
-
-def find_method(name: str, kind: Kind | None = None) -> type[Method]:
-    """The method called `name`; one that could not be loaded says why."""
-    known = {n: m for n, m in methods().items() if kind in {None, m.kind}}
-    broken = _theirs().get(name) if isinstance(name, str) else None
-    if isinstance(broken, Exception) and name not in methods():
-        said = str(broken) if isinstance(broken, MemlocError) else in_words(broken)
-        why = said.rstrip(".")
-        raise ModelError(f"Method {name!r} could not be loaded: {why}.") from broken
-    if isinstance(name, str) and name in methods() and name not in known:
-        raise UnknownName(f"{name} is not {_OTHER[str(kind)]}.")
-    return lookup("method" if kind != "analysis" else "analysis", name, known)
-
-
-_OTHER = {
-    "localiser": "a localiser: use `memloc analyse`",
-    "analysis": "an analysis: use `memloc localise`",
-}
-"""What a method is not, if it was given to the command for the other kind."""
-_NAME = re.compile("[A-Za-z0-9_-]{1,100}")
-"""Names of methods are names of folders."""
-
-
-def requested(
-    named: Named | Sequence[Named], kind: Kind, protocol: "Protocol", settings: Mapping[str, Any]
-) -> list["Method"]:
-    """The methods that were asked for, with their settings; those of names are the protocol's."""
-    alone = isinstance(named, str | Method | type)
-    if not alone and not isinstance(named, Sequence):
-        raise SettingsError(
-            f"Methods are given by name, such as 'shares', or as memloc.Method objects, "
-            f"not as {type(named).__name__}."
-        )
-    every: Sequence[Any] = [named] if alone else named  # type: ignore[assignment]
-    if not every:
-        raise SettingsError(
-            "The list of methods is empty: name at least one, or leave it out to use all that can "
-            "run."
-        )
-    return [_requested(method, kind, protocol, settings) for method in every]
-
-
-def _requested(
-    given: Any, kind: Kind, protocol: "Protocol", settings: Mapping[str, Any]
-) -> "Method":
-    is_class = isinstance(given, type) and issubclass(given, Method)
-    if not is_class and not isinstance(given, Method):
-        find_method(given, kind)
-        return protocol.method(given)
-    owner: Any = given if is_class else type(given)
-    name = getattr(owner, "name", None)
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or not hasattr(owner, "needs"):
-        raise SettingsError(
-            f"{owner.__name__} needs a `name` (letters, digits, _ and -) and the weights that it "
-            "`needs`, as every memloc.Method."
-        )
-    if owner.kind != kind:
-        raise UnknownName(f"{name} is not {_OTHER[kind]}.")
-    if methods().get(name, owner) is not owner:
-        raise SettingsError(f"memloc has another method called {name!r}: rename {owner.__name__}.")
-    if is_class and name in methods():
-        return protocol.method(name)
-    if any(key.split(".")[0] == name for key in settings):
-        raise SettingsError(f"{name} was given as an object: change its settings there.")
-    method: Method = checked(owner, {}) if is_class else given
-    return method
-
-
-def _ours() -> dict[str, type[Method]]:
-    from memloc.methods.centroids import Centroids
-    from memloc.methods.gradients import Gradients
-    from memloc.methods.halves import Generalisation
-    from memloc.methods.label_probes import LabelProbes
-    from memloc.methods.probing import Probing
-    from memloc.methods.retraining import Retraining
-    from memloc.methods.shares import Shares
-    from memloc.methods.swapping import AdapterOff, Swapping
-    from memloc.methods.trivial import TRIVIAL
-
-    kinds: tuple[type[Method], ...] = (
-        *(Swapping, Retraining, Gradients, Probing, Shares),
-        *(Centroids, LabelProbes, Generalisation, AdapterOff),
-        *TRIVIAL,
-    )
-    return {kind.name: kind for kind in kinds}
-
-
-@cache
-def _theirs() -> dict[str, Any]:
-    return {point.name: _loaded(point) for point in entry_points(group=ENTRY_POINTS)}
-
-
-def _loaded(point: EntryPoint) -> Any:
-    """A method's class, or what went wrong: one that does not load must not stop the others."""
-    try:
-        found = point.load()
-        _check(point, found)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs
-        return error
-    return found
-
-
-def _check(point: EntryPoint, found: Any) -> None:
-    from memloc.protocol import Protocol
-
-    is_method = isinstance(found, type) and issubclass(found, Method)
-    if not is_method or getattr(found, "name", None) != point.name:
-        raise SettingsError(f"{point.value} is not a memloc.Method called {point.name!r}")
-    if point.name in _ours() or hasattr(Protocol(), point.name):
-        raise SettingsError(f"memloc has something else called {point.name!r}")
-    if not hasattr(found, "needs"):
-        raise SettingsError(f"{point.value} does not say which weights it `needs`")
-    checked(found, {})  # every setting has a default, as presets hold all methods

@@ -15,20 +15,13 @@ from memloc.errors import (
     checked_arguments,
     lookup,
 )
-from memloc.methods import (
-    Kind,
-    Method,
-    Named,
-    Sizes,
-    find_method,
-    method_names,
-    methods,
-    requested,
-)
+from memloc.methods import Kind, Method, Named, Sizes
+from memloc.methods.protocol import preset, requested
+from memloc.methods.registry import find_method, method_names, methods
 from memloc.methods.result import Result
 from memloc.model.device import suitable_threads
 from memloc.progress import request, tell
-from memloc.protocol import VerdictSettings, preset, readable, refuse_idle
+from memloc.protocol import VerdictSettings, readable, refuse_idle
 from memloc.run.folder import Run
 from memloc.stats.answers import Answer
 from memloc.stats.calibration import trust

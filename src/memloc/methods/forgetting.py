@@ -9,6 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,16 +20,13 @@ from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
 from memloc.engine.objectives import gradients_of_blocks
 from memloc.engine.packing import can_pack, logits_end_to_end
-from memloc.methods.gradients import (
-    Gradients,
-    Group,
-    Norms,
-    kind_of,
-)
 from memloc.model.device import NARROW
 from memloc.model.predict import without_harm
 from memloc.model.stack import Stack
 from memloc.progress import Advance
+
+if TYPE_CHECKING:
+    from memloc.methods.gradients import Gradients, Group, Norms
 
 Batch = list[IntArray]
 """Rows of texts; those of one array go end to end, as one long text."""
@@ -47,7 +45,7 @@ class Data:
 
     encoded: Encoded
     labels: IntArray
-    settings: Gradients
+    settings: "Gradients"
 
     def value(self, stack: Stack, batch: Batch) -> Tensor:
         """The sum over these examples of the negative loss, or of the label's raw logit."""
@@ -60,8 +58,8 @@ class Data:
 
 
 def measure(
-    stack: Stack, data: Data, groups: Sequence[Group], advance: Advance = lambda _: None
-) -> tuple[Norms, FloatArray]:
+    stack: Stack, data: Data, groups: "Sequence[Group]", advance: Advance = lambda _: None
+) -> "tuple[Norms, FloatArray]":
     """Norms of the mean gradients of noisy and clean examples and of their difference.
 
     And the norm that is asked for without each group in turn, (groups, layers), if there are some.
@@ -84,10 +82,11 @@ def measure(
     for kind in ("noisy", "clean", "difference"):
         both = _norms(total, counts.sum(0), sizes, kind)
         norms |= {f"{name} {kind}": values for name, values in both.items()}
-    kind, left_out = kind_of(data.settings.subtract_clean), []
+    left_out = []
     for sums, n in zip(every, counts, strict=True) if len(every) > 1 else ():
         rest = [whole - part for whole, part in zip(total, sums, strict=True)]
-        left_out.append(_norms(rest, counts.sum(0) - n, sizes, kind)[data.settings.norm])
+        found = _norms(rest, counts.sum(0) - n, sizes, data.settings.weighed)
+        left_out.append(found[data.settings.norm])
     return norms, np.array(left_out).reshape(-1, stack.depth)
 
 
@@ -136,7 +135,7 @@ def end_to_end(lengths: IntArray, most: int) -> list[IntArray]:
     return [np.array(rows) for rows in groups]
 
 
-def _norms(sums: Sequence[Tensor], counts: IntArray, sizes: list[int], kind: str) -> Norms:
+def _norms(sums: Sequence[Tensor], counts: IntArray, sizes: list[int], kind: str) -> "Norms":
     """L1 and L2 of each block's mean gradient, from the sums over noisy and over clean examples."""
     found = []
     for noisy, clean in zip(*(torch.split_with_sizes(v, sizes) for v in sums), strict=True):

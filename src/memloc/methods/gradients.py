@@ -34,6 +34,8 @@ Norms = dict[str, FloatArray]
 """By name, e.g. `L1 noisy`: the norm of each block's mean gradient, (layers,)."""
 Group = tuple[IntArray, IntArray]
 """Rows of noisy examples, and of clean ones."""
+MEAN = {True: "difference", False: "noisy"}
+"""Name of the mean gradient that is weighed, by whether that of clean examples is subtracted."""
 
 
 class Gradients(Method):
@@ -74,6 +76,11 @@ class Gradients(Method):
                 found, left_out[of] = measure(model.stack, data, groups, advance)
                 norms |= {name.replace(" ", f" {of}", 1): n for name, n in found.items()}
         return self._scores(norms, left_out, note)
+
+    @property
+    def weighed(self) -> str:
+        """Name of the mean gradient whose norm weighs a layer."""
+        return MEAN[self.subtract_clean]
 
     def _load(self, run: Run) -> "dict[str, Classifier]":
         """Under "" the memorised weights, under "frozen " those to divide by, where asked for."""
@@ -141,8 +148,8 @@ def variant(
     details: Mapping[str, FloatArray], norm: str, subtract: bool, divide: bool
 ) -> FloatArray:
     """Layer weights with these steps of the post-processing."""
-    frozen = details[f"{norm} frozen {kind_of(subtract)}"] if divide else None
-    return post_processed(details[f"{norm} {kind_of(subtract)}"], frozen)
+    frozen = details[f"{norm} frozen {MEAN[subtract]}"] if divide else None
+    return post_processed(details[f"{norm} {MEAN[subtract]}"], frozen)
 
 
 def post_processed(norms: FloatArray, frozen: FloatArray | None) -> FloatArray:
@@ -167,8 +174,3 @@ def jackknife(estimate: FloatArray, left_out: FloatArray) -> tuple[FloatArray, F
         return np.full_like(estimate, np.nan), np.full_like(estimate, np.nan)
     reach = stats.t.ppf((1 + LEVEL) / 2, n - 1) * np.sqrt((n - 1) * left_out.var(axis=0))
     return estimate - reach, estimate + reach
-
-
-def kind_of(subtract_clean: bool) -> str:
-    """Which mean gradient is weighed."""
-    return "difference" if subtract_clean else "noisy"

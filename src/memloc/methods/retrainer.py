@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,7 +18,6 @@ from memloc.data.encode import Encoded
 from memloc.engine.fit import fit
 from memloc.engine.learner import Learner, Part, Watch
 from memloc.errors import ScoreError
-from memloc.methods.retraining import Retraining
 from memloc.model.load import Classifier
 from memloc.model.parts import find_parts
 from memloc.model.predict import predict
@@ -29,6 +29,9 @@ from memloc.stats.windows import window_name
 from memloc.store import paths
 from memloc.store.identity import hash_weights
 from memloc.store.memo import ARRAYS, Arrays, Maker, recall, unfinished_key
+
+if TYPE_CHECKING:
+    from memloc.methods.retraining import Retraining
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Setup:
         return found
 
 
-def prepared(run: Run, settings: Retraining) -> Setup:
+def prepared(run: Run, settings: "Retraining") -> Setup:
     """Load weights and data for retraining any window."""
     final, pretrained = run.load("final"), run.load("pretrained")
     train, held_out = _split(run, settings.seed)
@@ -179,7 +182,7 @@ def _split(run: Run, seed: int) -> tuple[IntArray, IntArray]:
     return np.setdiff1d(clean, held_out), held_out
 
 
-def _training(run: Run, own: Retraining) -> FineTuneSettings:
+def _training(run: Run, own: "Retraining") -> FineTuneSettings:
     """Fine-tuning's schedule, decay and clipping with retraining's rate, batches and epochs."""
     return run.settings.finetune.replace(
         {
@@ -191,7 +194,7 @@ def _training(run: Run, own: Retraining) -> FineTuneSettings:
     )
 
 
-def _key(run: Run, own: Retraining, weights: Sequence[nn.Module]) -> str:
+def _key(run: Run, own: "Retraining", weights: Sequence[nn.Module]) -> str:
     decided_by = {
         "settings": own.model_dump(mode="json", exclude={"normalise", "widths"}),
         "training": _training(run, own).model_dump(mode="json", exclude={"gradient_checkpointing"}),
@@ -199,4 +202,4 @@ def _key(run: Run, own: Retraining, weights: Sequence[nn.Module]) -> str:
         "data": run.record.task.hash,
         "weights": [hash_weights(module.named_parameters()) for module in weights],
     }
-    return unfinished_key(Maker(Retraining.name, Retraining.version), decided_by)
+    return unfinished_key(Maker(own.name, own.version), decided_by)

@@ -12,13 +12,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from memloc.errors import ModelError, listed
+from memloc.model.checkpoints import load_checkpoint
 from memloc.model.known import is_adapter
-from memloc.model.load import (
-    Classifier,
-    LoadOptions,
-    load_checkpoint,
-    load_model,
-)
+from memloc.model.load import Classifier, LoadOptions, load_model
 from memloc.model.stack import (
     TOLERANCE,
     Batch,

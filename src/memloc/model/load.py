@@ -16,8 +16,6 @@ from memloc.data.hub import asked_once
 from memloc.errors import ModelError, in_words
 from memloc.model.known import (
     TINY,
-    checkpoint_folder,
-    is_adapter,
     no_such_model,
     source_of,
 )
@@ -128,7 +126,7 @@ def load_model(
     with (
         quiet(),
         asked_once(source),
-        _loading(name),
+        loading(name),
         torch_seeded(seed, "head"),
         torch.inference_mode(False),
     ):
@@ -154,21 +152,6 @@ def load_model(
             unused_weights=tuple(sorted(info["unexpected_keys"])),
             resized_weights=resized,
         )
-
-
-def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classifier:
-    """A classifier that was trained and saved: every weight must be there, and no other."""
-    options = options or LoadOptions()
-    checkpoint_folder(folder)
-    if is_adapter(folder):
-        from memloc.model.adapters import load_adapter
-
-        return load_adapter(folder, options)
-    with quiet(), _loading(str(folder)):
-        label_names = label_names_of(read_config(folder, options))
-    loaded = load_model(str(folder), label_names, options=options)
-    _refuse_other_weights(loaded)
-    return loaded
 
 
 def read_config(source: str | Path, options: LoadOptions, **changes: Any) -> Any:
@@ -202,30 +185,8 @@ def _config(source: str, label_names: Sequence[str], options: LoadOptions) -> An
     return config if options.depth is None else _cut(config, options.depth)
 
 
-def _refuse_other_weights(loaded: Classifier) -> None:
-    """A checkpoint has every weight of its classifier, and no other."""
-    body = f"{loaded.model.base_model_prefix}."
-    head = [name for name, _ in loaded.model.named_parameters() if not name.startswith(body)]
-    missing = set(loaded.new_weights) - set(loaded.resized_weights)
-    if head and missing.issuperset(head):
-        raise ModelError(
-            f"{loaded.name} has no classification head ({head[0]} is not there): it was saved from "
-            "a base model or from one for another purpose. Give the classifier that was "
-            "fine-tuned, or fine-tune this one with `memloc train`."
-        )
-    for what, names in (
-        ("missing", sorted(missing)),
-        ("of another size than its config.json says", loaded.resized_weights),
-        ("not part of the classifier", loaded.unused_weights),
-    ):
-        if names:
-            raise ModelError(
-                f"{loaded.name} is damaged or of another model: {_some(names)} {what}. "
-                "Train it again."
-            )
-
-
-def _some(names: Sequence[str]) -> str:
+def some_of(names: Sequence[str]) -> str:
+    """The first of some weights, and how many more there are, with the verb."""
     more = len(names) - 1
     return f"{names[0]} and {more} more weights are" if more else f"the weight {names[0]} is"
 
@@ -290,7 +251,7 @@ def _new_weights(name: str, model: Any, info: Any) -> tuple[tuple[str, ...], tup
     lacking = sorted(k for k in missing | resized if k.startswith(body) and ".pooler." not in k)
     if lacking:
         raise ModelError(
-            f"{name} is damaged or of another model: {_some(lacking)} missing or of another size."
+            f"{name} is damaged or of another model: {some_of(lacking)} missing or of another size."
         )
     return tuple(sorted(missing)), tuple(sorted(resized))
 
@@ -319,7 +280,8 @@ def quiet() -> Iterator[None]:
             own.enable_progress_bar()
 
 
-def _loading(name: str) -> AbstractContextManager[None]:
+def loading(name: str) -> AbstractContextManager[None]:
+    """While active, an error of transformers says that this model cannot be loaded, and why."""
     return as_model_error(lambda error: _why_not(name, error))
 
 

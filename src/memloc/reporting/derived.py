@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.arrays import BoolArray
-from memloc.methods import brought, exactness
+from memloc.methods.registry import brought, exactness
 from memloc.reporting import about, examples
 from memloc.reporting.style import method_order
 from memloc.stats import claims

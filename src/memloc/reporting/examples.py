@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.arrays import BoolArray, FloatArray, IntArray
-from memloc.methods import by_reference
+from memloc.methods.registry import by_reference
 from memloc.methods.result import Outcomes, outcomes_from
 from memloc.reporting.reading import joined, kept_files
 from memloc.run.folder import Run

@@ -17,7 +17,7 @@ import altair as alt
 import pandas as pd
 
 from memloc.errors import lookup
-from memloc.methods import brought
+from memloc.methods.registry import brought
 from memloc.methods.views import CASE
 from memloc.progress import track
 from memloc.reporting import style

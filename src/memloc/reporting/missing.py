@@ -10,7 +10,7 @@ import yaml
 
 from memloc.data.perturb import OWN
 from memloc.errors import DataError, counted
-from memloc.methods import find_method, method_names, methods
+from memloc.methods.registry import find_method, method_names, methods
 from memloc.reporting.derived import RUN
 from memloc.reporting.results import Results
 from memloc.reporting.style import METHODS, asset

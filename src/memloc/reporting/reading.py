@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.errors import StoreError
-from memloc.methods import brought, by_reference, method_names, methods
+from memloc.methods.registry import brought, by_reference, method_names, methods
 from memloc.methods.result import events_of, read_about, stored_table
 from memloc.run.folder import Accuracies, Run, at_the_end
 from memloc.settings import packaged

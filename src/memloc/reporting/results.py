@@ -17,8 +17,8 @@ from memloc.errors import (
     checked_arguments,
     lookup,
 )
-from memloc.methods import by_reference, method_names
-from memloc.protocol import Protocol, preset, protocol_of_study, study_values
+from memloc.methods.protocol import Protocol, preset, protocol_of_study, study_values
+from memloc.methods.registry import by_reference, method_names
 from memloc.reporting.derived import RUN, derived, usual_depth
 from memloc.reporting.reading import COLUMNS, KEY, Row, commands, find_runs, read_tables
 from memloc.run.folder import Run, RunRecord

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from memloc.methods import methods
+from memloc.methods.registry import methods
 from memloc.methods.views import CASE, planted_names
 from memloc.reporting.derived import counted_events, is_planted, over_groups, usual_depth
 from memloc.reporting.style import WORDS, task_order

@@ -11,7 +11,7 @@ import pandas as pd
 import yaml
 
 from memloc.errors import counted, listed
-from memloc.methods import brought, by_reference, exactness, methods
+from memloc.methods.registry import brought, by_reference, exactness, methods
 from memloc.methods.result import Result, events_of
 from memloc.reporting.derived import RUN, UNDONE, largest, layers_to_undo, leading
 from memloc.reporting.missing import command

@@ -13,7 +13,7 @@ import pandas as pd
 import yaml
 
 from memloc.errors import lookup
-from memloc.methods import brought, exactness, method_names, methods
+from memloc.methods.registry import brought, exactness, method_names, methods
 from memloc.reporting.reading import COLUMNS
 from memloc.settings import Settings
 from memloc.stats.claims import BINARY

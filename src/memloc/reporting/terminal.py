@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from memloc.methods import methods
+from memloc.methods.registry import methods
 from memloc.methods.result import Result
 from memloc.methods.views import curves
 from memloc.reporting.style import WORDS

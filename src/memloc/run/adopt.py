@@ -21,7 +21,7 @@ from memloc.errors import (
 from memloc.model.device import suitable_threads
 from memloc.model.known import adapter_base, is_adapter
 from memloc.progress import request, tell
-from memloc.protocol import protocol_of_run
+from memloc.protocol import settings_of_run
 from memloc.run.folder import (
     Accuracies,
     Checkpoint,
@@ -97,10 +97,10 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     """
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
-    protocol = protocol_of_run(preset, settings or {}, has_noise=True)
+    decided = settings_of_run(preset, settings or {}, has_noise=True)
     facts, names, adopted = _examined(places, pretrained)
     task = _read(data, Columns(text, label, pair, original, flag), held_out, names)
-    spec = RunSpec.of(str(pretrained or final), task, seed, protocol.for_run())
+    spec = RunSpec.of(str(pretrained or final), task, seed, decided)
     facts |= {"spec": spec, "command": request(), "task": TaskRecord.of(task)}
     with locked(Path(folder), RUN):
         record = RunRecord(**facts, made_by="adopt")
@@ -231,7 +231,8 @@ def _examined(
 ) -> tuple[dict[str, Any], list[str], dict[str, Checkpoint]]:
     """Facts of the final weights, their labels, and all weights, each checked against the final."""
     from memloc.model.check import require_agreement
-    from memloc.model.load import LoadOptions, load_checkpoint, load_model
+    from memloc.model.checkpoints import load_checkpoint
+    from memloc.model.load import LoadOptions, load_model
 
     options = LoadOptions(base=None if pretrained is None else str(pretrained))
     final = load_checkpoint(places["final"], options)

@@ -313,7 +313,8 @@ class Run:
 
     def load(self, weights: str) -> "Classifier":
         """A fresh copy of these weights, on the run's device, in evaluation mode."""
-        from memloc.model.load import LoadOptions, load_checkpoint
+        from memloc.model.checkpoints import load_checkpoint
+        from memloc.model.load import LoadOptions
 
         self.require(weights)
         self.check_unchanged([weights])

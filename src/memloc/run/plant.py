@@ -8,11 +8,10 @@ from typing import Any
 from memloc.data.sources import load_task, subsample
 from memloc.data.task import Task
 from memloc.errors import SettingsError, checked_arguments
+from memloc.model.checkpoints import save_checkpoint
 from memloc.model.known import default_preset
 from memloc.model.load import LoadOptions
-from memloc.protocol import RunSettings
-from memloc.protocol import preset as preset_called
-from memloc.run.checkpoints import save_checkpoint
+from memloc.protocol import RunSettings, common_preset
 from memloc.run.folder import WEIGHTS, Attempt, Run
 from memloc.run.spec import RunSpec, TaskSpec
 from memloc.run.train import check_given, make_run
@@ -57,11 +56,11 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
     check_given(model, task, options)
     if auxiliary is not None and not isinstance(auxiliary, Task):
         raise SettingsError(f"Give auxiliary as a task, not as a {type(auxiliary).__name__}.")
-    protocol = preset_called(preset or default_preset(model)).replace(settings or {})
     allowed = {*RunSettings.model_fields, "control", "verdict"}
     for key in settings or {}:
-        if key.split(".")[0] not in allowed:
+        if "." in key and key.split(".")[0] not in allowed:
             raise SettingsError(f"{key} does not decide the weights of a plant: leave it out.")
+    protocol = common_preset(preset or default_preset(model)).replace(settings or {})
     control = protocol.control
     if auxiliary is None:
         auxiliary = load_task(control.auxiliary, seed=protocol.noise.seed)

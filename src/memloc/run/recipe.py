@@ -13,12 +13,12 @@ from memloc.engine.fit import fit, whole
 from memloc.engine.learner import LEFT_OUT, Auxiliary, Learner, Part, States, Watch
 from memloc.engine.passes import Trained
 from memloc.model.adapters import with_adapter
+from memloc.model.checkpoints import save_checkpoint
 from memloc.model.device import pick_device
 from memloc.model.load import Classifier
 from memloc.model.predict import accuracies, encode_for
 from memloc.progress import track
 from memloc.protocol import FineTuneSettings
-from memloc.run.checkpoints import save_checkpoint
 from memloc.run.folder import TRAININGS, WEIGHTS, Accuracies, Run
 from memloc.stats.windows import read_plant
 from memloc.store import paths

@@ -13,7 +13,7 @@ from memloc.data.own import load_csv
 from memloc.data.perturb import noisy_task
 from memloc.data.sources import load_task, subsample
 from memloc.data.task import Task, hash_examples, hash_task
-from memloc.protocol import Protocol, RunSettings
+from memloc.protocol import CommonSettings, RunSettings
 from memloc.settings import Settings
 from memloc.stats.windows import plant_name, planted_layers, read_plant
 from memloc.store.memo import Maker, key
@@ -186,7 +186,7 @@ class RunSpec(Settings):
         noise = self.settings.noise
         return noisy_task(self.task.load(noise.seed), noise)
 
-    def planted(self, layers: str, auxiliary: TaskSpec, protocol: Protocol) -> "RunSpec":
+    def planted(self, layers: str, auxiliary: TaskSpec, protocol: CommonSettings) -> "RunSpec":
         """The same run with its noisy labels planted in some layers, as the protocol asks."""
         control = protocol.control
         changes = {RATE: control.learning_rate, "finetune.epochs": control.epochs}

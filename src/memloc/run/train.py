@@ -14,7 +14,7 @@ from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import default_preset
 from memloc.model.load import Classifier, LoadOptions, load_model
 from memloc.progress import request, tell
-from memloc.protocol import protocol_of_run
+from memloc.protocol import settings_of_run
 from memloc.run.folder import (
     TRAININGS,
     WEIGHTS,
@@ -64,8 +64,8 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
     check_given(model, task, options)
-    protocol = protocol_of_run(preset or default_preset(model), settings or {}, has_noise=True)
-    spec = RunSpec.of(model, task, seed, protocol.for_run(), options)
+    decided = settings_of_run(preset or default_preset(model), settings or {}, has_noise=True)
+    spec = RunSpec.of(model, task, seed, decided, options)
     return make_run(spec, folder, weights, task=task, device=device)
 
 

@@ -46,6 +46,8 @@ from memloc.seeds import generator, torch_seeded
 from memloc.study.estimate import (
     UNSURE,
     USUAL_TOKENS,
+    around,
+    disk_sentences,
     keep,
     measured_here,
     on_cores,
@@ -54,7 +56,6 @@ from memloc.study.estimate import (
 )
 from memloc.study.inputs import Shape, is_here
 from memloc.study.plan import Plan, Step
-from memloc.study.view import around, disk_sentences
 
 Clock = Callable[[], float]
 UPDATES = 4

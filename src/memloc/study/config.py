@@ -21,7 +21,8 @@ from memloc.errors import (
     nearest,
     shortened,
 )
-from memloc.protocol import PRESETS, Protocol, preset
+from memloc.methods.protocol import Protocol, preset
+from memloc.protocol import PRESETS
 from memloc.run.spec import DataFile
 from memloc.settings import Settings, explained, parse_yaml
 from memloc.store import paths
@@ -51,7 +52,7 @@ class Block(Settings):
 
 
 def _installed(kind: Literal["localiser", "analysis"]) -> Names:
-    from memloc.methods import method_names
+    from memloc.methods.registry import method_names
 
     return method_names(kind)
 

@@ -2,6 +2,7 @@
 
 import math
 import platform
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -12,10 +13,12 @@ from statistics import median
 from typing import Any
 
 from pydantic import Field, NonNegativeFloat, ValidationError
+from rich.filesize import decimal
 
 from memloc.errors import StoreError
 from memloc.methods import Sizes
 from memloc.model.device import NARROW
+from memloc.progress import duration
 from memloc.protocol import RunSettings
 from memloc.run.folder import TRAININGS, WEIGHTS
 from memloc.settings import Settings
@@ -87,17 +90,6 @@ class Calibration(Settings):
     """Of a text, by task."""
 
 
-def calibration(plan: Plan) -> Calibration:
-    """What was measured on this machine for this study; measured now where that is missing."""
-    shapes = {step.shape.name for step in plan.steps.values()}
-    known = measured_here(plan.file.folder)
-    if shapes <= set(known.speeds):
-        return known
-    from memloc.study.calibrate import calibrate  # loads torch
-
-    return keep(plan.file.folder, calibrate(plan))
-
-
 def measured_here(folder: Path) -> Calibration:
     """What a folder says of this machine's speed: what was measured on others does not count."""
     with suppress(StoreError, ValidationError):  # a damaged one is measured again
@@ -157,6 +149,24 @@ def _pace(records: Iterable[StepRecord]) -> float:
     """How many times longer steps take than estimated; those that were stopped say nothing."""
     slower = [record.seconds / _busy(record) for record in records]
     return median([1.0, *(each for each in slower if each < STOPPED)])
+
+
+def around(seconds: float, factor: float) -> str:
+    """From when to when something may take, if the estimate is off by this factor."""
+    return f"{duration(seconds / factor)} to {duration(seconds * factor)}"
+
+
+def disk_sentences(disk: float, folder: Path) -> list[str]:
+    """How much space results take, and whether there is as much."""
+    free = shutil.disk_usage(folder).free
+    more = "THAT IS MORE THAN THERE IS: choose another folder or free space first."
+    taken = f"Results will take {size(disk)} of disk; {size(free)} are free."
+    return [taken, more] if disk > free else [taken]
+
+
+def size(count: float) -> str:
+    """Bytes as people say them."""
+    return decimal(int(count))
 
 
 def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:

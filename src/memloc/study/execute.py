@@ -15,7 +15,7 @@ from memloc.errors import (
     counted,
     lookup,
 )
-from memloc.methods import find_method
+from memloc.methods.registry import find_method
 from memloc.model.device import NARROW
 from memloc.progress import tell
 from memloc.run.folder import few_in
@@ -23,21 +23,19 @@ from memloc.store import paths
 from memloc.store.lock import STUDY, locked
 from memloc.study.estimate import (
     Estimate,
-    calibration,
     estimate,
+    keep,
+    measured_here,
     urgency,
 )
 from memloc.study.executors import (
     Executor,
     LocalExecutor,
-    Order,
-    Outcome,
     RayExecutor,
-    finished,
 )
 from memloc.study.inputs import few_sentence, noise_sentence
 from memloc.study.plan import Plan, Step, open_plan
-from memloc.study.records import State, Store, study_states
+from memloc.study.records import Order, Outcome, State, Store, finished, study_states
 
 if TYPE_CHECKING:
     from memloc.reporting.page import Report
@@ -113,7 +111,12 @@ def checked_jobs(jobs: int | None) -> int:
 def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
     """What each step will cost; measures this machine for some seconds where that is not done."""
     threads = {s.name: threads_for(s, jobs or 1, cores()) for s in plan.steps.values()}
-    return estimate(plan, calibration(plan), threads)
+    measured = measured_here(plan.file.folder)
+    if not {step.shape.name for step in plan.steps.values()} <= measured.speeds.keys():
+        from memloc.study.calibrate import calibrate  # loads torch
+
+        measured = keep(plan.file.folder, calibrate(plan))
+    return estimate(plan, measured, threads)
 
 
 def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:

@@ -17,43 +17,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from memloc.errors import SettingsError, in_words
-from memloc.settings import Settings
-from memloc.study.plan import Step
-from memloc.study.records import Store
+from memloc.study.records import Order, Outcome, Store
 
 RETRIES = 3
 """How often a step is given to another worker of a cluster when its own is lost."""
-
-
-class Order(Settings):
-    """The step that one process is to do, and what it takes while it runs."""
-
-    folder: str
-    """Folder of the study."""
-    step: Step
-    token: str
-    """Name of this attempt: a process whose step has another token by now ends itself."""
-    threads: int = 1
-    memory: int = 0
-    """Bytes."""
-    gpus: float = 0.0
-
-
-class Outcome(Settings):
-    """How a step went; no reason: well."""
-
-    step: str
-    reason: str = ""
-    seconds: float = 0.0
-    peak_mb: float = 0.0
-
-
-def finished(store: Store, step: Step) -> Outcome | None:
-    """How a step went that is done."""
-    record = store.record(step.name)
-    if record is None or store.state(step).name != "done":
-        return None
-    return Outcome(step=step.name, seconds=record.seconds, peak_mb=record.peak_mb)
 
 
 @dataclass(frozen=True)
@@ -124,10 +91,11 @@ class LocalExecutor:
         else:
             (read, write), parent = os.pipe(), os.getpid()
             if not (pid := _fork()):
-                with _in_copy(order, parent):
-                    from memloc.study.step import do_order
+                from memloc.study import step
 
-                    os.write(write, do_order(order).model_dump_json().encode())
+                with _in_copy(order):
+                    step.die_with(parent)
+                    os.write(write, step.do_order(order).model_dump_json().encode())
             os.close(write)
             child = Child(
                 order, pid, read, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -172,15 +140,14 @@ def _fork() -> int:
 
 
 @contextmanager
-def _in_copy(order: Order, parent: int) -> Iterator[None]:
-    """Be the process of an order, a copy of `parent`, which ends with the block.
+def _in_copy(order: Order) -> Iterator[None]:
+    """Be the process of an order, a copy of its parent, which ends with the block.
 
     It leaves with `_exit`, so that nothing of its origin is run.
     """
     status = 1
     try:
         os.setsid()
-        die_with(parent)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as after `nohup`
                 signal.signal(number, signal.SIG_DFL)
@@ -220,16 +187,6 @@ def _log(order: Order) -> TextIO:
         return path.open("a", encoding="utf-8")
     except OSError:
         return Path(os.devnull).open("a", encoding="utf-8")
-
-
-def die_with(parent: int) -> None:
-    """Have the system end this process when the one that started it ends (Linux)."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it ended before this
-            os._exit(1)
 
 
 class RayExecutor:

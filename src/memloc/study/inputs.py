@@ -20,7 +20,7 @@ from memloc.errors import (
     in_words,
     lookup,
 )
-from memloc.methods import find_method
+from memloc.methods.registry import find_method
 from memloc.model.known import (
     KNOWN,
     TINY,

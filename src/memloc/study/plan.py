@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 from memloc.data.tasks import known_tasks
 from memloc.errors import MemlocError, SettingsError, lookup
-from memloc.methods import Method, find_method
+from memloc.methods import Method
+from memloc.methods.protocol import Protocol
+from memloc.methods.registry import find_method
 from memloc.model.known import default_preset
-from memloc.protocol import MEMORISED_ONLY, Protocol, VerdictSettings
+from memloc.protocol import MEMORISED_ONLY, VerdictSettings
 from memloc.run.folder import AS_ONE, WEIGHTS, Run
 from memloc.run.spec import RunSpec
 from memloc.settings import Settings

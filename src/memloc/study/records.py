@@ -240,6 +240,37 @@ class Store:
         return next(begun, None)
 
 
+class Order(Settings):
+    """The step that one process is to do, and what it takes while it runs."""
+
+    folder: str
+    """Folder of the study."""
+    step: Step
+    token: str
+    """Name of this attempt: a process whose step has another token by now ends itself."""
+    threads: int = 1
+    memory: int = 0
+    """Bytes."""
+    gpus: float = 0.0
+
+
+class Outcome(Settings):
+    """How a step went; no reason: well."""
+
+    step: str
+    reason: str = ""
+    seconds: float = 0.0
+    peak_mb: float = 0.0
+
+
+def finished(store: Store, step: Step) -> Outcome | None:
+    """How a step went that is done."""
+    record = store.record(step.name)
+    if record is None or store.state(step).name != "done":
+        return None
+    return Outcome(step=step.name, seconds=record.seconds, peak_mb=record.peak_mb)
+
+
 def study_states(plan: Plan) -> dict[str, State]:
     """How every step stands."""
     store = Store(plan.file.folder)

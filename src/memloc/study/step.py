@@ -6,6 +6,7 @@ that process is gone, or when the step has been given to another one.
 """
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -27,9 +28,8 @@ from memloc.run.folder import Run
 from memloc.run.plant import is_enough, make_null, make_plant
 from memloc.run.train import make_run
 from memloc.store.lock import SILENT, patient
-from memloc.study.executors import Order, Outcome, die_with, finished
 from memloc.study.plan import Step
-from memloc.study.records import Store
+from memloc.study.records import Order, Outcome, Store, finished
 
 WATCH = 1.0
 """Seconds between two looks at whether this process is still wanted."""
@@ -123,6 +123,16 @@ def _watch(store: Store, step: str, token: str) -> None:
                 os._exit(1)
 
     threading.Thread(target=look, daemon=True).start()
+
+
+def die_with(parent: int) -> None:
+    """Have the system end this process when the one that started it ends (Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it ended before this
+            os._exit(1)
 
 
 def _peak_mb() -> float:

@@ -1,7 +1,6 @@
 """How people see a study: its plan, how far it is, and how it ended."""
 
 import os
-import shutil
 import socket
 import sys
 import time
@@ -11,20 +10,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.filesize import decimal
-
 from memloc.errors import StoreError, counted, lookup
 from memloc.progress import duration, plain, say
 from memloc.store.lock import STUDY, who_runs
+from memloc.study.estimate import around, disk_sentences, size
 from memloc.study.execute import (
     Execution,
     Watcher,
     cores,
     few_sentences,
 )
-from memloc.study.executors import Outcome
 from memloc.study.plan import KINDS, open_plan
-from memloc.study.records import Store, study_states
+from memloc.study.records import Outcome, Store, study_states
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -85,19 +82,6 @@ def _load_sentences(study: Execution) -> list[str]:
     if max(study.estimate.threads.values()) == 1:
         return [f"{busy}: while other programs run, steps take longer."]
     return [f"{busy}: while other programs run, threads wait for each other; use `--jobs {there}`."]
-
-
-def around(seconds: float, factor: float) -> str:
-    """From when to when something may take, if the estimate is off by this factor."""
-    return f"{duration(seconds / factor)} to {duration(seconds * factor)}"
-
-
-def disk_sentences(disk: float, folder: Path) -> list[str]:
-    """How much space results take, and whether there is as much."""
-    free = shutil.disk_usage(folder).free
-    more = "THAT IS MORE THAN THERE IS: choose another folder or free space first."
-    taken = f"Results will take {size(disk)} of disk; {size(free)} are free."
-    return [taken, more] if disk > free else [taken]
 
 
 def step_rows(study: Execution) -> list[dict[str, Any]]:
@@ -302,8 +286,3 @@ def read_log(place: str | Path, step: str) -> str:
     if not path.is_file():
         raise StoreError(f"{step} has not been begun: there is no {path}.")
     return path.read_text(encoding="utf-8", errors="replace")
-
-
-def size(count: float) -> str:
-    """Bytes as people say them."""
-    return decimal(int(count))

@@ -11,19 +11,13 @@ import pytest
 
 import memloc
 from fixtures.runs import make_run
-from memloc import methods as base
-from memloc import protocol
 from memloc.errors import ModelError, SettingsError, UnknownName
-from memloc.methods import (
-    Method,
-    Sizes,
-    find_method,
-    method_names,
-    methods,
-)
+from memloc.methods import Method, Sizes, protocol
+from memloc.methods import registry as base
 from memloc.methods.apply import analyse, localise
+from memloc.methods.protocol import describe, preset
+from memloc.methods.registry import find_method, method_names, methods
 from memloc.methods.result import Result
-from memloc.protocol import describe, preset
 from memloc.run.folder import WEIGHTS
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")
@@ -234,7 +228,6 @@ def test_its_settings_are_in_the_presets_and_can_be_changed(installed):
     assert found.flat()["distance.plain"] == 3
     changed = found.replace({"distance.power": 2})
     assert changed.method("distance").power == 2
-    assert changed.changes() == {"distance.power": 2}
     with pytest.raises(SettingsError, match=r"distance\.power is 0"):
         found.replace({"distance.power": 0})
     with pytest.raises(UnknownName, match=r"Did you mean 'distance\.power'"):
@@ -301,8 +294,8 @@ def test_an_installed_method_looks_at_a_run(installed, memorised_run):
 def test_the_registry_loads_no_torch():
     code = (
         "import sys\n"
-        "from memloc.methods import methods\n"
-        "from memloc.protocol import preset\n"
+        "from memloc.methods.registry import methods\n"
+        "from memloc.methods.protocol import preset\n"
         "methods(), preset('demo')\n"
         "assert not {'torch', 'transformers', 'pandas', 'scipy'} & set(sys.modules)"
     )

@@ -1,0 +1,107 @@
+"""Every method by name: memloc's own, and those that other packages register."""
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from memloc.errors import MemlocError, ModelError, SettingsError, UnknownName, in_words, lookup
+from memloc.methods import Kind, Method
+from memloc.protocol import CommonSettings
+from memloc.settings import checked
+
+ENTRY_POINTS = "memloc.methods"
+"""Other packages register a method under this group."""
+
+
+@cache
+def methods() -> dict[str, type[Method]]:
+    """Every method by name: memloc's own, then those that other packages bring and that load."""
+    theirs = {name: kind for name, kind in _theirs().items() if not isinstance(kind, Exception)}
+    return {**_ours(), **theirs}
+
+
+def method_names(kind: Kind) -> tuple[str, ...]:
+    """memloc's own methods of a kind: those that run where none is named."""
+    ours = _ours().items()
+    return tuple(name for name, method in ours if method.kind == kind and method.by_default)
+
+
+def by_reference() -> set[str]:
+    """Localisers that put the reference's weights in: they count where it learnt its labels."""
+    return {name for name, method in methods().items() if "reference" in method.needs}
+
+
+def exactness(name: str) -> int:
+    """Return the exactness of the method called `name`; of one that is not installed, 0."""
+    return methods()[name].exactness if name in methods() else 0
+
+
+def brought(what: str) -> dict[str, Any]:
+    """Return what all installed methods bring to the report under this name, such as `events`."""
+    every = (method.report.get(what, {}) for method in methods().values())
+    return {name: value for each in every for name, value in each.items()}
+
+
+def find_method(name: str, kind: Kind | None = None) -> type[Method]:
+    """The method called `name`; one that could not be loaded says why."""
+    known = {n: m for n, m in methods().items() if kind in {None, m.kind}}
+    broken = _theirs().get(name) if isinstance(name, str) else None
+    if isinstance(broken, Exception) and name not in methods():
+        said = str(broken) if isinstance(broken, MemlocError) else in_words(broken)
+        why = said.rstrip(".")
+        raise ModelError(f"Method {name!r} could not be loaded: {why}.") from broken
+    if isinstance(name, str) and name in methods() and name not in known:
+        raise UnknownName(f"{name} is not {OTHER_KIND[str(kind)]}.")
+    return lookup("method" if kind != "analysis" else "analysis", name, known)
+
+
+OTHER_KIND = {
+    "localiser": "a localiser: use `memloc analyse`",
+    "analysis": "an analysis: use `memloc localise`",
+}
+"""What a method is not, if it was given to the command for the other kind."""
+
+
+def _ours() -> dict[str, type[Method]]:
+    from memloc.methods.centroids import Centroids
+    from memloc.methods.gradients import Gradients
+    from memloc.methods.halves import Generalisation
+    from memloc.methods.label_probes import LabelProbes
+    from memloc.methods.probing import Probing
+    from memloc.methods.retraining import Retraining
+    from memloc.methods.shares import Shares
+    from memloc.methods.swapping import AdapterOff, Swapping
+    from memloc.methods.trivial import TRIVIAL
+
+    kinds: tuple[type[Method], ...] = (
+        *(Swapping, Retraining, Gradients, Probing, Shares),
+        *(Centroids, LabelProbes, Generalisation, AdapterOff),
+        *TRIVIAL,
+    )
+    return {kind.name: kind for kind in kinds}
+
+
+@cache
+def _theirs() -> dict[str, Any]:
+    return {point.name: _loaded(point) for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _loaded(point: EntryPoint) -> Any:
+    """A method's class, or what went wrong: one that does not load must not stop the others."""
+    try:
+        found = point.load()
+        _check(point, found)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs
+        return error
+    return found
+
+
+def _check(point: EntryPoint, found: Any) -> None:
+    is_method = isinstance(found, type) and issubclass(found, Method)
+    if not is_method or getattr(found, "name", None) != point.name:
+        raise SettingsError(f"{point.value} is not a memloc.Method called {point.name!r}")
+    if point.name in _ours() or point.name in {*dir(CommonSettings()), "method"}:
+        raise SettingsError(f"memloc has something else called {point.name!r}")
+    if not hasattr(found, "needs"):
+        raise SettingsError(f"{point.value} does not say which weights it `needs`")
+    checked(found, {})  # every setting has a default, as presets hold all methods

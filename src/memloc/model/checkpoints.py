@@ -1,0 +1,85 @@
+"""Trained classifiers on disk: saved in the ecosystem's own format with their origin, and read."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from memloc.errors import ModelError
+from memloc.model.adapters import load_adapter
+from memloc.model.known import checkpoint_folder, is_adapter
+from memloc.model.load import (
+    Classifier,
+    LoadOptions,
+    label_names_of,
+    load_model,
+    loading,
+    quiet,
+    read_config,
+    some_of,
+)
+from memloc.store import paths
+from memloc.store.files import whole_folder
+from memloc.store.identity import hash_checkpoint
+from memloc.store.records import versions, write_json
+
+
+def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any]) -> None:
+    """A `save_pretrained` folder with tokenizer and provenance, whole or absent."""
+    with whole_folder(folder) as draft, quiet(), _as_os_error():
+        if trained.adapted is not None:
+            # Embeddings never learn with it; left open, PEFT asks the hub for the base model.
+            trained.adapted.save_pretrained(draft, save_embedding_layers=False)
+            trained.model.config.save_pretrained(draft)  # for the labels
+        else:
+            trained.model.save_pretrained(draft)
+        trained.tokenizer.save_pretrained(draft)
+        facts = {**about, "files": hash_checkpoint(draft), "versions": versions()}
+        write_json(draft / paths.PROVENANCE, facts)
+
+
+@contextmanager
+def _as_os_error() -> Iterator[None]:
+    """What safetensors cannot write (a full disk, say) it reports as an error of its own."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+
+
+def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classifier:
+    """A classifier that was trained and saved: every weight must be there, and no other."""
+    options = options or LoadOptions()
+    checkpoint_folder(folder)
+    if is_adapter(folder):
+        return load_adapter(folder, options)
+    with quiet(), loading(str(folder)):
+        label_names = label_names_of(read_config(folder, options))
+    loaded = load_model(str(folder), label_names, options=options)
+    _refuse_other_weights(loaded)
+    return loaded
+
+
+def _refuse_other_weights(loaded: Classifier) -> None:
+    """A checkpoint has every weight of its classifier, and no other."""
+    body = f"{loaded.model.base_model_prefix}."
+    head = [name for name, _ in loaded.model.named_parameters() if not name.startswith(body)]
+    missing = set(loaded.new_weights) - set(loaded.resized_weights)
+    if head and missing.issuperset(head):
+        raise ModelError(
+            f"{loaded.name} has no classification head ({head[0]} is not there): it was saved from "
+            "a base model or from one for another purpose. Give the classifier that was "
+            "fine-tuned, or fine-tune this one with `memloc train`."
+        )
+    for what, names in (
+        ("missing", sorted(missing)),
+        ("of another size than its config.json says", loaded.resized_weights),
+        ("not part of the classifier", loaded.unused_weights),
+    ):
+        if names:
+            raise ModelError(
+                f"{loaded.name} is damaged or of another model: {some_of(names)} {what}. "
+                "Train it again."
+            )
