@@ -175,9 +175,7 @@ def test_a_kind_without_classifier_is_refused_and_the_error_is_kept(folder):
     from transformers import ViTConfig
 
     ViTConfig(hidden_size=16, num_hidden_layers=2).save_pretrained(folder)
-    with pytest.raises(
-        ModelError, match=r"cannot be loaded as a classifier.*\(ValueError\)"
-    ) as error:
+    with pytest.raises(ModelError, match=r"cannot be loaded.*\(ValueError\)") as error:
         load_model(str(folder), LABELS)
     assert isinstance(error.value.__cause__, ValueError)
 

@@ -78,7 +78,15 @@ def models(as_json: AsJson = False) -> None:
 
 
 @option_by_option
-def check(model: ModelName, *, loading: Loading, as_json: AsJson = False) -> None:
+def check(
+    model: ModelName,
+    *,
+    texts: Annotated[
+        bool, typer.Option("--texts", help="As a language model, for memorised texts.")
+    ] = False,
+    loading: Loading,
+    as_json: AsJson = False,
+) -> None:
     """Check whether memloc can work with a model, and show what it found.
 
     Example: `memloc check tiny-opt`
@@ -91,7 +99,7 @@ def check(model: ModelName, *, loading: Loading, as_json: AsJson = False) -> Non
     from memloc.model import check as checking
     from memloc.model.load import LoadOptions
 
-    report = checking.check_model(model, LoadOptions(**asdict(loading)))
+    report = checking.check_model(model, LoadOptions(**asdict(loading)), texts=texts)
     console.show(as_json, asdict(report))
 
 

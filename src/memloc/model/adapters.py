@@ -41,7 +41,7 @@ _MANY = 7919
 """A number of labels that no other size of a model is likely to have."""
 
 
-def load_adapter(folder: Path, options: LoadOptions) -> Classifier:
+def load_adapter(folder: Path, options: LoadOptions, *, texts: bool = False) -> Classifier:
     """The base model with the adapter in this folder merged into it."""
     peft = _peft(str(folder))
     base = options.base or adapter_base(folder)
@@ -51,8 +51,11 @@ def load_adapter(folder: Path, options: LoadOptions) -> Classifier:
             "with --any-format."
         )
     with quiet(), warnings.catch_warnings(action="ignore"), _merging(folder):
+        labels: list[str] = []
         depth = None
-        if (folder / "config.json").is_file():
+        if texts:
+            depth = options.depth
+        elif (folder / "config.json").is_file():
             config = read_config(folder, options)
             labels, depth = label_names_of(config), int(setting(config, "num_hidden_layers"))
         else:

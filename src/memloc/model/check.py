@@ -26,7 +26,12 @@ from memloc.model.stack import (
 )
 from memloc.seeds import generator
 
-READOUTS = {"first": "first token", "last": "last attended token", "all": "all tokens"}
+READOUTS = {
+    "first": "first token",
+    "last": "last attended token",
+    "all": "all tokens",
+    "each": "every token, to say the next one",
+}
 THOROUGH, QUICK = (24, 3, 12, 23), (9, 3)
 """Tokens of the texts that a model is tried on."""
 
@@ -43,7 +48,7 @@ class CheckReport:
     block: str
     readout: str
     head: str
-    """Whether the classification head was saved with the model, or is new and has to be trained."""
+    """Whether the head was saved with the model, or is new and has to be trained."""
     separator: str
     padding: str
     max_tokens: int
@@ -55,13 +60,18 @@ class CheckReport:
     """Parameters that stand in more than one place."""
 
 
-def check_model(name: str, options: LoadOptions | None = None) -> CheckReport:
-    """Load a model with a head for two classes, compare, and raise where memloc would be wrong."""
+def check_model(
+    name: str, options: LoadOptions | None = None, *, texts: bool = False
+) -> CheckReport:
+    """Load a model with a head for two classes, compare, and raise where memloc would be wrong.
+
+    With `texts`, load a language model with its own head.
+    """
     folder = Path(name).expanduser()
     if is_adapter(folder):
-        loaded = load_checkpoint(folder, options)
+        loaded = load_checkpoint(folder, options, texts=texts)
     else:
-        loaded = load_model(name, ["no", "yes"], options=options)
+        loaded = load_model(name, [] if texts else ["no", "yes"], options=options)
     report = examine(loaded)
     _refuse(name, report.parity, report.batch_invariance)
     return report
@@ -118,11 +128,16 @@ def _differences(loaded: Classifier, lengths: Sequence[int]) -> tuple[float, flo
     with explained(loaded.model):
         texts = _sample_texts(stack, lengths)
         with _untouched(stack.model):
-            plain = torch.cat([forward(stack.model, {"input_ids": text}) for text in texts])
-        by_block = torch.cat([stack.undropped_logits(_padded([text], 0)) for text in texts])
+            plain = [forward(stack.model, {"input_ids": text})[0] for text in texts]
+        by_block = [stack.undropped_logits(_padded([text], 0))[0] for text in texts]
         padded = stack.logits(_padded(texts, stack.model.config.pad_token_id))
-    scale = plain.abs().max().clamp_min(1e-6)
-    parity, invariance = ((found - plain).abs().max() / scale for found in (by_block, padded))
+    # A language model has logits for each token: those of padding do not count.
+    alone = [row[: len(own)] for row, own in zip(padded, plain, strict=True)]
+    scale = torch.cat([own.flatten() for own in plain]).abs().max().clamp_min(1e-6)
+    parity, invariance = (
+        torch.stack([(a - b).abs().max() for a, b in zip(found, plain, strict=True)]).max() / scale
+        for found in (by_block, alone)
+    )
     return float(parity), float(invariance)
 
 

@@ -49,14 +49,19 @@ def _as_os_error() -> Iterator[None]:
         raise OSError(str(error)) from error
 
 
-def load_checkpoint(folder: Path, options: LoadOptions | None = None) -> Classifier:
-    """A classifier that was trained and saved: every weight must be there, and no other."""
+def load_checkpoint(
+    folder: Path, options: LoadOptions | None = None, *, texts: bool = False
+) -> Classifier:
+    """A classifier that was trained and saved: every weight must be there, and no other.
+
+    With `texts`, a language model.
+    """
     options = options or LoadOptions()
     checkpoint_folder(folder)
     if is_adapter(folder):
-        return load_adapter(folder, options)
+        return load_adapter(folder, options, texts=texts)
     with quiet(), loading(str(folder)):
-        label_names = label_names_of(read_config(folder, options))
+        label_names = [] if texts else label_names_of(read_config(folder, options))
     loaded = load_model(str(folder), label_names, options=options)
     _refuse_other_weights(loaded)
     return loaded

@@ -10,7 +10,12 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from memloc.data.hub import asked_once
 from memloc.errors import ModelError, in_words
@@ -45,7 +50,7 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Classifier:
-    """A sequence classifier ready for texts, with what its family needs around them."""
+    """A sequence classifier, or a language model, with what its family needs around texts."""
 
     name: str
     model: Any
@@ -77,8 +82,8 @@ class Classifier:
 
     @property
     def label_names(self) -> list[str]:
-        """The classes, in the order of the logits."""
-        return label_names_of(self.model.config)
+        """The classes, in the order of the logits; none of a language model."""
+        return [] if self.stack.is_language_model else label_names_of(self.model.config)
 
     @property
     def separator(self) -> str:
@@ -119,7 +124,10 @@ def load_model(
     seed: int = 1,
     options: LoadOptions | None = None,
 ) -> Classifier:
-    """A classifier with a head for these labels; a head that has to be made comes from `seed`."""
+    """A classifier with a head for these labels; a head that has to be made comes from `seed`.
+
+    Without labels, a language model, with the head that says how a text goes on.
+    """
     options = options or LoadOptions()
     source = source_of(name)
     # Weights that are made in inference mode could never be trained.
@@ -131,7 +139,8 @@ def load_model(
         torch.inference_mode(False),
     ):
         config = _config(source, label_names, options)
-        model, info = AutoModelForSequenceClassification.from_pretrained(
+        kind = AutoModelForSequenceClassification if label_names else AutoModelForCausalLM
+        model, info = kind.from_pretrained(
             source,
             config=config,
             dtype=torch.float32,
@@ -144,6 +153,11 @@ def load_model(
         settle_padding(name, model, tokenizer)
         missing, resized = _new_weights(name, model, info)
         _refuse_no_numbers(name, model)
+        if not label_names and (missing or resized):
+            raise ModelError(
+                f"{name} has no head that continues texts ({some_of([*missing, *resized])} not "
+                "there): give a causal language model that was saved with its head."
+            )
         return Classifier(
             name,
             model.eval(),
@@ -174,14 +188,13 @@ def label_names_of(config: Any) -> list[str]:
 
 def _config(source: str, label_names: Sequence[str], options: LoadOptions) -> Any:
     labels = dict(enumerate(label_names))
-    config = read_config(
-        source,
-        options,
-        num_labels=len(labels),
-        id2label=labels,
-        label2id={label: i for i, label in labels.items()},
-        problem_type="single_label_classification",
-    )
+    head = {
+        "num_labels": len(labels),
+        "id2label": labels,
+        "label2id": {label: i for i, label in labels.items()},
+        "problem_type": "single_label_classification",
+    }
+    config = read_config(source, options, **(head if labels else {}))
     return config if options.depth is None else _cut(config, options.depth)
 
 
@@ -289,8 +302,8 @@ def _why_not(name: str, error: Exception) -> str:
     is_here = Path(name).expanduser().is_dir() or name in TINY
     if is_here or not isinstance(error, OSError):
         return (
-            f"{name} cannot be loaded as a classifier, it may be damaged or of a kind that has no "
-            f"classifier: {with_option(error)}"
+            f"{name} cannot be loaded, it may be damaged or of a kind that has no such head: "
+            f"{with_option(error)}"
         )
     return no_such_model(name, with_option(error))
 

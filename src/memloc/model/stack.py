@@ -1,4 +1,4 @@
-"""Any classifier as embed → blocks → finish: finds the blocks, runs any of them on any state.
+"""Any classifier or language model as embed → blocks → finish: runs any block on any state.
 
 Nothing here knows an architecture. A model's own forward pass says how its blocks are called, and
 its own forward pass with the blocks taken out computes what comes before and after them.
@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 from transformers import PreTrainedModel
 
@@ -29,8 +30,9 @@ from memloc.model.joined import joined_layers
 
 Batch = Mapping[str, Tensor]
 """`input_ids` and `attention_mask`, both (examples, tokens), padded on the right."""
-Readout = Literal["first", "last", "all"]
-"""What the head reads: the first token, the last attended one, or more than one."""
+Readout = Literal["first", "last", "all", "each"]
+"""What the head reads: the first token, the last attended one, or more than one for one answer.
+`each` is a language model, whose head reads every token on its own and says what follows it."""
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit, that counts as float noise."""
 
@@ -113,13 +115,15 @@ class Prepared:
 
 
 class Stack:
-    """A classifier seen as its blocks, with what comes before and after them."""
+    """A classifier or language model: its blocks, with what comes before and after them."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
         with explained(model):
             self.blocks = find_blocks(model)
             self._answers, self.readout, self.width = _observe(model, self.blocks)
+            if self.is_language_model:
+                self._refuse_both_directions()
             self.pads = True
             """Whether padding changes nothing; if not, only texts of one length share a batch."""
             self.pads = self._is_padding_harmless()
@@ -135,6 +139,11 @@ class Stack:
     def depth(self) -> int:
         """Number of blocks."""
         return len(self.blocks)
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether the model says what follows each token, rather than the label of a text."""
+        return self.readout == "each"
 
     @property
     def device(self) -> torch.device:
@@ -186,7 +195,8 @@ class Stack:
         lengths = batch["attention_mask"].sum(1)
         rows = [(lengths == n).nonzero().flatten() for n in sorted(set(lengths.tolist()))]
         parts = [{k: v[r, : int(lengths[r[0]])] for k, v in batch.items()} for r in rows]
-        return torch.cat([compute(part) for part in parts])[torch.cat(rows).argsort()]
+        found = [logits for part in parts for logits in compute(part)]
+        return pad_sequence(found, batch_first=True)[torch.cat(rows).argsort()]
 
     @torch.no_grad()
     def _is_padding_harmless(self) -> bool:
@@ -194,7 +204,20 @@ class Stack:
         short = {name: values[1:, :3] for name, values in batch.items()}
         with undropped(self.model):
             padded, alone = self.logits(batch)[1], forward(self.model, short)[0]
-        return bool((padded - alone).abs().max() <= TOLERANCE * alone.abs().max())
+        return _is_same(padded[: len(alone)], alone)
+
+    @torch.no_grad()
+    def _refuse_both_directions(self) -> None:
+        """Refuse a model that reads what follows a token: it cannot continue a text."""
+        longer = {name: values[:1] for name, values in sample_batch(self.model).items()}
+        shorter = {name: values[:, :3] for name, values in longer.items()}
+        with undropped(self.model):
+            seen, unseen = (forward(self.model, batch)[0] for batch in (longer, shorter))
+        if not _is_same(seen[:3], unseen):
+            raise ModelError(
+                f"{type(self.model).__name__} reads texts in both directions, so it does not "
+                "continue them: give a causal language model."
+            )
 
     def prepare(self, batch: Batch) -> Prepared:
         """Run the embeddings and note how each block would be called; the blocks do not run."""
@@ -224,7 +247,7 @@ class Stack:
 
     def read(self, state: Tensor, prepared: Prepared) -> Tensor:
         """What the head reads of the last block's output: one vector an example, or all of it."""
-        return state if self.readout == "all" else at_positions(state, prepared.positions)
+        return state if self.readout in ("all", "each") else at_positions(state, prepared.positions)
 
     def vectors(self, state: Tensor, prepared: Prepared) -> Tensor:
         """One vector an example: at the readout position, or the mean where all are read."""
@@ -234,23 +257,26 @@ class Stack:
         return (state * mask).sum(1) / mask.sum(1)
 
     def finish(self, read: Tensor, batch: Batch | None = None) -> Tensor:
-        """Logits for what the head reads of the last block's outputs, (examples, width).
+        """Logits for what the head reads of the last block's outputs, (..., width).
 
         What follows the blocks works position by position, so one position is enough: the model
         runs on texts of one token, with its blocks taken out and the vectors put in at the end.
-        A head that reads several positions is given all of them, (examples, tokens, width), and
-        the batch that they are of; it may be there several times, one after the other.
+        A head that reads several positions for one answer is given all of them, (examples, tokens,
+        width), and the batch that they are of; it may be there several times, one after the other.
         """
+        among = read.shape[:-1]
         if self.readout == "all":
             assert batch is not None, "a head that reads all positions needs their mask"
             times = len(read) // len(batch["input_ids"])
             batch = {name: values.repeat(times, 1) for name, values in batch.items()}
         else:
+            read = read.reshape(-1, 1, self.width)
             ids = torch.zeros(len(read), 1, dtype=torch.long, device=read.device)
-            batch, read = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, read[:, None]
+            batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         passing: list[_BlockStandIn] = [lambda state, _args, _kwargs: state] * (self.depth - 1)
         with self._replaced_blocks([*passing, lambda *_: read]):
-            return forward(self.model, batch)
+            logits = forward(self.model, batch)
+        return logits if self.readout == "all" else logits.view(*among, -1)
 
     @contextmanager
     def _replaced_blocks(self, stand_ins: "list[_BlockStandIn]") -> Iterator[None]:
@@ -361,6 +387,11 @@ def hidden_of(output: Any) -> Tensor:
     return state
 
 
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Whether logits are equal up to float noise."""
+    return bool((one - other).abs().max() <= TOLERANCE * other.abs().max())
+
+
 def at_positions(states: Tensor, positions: Tensor) -> Tensor:
     """One vector an example: `states` (..., n, tokens, width) at `positions` (n,)."""
     return states[..., torch.arange(len(positions), device=states.device), positions, :]
@@ -421,10 +452,11 @@ def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[TreeSp
         logits = forward(model, batch)
         _check_outputs(model, outputs, blocks, batch)
         # Unequal weights: a head may be so made that its plain sum does not move.
-        weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)
+        weights = torch.arange(1, logits.shape[-1] + 1, device=logits.device)
         total = (logits * weights).sum()
         (gradient,) = torch.autograd.grad(total, last[0], materialize_grads=True)
-    readout = _readout(model, gradient.abs().sum(-1) > 0)
+    is_text = logits.shape[:-1] == batch["input_ids"].shape
+    readout = "each" if is_text else _readout(model, gradient.abs().sum(-1) > 0)
     return [tree_structure(output) for output in outputs], readout, gradient.shape[-1]
 
 
