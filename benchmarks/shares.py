@@ -7,6 +7,7 @@ import numpy as np
 from benchmarks.harness import Measured, middle, side_by_side
 from benchmarks.samples import DEPTH, questions
 from benchmarks.swapping import _model
+from memloc.arrays import FloatArray
 from memloc.data.encode import Encoded
 from memloc.methods.mixtures import Mixtures
 from memloc.methods.shares import Shares
@@ -22,8 +23,8 @@ def measure(hidden: int, examples: int, repeats: int) -> Measured:
     windows = window_subsets(DEPTH)
     with suitable_threads(hidden) as threads:
         every, some = side_by_side(
-            lambda: _logits(stacks, range(2**DEPTH), encoded),
-            lambda: _logits(stacks, windows, encoded),
+            lambda: _margins(stacks, range(2**DEPTH), encoded),
+            lambda: _margins(stacks, windows, encoded),
             repeats,
         )
     difference = np.abs(every[0][2][:, windows] - some[0][2]).max()
@@ -42,14 +43,16 @@ def measure(hidden: int, examples: int, repeats: int) -> Measured:
             "examples": examples,
             "times_swapping": middle([e[0] / s[0] for e, s in zip(every, some, strict=True)]),
             "layers_per_text": Shares().plan(DEPTH).layers,
-            "difference_is": "largest of the logits that both compute",
+            "difference_is": "largest of the margins that both compute",
         },
     )
 
 
-def _logits(stacks: tuple[Stack, Stack], subsets: Sequence[int], encoded: Encoded) -> "np.ndarray":
-    mixtures = Mixtures(*stacks, subsets)
-    found = np.zeros((len(encoded), len(subsets), stacks[0].model.config.num_labels))
+def _margins(stacks: tuple[Stack, Stack], subsets: Sequence[int], encoded: Encoded) -> FloatArray:
+    """Margins (texts, subsets) of the first class."""
+    mixtures = Mixtures(*stacks)
+    found = np.zeros((len(encoded), len(subsets)))
+    labels = np.zeros(len(encoded), dtype=np.int64)
     for rows in mixtures.batches(encoded, np.arange(len(encoded))):
-        found[rows] = mixtures.logits(encoded, rows)[0].numpy()
+        found[rows] = mixtures.values(encoded, rows, labels[rows], subsets)[1].numpy()
     return found

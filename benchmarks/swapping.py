@@ -7,7 +7,7 @@ from benchmarks.harness import Measured, matmul_peak, middle, side_by_side
 from benchmarks.samples import DEPTH, bert, questions
 from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
-from memloc.methods.mixtures import Mixtures
+from memloc.methods.mixtures import Mixtures, Outcome
 from memloc.methods.swapping import window_subsets
 from memloc.model.device import suitable_threads
 from memloc.model.predict import to_batch
@@ -73,10 +73,11 @@ def _model(hidden: int, seed: int) -> Stack:
 
 def _memloc(final: Stack, reference: Stack, encoded: Encoded) -> IntArray:
     predicted = np.zeros((len(encoded), len(windows(final.depth))), dtype=np.int64)
-    mixtures = Mixtures(final, reference, window_subsets(final.depth))
+    predictions = Outcome(("class",), lambda logits, _: logits.argmax(-1)[None])
+    mixtures = Mixtures(final, reference, outcome=predictions)
     for rows in mixtures.batches(encoded, np.arange(len(encoded))):
-        logits = mixtures.logits(encoded, rows)
-        predicted[rows] = logits[:, :-1].argmax(-1).numpy()
+        found = mixtures.values(encoded, rows, rows, window_subsets(final.depth))
+        predicted[rows] = found[0].numpy()
     return predicted
 
 

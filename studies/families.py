@@ -187,17 +187,20 @@ def swapped_difference(final: Any, reference: Any) -> float:
     import torch
 
     from memloc.data.encode import encode
-    from memloc.methods.mixtures import Mixtures
+    from memloc.methods.mixtures import Mixtures, Outcome
     from memloc.methods.swapping import window_subsets
     from memloc.model.stack import forward
     from memloc.stats.windows import windows
 
     encoded = encode([(t,) for t in TEXTS], final.tokenizer, final.separator, TOKENS // 2)
-    mixtures = Mixtures(final.stack, reference.stack, window_subsets(final.stack.depth))
-    rows = np.arange(len(TEXTS))
-    found = torch.zeros(len(TEXTS), len(mixtures.subsets), final.model.config.num_labels)
+    names = tuple(map(str, range(final.model.config.num_labels)))
+    logits = Outcome(names, lambda logits, _: logits.movedim(-1, 0))
+    mixtures = Mixtures(final.stack, reference.stack, outcome=logits)
+    rows, subsets = np.arange(len(TEXTS)), [*window_subsets(final.stack.depth), 0]
+    found = torch.zeros(len(TEXTS), len(subsets), len(names))
     for places in mixtures.batches(encoded, rows):
-        found[places] = mixtures.logits(encoded, rows[places])
+        values = mixtures.values(encoded, rows[places], places, subsets)
+        found[places] = values.movedim(0, -1)
     own = {name: value.clone() for name, value in final.model.state_dict().items()}
     worst = 0.0
     for place, window in enumerate([*windows(final.stack.depth), range(0)]):

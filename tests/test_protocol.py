@@ -76,8 +76,10 @@ PAPER = {
     "summary.mcog": "mean over seeds",
     "summary.single_layer": "mean of largest",
     "summary.binarised_events": "tasks and models",
-    "swapping.normalise": True,
+    "swapping.units": "layers",
+    "swapping.donor": "reference",
     "swapping.clean_examples": None,
+    "swapping.normalise": True,
     "retraining.learning_rate": 3e-5,
     "retraining.batch_size": 8,
     "retraining.epochs": 5,
@@ -94,8 +96,9 @@ PAPER = {
     **{f"probing.{name}": value for name, value in PROBES.items()},
     "probing.class_weights": (0.33, 0.67),
     "shares.units": "layers",
-    "shares.noisy_examples": 500,
+    "shares.donor": "reference",
     "shares.clean_examples": None,
+    "shares.noisy_examples": 500,
     "shares.subsets": "auto",
     "shares.pairs": 16,
     "centroids.crossing_at": 0.5,
@@ -112,8 +115,6 @@ PAPER = {
     "generalisation.share": 0.5,
     "generalisation.epochs": 10,
     "generalisation.learning_rate": 3e-5,
-    "adapter_off.normalise": True,
-    "adapter_off.clean_examples": None,
 }
 PUBLISHED_CODE = {
     "gradients.objective": "logit",
@@ -303,7 +304,6 @@ def test_sources_say_who_decided():
     paper = {row["setting"]: row["source"] for row in describe("paper")}
     assert (paper["finetune.clip"], paper["finetune.clip_over"]) == ("published code", "our choice")
     assert paper["swapping.normalise"] == "paper, §3.1"
-    assert paper["adapter_off.normalise"] == "our choice"
     demo = {row["setting"]: row["source"] for row in describe("demo")}
     assert demo["finetune.epochs"] == "our choice"
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fixtures.mixtures import mixed, plain_logits
+from fixtures.mixtures import logits_of, mixed, plain_logits
 from memloc.data.encode import encode
 from memloc.data.sources import load_task
 from memloc.methods.forgetting import Data, measure
 from memloc.methods.gradients import Gradients
-from memloc.methods.mixtures import Mixtures
+from memloc.methods.mixtures import Mixtures, Outcome
 from memloc.methods.swapping import window_subsets
 from memloc.model.known import TINY
 from memloc.model.load import load_model
@@ -41,10 +41,9 @@ def pair(request):
 
 def test_swapping_gives_the_logits_of_mixed_models(pair):
     final, reference, texts = pair
-    mixtures = Mixtures(Stack(final), Stack(reference), window_subsets(12))
-    found = torch.full((len(ROWS), len(mixtures.subsets), 2), torch.nan)
-    for places in mixtures.batches(texts, ROWS):
-        found[places] = mixtures.logits(texts, ROWS[places])
+    both = Outcome(("no", "yes"), lambda logits, _labels: logits.movedim(-1, 0))
+    mixtures = Mixtures(Stack(final), Stack(reference), outcome=both)
+    found = logits_of(mixtures, texts, [*window_subsets(12), 0], ROWS)
     for window in WINDOWS:
         expected = plain_logits(mixed(final, reference, window), texts)
         here = found[:, windows(12).index(window)]

@@ -9,7 +9,9 @@ import torch
 from fixtures.mixtures import (
     CLASSES,
     DEPTH,
+    LOGITS,
     Counted,
+    logits_of,
     make_pair,
     make_texts,
     mixed_logits,
@@ -19,30 +21,25 @@ from fixtures.mixtures import (
 from fixtures.models import FAMILIES, PAPER_FAMILIES, SPECIAL
 from memloc.errors import ModelError
 from memloc.methods import mixtures as module
-from memloc.methods.mixtures import Mixtures
+from memloc.methods.mixtures import LABELS, Mixtures
 from memloc.methods.swapping import window_subsets
 from memloc.model.stack import Stack, find_blocks
 from memloc.model.units import find_units
+from memloc.stats.undone import label_margins
 from memloc.stats.windows import windows
 
 TINY = 1
 """Bytes, so that only what one example needs is held."""
 
 
-def windowed(final, reference, memory=module.MEMORY):
-    """All windows, and none."""
-    stacks = Stack(final), Stack(reference)
-    return Mixtures(*stacks, window_subsets(stacks[0].depth), memory=memory)
+def mixtures_of(final, reference, units=None, memory=module.MEMORY):
+    """Mixtures of two models whose outcome is the logits themselves."""
+    return Mixtures(Stack(final), Stack(reference), units, LOGITS, memory=memory)
 
 
 def windowed_logits(mixtures, encoded, rows=None):
-    """(rows, windows + 1, classes), in the order of the rows."""
-    rows = np.arange(len(encoded)) if rows is None else np.asarray(rows)
-    found = torch.full((len(rows), len(mixtures.subsets), CLASSES), torch.nan)
-    for places in mixtures.batches(encoded, rows):
-        assert found[places].isnan().all()  # each once
-        found[places] = mixtures.logits(encoded, rows[places])
-    return found
+    """(rows, windows + 1, classes): all windows, and none."""
+    return logits_of(mixtures, encoded, [*window_subsets(mixtures.stacks[0].depth), 0], rows)
 
 
 def assert_same(found, expected):
@@ -64,7 +61,7 @@ def by_hand(request):
 @pytest.mark.parametrize("memory", [module.MEMORY, TINY])
 def test_every_window_gives_the_logits_of_the_mixed_model(by_hand, memory):
     final, reference, encoded, expected = by_hand
-    assert_same(windowed_logits(windowed(final, reference, memory), encoded), expected)
+    assert_same(windowed_logits(mixtures_of(final, reference, memory=memory), encoded), expected)
 
 
 @pytest.mark.parametrize(("call", "batch"), [(1, 1), (15, 7), (40, 1000)])
@@ -72,18 +69,18 @@ def test_results_do_not_depend_on_the_size_of_batches_and_calls(by_hand, monkeyp
     final, reference, encoded, expected = by_hand
     monkeypatch.setattr(module, "CALL_TOKENS", call)
     monkeypatch.setattr(module, "BATCH_TOKENS", batch)
-    assert_same(windowed_logits(windowed(final, reference), encoded), expected)
+    assert_same(windowed_logits(mixtures_of(final, reference), encoded), expected)
 
 
 def test_results_do_not_depend_on_the_order_of_examples(by_hand):
     final, reference, encoded, expected = by_hand
     rows = [5, 0, 3, 1]
-    assert_same(windowed_logits(windowed(final, reference), encoded, rows), expected[rows])
+    assert_same(windowed_logits(mixtures_of(final, reference), encoded, rows), expected[rows])
 
 
 def test_a_model_swapped_with_itself_does_not_change(by_hand):
     final, _, encoded, expected = by_hand
-    found = windowed_logits(windowed(final, copy.deepcopy(final)), encoded)
+    found = windowed_logits(mixtures_of(final, copy.deepcopy(final)), encoded)
     assert_same(found, expected[:, -1:].expand_as(found))
 
 
@@ -92,7 +89,7 @@ def test_all_layers_and_all_the_rest_give_the_reference(by_hand):
     dressed = copy.deepcopy(reference)
     for block, lent in zip(find_blocks(dressed), find_blocks(final), strict=True):
         block.load_state_dict(lent.state_dict())
-    mixtures = windowed(dressed, reference)
+    mixtures = mixtures_of(dressed, reference)
     full = windows(DEPTH).index(range(DEPTH))
     assert_same(windowed_logits(mixtures, encoded)[:, full], plain_logits(reference, encoded))
 
@@ -103,7 +100,7 @@ def test_shallow_models_are_swept_too(depth, memory):
     final, reference = make_pair("gpt2", depth)
     encoded = make_texts(final)
     expected = mixed_logits(final, reference, encoded)
-    assert_same(windowed_logits(windowed(final, reference, memory), encoded), expected)
+    assert_same(windowed_logits(mixtures_of(final, reference, memory=memory), encoded), expected)
 
 
 def test_blocks_with_a_row_a_head_are_repeated_rightly():
@@ -115,14 +112,14 @@ def test_blocks_with_a_row_a_head_are_repeated_rightly():
     final, reference = (randomised(BloomForSequenceClassification(config), s) for s in (1, 2))
     encoded = make_texts(final)
     expected = mixed_logits(final, reference, encoded)
-    assert_same(windowed_logits(windowed(final, reference), encoded), expected)
+    assert_same(windowed_logits(mixtures_of(final, reference), encoded), expected)
 
 
 @pytest.mark.parametrize(("depth", "forwards"), [(12, 376), (24, 2624)])
 @pytest.mark.parametrize(("memory", "n"), [(module.MEMORY, 3), (TINY, 1)])
 def test_windows_share_their_work(depth, forwards, memory, n):
     final, reference = make_pair("bert", depth)
-    mixtures = windowed(final, reference, memory)
+    mixtures = mixtures_of(final, reference, memory=memory)
     counted = Counted(final, reference)
     windowed_logits(mixtures, make_texts(final, [3] * n))
     assert counted.rows == n * forwards
@@ -133,7 +130,7 @@ def test_no_more_is_held_than_the_budget_allows(memory, monkeypatch):
     depth, longest = 8, 60
     final, reference = make_pair("bert", depth)
     encoded = make_texts(final, (longest, 20, 20, 20, 7, 7, 2))
-    mixtures = windowed(final, reference, memory)
+    mixtures = mixtures_of(final, reference, memory=memory)
     held, most = [], []
     go = module._Walk.go
 
@@ -151,9 +148,9 @@ def test_no_more_is_held_than_the_budget_allows(memory, monkeypatch):
 
 def test_all_subsets_share_their_work_too():
     final, reference = make_pair("bert", 5)
-    mixtures = Mixtures(Stack(final), Stack(reference), range(2**5))
+    mixtures = mixtures_of(final, reference)
     counted = Counted(final, reference)
-    mixtures.logits(make_texts(final, [3] * 2), np.arange(2))
+    logits_of(mixtures, make_texts(final, [3] * 2), range(2**5))
     assert counted.rows == 2 * (2**6 - 2)
 
 
@@ -164,7 +161,7 @@ def test_a_walk_leaves_no_trace():
     before = [copy.deepcopy(model.state_dict()) for model in (final, reference)]
     final.train()
     # Without dropout, whatever mode the models are in.
-    assert_same(windowed_logits(windowed(final, reference), encoded), expected)
+    assert_same(windowed_logits(mixtures_of(final, reference), encoded), expected)
     for model, kept in zip((final, reference), before, strict=True):
         assert all(torch.equal(value, kept[name]) for name, value in model.state_dict().items())
         assert all(parameter.grad is None for parameter in model.parameters())
@@ -195,11 +192,7 @@ def test_mixtures_are_those_of_really_mixed_weights(family, kind):
         first, second, *others = units.values()
         units = {"odd": (*first, *others[0]), "even": (*second, *others[1])}
     encoded = make_texts(final)
-    mixtures = Mixtures(stack, Stack(donor), range(2 ** len(units)), units)
-    rows = np.arange(len(encoded))
-    logits = torch.empty(len(rows), 2 ** len(units), CLASSES)
-    for places in mixtures.batches(encoded, rows):
-        logits[places] = mixtures.logits(encoded, rows[places])
+    logits = logits_of(mixtures_of(final, donor, units), encoded, range(2 ** len(units)))
     for subset in range(2 ** len(units)):
         chosen = [names for bit, names in enumerate(units.values()) if subset >> bit & 1]
         model = really_mixed(final, donor, {name for names in chosen for name in names})
@@ -207,11 +200,19 @@ def test_mixtures_are_those_of_really_mixed_weights(family, kind):
         assert (logits[:, subset] - expected).abs().max() <= 1e-5 * max(1, expected.abs().max())
 
 
+def test_the_outcome_says_which_labels_are_lost_and_by_how_much():
+    logits = torch.tensor([[[2.0, 1.0, -1.0], [0.0, 3.0, 5.0]]])  # one mixture, two texts
+    lost, margin = LABELS.count(logits, torch.tensor([0, 1]))
+    assert lost.tolist() == [[0, 1]]
+    assert margin.tolist() == [[1, -2]]
+    np.testing.assert_allclose(margin, label_margins(logits.numpy()[0], np.array([0, 1]))[None])
+
+
 def test_a_variant_of_a_layer_holds_no_weights_of_its_own():
     final, donor = make_pair("opt", 2)
     stack = Stack(final)
     units = find_units(stack, "sublayers")
-    mixtures = Mixtures(stack, Stack(donor), [0], units)
+    mixtures = Mixtures(stack, Stack(donor), units)
     known = {p.data_ptr() for model in (final, donor) for p in model.parameters()}
     for variants in mixtures.variants:
         assert len(variants) == 4

@@ -26,7 +26,7 @@ SIZES = Sizes(examples=100, noisy=15, depth=12, update=1e-2, predict=1e-3, probe
 
 
 def test_memloc_s_own_methods_are_registered():
-    assert tuple(methods())[:9] == (*LOCALISERS, *ANALYSES, "adapter_off")
+    assert tuple(methods())[:8] == (*LOCALISERS, *ANALYSES)
     assert method_names("localiser") == LOCALISERS
     assert method_names("analysis") == ANALYSES
 
@@ -36,9 +36,9 @@ def test_every_method_says_all_about_itself(name):
     kind = find_method(name)
     assert kind.name == name
     assert kind.kind == ("localiser" if name in LOCALISERS else "analysis")
-    assert kind.needs
-    assert {*kind.needs, *kind.uses} <= {"pretrained", *WEIGHTS}
-    assert not set(kind.needs) & set(kind.uses)
+    assert kind().needs
+    assert {*kind().needs, *kind.uses} <= {"pretrained", *WEIGHTS}
+    assert not set(kind().needs) & set(kind.uses)
     assert isinstance(kind().cost(SIZES), float)
     assert kind().cost(SIZES) > 0
     # Localisers that change weights or their labels are public; those that only read what layers
@@ -49,7 +49,7 @@ def test_every_method_says_all_about_itself(name):
 
 def test_the_weights_that_methods_need():
     ours = {name: kind for name, kind in base._ours().items() if not kind.is_trivial}
-    needed = {name: (kind.needs, kind.uses) for name, kind in ours.items()}
+    needed = {name: (kind().needs, kind.uses) for name, kind in ours.items()}
     assert needed == {
         "swapping": (("final", "reference"), ()),
         "retraining": (("final", "pretrained"), ()),
@@ -59,7 +59,6 @@ def test_the_weights_that_methods_need():
         "centroids": (("final",), ("reference",)),
         "label_probes": (("final",), ()),
         "generalisation": (("final", "pretrained"), ()),
-        "adapter_off": (("final", "pretrained"), ()),
     }
 
 
@@ -215,7 +214,7 @@ def installed(forgotten, tmp_path, monkeypatch):
 
 def test_an_installed_method_is_found_by_its_name(installed):
     known = [name for name, kind in methods().items() if not kind.is_trivial]
-    assert known == [*LOCALISERS, *ANALYSES, "adapter_off", "distance", "counts"]
+    assert known == [*LOCALISERS, *ANALYSES, "distance", "counts"]
     assert find_method("distance").kind == "localiser"
     assert find_method("counts", "analysis").needs == ("final",)
     # Where none is named, memloc's own run.

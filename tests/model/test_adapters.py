@@ -5,12 +5,12 @@ import json
 import shutil
 import sys
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
+from fixtures.mixtures import LOGITS, logits_of
 from fixtures.models import DEPTH
 from memloc.cli import app
 from memloc.data.encode import encode
@@ -83,11 +83,8 @@ def adapter(base, tmp_path):
 
 def swapped(final, reference):
     encoded = encode(TEXTS, final.tokenizer, final.separator, 32)
-    mixtures = Mixtures(final.stack, reference.stack, window_subsets(DEPTH))
-    found, rows = torch.zeros(len(TEXTS), len(mixtures.subsets), 3), np.arange(len(TEXTS))
-    for places in mixtures.batches(encoded, rows):
-        found[places] = mixtures.logits(encoded, rows[places])
-    return found
+    mixtures = Mixtures(final.stack, reference.stack, outcome=LOGITS)
+    return logits_of(mixtures, encoded, [*window_subsets(DEPTH), 0])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import memloc
 from fixtures.tasks import Plant, fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import DataError
 from memloc.methods.apply import localise
+from memloc.methods.swapping import Swapping
 from memloc.model.load import load_model
 from memloc.model.predict import encode_for, predict
 from memloc.progress import telling
@@ -79,8 +80,8 @@ def test_every_method_works_on_adapters(trained):
 
 def test_switched_off_in_all_layers_an_adapter_leaves_the_base_model(trained):
     recipe, run = trained
-    found = localise(run, ["adapter_off"], force=True)["adapter_off"]
-    assert found.method == "adapter_off"
+    found = localise(run, [Swapping(donor="base")], force=True)["swapping"]
+    assert found.about["donor"] == "base"
     base, final = load_model(recipe.model, recipe.task.label_names), run.load("final")
     with torch.no_grad():
         base.model.score.weight.copy_(final.model.score.weight)
@@ -97,12 +98,12 @@ def test_switched_off_in_all_layers_an_adapter_leaves_the_base_model(trained):
     np.testing.assert_array_equal(outcomes.noisy_wrong[:, -1], said[noisy])
 
 
-def test_without_an_adapter_nothing_can_be_switched_off(tiny_model, tmp_path):
+def test_without_an_adapter_there_is_no_base(tiny_model, tmp_path):
     protocol = fast_protocol(finetune__epochs=1)
     recipe = make_recipe(str(tiny_model("opt", depth=2)), make_task(), 1, protocol)
     run = train_run(recipe, tmp_path / "run", ["final"])
-    with pytest.raises(DataError, match="not an adapter, so there is nothing to switch off"):
-        localise(run, ["adapter_off"], force=True)
+    with pytest.raises(DataError, match="not an adapter, so they have no base"):
+        localise(run, [Swapping(donor="base")], force=True)
 
 
 def test_an_interrupted_training_continues_to_the_same_adapter(trained, tmp_path, monkeypatch):

@@ -117,7 +117,7 @@ def test_a_run_has_the_weights_that_a_method_looks_at(micro, name):
     old = next(line for line in lines if line.startswith(ASKED[method.kind]))
     lines[old] = lines[old].replace("[]", f"[{name}]")
     made = plan_of(micro(changes=lines)).steps[f"train/{RUN}"].weights
-    assert set(made) == {"final", *method.needs, *method.uses} - {"pretrained"}
+    assert set(made) == {"final", *method().needs, *method.uses} - {"pretrained"}
 
 
 def test_after_everything_nothing_is_left(micro):

@@ -68,7 +68,10 @@ class Method(Settings, ABC, metaclass=_Checked):
     kind: ClassVar[Kind] = "localiser"
     """A localiser weighs layers; an analysis leaves other tables."""
     needs: ClassVar[tuple[str, ...]]
-    """Weights without which it cannot run: pretrained, frozen, reference, memorised, final."""
+    """Weights without which it cannot run: pretrained, frozen, reference, memorised, final.
+
+    Where settings decide it, this is a property; so ask the method, and not its class.
+    """
     version: ClassVar[int] = 1
     """Raised when the same settings give other results, so that stored results are made again."""
     by_default: ClassVar[bool] = True

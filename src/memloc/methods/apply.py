@@ -17,7 +17,7 @@ from memloc.errors import (
 )
 from memloc.methods import Kind, Method, Named, Sizes
 from memloc.methods.protocol import preset, requested
-from memloc.methods.registry import find_method, method_names, methods
+from memloc.methods.registry import method_names, methods
 from memloc.methods.result import Result
 from memloc.model.device import suitable_threads
 from memloc.progress import request, tell
@@ -120,8 +120,8 @@ def _look(
     _refuse_others(settings)
     skipped: dict[str, str] = {}
     if named is None:
-        names, skipped = runnable(run, method_names(kind))
-        chosen = [protocol.method(name) for name in names]
+        every = [protocol.method(name) for name in method_names(kind)]
+        chosen, skipped = runnable(run, every)
     else:
         chosen = requested(named, kind, protocol, settings)
     names = [method.name for method in chosen]
@@ -216,23 +216,22 @@ def _tell_weak_reference(run: Run, chosen: Sequence[Method], needed: float) -> N
         )
 
 
-def runnable(run: Run, names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Which of the methods can run, and what the others lack."""
+def runnable(run: Run, every: Sequence[Method]) -> tuple[list[Method], dict[str, str]]:
+    """Return the methods that can run, and what the others lack by name."""
     skipped = {}
-    for name in names:
-        kind = find_method(name)
-        lacking = [w for w in kind.needs if not run.has(w)]
+    for method in every:
+        lacking = [w for w in method.needs if not run.has(w)]
         if lacking:
-            skipped[name] = f"needs {' and '.join(lacking)} weights"
+            skipped[method.name] = f"needs {' and '.join(lacking)} weights"
             continue
         try:
-            kind().check(run)
+            method.check(run)
         except DataError as error:
-            skipped[name] = f"cannot: {str(error).rstrip('.')}"
-    if len(skipped) == len(names):
+            skipped[method.name] = f"cannot: {str(error).rstrip('.')}"
+    if len(skipped) == len(every):
         reasons = "; ".join(f"{method} {why}" for method, why in skipped.items())
         raise StoreError(f"No method can run on {run.name}: {reasons}.")
-    return [name for name in names if name not in skipped], skipped
+    return [method for method in every if method.name not in skipped], skipped
 
 
 def result_key(run: Run, method: Method) -> str:

@@ -6,11 +6,14 @@ of the layer that is asked for, where the variants differ in which of the layer'
 donor's. The tree is walked depth first, some states at a time, so that no layer runs twice on the
 same state and little is held at once. All windows of twelve layers need 376 layers per text, all
 subsets 8,190. Texts of one length share a batch, so they are read at one position, and the last
-layer runs there alone where the model allows it.
+layer runs there alone where the model allows it. At the end of each branch the outcome is counted,
+so that logits are never kept.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from operator import or_
 
@@ -38,6 +41,28 @@ MOST_HELD = 128
 """States that are continued at once: more would not make calls any fuller."""
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What is counted of each example in each mixture."""
+
+    names: tuple[str, ...]
+    """Names of the values, in the order in which `count` returns them."""
+    count: Callable[[Tensor, Tensor], Tensor]
+    """From what the head gives for some mixtures (mixtures, texts, classes) and the labels
+    (texts,), the values (values, mixtures, texts)."""
+
+
+def _lost_and_margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether each label is lost, and its logit minus the largest other one."""
+    place = labels.expand(logits.shape[:-1])[..., None]
+    margin = logits.gather(-1, place)[..., 0] - logits.scatter(-1, place, -torch.inf).amax(-1)
+    return torch.stack([(logits.argmax(-1) != labels).to(logits.dtype), margin])
+
+
+LABELS = Outcome(("labels", "margin"), _lost_and_margin)
+"""Labels of a classifier: whether each is lost, and its margin."""
+
+
 def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:
     """The run's final weights with these layers (from 0) taken from its other weights."""
     final, other = run.load("final"), run.load(weights)
@@ -47,40 +72,29 @@ def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:
 
 
 class Mixtures:
-    """The final model with some of its units replaced by the donor's, in all ways wanted."""
+    """The final model with some of its units replaced by the donor's."""
 
     def __init__(
         self,
         final: Stack,
         donor: Stack,
-        subsets: Sequence[int],
         units: Units | None = None,
+        outcome: Outcome = LABELS,
         *,
         memory: int = MEMORY,
     ) -> None:
-        """`subsets` are numbers whose bits say which units are the donor's; default: layers."""
+        """Without `units`, layers are exchanged."""
         self.stacks = final, donor
         self.units = find_units(final, "layers") if units is None else units
+        self.outcome = outcome
         self.memory = memory
         self.repeater = Repeater(final)
         self.last = LastBlock(final)
         self.variants = [_variants(final, donor, self.units, i) for i in range(final.depth)]
-        self.met = [max(variants) for variants in self.variants]
+        self.met = tuple(max(variants) for variants in self.variants)
         before = [0, *accumulate(self.met[:-1], or_)]
         self.decided = [met & earlier for met, earlier in zip(self.met, before, strict=True)]
         """For each layer, its units that earlier layers have a part of: they are as they are."""
-        self._want(subsets)
-
-    def of(self, subsets: Sequence[int]) -> "Mixtures":
-        """The same two models, mixed in other subsets."""
-        other = copy(self)
-        other._want(subsets)
-        return other
-
-    def _want(self, subsets: Sequence[int]) -> None:
-        self.subsets = subsets
-        self.places = {subset: place for place, subset in enumerate(subsets)}
-        self.wanted = beginnings(self.met, subsets)
 
     def batches(self, encoded: Encoded, rows: IntArray) -> Iterator[IntArray]:
         """Places in `rows` of texts of one length, longest first."""
@@ -98,14 +112,37 @@ class Mixtures:
         """States that one state can become on its way, if it is continued one at a time."""
         return sum(len(variants) for variants in self.variants)
 
-    def logits(self, encoded: Encoded, rows: IntArray) -> Tensor:
-        """Return the logits (texts, subsets, classes) of texts of one length."""
+    def values(
+        self, encoded: Encoded, rows: IntArray, labels: IntArray, subsets: Sequence[int]
+    ) -> Tensor:
+        """Return the outcome (values, texts, subsets) for texts of one length.
+
+        Args:
+            encoded: all texts.
+            rows: places of the texts to use.
+            labels: the labels of these texts.
+            subsets: numbers whose bits say which units are the donor's.
+        """
         final, donor = self.stacks
         with evaluating(final.model), evaluating(donor.model), torch.inference_mode():
             prepared = final.prepare(to_batch(encoded, rows, final.device))
-            walk = _Walk(self, prepared)
+            tree = _tree(self.met, subsets if isinstance(subsets, range) else tuple(subsets))
+            walk = _Walk(self, prepared, torch.from_numpy(labels).to(final.device), tree)
             walk.go(prepared.state[None], [0], 0)
-            return walk.logits
+            return walk.values
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """The subsets that are wanted: how they begin, and where the values of each belong."""
+
+    wanted: list[set[int]]
+    places: dict[int, int]
+
+
+@lru_cache(maxsize=2)
+def _tree(met: tuple[int, ...], subsets: range | tuple[int, ...]) -> _Tree:
+    return _Tree(beginnings(met, subsets), {subset: i for i, subset in enumerate(subsets)})
 
 
 def _variants(final: Stack, donor: Stack, units: Units, layer: int) -> dict[int, Stack]:
@@ -145,20 +182,20 @@ def _with_block(stack: Stack, layer: int, block: nn.Module) -> Stack:
 class _Walk:
     """The mixtures of one batch."""
 
-    def __init__(self, mixtures: Mixtures, prepared: Prepared) -> None:
-        self.mixtures, self.prepared = mixtures, prepared
+    def __init__(self, mixtures: Mixtures, prepared: Prepared, labels: Tensor, tree: _Tree) -> None:
+        self.mixtures, self.prepared, self.labels, self.tree = mixtures, prepared, labels, tree
         state = prepared.state
         place = int(prepared.positions[0])  # texts of one length are read at one place
         self.here = slice(place, place + 1)
         held = mixtures.memory // (mixtures.most_grown * state.nbytes)
         self.held = max(1, min(MOST_HELD, held))
         self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
-        n_classes = mixtures.stacks[0].model.config.num_labels
-        self.logits = state.new_empty(len(state), len(mixtures.subsets), n_classes)
+        n_values = len(mixtures.outcome.names)
+        self.values = torch.empty(n_values, len(state), len(tree.places), device=state.device)
 
     def go(self, states: Tensor, subsets: list[int], layer: int) -> None:
         """Continue states (streams, texts, tokens, width), which are of these subsets so far."""
-        wanted, decided = self.mixtures.wanted[layer], self.mixtures.decided[layer]
+        wanted, decided = self.tree.wanted[layer], self.mixtures.decided[layer]
         grown: list[int] = []
         parts = []
         for bits, variant in self.mixtures.variants[layer].items():
@@ -196,6 +233,8 @@ class _Walk:
         return torch.cat(parts)
 
     def _finish(self, read: Tensor, subsets: list[int]) -> None:
-        places = [self.mixtures.places[subset] for subset in subsets]
+        places = [self.tree.places[subset] for subset in subsets]
         logits = self.mixtures.stacks[0].finish(read.flatten(0, 1), self.prepared.batch)
-        self.logits[:, places] = logits.view(*read.shape[:2], -1).transpose(0, 1).float()
+        by_mixture = logits.float().view(*read.shape[:2], *logits.shape[1:])
+        counted = self.mixtures.outcome.count(by_mixture, self.labels)
+        self.values[..., places] = counted.transpose(1, 2)

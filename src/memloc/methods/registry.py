@@ -28,7 +28,7 @@ def method_names(kind: Kind) -> tuple[str, ...]:
 
 def by_reference() -> set[str]:
     """Localisers that put the reference's weights in: they count where it learnt its labels."""
-    return {name for name, method in methods().items() if "reference" in method.needs}
+    return {name for name, method in methods().items() if "reference" in method().needs}
 
 
 def exactness(name: str) -> int:
@@ -70,12 +70,12 @@ def _ours() -> dict[str, type[Method]]:
     from memloc.methods.probing import Probing
     from memloc.methods.retraining import Retraining
     from memloc.methods.shares import Shares
-    from memloc.methods.swapping import AdapterOff, Swapping
+    from memloc.methods.swapping import Swapping
     from memloc.methods.trivial import TRIVIAL
 
     kinds: tuple[type[Method], ...] = (
         *(Swapping, Retraining, Gradients, Probing, Shares),
-        *(Centroids, LabelProbes, Generalisation, AdapterOff),
+        *(Centroids, LabelProbes, Generalisation),
         *TRIVIAL,
     )
     return {kind.name: kind for kind in kinds}

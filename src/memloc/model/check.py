@@ -184,6 +184,15 @@ def check_pair(final: Classifier, other: Classifier, what: str) -> None:
         here, there = (getattr(each, name) for each in pair)
         if here != there:
             raise ModelError(f"The final weights have {name} {here}, the {what} ones {there}.")
+    here, there = (
+        {i: token for token, i in each.tokenizer.get_vocab().items()} for each in (final, other)
+    )
+    for i in sorted(here.keys() & there.keys()):
+        if here[i] != there[i]:
+            raise ModelError(
+                f"Token {i} is {here[i]!r} for the final weights and {there[i]!r} for the {what} "
+                "ones: both must have the same vocabulary."
+            )
     check_labels(final.label_names, other.label_names, what)
 
 

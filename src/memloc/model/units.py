@@ -89,6 +89,13 @@ def sublayer_units(stack: Stack) -> Units:
     return units
 
 
+def met_by(stack: Stack, units: Units) -> list[int]:
+    """Return the units, as bits, that each layer of a model has a part of."""
+    owner = {name: 1 << bit for bit, names in enumerate(units.values()) for name in names}
+    names = {id(p): name for name, p in stack.model.named_parameters()}
+    return [sum({owner[names[id(p)]] for p in block.parameters()}) for block in stack.blocks]
+
+
 def exchanged(block: nn.Module, donor: nn.Module, names: Collection[str]) -> nn.Module:
     """Return a block whose parameters of these names (in the block) are the donor's.
 

@@ -158,15 +158,15 @@ class _Study:
 
 def _can_run(method: str, run: Run) -> bool:
     """Whether a run has what a method looks at; `memloc train` makes the weights of its own."""
-    kind, without = find_method(method), set(run.status.without)
+    asked, without = find_method(method)(), set(run.status.without)
     if run.record.made_by == "adopt":
-        without |= {name for name in kind.needs if not run.has(name)}
+        without |= {name for name in asked.needs if not run.has(name)}
     if run.record.task.category == OWN:  # other tasks have what methods ask of data
         try:
-            kind().check(run)
+            asked.check(run)
         except DataError:
             return False
-    return not without & set(kind.needs)
+    return not without & set(asked.needs)
 
 
 def _usual(results: Results) -> dict[str, str]:

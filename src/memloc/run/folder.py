@@ -29,6 +29,7 @@ from memloc.errors import (
     lookup,
 )
 from memloc.model.device import pick_device
+from memloc.model.known import checkpoint_folder
 from memloc.progress import tell
 from memloc.protocol import RunSettings
 from memloc.run.spec import RATE, PlantSpec, RunSpec
@@ -57,6 +58,11 @@ AS_ONE = ("noisy", "original")
 """Those that differ in their labels alone: narrow models carry them out as one."""
 WEIGHTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAININGS.items()}
 """The weights of a run, and the training that makes each."""
+
+
+def is_folder(weights: str) -> bool:
+    """Whether weights are named by the folder of a checkpoint, and not as those of a run."""
+    return "/" in weights or "\\" in weights
 
 
 class TaskRecord(Settings):
@@ -282,7 +288,7 @@ class Run:
         """The folder of these weights, whether it exists or not."""
         if weights in self.status.adopted:
             return Path(self.status.adopted[weights].path)
-        return paths.checkpoint(self.folder, weights)
+        return Path(weights) if is_folder(weights) else paths.checkpoint(self.folder, weights)
 
     def work(self, method: str) -> Path:
         """A folder in which a method may keep unfinished work."""
@@ -299,10 +305,15 @@ class Run:
         return [name for name in WEIGHTS if self.has(name)]
 
     def require(self, weights: str) -> None:
-        """Raise an error if these weights are missing, and say how to get them."""
+        """Raise an error if these weights are missing, and say how to get them.
+
+        Weights outside the run are named by their folder, such as `./other`.
+        """
+        if is_folder(weights):
+            return checkpoint_folder(Path(weights))
         lookup("set of weights", weights, {"pretrained": "", **WEIGHTS})
         if self.has(weights):
-            return
+            return None
         how = "`memloc train` with the same settings makes what is missing."
         if self.record.made_by == "adopt":
             is_made = weights in {"reference", "frozen"}
@@ -362,7 +373,7 @@ class Run:
             about, known = folder / paths.PROVENANCE, ""  # where nobody noted the hash
             if name in self.status.adopted:
                 known = self.status.adopted[name].files
-            elif folder.is_dir():
+            elif folder.is_dir() and not is_folder(name):
                 known = str(read_json(about).get("files", ""))
             if known and folder.is_dir() and hash_checkpoint(folder) != known:
                 raise self._changed(name)

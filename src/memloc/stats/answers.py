@@ -352,7 +352,7 @@ def answer_weights(method: str, weights: FloatArray) -> Answer:
     return replace(cannot_tell(text), why=f"{cannot_tell(text).sentence} {weakness(method)}")
 
 
-def line_shares(lost: BoolArray, depth: int, known: Sequence[range]) -> FloatArray:
+def line_shares(lost: BoolArray | FloatArray, depth: int, known: Sequence[range]) -> FloatArray:
     """Shares (n, depth) from windows alone; `lost` (n, W) says what each window loses.
 
     They are the Shapley values if a set of layers is worth the sum of its runs of neighbours

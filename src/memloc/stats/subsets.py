@@ -68,22 +68,22 @@ def smallest_sets(values: FloatArray, share: float) -> IntArray:
     return np.asarray(reached[sizes == sizes.min()], dtype=np.int64)
 
 
-def control(lost: FloatArray, *, exact: bool) -> dict[str, float]:
+def control(lost: FloatArray, sizes: IntArray | None) -> dict[str, float]:
     """Return how many of the labels that should survive do so in mixtures of two models.
 
-    `lost` (examples, values) says whether each mixture loses the label of each example: all subsets
-    if `exact`, else those that orders of the units go through. `kept` gives every number of
-    exchanged units the same weight; `worst` is of the subset that loses most, NaN where examples
-    have subsets of their own. Labels that the unchanged model gets wrong are left out.
+    `lost` (examples, mixtures) says whether each mixture loses the label of each example, the
+    unchanged model first; labels that this one gets wrong are left out. `sizes` are the numbers of
+    exchanged units of the mixtures. `kept` is the mean over all mixtures, where every size has the
+    same weight; `worst` is of the mixture that loses most. Without `sizes`, each example has
+    mixtures of its own, of every size equally many, and `worst` is not known.
     """
     kept = 1 - lost[lost[:, 0] == 0]
     if not len(kept):
         return {"kept": math.nan, "worst": math.nan}
-    if not exact:
-        return {"kept": float(kept.mean()), "worst": math.nan}
-    sizes = subset_sizes(_n_units(lost))
     each = kept.mean(0)
-    by_size = [each[sizes == size].mean() for size in range(int(sizes.max()) + 1)]
+    if sizes is None:
+        return {"kept": float(each.mean()), "worst": math.nan}
+    by_size = [each[sizes == size].mean() for size in np.unique(sizes)]
     return {"kept": float(np.mean(by_size)), "worst": float(each.min())}
 
 

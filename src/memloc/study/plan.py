@@ -254,8 +254,9 @@ class _Planner:
                 what = "this study trains the run that is there."
                 raise self.file.problem("runs", i, what=what)
             for name in (*self.study.methods, *self.study.analyses):
-                if all(run.has(weights) for weights in find_method(name).needs):
-                    yield self._look(run.spec, folder, self.protocol.method(name), run)
+                method = self.protocol.method(name)
+                if all(run.has(weights) for weights in method.needs):
+                    yield self._look(run.spec, folder, method, run)
         if self.study.control is not None:
             yield from self._plants(self.study.control)
 

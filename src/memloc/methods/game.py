@@ -1,0 +1,315 @@
+"""Games: units of a model are exchanged with a donor's, and what becomes of the labels is counted.
+
+Three choices make a game. *Units* are the parts that are exchanged: layers, the attention and the
+MLP of each layer, or groups of parameters that a user names. The *donor* gives the weights that
+come in: the reference, the pre-trained model, an earlier epoch, the base of an adapter, or any
+checkpoint in a folder. The *outcome* is what is counted of each example in each mixture of the two
+models (`memloc.methods.mixtures.Outcome`). `Shares` and `Swapping` play the same games and differ
+in their plan, which says which mixtures are computed.
+"""
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from operator import or_
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memloc.arrays import FloatArray, IntArray, Table
+from memloc.data.encode import Encoded
+from memloc.errors import DataError, ScoreError, SettingsError
+from memloc.methods import Method
+from memloc.model.known import is_adapter
+from memloc.progress import tell, track
+from memloc.run.folder import Run
+from memloc.settings import ours
+from memloc.stats.subsets import control, count_layers
+from memloc.store import paths
+from memloc.store.memo import ARRAYS, Maker, memo, unfinished_key
+from memloc.store.records import as_table
+
+if TYPE_CHECKING:
+    from memloc.methods.mixtures import Mixtures
+    from memloc.model.load import Classifier
+
+BASE = "base"
+"""The donor that an adapter was trained on."""
+MOST_MEMORY = 4
+"""GiB that the values of all mixtures may take."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which mixtures are computed: the same ones for all examples."""
+
+    met: tuple[int, ...]
+    """The units, as bits, that each layer has a part of."""
+    listed: Sequence[int]
+    """The subsets of units that come from the donor, as bits: none first and all last."""
+
+    @property
+    def n_units(self) -> int:
+        """Number of units."""
+        return max(self.met).bit_length()
+
+    @property
+    def n_values(self) -> int:
+        """Number of values kept per example, that of no unit first and that of all units last."""
+        return len(self.listed)
+
+    @property
+    def sizes(self) -> IntArray | None:
+        """Number of exchanged units of each value; None if examples have mixtures of their own."""
+        return np.array([subset.bit_count() for subset in self.listed])
+
+    @property
+    def layers(self) -> int:
+        """Number of layers that a text goes through."""
+        return count_layers(self.met, self.listed)
+
+    @cached_property
+    def in_layers(self) -> FloatArray:
+        """How much of each unit is in each layer, (units, layers): evenly over its layers."""
+        has = np.array([[met >> unit & 1 for met in self.met] for unit in range(self.n_units)])
+        return np.asarray(has / has.sum(1, keepdims=True), dtype=np.float64)
+
+    @property
+    def announced(self) -> str:
+        """What to say before the work begins; nothing if it is not unusual."""
+        return ""
+
+    def subsets(self, example: int = 0) -> Sequence[int]:  # noqa: ARG002
+        """Subsets that an example needs."""
+        return self.listed
+
+    def kept(self, values: FloatArray, example: int) -> FloatArray:  # noqa: ARG002
+        """Arrange the values (..., subsets) of an example as they are kept."""
+        return values
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of each example in each mixture."""
+
+    plan: Plan
+    rows: IntArray
+    """Rows of the examples, noisy ones first."""
+    n_noisy: int
+    values: FloatArray
+    """(values, examples, mixtures): whether the label is lost, and its margin."""
+    names: list[str]
+    """Names of the units, empty if they are layers."""
+    about: dict[str, Any]
+
+    @property
+    def noisy(self) -> FloatArray:
+        """The values of the noisy examples."""
+        return self.values[:, : self.n_noisy]
+
+    @property
+    def clean(self) -> FloatArray:
+        """The values of the clean examples."""
+        return self.values[:, self.n_noisy :]
+
+    def named(self, table: Table) -> Table:
+        """Return a table of units, numbered as layers, with their names, first and last layers."""
+        has = self.plan.in_layers > 0
+        first = has.argmax(1) + 1
+        last = has.shape[1] - has[:, ::-1].argmax(1)
+        unit = table["layer"].to_numpy() - 1
+        names = np.array(self.names, dtype=object)[unit]
+        return table.drop(columns="layer").assign(unit=names, first=first[unit], last=last[unit])
+
+    def example_tables(self, by_layer: FloatArray) -> dict[str, Table]:
+        """Return what each layer holds of each noisy example, and what becomes of all labels.
+
+        `by_layer` (lost and margin, noisy examples, layers) becomes `lost` of the label and
+        `share` of the margin. The table `labels` has the final model's margin and whether
+        exchanging all units loses the label, for noisy and clean examples.
+        """
+        depth = by_layer.shape[-1]
+        lost, margin = (each.ravel() for each in by_layer)
+        shares = {
+            "example": np.repeat(self.rows[: self.n_noisy].astype(np.int32), depth),
+            "layer": np.tile(np.arange(1, depth + 1), self.n_noisy),
+            "share": -margin,
+            "lost": lost,
+        }
+        (before, margins), (after, _) = self.values[:, :, [0, -1]].transpose(2, 0, 1)
+        labels = {"example": self.rows, "is_noisy": np.arange(len(self.rows)) < self.n_noisy}
+        labels |= {"margin": margins, "lost": after - before}
+        return {"example_shares": as_table(shares), "labels": as_table(labels)}
+
+
+class Game(Method):
+    """A method that exchanges units of the final model with those of a donor."""
+
+    scratch = True
+
+    units: str | dict[str, tuple[str, ...]] = ours("layers")
+    """What is exchanged: `layers`, `sublayers` (attention and MLP of each layer, each with its
+    norm), or names of your own units with the parameters (patterns such as `*.mlp.*`) of each."""
+    donor: str = ours("reference")
+    """Whose weights come in: `reference`, `pretrained`, `epoch-3` (of the noisy training), `base`
+    (of an adapter), or the folder of a checkpoint, such as `./other`."""
+    clean_examples: int | None = ours(None, ge=1)
+    """Number of clean examples whose error is measured, drawn at random."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The final weights and the donor's."""
+        return "final", "pretrained" if self.donor == BASE else self.donor
+
+    @abstractmethod
+    def examples(self, run: Run) -> tuple[IntArray, IntArray]:
+        """Draw the rows of the noisy and of the clean examples."""
+
+    @abstractmethod
+    def plan(
+        self,
+        depth: int,
+        run: str = "",
+        examples: Sequence[int] | IntArray = (0,),
+        met: Sequence[int] | None = None,
+    ) -> Plan:
+        """Choose the mixtures for a model of this depth.
+
+        Without a run, the plan tells what one example costs. `met` are the units, as bits, that
+        each layer has a part of; without it they are taken from the settings.
+        """
+
+    def check(self, run: Run) -> None:
+        """Refuse the base of an adapter where there is no adapter."""
+        if self.donor == BASE and not is_adapter(run.path("final")):
+            raise DataError(
+                f"The final weights of {run.name} are not an adapter, so they have no base: use "
+                f"{self.name}.donor=pretrained, or another donor."
+            )
+
+    def play(self, run: Run) -> Played:
+        """Compute the outcome of every example in every mixture of the plan."""
+        from memloc.methods.mixtures import Mixtures
+        from memloc.model.units import find_units, met_by
+
+        noisy, clean = self.examples(run)
+        rows = np.concatenate([noisy, clean])
+        self._check_memory(self.plan(run.depth), len(rows))
+        final, donor = (run.load(weights) for weights in self.needs)
+        remarks = self._compare(run, final, donor)
+        units = find_units(final.stack, self.units)
+        plan = self.plan(run.depth, run.name, rows, met_by(final.stack, units))
+        self._check_memory(plan, len(rows))
+        mixtures = Mixtures(final.stack, donor.stack, units)
+        values = self._walk(run, mixtures, run.encode(final), plan, rows)
+        names = [] if self.units == "layers" else list(units)
+        about = {
+            "units": names or "layers",
+            "donor": self.donor,
+            "layers_per_text": plan.layers,
+            "control": control(values[0, len(noisy) :], plan.sizes),
+            "remarks": remarks,
+        }
+        return Played(plan, rows, len(noisy), values, names, about)
+
+    def guess_met(self, depth: int) -> list[int]:
+        """Return the units, as bits, of each layer as far as the settings tell."""
+        if isinstance(self.units, Mapping):
+            return [(1 << len(self.units)) - 1] * depth
+        nest = 2 if self.units == "sublayers" else 1
+        return [((1 << nest) - 1) << nest * layer for layer in range(depth)]
+
+    def _compare(self, run: Run, final: "Classifier", donor: "Classifier") -> list[str]:
+        """Refuse a donor that does not fit, and say what a reader has to know of the two."""
+        from memloc.model.check import check_pair
+        from memloc.model.parts import find_parts
+
+        check_pair(final, donor, self.donor)
+        own, other = (dict(each.model.named_parameters()) for each in (final, donor))
+        in_blocks = {id(p) for p in final.stack.blocks.parameters()}
+        inside = [name for name, p in own.items() if id(p) in in_blocks]
+        if not run.is_null and all(own[name].equal(other[name]) for name in inside):
+            raise ScoreError(
+                f"The layers of the {self.donor} weights are those of the final ones, so nothing "
+                f"can be exchanged: give other weights by {self.name}.donor."
+            )
+        if all(own[name].equal(other[name]) for name in find_parts(final.stack).embeddings):
+            return []
+        return [
+            "The two models have different embeddings. All mixtures begin with those of the final "
+            "model, so what is kept when one layer stays (alone_in) includes its embeddings."
+        ]
+
+    def _check_memory(self, plan: Plan, n_texts: int) -> None:
+        """Refuse more values than memory may hold: labels and margins, four bytes each."""
+        if (memory := n_texts * plan.n_values * 8 / 2**30) > MOST_MEMORY:
+            raise SettingsError(
+                f"All subsets of {plan.n_units} units take {plan.layers:,} layers for each text, "
+                f"and {memory:,.0f} GiB of memory for their values, where {MOST_MEMORY} GiB are "
+                "allowed: set shares.subsets to sampled, or shares.noisy_examples to fewer."
+            )
+
+    def _walk(
+        self, run: Run, mixtures: "Mixtures", encoded: Encoded, plan: Plan, rows: IntArray
+    ) -> FloatArray:
+        """Return the values (values, examples, mixtures); finished batches are kept on disk."""
+        labels = run.noisy.assigned[rows]
+        folder, maker = run.work(self.name), Maker(self.name, self.version)
+        decided_by = self._decided_by(run, plan, rows)
+        n_values = len(mixtures.outcome.names)
+        found = np.empty((n_values, len(rows), plan.n_values), dtype=np.float32)
+
+        def play(places: IntArray, subsets: Sequence[int]) -> FloatArray:
+            values = mixtures.values(encoded, rows[places], labels[places], subsets)
+            return np.asarray(values.cpu().numpy())
+
+        batches = list(mixtures.batches(encoded, rows))
+        if plan.sizes is None:  # each example has mixtures of its own
+            batches = [np.array([place]) for places in batches for place in places]
+        if plan.announced:
+            began = time.perf_counter()
+            play(batches[0], [0])
+            _announce(plan, len(rows), (time.perf_counter() - began) / run.depth * len(batches))
+        with track(f"{run.name} · {self.name}", len(rows)) as advance:
+            for number, places in enumerate(batches):
+                key = unfinished_key(maker, {**decided_by, "places": places.tolist()})
+                first = int(places[0])
+
+                def make() -> dict[str, Any]:
+                    return {"values": plan.kept(play(places, plan.subsets(first)), first)}  # noqa: B023 - called at once
+
+                made = memo(paths.kept_batch(folder, number), key, make, ARRAYS)
+                found[:, places] = made["values"]
+                advance(len(places))
+        if not np.isfinite(found).all():
+            raise ScoreError(
+                f"Some mixtures of {run.name} give no numbers: its weights are damaged."
+            )
+        return found.astype(np.float64)
+
+    def _decided_by(self, run: Run, plan: Plan, rows: IntArray) -> dict[str, Any]:
+        """Return everything that decides the values of mixtures."""
+        return {
+            "run": run.identity(self.needs),
+            "files": run.files(self.needs),
+            "name": run.name,
+            "settings": self.model_dump(mode="json"),
+            "met": plan.met,
+            "rows": rows.tolist(),
+        }
+
+
+def _announce(plan: Plan, n_texts: int, per_layer: float) -> None:
+    """Say how much work a plan is; `per_layer` are the seconds of one layer for all texts."""
+    tell(
+        f"{plan.announced}: {plan.layers:,} layers for each of {n_texts} texts, about "
+        f"{per_layer * plan.layers / 60:.1f} minutes."
+    )
+
+
+def all_layers(met: Sequence[int]) -> int:
+    """Number of layers that a text goes through when every subset of units is exchanged."""
+    return sum(2 ** seen.bit_count() for seen in accumulate(met, or_))

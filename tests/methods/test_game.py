@@ -1,0 +1,171 @@
+"""Games with every kind of unit and donor are those of models whose weights are really mixed."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fixtures.mixtures import plain_logits
+from fixtures.models import PAPER_FAMILIES
+from fixtures.runs import DEPTH, make_classifier, random_run
+from memloc.errors import ModelError, ScoreError, StoreError, UnknownName
+from memloc.methods.apply import localise, result_key
+from memloc.methods.shares import Shares
+from memloc.methods.swapping import Swapping
+from memloc.model.units import find_units
+from memloc.stats.subsets import units_of
+from memloc.store.records import write_json
+
+UNITS = ("layers", "sublayers")
+
+
+def really_mixed(final, donor, names):
+    """The final model with these parameters of the donor, in a state dict of its own."""
+    model = copy.deepcopy(final.model)
+    lent = donor.model.state_dict()
+    model.load_state_dict({k: lent[k] if k in names else v for k, v in model.state_dict().items()})
+    return model
+
+
+def given_run(home, family="bert", donor="reference"):
+    """A run of random models; a donor that is a folder is written there."""
+    weights = ("final", "reference", "pretrained")
+    run = random_run(home, family, weights=weights)
+    if donor == "folder":
+        donor = str(home / "other")
+        saved = make_classifier(family, seed=9)
+        saved.model.config.id2label = dict(enumerate(run.task.label_names))
+        saved.model.save_pretrained(donor)
+        saved.tokenizer.save_pretrained(donor)
+        run.loaders[donor] = lambda: make_classifier(family, seed=9)
+    return run, donor
+
+
+@pytest.mark.parametrize("donor", ["reference", "pretrained", "folder"])
+@pytest.mark.parametrize("units", UNITS)
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_both_games_lose_the_labels_that_really_mixed_models_lose(tmp_path, family, units, donor):
+    run, donor = given_run(tmp_path, family, donor)
+    final, other = run.load("final"), run.load(donor)
+    encoded, labels = run.encode(final), run.noisy.assigned
+    named = list(find_units(final.stack, units).values())
+    for game in (Shares(units=units, donor=donor), Swapping(units=units, donor=donor)):
+        played = game.play(run)
+        listed = played.plan.listed
+        step = 1 if units == "layers" else 9
+        for place in range(0, len(listed), step):
+            names = {name for unit in units_of(listed[place]) for name in named[unit]}
+            logits = plain_logits(really_mixed(final, other, names), encoded).numpy()
+            lost = logits.argmax(1) != labels
+            np.testing.assert_array_equal(played.values[0, :, place], lost[played.rows])
+            own = np.take_along_axis(logits, labels[:, None], 1)[:, 0]
+            margin = own - np.where(np.eye(logits.shape[1])[labels] > 0, -np.inf, logits).max(1)
+            np.testing.assert_allclose(played.values[1, :, place], margin[played.rows], atol=1e-4)
+        assert played.about["donor"] == donor
+        assert 0 <= played.about["control"]["worst"] <= played.about["control"]["kept"] <= 1
+
+
+@pytest.mark.parametrize("donor", ["reference", "pretrained"])
+def test_windows_of_sublayers_have_weights_by_unit_and_by_layer(tmp_path, donor):
+    run, _ = given_run(tmp_path)
+    found = Swapping(units="sublayers", donor=donor, normalise=False).run(run)
+    assert found.depth == DEPTH
+    assert found["units"]["unit"].tolist() == [
+        f"{part} {layer}" for layer in range(1, DEPTH + 1) for part in ("attention", "mlp")
+    ]
+    by_unit = found["units"]["weight"].to_numpy().reshape(DEPTH, 2)
+    np.testing.assert_allclose(found.weights, by_unit.mean(1))
+    examples, evidence = found.evidence()
+    assert examples.tolist() == run.noisy_rows.tolist()
+    lost = found["labels"].query("is_noisy")["lost"]
+    np.testing.assert_allclose(evidence.shares.sum(1), lost, atol=1e-9)
+
+
+def test_a_method_needs_the_weights_of_its_donor():
+    assert Shares().needs == ("final", "reference")
+    assert Swapping(donor="epoch-3").needs == ("final", "epoch-3")
+    assert Shares(donor="base").needs == ("final", "pretrained")
+
+
+def test_a_donor_from_a_folder_counts_by_its_contents(tmp_path):
+    run, donor = given_run(tmp_path, donor="folder")
+    keys = []
+    for _ in range(2):
+        keys.append(result_key(run, Shares(donor=donor)))
+        write_json(tmp_path / "other" / "tokenizer_config.json", {"changed": True})
+    assert keys[0] != keys[1]
+
+
+def other_vocabulary():
+    found = make_classifier(seed=2)
+    tokenizer = copy.deepcopy(found.tokenizer)
+    words = tokenizer.get_vocab()
+    swapped = {"red": words["sky"], "sky": words["red"]} if {"red", "sky"} <= set(words) else {}
+    tokenizer.get_vocab = lambda: {**words, **swapped}
+    return replace(found, tokenizer=tokenizer)
+
+
+def other_labels():
+    found = make_classifier(seed=2)
+    found.model.config.id2label = {0: "label 1", 1: "label 0", 2: "label 2"}
+    return found
+
+
+def named_labels(seed):
+    found = make_classifier(seed=seed)
+    found.model.config.id2label = {i: f"label {i}" for i in range(3)}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("donor", "fact"),
+    [
+        (lambda: make_classifier("opt", seed=2), "final weights have .*, the reference ones"),
+        (lambda: make_classifier(seed=2, depth=2), "depth 3, the reference ones 2"),
+        (other_vocabulary, "same vocabulary"),
+        (other_labels, "train both with the labels in one order"),
+    ],
+)
+def test_a_donor_that_does_not_fit_is_refused(tmp_path, donor, fact):
+    run, _ = given_run(tmp_path)
+    run.loaders["reference"] = donor
+    run.loaders["final"] = lambda: named_labels(1)
+    with pytest.raises(ModelError, match=fact):
+        Shares().run(run)
+
+
+def test_a_donor_equal_to_the_final_weights_is_refused(tmp_path):
+    run, _ = given_run(tmp_path)
+    run.loaders["reference"] = run.loaders["final"]
+    for game in (Shares(), Swapping()):
+        with pytest.raises(ScoreError, match="are those of the final ones"):
+            game.run(run)
+
+
+@pytest.mark.parametrize(
+    ("donor", "error", "fact"),
+    [
+        ("epoch-7", Exception, "epoch-7"),
+        ("nobody", UnknownName, "No set of weights is called 'nobody'"),
+        ("./nowhere", ModelError, "There is no folder nowhere"),
+    ],
+)
+def test_a_donor_that_is_not_there_is_refused(tmp_path, donor, error, fact):
+    run, _ = given_run(tmp_path)
+    with pytest.raises(error, match=fact):
+        localise(run, [Shares(donor=donor)], force=True)
+
+
+def test_a_missing_donor_says_how_to_get_it(tmp_path):
+    run, _ = given_run(tmp_path)
+    del run.loaders["reference"]
+    with pytest.raises(StoreError, match="has no reference weights"):
+        localise(run, [Shares()], force=True)
+
+
+def test_mixtures_are_computed_without_dropout(tmp_path):
+    run, _ = given_run(tmp_path)
+    run.loaders["final"] = lambda: make_classifier(seed=1, dropout=0.5)
+    one, two = (Swapping(clean_examples=n).play(run) for n in (4, 5))
+    np.testing.assert_allclose(one.noisy, two.noisy, atol=1e-5)
