@@ -51,6 +51,7 @@ PAPER = {
     "finetune.adapter_alpha": 16,
     "finetune.adapter_targets": None,
     "finetune.adapter_dropout": 0.0,
+    "finetune.keep_epochs": "none",
     "finetune.measure_every": 1,
     "finetune.near_ceiling": 0.993,
     "finetune.near_ceiling_score": "accuracy",

@@ -74,6 +74,10 @@ class FineTuneSettings(Settings):
     """The linear layers that get one, by the last part of their names; default: all of a block."""
     adapter_dropout: float = ours(0.0, ge=0, lt=1)
     """Dropout before the adapters."""
+    keep_epochs: Literal["none", "early"] = ours("none")
+    """Whether training on the noisy labels keeps its early checkpoints (`epoch-1`, `epoch-2`, …):
+    every measured epoch until 95 % of the noisy labels are learnt, then epochs 2, 4, 8, 16, …
+    They show when labels were learnt and can take the place of a reference."""
     measure_every: int = ours(1, ge=1)
     """Measure accuracies after every so many epochs, and after the last. θ_M1 is one of these."""
     near_ceiling: float = paper(0.993, "appendix D", gt=0, lt=1)
@@ -194,8 +198,11 @@ MEMORISED_ONLY = (
     *("finetune.without_near_ceiling", "finetune.measure_every"),
 )
 """Settings that decide when the memorised weights are kept, and no other weights."""
-NOT_DECIDING = ("preset", "finetune.accumulate", "finetune.gradient_checkpointing")
-"""The name of the preset, and what saves memory while updates stay the same."""
+NOT_DECIDING = (
+    *("preset", "finetune.keep_epochs"),
+    *("finetune.accumulate", "finetune.gradient_checkpointing"),
+)
+"""The preset's name, which epochs are kept, and what saves memory while updates stay the same."""
 
 
 class RunSettings(Settings):

@@ -1,5 +1,6 @@
 """A real Trainer on an embedded model, and what memloc makes of its output folder."""
 
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -31,7 +32,7 @@ def noisy():
     return memloc.add_noise(task, rate=0.15, seed=1)
 
 
-def train(noisy, output, *, lora=False, epochs=2, near_ceiling=0.1, tokenizer=True, clean=False):
+def train(noisy, output, *, lora=False, epochs=2, tokenizer=True, clean=False, **kept):
     """As people do it: a tokenised data set, a model, a Trainer."""
     task, rows = noisy, np.arange(N)
     labels, original = noisy.labels.assigned[rows], noisy.labels.original[rows]
@@ -48,7 +49,7 @@ def train(noisy, output, *, lora=False, epochs=2, near_ceiling=0.1, tokenizer=Tr
     data = [
         {"input_ids": encoded["input_ids"][i], "labels": int(labels[i])} for i in range(len(texts))
     ]
-    callback = RunCallback(texts, labels, original, near_ceiling=near_ceiling)
+    callback = RunCallback(texts, labels, original, **{"near_ceiling": 0.1, **kept})
     arguments = TrainingArguments(
         str(output), num_train_epochs=epochs, per_device_train_batch_size=16, learning_rate=2e-3,
         save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True, seed=3,
@@ -64,7 +65,8 @@ def train(noisy, output, *, lora=False, epochs=2, near_ceiling=0.1, tokenizer=Tr
 def test_a_trainer_s_folder_is_adopted_with_nothing_else_to_say(noisy, tmp_path, lora):
     callback = train(noisy, tmp_path / "out", lora=lora)
     run = memloc.adopt_trainer(tmp_path / "run", tmp_path / "out")
-    assert set(run.status.adopted) == {"final", "memorised", "pretrained"}
+    assert set(run.status.adopted) == {"final", "memorised", "pretrained", "epoch-1"}
+    assert run.epochs() == [1]
     assert (run.seed, run.record.task.name) == (3, "out")
     assert run.status.final.training == callback.rows[-1]["accuracy"]
     np.testing.assert_array_equal(run.noisy.assigned, callback.noisy.assigned)
@@ -77,6 +79,15 @@ def test_a_trainer_s_folder_is_adopted_with_nothing_else_to_say(noisy, tmp_path,
     assert loaded.label_names == list(noisy.label_names)
     adapter = tmp_path / "out" / "memloc" / "final" / "adapter_config.json"
     assert adapter.is_file() == lora
+
+
+def test_keeping_epochs_says_what_it_costs_and_can_be_switched_off(noisy, tmp_path, capsys):
+    train(noisy, tmp_path / "out")
+    assert re.search(r"every epoch \(\d+ MB each\)", " ".join(capsys.readouterr().err.split()))
+    train(noisy, tmp_path / "none", keep_epochs="none")
+    assert memloc.adopt_trainer(tmp_path / "run", tmp_path / "none").epochs() == []
+    with pytest.raises(SettingsError, match="keep_epochs is none or early, not 'all'"):
+        RunCallback(["a", "b"], [0, 1], [0, 1], keep_epochs="all")
 
 
 def test_a_reference_may_be_a_trainer_s_folder_as_well(noisy, tmp_path):

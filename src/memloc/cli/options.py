@@ -128,6 +128,26 @@ class Checkpoints:
     frozen: Annotated[
         Path | None, typer.Option(help="Checkpoint in which only the head was trained.")
     ] = None
+    epoch: Annotated[
+        list[str] | None,
+        typer.Option(help="Early checkpoint with its epoch, e.g. 2=checkpoint-50; repeatable."),
+    ] = None
+
+    @property
+    def epochs(self) -> dict[int, Path]:
+        """The early checkpoints by their epochs."""
+        found = {}
+        for given in self.epoch or ():
+            number, _, folder = given.partition("=")
+            if not folder or not number.isdecimal():
+                raise SettingsError(f"--epoch {given}: write an epoch and a folder, as 2=FOLDER.")
+            found[int(number)] = Path(folder)
+        return found
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """The weights by the names of `adopt`'s parameters."""
+        return {**{k: v for k, v in asdict(self).items() if k != "epoch"}, "epochs": self.epochs}
 
 
 @dataclass(frozen=True)
@@ -220,7 +240,8 @@ def check_checkpoints(given: Checkpoints) -> None:
     """Refuse checkpoints that are not there."""
     from memloc.model.known import checkpoint_folder
 
-    for folder in (given.final, given.reference, given.memorised, given.frozen):
+    named = (given.final, given.reference, given.memorised, given.frozen)
+    for folder in (*named, *given.epochs.values()):
         if folder is not None:
             checkpoint_folder(folder)
     if given.pretrained is not None:

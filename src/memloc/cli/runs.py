@@ -215,7 +215,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         if own.data is None:
             made = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
         else:
-            made = adopt_checkpoints(run, **asdict(checkpoints), **asdict(own), **given)
+            made = adopt_checkpoints(run, **checkpoints.by_name, **asdict(own), **given)
     console.show_run(made, common_preset(name).verdict.noisy_at_least, as_json)
 
 
@@ -226,10 +226,11 @@ def _of_trainer(checkpoints: Checkpoints, own: Marked) -> dict[str, Any]:
         said != ("text", None, "label", None, None)
         or checkpoints.pretrained
         or checkpoints.memorised
+        or checkpoints.epoch
     ):
         raise SettingsError(
-            "The folder of a memloc.RunCallback names its columns, pre-trained and memorised "
-            "weights itself: leave them out, or give the file that has these columns (--data)."
+            "The folder of a memloc.RunCallback names its columns, pre-trained, memorised and "
+            "early weights itself: leave them out, or give the file with these columns (--data)."
         )
     weights = {"reference": checkpoints.reference, "frozen": checkpoints.frozen}
     return {"output": checkpoints.final, "held_out": own.held_out, **weights}

@@ -23,6 +23,7 @@ from memloc.model.known import adapter_base, is_adapter
 from memloc.progress import request, tell
 from memloc.protocol import settings_of_run
 from memloc.run.folder import (
+    WEIGHTS,
     Accuracies,
     Checkpoint,
     Run,
@@ -62,6 +63,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     pretrained: str | Path | None = None,
     memorised: str | Path | None = None,
     frozen: str | Path | None = None,
+    epochs: Mapping[int, str | Path] | None = None,
     seed: int = 1,
     preset: str = "paper",
     settings: Mapping[str, Any] | None = None,
@@ -88,6 +90,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         pretrained: Model that the fine-tuning started from; by default an adapter's base model.
         memorised: Checkpoint of the first epoch with near-ceiling training accuracy.
         frozen: Checkpoint of which only the head was trained.
+        epochs: Earlier checkpoints of the training of `final`, by the epochs they were kept after.
         seed: Seed of random choices and of trainings.
         preset: `paper`, `reference` or `demo`.
         settings: Settings that differ from the preset.
@@ -95,7 +98,9 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         device: `auto`, `cpu`, `cuda` or `mps`.
         announce: Called before training with the run, its model and the epochs left.
     """
-    places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen)
+    early = {paths.epoch(_number(n)): place for n, place in (epochs or {}).items()}
+    given = {"reference": reference, "memorised": memorised, "frozen": frozen}
+    places = _places(final=final, **given, **early)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
     facts, names, adopted = _examined(places, pretrained)
@@ -127,8 +132,8 @@ def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do n
 ) -> Run:
     """Make a run of the output folder of a Hugging Face Trainer that had a `memloc.RunCallback`.
 
-    The callback kept the data, the final and memorised weights and the name of the pre-trained
-    model, so nothing else is needed.
+    The callback kept the data, the final, memorised and early weights and the name of the
+    pre-trained model, so nothing else is needed.
 
     Args:
         folder: Folder of the run.
@@ -165,7 +170,8 @@ def _of_trainer(output: Path) -> dict[str, Any]:
             if hash_checkpoint(kept / name) != files:
                 raise ValueError(f"the {name} weights next to it have changed since")
         return {
-            **{name: kept / name for name in record["files"]},
+            **{name: kept / name for name in record["files"] if name in WEIGHTS},
+            "epochs": {n: kept / paths.epoch(n) for n in record.get("epochs", ())},
             **{"data": kept / record["data"], "original": "original"},
             "pair": "pair" if record["parts"] == 2 else None,
             "pretrained": record["pretrained"] or None,
@@ -189,6 +195,13 @@ def _places(**given: str | Path | None) -> dict[str, Path]:
     places = {name: Path(place) for name, place in given.items() if place is not None}
     kept = {name: place / paths.TRAINER / "final" for name, place in places.items()}
     return {name: kept[name] if kept[name].is_dir() else places[name] for name in places}
+
+
+def _number(epoch: object) -> int:
+    """The number of an epoch, which counts from 1."""
+    if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
+        raise SettingsError(f"Epochs are whole numbers from 1, not {epoch!r}.")
+    return epoch
 
 
 def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str | Path | None:

@@ -1,9 +1,10 @@
 """Makes any fine-tuning with the Hugging Face Trainer a run that `memloc.adopt` reads."""
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from transformers import TrainerCallback
@@ -18,7 +19,9 @@ from memloc.errors import (
 )
 from memloc.model.load import Classifier, quiet, settle_padding
 from memloc.model.predict import accuracies, encode_for, predict
+from memloc.progress import say
 from memloc.protocol import FineTuneSettings
+from memloc.run.recipe import keeps_epoch
 from memloc.store import paths
 from memloc.store.files import whole_folder
 from memloc.store.identity import hash_checkpoint
@@ -39,7 +42,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
     the parts of a text), `labels` the labels that are trained on, as numbers, and `original` those
     before noise; to train the reference, give the labels before noise as both. After each epoch,
     the model's predictions for these texts are kept; so are the weights of the first epoch whose
-    training accuracy is above `near_ceiling`, and the last ones.
+    training accuracy is above `near_ceiling`, and the last ones. With `keep_epochs="early"`, the
+    weights of every epoch are kept until 95 % of the noisy labels are learnt, and those of epochs
+    2, 4, 8, … after that: they show when labels were learnt, and one of them can take the place of
+    a reference.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         original: Sequence[int],
         *,
         near_ceiling: float = FineTuneSettings().near_ceiling,
+        keep_epochs: Literal["none", "early"] = "early",
         max_tokens: int = 512,
     ) -> None:
         for name, given in {"texts": texts, "labels": labels, "original": original}.items():
@@ -71,7 +78,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
                 f"All of {counted(len(parts), 'example')} have another label than before noise; "
                 "clean examples are needed, too."
             )
+        if keep_epochs not in {"none", "early"}:
+            raise SettingsError(f"RunCallback: keep_epochs is none or early, not {keep_epochs!r}.")
         self.near_ceiling, self.max_tokens = near_ceiling, max_tokens
+        self.keeps_early = keep_epochs == "early"
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
         """Refuse at once what could not be read afterwards."""
@@ -93,6 +103,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         self.rows: list[dict[str, Any]] = []
         self.predicted: dict[str, IntArray] = {}
         self.kept: list[str] = []
+        self.epochs: list[int] = []
         self.began = time.perf_counter()
 
     def on_epoch_end(self, _args: Any, state: Any, _control: Any, **given: Any) -> None:
@@ -108,7 +119,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         began, self.began = self.began, time.perf_counter()
         times = {"validation_accuracy": np.nan, "seconds": self.began - began}
         self.rows.append({**what, **found, **times})
-        if not self.kept and found["accuracy"] > self.near_ceiling:
+        if self.keeps_early and keeps_epoch(self.rows, state.num_train_epochs):
+            self._save(paths.epoch(epoch), given)
+            self.epochs.append(epoch)
+            if epoch == 1:
+                self._tell_size()
+        if "memorised" not in self.kept and found["accuracy"] > self.near_ceiling:
             self._save("memorised", given)
 
     def on_train_end(self, args: Any, _state: Any, _control: Any, **given: Any) -> None:
@@ -125,6 +141,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
             "data": data,
             "parts": len(self.examples.parts[0]),
             "max_tokens": self.max_tokens,
+            "epochs": self.epochs,
             "files": {name: hash_checkpoint(self.folder / name) for name in self.kept},
             "versions": versions(),
         }
@@ -150,6 +167,16 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
                 given["model"].get_base_model().config.save_pretrained(draft)  # for the labels
             given["processing_class"].save_pretrained(draft)
         self.kept.append(weights)
+
+    def _tell_size(self) -> None:
+        """Say what early checkpoints take on disk, from the first one."""
+        files = (self.folder / paths.epoch(1)).rglob("*")
+        taken = sum(file.stat().st_size for file in files) / 1e6
+        say(
+            f"RunCallback keeps the weights of every epoch ({taken:,.0f} MB each) until the noisy "
+            f"labels are learnt; keep_epochs='none' keeps none. They are in {self.folder}.",
+            to=sys.stderr,
+        )
 
     def _data(self, names: Sequence[str]) -> Any:
         parts = [list(part) for part in zip(*self.examples.parts, strict=True)]

@@ -4,6 +4,7 @@
 whatever works on the one works on the other.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -304,6 +305,12 @@ class Run:
         """The names of the fine-tuned weights that are there."""
         return [name for name in WEIGHTS if self.has(name)]
 
+    def epochs(self) -> list[int]:
+        """The epochs whose weights were kept as `epoch-1`, `epoch-2` and so on."""
+        folders = (self.folder / paths.CHECKPOINTS).glob(paths.epoch("*"))
+        names = {*self.status.adopted, *(folder.name for folder in folders)}
+        return sorted(n for name in names if (n := _epoch(name)) and self.has(name))
+
     def require(self, weights: str) -> None:
         """Raise an error if these weights are missing, and say how to get them.
 
@@ -311,9 +318,11 @@ class Run:
         """
         if is_folder(weights):
             return checkpoint_folder(Path(weights))
-        lookup("set of weights", weights, {"pretrained": "", **WEIGHTS})
         if self.has(weights):
             return None
+        if _epoch(weights):
+            raise StoreError(self._no_epoch(weights))
+        lookup("set of weights", weights, {"pretrained": "", **WEIGHTS})
         how = "`memloc train` with the same settings makes what is missing."
         if self.record.made_by == "adopt":
             is_made = weights in {"reference", "frozen"}
@@ -321,6 +330,15 @@ class Run:
             how = f"give them to `memloc adopt` with --{weights}{else_made}."
         why = self.status.without.get(weights, how)
         raise StoreError(f"{self.folder} has no {weights} weights: {why}")
+
+    def _no_epoch(self, weights: str) -> str:
+        kept = ", ".join(map(str, self.epochs()))
+        if kept:
+            return f"{self.folder} has no {weights} weights: the epochs that were kept are {kept}."
+        how = "train into another folder with --set finetune.keep_epochs=early"
+        if self.record.made_by == "adopt":
+            how = f"give them to `memloc adopt` with --epoch {_epoch(weights)}=FOLDER"
+        return f"{self.folder} has no {weights} weights, as no early epochs were kept: {how}."
 
     def load(self, weights: str) -> "Classifier":
         """A fresh copy of these weights, on the run's device, in evaluation mode."""
@@ -381,7 +399,7 @@ class Run:
     def check_whole(self) -> None:
         """Refuse a run of which anything is missing, damaged or changed; results do not count."""
         _ = self.task, self.training()
-        self.check_unchanged(self.weights())
+        self.check_unchanged([*self.weights(), *map(paths.epoch, self.epochs())])
 
     def files(self, weights: Iterable[str]) -> dict[str, str]:
         """Hashes of the files of these weights, of those that are in folders of their own."""
@@ -464,6 +482,12 @@ class Run:
         return replace(self, status=status)
 
 
+def _epoch(weights: str) -> int:
+    """The epoch that weights of this name are of; 0 for those that are not of one epoch."""
+    found = re.fullmatch(r"epoch-([1-9]\d*)", weights)
+    return int(found[1]) if found else 0
+
+
 S = TypeVar("S", bound=Settings)
 
 
@@ -542,8 +566,9 @@ def _begin_status(wanted: Run) -> None:
 
 def _forget(folder: Path) -> None:
     """Remove weights of which no record says how well they learnt; they are made again."""
-    for weights in ("final", "memorised"):
-        remove(paths.checkpoint(folder, weights))
+    early = (folder / paths.CHECKPOINTS).glob(paths.epoch("*"))
+    for path in (paths.checkpoint(folder, "final"), paths.checkpoint(folder, "memorised"), *early):
+        remove(path)
 
 
 def _restore(run: Run, task: Task) -> None:

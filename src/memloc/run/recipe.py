@@ -28,6 +28,8 @@ from memloc.store.records import as_table, read_json, read_table, write_table
 
 MAKER = Maker("training", 1)
 """Raise the version when the same settings train other weights."""
+LEARNT = 0.95
+"""Share of the noisy labels from which on few epochs are kept: later ones undo next to nothing."""
 NULL_SEED = 1000
 """Added to the seed for the order in which a null learns."""
 
@@ -170,7 +172,7 @@ class Training:
         return encode_for(self.reader, examples, self.run.settings.text.max_tokens)
 
     def _measure(self, trained: Trained) -> None:
-        """Add accuracies to the curve, and keep the first weights near the ceiling."""
+        """Add accuracies to the curve; keep early weights and the first ones near the ceiling."""
         row, settings = trained.curve[-1], self.settings
         epoch = row["epoch"]
         if epoch % settings.measure_every == 0 or epoch == settings.epochs:
@@ -180,6 +182,8 @@ class Training:
             row |= accuracies(predicted, trained.learner.labels, self.task.labels)
             row["validation_accuracy"] = float(right.mean()) if len(right) else float("nan")
         if trained.name == "noisy" and not self.run.has("final"):
+            if settings.keep_epochs == "early" and keeps_epoch(trained.curve, settings.epochs):
+                self._save(trained, paths.epoch(epoch))
             above = are_near_ceiling(trained.curve, settings)
             if above[-1] and not any(above[:-1]):
                 self._save(trained, "memorised")
@@ -234,3 +238,16 @@ def are_near_ceiling(rows: Sequence[Mapping[str, Any]], settings: FineTuneSettin
     """Return, for each epoch, whether its training score is near the ceiling (θ_M1)."""
     score = "accuracy" if settings.near_ceiling_score == "accuracy" else "macro_f1"
     return [row.get(score, 0) > settings.near_ceiling for row in rows]
+
+
+def keeps_epoch(curve: Sequence[Mapping[str, Any]], epochs: int) -> bool:
+    """Return whether an early checkpoint is kept after the last row of a training curve so far.
+
+    Every measured epoch is kept until the noisy labels are learnt, and then the powers of two; the
+    last of `epochs` has the final weights.
+    """
+    *before, last = curve
+    if "noisy_accuracy" not in last or last["epoch"] >= epochs:
+        return False
+    learnt = any(row.get("noisy_accuracy", 0) >= LEARNT for row in before)
+    return not learnt or last["epoch"].bit_count() == 1

@@ -42,6 +42,11 @@ def checkpoint(run: Path, weights: str) -> Path:
     return run / CHECKPOINTS / weights
 
 
+def epoch(number: int | str) -> str:
+    """The name of the weights that are kept after an epoch; `*` for the pattern of all."""
+    return f"epoch-{number}"
+
+
 def training_state(run: Path, *trainings: str) -> Path:
     """A training that is not finished, or several that are carried out as one."""
     return run / CHECKPOINTS / f"{'-'.join(trainings)}.state"

@@ -48,6 +48,7 @@ from memloc.study.estimate import (
     USUAL_TOKENS,
     around,
     disk_sentences,
+    early_checkpoints,
     keep,
     measured_here,
     on_cores,
@@ -95,7 +96,8 @@ def tell_cost(folder: Path, run: Run, model: Classifier, left: Mapping[str, int]
         f"{_about(seconds, shape)}."
     )
     weights = sum(training in left for training in WEIGHTS.values())
-    for sentence in disk_sentences(weights * shape.bytes, folder):
+    early = early_checkpoints(run.settings.finetune) if "noisy" in left else 0.0
+    for sentence in disk_sentences((weights + early) * shape.bytes, folder):
         tell(sentence)
 
 

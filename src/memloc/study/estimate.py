@@ -19,7 +19,7 @@ from memloc.errors import StoreError
 from memloc.methods import Sizes
 from memloc.model.device import NARROW
 from memloc.progress import duration
-from memloc.protocol import RunSettings
+from memloc.protocol import FineTuneSettings, RunSettings
 from memloc.run.folder import TRAININGS, WEIGHTS
 from memloc.settings import Settings
 from memloc.store import paths
@@ -40,6 +40,8 @@ STOPPED = 10.0
 or the machine slept."""
 BASE = 700e6
 """Bytes of a process that has loaded everything and no model yet (measured)."""
+EARLY = 0.5
+"""Share of the epochs that are kept as early checkpoints (.33 to .47 in embedded models)."""
 USUAL_TOKENS = 48.0
 """Assumed of a task whose texts are not on this machine."""
 
@@ -247,10 +249,18 @@ def training_seconds(
     return float(once * sum(n * share.get(t, 1.0) for t, n in epochs.items()))
 
 
+def early_checkpoints(settings: FineTuneSettings) -> float:
+    """Return about how many early checkpoints a training on noisy labels keeps."""
+    keeps = settings.keep_epochs == "early"
+    return EARLY * settings.epochs / settings.measure_every if keeps else 0.0
+
+
 def _disk(step: Step) -> float:
-    if step.kind == "train":
-        return step.shape.bytes * len(step.weights)
-    return 4 * step.shape.bytes * (2 if step.null else 1) if step.kind == "plant" else 2e6
+    if step.kind not in {"train", "plant"}:
+        return 2e6
+    weights = len(step.weights) if step.kind == "train" else 4
+    each = weights + early_checkpoints(step.spec.settings.finetune)
+    return step.shape.bytes * each * (2 if step.null else 1)
 
 
 def _memory(step: Step) -> float:
