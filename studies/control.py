@@ -93,7 +93,7 @@ def group_shares(study: Path) -> Iterator[pd.DataFrame]:
             wide = pd.read_parquet(shares).pivot_table("share", "example", "layer", aggfunc="sum")
             one, both = (
                 wide.clip(lower=0)[[layer + 1 for layer in layers]].sum(axis=1)
-                for layers in (groups[0], [*groups[0], *groups[1]])
+                for layers in (groups[0].layers, [*groups[0].layers, *groups[1].layers])
             )
             names = {"task": run.record.task.name, "model": run.model_name}
             own = {"group": run.planted_groups[wide.index.to_numpy()], "first_share": one / both}

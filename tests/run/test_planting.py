@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from fixtures.models import FAMILIES
+from fixtures.models import FAMILIES, PAPER_FAMILIES
 from fixtures.tasks import Plant, fast_protocol, make_recipe, make_task, train_run
 from memloc.data.encode import encode
 from memloc.data.task import hash_examples
 from memloc.engine import fit as engine
-from memloc.engine.learner import Watch
+from memloc.engine.learner import Part, Watch
 from memloc.engine.loop import (
     Objective,
     epoch_order,
@@ -26,6 +26,7 @@ from memloc.engine.passes import Pass, Work, logits_of
 from memloc.errors import StoreError
 from memloc.model.load import load_model
 from memloc.model.parts import find_parts
+from memloc.model.units import sublayer_units
 from memloc.run.folder import Run
 from memloc.run.recipe import Training
 from memloc.stats.windows import planted_layers
@@ -53,7 +54,8 @@ def learners(tiny_model, family, window, *, pooler_and_norm=False, **changes):
     named |= {
         f"auxiliary.{n}": p for n, p in loaded[1].model.named_parameters() if id(p) not in shared
     }
-    planted, stacks = {tuple(window): both[0]}, [model.stack for model in loaded]
+    stacks = [model.stack for model in loaded]
+    planted = [(Part(layers=tuple(window)), both[0])]
     with planted_objectives(
         stacks, planted, both[1], settings, pooler_and_norm=pooler_and_norm
     ) as objectives:
@@ -193,7 +195,7 @@ def planted_recipe(model, planted="2-3", **changes):
     )
 
 
-@pytest.mark.parametrize("planted", ["2-3", "1/3-4"])
+@pytest.mark.parametrize("planted", ["2-3", "1/3-4", "1/3-4@3", "mlp:2-3"])
 def test_an_interrupted_planted_training_goes_on_to_the_same_weights(
     tiny_model, tmp_path, monkeypatch, planted
 ):
@@ -236,6 +238,48 @@ def test_a_plant_changes_its_layers_and_no_others(tiny_model, tmp_path, planted)
             pairs = zip(before.parameters(), after.parameters(), strict=True)
             same = all(torch.allclose(a, b, rtol=0, atol=1e-12) for a, b in pairs)
             assert same != (layer in planted_layers(planted))
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize("part", ["attention", "mlp"])
+def test_a_plant_changes_its_part_of_its_layers_and_no_others(tiny_model, tmp_path, family, part):
+    """The auxiliary task, which always does, moves nothing at so low a rate."""
+    changes = {"control__auxiliary_learning_rate": 1e-30, "finetune__epochs": 1}
+    model = str(tiny_model(family, depth=DEPTH))
+    recipe = planted_recipe(model, f"{part}:2-3", **changes)
+    run = train_run(recipe, tmp_path, ["final", "reference"])
+    start = run.load_pretrained(1)
+    units = sublayer_units(start.stack)
+    before = dict(start.model.named_parameters())
+    for weights in ("final", "reference"):
+        after = dict(run.load(weights).model.named_parameters())
+        moved = {
+            unit
+            for unit, names in units.items()
+            if any(not torch.allclose(before[n], after[n], rtol=0, atol=1e-12) for n in names)
+        }
+        assert moved == {f"{part} 2", f"{part} 3"}
+
+
+def test_a_group_that_begins_later_changes_nothing_before(tiny_model, tmp_path):
+    """The auxiliary task, which always does, moves nothing at so low a rate."""
+    changes = {"control__auxiliary_learning_rate": 1e-30, "finetune__epochs": 6}
+    changes |= {"finetune__keep_epochs": "early"}
+    model = str(tiny_model("opt", depth=DEPTH))
+    run = train_run(planted_recipe(model, "1/3-4@5", **changes), tmp_path, ["final"])
+    start = run.load_pretrained(1)
+    moved = {}
+    for name in ("epoch-1", "epoch-4", "final"):
+        pairs = zip(start.stack.blocks, run.load(name).stack.blocks, strict=True)
+        moved[name] = [
+            layer
+            for layer, (before, after) in enumerate(pairs, 1)
+            if not all(
+                torch.allclose(a, b, rtol=0, atol=1e-12)
+                for a, b in zip(before.parameters(), after.parameters(), strict=True)
+            )
+        ]
+    assert moved == {"epoch-1": [1], "epoch-4": [1], "final": [1, 3, 4]}
 
 
 def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):

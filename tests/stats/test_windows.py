@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from memloc.errors import ScoreError, SettingsError
 from memloc.seeds import generator
 from memloc.stats.windows import (
+    Group,
     check_plant,
     every_window,
     full_window,
@@ -185,21 +186,53 @@ def test_an_empty_window_is_refused():
 @pytest.mark.parametrize(
     ("text", "groups", "name"),
     [
-        ("6-7", ((5, 6),), "6-7"),
-        ("3", ((2,),), "3-3"),
-        ("2+9", ((1, 8),), "2+9"),
-        ("9 + 2", ((1, 8),), "2+9"),
-        ("2+3", ((1, 2),), "2-3"),
-        ("1-2+5+7-8", ((0, 1, 4, 6, 7),), "1-2+5+7-8"),
-        ("2-3/9-10", ((1, 2), (8, 9)), "2-3/9-10"),
-        ("9/2+4", ((8,), (1, 3)), "9-9/2+4"),
+        ("6-7", [(5, 6)], "6-7"),
+        ("3", [(2,)], "3-3"),
+        ("2+9", [(1, 8)], "2+9"),
+        ("9 + 2", [(1, 8)], "2+9"),
+        ("2+3", [(1, 2)], "2-3"),
+        ("1-2+5+7-8", [(0, 1, 4, 6, 7)], "1-2+5+7-8"),
+        ("2-3/9-10", [(1, 2), (8, 9)], "2-3/9-10"),
+        ("9/2+4", [(8,), (1, 3)], "9-9/2+4"),
     ],
 )
 def test_plants_are_read_as_people_write_them_and_have_one_name(text, groups, name):
-    assert read_plant(text) == groups
-    assert plant_name(groups) == name
-    assert read_plant(name) == groups
+    found = tuple(map(Group, groups))
+    assert read_plant(text) == found
+    assert plant_name(found) == name
+    assert read_plant(name) == found
     assert planted_layers(text) == sorted(layer for group in groups for layer in group)
+
+
+@pytest.mark.parametrize(
+    ("text", "groups", "name"),
+    [
+        ("mlp:6-7", [Group((5, 6), "mlp")], "mlp:6-7"),
+        ("attention: 3", [Group((2,), "attention")], "attention:3-3"),
+        ("2-3/9-10 @ 21", [Group((1, 2)), Group((8, 9), "", 21)], "2-3/9-10@21"),
+        ("2@1/mlp:2+9@4", [Group((1,)), Group((1, 8), "mlp", 4)], "2-2/mlp:2+9@4"),
+    ],
+)
+def test_plants_of_parts_and_in_stages(text, groups, name):
+    assert read_plant(text) == tuple(groups)
+    assert plant_name(groups) == name
+    assert read_plant(name) == tuple(groups)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("head:6-7", "names no part of a layer"),
+        (":6-7", "names no part of a layer"),
+        ("2-3/9-10@", "from which epoch on"),
+        ("2-3/9-10@0", "from which epoch on"),
+        ("2-3/9-10@a", "from which epoch on"),
+        ("mlp:", "no window of layers"),
+    ],
+)
+def test_parts_and_stages_that_do_not_exist_are_refused(text, message):
+    with pytest.raises(SettingsError, match=message):
+        read_plant(text)
 
 
 @pytest.mark.parametrize("text", ["", "2+", "/3", "2-3/", "2,9", "2 9", "+"])
@@ -216,16 +249,19 @@ def test_what_is_no_plant_is_refused(text):
         ("1-12", "12 of 12 layers"),
         ("1-6/7-12", "12 of 12 layers"),
         ("2-3/3-4", "share a layer"),
+        ("mlp:12-13", "outside the model"),
+        ("2-3@5", "begin one group with epoch 1"),
+        ("2-3/9-10@21", "begins with epoch 21, but training has 20 epochs"),
     ],
 )
 def test_layers_that_cannot_be_planted_in_are_refused(plant, message):
     with pytest.raises(SettingsError, match=message):
-        check_plant(plant, 12)
+        check_plant(plant, 12, epochs=20)
 
 
-@pytest.mark.parametrize("plant", ["1-2", "1-11", "2+9", "2-3/9-10"])
+@pytest.mark.parametrize("plant", ["1-2", "1-11", "2+9", "2-3/9-10@20", "mlp:1-12"])
 def test_some_layers_can_be_planted_in(plant):
-    check_plant(plant, 12)
+    check_plant(plant, 12, epochs=20)
 
 
 def test_a_window_wider_than_the_model_is_refused():

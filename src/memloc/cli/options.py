@@ -174,8 +174,9 @@ class Plants:
         list[str] | None,
         typer.Option(
             "--window",
-            help="Layers such as 6-7; 2+9 for separate ones; 2-3/9-10 for two groups of noisy "
-            "examples, each with its own layers. Default: the first, middle and last two.",
+            help="Layers such as 6-7; 2+9 for separate ones; mlp:6-7 or attention:6-7 for parts; "
+            "2-3/9-10@21 for two groups of noisy examples, the second from epoch 21 on. Default: "
+            "the first, middle and last two.",
         ),
     ] = None
     every: Annotated[

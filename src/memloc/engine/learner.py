@@ -31,6 +31,10 @@ class Part:
     the embeddings unless the settings freeze them."""
     without: tuple[str, ...] = ()
     """Names of parameters that follow the blocks and stay as they are all the same."""
+    sublayer: str = ""
+    """`attention` or `mlp` if only this part of the layers may change; needs an auxiliary task."""
+    first_epoch: int = 1
+    """The epoch from which on the texts are learnt."""
 
     def rows_of(self, texts: Encoded) -> IntArray:
         """Return the rows that are learnt."""
@@ -58,8 +62,11 @@ class Learner:
 
     def updates(self, texts: Encoded, settings: FineTuneSettings) -> int:
         """Return the number of updates that the model takes, those of an auxiliary task aside."""
-        sizes = [len(part.rows_of(texts)) for part in self.parts]
-        return settings.epochs * sum(-(-size // settings.batch_size) for size in sizes)
+        return sum(
+            (settings.epochs - part.first_epoch + 1)
+            * -(-len(part.rows_of(texts)) // settings.batch_size)
+            for part in self.parts
+        )
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ class Objective:
     """Tensors that do not learn, but whose gradients count in the norm that is clipped."""
     rows: IntArray | None = None
     """(members, examples): the rows that each learns, or (examples,); default: all."""
+    first_epoch: int = 1
+    """The epoch from which on it is learnt, with a schedule of the learning rate from there."""
     optimiser: torch.optim.AdamW = field(init=False)
     schedule: torch.optim.lr_scheduler.LambdaLR = field(init=False)
     learnt: IntArray = field(init=False)
@@ -65,7 +67,7 @@ class Objective:
         """Set the rate to that of the next update."""
         for group in self.optimiser.param_groups:
             group["initial_lr"] = self.settings.learning_rate
-        total = self.settings.epochs * self.updates_per_epoch
+        total = (self.settings.epochs - self.first_epoch + 1) * self.updates_per_epoch
         self.schedule = get_linear_schedule_with_warmup(
             self.optimiser, int(self.settings.warmup * total), total, last_epoch=updates - 1
         )
@@ -110,7 +112,8 @@ def train_epoch(
     batch. Randomness is set anew for every epoch, so that a run
     continued after any epoch equals one that was never interrupted.
     """
-    losses: dict[str, list[Tensor]] = {objective.name: [] for objective in objectives}
+    begun = [objective for objective in objectives if epoch >= objective.first_epoch]
+    losses: dict[str, list[Tensor]] = {objective.name: [] for objective in begun}
     device = objectives[0].labels.device
     with dropout_seeded(seeds, device, "dropout", epoch):
         for index, rows in epoch_order(objectives, seeds, epoch, turns):
@@ -165,6 +168,8 @@ def epoch_order(
     """
     steps: list[tuple[int, IntArray]] = []
     for index, objective in enumerate(objectives):
+        if epoch < objective.first_epoch:
+            continue
         purpose = objective.name if index else "first"
         each = [objective.batches(seed, purpose, epoch, k) for k, seed in enumerate(seeds)]
         steps += [(index, np.stack(rows)) for rows in zip(*each, strict=True)]

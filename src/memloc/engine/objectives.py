@@ -13,13 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from memloc.engine.gathering import Parameters, clear_gradients, gathered, merged
+from memloc.engine.learner import Part
 from memloc.engine.loop import Objective
 from memloc.engine.stacked import Stacked
 from memloc.errors import ModelError
 from memloc.model.load import Classifier
 from memloc.model.parts import find_parts
 from memloc.model.stack import Stack
+from memloc.model.units import sublayer_units
 from memloc.protocol import FineTuneSettings
+from memloc.stats.windows import SUBLAYERS
 
 HEAD = "head"
 """The group of parameters that belongs to the first task alone."""
@@ -27,6 +30,7 @@ OTHER_HEAD = "auxiliary head"
 """The group that belongs to the auxiliary task alone; both share the others."""
 AFTER = "after the blocks"
 EMBEDDINGS = "embeddings"
+_BLOCK = "block "
 MakeObjective = Callable[..., Objective]
 """An objective of which all is known but the tensors that learn and their parameters."""
 
@@ -55,7 +59,7 @@ def task_objective(
 @contextmanager
 def planted_objectives(
     stacks: Sequence[Stack],
-    planted: Mapping[tuple[int, ...], MakeObjective],
+    planted: Sequence[tuple[Part, MakeObjective]],
     auxiliary: MakeObjective,
     settings: FineTuneSettings,
     *,
@@ -65,7 +69,7 @@ def planted_objectives(
 
     Args:
         stacks: The models of both tasks.
-        planted: The objectives of the first task, by the layers (from 0) that each may change.
+        planted: The parts of the first task, each with its objective.
         auxiliary: The objective of the other task.
         settings: Those of the first task.
         pooler_and_norm: Whether the first task also changes what follows the blocks in the body.
@@ -73,9 +77,11 @@ def planted_objectives(
     counts_all = settings.clip_over == "all"
     embeddings = not settings.freeze_embeddings
     groups = shared_groups(*stacks, embeddings=embeddings or counts_all)
+    if any(part.sublayer for part, _ in planted):
+        groups = _split_blocks(stacks[0], groups)
     both = nn.ModuleList([stack.model for stack in stacks])
     head = [HEAD, *([AFTER] if pooler_and_norm else [])]
-    learners = [(make, [*head, *map(_block, layers)]) for layers, make in planted.items()]
+    learners = [(make, [*head, *_blocks_of(part, groups)]) for part, make in planted]
     others = [name for name in groups if name != HEAD and (embeddings or name != EMBEDDINGS)]
     body = [name for name in groups if name not in {HEAD, OTHER_HEAD}] if counts_all else []
     with learning(both, list(groups.values())) as gathered:
@@ -88,6 +94,31 @@ def planted_objectives(
             )
             for make, names in (*learners, (auxiliary, others))
         ]
+
+
+def _split_blocks(stack: Stack, groups: Mapping[str, Parameters]) -> dict[str, Parameters]:
+    """Return the groups with those of blocks split into attention and MLP."""
+    one = stack.members[0] if isinstance(stack, Stacked) else stack
+    units = sublayer_units(one)
+    found: dict[str, Parameters] = {}
+    for name, group in groups.items():
+        index = name.removeprefix(_BLOCK)
+        if index == name:
+            found[name] = group
+            continue
+        for part in SUBLAYERS:
+            names = units[f"{part} {index}"]
+            found[f"{name} {part}"] = {n: p for n, p in group.items() if n in names}
+    return found
+
+
+def _blocks_of(part: Part, groups: Iterable[str]) -> list[str]:
+    """Return the names of the groups of blocks, or of their parts, that a part may change."""
+    blocks = [_block(layer) for layer in part.layers or ()]
+    if part.sublayer:
+        return [f"{block} {part.sublayer}" for block in blocks]
+    names = {f"{block}{end}" for block in blocks for end in ("", *(f" {s}" for s in SUBLAYERS))}
+    return [name for name in groups if name in names]
 
 
 def share_body(trained: Classifier, auxiliary: Classifier) -> None:
@@ -116,7 +147,7 @@ def shared_groups(planted: Stack, auxiliary: Stack, *, embeddings: bool) -> dict
 
 
 def _block(index: int) -> str:
-    return f"block {index + 1}"
+    return f"{_BLOCK}{index + 1}"
 
 
 def learning_groups(stack: Stack, *, embeddings: bool) -> list[Parameters]:

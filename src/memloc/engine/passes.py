@@ -183,10 +183,11 @@ class Pass:
             share_body(one.model, other)
             other.model.to(labels.device)
         second = together([other.stack for other in others], beside=self.stack)
-        planted = {}
+        planted = []
         for number, part in enumerate(self.parts):
             name = f"group {number + 1}" if number else " and ".join(self.names)
-            planted[part.layers or ()] = self._maker(name, labels, self._rows(number))
+            make = self._maker(name, labels, self._rows(number))
+            planted.append((part, partial(make, first_epoch=part.first_epoch)))
         answers = torch.from_numpy(auxiliary.labels).to(labels.device).expand(len(others), -1)
         compute = logits_of(second, auxiliary.texts, auxiliary.settings)
         lengths = auxiliary.texts.lengths

@@ -20,11 +20,11 @@ from torch.utils._pytree import tree_leaves
 
 from memloc.errors import ModelError, SettingsError
 from memloc.model.stack import BlockCall, Stack, undropped
+from memloc.stats.windows import SUBLAYERS
 
 Units = dict[str, tuple[str, ...]]
 """Names of parameters by the name of their unit, in the order in which a text meets the units."""
-ATTENTION, MLP = "attention", "mlp"
-SUBLAYERS = (ATTENTION, MLP)
+ATTENTION, MLP = SUBLAYERS
 
 
 def find_units(stack: Stack, kind: str | Mapping[str, Sequence[str]]) -> Units:

@@ -44,7 +44,9 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
         model: Embedded name, hub name or folder of the pre-trained model.
         task: The examples, with noise (`memloc.add_noise` adds it).
         folder: Folder of the run.
-        layers: Layers from 1, such as `6-7`, `2+9`, or `2-3/9-10` for two groups of noisy examples.
+        layers: Layers from 1, such as `6-7` or `2+9`; `mlp:6-7` or `attention:6-7` for a part of
+            each layer; `2-3/9-10` for two groups of noisy examples, and `2-3/9-10@21` if the second
+            is learnt from epoch 21 on.
         auxiliary: The task that changes all layers; by default the preset's.
         seed: Seed of the order of the data, the initial head and dropout; by default the preset's.
         preset: `paper`, `reference` or `demo`; by default `demo` for embedded models, else `paper`.

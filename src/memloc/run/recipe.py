@@ -149,7 +149,15 @@ class Training:
         if self.run.plant is None:
             return (Part(),)
         group, groups = self.run.planted_groups, read_plant(self.run.plant.planted)
-        return tuple(Part(np.flatnonzero(group == i), each) for i, each in enumerate(groups))
+        return tuple(
+            Part(
+                np.flatnonzero(group == i),
+                each.layers,
+                sublayer=each.part,
+                first_epoch=each.first_epoch,
+            )
+            for i, each in enumerate(groups)
+        )
 
     def _auxiliary(self, *, is_frozen: bool) -> Auxiliary | None:
         """The task that changes every layer of a planted run."""

@@ -102,7 +102,8 @@ class PlantSpec(Settings):
     """
 
     planted: str
-    """Layers from 1, such as 6-7, 2+9, or 2-3/9-10 for two groups of noisy examples."""
+    """Layers from 1, such as 6-7, 2+9, mlp:6-7, or 2-3/9-10@21 for two groups of noisy examples, of
+    which the second is learnt from epoch 21 on."""
     null: bool = False
     """Whether the original labels are learnt, so that there is nothing to memorise."""
     auxiliary: TaskSpec

@@ -119,7 +119,7 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
     start = load_model(spec.model, task.label_names, seed=spec.seed, options=spec.options)
     require_agreement(start)
     if spec.plant is not None:
-        check_plant(spec.plant.planted, start.stack.depth)
+        check_plant(spec.plant.planted, start.stack.depth, spec.settings.finetune.epochs)
     with locked(Path(folder), RUN):
         for draft in drafts_in(Path(folder) / paths.CHECKPOINTS):  # of a training that was killed
             remove(draft)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -15,8 +16,29 @@ from memloc.errors import (
     listed,
 )
 
-Groups: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of a plant: for each group of noisy examples the layers, from 0, that it may change."""
+SUBLAYERS = ("attention", "mlp")
+"""The parts of a layer, each with its norm."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Where and when one group of a plant's noisy examples is learnt."""
+
+    layers: tuple[int, ...]
+    """The layers, from 0, that it may change."""
+    part: str = ""
+    """`attention` or `mlp` if it may change only this part of its layers."""
+    first_epoch: int = 1
+    """The epoch from which on it is learnt."""
+
+    def __str__(self) -> str:
+        part = f"{self.part}:" if self.part else ""
+        epoch = f"@{self.first_epoch}" if self.first_epoch > 1 else ""
+        return f"{part}{_joined(sorted(set(self.layers)))}{epoch}"
+
+
+Groups: TypeAlias = tuple[Group, ...]
+"""The groups of a plant."""
 
 
 def windows(n_layers: int) -> list[range]:
@@ -145,21 +167,32 @@ def layer_ranges(layers: Iterable[int]) -> str:
 
 
 def read_plant(text: str) -> Groups:
-    """The layers (from 0) that each group of noisy examples may change.
+    """Where, and from which epoch on, each group of a plant's noisy examples is learnt.
 
-    `6-7` is a window; `2+9` are layers 2 and 9; with `2-3/9-10`, half of the noisy examples may
-    change layers 2-3 and the other half layers 9-10.
+    `6-7` is a window; `2+9` are layers 2 and 9; `mlp:6-7` are the MLPs of a window. With
+    `2-3/9-10@21`, half of the noisy examples may change layers 2-3, and the other half, from epoch
+    21 on, layers 9-10.
     """
-    groups = []
-    for group in text.split("/"):
-        layers = {layer for part in group.split("+") for layer in read_window(part)}
-        groups.append(tuple(sorted(layers)))
-    return tuple(groups)
+    return tuple(_read_group(group) for group in text.split("/"))
+
+
+def _read_group(text: str) -> Group:
+    rest, at, epoch = text.partition("@")
+    part, colon, layers = rest.rpartition(":")
+    part = part.strip()
+    if colon and part not in SUBLAYERS:
+        raise SettingsError(f"{text!r} names no part of a layer: write mlp:6-7 or attention:6-7.")
+    if at and not re.fullmatch(r"\s*[1-9]\d*\s*", epoch):
+        raise SettingsError(
+            f"{text!r} does not say from which epoch on it is learnt: write 9-10@21."
+        )
+    found = {layer for window in layers.split("+") for layer in read_window(window)}
+    return Group(tuple(sorted(found)), part, int(epoch) if at else 1)
 
 
 def plant_name(groups: Groups) -> str:
     """A plant as people write it, each in one way only."""
-    return "/".join(_joined(sorted(set(group))) for group in groups)
+    return "/".join(map(str, groups))
 
 
 def consecutive(layers: Sequence[int]) -> list[range]:
@@ -178,7 +211,7 @@ def _joined(layers: list[int]) -> str:
 
 def planted_layers(text: str) -> list[int]:
     """All layers (from 0) of a plant, whatever the group."""
-    return sorted({layer for group in read_plant(text) for layer in group})
+    return sorted({layer for group in read_plant(text) for layer in group.layers})
 
 
 def usual_plants(depth: int, width: int) -> list[str]:
@@ -201,15 +234,26 @@ def check_inside(layers: Sequence[int], name: str, depth: int) -> None:
         raise SettingsError(f"Window {name} is outside the model, which has layers 1-{depth}.")
 
 
-def check_plant(name: str, depth: int) -> None:
-    """Refuse layers outside the model, all of its layers, and groups that share a layer."""
+def check_plant(name: str, depth: int, epochs: int | None = None) -> None:
+    """Refuse layers outside the model, all of its layers, groups that share a layer, and epochs.
+
+    Without `epochs`, the number of epochs of the training, that of a group is not looked at.
+    """
     groups, layers = read_plant(name), planted_layers(name)
     check_inside(layers, name, depth)
-    if len(layers) == depth:
+    first = [group.first_epoch for group in groups]
+    if min(first) > 1:
+        raise SettingsError(f"Nothing of {name} is learnt at first: begin one group with epoch 1.")
+    if epochs is not None and max(first) > epochs:
+        raise SettingsError(
+            f"{name} begins with epoch {max(first)}, but training has {counted(epochs, 'epoch')}: "
+            "begin earlier or train longer (control.epochs)."
+        )
+    if len(layers) == depth and not any(group.part for group in groups):
         raise SettingsError(
             f"Window {name} has {depth} of {counted(depth, 'layer')}: plant in some, not in all."
         )
-    if len(layers) < sum(map(len, groups)):
+    if len(layers) < sum(len(group.layers) for group in groups):
         raise SettingsError(
             f"Groups of {name} share a layer: give each group of examples layers of its own."
         )

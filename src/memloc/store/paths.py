@@ -34,7 +34,8 @@ def run_folder(out: Path, task: str, model: str, seed: int, depth: int | None = 
 def plant_folder(out: Path, run: Path, planted: str, *, null: bool) -> Path:
     """Where a planted run is kept; `run` is where the same run without a plant would be."""
     kind = "null" if null else "window"
-    return out / CONTROL / run.relative_to(out) / f"{kind}-{planted.replace('/', '_')}"
+    name = planted.replace("/", "_").replace(":", "-")
+    return out / CONTROL / run.relative_to(out) / f"{kind}-{name}"
 
 
 def checkpoint(run: Path, weights: str) -> Path:

@@ -427,5 +427,5 @@ def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list
     found = [plant_name(read_plant(text)) for text in block.windows]
     found += [window for width in block.every for window in every_window(depth, width)]
     for plant in found:
-        check_plant(plant, depth)
+        check_plant(plant, depth, protocol.control.epochs or protocol.finetune.epochs)
     return list(dict.fromkeys(found)) or usual_plants(depth, protocol.control.width)
