@@ -1,16 +1,12 @@
 """The documentation site: `make docs` builds it, offline; every warning is an error."""
 
-import sys
 from importlib.metadata import version as version_of
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 project = "memloc"
 release = version = version_of("memloc")
 copyright = ""
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated"]
+extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 
@@ -23,10 +19,3 @@ html_css_files = ["tables.css"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-
-default_role = "code"
-autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
-autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
-python_maximum_signature_line_length = 88

@@ -1,119 +1,140 @@
-"""The generated parts of the reference, as a Sphinx extension.
+"""Writes the generated parts of the reference: `python docs/generated.py`.
 
-A page says `<!-- generated: settings -->`, and the build puts the tables there. They come from the
-code: docstrings, the help of the commands, the fields of the settings and of the files' records.
+A page says `<!-- generated: settings noise finetune -->`, and the text up to `<!-- end -->` is
+written anew from the code: docstrings, the help of the commands, the fields of the settings and of
+the files' records. The pages are committed, so that they can be read where they are; a test
+compares them with the code.
 """
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sphinx.application import Sphinx
-
     from memloc.settings import Settings
 
-MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+MARK = re.compile(r"<!-- generated: (\w+)([^>\n]*?) -->\n(?:.*?\n)?<!-- end -->", re.DOTALL)
+WIDTH = 118
+"""Characters of a line."""
 
 
-def setup(app: "Sphinx") -> dict[str, bool]:
-    """Called by Sphinx."""
-    app.connect("source-read", _fill)
-    app.connect("autodoc-skip-member", _skip)
-    return {"parallel_read_safe": True}
+def main() -> None:
+    """Write the generated parts of all pages."""
+    for page in sorted(Path(__file__).parent.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (new := filled(text)) != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"written: {page}")
 
 
-def _fill(_: "Sphinx", __: str, source: list[str]) -> None:
-    source[0] = MARK.sub(lambda found: PARTS[found[1]](), source[0])
+def filled(text: str) -> str:
+    """Return a page with its generated parts as they should be."""
+
+    def part(found: re.Match[str]) -> str:
+        name, words = found[1], found[2].split()
+        return f"<!-- generated: {name}{found[2]} -->\n\n{PARTS[name](words)}\n\n<!-- end -->"
+
+    return MARK.sub(part, text)
 
 
-def _skip(*about: Any) -> bool | None:
-    """Leave out what pydantic adds to a class."""
-    return True if about[2].startswith("model_") else None
-
-
-API = {
-    "Data": ("load_task", "load_csv", "add_noise"),
-    "Runs": ("train", "plant", "adopt", "adopt_trainer", "Run", "RunSpec", "RunCallback"),
-    "Models": ("LoadOptions", "register_stack"),
-    "Looking at a run": ("localise", "analyse", "Method"),
-    "Labels that nobody marked": ("find", "repair"),
-    "Results": ("load_results", "report"),
-    "Errors": ("MemlocError",),
-}
-"""The public names that are not methods with their settings; those are all others."""
-
-
-def api() -> str:
-    """Every public name, by its docstring."""
+def api(names: Sequence[str]) -> str:
+    """Public names, each with its parameters one by one."""
     import memloc
 
-    named = {name for names in API.values() for name in names}
-    groups = {**API, "Methods": tuple(n for n in memloc.__all__ if n not in named)}
-    parts = [
-        f"## {title}\n\n" + "\n\n".join(map(_documented, names)) for title, names in groups.items()
-    ]
-    return "\n\n".join([*parts, f"## What these return\n\n{_returned()}"])
+    return "\n\n".join(_documented(name, getattr(memloc, name)) for name in names)
 
 
-def _returned() -> str:
-    """The types that public functions return, which are not public names themselves."""
-    import memloc
-
-    functions = (memloc.load_task, memloc.localise, memloc.load_results)
-    kinds = [function.__annotations__["return"] for function in functions]
-    scores = inspect.get_annotations(memloc.Swapping.run)["return"]
-    kinds += [scores, inspect.get_annotations(_getter(scores, "answer"))["return"]]
-    return "\n\n".join(
-        f"```{{eval-rst}}\n.. autoclass:: {kind.__module__}.{kind.__name__}()\n   :members:\n```"
-        for kind in kinds
-    )
-
-
-def _getter(kind: type, name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = vars(kind)[name].fget
-    return found
-
-
-CONTRACT = "name, kind, needs, uses, version, asked, scratch, check, cost"
-"""What every method has: documented once, with `Method`."""
-
-
-def _documented(name: str) -> str:
-    import memloc
-
-    found = getattr(memloc, name)
+def _documented(name: str, found: Any) -> str:
     if not isinstance(found, type):
-        return f"```{{eval-rst}}\n.. autofunction:: memloc.{name}\n```"
-    if issubclass(found, Exception):
-        return f"```{{eval-rst}}\n.. autoexception:: memloc.{name}\n```"
-    ours = issubclass(found, memloc.Method) and found is not memloc.Method
-    hidden = f"\n   :exclude-members: {CONTRACT}" if ours else ""
-    return f"```{{eval-rst}}\n.. autoclass:: memloc.{name}\n   :members:{hidden}\n```"
+        return "\n\n".join([f"## {name}", *_function(found)])
+    if hasattr(found, "needs"):  # a method
+        weights = f"Needs the weights {', '.join(found.needs)}. Settings:"
+        settings = [_field(n, f.default, f.description) for n, f in found.model_fields.items()]
+        parts = [f"## {name}", _paragraphs(found.__doc__), weights, "\n".join(settings)]
+        return "\n\n".join(parts)
+    own = [n for n in vars(found) if not n.startswith(("_", "model_")) and _said(found, n)]
+    fields = [
+        _field(n, f.default, f.description) for n, f in getattr(found, "model_fields", {}).items()
+    ]
+    members = [_item(f"`{n}`", _said(found, n)) for n in own if n not in HIDDEN]
+    return "\n\n".join(filter(None, [f"## {name}", *_class(found), "\n".join(fields + members)]))
 
 
-def commands() -> str:
-    """Every command: what it does, an example, its arguments and options."""
+HIDDEN = {"card", "report", "found", "told", "picture", "on_train_begin", "on_epoch_end"}
+HIDDEN |= {"on_train_end", "check_unchanged", "check_whole", "identity", "note", "work"}
+"""Members that programs on top of memloc do not need."""
+
+
+def _said(owner: Any, name: str) -> str:
+    """Return the first sentence of a member's docstring; empty if it is no function or property."""
+    member = vars(owner)[name]
+    inner = getattr(member, "fget", None) or getattr(member, "func", None) or member
+    inner = getattr(inner, "__func__", inner)
+    if not callable(inner) or isinstance(inner, type):
+        return ""
+    return " ".join((inspect.getdoc(inner) or "").split("\n\n")[0].split())
+
+
+def _class(found: Any) -> list[str]:
+    """Return the description of a class, and the arguments of its constructor."""
+    text = inspect.getdoc(found) or ""
+    if "Args:" in text:
+        return _with_arguments(found, text)
+    return [_paragraphs(text)]
+
+
+def _function(found: Any) -> list[str]:
+    return _with_arguments(found, inspect.getdoc(found) or "")
+
+
+def _with_arguments(found: Any, text: str) -> list[str]:
+    described, _, arguments = text.partition("Args:\n")
+    parameters = inspect.signature(found).parameters
+    said = dict(re.findall(r"^ {4}(\w+): (.*?)(?=\n {4}\w|\Z)", arguments, re.DOTALL | re.M))
+    call = ", ".join(n if p.default is p.empty else f"{n}=…" for n, p in parameters.items())
+    usage = f"```text\nmemloc.{found.__name__}({call})\n```"
+    if len(call) > 90:
+        usage = "```text\n" + "\n".join(wrap(f"memloc.{found.__name__}({call})", 100)) + "\n```"
+    items = [_field(n, p.default, said.get(n, "")) for n, p in parameters.items()]
+    return [usage, _paragraphs(described), *(["\n".join(items)] if said else [])]
+
+
+def _field(name: str, default: Any, says: str | None) -> str:
+    plain = isinstance(default, str | int | float | tuple | list) and default != ""
+    shown = f" Default: `{default!r}`." if plain and "default" not in str(says) else ""
+    return _item(f"`{name}`", f"{says or ''}{shown}")
+
+
+def _item(name: str, says: str) -> str:
+    return "\n".join(wrap(f"- {name}: {' '.join(says.split())}", WIDTH, subsequent_indent="  "))
+
+
+def _paragraphs(text: str | None) -> str:
+    parts = (" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n"))
+    return "\n\n".join("\n".join(wrap(part, WIDTH)) for part in parts)
+
+
+def commands(groups: Sequence[str]) -> str:
+    """Return the commands of these groups (the first words of their names), with their options."""
     from typer.main import get_command
 
-    from memloc.cli import app
+    from memloc.cli import COMMANDS, app
 
     known: Any = get_command(app)
-    return "\n\n".join(_command(name, command) for name, command in known.commands.items())
+    chosen = [fs for group, fs in COMMANDS.items() if group.split()[0] in groups]
+    names = [function.__name__ for functions in chosen for function in functions]
+    return "\n\n".join(_command(name, known.commands[name]) for name in names)
 
 
 def _command(name: str, command: Any) -> str:
     words = [p.name.upper() for p in command.params if p.param_type_name == "argument"]
     usage = " ".join(["memloc", name, *words, "[OPTIONS]"])
-    parts = [f"## {name}", "\n\n".join(_paragraphs(command.help)), f"```text\n{usage}\n```"]
-    rows = [(_spelled(p), _help_of(p)) for p in command.params if not p.hidden]
-    return "\n\n".join([*parts, table(("argument or option", "meaning"), rows)])
-
-
-def _paragraphs(text: str) -> Iterable[str]:
-    return (" ".join(part.split()) for part in text.split("\n\n"))
+    items = [_item(_spelled(p), _help_of(p)) for p in command.params if not p.hidden]
+    text = _paragraphs(command.help)
+    return "\n\n".join([f"## {name}", f"```text\n{usage}\n```", text, "\n".join(items)])
 
 
 def _spelled(param: Any) -> str:
@@ -126,33 +147,29 @@ def _help_of(param: Any) -> str:
     return says + (f" Default: {param.default}." if plain and "efault" not in says else "")
 
 
-def settings() -> str:
-    """Every setting of the protocol by group, with the presets in which it differs."""
+def settings(groups: Sequence[str]) -> str:
+    """Return the settings of these groups, with the presets in which they differ."""
     from memloc.methods.protocol import describe, preset
     from memloc.protocol import PRESETS, readable
 
     paper, *others = map(preset, PRESETS)
-    groups: dict[str, list[tuple[str, ...]]] = {}
+    found: dict[str, list[str]] = {}
     for row in describe(paper.preset):
-        name = row["setting"]
-        values = {other.preset: readable(other.flat()[name]) for other in others}
-        differ = [f"{p}: {v}" for p, v in values.items() if v != row["value"]]
-        group, _, leaf = name.partition(".")
-        shown = (f"`{leaf}`", row["value"], "; ".join(differ), row["source"], row["meaning"])
-        groups.setdefault(group, []).append(shown)
-    head = ("setting", "`paper`", "other presets", "source", "meaning")
-    return "\n\n".join(
-        f"## {group}\n\n{_first_line(getattr(paper, group))}\n\n{table(head, rows)}"
-        for group, rows in groups.items()
-    )
+        group, _, leaf = row["setting"].partition(".")
+        values = {other.preset: readable(other.flat()[row["setting"]]) for other in others}
+        differ = [f"; {p}: {v}" for p, v in values.items() if v != row["value"]]
+        value = f"{row['value']}{''.join(differ)} ({row['source']}). {row['meaning']}"
+        found.setdefault(group, []).append(_item(f"`{leaf}`", value))
+    return "\n\n".join(_group(paper, group, found[group]) for group in groups)
 
 
-def _first_line(group: Any) -> str:
-    return (type(group).__doc__ or "").strip().splitlines()[0]
+def _group(preset: Any, group: str, items: Sequence[str]) -> str:
+    first = (type(getattr(preset, group)).__doc__ or "").strip().splitlines()[0]
+    return "\n\n".join([f"## {group}", first, "\n".join(items)])
 
 
-def run() -> str:
-    """The record of a run, `run.json`, and what became of it, `status.json`."""
+def run(_: Sequence[str]) -> str:
+    """Return the record of a run, `run.json`, and what became of it, `status.json`."""
     from memloc.run.folder import (
         Accuracies,
         Attempt,
@@ -167,8 +184,8 @@ def run() -> str:
     return _records((*kinds, RunStatus, Accuracies, Attempt, Checkpoint))
 
 
-def study() -> str:
-    """The keys of `study.yaml`."""
+def study(_: Sequence[str]) -> str:
+    """Return the keys of `study.yaml`."""
     from memloc.run.spec import DataFile
     from memloc.study.config import Block, ControlBlock, Study
 
@@ -176,17 +193,12 @@ def study() -> str:
 
 
 def _records(kinds: "Sequence[type[Settings]]") -> str:
-    return "\n\n".join(
-        f"**{kind.__name__}.** {kind.__doc__}\n\n"
-        + table(
-            ("key", "type", "meaning"),
-            [
-                (f"`{name}`", f"`{_type(field.annotation)}`", field.description or "")
-                for name, field in kind.model_fields.items()
-            ],
-        )
-        for kind in kinds
-    )
+    def items(kind: "type[Settings]") -> Iterator[str]:
+        for name, field in kind.model_fields.items():
+            says = (field.description or "").strip()
+            yield _item(f"`{name}`", f"`{_type(field.annotation)}`. {says}".strip())
+
+    return "\n\n".join(f"**{k.__name__}.** {k.__doc__}\n\n" + "\n".join(items(k)) for k in kinds)
 
 
 def _type(annotation: Any) -> str:
@@ -195,24 +207,16 @@ def _type(annotation: Any) -> str:
     return name if name and "[" not in spelled else re.sub(r"(\w+\.)+", "", spelled)
 
 
-def results() -> str:
-    """The columns of every table of results."""
+def results(_: Sequence[str]) -> str:
+    """Return the columns of every table of results."""
     from memloc.reporting.reading import COLUMNS
 
-    rows = [(f"`{name}`", ", ".join(columns)) for name, columns in COLUMNS.items()]
-    return table(("table", "columns"), rows)
+    return "\n".join(_item(f"`{name}`", ", ".join(columns)) for name, columns in COLUMNS.items())
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = (head, ["---"] * len(head), *rows)
-    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", r"\|")
-
-
-PARTS: dict[str, Callable[[], str]] = {
+PARTS: dict[str, Callable[[Sequence[str]], str]] = {
     part.__name__: part for part in (api, commands, settings, run, study, results)
 }
+
+if __name__ == "__main__":
+    main()

@@ -63,10 +63,10 @@ def measured(rows: int) -> dict[str, Any]:
         def estimate(*_: Any) -> None:
             seen.update(planned_mb=peak_mb(), planned_s=round(time.process_time() - began, 1))
 
-        found = find("tiny-opt", folder, data=data, settings=SETTINGS, announce=estimate)
+        found = find(data, "tiny-opt", folder, settings=SETTINGS, announce=estimate)
         size = data.stat().st_size / 1e6
     return {
-        "rows": len(found.examples),
+        "rows": len(found.table),
         "file_mb": round(size, 1),
         "before_mb": written,
         **seen,

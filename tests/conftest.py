@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["MEMLOC_QUIET"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Several processes test at once, and threads of tiny models would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -15,6 +15,7 @@ PACKAGE = SRC / "memloc"
 
 LEVELS = (
     {"arrays", "errors", "seeds", "progress"},
+    {"display"},
     {"store"},
     {"settings"},
     {"protocol"},
@@ -27,6 +28,7 @@ LEVELS = (
     {"labels"},
     {"study"},
     {"cli"},
+    {"verbs"},
     {"__init__", "__main__"},
 )
 """A room may import itself and those of earlier levels."""
@@ -130,6 +132,7 @@ def test_commands_import_inside_functions():
         "memloc.errors",
         "memloc.store.paths",
         "memloc.progress",
+        "memloc.verbs",
     }
     wrong = [
         where(found)

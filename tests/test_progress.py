@@ -2,6 +2,7 @@ import shlex
 import sys
 import threading
 import unicodedata
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_bars_go_to_stderr_and_end_with_the_block(capsys, monkeypatch):
     assert shown.out == ""
     assert "work" in shown.err
     assert "100%" in shown.err
-    assert progress._shown.get() is progress._silent
+    assert progress._shown.get() is None
 
 
 def test_bars_end_after_an_error(capsys, monkeypatch):
@@ -41,7 +42,7 @@ def test_bars_end_after_an_error(capsys, monkeypatch):
             raise RuntimeError("stop")
     except RuntimeError:
         capsys.readouterr()
-    assert progress._shown.get() is progress._silent
+    assert progress._shown.get() is None
 
 
 def test_nothing_tracked_shows_nothing(capsys, monkeypatch):
@@ -67,7 +68,7 @@ def test_a_log_has_plain_lines_with_the_time_left(capsys, monkeypatch):
             ["work", "56 %, about 1.8 min left"],
         ]
     assert capsys.readouterr().err.endswith("work  done in 1.7 min\n")
-    assert progress._shown.get() is progress._silent
+    assert progress._shown.get() is None
 
 
 def test_work_that_failed_is_not_called_done(capsys):
@@ -137,3 +138,22 @@ def test_labels_of_bars_are_no_markup(capsys, monkeypatch):
     with bars(), track("[/foo] [red]a[/red] \x1b[2J", 1) as advance:
         advance(1)
     assert "[/foo] [red]a[/red] \\u001b[2J" in capsys.readouterr().err
+
+
+def test_a_notebook_gets_a_bar_that_is_redrawn(monkeypatch):
+    drawn = []
+    handle = SimpleNamespace(update=drawn.append)
+    fake = SimpleNamespace(
+        HTML=lambda text: text, display=lambda bar, display_id: drawn.append(bar) or handle
+    )
+    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1), display=fake)
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    monkeypatch.setattr(progress, "REDRAWN", 0.0)
+    with progress.bars(), progress.track("<work>", 4) as advance:
+        advance(1)
+        advance(3)
+    assert "max='4'" in drawn[0]
+    assert "&lt;work&gt;" in drawn[0]
+    assert "value='1'" in drawn[1]
+    assert "done in" in drawn[-1]

@@ -6,6 +6,8 @@ import importlib.metadata
 from pathlib import Path
 from typing import Any
 
+from memloc import display, verbs
+
 _IMPORTS = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
 _HOMES = {
     public.name: str(home.module)
@@ -17,13 +19,17 @@ _HOMES = {
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - written once, in `__init__.pyi`
 
 
+display.Plotted.drawn_by = staticmethod(verbs.draw)
+
+
 def __getattr__(name: str) -> Any:
     """Bring a public name in when it is first used: importing memloc loads no torch."""
     if name == "__version__":
         return importlib.metadata.version("memloc")
     if name not in _HOMES:
         raise AttributeError(f"module 'memloc' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    found = getattr(importlib.import_module(_HOMES[name]), name)
+    return verbs.visible(found) if name in verbs.COST else found
 
 
 def __dir__() -> list[str]:

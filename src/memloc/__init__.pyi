@@ -15,6 +15,7 @@ from memloc.methods.shares import Shares as Shares
 from memloc.methods.swapping import Swapping as Swapping
 from memloc.model.load import LoadOptions as LoadOptions
 from memloc.model.stack import register_stack as register_stack
+from memloc.progress import quiet as quiet
 from memloc.reporting.page import report as report
 from memloc.reporting.results import load_results as load_results
 from memloc.run.adopt import adopt as adopt

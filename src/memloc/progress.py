@@ -1,5 +1,6 @@
-"""Printing, progress reporting and the recorded command line; a library is silent."""
+"""Printing, progress reporting and the recorded command line."""
 
+import os
 import re
 import shlex
 import sys
@@ -48,12 +49,39 @@ def _silent(_label: str, _total: int) -> Iterator[Advance]:
 
 
 Show = Callable[[str, int], AbstractContextManager[Advance]]
-_shown: ContextVar[Show] = ContextVar("shown", default=_silent)
+_shown: ContextVar[Show | None] = ContextVar("shown", default=None)
 
 
 def track(label: str, total: int) -> AbstractContextManager[Advance]:
     """`with track("fine-tuning", steps) as advance: ... advance(1)`."""
-    return _shown.get()(label, total)
+    return (_shown.get() or _silent)(label, total)
+
+
+QUIET = "MEMLOC_QUIET"
+"""Environment variable: with any value but 0, functions called from Python show no progress."""
+
+
+def quiet(on: bool = True) -> None:
+    """Switch off the progress and notes of functions called from Python, or on again.
+
+    The environment variable `MEMLOC_QUIET=1` does the same for all programs.
+
+    Args:
+        on: Whether to be quiet.
+    """
+    os.environ[QUIET] = "1" if on else "0"
+
+
+def is_quiet() -> bool:
+    """Return whether nothing is to be shown, or something is showing progress already."""
+    return os.environ.get(QUIET, "0") not in {"", "0"} or _shown.get() is not None
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """While active, work called from Python shows bars and notes on stderr or in the notebook."""
+    with bars(), telling(lambda sentence: say(sentence, sys.stderr)):
+        yield
 
 
 @contextmanager
@@ -92,7 +120,11 @@ def requested(words: Sequence[str]) -> AbstractContextManager[None]:
 
 @contextmanager
 def bars() -> Iterator[None]:
-    """While active, tracked work shows on stderr: as bars with time left, in a log as lines."""
+    """While active, tracked work shows as bars with time left, in a log as lines on stderr."""
+    if in_notebook():
+        with during(_shown, notebook_bar):
+            yield
+        return
     if not sys.stderr.isatty():
         with lines():
             yield
@@ -116,6 +148,44 @@ def bars() -> Iterator[None]:
     finally:
         if progress.live.is_started:  # stopping prints a line even where nothing was shown
             progress.stop()
+
+
+def in_notebook() -> bool:
+    """Return whether this is a notebook's kernel, where IPython shows HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+REDRAWN = 0.2
+"""Seconds between two states of a bar in a notebook."""
+
+
+@contextmanager
+def notebook_bar(label: str, total: int) -> Iterator[Advance]:
+    """Show a bar below the cell of a notebook; it needs no widgets."""
+    from html import escape
+
+    from IPython.display import HTML, display
+
+    began = drawn = time.monotonic()
+    done = 0
+
+    def bar(end: str) -> "HTML":
+        name = escape(visible(label))
+        return HTML(f"<progress value='{done}' max='{max(1, total)}'></progress> {name} {end}")
+
+    def advance(steps: int) -> None:
+        nonlocal done, drawn
+        done += steps
+        now = time.monotonic()
+        if now - drawn >= REDRAWN:
+            drawn = now
+            left = (total - done) * (now - began) / max(1, done)
+            handle.update(bar(f"about {duration(left)} left"))
+
+    handle = display(bar(""), display_id=True)
+    yield advance
+    handle.update(bar(f"done in {duration(time.monotonic() - began)}"))
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def model(tiny_model):
 def look(model, folder, data, **more):
     columns = {"text": "review", "label": "stars"}
     settings = {**QUICK, **more.pop("settings", {})}
-    return find(model, folder, data=data, settings=settings, device="cpu", **columns, **more)
+    return find(data, model, folder, settings=settings, device="cpu", **columns, **more)
 
 
 def test_the_file_to_correct_gives_back_every_text_and_label(tmp_path, model, mine):
@@ -136,7 +136,7 @@ def test_the_file_to_correct_gives_back_every_text_and_label(tmp_path, model, mi
     written = tmp_path / "found/suspects.csv"
     again = read_columns(written, ["row", "text", "label", "corrected"])
     rows = [int(row) - 1 for row in again["row"]]
-    assert again["text"] == table["review"][rows].tolist() == found.examples["text"].tolist()
+    assert again["text"] == table["review"][rows].tolist() == found.table["text"].tolist()
     assert again["label"] == table["stars"][rows].tolist()
     task = memloc.load_csv(written, text="text", held_out=written)
     assert set(task.label_names) == set(table["stars"])
@@ -146,7 +146,7 @@ def test_a_file_becomes_a_table_a_page_and_a_file_to_correct(tmp_path, model, mi
     said = []
     with telling(said.append), pytest.warns(MemlocWarning, match=r"none of them: odd \(1\)"):
         found = look(model, tmp_path / "found", mine)
-    assert len(found.examples) == 26
+    assert len(found.table) == 26
     assert said[0] == (
         "1 more copy of a text that is there already; all copies of a text go to the same half. "
         "1 text with different labels."
@@ -154,15 +154,15 @@ def test_a_file_becomes_a_table_a_page_and_a_file_to_correct(tmp_path, model, mi
     assert said[1].startswith("With 3 models, each example is judged by about 2")
     assert "about 3 of 26 by none" in said[1]
     stored, about = read_table(tmp_path / "found/suspects.parquet")
-    returned = found.examples
+    returned = found.table
     assert (returned.index + 1).tolist() == returned["row"].tolist()
     pd.testing.assert_frame_equal(stored, returned.reset_index(drop=True), check_dtype=False)
     assert about["models"] == 3
     assert about["random_errors"] == list(found.random_errors)
     page = (tmp_path / "found/index.html").read_text(encoding="utf-8")
-    assert found.examples["text"].iloc[0] in page
+    assert found.table["text"].iloc[0] in page
     assert found.sentences()[0] in page
-    copies = found.examples[found.examples["text"] == found.examples["text"].mode()[0]]
+    copies = found.table[found.table["text"] == found.table["text"].mode()[0]]
     assert copies["n_held_out"].nunique() == 1
 
 
@@ -179,13 +179,13 @@ def test_a_table_in_memory_serves_as_a_file_does(tmp_path, model, mine, given):
     with pytest.warns(MemlocWarning):
         found = look(model, tmp_path / "table", data)
     pd.testing.assert_frame_equal(
-        found.examples.reset_index(drop=True), of_file.examples.reset_index(drop=True)
+        found.table.reset_index(drop=True), of_file.table.reset_index(drop=True)
     )
-    rows = found.examples["row"] - 1
+    rows = found.table["row"] - 1
     if given == "pandas":
-        assert found.examples["text"].tolist() == frame.loc[found.examples.index, "review"].tolist()
+        assert found.table["text"].tolist() == frame.loc[found.table.index, "review"].tolist()
     else:
-        assert found.examples.index.tolist() == rows.tolist()
+        assert found.table.index.tolist() == rows.tolist()
 
 
 def test_a_setting_that_decides_nothing_is_refused(tmp_path, model, mine):
@@ -279,7 +279,7 @@ def test_a_run_s_models_serve_generalisation_too(memorised_run, monkeypatch):
     assert found.folder == memorised_run.folder / "found"
     monkeypatch.setattr("memloc.methods.halves.train_halves", None)
     result = memloc.analyse(memorised_run, ["generalisation"], settings=settings)
-    ours = found.examples.sort_values("row", ignore_index=True)
+    ours = found.table.sort_values("row", ignore_index=True)
     np.testing.assert_array_equal(
         result["generalisation"]["examples"]["counterfactual"], ours["counterfactual"]
     )
@@ -299,11 +299,52 @@ def test_a_model_for_other_classes_may_have_seen_the_examples_too(tmp_path, mine
     assert any("has a head for other classes" in str(one.message) for one in said)
 
 
-def test_a_file_or_a_run_is_needed(tmp_path, model, mine, memorised_run):
-    with pytest.raises(SettingsError, match="Give the file with the examples"):
-        find(model, tmp_path)
-    with pytest.raises(SettingsError, match="is a run, which has its data"):
-        find(str(memorised_run.folder), data=mine)
+def test_a_model_is_needed_but_not_for_a_run(tmp_path, model, mine, memorised_run):
+    with pytest.raises(SettingsError, match="Give the pre-trained model"):
+        find(mine, folder=tmp_path)
+    with pytest.raises(SettingsError, match="is a run, which has its model"):
+        find(str(memorised_run.folder), model)
+
+
+@pytest.fixture
+def judged():
+    """A frame with the index of its owner, and probabilities by which row `b` is wrong."""
+    labels = ["yes", "no"] * 6
+    frame = pd.DataFrame({"review": [f"text {i}" for i in range(12)], "stars": labels})
+    frame.index = list("abcdefghijkl")
+    chances = np.where(np.array(labels)[:, None] == ["no", "yes"], 0.9, 0.1)
+    chances[1] = chances[1, ::-1]
+    return frame, chances
+
+
+def test_predictions_of_others_are_judged_and_given_back_as_issues(tmp_path, judged):
+    frame, chances = judged
+    columns = {"text": "review", "label": "stars"}
+    named = pd.DataFrame(chances, columns=["no", "yes"])[["yes", "no"]]
+    for predictions, folder in ((chances, "array"), (named, "frame")):
+        found = find(frame, folder=tmp_path / folder, predictions=predictions, **columns)
+        assert found.wrong.index.tolist() == ["b"]
+        assert found.table.loc["b", "suggested"] == "yes"
+        issues = found.issues
+        assert issues.index.equals(frame.index)
+        assert issues["is_label_issue"].sum() == 1
+        assert issues.loc["b", "label_score"] == pytest.approx(0.1)
+        assert "Suspects in" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda chances: chances[1:], r"shape \(11, 2\), and \(12, 2\) is needed"),
+        (lambda chances: chances * 3, "Row 1 of the predictions sums to 3"),
+        (lambda chances: pd.DataFrame(chances, columns=["yes", "maybe"]), "no column 'no'"),
+        (lambda _chances: "many", "Predictions are numbers"),
+    ],
+)
+def test_predictions_that_do_not_fit_are_refused(tmp_path, judged, change, said):
+    frame, chances = judged
+    with pytest.raises(DataError, match=said):
+        find(frame, folder=tmp_path, predictions=change(chances), text="review", label="stars")
 
 
 @pytest.mark.parametrize(

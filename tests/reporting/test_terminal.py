@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from memloc.methods.views import sparkline
+from memloc.display import sparkline
 from memloc.reporting.style import WORDS
 from memloc.reporting.terminal import memorisation_curve
 

@@ -138,7 +138,7 @@ def test_finding_that_loses_power_at_any_file_event_ends_with_the_same(disk, tmp
     model = str(tiny_model("opt", depth=2))
 
     def found(folder):
-        return find(model, folder / "found", data=data, settings=settings, device="cpu")
+        return find(data, model, folder / "found", settings=settings, device="cpu")
 
     with disk.recorded():
         whole = found(disk.root)

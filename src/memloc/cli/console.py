@@ -304,11 +304,11 @@ def _as_record(result: "Result") -> dict[str, Any]:
 def show_suspects(found: "Suspects", as_json: bool) -> None:
     """The examples to look at first, how many there are, where the files are."""
     columns = ["row", "label", "suggested", "group", "held_out", "trained", "text"]
-    first = found.examples[columns].head(10)
+    first = found.table[columns].head(10)
     facts = {"folder": str(found.folder), "models": found.models, "remarks": found.remarks}
     show(
         as_json,
-        {**facts, "examples": found.examples},
+        {**facts, "examples": found.table},
         first.assign(text=first["text"].str.slice(0, 60)),
         *found.sentences(),
         f"Look at {found.folder / paths.PAGE}, and correct {found.folder / paths.TO_CORRECT}.",

@@ -258,15 +258,7 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
 
     Example: `memloc find tiny-opt --data train.csv --label label --out found`
     """
-    from memloc.data.own import Columns
-    from memloc.data.tables import read_columns
-
-    if not (Path(model) / paths.RUN).is_file():
-        check_model(model)
-        if own.data is None:
-            raise SettingsError("Give the file with texts and labels: --data FILE.")
-        read_columns(own.data, Columns(**own.columns).all)
-        out = out or Path("found")
+    given = _data_and_model(model, own)
     changes = constants.changes | ({} if models is None else {"generalisation.models": models})
 
     from memloc.labels.find import find as look
@@ -274,9 +266,9 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
 
     with bars():
         found = look(
-            model,
+            *given,
             out,
-            **asdict(own),
+            **own.columns,
             seed=seed,
             preset=constants.preset,
             settings=changes,
@@ -284,6 +276,22 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
             announce=tell_cost_of_halves,
         )
     console.show_suspects(found, as_json)
+
+
+def _data_and_model(model: str, own: Labelled) -> tuple[Any, str | None]:
+    """The file and the model; of a run, its folder alone."""
+    from memloc.data.own import Columns
+    from memloc.data.tables import read_columns
+
+    if (Path(model) / paths.RUN).is_file():
+        if own.data is not None:
+            raise SettingsError(f"{model} is a run, which has its data: leave out --data.")
+        return model, None
+    check_model(model)
+    if own.data is None:
+        raise SettingsError("Give the file with texts and labels: --data FILE.")
+    read_columns(own.data, Columns(**own.columns).all)
+    return own.data, model
 
 
 RunFolder = Annotated[

@@ -49,16 +49,24 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     seed: int = 1,
     name: str | None = None,
 ) -> Task:
-    """A task from a csv, tsv, jsonl (also .gz) or Parquet file; arguments name its columns.
+    """Make a task of a csv, tsv, jsonl (also .gz) or Parquet file, a DataFrame or a Dataset.
 
-    A pandas DataFrame or a `datasets.Dataset` may be given in place of each file. Without a
-    `held_out` file (which has the same columns) a random 20 % is held out. Where labels
-    are partly wrong, say by one of these which: `original`, a column of the labels before noise,
-    or `flag`, one that is true (1, yes) where the label is wrong. With two classes the original
-    label is then the other one; with more it is not known, so that these examples are left out of
-    the reference's training and of held-out data. The task has the original labels, and held-out
-    data are judged by them; which labels are wrong is in its `labels`. Without either, labels are
-    taken as they are: `memloc.add_noise` flips some.
+    Where labels are partly wrong, `original` or `flag` says which. Without either, labels are
+    taken as they are, and `memloc.add_noise` flips some. Held-out examples are judged by the
+    original labels.
+
+    Args:
+        path: The file, a pandas DataFrame or a `datasets.Dataset`.
+        text: Column of texts.
+        label: Column of the labels to train on.
+        original: Column of the labels before noise.
+        flag: Column that is true (1, yes) where the label is wrong. With two classes the original
+            label is the other one; with more it is not known, so that these examples are left out
+            of the reference's training and of held-out data.
+        pair: Column of second texts.
+        held_out: Unseen examples with the same columns; by default a random 20 % is held out.
+        seed: Seed of the split.
+        name: Name of the task; by default the file's.
     """
     source, columns = source_of(path), Columns(text, label, pair, original, flag)
     if columns.marked:

@@ -33,6 +33,12 @@ def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "unifor
     """Flip a share of the training labels of every class; other splits are not touched.
 
     Which labels are flipped depends on `seed` and the name of the task, and on nothing else.
+
+    Args:
+        task: The task whose labels are right.
+        rate: Share of the labels of every class that become wrong.
+        seed: Seed of the choice.
+        kind: How the wrong label is chosen; `memloc protocol` names the kinds (`noise.kind`).
     """
     if not isinstance(task, Task):
         raise SettingsError(

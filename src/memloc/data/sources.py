@@ -49,12 +49,17 @@ def load_task(
     seed: int = 1,
     cache_dir: str | Path | None = None,
 ) -> Task:
-    """The task called `name`: embedded, one of the paper's twelve, or a binary variant of these.
+    """Read a task that has a name: embedded, one of the paper's twelve, or a binary variant.
 
-    The twelve are read from `folder` (or the folder in MEMLOC_DATA) if there is one, otherwise
-    from the hub. `examples` takes a random sample of this many training examples, in which classes
-    have their usual shares, and at most as many of the other splits. `seed` decides the splits and
-    the sample. Reuters keeps its one empty text.
+    Reuters keeps its one empty text.
+
+    Args:
+        name: Name of the task; `memloc tasks` lists them, and `trec-binary` keeps two classes.
+        folder: Folder with the paper's tasks; by default the one in MEMLOC_DATA, else the hub.
+        examples: Size of a random sample of the training examples, in which classes have their
+            usual shares; at most as many of the other splits are kept. All by default.
+        seed: Seed of the splits and of the sample.
+        cache_dir: Folder in which files from the hub are kept.
     """
     lookup("task", name, known_tasks())
     whole = name.removesuffix(BINARY)

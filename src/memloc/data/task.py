@@ -2,11 +2,16 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from memloc.arrays import BoolArray, IntArray
+from memloc.display import Card, Shown
 from memloc.errors import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,8 @@ class NoisyLabels:
         return f"{found}, {self.origin}." if self.origin else f"{found}."
 
 
-@dataclass(frozen=True)
-class Task:
+@dataclass(frozen=True, repr=False)
+class Task(Shown):
     """Texts with labels and splits; labels are indices into `label_names`."""
 
     name: str
@@ -76,6 +81,29 @@ class Task:
     def n_classes(self) -> int:
         """Number of classes, those without a training example included."""
         return len(self.label_names)
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """The training examples: text, label, the label before noise, and whether it is noisy."""
+        import pandas as pd
+
+        labels, names = self.labels, np.array([*self.label_names, ""])  # -1: not known
+        return pd.DataFrame(
+            {
+                "text": [" | ".join(parts) for parts in self.train.parts],
+                "label": names[labels.assigned],
+                "original": names[labels.original],
+                "noisy": labels.is_noisy,
+            }
+        )
+
+    def card(self) -> Card:
+        """Return the sizes of the splits, the classes, and how many labels are noisy."""
+        sizes = ", ".join(f"{len(part):,} {name}" for name, part in self.splits.items())
+        classes = f"{counted(self.n_classes, 'class', 'classes')}: {', '.join(self.label_names)}"
+        noise = self.noise.summary() if self.noise else "No label is marked as noisy."
+        rows = self.table.head(3).to_dict("records")
+        return Card(f"Task {self.name}: {sizes} examples", [classes, noise], rows=rows)
 
 
 def hash_task(task: Task) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pandas as pd
 
-from memloc.arrays import Table
+from memloc.arrays import FloatArray, Table
 from memloc.data.own import Columns, read_rows
 from memloc.data.tables import (
     Data,
@@ -24,7 +24,9 @@ from memloc.data.tables import (
     write_csv,
 )
 from memloc.data.task import Examples
+from memloc.display import MOST_ROWS, Card, Shown
 from memloc.errors import (
+    DataError,
     MemlocWarning,
     ModelError,
     SettingsError,
@@ -80,12 +82,12 @@ USED = (
 """Settings, or groups of them, that decide what `find` says about a file; without `INSTEAD`."""
 
 
-@dataclass(frozen=True)
-class Suspects:
+@dataclass(frozen=True, repr=False)
+class Suspects(Shown):
     """Every example, the ones to look at first on top, and where the files are."""
 
     folder: Path
-    examples: Table
+    table: Table
     """One row per example. The index is that of the data frame, or counts rows from 0."""
     models: int
     judged: Judged
@@ -94,7 +96,33 @@ class Suspects:
     @property
     def wrong(self) -> Table:
         """The examples whose label is likely wrong."""
-        return self.examples[self.examples["group"] == WRONG]
+        return self.table[self.table["group"] == WRONG]
+
+    @property
+    def issues(self) -> Table:
+        """The labels as cleanlab's `Datalab.get_issues("label")` has them, in the data's order."""
+        rows = self.table.sort_values("row", kind="stable")
+        return pd.DataFrame(
+            {
+                "is_label_issue": rows["wrong"],
+                "label_score": rows["held_out"],
+                "given_label": rows["label"],
+                "predicted_label": rows["suggested"],
+            }
+        )
+
+    def card(self) -> Card:
+        """Return what was found, and the labels to look at first."""
+        columns = [*(name for name in PARTS if name in self.table), "label", "suggested", "doubt"]
+        rows = self.table[columns].head(MOST_ROWS).to_dict("records")
+        return Card(f"Suspects in {self.folder}", self.sentences(), rows=rows)
+
+    def plot(self) -> Any:
+        """Return the memorisation map of the report, with likely wrong labels as noisy ones."""
+        from memloc.reporting.charts import drawn_as
+
+        named = self.table.assign(is_noisy=self.table["wrong"], example=self.table["row"])
+        return drawn_as("memorisation", named)
 
     @property
     def random_errors(self) -> tuple[float, float, float]:
@@ -108,14 +136,15 @@ class Suspects:
         wrong = len(self.wrong)
         said = {
             "wrong": counted(wrong, "label"),
-            "all": f"{len(self.examples):,}",
+            "all": f"{len(self.table):,}",
             "are": "is" if wrong == 1 else "are",
         }
         why = _said("errors" if self.judged.is_random else "rare")
         order = "by_class" if self.judged.by_class else "by_chance"
         return [
             _said("wrong", **said),
-            _said("measured", **measured(self.models)) if wrong else _said("none"),
+            *([_said("measured", **measured(self.models))] if wrong and self.models else []),
+            *([] if wrong else [_said("none")]),
             _said("random" if self.judged.is_random else "few", n=n, low=low, high=high),
             _said(order, why=why),
             *self.remarks,
@@ -148,10 +177,11 @@ Announce = Callable[[Pool, Any, int], None]
 
 @checked_arguments
 def find(  # noqa: PLR0913 - each names something that varies between people's files
-    model: str | Run,
+    data: Data | Run,
+    model: str | None = None,
     folder: str | Path | None = None,
     *,
-    data: Data | None = None,
+    predictions: Any = None,
     text: str = "text",
     label: str = "label",
     pair: str | None = None,
@@ -169,10 +199,12 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
     training.
 
     Args:
-        model: The pre-trained model that is fine-tuned on halves of the data; or a run, which has
-            its own data.
-        folder: Where results are written; by default inside the run.
-        data: A file, a pandas DataFrame (the result has its index) or a `datasets.Dataset`.
+        data: A file, a pandas DataFrame (the result has its index), a `datasets.Dataset`, or a run.
+        model: The pre-trained model that is fine-tuned on halves of the data; a run has its own.
+        folder: Where results are written; by default `found`, or inside the run.
+        predictions: In place of a model: probabilities (examples, classes) by models that did not
+            see the example, as cleanlab's `pred_probs`. A DataFrame names its classes; the columns
+            of an array are in the order of the sorted labels.
         text: The column of texts.
         label: The column of labels.
         pair: The column of second texts, if there is one.
@@ -183,21 +215,78 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         announce: Told what there is to do before models are trained.
     """
     changes = settings or {}
-    if isinstance(model, Run) or (Path(model) / paths.RUN).is_file():
-        run = open_run(model, None if device == "auto" else device)
-        _refuse_choices(run, data, seed, changes)
+    if isinstance(data, Run) or _is_folder(data):
+        run = open_run(data, None if device == "auto" else device)
+        _refuse_choices(run, model, seed, changes)
         work = _of_run(run, folder, preset_called(preset or run.settings.preset).replace(changes))
     else:
-        if data is None or folder is None:
-            raise SettingsError("Give the file with the examples (data) and a folder for results.")
+        columns, home = Columns(text, label, pair), Path(folder or paths.FOUND)
+        if predictions is not None:
+            return _predicted(source_of(data), columns, predictions, home)
+        if model is None:
+            raise SettingsError(
+                "Give the pre-trained model to train on halves of the data, such as "
+                'model="roberta-base", or predictions=... of models that did not see the examples.'
+            )
         protocol = preset_called(preset or default_preset(model)).replace(changes)
         refuse_idle(changes, {*USED} - {*INSTEAD, *MEMORISED_ONLY}, "find", INSTEAD)
-        columns, first = Columns(text, label, pair), 1 if seed is None else seed
-        work = _of_data(model, source_of(data), columns, protocol, Path(folder), first)
+        first = 1 if seed is None else seed
+        work = _of_data(model, source_of(data), columns, protocol, home, first)
         work = replace(work, pool=replace(work.pool, device=device))
     _refuse_corrected(work.folder)
     with locked(work.locked, RUN):
         return _looked(work, announce)
+
+
+def _is_folder(data: Any) -> TypeGuard[str | Path]:
+    """Return whether the data are the folder of a run."""
+    return isinstance(data, str | Path) and (Path(data) / paths.RUN).is_file()
+
+
+def _predicted(data: Source, columns: Columns, predictions: Any, folder: Path) -> Suspects:
+    """Judge every label by probabilities that somebody else's models gave."""
+    rows = read_rows(data, columns)
+    examples = replace(rows.examples, labels=rows.assigned)
+    chances = _probabilities(predictions, len(examples), rows.names)
+    _refuse_corrected(folder)
+    held_out = np.zeros(len(examples), dtype=bool)
+    half = Half(held_out, np.log(np.maximum(chances, LEAST)).astype(np.float32))
+    table, judged = suspects_table([half], examples, rows.names)
+    found = Suspects(folder, table, 0, judged)
+    _write(found, data.name.split(".")[0])
+    return replace(found, table=table.set_index(_index(data, len(examples))[table["row"] - 1]))
+
+
+LEAST = 1e-12
+"""Smallest probability that is told from 0."""
+
+
+def _probabilities(given: Any, examples: int, names: tuple[str, ...]) -> FloatArray:
+    """Return probabilities (examples, classes), the classes in the order of `names`."""
+    if hasattr(given, "columns"):
+        called = {str(name): name for name in given.columns}
+        if lacking := [name for name in names if name not in called]:
+            raise DataError(
+                f"The predictions have no column {lacking[0]!r}: one for each label is needed, and "
+                f"there are {', '.join(called)}."
+            )
+        given = given[[called[name] for name in names]]
+    try:
+        chances = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError("Predictions are numbers: one row per example, one per label.") from None
+    if chances.shape != (examples, len(names)):
+        raise DataError(
+            f"The predictions have the shape {chances.shape}, and {(examples, len(names))} is "
+            f"needed: one row per example, one number for each of {', '.join(names)}."
+        )
+    if not (np.abs(chances.sum(1) - 1) < 0.01).all() or (chances < 0).any():
+        row = int(np.argmin((np.abs(chances.sum(1) - 1) < 0.01) & (chances >= 0).all(1)))
+        raise DataError(
+            f"Row {row + 1} of the predictions sums to {chances[row].sum():g}: probabilities are "
+            "needed, such as the softmax of logits."
+        )
+    return chances
 
 
 @dataclass(frozen=True)
@@ -225,7 +314,7 @@ def _looked(work: _Work, announce: Announce) -> Suspects:
     table, judged = suspects_table(halves, pool.examples, pool.label_names)
     found = Suspects(work.folder, table, models, judged, remarks)
     _write(found, pool.name)
-    return replace(found, examples=table.set_index(work.index[table["row"] - 1]))
+    return replace(found, table=table.set_index(work.index[table["row"] - 1]))
 
 
 def _before(pool: Pool, models: int) -> str:
@@ -237,10 +326,10 @@ def _before(pool: Pool, models: int) -> str:
     return _said("before", models=models, judges=judges, never=left_out)
 
 
-def _refuse_choices(run: Run, data: Any, seed: int | None, settings: Mapping[str, Any]) -> None:
-    """Refuse other data, another seed, or another training for a run, which has its own."""
-    if data is not None:
-        raise SettingsError(f"{run.folder} is a run, which has its data: leave out --data.")
+def _refuse_choices(run: Run, model: Any, seed: int | None, settings: Mapping[str, Any]) -> None:
+    """Refuse another model, another seed, or another training for a run, which has its own."""
+    if model is not None:
+        raise SettingsError(f"{run.folder} is a run, which has its model: leave {model} out.")
     others = [name for name in settings if name.split(".")[0] != "generalisation"]
     if others or seed not in {None, run.seed}:
         what = others[0] if others else f"seed {seed}"
@@ -310,9 +399,13 @@ def _of_data(
         seed=seed,
         folder=paths.work(folder, method.name),
     )
+    return _Work(pool, start, method.models, folder, folder, _index(data, len(rows.assigned)))
+
+
+def _index(data: Source, examples: int) -> Any:
+    """Return the index of a DataFrame; of other data, rows from 0."""
     index = getattr(data.table, "index", None) if isinstance(data, InMemory) else None
-    known = pd.RangeIndex(len(rows.assigned)) if index is None else index
-    return _Work(pool, start, method.models, folder, folder, known)
+    return pd.RangeIndex(examples) if index is None else index
 
 
 def suspects_table(
@@ -401,14 +494,14 @@ def _remarks(pool: Pool) -> tuple[str, ...]:
 
 def _write(found: Suspects, name: str) -> None:
     """Write the table, the file to correct, and the page."""
-    for_people = found.examples.round(dict.fromkeys((*NUMBERS, "doubt"), 3))
+    for_people = found.table.round(dict.fromkeys((*NUMBERS, "doubt"), 3))
     for_people["wrong"] = np.where(for_people["wrong"], "yes", "no")
     with whole_file(found.folder / paths.TO_CORRECT) as draft:
         write_csv(draft, for_people)
     about = {"models": found.models, "remarks": list(found.remarks)}
     about |= {"random_errors": list(found.random_errors)}
     about |= {"to_correct": hash_files([found.folder / paths.TO_CORRECT])}
-    write_table(found.folder / paths.SUSPECTS, found.examples, about)
+    write_table(found.folder / paths.SUSPECTS, found.table, about)
     with whole_file(found.folder / paths.PAGE) as draft:
         draft.write_text(_page(found, for_people.head(SHOWN), name), encoding="utf-8")
 

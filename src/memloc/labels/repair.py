@@ -89,8 +89,15 @@ def repair(
     """Write a checkpoint into `folder` from which the run's memorised labels are gone, and test it.
 
     The smallest set of layers whose replacement loses nine tenths of what all layers lose is found
-    by exact shares. `settings` are those of `RepairSettings`, such as `{"way": "retrain"}`.
-    `announce` is told what there is to do before work begins.
+    by exact shares.
+
+    Args:
+        run: A run with final, reference and pre-trained weights, or its folder.
+        folder: Folder of the repaired checkpoint.
+        settings: Settings that differ from the defaults of `RepairSettings`, such as
+            `{"way": "retrain"}`.
+        device: `auto`, `cpu`, `cuda` or `mps`; by default the run's.
+        announce: Called before work begins, with the models that are to be compared.
     """
     opened, home = open_run(run, device), Path(folder)
     chosen = checked(RepairSettings, settings or {})

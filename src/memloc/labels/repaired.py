@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.arrays import FloatArray
+from memloc.display import Card, Shown
 from memloc.errors import counted
 from memloc.settings import Settings, ours, packaged
 from memloc.stats.intervals import prediction_margin
@@ -51,8 +52,8 @@ class RepairSettings(Settings):
     """Share of noisy labels, above what the yardsticks predict, that may still be predicted."""
 
 
-@dataclass(frozen=True)
-class Repaired:
+@dataclass(frozen=True, repr=False)
+class Repaired(Shown):
     """The repaired model's folder, and how it compares with other repairs."""
 
     folder: Path
@@ -64,6 +65,18 @@ class Repaired:
     settings: RepairSettings
     level: float
     """Share of the noisy labels at which updates are counted."""
+
+    def card(self) -> Card:
+        """Return the verdict, and the models that were compared."""
+        columns = ["way", "layers", "noisy_predicted", "clean_accuracy", "verdict"]
+        rows = self.table[[name for name in columns if name in self.table]].to_dict("records")
+        return Card(f"Repaired model in {self.folder}: {self.verdict}", self.sentences(), rows=rows)
+
+    def plot(self) -> Any:
+        """Return the curves of learning the labels again, as an Altair chart."""
+        import altair
+
+        return altair.Chart.from_dict(figure(self))
 
     def row(self, way: str) -> Mapping[str, Any]:
         """The row of a model."""

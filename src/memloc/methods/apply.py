@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from memloc.arrays import Table
+from memloc.display import Card, Plotted
 from memloc.errors import (
     DataError,
     SettingsError,
@@ -30,8 +32,8 @@ from memloc.store.memo import Maker, key, memo
 from memloc.store.records import as_path
 
 
-@dataclass(frozen=True)
-class Found:
+@dataclass(frozen=True, repr=False)
+class Found(Plotted):
     """What methods found in a run: results by name, and why a method could not run."""
 
     results: dict[str, Any]
@@ -44,6 +46,28 @@ class Found:
         if name in self.skipped:
             raise UnknownKey(f"{name} was not run on this model: it {self.skipped[name]}.")
         return lookup("result", name, self.results, UnknownKey)
+
+    @property
+    def table(self) -> Table:
+        """The tables of all methods, one below the other, with the name of the method."""
+        import pandas as pd
+
+        named = [each.table.assign(method=name) for name, each in self.results.items()]
+        every: Table = pd.concat(named, ignore_index=True)
+        return every
+
+    def card(self) -> Card:
+        """Return the answer to trust most with its strip; the table has one row per method."""
+        title = f"{', '.join(self.results)} in {self.folder}"
+        skipped = [f"{name} did not run: it {why}." for name, why in self.skipped.items()]
+        answers = self.answers
+        if not answers:
+            rows = [{"method": n, "tables": ", ".join(r.tables)} for n, r in self.results.items()]
+            return Card(title, skipped, rows=rows)
+        best = next(iter(answers))
+        rows = [{"method": name, "answer": str(answer)} for name, answer in answers.items()]
+        said = [f"{best}: {answers[best]}", *skipped]
+        return Card(title, said, self.results[best].weights.tolist(), rows)
 
     @property
     def answers(self) -> dict[str, Answer]:
@@ -64,13 +88,18 @@ def localise(
 ) -> Found:
     """Measure how much each layer of a run matters, by the methods named or by all that can run.
 
-    `methods` is a name, a `memloc.Method` (an object or its class, registered or not), or a list of
-    these.
     Results are kept in the run's folder and used again as long as nothing they depend on changes.
-    `settings` are those of methods that differ from the run's preset, such as
-    `{"gradients.norm": "L2"}`; `force` continues where labels were not memorised. The device is
-    the run's unless another one is given. `announce` is called before work begins, with the run
-    and the methods that are not stored. Quick methods run first.
+    Quick methods run first.
+
+    Args:
+        run: The run, or its folder.
+        methods: A name, a `memloc.Method` (an object or its class, registered or not), or a list of
+            these; by default all localisers that can run.
+        settings: Settings of methods that differ from the run's preset, such as
+            `{"gradients.norm": "L2"}`.
+        force: Whether to continue where labels were not memorised.
+        device: `auto`, `cpu`, `cuda` or `mps`; by default the run's.
+        announce: Called before work begins, with the run and the methods that are not stored.
     """
     opened = open_run(run, device)
     return _look(opened, "localiser", methods, settings or {}, force, announce or _silent)
@@ -88,7 +117,16 @@ def analyse(
 ) -> Found:
     """Say how noisy examples drift from class to class and how well the model generalises.
 
-    The analyses are centroids, label_probes and generalisation; the rest is as in `localise`.
+    The analyses are centroids, label_probes and generalisation.
+
+    Args:
+        run: The run, or its folder.
+        methods: A name, a `memloc.Method`, or a list of these; by default all analyses that can
+            run.
+        settings: Settings of analyses that differ from the run's preset.
+        force: Whether to continue where labels were not memorised.
+        device: `auto`, `cpu`, `cuda` or `mps`; by default the run's.
+        announce: Called before work begins, with the run and the analyses that are not stored.
     """
     opened = open_run(run, device)
     return _look(opened, "analysis", methods, settings or {}, force, announce or _silent)

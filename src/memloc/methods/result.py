@@ -14,6 +14,7 @@ from memloc.arrays import (
     IntArray,
     Table,
 )
+from memloc.display import Card, Plotted
 from memloc.errors import ScoreError, StoreError
 from memloc.seeds import generator
 from memloc.stats.answers import (
@@ -90,8 +91,8 @@ class Outcomes:
         return np.asarray(self.wrong[~self.is_noisy].mean(0), dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Plotted):
     """The tables of one method, by name, and how they came to be.
 
     Methods that weigh layers have the tables `layers` (with a `weight` and the ends of its
@@ -136,6 +137,27 @@ class Result:
 
     def __getitem__(self, table: str) -> Table:
         return self.tables[table]
+
+    @property
+    def table(self) -> Table:
+        """The table of layers; of an analysis without one, its first table."""
+        return self.tables.get("layers", next(iter(self.tables.values())))
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """The weight of each layer by its number, counted from 1."""
+        return dict(enumerate(map(float, self.weights), start=1))
+
+    def card(self) -> Card:
+        """Return the answer with the strip of layers; of an analysis, its tables."""
+        title = " of ".join(filter(None, (self.method, self.about.get("run", ""))))
+        rows = self.table.head(3).to_dict("records")
+        if not self.weighs_layers:
+            sizes = [f"{name} ({len(table):,} rows)" for name, table in self.tables.items()]
+            return Card(title, [f"tables: {', '.join(sizes)}", *self.remarks], rows=rows)
+        top = self.table.sort_values("weight", ascending=False, kind="stable").head(3)
+        said = [str(self.answer), *self.remarks]
+        return Card(title, said, self.weights.tolist(), top.to_dict("records"))
 
     @property
     def remarks(self) -> list[str]:

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from memloc.arrays import Table
+from memloc.display import sparkline
 from memloc.seeds import generator
 
 CASE = ("task", "category", "model")
 """Columns of a task, its category and a model: seeds of these are averaged."""
 MOST_POINTS = 300
 """Noisy examples, and clean ones, drawn of one task and model."""
-BARS = " ▁▂▃▄▅▆▇█"
 
 
 def in_words(table: Table, column: str, words: Mapping[Any, str]) -> Table:
@@ -120,15 +120,6 @@ def _sampled(part: Table) -> Table:
     first = one.iloc[0]
     rng = generator(0, "memorisation map", first["task"], first["model"], first["example_kind"])
     return one.take(np.sort(rng.choice(len(one), MOST_POINTS, replace=False)))
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """Draw values as bars, 0 empty and 1 full; a dot where there is no number."""
-    last = len(BARS) - 1
-    return "".join(
-        "·" if math.isnan(value) else BARS[round(min(1.0, max(0.0, value)) * last)]
-        for value in values
-    )
 
 
 def curves(title: str, every: Iterable[tuple[str, Sequence[float], str]]) -> str:

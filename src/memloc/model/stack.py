@@ -301,10 +301,14 @@ _REGISTERED: dict[str, FindBlocks] = {"xlm": joined_layers, "flaubert": joined_l
 def register_stack(model_type: str, blocks: FindBlocks) -> None:
     """Say where the blocks of a kind of model are, if memloc does not find them by itself.
 
-    `model_type` is the one in its config.json. `blocks` is given the classifier and returns its
-    blocks in the order in which a text passes them; each has to be a module that is called once and
-    returns one vector per token. What comes before them counts as embeddings, what comes after them
-    as the head. `memloc check` tells whether it is right.
+    What comes before the blocks counts as embeddings, what comes after them as the head.
+    `memloc check` tells whether it is right.
+
+    Args:
+        model_type: The model type in the model's `config.json`.
+        blocks: Function that is given the classifier and returns its blocks in the order in which
+            a text passes them; each is a module that is called once and returns one vector per
+            token.
     """
     _REGISTERED[model_type] = blocks
 

@@ -72,9 +72,13 @@ class Report:
 
 @checked_arguments
 def report(study: str | Path, out: str | Path | None = None) -> Path:
-    """Write one page over everything below a folder; returns where it is.
+    """Write one page over everything below a folder, and return its path.
 
-    It goes to `report/index.html` in that folder, or to `out`, and opens without a network.
+    The page opens without a network.
+
+    Args:
+        study: Folder of a study, of several runs or of one run.
+        out: Path of the page; by default `report/index.html` in that folder.
     """
     return write_report(study, out).path
 

@@ -22,6 +22,7 @@ from memloc.arrays import (
 )
 from memloc.data.encode import Encoded
 from memloc.data.task import Examples, NoisyLabels, Task, hash_task
+from memloc.display import Card, Plotted
 from memloc.errors import (
     StoreError,
     TrainingError,
@@ -156,8 +157,8 @@ class RunStatus(Settings):
     """Weights of an adopted run, which are elsewhere."""
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Plotted):
     """A run's folder, opened."""
 
     folder: Path
@@ -219,6 +220,23 @@ class Run:
     def name(self) -> str:
         """For people."""
         return f"{self.record.task.name} · {self.model_name} · seed {self.seed}"
+
+    @property
+    def table(self) -> Table:
+        """The training curves: one row per training and epoch."""
+        return self.training()
+
+    def card(self) -> Card:
+        """Return what the run was trained on, what it memorised and which weights there are."""
+        task, final = self.record.task, self.status.final
+        found = "no final weights yet"
+        if final is not None:
+            found = f"the final weights predict {final.noisy:.0%} of the noisy labels"
+        facts = [
+            f"{task.noisy:,} of {counted(task.train, 'training example')} noisy; {found}",
+            f"weights: {', '.join(self.weights()) or 'none'}; {counted(self.depth, 'layer')}",
+        ]
+        return Card(f"Run {self.name} in {self.folder}", facts)
 
     @property
     def is_null(self) -> bool:

@@ -47,6 +47,7 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
     weights: Sequence[str] = tuple(WEIGHTS),
     options: LoadOptions | None = None,
     device: str = "auto",
+    announce: Announce = lambda _run, _model, _left: None,
 ) -> Run:
     """Fine-tune a model on labels of which some are wrong, and on the original ones.
 
@@ -62,11 +63,12 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
         weights: Weights to make, of `memorised`, `final`, `reference` and `frozen`.
         options: What may be run and read while the model is loaded.
         device: `auto`, `cpu`, `cuda` or `mps`.
+        announce: Called before training with the run, its model and the epochs left.
     """
     check_given(model, task, options)
     decided = settings_of_run(preset or default_preset(model), settings or {}, has_noise=True)
     spec = RunSpec.of(model, task, seed, decided, options)
-    return make_run(spec, folder, weights, task=task, device=device)
+    return make_run(spec, folder, weights, task=task, device=device, announce=announce)
 
 
 def check_given(model: str, task: Task, options: LoadOptions | None) -> None:

@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 from memloc.arrays import BoolArray, FloatArray
+from memloc.display import Card, Shown
 from memloc.errors import ScoreError, counted
 from memloc.seeds import generator
 from memloc.stats.calibration import TRUSTED, trust, weakness
@@ -108,8 +109,8 @@ class Places:
     depth: int
 
 
-@dataclass(frozen=True)
-class Answer:
+@dataclass(frozen=True, repr=False)
+class Answer(Shown):
     """How much is where, how sure that is, and one word for it."""
 
     word: Word
@@ -136,6 +137,10 @@ class Answer:
         if self.places is None:
             return self.sentence
         return f"{self.sentence.removesuffix('.')} ({self.word})."
+
+    def card(self) -> Card:
+        """Return the sentence with its word, the tests behind it, and the caveats."""
+        return Card(str(self), [self.why, *self.notes])
 
     @property
     def details(self) -> str:

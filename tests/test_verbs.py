@@ -1,0 +1,20 @@
+import memloc
+from memloc import progress
+
+
+def test_python_shows_progress_and_an_estimate_unless_it_is_quiet(
+    memorised_run, capsys, monkeypatch
+):
+    memloc.quiet()
+    memloc.localise(memorised_run, memloc.Shares(clean_examples=3))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress, "in_notebook", lambda: False)
+    memloc.quiet(False)
+    try:
+        memloc.localise(memorised_run, memloc.Shares(clean_examples=4))
+        shown = capsys.readouterr()
+    finally:
+        memloc.quiet()
+    assert "shares  begins" in shown.err
+    assert "noisy of" in shown.err
+    assert shown.out == ""
