@@ -51,7 +51,7 @@ def _documented(name: str, found: Any) -> str:
     if not isinstance(found, type):
         return "\n\n".join([f"## {name}", *_function(found)])
     if hasattr(found, "needs"):  # a method
-        weights = f"Needs the weights {', '.join(found.needs)}. Settings:"
+        weights = f"Needs the weights {', '.join(found().needs)}. Settings:"
         settings = [_field(n, f.default, f.description) for n, f in found.model_fields.items()]
         parts = [f"## {name}", _paragraphs(found.__doc__), weights, "\n".join(settings)]
         return "\n\n".join(parts)
