@@ -50,17 +50,14 @@ def api(names: Sequence[str]) -> str:
 def _documented(name: str, found: Any) -> str:
     if not isinstance(found, type):
         return "\n\n".join([f"## {name}", *_function(found)])
-    if hasattr(found, "needs"):  # a method
-        weights = f"Needs the weights {', '.join(found().needs)}. Settings:"
-        settings = [_field(n, f.default, f.description) for n, f in found.model_fields.items()]
-        parts = [f"## {name}", _paragraphs(found.__doc__), weights, "\n".join(settings)]
-        return "\n\n".join(parts)
+    settings: Any = getattr(found, "model_fields", {})
+    items = [_field(n, f.default, f.description) for n, f in settings.items()]
+    if "needs" in dir(found):  # a method, whose other members are those of Method
+        needs = f"Needs the weights {', '.join(found().needs)}. Settings:"
+        return "\n\n".join([f"## {name}", _paragraphs(found.__doc__), needs, "\n".join(items)])
     own = [n for n in vars(found) if not n.startswith(("_", "model_")) and _said(found, n)]
-    fields = [
-        _field(n, f.default, f.description) for n, f in getattr(found, "model_fields", {}).items()
-    ]
-    members = [_item(f"`{n}`", _said(found, n)) for n in own if n not in HIDDEN]
-    return "\n\n".join(filter(None, [f"## {name}", *_class(found), "\n".join(fields + members)]))
+    items += [_item(f"`{n}`", _said(found, n)) for n in own if n not in HIDDEN]
+    return "\n\n".join(filter(None, [f"## {name}", *_class(found), "\n".join(items)]))
 
 
 HIDDEN = {"card", "report", "found", "told", "picture", "on_train_begin", "on_epoch_end"}

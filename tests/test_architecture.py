@@ -133,6 +133,7 @@ def test_commands_import_inside_functions():
         "memloc.store.paths",
         "memloc.progress",
         "memloc.verbs",
+        "memloc.display",
     }
     wrong = [
         where(found)

@@ -249,7 +249,7 @@ def test_the_architecture_names_tests_that_exist():
 def test_the_guide_names_every_figure_that_can_be_drawn():
     from memloc.reporting.figures import FIGURES
 
-    guide = (DOCS / "guides" / "report.md").read_text(encoding="utf-8")
+    guide = (DOCS / "guides" / "gallery.md").read_text(encoding="utf-8")
     assert not [figure.name for figure in FIGURES if f"`{figure.name}`" not in guide]
 
 
