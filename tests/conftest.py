@@ -139,3 +139,19 @@ def memorised_run(memorised_folder: Path, tmp_path: Path) -> Any:
     from memloc.run.folder import Run
 
     return Run.open(shutil.copytree(memorised_folder, tmp_path / "memorised"), "cpu")
+
+
+@pytest.fixture
+def texts_run(once: Once, tmp_path: Path) -> Any:
+    """A copy of a run whose language model memorised random texts, without any result."""
+    import memloc
+    from fixtures.models import write_language_model
+    from fixtures.tasks import LEARNT_TEXTS, TEXTS, make_texts
+
+    def make(folder: Path) -> None:
+        model = write_language_model(folder / "start", "opt")
+        task = memloc.load_csv(make_texts(), name="texts", **TEXTS)
+        memloc.train(str(model), task, folder / "run", settings=LEARNT_TEXTS)
+
+    folder = once("texts", make) / "run"
+    return memloc.Run.open(shutil.copytree(folder, tmp_path / "texts"), "cpu")

@@ -52,6 +52,7 @@ PAPER = {
     "finetune.adapter_targets": None,
     "finetune.adapter_dropout": 0.0,
     "finetune.keep_epochs": "none",
+    "finetune.repeat": 1,
     "finetune.measure_every": 1,
     "finetune.near_ceiling": 0.993,
     "finetune.near_ceiling_score": "accuracy",

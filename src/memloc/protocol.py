@@ -78,6 +78,8 @@ class FineTuneSettings(Settings):
     """Whether training on the noisy labels keeps its early checkpoints (`epoch-1`, `epoch-2`, …):
     every measured epoch until 95 % of the noisy labels are learnt, then epochs 2, 4, 8, 16, …
     They show when labels were learnt and can take the place of a reference."""
+    repeat: int = ours(1, ge=1)
+    """How often each noisy example is learnt in an epoch, as texts that are memorised often are."""
     measure_every: int = ours(1, ge=1)
     """Measure accuracies after every so many epochs, and after the last. θ_M1 is one of these."""
     near_ceiling: float = paper(0.993, "appendix D", gt=0, lt=1)

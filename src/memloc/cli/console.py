@@ -239,7 +239,9 @@ def _curve(run: "Run", needed: float) -> Iterator[str]:
 
 def _sentence(run: "Run", predicted: float, needed: float) -> str:
     task = run.record.task
-    what = f"{predicted:.0%} of {counted(task.noisy, 'wrong label')}"
+    what = (
+        f"{predicted:.0%} of {counted(task.noisy, 'wrong label' if task.label_names else 'text')}"
+    )
     if run.memorised(needed):
         return f"{run.model_name} memorised {what} among {task.train} of {task.name}."
     return (

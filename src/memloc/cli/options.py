@@ -90,7 +90,17 @@ class Marked(Labelled):
         str | None, typer.Option(help="Own file: column of the labels before noise.")
     ] = None
     flag: Annotated[
-        str | None, typer.Option(help="Own file: column that is true where the label is wrong.")
+        str | None,
+        typer.Option(
+            help="Own file: column that is true where the label is wrong, or the text memorised."
+        ),
+    ] = None
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="Own file: column of beginnings that a text is recalled from."),
+    ] = None
+    continuation: Annotated[
+        str | None, typer.Option(help="Own file: column of what is recalled after the prompt.")
     ] = None
     held_out: Annotated[
         Path | None, typer.Option(help="Own file: a second file with unseen examples.")

@@ -10,7 +10,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from memloc.arrays import IntArray
-from memloc.errors import ModelError
+from memloc.errors import DataError, ModelError
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Encoded:
     tokens: NDArray[np.int32]
     offsets: IntArray
     pad_id: int
+    starts: IntArray | None = None
+    """Number of tokens before the continuation of each text, in a task of texts."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -62,6 +64,41 @@ def encode(
         flat.append(np.fromiter(chain.from_iterable(ids), np.int32))
     tokenizer("")  # a tokenizer remembers how it cut texts, and would be saved like that
     return Encoded(np.concatenate(flat), np.cumsum(np.concatenate(lengths)), pad_id)
+
+
+def encode_continued(
+    examples_parts: Sequence[Sequence[str]], tokenizer: Any, max_tokens: int = 512
+) -> Encoded:
+    """Tokenise prompts with their continuations, and note where each continuation begins.
+
+    The two are tokenised as one text, with a space between them unless one is there. The
+    continuation is every token that ends behind the prompt. No token follows it.
+    """
+    pad_id, _ = _special_ids(tokenizer)
+    ids, starts = [], []
+    for row, (prompt, continuation) in enumerate(examples_parts, start=1):
+        has_space = prompt[-1:].isspace() or continuation[:1].isspace()
+        text = prompt + ("" if has_space else " ") + continuation
+        found = tokenizer(text, return_offsets_mapping=True, verbose=False)
+        ends = [end for _, end in found["offset_mapping"]]
+        last = ends.index(max(ends)) + 1
+        start = next(i for i, end in enumerate(ends) if end > len(prompt))
+        if last > max_tokens:
+            raise DataError(
+                f"Text {row} has {start} tokens before its continuation and {last - start} in it; "
+                f"at most {max_tokens} are read: shorten its prompt, or raise text.max_tokens if "
+                "the model reads more."
+            )
+        if start == 0:
+            raise DataError(
+                f"Text {row} begins with its continuation for this tokenizer, so nothing precedes "
+                "the first token to recall: give a longer prompt."
+            )
+        ids.append(found["input_ids"][:last])
+        starts.append(start)
+    lengths = np.array([0, *map(len, ids)])
+    flat = np.fromiter(chain.from_iterable(ids), np.int32)
+    return Encoded(flat, np.cumsum(lengths), pad_id, np.array(starts, dtype=np.int64))
 
 
 AT_ONCE = 1000

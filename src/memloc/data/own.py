@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     original: str | None = None,
     flag: str | None = None,
     pair: str | None = None,
+    prompt: str | None = None,
+    continuation: str | None = None,
     held_out: Data | None = None,
     seed: int = 1,
     name: str | None = None,
@@ -64,17 +66,25 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
             label is the other one; with more it is not known, so that these examples are left out
             of the reference's training and of held-out data.
         pair: Column of second texts.
+        prompt: Column of the beginnings of texts, for language models.
+        continuation: Column of what is to be recalled after each prompt. `flag` is then true where
+            the text may be memorised and false for ordinary texts, and nothing is held out.
         held_out: Unseen examples with the same columns; by default a random 20 % is held out.
         seed: Seed of the split.
         name: Name of the task; by default the file's.
     """
     source, columns = source_of(path), Columns(text, label, pair, original, flag)
-    if columns.marked:
+    columns = replace(columns, prompt=prompt, continuation=continuation)
+    if columns.marked or columns.is_texts:
         columns.require_noise(source)
     rows = read_rows(source, columns)
     name = name or source.name.split(".")[0]
     rng = generator(seed, "split", name)
     examples, kept = rows.examples, np.arange(len(rows.examples))
+    if held_out is None and columns.is_texts:
+        nothing = examples.take(kept[:0])
+        marked = columns.noise(examples.labels, rows.assigned)
+        return Task(name, OWN, (), examples, nothing, nothing, f"file: {source}", marked)
     if held_out is None:
         # Rows in place of labels: one cut for the labels before and after noise.
         train, rest = split_off(replace(examples, labels=kept), rng)
@@ -105,16 +115,26 @@ class Columns:
     pair: str | None = None
     original: str | None = None
     flag: str | None = None
+    prompt: str | None = None
+    continuation: str | None = None
+
+    @property
+    def is_texts(self) -> bool:
+        """Whether the file has texts to be continued, rather than labelled."""
+        return self.continuation is not None or self.prompt is not None
 
     @property
     def parts(self) -> list[str]:
         """The columns of the text's parts."""
+        if self.prompt is not None and self.continuation is not None:
+            return [self.prompt, self.continuation]
         return [self.text] if self.pair is None else [self.text, self.pair]
 
     @property
     def all(self) -> list[str]:
         """Every column that is needed."""
-        return [*self.parts, self.label, *(c for c in (self.original, self.flag) if c is not None)]
+        named = [*self.parts, None if self.is_texts else self.label, self.original, self.flag]
+        return [column for column in named if column is not None]
 
     @property
     def marked(self) -> bool:
@@ -124,15 +144,31 @@ class Columns:
     @property
     def right(self) -> "Columns":
         """The same without marks: the labels before noise, where there is a column of them."""
-        return Columns(self.text, self.original or self.label, self.pair)
+        label = self.original or self.label
+        return replace(self, label=label, original=None, flag=None)
 
     def require_noise(self, path: Source) -> None:
-        """Raise unless one of the two says which labels are wrong."""
-        if (self.original is None) == (self.flag is None):
+        """Raise unless one of the two says which labels are wrong, or a flag which texts count."""
+        if self.is_texts:
+            self._require_texts(path)
+        elif (self.original is None) == (self.flag is None):
             raise DataError(
                 f"Say in one way which labels of {path} are wrong: --original COLUMN (original=) "
                 "for the labels before noise, or --flag COLUMN (flag=) for a column that is true "
                 "or 1 where the label is wrong."
+            )
+
+    def _require_texts(self, path: Source) -> None:
+        """Raise unless the columns of texts are named, and the one that tells them apart."""
+        if self.prompt is None or self.continuation is None:
+            raise DataError(
+                f"Name both columns of the texts in {path}: --prompt COLUMN (prompt=) and "
+                "--continuation COLUMN (continuation=)."
+            )
+        if self.flag is None or self.original is not None:
+            raise DataError(
+                f"Say which texts of {path} may be memorised: --flag COLUMN (flag=) is true where "
+                "the text is one of them, and false or 0 for ordinary texts."
             )
 
     def noise(self, original: IntArray, assigned: IntArray) -> NoisyLabels:
@@ -171,6 +207,8 @@ def read_rows(
     _refuse_same_column(path, columns)
     table = read_columns(path, columns.all)
     parts = [texts_of(path, column, table[column]) for column in columns.parts]
+    if columns.is_texts:
+        return _text_rows(path, columns, table, tuple(zip(*parts, strict=True)))
     assigned = labels_of(path, columns.label, table[columns.label])
     original = assigned
     if columns.original is not None:
@@ -196,12 +234,31 @@ def read_rows(
     return Rows(names, after, Examples(tuple(zip(*parts, strict=True)), before))
 
 
+def _text_rows(
+    path: Source, columns: Columns, table: Mapping[str, list[Any]], parts: tuple[Any, ...]
+) -> Rows:
+    """The examples of a task of texts: those whose memory is asked about, and ordinary ones."""
+    said = np.zeros(len(parts), dtype=np.int64)
+    if columns.flag is None:
+        return Rows((), said, Examples(parts, said))
+    marked = np.array(flags_of(path, columns.flag, table[columns.flag]))
+    if marked.all() or not marked.any():
+        missing = "ordinary texts" if marked.all() else "texts that may be memorised"
+        raise DataError(
+            f"Column {columns.flag!r} of {path} is the same in all {len(marked):,} rows, so there "
+            f"are no {missing}: both kinds are needed, about as many of each."
+        )
+    return Rows((), said, Examples(parts, np.where(marked, UNKNOWN, 0)))
+
+
 def _refuse_same_column(path: Source, columns: Columns) -> None:
-    for kind, column in (("label", columns.label), ("pair", columns.pair)):
-        if column == columns.text:
+    pairs = [("text", "label"), ("text", "pair")]
+    for one, other in [("prompt", "continuation")] if columns.is_texts else pairs:
+        column = getattr(columns, one)
+        if column == getattr(columns, other):
             raise DataError(
-                f"Column {column!r} of {path} is named as text and as {kind}: these are two "
-                f"columns; say which with --text (text=) and --{kind} ({kind}=)."
+                f"Column {column!r} of {path} is named as {one} and as {other}: these are two "
+                f"columns; say which with --{one} ({one}=) and --{other} ({other}=)."
             )
 
 

@@ -1,4 +1,4 @@
-"""A task: texts with labels and splits, and which training labels are noisy."""
+"""A task: examples with what they should say, and which of them are noisy."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts with their labels, in a fixed order; a text has one, two or (WiC) three parts."""
+    """Texts with their labels, in a fixed order; a text has one, two or (WiC) three parts.
+
+    In a task of texts the parts are a prompt and its continuation, and all labels are 0.
+    """
 
     parts: tuple[tuple[str, ...], ...]
     labels: IntArray
@@ -52,7 +55,12 @@ class NoisyLabels:
 
 @dataclass(frozen=True, repr=False)
 class Task(Shown):
-    """Texts with labels and splits; labels are indices into `label_names`."""
+    """Texts with labels and splits; labels are indices into `label_names`.
+
+    A task without label names is one of texts: a language model should say how each goes on. Its
+    noisy examples are those whose memory is asked about; the others are ordinary texts. What a
+    model without that memory would say is not known, so the original label of noisy ones is -1.
+    """
 
     name: str
     category: str
@@ -65,6 +73,11 @@ class Task(Shown):
     """Where it was read from, for people."""
     noise: NoisyLabels | None = None
     """Which training labels are wrong, once that is known."""
+
+    @property
+    def is_texts(self) -> bool:
+        """Whether examples are to be continued, rather than labelled."""
+        return not self.label_names
 
     @property
     def labels(self) -> NoisyLabels:

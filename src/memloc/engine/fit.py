@@ -167,7 +167,7 @@ def _give_up(names: list[str], groups: list[list[Learner]], state: States) -> No
 
 def _at_once(stack: Stack, settings: FineTuneSettings) -> int:
     """Return how many models like this one can be trained in one pass."""
-    if os.environ.get(ONE_BY_ONE) or settings.autocast != "none":
+    if os.environ.get(ONE_BY_ONE) or settings.autocast != "none" or stack.is_language_model:
         return 1
     # Batches of similar length differ from seed to seed in where the smaller one is.
     if settings.length_grouped or settings.gradient_checkpointing:

@@ -30,7 +30,9 @@ class Objective:
 
     name: str
     logits: Callable[[IntArray], Tensor]
-    """From rows of the data, one member's after another's, to logits; in training mode."""
+    """From rows of the data, one member's after another's, to logits; in training mode.
+
+    A language model gives the mean log-probability of each continuation, (rows,), instead."""
     labels: Tensor
     """(members, data), or (data,) of one model."""
     lengths: IntArray
@@ -144,7 +146,7 @@ def update(objective: Objective, rows: IntArray) -> Tensor:
         with _autocast(settings, device):
             logits = objective.logits(piece.reshape(-1))
         labels = objective.labels[members, torch.from_numpy(piece).to(device)]
-        each = cross_entropy(logits.float(), labels.reshape(-1), reduction="none")
+        each = _losses(logits.float(), labels.reshape(-1))
         losses = each.view(len(rows), -1).sum(1) / rows.shape[1]
         losses.sum().backward()
         total += losses.detach()
@@ -152,6 +154,13 @@ def update(objective: Objective, rows: IntArray) -> Tensor:
     objective.optimiser.step()
     objective.schedule.step()
     return total
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss of each example; nothing is learnt where the label is below 0."""
+    if logits.ndim == 1:
+        return torch.where(labels >= 0, -logits, 0.0)
+    return cross_entropy(logits, labels, reduction="none")
 
 
 def epoch_order(

@@ -29,7 +29,15 @@ from memloc.engine.prefix import Prefix
 from memloc.engine.stacked import Stacked, together
 from memloc.engine.state import load_state
 from memloc.model.load import Classifier
-from memloc.model.predict import evaluating, length_batches, predict, to_batch, vectors_of
+from memloc.model.predict import (
+    evaluating,
+    length_batches,
+    log_probabilities,
+    predict,
+    predicted,
+    to_batch,
+    vectors_of,
+)
 from memloc.model.stack import Batch, Stack, undropped
 from memloc.protocol import FineTuneSettings
 
@@ -61,7 +69,8 @@ class Work:
         """Return whether frozen blocks below the layers that learn give the same every time."""
         settings = self.settings
         drops = settings.frozen_dropout or self.auxiliary is not None
-        return bool(part.layers) and not drops and settings.clip_over == "trained" and stack.pads
+        is_fitting = stack.pads and not stack.is_language_model
+        return bool(part.layers) and not drops and settings.clip_over == "trained" and is_fitting
 
 
 class Trained:
@@ -94,6 +103,12 @@ class Trained:
         with evaluating(self.stack.model):
             found: NDArray[np.float32] = self.stack.finish(self.vectors(texts)).cpu().numpy()
         return found
+
+    def predicted(self, texts: Encoded) -> IntArray:
+        """Return the labels that the model gives texts; 0 for a continuation that it recalls."""
+        if self.stack.is_language_model:
+            return predicted(self.stack, texts)
+        return np.asarray(self.predict(texts).argmax(1), dtype=np.int64)
 
     def vectors(self, texts: Encoded) -> Tensor:
         """Return what frozen blocks give to the head; it never changes and is computed once."""
@@ -206,7 +221,8 @@ class Pass:
         """How logits are computed in training, from rows of the texts."""
         layers = self.parts[0].layers
         settings = self.work.settings
-        if layers is None or settings.frozen_dropout or self.work.auxiliary is not None:
+        is_plain = settings.frozen_dropout or self.stack.is_language_model
+        if layers is None or is_plain or self.work.auxiliary is not None:
             return logits_of(self.stack, self.work.texts, settings)
         if self.work.kept is not None:
             self.work.kept.reach(layers[0], self._unchanged)
@@ -290,6 +306,8 @@ class Pass:
 
 def logits_of(stack: Stack, texts: Encoded, settings: FineTuneSettings) -> Logits:
     """Return the fastest exact way to logits for this model and memory, with dropout."""
+    if stack.is_language_model:
+        return partial(log_probabilities, stack, texts)
     if settings.gradient_checkpointing and not isinstance(stack, Stacked):
         return lambda rows: _checkpointed(stack, to_batch(texts, rows, stack.device))
     logits = stack.logits if isinstance(stack, Stacked) else training_logits(stack)

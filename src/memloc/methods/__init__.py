@@ -74,6 +74,8 @@ class Method(Settings, ABC, metaclass=_Checked):
     """
     version: ClassVar[int] = 1
     """Raised when the same settings give other results, so that stored results are made again."""
+    labels_only: ClassVar[str] = "it was written for labels"
+    """Why it has no meaning for memorised texts; empty if it has one."""
     by_default: ClassVar[bool] = True
     """Whether it runs where no method is named."""
     is_trivial: ClassVar[bool] = False

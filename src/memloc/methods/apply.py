@@ -192,6 +192,7 @@ def apply(
     """
     final = run.require_memorised(verdict.noisy_at_least, force=force)
     for method in chosen:
+        _refuse_texts(run, method)
         for weights in method.needs:
             run.require(weights)
         method.check(run)  # settings are refused before files are hashed, which takes seconds
@@ -259,17 +260,24 @@ def runnable(run: Run, every: Sequence[Method]) -> tuple[list[Method], dict[str,
     skipped = {}
     for method in every:
         lacking = [w for w in method.needs if not run.has(w)]
-        if lacking:
-            skipped[method.name] = f"needs {' and '.join(lacking)} weights"
-            continue
         try:
-            method.check(run)
+            _refuse_texts(run, method)
+            if lacking:
+                skipped[method.name] = f"needs {' and '.join(lacking)} weights"
+            else:
+                method.check(run)
         except DataError as error:
             skipped[method.name] = f"cannot: {str(error).rstrip('.')}"
     if len(skipped) == len(every):
         reasons = "; ".join(f"{method} {why}" for method, why in skipped.items())
         raise StoreError(f"No method can run on {run.name}: {reasons}.")
     return [method for method in every if method.name not in skipped], skipped
+
+
+def _refuse_texts(run: Run, method: Method) -> None:
+    """Refuse a method that has no meaning for memorised texts."""
+    if method.labels_only and run.task.is_texts:
+        raise DataError(f"{method.name} has no meaning for memorised texts: {method.labels_only}.")
 
 
 def result_key(run: Run, method: Method) -> str:

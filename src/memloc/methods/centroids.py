@@ -60,6 +60,7 @@ class Centroids(Method):
     """Positions between class centroids, layer by layer, and the events they make; section 5."""
 
     name = "centroids"
+    labels_only = "texts have no classes whose centroids could be compared"
     kind = "analysis"
     needs = ("final",)
     shows = {"layers": "centroids"}

@@ -33,7 +33,7 @@ from memloc.store.memo import ARRAYS, Maker, memo, unfinished_key
 from memloc.store.records import as_table
 
 if TYPE_CHECKING:
-    from memloc.methods.mixtures import Mixtures
+    from memloc.methods.mixtures import Mixtures, Outcome
     from memloc.model.load import Classifier
 
 BASE = "base"
@@ -100,7 +100,9 @@ class Played:
     """Rows of the examples, noisy ones first."""
     n_noisy: int
     values: FloatArray
-    """(values, examples, mixtures): whether the label is lost, and its margin."""
+    """(values, examples, mixtures): whether the label is lost, and its margin; or the share of the
+    tokens that are lost, and their log-probability."""
+    outcome: "Outcome"
     names: list[str]
     """Names of the units, empty if they are layers."""
     about: dict[str, Any]
@@ -149,6 +151,7 @@ class Game(Method):
     """A method that exchanges units of the final model with those of a donor."""
 
     scratch = True
+    labels_only = ""
 
     units: str | dict[str, tuple[str, ...]] = ours("layers")
     """What is exchanged: `layers`, `sublayers` (attention and MLP of each layer, each with its
@@ -192,7 +195,7 @@ class Game(Method):
 
     def play(self, run: Run) -> Played:
         """Compute the outcome of every example in every mixture of the plan."""
-        from memloc.methods.mixtures import Mixtures
+        from memloc.methods.mixtures import LABELS, TOKENS, Mixtures
         from memloc.model.units import find_units, met_by
 
         noisy, clean = self.examples(run)
@@ -203,7 +206,8 @@ class Game(Method):
         units = find_units(final.stack, self.units)
         plan = self.plan(run.depth, run.name, rows, met_by(final.stack, units))
         self._check_memory(plan, len(rows))
-        mixtures = Mixtures(final.stack, donor.stack, units)
+        outcome = TOKENS if run.task.is_texts else LABELS
+        mixtures = Mixtures(final.stack, donor.stack, units, outcome)
         values = self._walk(run, mixtures, run.encode(final), plan, rows)
         names = [] if self.units == "layers" else list(units)
         about = {
@@ -213,7 +217,7 @@ class Game(Method):
             "control": control(values[0, len(noisy) :], plan.sizes),
             "remarks": remarks,
         }
-        return Played(plan, rows, len(noisy), values, names, about)
+        return Played(plan, rows, len(noisy), values, outcome, names, about)
 
     def guess_met(self, depth: int) -> list[int]:
         """Return the units, as bits, of each layer as far as the settings tell."""
@@ -256,7 +260,9 @@ class Game(Method):
         self, run: Run, mixtures: "Mixtures", encoded: Encoded, plan: Plan, rows: IntArray
     ) -> FloatArray:
         """Return the values (values, examples, mixtures); finished batches are kept on disk."""
-        labels = run.noisy.assigned[rows]
+        from memloc.methods.mixtures import goals_of
+
+        labels = goals_of(run, mixtures.stacks[0], encoded)[rows]
         folder, maker = run.work(self.name), Maker(self.name, self.version)
         decided_by = self._decided_by(run, plan, rows)
         n_values = len(mixtures.outcome.names)

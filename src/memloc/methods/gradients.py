@@ -42,6 +42,7 @@ class Gradients(Method):
     """Norms of each block's mean gradient, noisy minus clean, relative to those of θ_F."""
 
     name = "gradients"
+    labels_only = "it compares gradients of labels that two classifiers give"
     needs = ("memorised", "frozen")
     shows = {"gradients": "gradients"}
     report = {

@@ -47,6 +47,7 @@ class Generalisation(Method):
     """The share of labels that models predict without having seen them; section 5, footnote 8."""
 
     name = "generalisation"
+    labels_only = "it trains classifiers on halves of the labels"
     kind = "analysis"
     needs = ("final", "pretrained")
     shows = {"summary": "generalisation", "examples": "memorisation"}

@@ -45,6 +45,7 @@ class LabelProbes(Method, ProbeSettings):
     """F1 by layer of assigned and original labels, and the events that they make; section 5."""
 
     name = "label_probes"
+    labels_only = "texts have no labels to probe for"
     kind = "analysis"
     needs = ("final",)
     shows = {"layers": "label_probes"}

@@ -25,8 +25,8 @@ from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
 from memloc.model.calls import LastBlock, Repeater
 from memloc.model.load import Classifier
-from memloc.model.predict import evaluating, to_batch
-from memloc.model.stack import Prepared, Stack
+from memloc.model.predict import continued, evaluating, to_batch
+from memloc.model.stack import Prepared, Stack, setting
 from memloc.model.units import Units, exchanged, find_units
 from memloc.run.folder import Run
 from memloc.stats.subsets import beginnings
@@ -49,7 +49,10 @@ class Outcome:
     """Names of the values, in the order in which `count` returns them."""
     count: Callable[[Tensor, Tensor], Tensor]
     """From what the head gives for some mixtures (mixtures, texts, classes) and the labels
-    (texts,), the values (values, mixtures, texts)."""
+    (texts,), the values (values, mixtures, texts). The first is the share that is lost. Of a
+    language model, logits and tokens have another axis, that of the places in a continuation."""
+    weigh_by: int = 0
+    """The value by which units are weighed: what is undone is always told by the first one."""
 
 
 def _lost_and_margin(logits: Tensor, labels: Tensor) -> Tensor:
@@ -61,6 +64,38 @@ def _lost_and_margin(logits: Tensor, labels: Tensor) -> Tensor:
 
 LABELS = Outcome(("labels", "margin"), _lost_and_margin)
 """Labels of a classifier: whether each is lost, and its margin."""
+
+
+def _lost_and_log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Share of the tokens that are lost, and their mean log-probability; -1 does not count.
+
+    Where no token counts, there is nothing that could be kept: all is lost in every mixture.
+    """
+    counts = tokens >= 0
+    n = counts.sum(-1).clamp_min(1)
+    place = tokens.clamp_min(0).expand(logits.shape[:-1])[..., None]
+    kept = (logits.argmax(-1) == tokens).sum(-1) / n
+    found = logits.log_softmax(-1).gather(-1, place)[..., 0]
+    return torch.stack([1 - kept, (found * counts).sum(-1) / n])
+
+
+TOKENS = Outcome(("tokens", "log-probability"), _lost_and_log_probability, weigh_by=1)
+"""Continuations of a language model. A continuation needs each of its tokens, so token by token
+many layers seem to hold it; log-probability tells layers apart, and misleads where nothing is
+lost. What is undone is therefore counted in tokens and weighed by log-probability."""
+LOGITS = 2**24
+"""Most numbers that the head of a language model returns at once."""
+
+
+def goals_of(run: Run, final: Stack, encoded: Encoded) -> IntArray:
+    """Return the label of each text; of continuations the tokens that the final model says.
+
+    Those are (texts, longest continuation), and -1 for tokens that it does not say.
+    """
+    if not run.task.is_texts:
+        return run.noisy.assigned
+    said = continued(final, encoded)
+    return np.where(said.is_said, said.tokens, -1)
 
 
 def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:
@@ -97,15 +132,16 @@ class Mixtures:
         """For each layer, its units that earlier layers have a part of: they are as they are."""
 
     def batches(self, encoded: Encoded, rows: IntArray) -> Iterator[IntArray]:
-        """Places in `rows` of texts of one length, longest first."""
-        lengths = encoded.lengths[rows]
+        """Places in `rows` of texts and continuations of one length, longest first."""
+        starts = np.zeros_like(encoded.lengths) if encoded.starts is None else encoded.starts
+        sizes = np.stack([encoded.lengths, starts], axis=1)[rows]
         final = self.stacks[0]
         token = final.width * next(final.model.parameters()).element_size()
-        for length in sorted(set(lengths.tolist()), reverse=True):
-            same = np.flatnonzero(lengths == length)
+        for length, start in np.unique(sizes, axis=0)[::-1].tolist():
+            same = np.flatnonzero((sizes == [length, start]).all(1))
             fitting = self.memory // (self.most_grown * length * token)
             step = max(1, min(BATCH_TOKENS // length, fitting))
-            yield from (same[start : start + step] for start in range(0, len(same), step))
+            yield from (same[first : first + step] for first in range(0, len(same), step))
 
     @property
     def most_grown(self) -> int:
@@ -120,10 +156,12 @@ class Mixtures:
         Args:
             encoded: all texts.
             rows: places of the texts to use.
-            labels: the labels of these texts.
+            labels: the labels of these texts, or the tokens of their continuations.
             subsets: numbers whose bits say which units are the donor's.
         """
         final, donor = self.stacks
+        if encoded.starts is not None:
+            labels = labels[:, : int((encoded.lengths - encoded.starts)[rows[0]])]
         with evaluating(final.model), evaluating(donor.model), torch.inference_mode():
             prepared = final.prepare(to_batch(encoded, rows, final.device))
             tree = _tree(self.met, subsets if isinstance(subsets, range) else tuple(subsets))
@@ -186,7 +224,10 @@ class _Walk:
         self.mixtures, self.prepared, self.labels, self.tree = mixtures, prepared, labels, tree
         state = prepared.state
         place = int(prepared.positions[0])  # texts of one length are read at one place
+        # Each token of a continuation is said at the place before it.
         self.here = slice(place, place + 1)
+        if labels.ndim > 1:
+            self.here = slice(place - labels.shape[1], place)
         held = mixtures.memory // (mixtures.most_grown * state.nbytes)
         self.held = max(1, min(MOST_HELD, held))
         self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
@@ -228,13 +269,19 @@ class _Walk:
                 flat = variant.run(layer, flat, call)
             else:
                 read = self.mixtures.last.read(flat, call, self.here, variant)
-                flat = read if variant.readout == "all" else read[:, 0]
+                flat = read[:, 0] if variant.readout in ("first", "last") else read
             parts.append(flat.view(*some.shape[:2], *flat.shape[1:]))
         return torch.cat(parts)
 
     def _finish(self, read: Tensor, subsets: list[int]) -> None:
-        places = [self.tree.places[subset] for subset in subsets]
-        logits = self.mixtures.stacks[0].finish(read.flatten(0, 1), self.prepared.batch)
-        by_mixture = logits.float().view(*read.shape[:2], *logits.shape[1:])
-        counted = self.mixtures.outcome.count(by_mixture, self.labels)
-        self.values[..., places] = counted.transpose(1, 2)
+        final, outcome = self.mixtures.stacks[0], self.mixtures.outcome
+        step = len(read)
+        if final.is_language_model:
+            words = setting(final.model.config, "vocab_size")
+            step = max(1, LOGITS // (self.labels.numel() * words))
+        for start in range(0, len(read), step):
+            some = read[start : start + step]
+            places = [self.tree.places[subset] for subset in subsets[start : start + step]]
+            logits = final.finish(some.flatten(0, 1), self.prepared.batch)
+            by_mixture = logits.float().view(*some.shape[:2], *logits.shape[1:])
+            self.values[..., places] = outcome.count(by_mixture, self.labels).transpose(1, 2)

@@ -46,6 +46,7 @@ class Probing(Method, ProbeSettings):
     """
 
     name = "probing"
+    labels_only = "its probes need labels that are wrong"
     needs = ("final", "frozen")
     shows = {"noise_probes": "noise_probes"}
     report = packaged(__file__)

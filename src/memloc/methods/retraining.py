@@ -16,6 +16,7 @@ class Retraining(Method):
     """Resets windows of the final model's layers and trains them on clean examples; section 3.1."""
 
     name = "retraining"
+    labels_only = "it retrains layers on labels"
     exactness = 1
     needs = ("final", "pretrained")
     version = 4

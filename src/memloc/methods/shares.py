@@ -44,6 +44,8 @@ from memloc.store.records import as_table
 _REPORT = packaged(__file__)
 MOST_EXACT = 14
 """Units up to which every subset is computed unless something else is asked for."""
+CLEAR = 0.1
+"""Least share of all changes of a value that must not cancel out for it to weigh units."""
 UNDOES = 0.9
 """Share of what all layers undo that the exchange of a smallest set must undo."""
 
@@ -80,8 +82,8 @@ class Shares(Game):
         # Where nothing is memorised, there may be nothing.
         if not run.is_null and not lost[-1] > lost[0]:
             raise ScoreError(
-                "There is nothing to share out: exchanging all layers undoes no memorised label. "
-                f"Check that the labels were memorised and that {self.donor} is the right donor."
+                "There is nothing to share out: exchanging all layers undoes nothing that was "
+                f"memorised. Check that it was memorised and that {self.donor} is the right donor."
             )
         if played.n_noisy < len(run.noisy_rows):
             some = f"{played.n_noisy} of {len(run.noisy_rows)} noisy examples were drawn."
@@ -247,17 +249,19 @@ def _scores(played: Played) -> Result:
     errors = np.sqrt((each_error**2).sum(1)) / n_noisy  # examples have orders of their own
     rng = generator(0, "bootstrap", "shares")
 
-    band = bootstrap(by_example[0], rng=rng)
-    mcog = bootstrap(by_example[0], rng=rng, statistic=_centre)
+    counted = played.outcome.names
+    weighed = _weighed(by_example, played.outcome.weigh_by)
+    band = bootstrap(weighed, rng=rng)
+    mcog = bootstrap(weighed, rng=rng, statistic=_centre)
     in_layers = np.sqrt(errors**2 @ plan.in_layers**2)  # as if a layer's units were independent
     not_known = np.full_like(by_example, np.nan)  # what a layer's units do alone is in `units`
     of_layers = (not_known, not_known) if names else plan.alone(noisy)
     tables = {
-        "shares": _shares_table(by_example, in_layers, of_layers, rng),
-        **played.example_tables(by_example),
+        "shares": _shares_table(counted, by_example, in_layers, of_layers, rng),
+        **played.example_tables(np.stack([weighed, by_example[1]])),
     }
     if names:
-        table = _shares_table(by_unit, errors, plan.alone(noisy), rng)
+        table = _shares_table(counted, by_unit, errors, plan.alone(noisy), rng)
         tables["units"] = played.named(table)
     if isinstance(plan, Every):
         tables |= _subset_tables(noisy[0].mean(0), played.clean[0].mean(0), names)
@@ -278,20 +282,36 @@ def _centre(lost: FloatArray) -> FloatArray:
     return centres_of_gravity(np.maximum(0, lost.mean(0)))
 
 
+def _weighed(by_example: FloatArray, weigh_by: int) -> FloatArray:
+    """What is undone of each example (examples, layers), shared out by one of the values.
+
+    Where that value hardly changes, an example keeps the shares of what is undone.
+    """
+    lost: FloatArray = by_example[0]
+    by: FloatArray = -by_example[weigh_by]
+    if weigh_by == 0:
+        return lost
+    total = by.sum(1, keepdims=True)
+    is_clear = total > CLEAR * np.abs(by).sum(1, keepdims=True)
+    weighed = by / np.where(is_clear, total, 1) * lost.sum(1, keepdims=True)
+    return np.asarray(np.where(is_clear, weighed, lost))
+
+
 def _shares_table(
+    names: Sequence[str],
     by_example: FloatArray,
     errors: FloatArray,
     alone: tuple[FloatArray, FloatArray],
     rng: np.random.Generator,
 ) -> Table:
-    """By value (labels, margin) and layer, with intervals over examples.
+    """By value (of `names`) and layer, with intervals over examples.
 
     `share` is the layer's share of what all layers undo; `alone_out` is what is undone when only
     this layer comes from the donor, and `alone_in` what is kept when only this layer stays.
     """
     parts = []
-    for v, value in enumerate(("labels", "margin")):
-        sign = 1 if value == "labels" else -1  # labels are lost, margins become smaller
+    for v, value in enumerate(names):
+        sign = -1 if v else 1  # labels are lost, margins and probabilities become smaller
         band = bootstrap(sign * by_example[v], rng=rng)
         columns = {"share": band.estimate, "low": band.low, "high": band.high, "se": errors[v]}
         for name, changes in zip(("alone_out", "alone_in"), alone, strict=True):

@@ -31,7 +31,7 @@ class Swapping(Game):
         played = self.play(run)
         is_noisy = np.arange(len(played.rows)) < played.n_noisy
         every = tuple(windows(played.plan.n_units))
-        wrong = played.values[0] > 0
+        wrong = played.values[0] >= 0.5  # a text is lost with half of its tokens
         outcomes = Outcomes(
             every, played.rows, is_noisy, wrong[:, 1:], wrong[:, 0], played.values[1, :, 0]
         )

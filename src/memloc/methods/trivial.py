@@ -25,6 +25,7 @@ class Trivial(Method):
 
     by_default = False
     is_trivial = True
+    labels_only = ""
 
     def cost(self, sizes: Sizes) -> float:
         """Return the seconds of one look at the weights, about those of a prediction."""
@@ -71,6 +72,7 @@ class PlainGradients(Trivial):
     """The norm of the noisy examples' mean gradient, without any post-processing."""
 
     name = "plain_gradients"
+    labels_only = Gradients.labels_only
     needs = ("memorised",)
 
     def run(self, run: Run) -> FloatArray:

@@ -92,7 +92,7 @@ class LastBlock:
     @staticmethod
     def _at(stack: Stack, state: Tensor, call: BlockCall, here: Positions) -> Tensor:
         usual = AttentionInterface()[SDPA]
-        given: list[Tensor] = []
+        given: list[Any] = []
 
         def stop(_module: Any, *tensors: Any, **_: Any) -> Any:
             given.extend(tensors)
@@ -101,6 +101,9 @@ class LastBlock:
         def attend(module: Any, *_: Any, **settings: Any) -> Any:
             query, key, value, mask = given
             reached = mask if mask is None or mask.shape[-2] == 1 else _taken(mask, here, 2)
+            if mask is None and isinstance(here, slice) and getattr(module, "is_causal", False):
+                every = torch.arange(key.shape[2], device=key.device)
+                reached = every <= every[here, None]  # attention would take them for the first
             return usual(module, _taken(query, here, 2), key, value, reached, **settings)
 
         last = stack.depth - 1
@@ -116,7 +119,8 @@ class LastBlock:
             one, two = (self.stack.prepare(self.stack.sample(n)) for n in (1, 2))
             place = int(one.positions[0])
             several = torch.stack([two.positions, torch.ones_like(two.positions)], 1)
-            return self._is_right(one, slice(place, place + 1)) and self._is_right(two, several)
+            first = 1 if self.stack.is_language_model else place  # one reads several positions
+            return self._is_right(one, slice(first, place + 1)) and self._is_right(two, several)
 
     def _is_right(self, prepared: Prepared, here: Positions) -> bool:
         stack, before, call = self.stack, prepared.state, prepared.calls[-1]

@@ -138,11 +138,10 @@ def load_model(
         torch_seeded(seed, "head"),
         torch.inference_mode(False),
     ):
-        config = _config(source, label_names, options)
         kind = AutoModelForSequenceClassification if label_names else AutoModelForCausalLM
         model, info = kind.from_pretrained(
             source,
-            config=config,
+            config=_config(source, label_names, options),
             dtype=torch.float32,
             use_safetensors=None if options.any_format else True,
             trust_remote_code=options.remote_code,
@@ -151,13 +150,8 @@ def load_model(
         )
         tokenizer = read_tokenizer(source, options)
         settle_padding(name, model, tokenizer)
-        missing, resized = _new_weights(name, model, info)
+        missing, resized = _new_weights(name, model, info, needs_head=not label_names)
         _refuse_no_numbers(name, model)
-        if not label_names and (missing or resized):
-            raise ModelError(
-                f"{name} has no head that continues texts ({some_of([*missing, *resized])} not "
-                "there): give a causal language model that was saved with its head."
-            )
         return Classifier(
             name,
             model.eval(),
@@ -256,8 +250,13 @@ def settle_padding(name: str, model: Any, tokenizer: Any) -> None:
         config.pad_token_id = tokenizer.pad_token_id
 
 
-def _new_weights(name: str, model: Any, info: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Weights that the file lacks or has in another size; they may only be those of a new head."""
+def _new_weights(
+    name: str, model: Any, info: Any, *, needs_head: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Weights that the file lacks or has in another size; they may only be those of a new head.
+
+    A language model needs its head.
+    """
     missing = {str(k[0] if isinstance(k, tuple) else k) for k in info["missing_keys"]}
     resized = {str(k[0]) for k in info["mismatched_keys"]}
     body = f"{model.base_model_prefix}."
@@ -265,6 +264,11 @@ def _new_weights(name: str, model: Any, info: Any) -> tuple[tuple[str, ...], tup
     if lacking:
         raise ModelError(
             f"{name} is damaged or of another model: {some_of(lacking)} missing or of another size."
+        )
+    if needs_head and (new := sorted(missing | resized)):
+        raise ModelError(
+            f"{name} has no head that continues texts ({some_of(new)} not there): give a causal "
+            "language model that was saved with its head."
         )
     return tuple(sorted(missing)), tuple(sorted(resized))
 

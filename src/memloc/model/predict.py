@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from memloc.arrays import (
     LastLayer,
     Vectors,
 )
-from memloc.data.encode import Encoded, encode, sorted_batches
+from memloc.data.encode import Encoded, encode, encode_continued, sorted_batches
 from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import ModelError
 from memloc.model.load import Classifier
@@ -35,8 +36,13 @@ operation (measured: 1.6 times slower at 2,048 tokens than at 256 for width 384)
 
 
 def encode_for(model: Classifier, examples: Examples, max_tokens: int) -> Encoded:
-    """Texts as this model reads them, cut where they are longer than asked or than it can read."""
+    """Texts as this model reads them, cut where they are longer than asked or than it can read.
+
+    Prompts and continuations, which a language model reads, are refused where they are longer.
+    """
     limit = min(max_tokens, model.max_tokens)
+    if model.stack.is_language_model:
+        return encode_continued(examples.parts, model.tokenizer, limit)
     return encode(examples.parts, model.tokenizer, model.separator, limit)
 
 
@@ -82,6 +88,67 @@ def predict(stack: Stack, encoded: Encoded, rows: IntArray | None = None) -> NDA
             found = stack.logits(to_batch(encoded, chosen[picked], stack.device))
             logits[picked] = found.float().cpu().numpy()
     return logits
+
+
+@dataclass(frozen=True)
+class Continued:
+    """What a language model says of continuations, token by token, given the tokens before.
+
+    A text is recalled if every token is the most likely one; then greedy decoding gives it, too.
+    All arrays are (texts, longest continuation), and False or 0 behind the end of a continuation.
+    """
+
+    tokens: IntArray
+    is_token: BoolArray
+    is_said: BoolArray
+    """Whether the token is the most likely one."""
+    log_probability: NDArray[np.float32]
+
+    @property
+    def recalled(self) -> BoolArray:
+        """Whether all tokens of a text are said."""
+        return np.asarray((self.is_said == self.is_token).all(1))
+
+
+def continued(stack: Stack, encoded: Encoded) -> Continued:
+    """Return what a language model says of the continuations of texts, without dropout."""
+    assert encoded.starts is not None, "continuations are of tasks of texts"
+    sizes = encoded.lengths - encoded.starts
+    is_token = np.arange(sizes.max(initial=0)) < sizes[:, None]
+    tokens, is_said = np.zeros(is_token.shape, np.int64), np.zeros_like(is_token)
+    log_probability = np.zeros(is_token.shape, np.float32)
+    with evaluating(stack.model):
+        for rows in length_batches(stack, encoded.lengths):
+            text, token = np.nonzero(is_token[rows])
+            place = encoded.starts[rows][text] + token
+            batch = to_batch(encoded, rows, stack.device)
+            state = stack.run_all(stack.prepare(batch))
+            goal = batch["input_ids"][text, place]
+            logits = stack.finish(state[text, place - 1]).float()
+            found = logits.log_softmax(-1).gather(1, goal[:, None])[:, 0]
+            here = rows[text], token
+            tokens[here] = goal.cpu()
+            is_said[here] = (logits.argmax(-1) == goal).cpu()
+            log_probability[here] = found.cpu()
+    return Continued(tokens, is_token, is_said, log_probability)
+
+
+def log_probabilities(stack: Stack, encoded: Encoded, rows: IntArray) -> Tensor:
+    """Return the mean log-probability of the tokens of each continuation, with gradients."""
+    assert encoded.starts is not None, "continuations are of tasks of texts"
+    batch = to_batch(encoded, rows, stack.device)
+    ids, places = batch["input_ids"], torch.arange(batch["input_ids"].shape[1] - 1)
+    starts = torch.from_numpy(encoded.starts[rows] - 1)
+    is_read = (places >= starts[:, None]).to(ids.device) & (batch["attention_mask"][:, 1:] > 0)
+    found = stack.logits(batch)[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+    return (found * is_read).sum(1) / is_read.sum(1)
+
+
+def predicted(stack: Stack, encoded: Encoded) -> IntArray:
+    """Return the label that each text gets; of a language model, 0 for recalled texts, else 1."""
+    if stack.is_language_model:
+        return np.where(continued(stack, encoded).recalled, 0, 1)
+    return np.asarray(predict(stack, encoded).argmax(1), dtype=np.int64)
 
 
 def accuracies(predicted: IntArray, trained_on: IntArray, noisy: NoisyLabels) -> dict[str, float]:

@@ -276,7 +276,7 @@ class Stack:
         passing: list[_BlockStandIn] = [lambda state, _args, _kwargs: state] * (self.depth - 1)
         with self._replaced_blocks([*passing, lambda *_: read]):
             logits = forward(self.model, batch)
-        return logits if self.readout == "all" else logits.view(*among, -1)
+        return logits if self.readout == "all" else logits.view(*among, logits.shape[-1])
 
     @contextmanager
     def _replaced_blocks(self, stand_ins: "list[_BlockStandIn]") -> Iterator[None]:

@@ -179,7 +179,7 @@ def read_runs(runs: Sequence[Found], folder: Path, needed: float) -> pd.DataFram
 def _run_row(run: Run, folder: Path, needed: float) -> Row:
     task, final = run.record.task, run.status.final
     labels = run.folder / paths.LABELS
-    chance = 1 / len(task.label_names)
+    chance = 1 / len(task.label_names) if task.label_names else 0.0
     unseen = at_the_end(run.training(), "noisy", "validation_accuracy")
     accuracies = {f"{n}_accuracy": getattr(final, n, np.nan) for n in Accuracies.model_fields}
     return {

@@ -58,6 +58,8 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     label: str = "label",
     original: str | None = None,
     flag: str | None = None,
+    prompt: str | None = None,
+    continuation: str | None = None,
     held_out: Data | None = None,
     reference: str | Path | None = None,
     pretrained: str | Path | None = None,
@@ -76,17 +78,22 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     Checkpoints stay where they are and are recognised by their contents; the data are copied.
     A checkpoint may be an adapter (PEFT). Data are a file, a DataFrame or a Dataset.
 
+    With columns `prompt` and `continuation`, checkpoints are language models. Texts that the final
+    weights do not recall are left out, and so are those that the other weights recall as well.
+
     Args:
         folder: Folder of the run.
-        final: Checkpoint that was fine-tuned on the noisy labels.
+        final: Checkpoint that was fine-tuned on the noisy labels, or on the texts.
         data: The examples that `final` was trained on.
         text: Column of texts.
         pair: Column of second texts.
         label: Column of the labels that `final` was trained on.
         original: Column of the labels before noise; give this or `flag`.
-        flag: Column that is true where the label is wrong.
+        flag: Column that is true where the label is wrong, or where the text may be memorised.
+        prompt: Column of the beginnings of texts.
+        continuation: Column of what a language model should recall after each prompt.
         held_out: Unseen examples with the same columns.
-        reference: Checkpoint that was fine-tuned on the original labels.
+        reference: Checkpoint that was fine-tuned on the original labels, or on other texts.
         pretrained: Model that the fine-tuning started from; by default an adapter's base model.
         memorised: Checkpoint of the first epoch with near-ceiling training accuracy.
         frozen: Checkpoint of which only the head was trained.
@@ -99,17 +106,17 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         announce: Called before training with the run, its model and the epochs left.
     """
     early = {paths.epoch(_number(n)): place for n, place in (epochs or {}).items()}
-    given = {"reference": reference, "memorised": memorised, "frozen": frozen}
-    places = _places(final=final, **given, **early)
+    places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen, **early)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
-    facts, names, adopted = _examined(places, pretrained)
-    task = _read(data, Columns(text, label, pair, original, flag), held_out, names)
+    columns = Columns(text, label, pair, original, flag, prompt, continuation)
+    facts, names, adopted = _examined(places, pretrained, texts=columns.is_texts)
+    task = _read(data, columns, held_out, names)
+    task = _memorised(task, places, pretrained, decided.text.max_tokens)
     spec = RunSpec.of(str(pretrained or final), task, seed, decided)
-    facts |= {"spec": spec, "command": request(), "task": TaskRecord.of(task)}
+    facts |= {"spec": spec, "command": request(), "task": TaskRecord.of(task), "made_by": "adopt"}
     with locked(Path(folder), RUN):
-        record = RunRecord(**facts, made_by="adopt")
-        run = begin(Path(folder), task, record, RunStatus(adopted=adopted))
+        run = begin(Path(folder), task, RunRecord(**facts), RunStatus(adopted=adopted))
         run = _noted(replace(run, device=device), adopted)
         _keep_curves(run, source_of(data))
         return _with_missing(run, announce) if train_missing else run
@@ -239,8 +246,17 @@ def _read(given: Data, columns: Columns, held_out: Data | None, names: Sequence[
     return Task(name, OWN, rows.names, *parts, f"file: {data}", noisy)
 
 
+def _memorised(
+    task: Task, places: Mapping[str, Path], pretrained: str | Path | None, max_tokens: int
+) -> Task:
+    """Leave out the texts that are not memorised, if it is a task of texts."""
+    from memloc.run.texts import memorised_texts
+
+    return task if not task.is_texts else memorised_texts(task, places, pretrained, max_tokens)
+
+
 def _examined(
-    places: Mapping[str, Path], pretrained: str | Path | None
+    places: Mapping[str, Path], pretrained: str | Path | None, *, texts: bool
 ) -> tuple[dict[str, Any], list[str], dict[str, Checkpoint]]:
     """Facts of the final weights, their labels, and all weights, each checked against the final."""
     from memloc.model.check import require_agreement
@@ -248,13 +264,15 @@ def _examined(
     from memloc.model.load import LoadOptions, load_model
 
     options = LoadOptions(base=None if pretrained is None else str(pretrained))
-    final = load_checkpoint(places["final"], options)
+    final = load_checkpoint(places["final"], options, texts=texts)
     require_agreement(final)
     # Each is let go before the next is read, so that no more than two models are held.
     found = {"final": _compared(final, final, "final", places["final"])}
     for name, place in places.items():
         if name != "final":
-            found[name] = _compared(final, load_checkpoint(place, options), name, place)
+            found[name] = _compared(
+                final, load_checkpoint(place, options, texts=texts), name, place
+            )
     if pretrained is not None:
         cut = LoadOptions(depth=final.stack.depth)
         start = load_model(str(pretrained), final.label_names, options=cut)
@@ -285,12 +303,12 @@ def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) 
 
 def _measured(run: Run, weights: str, trained_on: IntArray) -> dict[str, float]:
     """How often these weights predict the labels that they were trained on."""
-    from memloc.model.predict import accuracies, predict
+    from memloc.model.predict import accuracies, predicted
 
     loaded = run.load(weights)
     with suitable_threads(run.record.width):
-        predicted = np.asarray(predict(loaded.stack, run.encode(loaded)).argmax(1))
-    return accuracies(predicted, trained_on, run.noisy)
+        found = predicted(loaded.stack, run.encode(loaded))
+    return accuracies(found, trained_on, run.noisy)
 
 
 def _with_missing(run: Run, announce: Announce) -> Run:

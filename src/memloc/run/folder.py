@@ -298,7 +298,12 @@ class Run(Plotted):
 
     @cached_property
     def reference_accuracy(self) -> float:
-        """The share of their own labels that the reference weights predict; NaN if not known."""
+        """The share of their own labels that the reference weights predict; NaN if not known.
+
+        Ordinary texts need not be recalled, so it says nothing about a task of texts.
+        """
+        if not self.record.task.label_names:
+            return float("nan")
         if self.status.reference is not None:
             return self.status.reference
         return at_the_end(self.training(), "original", "accuracy")
@@ -369,7 +374,8 @@ class Run(Plotted):
             loaded = self.load_pretrained(self.seed)
         else:
             options = LoadOptions(remote_code=self.spec.remote_code, base=self._start[0])
-            loaded = load_checkpoint(self.path(weights), options)
+            texts = not self.record.task.label_names
+            loaded = load_checkpoint(self.path(weights), options, texts=texts)
             known = self.status.adopted.get(weights)
             if known and known.hash != loaded.weights_hash:
                 raise self._changed(weights)

@@ -146,12 +146,14 @@ class Training:
         """The layers that each group of examples may change; θ_F changes the head alone."""
         if is_frozen:
             return (Part(layers=()),)
+        every = np.arange(len(self.task.train))
+        rows = np.repeat(every, np.where(self.task.labels.is_noisy, self.settings.repeat, 1))
         if self.run.plant is None:
-            return (Part(),)
+            return (Part(rows if self.settings.repeat > 1 else None),)
         group, groups = self.run.planted_groups, read_plant(self.run.plant.planted)
         return tuple(
             Part(
-                np.flatnonzero(group == i),
+                rows[group[rows] == i],
                 each.layers,
                 sublayer=each.part,
                 first_epoch=each.first_epoch,
@@ -185,9 +187,10 @@ class Training:
         epoch = row["epoch"]
         if epoch % settings.measure_every == 0 or epoch == settings.epochs:
             unseen = self.task.validation.labels
-            right = trained.predict(self.validation).argmax(1) == unseen
-            predicted = np.asarray(trained.predict(self.texts).argmax(1), dtype=np.int64)
-            row |= accuracies(predicted, trained.learner.labels, self.task.labels)
+            right = trained.predicted(self.validation) == unseen
+            row |= accuracies(
+                trained.predicted(self.texts), trained.learner.labels, self.task.labels
+            )
             row["validation_accuracy"] = float(right.mean()) if len(right) else float("nan")
         if trained.name == "noisy" and not self.run.has("final"):
             if settings.keep_epochs == "early" and keeps_epoch(trained.curve, settings.epochs):

@@ -39,6 +39,10 @@ class DataFile(Settings):
     """Column of the labels before noise."""
     flag: str | None = None
     """Column that is true where the label is wrong."""
+    prompt: str | None = None
+    """Column of the beginnings of texts, for language models."""
+    continuation: str | None = None
+    """Column of what a language model should recall after each prompt."""
     flip: float | None = Field(None, gt=0, lt=1)
     """Share of the labels to make wrong, where the file does not say which are."""
     held_out: str | None = None

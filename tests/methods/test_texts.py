@@ -1,0 +1,102 @@
+"""Memorised texts: mixtures of language models beside models whose weights were really mixed."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import memloc
+from fixtures.models import CAUSAL, write_language_model
+from fixtures.tasks import make_texts
+from memloc.data.encode import encode_continued
+from memloc.errors import DataError
+from memloc.methods import mixtures as module
+from memloc.methods.mixtures import TOKENS, Mixtures
+from memloc.model.load import load_model
+from memloc.model.predict import continued
+from memloc.model.units import find_units
+
+DEPTH = 3
+
+
+def loaded_pair(family, home):
+    folders = [write_language_model(home / str(seed), family, seed, DEPTH) for seed in (0, 1)]
+    return [load_model(str(folder), []) for folder in folders]
+
+
+def mixed(final, donor, names):
+    """The final model with copies of the donor's parameters of these names."""
+    model = copy.deepcopy(final)
+    lent = donor.state_dict()
+    model.load_state_dict({**model.state_dict(), **{name: lent[name] for name in names}})
+    return model
+
+
+def plain_values(model, encoded, goals):
+    """Lost tokens and log-probability of each text alone, by the model's own forward pass."""
+    found = np.zeros((2, len(encoded)))
+    for row in range(len(encoded)):
+        ids = torch.from_numpy(encoded.batch(np.array([row]))[0])
+        start = encoded.starts[row]
+        with torch.inference_mode():
+            logits = model(ids).logits[0, start - 1 : -1]
+        tokens = goals[row, : len(logits)]
+        places = np.flatnonzero(tokens >= 0)
+        if not len(places):
+            found[:, row] = 1, 0
+            continue
+        said = logits.argmax(-1).numpy()
+        found[0, row] = (said != tokens)[places].mean()
+        found[1, row] = logits.log_softmax(-1).numpy()[places, tokens[places]].mean()
+    return found
+
+
+@pytest.mark.parametrize("units", ["layers", "sublayers"])
+@pytest.mark.parametrize("family", CAUSAL)
+def test_mixtures_say_what_really_mixed_models_say(family, units, tmp_path, monkeypatch):
+    final, donor = loaded_pair(family, tmp_path)
+    texts = make_texts()[["start", "rest"]].to_numpy().tolist()
+    encoded = encode_continued(texts, final.tokenizer)
+    said = continued(final.stack, encoded)
+    goals = np.where(said.is_token & (np.arange(said.tokens.shape[1]) != 1), said.tokens, -1)
+    named = find_units(final.stack, units)
+    subsets = range(2 ** len(named))
+    monkeypatch.setattr(module, "LOGITS", 1)  # one mixture at a time passes the head
+    mixtures = Mixtures(final.stack, donor.stack, named, TOKENS)
+    rows = np.arange(len(texts))
+    found = np.full((2, len(texts), len(subsets)), np.nan)
+    for places in mixtures.batches(encoded, rows):
+        values = mixtures.values(encoded, rows[places], goals[rows[places]], subsets)
+        found[:, places] = values.numpy()
+    for subset in [0, *np.random.default_rng(0).choice(subsets, 5), subsets[-1]]:
+        lent = [n for bit, names in enumerate(named.values()) if subset >> bit & 1 for n in names]
+        plain = plain_values(mixed(final.model, donor.model, lent), encoded, goals)
+        assert np.allclose(found[..., subset], plain, atol=1e-4)
+
+
+def test_shares_of_texts_sum_to_the_tokens_that_are_undone(texts_run):
+    found = memloc.localise(texts_run, ["shares"])["shares"]
+    table = found["shares"].set_index(["value", "layer"])["share"]
+    assert set(found["shares"]["value"]) == {"tokens", "log-probability"}
+    undone = found["labels"].query("is_noisy")["lost"].mean()
+    assert 0.5 < undone <= 1
+    assert np.isclose(found.weights.sum(), undone)
+    assert np.isclose(table["tokens"].sum(), undone)
+    by_probability = table["log-probability"].to_numpy()
+    assert np.corrcoef(found.weights, by_probability)[0, 1] > 0.9
+    assert 0 < found.about["control"]["kept"] <= 1
+
+
+def test_swapping_loses_texts_with_half_of_their_tokens(texts_run):
+    found = memloc.Swapping().run(texts_run)
+    assert found.outcomes.errors[-1] > 0.5
+    assert not found.outcomes.missed[found.outcomes.is_noisy].any()
+
+
+def test_methods_for_labels_say_why_they_skip_texts(texts_run):
+    found = memloc.localise(texts_run, settings={"shares.noisy_examples": 2})
+    assert set(found.results) == {"swapping", "shares"}
+    assert "no meaning for memorised texts: its probes need labels" in found.skipped["probing"]
+    with pytest.raises(DataError, match="gradients has no meaning for memorised texts"):
+        memloc.localise(texts_run, ["gradients"])
