@@ -254,7 +254,7 @@ def test_the_guide_names_every_figure_that_can_be_drawn():
 
 
 def test_the_readme_is_short():
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 130
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 110
 
 
 def test_each_version_in_the_changelog_fits_a_page():

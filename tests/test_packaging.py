@@ -8,6 +8,7 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -39,7 +40,7 @@ def test_declared_versions_of_python_are_those_that_ci_tries():
     declared = [text for text in said if text.startswith("3.")]
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
     job = workflow["jobs"]["check"]
-    assert job["strategy"]["matrix"]["python"] == declared == ["3.11", "3.12", "3.13"]
+    assert job["strategy"]["matrix"]["python"] == declared == ["3.11", "3.12", "3.13", "3.14"]
     assert PROJECT["project"]["requires-python"] == f">={declared[0]}"
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
 
@@ -61,7 +62,8 @@ def test_the_citation_is_of_this_version():
 def _imported() -> set[str]:
     """The packages that memloc imports, in functions too, by their first name.
 
-    pydantic_core is a part of pydantic, which fixes its version.
+    pydantic_core is a part of pydantic, which fixes its version. IPython is used in notebooks
+    alone, which run in it.
     """
     found: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
@@ -70,14 +72,15 @@ def _imported() -> set[str]:
                 found |= {name.name.partition(".")[0] for name in node.names}
             elif isinstance(node, ast.ImportFrom):
                 found.add(str(node.module).partition(".")[0])
-    return found - sys.stdlib_module_names - {"memloc", "pydantic_core"}
+    return found - sys.stdlib_module_names - {"memloc", "pydantic_core", "IPython"}
 
 
 def test_whatever_is_imported_is_declared():
     """What another package happens to bring may be missing after its next release."""
     project = PROJECT["project"]
     optional = project["optional-dependencies"]
-    declared = [*project["dependencies"], *optional["ray"], *optional["peft"]]
+    extras = [text for name in ("ray", "peft", "hub") for text in optional[name]]
+    declared = [*project["dependencies"], *extras]
     names = {_plain(re.split(r"[<>=\[]", text)[0]) for text in declared}
     homes = packages_distributions()
     assert "threadpoolctl" in names
@@ -101,3 +104,34 @@ def test_bare_pytest_finds_what_tests_import():
         [*command, "tests/test_seeds.py"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _workflow(name: str) -> dict[str, Any]:
+    text = (ROOT / ".github/workflows" / name).read_text(encoding="utf-8")
+    return yaml.safe_load(text.replace("\non:", "\nwhen:"))  # YAML reads `on` as true
+
+
+def test_a_tag_builds_tests_and_publishes_without_a_password():
+    release = _workflow("release.yml")
+    assert release["when"] == {"push": {"tags": ["v*"]}}
+    jobs = release["jobs"]
+    matrix = jobs["try"]["strategy"]["matrix"]
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    assert {"ubuntu-latest", "macos-latest"} == set(matrix["os"])
+    assert set(jobs["publish"]["needs"]) == {"build", "try"}
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert "password" not in str(release)
+
+
+def test_the_lowest_versions_are_those_that_are_declared():
+    """`.ci/lowest` installs every lower bound; a bound is a version, so that it can be."""
+    for text in PROJECT["project"]["dependencies"]:
+        assert re.fullmatch(r"[\w-]+>=[\d.]+", text), text
+    assert ".ci/lowest" in str(_workflow("ci.yml")["jobs"]["lowest"])
+
+
+def test_windows_is_refused_in_a_sentence():
+    code = "import sys; sys.platform = 'win32'; import memloc"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "needs Linux or macOS" in done.stderr
+    assert "WSL" in done.stderr

@@ -3,11 +3,17 @@
 import ast
 import importlib
 import importlib.metadata
+import sys
 from pathlib import Path
 from typing import Any
 
 from memloc import display, verbs
 
+if sys.platform == "win32":
+    raise ImportError(
+        "memloc needs Linux or macOS: files are locked and processes forked in ways that Windows "
+        "lacks. On Windows, use memloc inside WSL."
+    )
 _IMPORTS = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
 _HOMES = {
     public.name: str(home.module)

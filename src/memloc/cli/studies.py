@@ -108,7 +108,9 @@ def status(study: StudyFolder, as_json: AsJson = False) -> None:
 
 def logs(
     study: StudyFolder,
-    step: Annotated[str, typer.Argument(help="Name of a step; `memloc plan --steps` lists them.")],
+    step: Annotated[
+        str, typer.Argument(help="Name of a step; `memloc plan STUDY --steps` lists them.")
+    ],
 ) -> None:
     """Print the log of a step.
 

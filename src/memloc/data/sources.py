@@ -206,8 +206,14 @@ def _read_hub(spec: PaperTask, cache_dir: str | Path | None) -> list[Examples]:
 
 
 def _download(spec: PaperTask, cache_dir: str | Path | None) -> Any:
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetsError
+    try:
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetsError
+    except ImportError:
+        raise DataError(
+            f"Task {spec.name!r} is read from the hub with the package datasets, which is not "
+            "installed: `pip install 'memloc[hub]'`, or give a folder with the tasks."
+        ) from None
     from huggingface_hub import errors
 
     place = spec.hub
