@@ -13,10 +13,11 @@ from textwrap import fill
 import numpy as np
 import pandas as pd
 
+from memloc.methods.registry import exactness
 from memloc.reporting.results import load_results
 from memloc.reporting.tables import markdown
 from memloc.run.folder import Run
-from memloc.stats.calibration import over_plants, trust
+from memloc.stats.calibration import over_plants
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.planted import (
     MEASURES,
@@ -166,9 +167,9 @@ SHOWN = {"auroc": "AUROC"}
 
 
 def _sorted(table: pd.DataFrame) -> pd.DataFrame:
-    """By method, the one to trust most first."""
+    """Sort rows by method, the most exact one first."""
     return table.sort_values(
-        "method", key=lambda names: names.map(lambda name: (trust(name), name)), kind="stable"
+        "method", key=lambda names: names.map(lambda n: (-exactness(n), n)), kind="stable"
     )
 
 
@@ -239,7 +240,7 @@ def _undone(nulls: pd.DataFrame) -> pd.DataFrame:
 def _answers(answers: pd.DataFrame) -> pd.DataFrame:
     """What answers say of plants in windows and of nulls."""
     judged = answers[~answers["planted"].str.contains("[+/]")]
-    found = over_plants(judged[judged["method"].map(trust) < trust("gradients")])
+    found = _sorted(over_plants(judged[judged["method"].map(exactness) > 0]))
     rows = found.assign(
         **{
             "right layers": [_with_ends(*r) for r in found[RIGHT].to_numpy()],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from memloc.reporting.reading import COLUMNS, KEY
+from memloc.reporting.reading import COLUMNS, KEY, compared
 from memloc.reporting.results import READ, Results, load_results, settings_of
 from memloc.store import paths
 from memloc.store.files import whole_file
@@ -58,6 +58,8 @@ def kept(folder: Path) -> Results:
         name: pd.read_parquet(path) if path.is_file() else pd.DataFrame(columns=COLUMNS[name])
         for name, path in files.items()
     }
+    # Runs may have come in several pieces; p-values are corrected over all of them.
+    tables["answers"] = compared(tables["answers"], tables["layers"])
     return Results(folder, settings_of(folder, []), tables)
 
 

@@ -1,7 +1,7 @@
 """How often do intervals over tasks hold the true number? `python -m studies.task_intervals`.
 
 Simulates studies with few tasks and writes the share of intervals that hold the true mean or
-coefficient into docs/explanation/statistics.md. The percentile bootstrap and BCa are what memloc
+coefficient into docs/explanation/error_rates.md. The percentile bootstrap and BCa are what memloc
 does not use. Less than ten minutes on a busy core.
 """
 
@@ -18,7 +18,7 @@ from memloc.stats.agreement import COEFFICIENTS, Kind, correlation
 from memloc.stats.intervals import t_ends
 from studies.pages import DOCS, put
 
-PAGE = DOCS / "explanation" / "statistics.md"
+PAGE = DOCS / "explanation" / "error_rates.md"
 STUDIES, DRAWS = 1000, 10_000
 STUDIES_RHO, DRAWS_RHO, LARGE = 400, 1000, 100_000
 TASKS = (12, 8, 5)

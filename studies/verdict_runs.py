@@ -196,7 +196,7 @@ class Known:
 
     def make(self) -> Run | None:
         """The run, trained where it is not there yet; None where it did not memorise."""
-        if not (self.folder / paths.RUN).is_file():
+        if not paths.checkpoint(self.folder, "final").is_dir():
             self._make()
         run = Run.open(self.folder)
         return run if run.memorised(preset("demo").verdict.noisy_at_least) else None
@@ -211,14 +211,15 @@ class Known:
         name = "original" if self.kind == "null" else str(1 + self.number % DRAWS)
         name = f"ordinary-{self.number}" if self.kind == "ordinary" else name
         frozen = self.suite.frozen(self.noisy.assigned, name)
-        places = {"final": made, "memorised": made, "reference": reference, "frozen": frozen}
+        task = replace(self.suite.task, noise=self.noisy)
+        begin(self.folder, task, self._record(), self._status(right))
+        # The final weights come last: their presence says that the run is whole.
+        places = {"frozen": frozen, "reference": reference, "memorised": made, "final": made}
         for weights, place in places.items():
             link = paths.checkpoint(self.folder, weights)
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to(place.resolve(), target_is_directory=True)
-        task = replace(self.suite.task, noise=self.noisy)
-        begin(self.folder, task, self._record(), self._status(right))
 
     def _train(self, place: Path) -> BoolArray:
         """Train until all labels are predicted, at most TRIES times, each with twice the rate."""

@@ -1,10 +1,12 @@
-"""Error rates of the tests behind an answer: `python -m studies.verdict_sizes`.
+"""Error rates of the tests behind an answer: `python -m studies.verdict_sizes [TABLE ...]`.
 
-Writes the tables of docs/explanation/verdicts.md. Every case of the first two tables is one where a
-test may err in 5 % of runs: nothing is memorised, or all layers hold the same. The third table says
-which word uneven memories get. Takes a few minutes on one core.
+Simulates runs whose truth is known and writes docs/explanation/error_rates.md. In the tables
+`undone`, `layers` and `margin` every case is one in which a test may err in 5 % of runs: nothing is
+memorised, all layers hold the same, or the memory is exactly at the margin. The table `words` says
+which word known memories get. Less than half an hour on one core.
 """
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -15,12 +17,13 @@ from memloc.arrays import FloatArray
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
 from memloc.stats import evenness
+from memloc.stats.calibration import WORDS
 from memloc.stats.evenness import ALPHA, effective_layers, uneven_layers
 from memloc.stats.undone import is_anything_undone
 from studies.pages import put
 from studies.verdicts import PAGE
 
-RUNS, RUNS_LAYERS, RESAMPLES = 2000, 400, 399
+RUNS, RUNS_LAYERS, RUNS_WORDS, RESAMPLES = 2000, 400, 200, 399
 EXAMPLES, DEPTHS = (20, 40, 100), (12, 24, 30)
 Margins = Callable[[np.random.Generator, int], FloatArray]
 NULLS: dict[str, tuple[float, float, Margins]] = {
@@ -59,49 +62,70 @@ def undone_sizes() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def drawn(name: str, n: int, depth: int, rng: np.random.Generator) -> FloatArray:
-    """Shares (n, depth) that are even on average, skewed or negative in single examples."""
-    one = np.eye(depth)[rng.integers(depth, size=n)]
-    if name == "one layer each":
-        return one
-    if name == "all layers but one":
-        return (1 - one) / (depth - 1)
-    if name == "rarely negative":
-        negative = -1.0 * (rng.random((n, depth)) < 0.05)
-        return np.asarray(negative - negative.mean(1, keepdims=True) + 1 / depth)
-    if name == "one and a half, minus a half":
-        return 1.5 * one - 0.5 * np.eye(depth)[rng.integers(depth, size=n)]
-    if name == "half undone, uneven":
-        return rng.dirichlet(np.full(depth, 0.3), size=n) * (rng.random((n, 1)) < 0.5)
-    return rng.dirichlet(np.full(depth, 5.0), size=n)
+def _one(n: int, depth: int, rng: np.random.Generator) -> FloatArray:
+    return np.eye(depth)[rng.integers(depth, size=n)]
 
 
-CASES = (
-    "one layer each",
-    "all layers but one",
-    "rarely negative",
-    "one and a half, minus a half",
-    "half undone, uneven",
-    "like each other",
-)
+def _rarely_negative(n: int, depth: int, rng: np.random.Generator) -> FloatArray:
+    negative = -1.0 * (rng.random((n, depth)) < 0.05)
+    return np.asarray(negative - negative.mean(1, keepdims=True) + 1 / depth)
+
+
+def _half_undone(n: int, depth: int, rng: np.random.Generator) -> FloatArray:
+    return rng.dirichlet(np.full(depth, 0.3), size=n) * (rng.random((n, 1)) < 0.5)
+
+
+def _blocks(n: int, depth: int, rng: np.random.Generator) -> FloatArray:
+    one = _one(n, depth, rng)
+    return np.asarray((one + np.roll(one, 1, axis=1) + np.roll(one, 2, axis=1)) / 3)
+
+
+def _all_or_nothing(n: int, depth: int, rng: np.random.Generator) -> FloatArray:
+    alone = rng.random((n, 1)) < 1 / depth
+    return np.where(alone, np.eye(depth)[0], (1 - np.eye(depth)[0]) / (depth - 1))
+
+
+def _two_differ(n: int, depth: int, rng: np.random.Generator) -> FloatArray:
+    profile = np.r_[2.0, 0.0, np.ones(depth - 2)] / depth
+    return np.eye(depth)[rng.choice(depth, size=n, p=profile)]
+
+
+CASES: dict[str, Callable[[int, int, np.random.Generator], FloatArray]] = {
+    "one layer each": _one,
+    "all layers but one": lambda n, depth, rng: (1 - _one(n, depth, rng)) / (depth - 1),
+    "rarely negative": _rarely_negative,
+    "one and a half, minus a half": lambda n, depth, rng: (
+        1.5 * _one(n, depth, rng) - 0.5 * _one(n, depth, rng)
+    ),
+    "half undone, uneven": _half_undone,
+    "like each other": lambda n, depth, rng: rng.dirichlet(np.full(depth, 5.0), size=n),
+    "three neighbours each": _blocks,
+    "rarely one layer, else all others": _all_or_nothing,
+    "layer 1 twice, layer 2 nothing": _two_differ,
+}
+"""Shares (examples, layers) that are even on average, skewed or negative in single examples; in the
+last case two layers are not even, and none of the others may be named."""
 
 
 def layer_sizes() -> pd.DataFrame:
-    """The share of even memories in which some layer is named, or which are concentrated."""
+    """The share of runs in which evenness is rejected, or an even layer is named."""
     rows = []
-    for name in CASES:
+    for name, draw in CASES.items():
         row = {"shares of single examples": name}
         concentrated = 0.0
         for depth in DEPTHS:
             for n in EXAMPLES:
                 rng = generator(n, "sizes", "layers", name, str(depth))
-                named = np.zeros(2)
+                hits = np.zeros(2)
                 for _ in range(RUNS_LAYERS):
-                    shares = drawn(name, n, depth, rng)
-                    few = effective_layers(shares).p_fewer <= ALPHA
-                    named += [uneven_layers(shares).p <= ALPHA, few]
-                row[f"{depth}: {n}"] = f"{named[0] / RUNS_LAYERS:.2f}"
-                concentrated = max(concentrated, named[1] / RUNS_LAYERS)
+                    shares = draw(n, depth, rng)
+                    found = uneven_layers(shares)
+                    wrong = found.p <= ALPHA
+                    if draw is _two_differ:
+                        wrong = bool({*found.above, *found.below} - {1, 2})
+                    hits += [wrong, effective_layers(shares).p_fewer <= ALPHA]
+                row[f"{depth}: {n}"] = f"{hits[0] / RUNS_LAYERS:.2f}"
+                concentrated = max(concentrated, hits[1] / RUNS_LAYERS)
         rows.append({**row, "concentrated, at most": f"{concentrated:.2f}"})
     return pd.DataFrame(rows)
 
@@ -151,16 +175,13 @@ def words() -> pd.DataFrame:
             for n in (20, 40):
                 rng = generator(n, "sizes", "words", title, kind)
                 said: dict[str, int] = {}
-                for _ in range(100):
+                for _ in range(RUNS_WORDS):
                     shares = _with_profile(rng, profile, n, precision)
                     found = answer(Evidence(shares, np.zeros(n), rng.normal(size=2 * n)))
                     said[found.word] = said.get(found.word, 0) + 1
                 row = {"memory": title, "examples": kind, "n": n}
-                rows.append({**row, **{word: said.get(word, 0) / 100 for word in WORDS}})
+                rows.append({**row, **{word: said.get(word, 0) / RUNS_WORDS for word in WORDS}})
     return pd.DataFrame(rows)
-
-
-WORDS = ("concentrated", "uneven", "even", "cannot tell")
 
 
 def _with_profile(
@@ -173,14 +194,16 @@ def _with_profile(
     return found
 
 
+TABLES = {"undone": undone_sizes, "layers": layer_sizes, "margin": margin_sizes, "words": words}
+
+
 def main() -> None:
-    """Simulate, and put the tables into the page."""
+    """Simulate all tables, or those that are named, and put them into the page."""
     from memloc.stats import answers
 
     evenness.RESAMPLES = answers.RESAMPLES = RESAMPLES
-    parts = (undone_sizes, layer_sizes, margin_sizes, words)
-    for name, make in zip(("undone", "layers", "margin", "words"), parts, strict=True):
-        text = markdown(make().astype(str))
+    for name in sys.argv[1:] or TABLES:
+        text = markdown(TABLES[name]().astype(str))
         print(text, flush=True)
         put(f"sizes-{name}", text, PAGE)
 

@@ -17,16 +17,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from memloc.arrays import FloatArray
 from memloc.methods import Method
 from memloc.methods.gradients import Gradients
 from memloc.methods.probing import Probing
+from memloc.methods.registry import exactness
 from memloc.methods.result import Result
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
 from memloc.reporting.figures import save_figure
 from memloc.run.folder import Run
-from memloc.stats.calibration import RATES, by_profile, trust
-from memloc.stats.evenness import ALPHA
+from memloc.stats.calibration import RATES
+from memloc.stats.evenness import ALPHA, MARGIN
 from memloc.stats.intervals import wilson
 from memloc.store import paths
 from memloc.store.records import read_json, write_json
@@ -36,7 +38,7 @@ from studies.verdict_runs import Known, every_run
 RUNS = STORED / "verdict_runs.csv"
 """One row per run and method."""
 JUDGED = "judged.json"
-PAGE = DOCS / "explanation" / "verdicts.md"
+PAGE = DOCS / "explanation" / "error_rates.md"
 PICTURE = IMAGES / "verdicts.svg"
 AIMS = {
     "method": "method",
@@ -121,7 +123,7 @@ def main() -> None:
 def write(judged: Sequence[Judged]) -> None:
     """Write the rates of every method into the package, and what was said of every run here."""
     pd.DataFrame(judged).to_csv(RUNS, index=False)
-    methods = sorted(dict.fromkeys(each.method for each in judged), key=trust)
+    methods = sorted({each.method for each in judged}, key=lambda name: (-exactness(name), name))
     found = [rates_of(name, [j for j in judged if j.method == name]) for name in methods]
     RATES.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
@@ -190,6 +192,17 @@ def ask(run: Run, known: Known, method: Method) -> Judged:
     found.write(path.parent)
     write_json(path, {"judged": asdict(judged)})
     return judged
+
+
+def by_profile(weights: FloatArray) -> tuple[str, tuple[int, ...]]:
+    """Return the word that weights suggest by themselves, without a test, and the layers above."""
+    positive = np.maximum(0, np.nan_to_num(weights))
+    if not positive.any():
+        return "cannot tell", ()
+    shares = positive / positive.sum()
+    if 1 / (shares**2).sum() >= MARGIN * len(shares):
+        return "even", ()
+    return "concentrated", tuple(int(i) + 1 for i in np.flatnonzero(shares > 1 / len(shares)))
 
 
 def _found(run: Run, method: Method) -> Result:

@@ -11,10 +11,10 @@ import memloc
 from fixtures.studies import METHODS, Study, norms_from, training, write_plant
 from memloc.methods.gradients import variant
 from memloc.methods.result import Result
-from memloc.reporting.reading import COLUMNS, answers, control_answers
+from memloc.reporting.reading import COLUMNS, compared, control_answers
 from memloc.run.folder import Accuracies, Attempt, Run
 from memloc.seeds import generator
-from memloc.stats.answers import Evidence, answer, answer_weights
+from memloc.stats.answers import Answer, Evidence, answer, answer_weights
 from memloc.stats.planted import accuracy_at_k, auroc, reciprocal_rank
 from memloc.store import paths
 
@@ -177,14 +177,47 @@ def record(layers=(0,), p=None, seed=0):
 RUN = {"task": "t", "category": "c", "model": "m", "seed": 1, "method": "shares"}
 
 
+def study(*told):
+    """Answers of a study and the weights of its layers: seed, method, answer, layers from 0."""
+    rows, weights = [], []
+    for seed, method, found, layers in told:
+        run = {**RUN, "seed": seed, "method": method}
+        rows.append({**run, **Answer.of(found).row()})
+        held = np.isin(np.arange(12), layers).astype(float)
+        weights += [{**run, "layer": i + 1, "weight": w} for i, w in enumerate(held)]
+    return compared(pd.DataFrame(rows), pd.DataFrame(weights))
+
+
 def test_an_answer_is_a_finding_if_it_holds_after_correction_over_runs():
-    # Holm over the three that exchange layers: 0.01 · 3, 0.04 · 2, and 1.
+    # Holm over the three runs of the most exact method: 0.01 · 3, 0.04 · 2, and 1.
     weights = answer_weights("gradients", np.ones(12)).record()
-    every = [record(p=0.01), record(p=0.04), record(p=1.0), weights]
-    found = answers([(RUN, each) for each in every])
-    assert found["corrected"].tolist() == [0.03, 0.08, 1, 1]
-    assert found["finding"].tolist() == [True, False, False, False]
-    assert found["half"].tolist() == ["1", "1", "1", ""]
+    ps = {1: 0.01, 2: 0.04, 3: 1.0}
+    told = [(seed, "shares", record(p=p), [0]) for seed, p in ps.items()]
+    alone = study(*told)
+    more = [(1, "gradients", weights, range(12)), (1, "swapping", record(p=0.001), [0])]
+    found = study(*told, *more)
+    for table in (alone, found):
+        first = table[table["primary"]]
+        assert first["method"].tolist() == ["shares"] * 3
+        assert first["corrected"].tolist() == [0.03, 0.08, 1]
+        assert first["finding"].tolist() == [True, False, False]
+    others = found[~found["primary"]]
+    assert others["corrected"].isna().all()
+    assert not others["finding"].any()
+
+
+def test_other_methods_agree_if_their_half_holds_half_by_the_primary_method():
+    weights = answer_weights("gradients", np.ones(12)).record()
+    found = study(
+        (1, "shares", record([0, 1]), [0, 1]),
+        (1, "swapping", record([0]), [0]),
+        (1, "gradients", weights, [7, 8]),
+        (2, "shares", record(range(12)), range(12)),
+        (2, "swapping", record([0]), [0]),
+        (3, "swapping", record([0]), [0]),
+    )
+    # Any layers hold half of an even memory, and run 3 has no shares: nothing can be compared.
+    assert found["agrees"].tolist() == ["", "yes", "no", "", "", ""]
 
 
 def test_an_answer_on_a_plant_is_right_if_half_is_in_planted_layers():
@@ -195,5 +228,6 @@ def test_an_answer_on_a_plant_is_right_if_half_is_in_planted_layers():
 
 
 def test_without_answers_their_tables_are_empty():
-    for table, make in (("answers", answers), ("control_answers", control_answers)):
-        assert list(make([]).columns) == COLUMNS[table]
+    assert list(control_answers([]).columns) == COLUMNS["control_answers"]
+    none = pd.DataFrame(columns=COLUMNS["answers"])
+    assert list(compared(none, None).columns) == COLUMNS["answers"]

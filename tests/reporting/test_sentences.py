@@ -500,7 +500,8 @@ def test_no_layer_is_named_where_nothing_was_memorised(one, weak):
 
 def answered(task, word="uneven", half="1"):
     run = {"task": task, "category": "c", "model": "tiny-opt", "seed": 1, "method": "shares"}
-    return {**run, "word": word, "half": half, "sentence": f"Layer 1 holds {task}."}
+    more = {"primary": True, "finding": False, "agrees": ""}
+    return {**run, **more, "word": word, "half": half, "sentence": f"Layer 1 holds {task}."}
 
 
 def test_a_few_runs_are_answered_by_how_much_is_where_whatever_the_word(results):
@@ -508,7 +509,7 @@ def test_a_few_runs_are_answered_by_how_much_is_where_whatever_the_word(results)
     rows = [answered("tiny-topic"), answered("tiny-acceptability", "cannot tell", "")]
     assert summarise(one.with_tables(answers=pd.DataFrame(rows))).answers == (
         "tiny-topic: layer 1 holds tiny-topic (uneven).",
-        "tiny-acceptability: Layer 1 holds tiny-acceptability.",
+        "tiny-acceptability: layer 1 holds tiny-acceptability.",
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,14 +16,15 @@ from memloc.stats.answers import (
     ROW,
     Answer,
     Evidence,
-    agrees,
+    agreement,
     answer,
     answer_weights,
     corrected,
     describe,
+    half_of,
     line_shares,
-    primary,
     smallest_halves,
+    told,
     too_few,
     where,
 )
@@ -162,8 +164,8 @@ def test_late_memories_are_described_by_the_last_half_and_what_is_undone():
     shares = np.zeros((40, LAYERS))
     shares[:30, 8:11] = 1 / 3  # a quarter of the labels is not undone
     assert describe(where(shares)) == (
-        "Layers 9 and 10 hold 67 % [67, 67] of the 75% of labels that are undone; the last six "
-        "hold 100 % [100, 100]."
+        "Layers 9 and 10 hold 67 % [67, 67] of the undone 75% of labels; the last six hold "
+        "100 % [100, 100]."
     )
 
 
@@ -173,8 +175,22 @@ def test_sets_that_resamples_do_not_agree_on_say_so():
     assert found.half_agreement < 0.5
     assert describe(found).startswith("About six of twelve layers hold half of the memorised")
     few = describe(replace(found, undone=0.5, half=(1, 5, 9), half_agreement=0.4))
-    assert few.startswith("Layers 1, 5 and 9 hold half of the 50% of labels that are undone (the ")
-    assert len(few.split()) <= 30
+    assert few.startswith("Layers 1, 5 and 9 hold half of the undone 50% of labels (40% of res")
+
+
+@pytest.mark.parametrize("depth", [12, 24, 30])
+def test_an_answer_with_its_name_and_word_has_at_most_thirty_words(depth):
+    rng = np.random.default_rng(2)
+    found = where(rng.dirichlet(np.ones(depth), size=30))
+    longest = ""
+    for size in range(1, depth // 2 + 1):
+        half = tuple(sorted(map(int, rng.choice(np.arange(1, depth + 1), size, replace=False))))
+        for held, undone, agreed in product((0.5, 0.7), (0.5, 1.0), (0.4, 0.9)):
+            sure = replace(found.half_held, estimate=held)
+            same = replace(found, half=half, half_held=sure, undone=undone, half_agreement=agreed)
+            text = told(describe(same), "concentrated", "tiny-topic with seed 1")
+            longest = max(longest, text, key=lambda t: len(t.split()))
+    assert len(longest.split()) <= 30, longest
 
 
 def test_nothing_is_described_where_nothing_is_undone():
@@ -230,17 +246,13 @@ def test_line_shares_of_some_windows_are_refused():
         line_shares(np.zeros((4, 2)), 3, [range(1), range(3)])
 
 
-def test_a_study_answers_by_its_most_exact_method():
-    assert primary(["gradients", "retraining", "shares", "swapping"]) == "shares"
-    assert primary(["probing", "retraining", "swapping"]) == "swapping"
-    assert primary(["gradients"]) is None
-
-
-def test_methods_agree_if_the_layers_that_hold_half_by_one_hold_half_by_the_other():
-    profile = np.r_[0.6, 0.2, 0.1, 0.1]
-    assert agrees(profile, np.r_[1.0, 0.5, 0.1, 0.1])
-    assert not agrees(profile, np.r_[0.1, 0.1, 0.5, 1.0])
-    assert not agrees(profile, np.zeros(4))
+def test_another_method_agrees_if_its_layers_hold_half_by_the_primary_method():
+    profile = np.r_[0.5, 0.3, 0.2, -0.4]
+    assert half_of(np.r_[1.0, 0.5, 0.1, np.nan]) == (1,)
+    assert agreement("uneven", profile, half_of(np.r_[1.0, 0.5, 0.1, 0.1])) == "yes"
+    assert agreement("concentrated", profile, half_of(np.r_[0.1, 0.1, 0.5, 1.0])) == "no"
+    assert agreement("uneven", profile, half_of(np.zeros(4))) == ""
+    assert agreement("even", profile, (1,)) == agreement("cannot tell", profile, (1,)) == ""
 
 
 def test_holm_by_hand():

@@ -4,25 +4,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from memloc.stats.calibration import (
-    by_profile,
-    over_plants,
-    over_runs,
-    rates,
-    trust,
-    weakness,
-)
+from memloc.stats.calibration import over_plants, over_runs, rates, weakness
 
 
 def test_over_runs_each_run_counts_once():
     words = ["concentrated", "even", "cannot tell", "concentrated", "uneven"]
-    rows = {"method": "swapping", "word": words, "finding": [True, True, False, False, True]}
-    more = {"method": ["shares"], "word": ["concentrated"], "finding": [True]}
-    found = over_runs(pd.concat([pd.DataFrame(rows), pd.DataFrame(more)]))
-    assert found["method"].tolist() == ["shares", "swapping"]
-    row = found.iloc[1]
+    rows = {"method": "shares", "word": words, "finding": [True, True, False, False, True]}
+    more = {"method": "swapping", "word": words[:3], "agrees": ["yes", "", "no"]}
+    primary = pd.DataFrame(rows).assign(primary=True, agrees="")
+    found = over_runs(pd.concat([primary, pd.DataFrame(more).assign(primary=False, finding=False)]))
+    row = found.iloc[0]
     counts = row[["runs", "n_concentrated", "n_uneven", "n_even", "n_cannot_tell", "findings"]]
-    assert counts.tolist() == [5, 2, 1, 1, 1, 3]
+    assert counts.tolist() == [5, 2, 1, 1, 1, "3"]
+    assert row["agrees"] == "–"
+    assert found.iloc[1][["findings", "agrees"]].tolist() == ["–", "1 of 2"]
     assert row["concentrated"] == 0.4
     assert 0.1 < row["concentrated_low"] < 0.2
 
@@ -46,16 +41,6 @@ def test_plants_without_any_answer_have_no_share_of_right_ones():
     row = over_plants(pd.DataFrame(rows)).iloc[0]
     assert (row["plants"], row["told"]) == (1, 0)
     assert np.isnan(row["right"])
-
-
-def test_profiles_alone_look_like_something():
-    assert by_profile(np.zeros(12)) == ("cannot tell", ())
-    assert by_profile(np.r_[1, 1, np.zeros(10)]) == ("concentrated", (1, 2))
-    assert by_profile(np.ones(12)) == ("even", ())
-
-
-def test_shares_are_trusted_most_and_others_least():
-    assert sorted(["probing", "swapping", "shares"], key=trust) == ["shares", "swapping", "probing"]
 
 
 def test_what_speaks_against_a_method_is_what_was_measured():

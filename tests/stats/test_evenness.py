@@ -5,9 +5,10 @@ import pytest
 
 from memloc.stats import evenness
 from memloc.stats.evenness import (
+    UnevenLayers,
+    _overlap_score,
     _overlaps_without,
     effective_layers,
-    largest_p,
     overlap,
     tail_p,
     uneven_layers,
@@ -117,11 +118,39 @@ def test_layers_above_and_below_an_even_share_are_named():
     assert found.p < 0.001
 
 
-def test_certain_columns_have_the_smallest_p():
-    above, below = largest_p(np.tile([1.0, 0.0, -1.0], (20, 1)))
-    assert above[0] < 0.001
-    assert below[2] < 0.001
-    assert above[1] == above[2] == below[0] == below[1] == 1
+def test_the_overlap_score_is_that_of_pairs_written_out():
+    values = np.random.default_rng(7).normal(size=(5, 4))
+    drawn = [0, 0, 2, 3, 3]
+    pairs = [values[e] @ values[f] for i, e in enumerate(drawn) for f in drawn[:i]]
+    expected = 2 * np.sum(pairs) / np.sqrt(2 * np.square(pairs).sum())
+    counts = np.bincount(drawn, minlength=5)[np.newaxis]
+    assert _overlap_score(counts, values) == pytest.approx(expected)
+
+
+def test_certain_layers_have_the_smallest_p():
+    found = uneven_layers(np.tile([1.0, 0.0, -1.0], (20, 1)))
+    assert found.p < 0.001
+    assert (found.above, found.below) == ((1,), (3,))
+
+
+def test_shares_that_are_even_in_every_example_are_even():
+    assert uneven_layers(np.full((20, LAYERS), 1 / LAYERS)) == UnevenLayers((), (), 1)
+
+
+def test_no_layer_is_named_where_layers_do_not_differ_for_sure():
+    for seed in range(40):
+        found = uneven_layers(np.eye(6)[np.random.default_rng(seed).integers(6, size=20)])
+        assert found.p <= 0.05 or not (found.above or found.below)
+
+
+@pytest.mark.parametrize(("n", "least"), [(20, 0.4), (40, 0.8)])
+def test_labels_in_one_layer_each_are_called_uneven(n, least, monkeypatch):
+    """Four of twelve layers hold 70 %; the largest T over layers alone finds .2 and .6 of them."""
+    monkeypatch.setattr(evenness, "RESAMPLES", 399)
+    rng, runs = np.random.default_rng(8), 100
+    profile = np.r_[np.full(4, 0.175), np.full(8, 0.0375)]
+    every = (np.eye(12)[rng.choice(12, size=n, p=profile)] for _ in range(runs))
+    assert np.mean([uneven_layers(shares).p <= 0.05 for shares in every]) >= least
 
 
 def test_p_can_be_as_small_as_a_correction_over_many_runs_needs():

@@ -266,7 +266,9 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
     """
     facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
     records = {name: _as_record(result) for name, result in found.results.items()}
-    said = [f"{name}: {each.details}" for name, each in found.answers.items()]
+    agrees = {"": "", "yes": " (agrees)", "no": " (does not agree)"}
+    marks = {name: agrees[found.agreement.get(name, "")] for name in found.answers}
+    said = [f"{name}{marks[name]}: {each.details}" for name, each in found.answers.items()]
     notes = dict.fromkeys(note for each in found.answers.values() for note in each.notes)
     said += [*(f"Note: {note}" for note in notes), *([""] if said else [])]
     for result in found.results.values():

@@ -19,14 +19,13 @@ from memloc.errors import (
 )
 from memloc.methods import Kind, Method, Named, Sizes
 from memloc.methods.protocol import preset, requested
-from memloc.methods.registry import method_names, methods
+from memloc.methods.registry import exactness, method_names, methods
 from memloc.methods.result import Result
 from memloc.model.device import suitable_threads
 from memloc.progress import request, tell
 from memloc.protocol import VerdictSettings, readable, refuse_idle
 from memloc.run.folder import Run
-from memloc.stats.answers import Answer
-from memloc.stats.calibration import trust
+from memloc.stats.answers import Answer, agreement, half_of
 from memloc.store import paths
 from memloc.store.memo import Maker, key, memo
 from memloc.store.records import as_path
@@ -71,9 +70,20 @@ class Found(Plotted):
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """How much is where, by each localiser, the one to trust most first."""
+        """How much is where, by each localiser, the most exact one first."""
         found = {n: r.answer for n, r in self.results.items() if r.weighs_layers}
-        return dict(sorted(found.items(), key=lambda pair: trust(pair[0])))
+        return dict(sorted(found.items(), key=lambda pair: -exactness(pair[0])))
+
+    @property
+    def agreement(self) -> dict[str, str]:
+        """Whether each other localiser agrees with the most exact one: yes, no, or empty."""
+        first, *others = self.answers.items() or [("", None)]
+        name, answer = first
+        if answer is None or not exactness(name):
+            return {}
+        profile = self.results[name].weights
+        halves = {n: each.layers or half_of(self.results[n].weights) for n, each in others}
+        return {n: agreement(answer.word, profile, half) for n, half in halves.items()}
 
 
 @checked_arguments

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from memloc.errors import StoreError
-from memloc.methods.registry import brought, by_reference, method_names, methods
+from memloc.methods.registry import brought, by_reference, exactness, method_names, methods
 from memloc.methods.result import events_of, read_about, stored_table
 from memloc.run.folder import Accuracies, Run, at_the_end
 from memloc.settings import packaged
-from memloc.stats.answers import Answer, corrected
+from memloc.stats.answers import Answer, agreement, corrected, half_of
 from memloc.stats.evenness import ALPHA
 from memloc.stats.windows import planted_layers
 from memloc.store import paths
@@ -157,12 +157,13 @@ def read_tables(folder: Path, every: Sequence[Found], needed: float) -> dict[str
     stored = [result for each in runs for result in each.stored]
     of_plants = _by_good_references(planted, needed)
     layers = read_control_layers(of_plants)
+    shown = read_shown(stored)
     return {
         "runs": read_runs(runs, folder, needed),
         "training": read_training(runs),
         "made": read_made(stored),
-        **read_shown(stored),
-        "answers": read_answers(stored),
+        **shown,
+        "answers": compared(read_answers(stored), shown.get("layers")),
         **read_control(of_plants),
         "control_layers": layers,
         "control_answers": read_control_answers(of_plants),
@@ -249,8 +250,9 @@ def _their_events(method: str, rows: Any) -> Any:
 
 
 def read_answers(stored: Sequence[Stored]) -> pd.DataFrame:
-    """One row per run and method that weighs layers, corrected over the runs of a method."""
-    return answers([(each.key, each.about["answer"]) for each in stored if _answered(each)])
+    """One row per run and method that weighs layers."""
+    found = [(each.key, each.about["answer"]) for each in stored if _answered(each)]
+    return _answer_rows(found, COLUMNS["answers"])
 
 
 def read_control_answers(stored: Sequence[Stored]) -> pd.DataFrame:
@@ -262,17 +264,32 @@ def _answered(stored: Stored) -> bool:
     return "answer" in stored.about
 
 
-def answers(found: Parts) -> pd.DataFrame:
-    """Answers, from their records, with Holm's p-values over the runs that a method looked at.
+def compared(answers: pd.DataFrame, layers: pd.DataFrame | None) -> pd.DataFrame:
+    """Choose the primary method of a study, correct its answers, and compare the other methods.
 
-    Asking more methods weakens no finding; a finding is significant after the correction.
+    The most exact method that exchanges layers is primary. Its p-values are corrected over its runs
+    alone (Holm), so asking more methods weakens no finding. Answers of other methods have no
+    corrected p; they agree with the primary method or not. `layers` has the weights.
     """
-    table = _answer_rows(found, COLUMNS["answers"])
-    able = np.array([record["undone"] is not None for _, record in found], dtype=bool)
-    table["corrected"] = 1.0
-    for _, part in table[able].groupby("method"):
-        table.loc[part.index, "corrected"] = corrected(part["p"].tolist())
-    return table.assign(finding=table["corrected"] <= ALPHA)
+    able = [name for name in answers["method"].unique() if exactness(name)]
+    first = answers["method"] == max(able, key=exactness, default="")
+    table = answers.assign(primary=first, corrected=np.nan, agrees="")
+    table.loc[first, "corrected"] = corrected(table.loc[first, "p"].tolist())
+    table["finding"] = table["corrected"] <= ALPHA
+    if layers is None or not first.any():
+        return table[COLUMNS["answers"]]
+    weights = {
+        key: rows["weight"].to_numpy(float) for key, rows in layers.groupby([*KEY, "method"])
+    }
+    best = {tuple(row[n] for n in KEY): row for row in table[first].to_dict("records")}
+    for place, row in table[~first].iterrows():
+        run = tuple(row[n] for n in KEY)
+        if run in best:
+            half = [int(layer) for layer in row["half"].split(", ") if layer]
+            half = half or half_of(weights[*run, row["method"]])
+            profile = weights[*run, best[run]["method"]]
+            table.loc[place, "agrees"] = agreement(best[run]["word"], profile, half)
+    return table[COLUMNS["answers"]]
 
 
 def control_answers(found: Parts) -> pd.DataFrame:

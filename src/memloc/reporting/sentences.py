@@ -18,6 +18,7 @@ from memloc.reporting.missing import command
 from memloc.reporting.results import Results
 from memloc.reporting.style import METHODS, asset, method_order
 from memloc.stats.agreement import FEWEST_GROUPS
+from memloc.stats.answers import told
 from memloc.stats.calibration import weakness
 from memloc.stats.claims import ALL, POINT, over_seeds
 from memloc.stats.depth import has_interval
@@ -187,17 +188,10 @@ def _answers(results: Results) -> Iterator[str]:
         yield say("one_method", method=method, todo=_by(": try `{}`", command(best, results)))
     elif 0 < len(answers) <= ANSWERED:
         rows = answers.to_dict("records")
-        yield from (_placed(n, row) for n, row in zip(_names(rows), rows, strict=True))
+        for name, row in zip(_names(rows), rows, strict=True):
+            yield told(row["sentence"], row["word"] if row["half"] else "", name)
     else:
         yield _counted(results, method, answers)
-
-
-def _placed(name: str, answer: Mapping[Any, Any]) -> str:
-    """How much of the labels of one run is where, and the word for it."""
-    if not answer["half"]:
-        return f"{name}: {answer['sentence']}"
-    text = str(answer["sentence"]).removesuffix(".")
-    return f"{name}: {text[0].lower()}{text[1:]} ({answer['word']})."
 
 
 def _counted(results: Results, method: str, answers: pd.DataFrame) -> str:
@@ -259,6 +253,11 @@ def _learnt(results: Results) -> str:
 
 
 def _trust(results: Results) -> Iterator[Line]:
+    judged = results.judged_runs
+    compared = judged[judged["agrees"] != "–"] if len(judged) else judged
+    if len(compared):
+        pairs = [f"{name} in {row['agrees'].item()}" for name, row in _by_method(compared)]
+        yield Line("trust", say("agreement", method=leading(results), others=listed(pairs)))
     if results.control.empty:
         return
     rows = _means(results.control)

@@ -28,7 +28,7 @@ from memloc.arrays import BoolArray, FloatArray
 from memloc.display import Card, Shown
 from memloc.errors import ScoreError, counted
 from memloc.seeds import generator
-from memloc.stats.calibration import TRUSTED, trust, weakness
+from memloc.stats.calibration import weakness
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.evenness import ALPHA, effective_layers, uneven_layers
 from memloc.stats.intervals import Interval, band
@@ -115,7 +115,7 @@ class Answer(Shown):
 
     word: Word
     sentence: str
-    """How much is where, in at most thirty words, without the name of the task."""
+    """How much is where, without the name of the run and without the word."""
     why: str
     """The tests that the word stands on."""
     p: float = 1.0
@@ -134,9 +134,7 @@ class Answer(Shown):
 
     def __str__(self) -> str:
         """Write the sentence with the word for it."""
-        if self.places is None:
-            return self.sentence
-        return f"{self.sentence.removesuffix('.')} ({self.word})."
+        return told(self.sentence, self.word if self.places is not None else "")
 
     def card(self) -> Card:
         """Return the sentence with its word, the tests behind it, and the caveats."""
@@ -299,22 +297,35 @@ def smallest_halves(profiles: FloatArray) -> BoolArray:
     return marked
 
 
+def told(sentence: str, word: str, name: str = "") -> str:
+    """Return an answer as people read it: the name of the run, the sentence and the word for it.
+
+    "tiny-topic: layers 1 and 2 hold half of the memorised labels; the first six hold 88 %
+    [85, 90] (concentrated)." The name is optional; without places there is no word.
+    """
+    text = f"{sentence.removesuffix('.')} ({word})." if word else sentence
+    return f"{name}: {text[0].lower()}{text[1:]}" if name else text
+
+
 def describe(places: Places) -> str:
     """Say which layers hold half of the labels and what one half of the layers holds.
 
-    At most thirty words: "Layers 1 and 2 hold half of the memorised labels; the first six hold
-    88 % [85, 90]."
+    "Layers 1 and 2 hold half of the memorised labels; the first six hold 88 % [85, 90]." With a
+    name and the word that is at most thirty words.
     """
     labels = "the memorised labels"
     if places.undone < FULL:
-        labels = f"the {places.undone:.0%} of labels that are undone"
+        labels = f"the undone {places.undone:.0%} of labels"
     held = "half" if places.half_held.estimate < ABOUT_HALF else percent(places.half_held)
-    names, unsure = layer_ranges(places.half).capitalize(), places.half_agreement < UNSURE
-    if unsure and len(places.half) > NAMED:
-        names = f"About {_number(len(places.half))} of {_number(places.depth)} layers"
-    text = f"{names} hold{'s' if len(places.half) == 1 else ''} {held} of {labels}"
-    if unsure and len(places.half) <= NAMED:
-        text += f" (the same in {places.half_agreement:.0%} of resamples)"
+    size, unsure = len(places.half), places.half_agreement < UNSURE
+    names = layer_ranges(places.half).capitalize()
+    if size > NAMED and (unsure or names.count(",") >= NAMED - 1):
+        about = "about " if unsure else ""
+        names = f"{about}{_number(size)} of {_number(places.depth)} layers"
+        names = names[0].upper() + names[1:]
+    text = f"{names} hold{'s' if size == 1 else ''} {held} of {labels}"
+    if unsure and size <= NAMED:
+        text += f" ({places.half_agreement:.0%} of resamples agree)"
     middle = places.depth // 2
     name, half, part = "first", range(1, middle + 1), places.first_half
     if part.estimate < 0.5:
@@ -350,9 +361,8 @@ def _notes(evidence: Evidence) -> Iterable[str]:
 
 def answer_weights(method: str, weights: FloatArray) -> Answer:
     """Answer for a method that changes no layer: weights do not show that anything is undone."""
-    positive = np.maximum(0, np.nan_to_num(weights))
-    half = np.flatnonzero(smallest_halves(positive[np.newaxis])[0]) + 1
-    weighs = f"its weights are largest in {layer_ranges(map(int, half))}" if len(half) else ""
+    half = half_of(weights)
+    weighs = f"its weights are largest in {layer_ranges(half)}" if half else ""
     text = ", ".join(filter(None, (f"{method} exchanges no layer", weighs)))
     return replace(cannot_tell(text), why=f"{cannot_tell(text).sentence} {weakness(method)}")
 
@@ -379,23 +389,27 @@ def line_shares(lost: BoolArray | FloatArray, depth: int, known: Sequence[range]
     return np.asarray(lost.astype(np.float64) @ gives)
 
 
-def primary(methods: Iterable[str]) -> str | None:
-    """Return the method whose answers a study gives: the first of TRUSTED; None without any."""
-    able = [method for method in methods if method in TRUSTED]
-    return min(able, key=trust) if able else None
+def agreement(word: str, profile: FloatArray, layers: Sequence[int]) -> Literal["yes", "no", ""]:
+    """Say whether another method agrees with a study's primary method on one run.
 
+    Args:
+        word: the primary method's word.
+        profile: the primary method's weights (L,).
+        layers: the smallest set of layers, from 1, that holds half by the other method.
 
-def agrees(profile: FloatArray, other: FloatArray) -> bool:
-    """Return whether a second method's profile (L,) agrees with that of the primary method.
-
-    It does if the smallest set of layers that holds half by the second method also holds at least
-    half by the primary one.
+    It agrees if these layers also hold half by the primary method. Where the primary method does
+    not find layers that differ, any set will do, so nothing is said.
     """
-    if not (np.maximum(0, other) > 0).any():
-        return False
-    chosen = smallest_halves(other[np.newaxis])[0]
+    if word not in {"concentrated", "uneven"} or not layers:
+        return ""
     positive = np.maximum(0, profile)
-    return bool(positive[chosen].sum() >= positive.sum() / 2)
+    return "yes" if positive[np.asarray(layers) - 1].sum() >= positive.sum() / 2 else "no"
+
+
+def half_of(weights: FloatArray) -> tuple[int, ...]:
+    """Return the smallest set of layers, from 1, that holds half of the positive weights (L,)."""
+    positive = np.maximum(0, np.nan_to_num(weights))
+    return tuple(int(layer) + 1 for layer in np.flatnonzero(smallest_halves(positive[None])[0]))
 
 
 def corrected(ps: Sequence[float]) -> FloatArray:

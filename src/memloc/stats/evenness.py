@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memloc.arrays import FloatArray
+from memloc.arrays import FloatArray, IntArray
 from memloc.seeds import generator
 from memloc.stats.intervals import Interval
 
@@ -90,52 +90,73 @@ def _effective(overlap: float, n_layers: int) -> float:
 
 @dataclass(frozen=True)
 class UnevenLayers:
-    """Layers, from 1, whose share is not an even one, with the familywise error held."""
+    """Whether layers differ from an even share, and which do; layers are counted from 1."""
 
     above: tuple[int, ...]
+    """Layers above an even share; empty if `p` is not significant."""
     below: tuple[int, ...]
     p: float
-    """P-value that all layers have an even share."""
+    """P-value that not all layers have an even share."""
 
 
 def uneven_layers(shares: FloatArray) -> UnevenLayers:
-    """Name the layers above and those below an even share; each side errs in 2.5 % of runs."""
-    values = shares - shares.mean(axis=1, keepdims=True)
-    p_above, p_below = largest_p(values)
-    above, below = (
-        tuple(int(layer) + 1 for layer in np.flatnonzero(p <= ALPHA / 2))
-        for p in (p_above, p_below)
-    )
-    return UnevenLayers(above, below, min(1.0, 2 * float(min(p_above.min(), p_below.min()))))
+    """Test whether shares (n, L) are even on average, and name the layers that differ.
 
+    Two statistics are compared with their values in resampled rows, centred so that all layers
+    have an even share:
 
-def largest_p(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """P-values (L,) that columns of `values` (n, L) have means above 0, and below 0.
+    - The overlap beyond that of even shares (`_overlap_score`) answers for all layers at once.
+    - T, a layer's mean over its standard error, names layers. It is compared with the largest T of
+      all layers (max-T), so both sides together name a wrong layer in at most 5 % of runs.
 
-    T is a column's mean over its standard error. Its null distribution is that of the largest T of
-    all columns (max-T) when rows of the centred values are drawn with replacement. Half of each
-    variance is the mean variance of all columns: a column in which no example happens to differ
-    would otherwise look certain. Skewed values keep the level, which flipping signs does not.
+    Skewed shares keep the level, which tests by random signs do not.
     """
+    values = shares - shares.mean(axis=1, keepdims=True)
     n = len(values)
-    observed = _studentised(values.mean(0), values.var(0), n)
-    drawn = np.concatenate(list(_resampled(values - values.mean(0))))
-    above, below = drawn.max(1), -drawn.min(1)
-    return tail_p(above, observed), tail_p(below, -observed)
+    score = _overlap_score(np.ones((1, n)), values)
+    layers = _studentised(values.mean(0), values.var(0), n)
+    null = np.concatenate(list(_resampled(values - values.mean(0))))
+    p = float(tail_p(null[:, 0], score)[0])
+    sides = tail_p(null[:, 1], layers), tail_p(null[:, 2], -layers)
+    above, below = (
+        tuple(int(layer) + 1 for layer in np.flatnonzero((side <= ALPHA / 2) & (p <= ALPHA)))
+        for side in sides
+    )
+    return UnevenLayers(above, below, p)
 
 
 def _resampled(centred: FloatArray) -> Iterator[FloatArray]:
-    """Draw T of every column in resamples (some at a time, L)."""
-    rng, n = generator(0, "answer", "layers"), len(centred)
-    step = max(1, AT_ONCE // n)
+    """Draw rows and return, some draws at a time: overlap score, largest T, minus smallest T."""
+    rng = generator(0, "answer", "layers")
+    n, n_layers = centred.shape
+    step = max(1, AT_ONCE // max(n, n_layers**2))
     for first in range(0, RESAMPLES, step):
-        counts = rng.multinomial(n, np.full(n, 1 / n), size=min(step, RESAMPLES - first)) / n
-        means = counts @ centred
-        yield _studentised(means, counts @ centred**2 - means**2, n)
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=min(step, RESAMPLES - first))
+        means = counts @ centred / n
+        layers = _studentised(means, counts @ centred**2 / n - means**2, n)
+        score = _overlap_score(counts, centred)
+        yield np.stack([score, layers.max(1), -layers.min(1)], axis=1)
+
+
+def _overlap_score(counts: FloatArray | IntArray, values: FloatArray) -> FloatArray:
+    """Return Σ x_e·x_f / √Σ (x_e·x_f)² over all pairs of drawn rows e ≠ f of `values` (n, L).
+
+    `counts` (R, n) says how often each row is drawn. A row's own square says nothing about what it
+    has in common with others, so it is left out, as in `overlap`.
+    """
+    squares = (values**2).sum(1)
+    products = (values[:, :, np.newaxis] * values[:, np.newaxis, :]).reshape(len(values), -1)
+    same = ((counts @ values) ** 2).sum(1) - counts @ squares
+    spread = ((counts @ products) ** 2).sum(1) - counts @ squares**2
+    return np.asarray(same / np.sqrt(np.maximum(spread, NEAR)))
 
 
 def _studentised(means: FloatArray, variances: FloatArray, n: int) -> FloatArray:
-    """Means (..., L) over their standard errors, each variance drawn half-way to the mean one."""
+    """Return means (..., L) over their standard errors.
+
+    Half of each variance is the mean variance of all layers: a layer in which no example happens
+    to differ would otherwise look certain.
+    """
     pooled = variances.mean(-1, keepdims=True)
     error = np.sqrt(np.maximum(0, variances + pooled) / 2 / max(1, n - 1))
     return np.asarray(means / np.maximum(error, NEAR))
