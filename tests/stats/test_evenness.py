@@ -156,6 +156,13 @@ def test_layers_with_an_even_share_are_rarely_named_among_others(monkeypatch):
     assert sum(len(each.above + each.below) > 2 for each in found) <= at_most(0.05, runs)
 
 
+def test_a_layer_that_no_example_happens_to_use_is_not_certainly_below():
+    used = np.r_[np.zeros(10, int), np.arange(1, 11)]
+    found = uneven_layers(np.eye(12)[used])
+    assert found.p < 0.01
+    assert (found.above, found.below) == ((1,), ())
+
+
 @pytest.mark.parametrize(("n", "least"), [(20, 0.4), (40, 0.8)])
 def test_labels_in_one_layer_each_are_called_uneven(n, least, monkeypatch):
     """Four of twelve layers hold 70 %; the largest T over layers alone finds .2 and .6 of them."""
