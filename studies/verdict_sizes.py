@@ -72,7 +72,7 @@ def _rarely_negative(n: int, depth: int, rng: np.random.Generator) -> FloatArray
 
 
 def _half_undone(n: int, depth: int, rng: np.random.Generator) -> FloatArray:
-    return rng.dirichlet(np.full(depth, 0.3), size=n) * (rng.random((n, 1)) < 0.5)
+    return np.asarray(rng.dirichlet(np.full(depth, 0.3), size=n) * (rng.random((n, 1)) < 0.5))
 
 
 def _blocks(n: int, depth: int, rng: np.random.Generator) -> FloatArray:

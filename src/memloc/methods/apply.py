@@ -77,13 +77,13 @@ class Found(Plotted):
     @property
     def agreement(self) -> dict[str, str]:
         """Whether each other localiser agrees with the most exact one: yes, no, or empty."""
-        first, *others = self.answers.items() or [("", None)]
-        name, answer = first
-        if answer is None or not exactness(name):
+        answers = self.answers
+        first = next(iter(answers), "")
+        if not exactness(first):
             return {}
-        profile = self.results[name].weights
-        halves = {n: each.layers or half_of(self.results[n].weights) for n, each in others}
-        return {n: agreement(answer.word, profile, half) for n, half in halves.items()}
+        word, profile = answers.pop(first).word, self.results[first].weights
+        halves = {n: each.layers or half_of(self.results[n].weights) for n, each in answers.items()}
+        return {n: agreement(word, profile, half) for n, half in halves.items()}
 
 
 @checked_arguments

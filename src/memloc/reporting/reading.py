@@ -285,7 +285,7 @@ def compared(answers: pd.DataFrame, layers: pd.DataFrame | None) -> pd.DataFrame
     for place, row in table[~first].iterrows():
         run = tuple(row[n] for n in KEY)
         if run in best:
-            half = [int(layer) for layer in row["half"].split(", ") if layer]
+            half = tuple(int(layer) for layer in row["half"].split(", ") if layer)
             half = half or half_of(weights[*run, row["method"]])
             profile = weights[*run, best[run]["method"]]
             table.loc[place, "agrees"] = agreement(best[run]["word"], profile, half)

@@ -49,7 +49,7 @@ def over_runs(answers: Table) -> Table:
     `answers` has one row per run and method.
     """
 
-    def counts(part: Table) -> dict[str, float]:
+    def counts(part: Table) -> dict[str, Any]:
         numbers = {f"n_{w.replace(' ', '_')}": int((part["word"] == w).sum()) for w in WORDS}
         share = _share("concentrated", part["word"] == "concentrated")
         primary, said = part["primary"].all(), part["agrees"] != ""
@@ -63,7 +63,7 @@ def over_runs(answers: Table) -> Table:
 def over_plants(answers: Table) -> Table:
     """Count, by method, plants whose layers are named right, and nulls called concentrated."""
 
-    def counts(part: Table) -> dict[str, float]:
+    def counts(part: Table) -> dict[str, Any]:
         null = part["null"].astype(bool)
         called = part.loc[null, "word"] == "concentrated"
         told = ~null & (part["word"] != "cannot tell")
@@ -75,7 +75,7 @@ def over_plants(answers: Table) -> Table:
     return _by_method(answers, counts)
 
 
-def _by_method(answers: Table, counts: Callable[[Table], dict[str, float]]) -> Table:
+def _by_method(answers: Table, counts: Callable[[Table], dict[str, Any]]) -> Table:
     parts = answers.groupby("method", sort=False)
     return as_table([{"method": name, **counts(part)} for name, part in parts])
 
