@@ -82,7 +82,8 @@ def _blocks(n: int, depth: int, rng: np.random.Generator) -> FloatArray:
 
 def _all_or_nothing(n: int, depth: int, rng: np.random.Generator) -> FloatArray:
     alone = rng.random((n, 1)) < 1 / depth
-    return np.where(alone, np.eye(depth)[0], (1 - np.eye(depth)[0]) / (depth - 1))
+    first = np.eye(depth)[0]
+    return np.asarray(np.where(alone, first, (1 - first) / (depth - 1)))
 
 
 def _two_differ(n: int, depth: int, rng: np.random.Generator) -> FloatArray:

@@ -107,7 +107,7 @@ def uneven_layers(shares: FloatArray) -> UnevenLayers:
 
     - The overlap beyond that of even shares (`_overlap_score`) answers for all layers at once.
     - T, a layer's mean over its standard error, names layers. It is compared with the largest T of
-      all layers (max-T), so both sides together name a wrong layer in at most 5 % of runs.
+      all layers (max-T), so a wrong layer, above or below, is named in at most 5 % of runs.
 
     Skewed shares keep the level, which tests by random signs do not.
     """
