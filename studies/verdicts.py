@@ -206,12 +206,12 @@ def by_profile(weights: FloatArray) -> tuple[str, tuple[int, ...]]:
 
 
 def _found(run: Run, method: Method) -> Result:
-    """What a method finds; of a null in which nothing is undone, two orders of layers say so.
+    """What a method finds; of a null in which nothing is undone, a few orders of layers say so.
 
     The first question is about all layers at once, and every order ends with all layers.
     """
     if isinstance(method, Shares) and run.is_null:
-        short = Shares(subsets="sampled", pairs=2).found(run)
+        short = Shares(subsets="sampled", standard_error=0.1).found(run)
         if short.answer.word == "cannot tell":
             return short
     return method.found(run)

@@ -102,7 +102,7 @@ PAPER = {
     "shares.clean_examples": None,
     "shares.noisy_examples": 500,
     "shares.subsets": "auto",
-    "shares.pairs": 16,
+    "shares.standard_error": 0.015,
     "centroids.crossing_at": 0.5,
     "centroids.events": "first",
     "centroids.central": 0.75,

@@ -169,3 +169,13 @@ def test_mixtures_are_computed_without_dropout(tmp_path):
     run.loaders["final"] = lambda: make_classifier(seed=1, dropout=0.5)
     one, two = (Swapping(clean_examples=n).play(run) for n in (4, 5))
     np.testing.assert_allclose(one.noisy, two.noisy, atol=1e-5)
+
+
+def test_models_that_are_too_far_apart_have_no_answer(tmp_path):
+    run, _ = given_run(tmp_path)
+    found = Swapping(normalise=False).run(run)
+    near, far = ({**found.about, "control": {"kept": kept, "worst": 0}} for kept in (0.9, 0.5))
+    assert replace(found, about=near).can_mix
+    answer = replace(found, about=far).answered()
+    assert answer.word == "cannot tell"
+    assert "too far apart to be mixed: 50% of the clean labels" in answer.sentence

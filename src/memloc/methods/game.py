@@ -177,12 +177,17 @@ class Game(Method):
         depth: int,
         run: str = "",
         examples: Sequence[int] | IntArray = (0,),
+        n_noisy: float = 1,
         met: Sequence[int] | None = None,
     ) -> Plan:
         """Choose the mixtures for a model of this depth.
 
-        Without a run, the plan tells what one example costs. `met` are the units, as bits, that
-        each layer has a part of; without it they are taken from the settings.
+        Args:
+            depth: number of layers.
+            run: name of the run; without it, the plan tells what one example costs.
+            examples: rows of the examples.
+            n_noisy: number of noisy examples.
+            met: the units, as bits, that each layer has a part of; by default as the settings say.
         """
 
     def check(self, run: Run) -> None:
@@ -200,11 +205,11 @@ class Game(Method):
 
         noisy, clean = self.examples(run)
         rows = np.concatenate([noisy, clean])
-        self._check_memory(self.plan(run.depth), len(rows))
+        self._check_memory(self.plan(run.depth, n_noisy=len(noisy)), len(rows))
         final, donor = (run.load(weights) for weights in self.needs)
         remarks = self._compare(run, final, donor)
         units = find_units(final.stack, self.units)
-        plan = self.plan(run.depth, run.name, rows, met_by(final.stack, units))
+        plan = self.plan(run.depth, run.name, rows, len(noisy), met_by(final.stack, units))
         self._check_memory(plan, len(rows))
         outcome = TOKENS if run.task.is_texts else LABELS
         mixtures = Mixtures(final.stack, donor.stack, units, outcome)

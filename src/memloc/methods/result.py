@@ -27,6 +27,7 @@ from memloc.stats.answers import (
 )
 from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import Interval, window_intervals
+from memloc.stats.subsets import LEAST_KEPT
 from memloc.stats.windows import (
     full_window,
     normalised,
@@ -170,6 +171,11 @@ class Result(Plotted):
         return {"layers", "mcog"} <= set(self.tables)
 
     @property
+    def can_mix(self) -> bool:
+        """Whether enough clean labels survive in mixtures of the two models, if there were any."""
+        return can_mix(self.about)
+
+    @property
     def weights(self) -> FloatArray:
         """The weight of each layer, (layers,)."""
         return self._column("weight")
@@ -223,6 +229,12 @@ class Result(Plotted):
         `null` is what the method found where a second reference is put into the first one, so that
         only what is undone beyond that counts.
         """
+        if not self.can_mix:
+            kept = self.about["control"]["kept"]
+            return cannot_tell(
+                f"the two models are too far apart to be mixed: {kept:.0%} of the clean labels "
+                f"survive in mixtures, and {LEAST_KEPT:.0%} are needed; try another donor"
+            )
         try:
             found = self.evidence()
         except ScoreError as error:
@@ -297,6 +309,11 @@ class Result(Plotted):
             raise ScoreError(
                 f"{self.method} weighs no layers: it has the tables {', '.join(self.tables)}."
             )
+
+
+def can_mix(about: Mapping[str, Any]) -> bool:
+    """Whether a result, by what was written about it, is of models that can be mixed."""
+    return not about.get("control", {}).get("kept", 1) < LEAST_KEPT
 
 
 def origin(method: str, table: str, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,8 +31,9 @@ from memloc.stats.intervals import bootstrap
 from memloc.stats.subsets import (
     count_layers,
     interactions,
+    needed_pairs,
     passed_subsets,
-    random_orders,
+    rotated_orders,
     sampled_values,
     shapley_values,
     smallest_sets,
@@ -72,8 +73,9 @@ class Shares(Game):
     subsets: Literal["auto", "exact", "sampled"] = ours("auto")
     """`exact`: every subset of units; `sampled`: the subsets that random orders of the units go
     through. `auto`: exact up to 14 units, and sampled above."""
-    pairs: int = ours(16, ge=2)
-    """Random orders for each example, each with its reverse, where subsets are sampled."""
+    standard_error: float = ours(0.015, ge=0.001, le=0.1)
+    """Largest wanted standard error of a share where subsets are sampled; the number of orders
+    follows from it and from the number of noisy examples."""
 
     def run(self, run: Run) -> Result:
         """Shares by layer and by example, interactions, smallest sets, and every subset's value."""
@@ -100,8 +102,9 @@ class Shares(Game):
         depth: int,
         run: str = "",
         examples: Sequence[int] | IntArray = (0,),
+        n_noisy: float = 1,
         met: Sequence[int] | None = None,
-    ) -> "Plan":
+    ) -> Plan:
         """Choose the subsets for a model of this depth; arguments as in `Game.plan`.
 
         Orders are drawn anew for each run and example, so the error of sampling is independent
@@ -113,8 +116,9 @@ class Shares(Game):
         if self.subsets == "exact" or (self.subsets == "auto" and n_units <= MOST_EXACT):
             return Every(met, range(2**n_units))
         nest = 2 if self.units == "sublayers" else 1
+        pairs = needed_pairs(n_noisy, self.standard_error)
         orders = [
-            random_orders(n_units, self.pairs, generator(int(row), "orders", self.name, run), nest)
+            rotated_orders(n_units, pairs, generator(int(row), "orders", self.name, run), nest)
             for row in examples
         ]
         return Orders(met, (), np.array(orders))
@@ -123,7 +127,9 @@ class Shares(Game):
         """Of 12 layers 8,190 a text, noisy ones and as many clean ones."""
         noisy = min(sizes.noisy, self.noisy_examples or sizes.noisy)
         texts = noisy + min(sizes.examples, self.clean_examples or noisy)
-        return float(self.plan(sizes.depth).layers / sizes.depth * texts * sizes.predict)
+        return float(
+            self.plan(sizes.depth, n_noisy=noisy).layers / sizes.depth * texts * sizes.predict
+        )
 
 
 class Every(Plan):
@@ -171,17 +177,22 @@ class Orders(Plan):
     """The subsets that random orders of the units go through, for each example its own."""
 
     orders: IntArray
-    """Orders of the units (examples, orders, units)."""
+    """Orders of the units (examples, draws, orders, units); draws are independent."""
     sizes = None
 
     def subsets(self, example: int = 0) -> Sequence[int]:
         """Subsets that an example needs, ascending."""
-        return sorted({s for passed in passed_subsets(self.orders[example]) for s in passed})
+        return sorted(set(self._passed_by(example)))
 
     @property
     def n_values(self) -> int:
         """Number of values kept per example: each order lists what it goes through."""
-        return int(self.orders.shape[1]) * (self.n_units + 1)
+        return self.n_orders * (self.n_units + 1)
+
+    @property
+    def n_orders(self) -> int:
+        """Number of orders of each example."""
+        return int(self.orders.shape[1] * self.orders.shape[2])
 
     @cached_property
     def layers(self) -> int:
@@ -192,39 +203,41 @@ class Orders(Plan):
     def kept(self, values: FloatArray, example: int) -> FloatArray:
         """Arrange values (..., subsets of an example) as each order goes through them."""
         subsets = self.subsets(example)
-        passed = [s for each in passed_subsets(self.orders[example]) for s in each]
-        return values[..., [bisect_left(subsets, subset) for subset in passed]]
+        return values[..., [bisect_left(subsets, s) for s in self._passed_by(example)]]
+
+    def _passed_by(self, example: int) -> list[int]:
+        """The subsets that an example's orders go through, one order after the other."""
+        orders = self.orders[example].reshape(-1, self.n_units)
+        return [subset for passed in passed_subsets(orders) for subset in passed]
 
     def shares(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Shapley values (..., examples, units) of kept values, and the errors of sampling."""
         orders = self.orders[: values.shape[-2]]
-        return sampled_values(self._passed(values), orders)
+        passed = values.reshape(*values.shape[:-1], *orders.shape[1:3], -1)
+        return sampled_values(passed, orders)
 
     def alone(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """As in `Every`; NaN where an example's orders have no such subset."""
-        orders, passed = self.orders[: values.shape[-2]], self._passed(values)
+        passed = values.reshape(*values.shape[:-1], self.n_orders, -1)
+        orders = self.orders[: values.shape[-2]].reshape(-1, self.n_orders, self.n_units)
         first = passed[..., 1] - passed[..., 0]
         last = passed[..., -1] - passed[..., -2]
         ends = (first, orders[..., 0]), (last, orders[..., -1])
         out, kept = (_by_unit(change, unit, self.n_units) for change, unit in ends)
         return out, kept
 
-    def _passed(self, values: FloatArray) -> FloatArray:
-        """(..., examples, orders, units + 1)."""
-        return values.reshape(*values.shape[:-1], self.orders.shape[1], -1)
-
     @property
     def announced(self) -> str:
         """What to say before the work begins."""
-        return f"{self.orders.shape[1]} orders of {self.n_units} units"
+        return f"{self.n_orders} orders of {self.n_units} units"
 
     @property
     def remark(self) -> str:
         """What a reader has to know of how subsets were chosen."""
         return (
-            f"Shares are estimates: for each example, {self.orders.shape[1] // 2} random orders of "
-            "the units and their reverses were drawn. Intervals contain this error, and `se` is "
-            "its part of them. Interactions and smallest sets need all subsets."
+            f"Shares are estimates: each example has {self.n_orders} orders of units, rotations "
+            f"and reverses of {self.orders.shape[1]} random orders. Intervals contain this error, "
+            "and `se` is its part of them. Interactions and smallest sets need all subsets."
         )
 
 

@@ -54,6 +54,7 @@ class Swapping(Game):
         depth: int,
         run: str = "",  # noqa: ARG002
         examples: Sequence[int] | IntArray = (0,),  # noqa: ARG002
+        n_noisy: float = 1,  # noqa: ARG002
         met: Sequence[int] | None = None,
     ) -> Plan:
         """All windows of units; arguments as in `Game.plan`."""

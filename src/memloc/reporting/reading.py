@@ -13,7 +13,7 @@ import pandas as pd
 
 from memloc.errors import StoreError
 from memloc.methods.registry import brought, by_reference, exactness, method_names, methods
-from memloc.methods.result import events_of, read_about, stored_table
+from memloc.methods.result import can_mix, events_of, read_about, stored_table
 from memloc.run.folder import Accuracies, Run, at_the_end
 from memloc.settings import packaged
 from memloc.stats.answers import Answer, agreement, corrected, half_of
@@ -157,7 +157,7 @@ def read_tables(folder: Path, every: Sequence[Found], needed: float) -> dict[str
     stored = [result for each in runs for result in each.stored]
     of_plants = _by_good_references(planted, needed)
     layers = read_control_layers(of_plants)
-    shown = read_shown(stored)
+    shown = read_shown([each for each in stored if can_mix(each.about)])
     return {
         "runs": read_runs(runs, folder, needed),
         "training": read_training(runs),
