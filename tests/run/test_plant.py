@@ -3,12 +3,14 @@
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 import memloc
 from fixtures.tasks import fast_protocol, make_recipe, make_task
 from memloc.errors import DataError, SettingsError, StoreError
+from memloc.model.predict import predict
 from memloc.run import plant as plants
 from memloc.run.folder import Run
 from memloc.run.plant import is_enough, make_null, make_plant
@@ -34,10 +36,10 @@ def recipe(tiny_model):
     return make_recipe(model, make_task(96), 1, fast_protocol(**CHANGES))
 
 
-def planted_spec(recipe, changes=None):
+def planted_spec(recipe, changes=None, layers="2-2"):
     protocol = recipe.protocol.replace(changes or {})
     spec = RunSpec.of(recipe.model, recipe.task, recipe.seed, protocol.for_run())
-    return spec.planted("2-2", TaskSpec.of_training(OTHER), protocol)
+    return spec.planted(layers, TaskSpec.of_training(OTHER), protocol)
 
 
 def made(spec, recipe, folder, weights=TWO):
@@ -161,6 +163,53 @@ def test_a_null_shares_the_reference_and_learns_original_labels(recipe, planted,
     pairs = zip(weights_of(null, "final"), weights_of(null, "reference"), strict=True)
     assert not all(torch.equal(a, b) for a, b in pairs)
     assert null.is_null
+
+
+@pytest.fixture(scope="module")
+def kinds(recipe, planted, tmp_path_factory):
+    """A plant of every kind in the same layer, not to be changed."""
+    hard = {
+        kind: made(planted_spec(recipe, layers=f"{kind} 2"), recipe, tmp_path_factory.mktemp(kind))
+        for kind in ("equal", "decoy", "loud")
+    }
+    return {"easy": planted, **hard}
+
+
+def moved(one, other):
+    """The layers, from 1, whose weights differ by more than float noise."""
+    pairs = zip(one.stack.blocks, other.stack.blocks, strict=True)
+    return {
+        number
+        for number, (block, same) in enumerate(pairs, 1)
+        if not all(
+            torch.allclose(a, b, atol=1e-5)
+            for a, b in zip(block.parameters(), same.parameters(), strict=True)
+        )
+    }
+
+
+def test_kinds_differ_in_what_else_changes_the_layers(kinds):
+    final = {kind: run.load("final") for kind, run in kinds.items()}
+    reference = {kind: run.load("reference") for kind, run in kinds.items()}
+    # Decoys are an easy plant whose reference has other weights in the other layers.
+    assert moved(final["easy"], final["decoy"]) == set()
+    assert moved(reference["easy"], reference["decoy"]) == {1, 3}
+    texts = kinds["easy"].encode(final["easy"])
+    logits = [predict(reference[kind].stack, texts) for kind in ("easy", "decoy")]
+    np.testing.assert_allclose(*logits, rtol=1e-3, atol=1e-4)
+    # At equal rates the other layers move further; wrong labels of the auxiliary task move the
+    # final weights and leave the reference as it was.
+    assert moved(final["easy"], final["equal"]) == {1, 2, 3}
+    assert moved(final["equal"], final["loud"]) == {1, 2, 3}
+    assert moved(reference["equal"], reference["loud"]) == set()
+
+
+def test_the_null_of_loud_neighbours_still_learns_their_wrong_labels(kinds, tmp_path):
+    nulls = {
+        kind: make_null(kinds[kind], tmp_path / kind, TWO, auxiliary=OTHER)
+        for kind in ("equal", "loud")
+    }
+    assert moved(*(null.load("final") for null in nulls.values())) == {1, 2, 3}
 
 
 def test_the_public_function_makes_the_same_plant(recipe, planted, tmp_path):

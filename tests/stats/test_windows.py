@@ -11,11 +11,13 @@ from memloc.stats.windows import (
     every_window,
     full_window,
     layer_weights,
+    named_plant,
     normalised,
     plant_name,
     planted_layers,
     read_plant,
     read_window,
+    split_kind,
     usual_plants,
     window_matrix,
     windows,
@@ -233,6 +235,16 @@ def test_plants_of_parts_and_in_stages(text, groups, name):
 def test_parts_and_stages_that_do_not_exist_are_refused(text, message):
     with pytest.raises(SettingsError, match=message):
         read_plant(text)
+
+
+def test_a_word_before_the_layers_is_the_kind_of_the_plant():
+    assert split_kind("decoy 9 + 2") == ("decoy", "9 + 2")
+    assert split_kind("6-7") == split_kind("easy 6-7") == ("easy", "6-7")
+    assert named_plant(" decoy  9 + 2") == "decoy 2+9"
+    assert named_plant("easy 6-7") == "6-7"
+    assert planted_layers("loud 2-3") == [1, 2]
+    with pytest.raises(SettingsError, match="kind of plant is called 'quiet'"):
+        read_plant("quiet 6-7")
 
 
 @pytest.mark.parametrize("text", ["", "2+", "/3", "2-3/", "2,9", "2 9", "+"])

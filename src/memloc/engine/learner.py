@@ -1,6 +1,6 @@
 """What `fit` is told: who learns what, beside which other task, and who wants to watch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,8 @@ class Auxiliary:
     start: Callable[[], Classifier]
     """Loads the model whose head the task uses; its body is replaced by that of the learner."""
     texts: Encoded
-    labels: IntArray
+    labels: Mapping[str, IntArray]
+    """Labels of the texts, by the name of the learner."""
     settings: FineTuneSettings
     seed: int
     """Seed of the order in which the tasks take turns."""
@@ -86,7 +87,7 @@ class Auxiliary:
     @property
     def updates(self) -> int:
         """Return the number of updates that the task takes."""
-        return self.settings.epochs * -(-len(self.labels) // self.settings.batch_size)
+        return self.settings.epochs * -(-len(self.texts) // self.settings.batch_size)
 
 
 def _nothing(_steps: int) -> None:

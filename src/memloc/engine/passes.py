@@ -203,10 +203,10 @@ class Pass:
             name = f"group {number + 1}" if number else " and ".join(self.names)
             make = self._maker(name, labels, self._rows(number))
             planted.append((part, partial(make, first_epoch=part.first_epoch)))
-        answers = torch.from_numpy(auxiliary.labels).to(labels.device).expand(len(others), -1)
+        answers = torch.from_numpy(np.stack([auxiliary.labels[name] for name in self.names]))
         compute = logits_of(second, auxiliary.texts, auxiliary.settings)
         lengths = auxiliary.texts.lengths
-        given = AUXILIARY, compute, answers, lengths
+        given = AUXILIARY, compute, answers.to(labels.device), lengths
         with planted_objectives(
             (self.stack, second),
             planted,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from memloc.data.encode import Encoded
+from memloc.data.perturb import perturb
 from memloc.data.task import Examples, Task
 from memloc.engine.fit import fit, whole
 from memloc.engine.learner import LEFT_OUT, Auxiliary, Learner, Part, States, Watch
@@ -15,12 +16,14 @@ from memloc.engine.passes import Trained
 from memloc.model.adapters import with_adapter
 from memloc.model.checkpoints import save_checkpoint
 from memloc.model.device import pick_device
+from memloc.model.disguise import disguise
 from memloc.model.load import Classifier
 from memloc.model.predict import accuracies, encode_for
 from memloc.progress import track
 from memloc.protocol import FineTuneSettings
 from memloc.run.folder import TRAININGS, WEIGHTS, Accuracies, Run
-from memloc.stats.windows import read_plant
+from memloc.seeds import generator
+from memloc.stats.windows import planted_layers, read_plant
 from memloc.store import paths
 from memloc.store.files import remove
 from memloc.store.memo import Maker, unfinished_key
@@ -168,12 +171,20 @@ class Training:
             return None
         assert task is not None
         seed = self._head_seed(is_frozen=is_frozen)
-        rate = {"learning_rate": plant.auxiliary_learning_rate}
+        settings = self.settings
+        if plant.kind in {"easy", "decoy"}:  # in the others both tasks learn at one rate
+            settings = settings.replace({"learning_rate": plant.auxiliary_learning_rate})
+        labels = dict.fromkeys(TRAININGS, task.train.labels)
+        if plant.kind == "loud":
+            noise = self.run.settings.noise
+            rng = generator(noise.seed, "loud", task.name)
+            loud = perturb(task.train.labels, task.label_names, rng, noise.rate)
+            labels["noisy"] = loud.assigned
         return Auxiliary(
             start=partial(self.run.load_start, seed, task.label_names),
             texts=self._encode(task.train),
-            labels=task.train.labels,
-            settings=self.settings.replace(rate),
+            labels=labels,
+            settings=settings,
             seed=seed,
             pooler_and_norm=plant.trains_pooler_and_norm,
         )
@@ -206,6 +217,10 @@ class Training:
             if fallback and not self.run.path("memorised").is_dir():
                 self._save(trained, "memorised")
             self.run = self.run.note(**self._ending(trained.curve))
+        plant = self.run.plant
+        if trained.name == "original" and plant is not None and plant.kind == "decoy":
+            others = {*range(self.run.depth)} - {*planted_layers(plant.planted)}
+            disguise(trained.stack, others, generator(self.run.seed, "decoy", plant.planted))
         # Last: the presence of these weights says that the training is done.
         self._save(trained, TRAININGS[trained.name])
 

@@ -15,7 +15,7 @@ from memloc.data.sources import load_task, subsample
 from memloc.data.task import Task, hash_examples, hash_task
 from memloc.protocol import CommonSettings, RunSettings
 from memloc.settings import Settings
-from memloc.stats.windows import plant_name, planted_layers, read_plant
+from memloc.stats.windows import named_plant, planted_layers, split_kind
 from memloc.store.memo import Maker, key
 
 if TYPE_CHECKING:
@@ -101,13 +101,24 @@ class TaskSpec(Settings):
 class PlantSpec(Settings):
     """Which layers the noisy labels may change, and what trains with them.
 
+    In a plant of any kind the noisy labels change no other layer than the planted ones, so that is
+    where they are. The kinds differ in what else tells the planted layers from the others:
+
+    - easy: the auxiliary task learns at a rate of its own, usually a low one;
+    - equal: it learns at the rate of the noisy task, so every layer moves as far;
+    - decoy: easy, and the reference's other layers are re-parametrised, without a change of what
+      they compute, so that its weights differ most where nothing is stored;
+    - loud: equal, and the auxiliary task of the final weights has wrong labels of its own, which
+      all layers memorise; those of the reference are right.
+
     A training that falls short is repeated with a higher learning rate, so the limits are part of
     what decides the weights.
     """
 
     planted: str
     """Layers from 1, such as 6-7, 2+9, mlp:6-7, or 2-3/9-10@21 for two groups of noisy examples, of
-    which the second is learnt from epoch 21 on."""
+    which the second is learnt from epoch 21 on. Before them is the kind of the plant, unless it is
+    easy: decoy 6-7."""
     null: bool = False
     """Whether the original labels are learnt, so that there is nothing to memorise."""
     auxiliary: TaskSpec
@@ -123,6 +134,11 @@ class PlantSpec(Settings):
     """Training accuracy that a training must exceed."""
     noisy_at_least: float = 0.0
     """Share of the noisy labels that a training must memorise."""
+
+    @property
+    def kind(self) -> str:
+        """How hard it is made to find the planted layers: easy, equal, decoy or loud."""
+        return split_kind(self.planted)[0]
 
     @property
     def first(self) -> int:
@@ -196,7 +212,7 @@ class RunSpec(Settings):
         control = protocol.control
         changes = {RATE: control.learning_rate, "finetune.epochs": control.epochs}
         plant = PlantSpec(
-            planted=plant_name(read_plant(layers)),
+            planted=named_plant(layers),
             auxiliary=auxiliary,
             auxiliary_learning_rate=control.auxiliary_learning_rate,
             trains_pooler_and_norm=control.trains_pooler_and_norm,

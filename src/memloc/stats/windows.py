@@ -166,14 +166,37 @@ def layer_ranges(layers: Iterable[int]) -> str:
     return f"{'layer' if len(numbers) == 1 else 'layers'} {listed(parts)}"
 
 
+PLANT_KINDS = ("easy", "equal", "decoy", "loud")
+"""Kinds of plants: `equal 6-7` is hard to find by equal rates, `6-7` is easy; see `PlantSpec`."""
+
+
+def split_kind(text: str) -> tuple[str, str]:
+    """Return the kind of a plant and its layers: `decoy 6-7` are decoys around layers 6-7."""
+    found = re.fullmatch(r"\s*([a-z]+)\s+(.*)", text)
+    kind, layers = found.groups() if found else ("easy", text)
+    if kind not in PLANT_KINDS:
+        raise SettingsError(
+            f"No kind of plant is called {kind!r}: write layers such as 6-7, or one of "
+            f"{listed(PLANT_KINDS)} before them, as in decoy 6-7."
+        )
+    return kind, layers
+
+
+def named_plant(text: str) -> str:
+    """Return a plant as people write it, each in one way only: `6-7`, `decoy 2+9`."""
+    kind, _ = split_kind(text)
+    layers = plant_name(read_plant(text))
+    return layers if kind == "easy" else f"{kind} {layers}"
+
+
 def read_plant(text: str) -> Groups:
     """Where, and from which epoch on, each group of a plant's noisy examples is learnt.
 
     `6-7` is a window; `2+9` are layers 2 and 9; `mlp:6-7` are the MLPs of a window. With
     `2-3/9-10@21`, half of the noisy examples may change layers 2-3, and the other half, from epoch
-    21 on, layers 9-10.
+    21 on, layers 9-10. A word in front is the kind of the plant.
     """
-    return tuple(_read_group(group) for group in text.split("/"))
+    return tuple(_read_group(group) for group in split_kind(text)[1].split("/"))
 
 
 def _read_group(text: str) -> Group:
@@ -191,7 +214,7 @@ def _read_group(text: str) -> Group:
 
 
 def plant_name(groups: Groups) -> str:
-    """A plant as people write it, each in one way only."""
+    """The layers of a plant as people write them, each in one way only."""
     return "/".join(map(str, groups))
 
 

@@ -34,7 +34,7 @@ def run_folder(out: Path, task: str, model: str, seed: int, depth: int | None = 
 def plant_folder(out: Path, run: Path, planted: str, *, null: bool) -> Path:
     """Where a planted run is kept; `run` is where the same run without a plant would be."""
     kind = "null" if null else "window"
-    name = planted.replace("/", "_").replace(":", "-")
+    name = planted.replace("/", "_").replace(":", "-").replace(" ", "-")
     return out / CONTROL / run.relative_to(out) / f"{kind}-{name}"
 
 

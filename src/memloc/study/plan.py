@@ -21,7 +21,7 @@ from memloc.protocol import MEMORISED_ONLY, VerdictSettings
 from memloc.run.folder import AS_ONE, WEIGHTS, Run
 from memloc.run.spec import RunSpec
 from memloc.settings import Settings
-from memloc.stats.windows import check_plant, every_window, plant_name, read_plant, usual_plants
+from memloc.stats.windows import check_plant, every_window, named_plant, usual_plants
 from memloc.store import paths
 from memloc.store.memo import Maker, key
 from memloc.study.config import (
@@ -386,7 +386,7 @@ class _Planner:
             products[name] = Product(settings=_flat(name, method), removes=files)
         products["null"] = Product(settings={"null": null}, removes=(str(both[1]),))
         return Step(
-            name=f"plant/{run}/{window.replace('/', '_')}",
+            name=f"plant/{run}/{window.replace('/', '_').replace(' ', '-')}",
             kind="plant",
             spec=spec,
             folder=str(both[0]),
@@ -424,7 +424,7 @@ def _flat(name: str, settings: Settings) -> dict[str, Any]:
 
 def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[str]:
     """The plants that a block asks for in a model of this depth; each makes a run of its own."""
-    found = [plant_name(read_plant(text)) for text in block.windows]
+    found = [named_plant(text) for text in block.windows]
     found += [window for width in block.every for window in every_window(depth, width)]
     for plant in found:
         check_plant(plant, depth, protocol.control.epochs or protocol.finetune.epochs)

@@ -1,0 +1,108 @@
+"""Re-parametrises blocks: other weights, the same function.
+
+The rows of an MLP can be permuted, and what a head's values are multiplied with can be undone by
+its part of the output projection. Whoever compares the weights of two models sees a large change
+where nothing changed. Which matrices belong together is found by trying: a change that leaves the
+block's output as it was is the right one, so there is no code per architecture.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import permutations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from memloc.errors import ModelError
+from memloc.model.stack import Stack, setting, undropped
+
+CLOSE = 1e-4
+"""Largest change of a block's output, relative to its size, that counts as float noise."""
+SCALES = 0.5, 2.0
+"""Smallest and largest factor by which the values of a head are rescaled."""
+Change = Callable[[], None]
+
+
+def disguise(stack: Stack, layers: Iterable[int], rng: np.random.Generator) -> None:
+    """Give these layers (from 0) other weights that compute the same, in place."""
+    wanted = {*layers}
+    heads = int(setting(stack.model.config, "num_attention_heads"))
+    with torch.inference_mode(), undropped(stack.model):
+        prepared = stack.prepare(stack.sample(1))
+        state = prepared.state
+        for index, call in enumerate(prepared.calls):
+            run = partial(stack.run, index, state, call)
+            if index in wanted:
+                matrices = [m for m in stack.blocks[index].modules() if isinstance(m, nn.Linear)]
+                for changes in (_permuted(matrices, rng), _rotated(matrices, heads, rng)):
+                    _make_first_that_fits(stack.blocks[index], changes, run, index)
+            state = run()
+
+
+def _make_first_that_fits(
+    block: nn.Module, changes: Iterable[Change], run: Callable[[], Tensor], index: int
+) -> None:
+    """Make the first change that leaves the block's output as it was, and undo the others."""
+    kept = [p.clone() for p in block.parameters()]
+    output = run()
+    for change in changes:
+        change()
+        if (run() - output).abs().max() <= CLOSE * output.abs().max():
+            return
+        for parameter, before in zip(block.parameters(), kept, strict=True):
+            parameter.copy_(before)
+    raise ModelError(
+        f"Layer {index + 1} cannot be re-parametrised: no two of its matrices are an MLP, or a "
+        "head's values and their output projection, as memloc knows them. Use plants of another "
+        "kind."
+    )
+
+
+def _permuted(matrices: list[nn.Linear], rng: np.random.Generator) -> Iterator[Change]:
+    """Permute the rows of an MLP: those of all matrices before its activation alike."""
+    for last in matrices:
+        inner = last.in_features
+        before = [m for m in matrices if m.out_features == inner and m.in_features != inner]
+        if before:
+            order = torch.from_numpy(rng.permutation(inner)).to(last.weight.device)
+            yield partial(_permute, before, last, order)
+
+
+def _permute(before: list[nn.Linear], last: nn.Linear, order: Tensor) -> None:
+    for matrix in before:
+        for parameter in matrix.parameters():
+            parameter.copy_(parameter[order])
+    last.weight.copy_(last.weight[:, order])
+
+
+def _rotated(matrices: list[nn.Linear], heads: int, rng: np.random.Generator) -> Iterator[Change]:
+    """Rotate and rescale the values of every head, and undo it in the output projection.
+
+    The values have a matrix of their own, or are rows of one with queries and keys: the last
+    third, or the last third of each head.
+    """
+    for value, last in permutations(matrices, 2):
+        width = last.in_features
+        if width % heads or value.out_features not in {width, 3 * width}:
+            continue
+        turns = torch.stack([_turn(width // heads, rng) for _ in range(heads)])
+        rows = torch.arange(value.out_features)
+        for ours in (rows[-width:], rows.view(heads, -1)[:, -(width // heads) :].flatten()):
+            yield partial(_turn_heads, value, last, ours, turns.to(last.weight))
+
+
+def _turn(size: int, rng: np.random.Generator) -> Tensor:
+    """Return a random rotation (or reflection) times a random scale."""
+    rotation, _ = np.linalg.qr(rng.standard_normal((size, size)))
+    return torch.from_numpy(rotation * np.exp(rng.uniform(*np.log(SCALES))))
+
+
+def _turn_heads(value: nn.Linear, last: nn.Linear, rows: Tensor, turns: Tensor) -> None:
+    heads, size, _ = turns.shape
+    for parameter in value.parameters():
+        by_head = parameter[rows].view(heads, size, -1)
+        parameter[rows] = (turns @ by_head).view(parameter[rows].shape)
+    by_head = last.weight.view(-1, heads, size)
+    undone = torch.einsum("ohs,hsr->ohr", by_head, torch.linalg.inv(turns))
+    last.weight.copy_(undone.reshape(last.weight.shape))
