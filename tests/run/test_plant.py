@@ -191,17 +191,18 @@ def moved(one, other):
 def test_kinds_differ_in_what_else_changes_the_layers(kinds):
     final = {kind: run.load("final") for kind, run in kinds.items()}
     reference = {kind: run.load("reference") for kind, run in kinds.items()}
-    # Decoys are an easy plant whose reference has other weights in the other layers.
-    assert moved(final["easy"], final["decoy"]) == set()
-    assert moved(reference["easy"], reference["decoy"]) == {1, 3}
-    texts = kinds["easy"].encode(final["easy"])
-    logits = [predict(reference[kind].stack, texts) for kind in ("easy", "decoy")]
-    np.testing.assert_allclose(*logits, rtol=1e-3, atol=1e-4)
-    # At equal rates the other layers move further; wrong labels of the auxiliary task move the
-    # final weights and leave the reference as it was.
+    # Decoys are an easy plant whose other layers have other weights and compute the same.
+    for pair in (final, reference):
+        assert moved(pair["easy"], pair["decoy"]) == {1, 3}
+        texts = kinds["easy"].encode(pair["easy"])
+        logits = [predict(pair[kind].stack, texts) for kind in ("easy", "decoy")]
+        np.testing.assert_allclose(*logits, rtol=1e-3, atol=1e-4)
+    # At equal rates the other layers move further; wrong labels of the auxiliary task change what
+    # the final weights compute, and not what the reference computes.
     assert moved(final["easy"], final["equal"]) == {1, 2, 3}
-    assert moved(final["equal"], final["loud"]) == {1, 2, 3}
-    assert moved(reference["equal"], reference["loud"]) == set()
+    assert 2 in moved(final["equal"], final["loud"])
+    logits = [predict(reference[kind].stack, texts) for kind in ("equal", "loud")]
+    np.testing.assert_allclose(*logits, rtol=1e-3, atol=1e-4)
 
 
 def test_the_null_of_loud_neighbours_still_learns_their_wrong_labels(kinds, tmp_path):
@@ -209,7 +210,7 @@ def test_the_null_of_loud_neighbours_still_learns_their_wrong_labels(kinds, tmp_
         kind: make_null(kinds[kind], tmp_path / kind, TWO, auxiliary=OTHER)
         for kind in ("equal", "loud")
     }
-    assert moved(*(null.load("final") for null in nulls.values())) == {1, 2, 3}
+    assert 2 in moved(*(null.load("final") for null in nulls.values()))
 
 
 def test_the_public_function_makes_the_same_plant(recipe, planted, tmp_path):

@@ -67,6 +67,7 @@ def _ours() -> dict[str, type[Method]]:
     from memloc.methods.gradients import Gradients
     from memloc.methods.halves import Generalisation
     from memloc.methods.label_probes import LabelProbes
+    from memloc.methods.peers import PEERS
     from memloc.methods.probing import Probing
     from memloc.methods.retraining import Retraining
     from memloc.methods.shares import Shares
@@ -77,6 +78,7 @@ def _ours() -> dict[str, type[Method]]:
         *(Swapping, Retraining, Gradients, Probing, Shares),
         *(Centroids, LabelProbes, Generalisation),
         *TRIVIAL,
+        *PEERS,
     )
     return {kind.name: kind for kind in kinds}
 

@@ -2,7 +2,7 @@
 
 The rows of an MLP can be permuted, and what a head's values are multiplied with can be undone by
 its part of the output projection. Whoever compares the weights of two models sees a large change
-where nothing changed. Which matrices belong together is found by trying: a change that leaves the
+where nothing changed. Which matrices are a pair is found by trying: a change that leaves the
 block's output as it was is the right one, so there is no code per architecture.
 """
 

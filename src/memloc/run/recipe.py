@@ -218,9 +218,10 @@ class Training:
                 self._save(trained, "memorised")
             self.run = self.run.note(**self._ending(trained.curve))
         plant = self.run.plant
-        if trained.name == "original" and plant is not None and plant.kind == "decoy":
+        if plant is not None and plant.kind in {"decoy", "loud"} and trained.name != "frozen":
             others = {*range(self.run.depth)} - {*planted_layers(plant.planted)}
-            disguise(trained.stack, others, generator(self.run.seed, "decoy", plant.planted))
+            rng = generator(self.run.seed, "decoy", plant.planted, trained.name)
+            disguise(trained.stack, others, rng)
         # Last: the presence of these weights says that the training is done.
         self._save(trained, TRAININGS[trained.name])
 

@@ -106,10 +106,11 @@ class PlantSpec(Settings):
 
     - easy: the auxiliary task learns at a rate of its own, usually a low one;
     - equal: it learns at the rate of the noisy task, so every layer moves as far;
-    - decoy: easy, and the reference's other layers are re-parametrised, without a change of what
-      they compute, so that its weights differ most where nothing is stored;
-    - loud: equal, and the auxiliary task of the final weights has wrong labels of its own, which
-      all layers memorise; those of the reference are right.
+    - decoy: easy, and the other layers of the final weights and of the reference are
+      re-parametrised, each in another way and without a change of what they compute, so that
+      weights differ most where nothing is stored;
+    - loud: equal, with decoys, and the auxiliary task of the final weights has wrong labels of its
+      own, which all layers memorise; those of the reference are right.
 
     A training that falls short is repeated with a higher learning rate, so the limits are part of
     what decides the weights.

@@ -72,7 +72,8 @@ class ControlBlock(Settings):
     methods: Names = Field(default_factory=partial(_installed, "localiser"))
     """That look for the planted layers."""
     nulls: Literal["none", "middle", "all"] = "middle"
-    """Windows whose null is made, too: the same with nothing to memorise."""
+    """Windows whose null is made, too (the same with nothing to memorise): the middle one of each
+    kind of plant, none or all."""
 
 
 class Study(Settings):

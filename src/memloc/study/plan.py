@@ -21,7 +21,7 @@ from memloc.protocol import MEMORISED_ONLY, VerdictSettings
 from memloc.run.folder import AS_ONE, WEIGHTS, Run
 from memloc.run.spec import RunSpec
 from memloc.settings import Settings
-from memloc.stats.windows import check_plant, every_window, named_plant, usual_plants
+from memloc.stats.windows import check_plant, every_window, named_plant, split_kind, usual_plants
 from memloc.store import paths
 from memloc.store.memo import Maker, key
 from memloc.study.config import (
@@ -371,7 +371,8 @@ class _Planner:
             auxiliary = self._task(control.auxiliary, control.auxiliary_examples)
             methods = {name: protocol.method(name) for name in block.methods}
             for window in windows:
-                middle = block.nulls == "middle" and window == windows[len(windows) // 2]
+                same = [other for other in windows if split_kind(other)[0] == split_kind(window)[0]]
+                middle = block.nulls == "middle" and window == same[len(same) // 2]
                 planted = spec.planted(window, auxiliary, protocol)
                 yield self._plant(planted, folder, methods, null=middle or block.nulls == "all")
 

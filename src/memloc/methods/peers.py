@@ -1,0 +1,118 @@
+"""Localisers of other people's papers, per layer, to be compared on planted layers.
+
+They were written from the papers. Each asks how the log-probability of the noisy examples' assigned
+labels depends on a layer. Two are left out. Integrated gradients (Sundararajan et al. 2017) between
+two states of a layer sum to the difference of the outputs (completeness), so summed over a layer
+they are activation patching. Masks of neurons (Hard Concrete and Slimming, Chang et al. 2024) say
+which neurons are needed and nothing of a layer as a whole.
+"""
+
+from abc import abstractmethod
+
+import numpy as np
+
+from memloc.arrays import FloatArray
+from memloc.methods import Method, Sizes
+from memloc.run.folder import Run
+
+
+class Peer(Method):
+    """A localiser from another paper, which runs only where it is named."""
+
+    by_default = False
+
+    def run(self, run: Run) -> FloatArray:
+        """Return what each layer does; where none does anything, all layers weigh alike."""
+        found = np.maximum(0, self.effects(run))
+        return found if found.any() else np.ones(run.depth)
+
+    @abstractmethod
+    def effects(self, run: Run) -> FloatArray:
+        """Return what each layer does, below 0 where it does the opposite."""
+
+
+class ActivationPatching(Peer):
+    """States of the reference's run patched into the final model's, layer by layer.
+
+    Vig et al. 2020, Meng et al. 2022. A state carries what all layers before it did, so the weight
+    of a layer is what patching after it does more than patching before it.
+    """
+
+    name = "activation_patching"
+    needs = ("final", "reference")
+
+    def effects(self, run: Run) -> FloatArray:
+        """Return how much more the log-probability falls by patching after each layer."""
+        from memloc.methods.effects import patched
+
+        return -np.diff(patched(run))
+
+    def cost(self, sizes: Sizes) -> float:
+        """Return the seconds of a run of each rest of the model."""
+        return sizes.depth / 2 * sizes.noisy * sizes.predict
+
+
+class MeanAblation(Peer):
+    """What each layer adds to the state, replaced by its mean over the clean examples.
+
+    Single-layer mean ablation, as in Wang et al. 2023.
+    """
+
+    name = "mean_ablation"
+    needs = ("final",)
+
+    def effects(self, run: Run) -> FloatArray:
+        """Return how much the log-probability falls without each layer, relative to none."""
+        from memloc.methods.effects import ablated
+
+        none, *without = ablated(run)
+        return none - np.array(without)
+
+    def cost(self, sizes: Sizes) -> float:
+        """Return the seconds of the means and of a run of each rest of the model."""
+        return (sizes.examples + sizes.depth / 2 * sizes.noisy) * sizes.predict
+
+
+class LogitLens(Peer):
+    """What the model's head says after each layer: where the noisy labels become its answer.
+
+    nostalgebraist 2020; the idea of prediction depth (Baldock et al. 2021) with the model's own
+    head in place of neighbours. The weight of a layer is the rise of the log-probability.
+    """
+
+    name = "logit_lens"
+    needs = ("final",)
+
+    def effects(self, run: Run) -> FloatArray:
+        """Return the rise of the log-probability at each layer."""
+        from memloc.methods.effects import read_early
+
+        return np.diff(read_early(run))
+
+    def cost(self, sizes: Sizes) -> float:
+        """Return the seconds of one prediction of each noisy example."""
+        return sizes.noisy * sizes.predict
+
+
+class FisherDistance(Peer):
+    """The squared distance from the reference's weights, each weighted by its Fisher information.
+
+    Kirkpatrick et al. 2017: the diagonal of the empirical Fisher information of the final weights,
+    here over the noisy examples and their assigned labels.
+    """
+
+    name = "fisher_distance"
+    needs = ("final", "reference")
+
+    def effects(self, run: Run) -> FloatArray:
+        """Return the sum of F (final - reference)² over the parameters of each layer."""
+        from memloc.methods.effects import fisher_distances
+
+        return fisher_distances(run)
+
+    def cost(self, sizes: Sizes) -> float:
+        """Return the seconds of the gradients of each noisy example."""
+        return sizes.noisy * sizes.update
+
+
+PEERS: tuple[type[Method], ...] = (ActivationPatching, MeanAblation, LogitLens, FisherDistance)
