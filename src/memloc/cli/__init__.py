@@ -25,6 +25,7 @@ from memloc.cli.runs import (
     train,
 )
 from memloc.cli.studies import (
+    board,
     control,
     figures,
     init,
@@ -127,7 +128,7 @@ def _show_version(asked: bool) -> None:
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "A model": (adopt, train, localise, analyse, find, repair),
-    "Many models, tasks and seeds": (init, plan, run, status, logs, control),
+    "Many models, tasks and seeds": (init, plan, run, status, logs, control, board),
     "Results": (report, figures, tables),
     "What there is": (tasks, models, check, protocol),
 }

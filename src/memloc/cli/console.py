@@ -347,6 +347,19 @@ def show_control(found: "Results", as_json: bool) -> None:
     show(as_json, record | more, *said, where)
 
 
+def show_board(found: "Results", as_json: bool) -> None:
+    """Print what each method found of each kind of plant, and what it says of nulls."""
+    from memloc.stats.board import by_kind, by_method
+    from memloc.study.board import cost
+
+    kinds = by_kind(found.control_layers)
+    every = by_method(found.control_layers, found.control_answers)
+    every = every.assign(forward_passes=every["method"].map(cost))
+    record = {"folder": str(found.folder), "kinds": kinds, "methods": every, "plants": found.plants}
+    said = ["Kinds of plants:", kinds.round(2), "", "Methods:", every.round(2), ""]
+    show(as_json, record, *said, *_unused(found.plants))
+
+
 def _unused(plants: "pd.DataFrame") -> Iterator[str]:
     again = plants[plants["tries"] > 1]
     if len(again):

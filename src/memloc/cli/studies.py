@@ -171,6 +171,40 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
         raise typer.Exit(1)
 
 
+def board(
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A localiser, or module:Class of your own. Default: all of them."),
+    ] = None,
+    small: Annotated[bool, typer.Option("--small", help="Six plants, no nulls.")] = False,
+    jobs: Jobs = None,
+    out: Annotated[Path, typer.Option(help="Folder of the study that is written.")] = Path("board"),
+    as_json: AsJson = False,
+) -> None:
+    """Compare localisers on a frozen set of easy and hard plants.
+
+    This writes a study into a folder and runs it; the same command continues it.
+
+    Example: `memloc board --method my_package.method:MyMethod --small`
+    """
+    from memloc.reporting.results import load_results
+    from memloc.study.board import board_plan
+    from memloc.study.execute import open_study
+    from memloc.study.view import failures, plan_sentences, shown
+
+    study = open_study(board_plan(out, method or (), small=small), jobs=jobs)
+    for sentence in plan_sentences(study):
+        say(sentence, sys.stderr)
+    with shown() as watch:
+        ended = study.run(watch)
+    for sentence in failures(ended):
+        say(sentence, sys.stderr)
+    found = load_results(out)
+    console.show_board(found, as_json)
+    if ended.count("failed") or not found.plants["used"].any():
+        raise typer.Exit(1)
+
+
 def _used(changes: dict[str, Any], chosen: Sequence[str] | None) -> dict[str, Any]:
     """The settings as they are; those of methods that do not look for the plant are refused."""
     from memloc.methods.protocol import preset

@@ -64,7 +64,7 @@ def fisher_distances(run: Run) -> FloatArray:
         for row in run.noisy_rows:
             logits = stack.logits(to_batch(encoded, np.array([row]), stack.device)).float()
             fisher += summed([logits.log_softmax(1)[0, int(run.noisy.assigned[row])]]) ** 2
-    weighted = (fisher * torch.cat(moved) ** 2).split([len(part) for part in moved])
+    weighted = torch.split(fisher * torch.cat(moved) ** 2, [len(part) for part in moved])
     return np.array([float(part.sum()) for part in weighted]) / len(run.noisy_rows)
 
 

@@ -65,8 +65,8 @@ class MeanAblation(Peer):
         """Return how much the log-probability falls without each layer, relative to none."""
         from memloc.methods.effects import ablated
 
-        none, *without = ablated(run)
-        return none - np.array(without)
+        found = ablated(run)
+        return np.asarray(found[0] - found[1:])
 
     def cost(self, sizes: Sizes) -> float:
         """Return the seconds of the means and of a run of each rest of the model."""

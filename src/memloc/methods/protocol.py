@@ -10,7 +10,7 @@ from pydantic import create_model
 
 from memloc.errors import SettingsError, UnknownName, lookup
 from memloc.methods import Kind, Method, Named
-from memloc.methods.registry import OTHER_KIND, find_method, methods
+from memloc.methods.registry import OTHER_KIND, find_method, forget_methods, methods
 from memloc.protocol import PRESETS, CommonSettings, readable
 from memloc.settings import Settings, checked, parse_yaml
 from memloc.store import paths
@@ -102,6 +102,13 @@ def _requested(given: Any, kind: Kind, protocol: Protocol, settings: Mapping[str
         raise SettingsError(f"{name} was given as an object: change its settings there.")
     method: Method = checked(owner, {}) if is_class else given
     return method
+
+
+def forget() -> None:
+    """Forget which methods there are, so that one that was added is found."""
+    forget_methods()
+    _with_methods.cache_clear()
+    preset.cache_clear()
 
 
 @cache

@@ -1,7 +1,10 @@
 """Every method by name: memloc's own, and those that other packages register."""
 
+import os
+import sys
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from memloc.errors import MemlocError, ModelError, SettingsError, UnknownName, in_words, lookup
@@ -11,6 +14,8 @@ from memloc.settings import checked
 
 ENTRY_POINTS = "memloc.methods"
 """Other packages register a method under this group."""
+GIVEN = "MEMLOC_METHODS"
+"""Environment variable with methods that no package registers: `module:Class`, with commas."""
 
 
 @cache
@@ -18,6 +23,12 @@ def methods() -> dict[str, type[Method]]:
     """Every method by name: memloc's own, then those that other packages bring and that load."""
     theirs = {name: kind for name, kind in _theirs().items() if not isinstance(kind, Exception)}
     return {**_ours(), **theirs}
+
+
+def forget_methods() -> None:
+    """Forget which methods there are, so that one that was added is found."""
+    methods.cache_clear()
+    _theirs.cache_clear()
 
 
 def method_names(kind: Kind) -> tuple[str, ...]:
@@ -85,7 +96,25 @@ def _ours() -> dict[str, type[Method]]:
 
 @cache
 def _theirs() -> dict[str, Any]:
-    return {point.name: _loaded(point) for point in entry_points(group=ENTRY_POINTS)}
+    given = [place for place in os.environ.get(GIVEN, "").split(",") if place]
+    registered = {point.name: _loaded(point) for point in entry_points(group=ENTRY_POINTS)}
+    return {**registered, **{kind.name: kind for kind in map(load_given, given)}}
+
+
+def load_given(place: str) -> type[Method]:
+    """Load the method at `module:Class`; the folder in which memloc is called is looked at, too."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    try:
+        found = EntryPoint("", place, ENTRY_POINTS).load()
+    except Exception as error:
+        raise ModelError(
+            f"Method {place!r} could not be loaded: {in_words(error).rstrip('.')}. Give it as "
+            "module:Class."
+        ) from error
+    _check(EntryPoint(getattr(found, "name", place), place, ENTRY_POINTS), found)
+    kind: type[Method] = found
+    return kind
 
 
 def _loaded(point: EntryPoint) -> Any:

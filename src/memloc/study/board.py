@@ -1,0 +1,51 @@
+"""The board: a frozen recipe of easy and hard plants on which localisers are compared."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from memloc.methods import Sizes
+from memloc.methods import protocol as protocols
+from memloc.methods.registry import GIVEN, find_method, load_given, method_names, methods
+from memloc.settings import packaged
+from memloc.study.plan import Plan, control_plan
+
+RECIPES = packaged(__file__)
+TYPICAL = Sizes(examples=96, noisy=14, depth=12, update=3.0, predict=1.0, probe=0.03)
+"""The sizes of a plant of the board, in forward passes instead of seconds."""
+
+
+def board_plan(out: Path, named: Sequence[str], *, small: bool = False) -> Plan:
+    """Plan the plants of the board for these methods, or for all localisers of memloc.
+
+    A method may be named as `module:Class`, which needs no package that registers it.
+    """
+    chosen = [add_method(name) if ":" in name else find_method(name).name for name in named]
+    recipe = RECIPES["small" if small else "full"]
+    trivial = [name for name, kind in methods().items() if kind.is_trivial]
+    every = [*(chosen or [*method_names("localiser"), *_compared()]), *trivial]
+    block = {**recipe["control"], "methods": list(dict.fromkeys(every))}
+    return control_plan(out, recipe["study"], block)
+
+
+def add_method(place: str) -> str:
+    """Make the method at `module:Class` known here and in child processes; return its name."""
+    name = load_given(place).name
+    known = [each for each in os.environ.get(GIVEN, "").split(",") if each]
+    os.environ[GIVEN] = ",".join(dict.fromkeys([*known, place]))
+    protocols.forget()
+    return name
+
+
+def cost(method: str) -> float:
+    """Return about how many forward passes a method takes for each noisy example."""
+    return find_method(method)().cost(TYPICAL) / TYPICAL.noisy
+
+
+def _compared() -> list[str]:
+    """Return the localisers of other papers, which run only where they are named."""
+    return [
+        name
+        for name, kind in methods().items()
+        if kind.kind == "localiser" and not kind.by_default and not kind.is_trivial
+    ]
