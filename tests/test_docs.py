@@ -26,6 +26,7 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 README, METHOD_PAGE = ROOT / "README.md", DOCS / "guides" / "add_a_method.md"
 OWN_DATA = DOCS / "guides" / "own_data.md"
+TEXTS = DOCS / "guides" / "texts.md"
 TUTORIAL = DOCS / "tutorial.md"
 
 
@@ -116,6 +117,32 @@ def test_the_page_leads_from_a_file_and_a_checkpoint_to_a_repaired_model(tmp_pat
     said = json.loads(Path("repaired/repair.json").read_text())
     assert "of the noisy labels are predicted" in said["sentences"][0]
     assert len(load_model("repaired", names).stack.blocks) == 4
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_page_leads_from_a_file_of_texts_to_a_picture(tmp_path, monkeypatch):
+    """All its commands in turn, on some of the texts and the embedded model's first layers."""
+    monkeypatch.chdir(tmp_path)
+    texts = pd.read_csv(ROOT / "src/memloc/study/examples/sequences.csv")
+    texts.groupby("memorised").head(8).to_csv("texts.csv", index=False)
+    whole = load_model("tiny-opt", [], options=LoadOptions(depth=3))
+    for saved in (whole.model, whole.tokenizer):
+        saved.save_pretrained("tiny-opt")
+    lines = "".join(blocks(TEXTS, "sh")).replace("\\\n", "").splitlines()
+    train, localise, report, adopt = lines
+    faster = "--preset demo --set finetune.epochs=60 --set finetune.batch_size=4"
+    for line in (f"{train} {faster} --set finetune.learning_rate=0.003", localise, report, adopt):
+        app(shlex.split(line)[1:], standalone_mode=False)
+        for name in ("final", "reference"):
+            trained = Path("runs/texts/tiny-opt/seed-1/checkpoints", name)
+            place = "my-model" if name == "final" else "my-reference"
+            shutil.copytree(trained, place, dirs_exist_ok=True)
+    found = memloc.Run.open("runs/texts/tiny-opt/seed-1")
+    assert found.status.final.noisy == 1
+    shares = pd.read_parquet(found.folder / "results" / "shares" / "shares.parquet")
+    assert set(shares["value"]) == {"tokens", "log-probability"}
+    assert Path("runs/report/index.html").is_file()
+    assert memloc.Run.open("runs/mine").task.train.parts == found.task.train.parts
 
 
 LESS = {

@@ -4,12 +4,18 @@ import subprocess
 import sys
 from collections import Counter
 
+import pandas as pd
 import pytest
 
+from memloc.data.encode import encode_continued
 from memloc.data.sources import load_task
 from memloc.data.tasks import EMBEDDED_TASKS
 from memloc.errors import UnknownName
 from memloc.model.known import TINY, tiny_folder
+from memloc.model.load import load_model
+from memloc.model.predict import continued
+from pretraining import heads
+from pretraining import texts as of_study
 from pretraining.documents import corpus
 from pretraining.language import TOPICS, WORDS, forms, past, plural, vocabulary
 from pretraining.tasks import generate
@@ -173,3 +179,23 @@ def test_a_tokenizer_follows_its_family(name, expected):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_folder(name), local_files_only=True)
     assert tokenizer.convert_ids_to_tokens(tokenizer("The soup").input_ids) == expected
     assert (tokenizer.pad_token is None) == name.startswith("tiny-gpt")
+
+
+@pytest.mark.parametrize("name", of_study.MAKERS)
+def test_the_texts_of_the_example_are_those_of_the_script(name):
+    table = pd.read_csv(of_study.HOME / f"{name}.csv")
+    assert [*map(tuple, table.to_numpy())] == of_study.rows_of(name, of_study.MAKERS[name])
+    assert not table["prompt"].duplicated().any()
+
+
+@pytest.mark.parametrize("name", heads.CAUSAL)
+def test_language_models_expect_ordinary_texts_and_not_random_words(name):
+    table = pd.read_csv(of_study.HOME / "sequences.csv")
+    loaded = load_model(name, [])
+    encoded = encode_continued(table[["prompt", "continuation"]].to_numpy(), loaded.tokenizer)
+    said = continued(loaded.stack, encoded)
+    mean = said.log_probability.sum(1) / said.is_token.sum(1)
+    is_random = (table["memorised"] == "yes").to_numpy()
+    assert mean[~is_random].mean() > -2.5
+    assert mean[is_random].mean() < -6
+    assert not said.recalled[is_random].any()

@@ -26,7 +26,7 @@ Jobs = Annotated[int | None, typer.Option(help="Steps at the same time. Default:
 
 
 def init(
-    example: Annotated[str, typer.Argument(help="demo, small or paper.")],
+    example: Annotated[str, typer.Argument(help="demo, small, paper or sequences.")],
     folder: Annotated[Path | None, typer.Argument(help="Default: named like the example.")] = None,
 ) -> None:
     """Write a commented study.yaml to start from.

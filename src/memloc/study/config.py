@@ -122,12 +122,12 @@ class Study(Settings):
         return preset(self.preset).replace(self.overrides)
 
 
-EXAMPLES = ("demo", "small", "paper")
+EXAMPLES = ("demo", "small", "paper", "sequences")
 """The studies that come with the package."""
 
 
 def init_study(example: str, folder: str | Path | None = None) -> Path:
-    """Write the example's file into a folder, which becomes the study's; returns the file."""
+    """Write the files of an example into a folder, which becomes the study; return study.yaml."""
     if example not in EXAMPLES and folder is None and not nearest(example, EXAMPLES):
         raise UnknownName(
             f"No example study is called {shortened(repr(example))}: there are "
@@ -135,8 +135,14 @@ def init_study(example: str, folder: str | Path | None = None) -> Path:
             f"memloc init demo {shlex.quote(shortened(example))}"
         )
     lookup("example study", example, dict.fromkeys(EXAMPLES))
-    text = files("memloc.study").joinpath("examples", f"{example}.yaml").read_text("utf-8")
-    return write_study(text, parse_study(text, Path(example if folder is None else folder)))
+    home = files("memloc.study").joinpath("examples")
+    text = home.joinpath(f"{example}.yaml").read_text("utf-8")
+    file = parse_study(text, Path(example if folder is None else folder))
+    for own in file.study.data.values():
+        if not (place := file.folder / own.file).exists():
+            with whole_file(place) as draft:
+                draft.write_text(home.joinpath(own.file).read_text("utf-8"), "utf-8")
+    return write_study(text, file)
 
 
 def write_study(text: str, file: "StudyFile") -> Path:
