@@ -1,4 +1,4 @@
-"""Planted runs: what is kept of them, and the tables of docs/explanation/control.md.
+"""Planted runs: what is kept of them, and the tables of docs/explanation/planted.md.
 
 `python -m studies.control STUDY ...` keeps what the methods found in the plants of these studies
 in studies/tables/planted and writes the tables of the page; without a study, the tables alone.
@@ -32,7 +32,7 @@ from memloc.store.files import whole_file
 from studies.pages import DOCS, LINE, STORED, put
 
 KEPT = STORED / "planted"
-PAGE = DOCS / "explanation" / "control.md"
+PAGE = DOCS / "explanation" / "planted.md"
 KS = (1, 2)
 PAPER = {
     ("swapping", 1): 0.97,

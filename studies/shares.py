@@ -1,6 +1,6 @@
 """Layer shares of plants, by the number and the depth of planted layers.
 
-`python -m studies.shares STUDY` prints tables of docs/explanation/control.md.
+`python -m studies.shares STUDY` prints tables of docs/explanation/planted.md.
 """
 
 import sys

@@ -1,0 +1,255 @@
+"""The board: what is kept of its plants, and the tables and picture of docs/explanation/control.md.
+
+`python -m studies.board STUDY ...` keeps what methods found in the plants of `memloc board`, in
+studies/tables/board, and writes the page; without a study, the page alone.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from memloc.methods.registry import methods
+from memloc.reporting.figures import save_spec
+from memloc.reporting.results import load_results
+from memloc.reporting.tables import markdown
+from memloc.run.folder import Run
+from memloc.stats.board import best_trivial, by_kind, by_method
+from memloc.stats.windows import PLANT_KINDS, split_kind
+from memloc.store import paths
+from memloc.store.files import whole_file
+from memloc.study.board import RECIPES, cost
+from studies.control import memorised
+from studies.pages import DOCS, IMAGES, STORED, put
+
+KEPT = STORED / "board"
+PAGE = DOCS / "explanation" / "control.md"
+PICTURE = IMAGES / "board.svg"
+FIRST = ("shares", "swapping", "gradients")
+"""memloc's and the paper's methods, in the order of the tables; peers and baselines follow."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """What methods found in the plants of the board and in nulls."""
+
+    layers: pd.DataFrame
+    answers: pd.DataFrame
+    plants: pd.DataFrame
+    checks: pd.DataFrame
+    """One row per plant that shares looked at: see `checked`."""
+
+    @classmethod
+    def of(cls, studies: Sequence[Path]) -> "Board":
+        """From studies, finished or not."""
+        found = [load_results(study) for study in studies]
+        layers, answers, plants = (
+            pd.concat([getattr(each, name) for each in found])
+            for name in ("control_layers", "control_answers", "plants")
+        )
+        tries = RECIPES["full"]["study"]["overrides"]["control.tries"]
+        is_done = plants["used"] | (plants["tries"] == tries)  # of a study that was stopped
+        return cls(
+            layers,
+            answers,
+            plants[is_done],
+            pd.DataFrame([row for study in studies for row in checked(study)]),
+        )
+
+    @classmethod
+    def kept(cls) -> "Board":
+        """As it was kept."""
+        return cls(*(pd.read_parquet(KEPT / f"{name}.parquet") for name in cls.__annotations__))
+
+    def keep(self) -> None:
+        """Keep it as small files."""
+        for name, table in vars(self).items():
+            with whole_file(KEPT / f"{name}.parquet") as draft:
+                table.to_parquet(draft, index=False, compression="zstd")
+
+
+def checked(study: Path) -> Iterator[dict[str, Any]]:
+    """What exchanging layers does in each real plant, from the values of all subsets.
+
+    `r2`: how much of the variance over layers of what exchanging a layer alone undoes is explained
+    by its share, and by the shares of layers in random order. The named layers are the fewest with
+    half of the shares: what is undone when they are exchanged (`sufficient`), when all others are
+    (`others`), and at most when one of them is left out (`without_one`), relative to all layers.
+    """
+    for place in sorted(study.rglob(paths.RUN)):
+        run = Run.open(place.parent)
+        folder = paths.result(run.folder, "shares")
+        if run.plant is None or run.is_null or not (folder / "subsets.parquet").is_file():
+            continue
+        shares = pd.read_parquet(folder / "shares.parquet").query("value == 'labels'")
+        lost = pd.read_parquet(folder / "subsets.parquet")["lost"].to_numpy()
+        found = shares["share"].to_numpy()
+        about = json.loads((folder / paths.ABOUT).read_text(encoding="utf-8"))
+        yield {
+            "model": run.model_name,
+            "task": run.record.task.name,
+            "planted": run.plant.planted,
+            "control": about["about"]["control"]["kept"],
+            **_predicted(found, shares["alone_out"].to_numpy()),
+            **_named(found, (lost - lost[0]) / (lost[-1] - lost[0])),
+        }
+
+
+def _predicted(shares: np.ndarray, alone: np.ndarray) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    others = [_r2(rng.permutation(shares), alone) for _ in range(200)]
+    return {"r2": _r2(shares, alone), "r2_random": float(np.mean(others))}
+
+
+def _r2(one: np.ndarray, other: np.ndarray) -> float:
+    if not one.std() or not other.std():
+        return np.nan
+    return float(np.corrcoef(one, other)[0, 1] ** 2)
+
+
+def _named(shares: np.ndarray, undone: np.ndarray) -> dict[str, Any]:
+    order = np.argsort(-shares, kind="stable")
+    held = np.cumsum(np.maximum(0, shares)[order]) / np.maximum(0, shares).sum()
+    chosen = order[: int(np.searchsorted(held, 0.5)) + 1]
+    bits = int((1 << chosen).sum())
+    smaller = [undone[bits ^ (1 << int(layer))] for layer in chosen]
+    return {
+        "named": len(chosen),
+        "sufficient": undone[bits],
+        "others": undone[(len(undone) - 1) ^ bits],
+        "without_one": max(smaller),
+    }
+
+
+def ordered(found: Sequence[str]) -> list[str]:
+    """Return methods in the order of the tables: our own, peers, trivial baselines."""
+    known = methods()
+    peers = [name for name, kind in known.items() if not kind.by_default and not kind.is_trivial]
+    trivial = [name for name, kind in known.items() if kind.is_trivial]
+    return [name for name in (*FIRST, *peers, *trivial) if name in {*found}]
+
+
+def kinds_table(board: Board) -> pd.DataFrame:
+    """Planted mass by method and kind, with the number of plants and the line to be beaten."""
+    kinds = by_kind(board.layers)
+    shown = kinds.assign(shown=[_interval(row) for row in kinds.to_dict("records")])
+    wide = shown.pivot(index="method", columns="kind", values="shown").fillna("–")
+    there = [kind for kind in PLANT_KINDS if kind in wide]
+    table = wide.loc[ordered(wide.index), there]
+    best = best_trivial(kinds, [name for name, kind in methods().items() if kind.is_trivial])
+    line = best.set_index("kind")["planted_mass"].map("{:.2f}".format)
+    table.loc["best trivial baseline"] = line.reindex(there).fillna("–")
+    plants = kinds[kinds["method"] == "shares"].set_index("kind")["plants"]
+    table.loc["plants"] = plants.reindex(there).fillna(0).astype(int).astype(str)
+    return table.rename_axis(columns=None).reset_index()
+
+
+def _interval(row: dict[str, Any]) -> str:
+    low, high = row["planted_mass_low"], row["planted_mass_high"]
+    ends = "" if np.isnan(low) else f" [{low:.2f}, {high:.2f}]"
+    return f"{row['planted_mass']:.2f}{ends}"
+
+
+def methods_table(board: Board) -> pd.DataFrame:
+    """Over all kinds: accuracy, centre error, nulls, what a disguise changes, and cost."""
+    kinds = by_kind(board.layers)
+    every = by_method(board.layers, board.answers).set_index("method")
+    rows = []
+    for name in ordered(kinds["method"]):
+        mine = kinds[kinds["method"] == name]
+        counts = mine["plants"] / mine["plants"].sum()
+        first, second, error = (
+            (mine[column] * counts).sum() for column in ("accuracy_1", "accuracy_2", "centre_error")
+        )
+        row = every.loc[name]
+        rows.append(
+            {
+                "method": name,
+                "accuracy@1": f"{first:.2f}",
+                "accuracy@2": f"{second:.2f}",
+                "centre error": f"{error:.1f}",
+                "nulls called localised": f"{row['called']:.2f} "
+                f"[{row['called_low']:.2f}, {row['called_high']:.2f}]",
+                "changed by a disguise": f"{row['changed_by_disguise']:.2f}",
+                "forward passes per noisy example": f"{cost(name):,.0f}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def checks_table(board: Board) -> pd.DataFrame:
+    """Means of the checks by kind of plant."""
+    kinds = [split_kind(name)[0] for name in board.checks["planted"]]
+    numbers = ["control", "r2", "r2_random", "named", "sufficient", "others", "without_one"]
+    means = board.checks.assign(kind=kinds).groupby("kind")[numbers].mean()
+    means = means.reindex([kind for kind in PLANT_KINDS if kind in means.index])
+    titles = {
+        "control": "clean labels kept",
+        "r2": "R²",
+        "r2_random": "R², random layers",
+        "named": "named layers",
+        "sufficient": "undone by them",
+        "others": "by all others",
+        "without_one": "without one of them",
+    }
+    return means.map("{:.2f}".format).rename(columns=titles).reset_index()
+
+
+def parts(board: Board) -> dict[str, str]:
+    """The generated parts of the page."""
+    nulls = int(board.plants["null"].sum())
+    said = f"{memorised(board.plants)} Nulls: {nulls}."
+    return {
+        "board": f"{said}\n\n{markdown(kinds_table(board))}",
+        "methods": markdown(methods_table(board)),
+        "checks": markdown(checks_table(board)),
+    }
+
+
+def picture(board: Board) -> dict[str, Any]:
+    """Methods by kinds of plants, coloured by planted mass."""
+    kinds = by_kind(board.layers)
+    order = ordered(kinds["method"])
+    table = kinds[kinds["method"].isin(order)].assign(
+        text=kinds["planted_mass"].map("{:.2f}".format)
+    )
+    values = table[["method", "kind", "planted_mass", "text"]].to_dict("records")
+    axes = {
+        "x": {"field": "kind", "sort": [*PLANT_KINDS], "title": "kind of plant"},
+        "y": {"field": "method", "sort": order, "title": None},
+    }
+    colour = {"field": "planted_mass", "type": "quantitative", "title": "planted mass"}
+    colour |= {"scale": {"scheme": "blues", "domain": [0, 1]}}
+    white = {"condition": {"test": "datum.planted_mass > 0.5", "value": "white"}, "value": "black"}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "data": {"values": values},
+        "encoding": axes,
+        "width": 260,
+        "layer": [
+            {"mark": "rect", "encoding": {"color": colour}},
+            {"mark": "text", "encoding": {"text": {"field": "text"}, "color": white}},
+        ],
+    }
+
+
+def main() -> None:
+    """Keep what studies found, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("studies", type=Path, nargs="*", help="folders that `memloc board` wrote")
+    options = parser.parse_args()
+    if options.studies:
+        Board.of(options.studies).keep()
+    board = Board.kept()
+    for name, text in parts(board).items():
+        put(name, text, PAGE)
+    save_spec(picture(board), PICTURE)
+
+
+if __name__ == "__main__":
+    main()
