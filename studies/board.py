@@ -6,7 +6,7 @@ studies/tables/board, and writes the page; without a study, the page alone.
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from memloc.arrays import FloatArray
 from memloc.methods.registry import methods
 from memloc.reporting.figures import save_spec
 from memloc.reporting.results import load_results
@@ -100,19 +101,19 @@ def checked(study: Path) -> Iterator[dict[str, Any]]:
         }
 
 
-def _predicted(shares: np.ndarray, alone: np.ndarray) -> dict[str, float]:
+def _predicted(shares: FloatArray, alone: FloatArray) -> dict[str, float]:
     rng = np.random.default_rng(0)
     others = [_r2(rng.permutation(shares), alone) for _ in range(200)]
     return {"r2": _r2(shares, alone), "r2_random": float(np.mean(others))}
 
 
-def _r2(one: np.ndarray, other: np.ndarray) -> float:
+def _r2(one: FloatArray, other: FloatArray) -> float:
     if not one.std() or not other.std():
         return np.nan
     return float(np.corrcoef(one, other)[0, 1] ** 2)
 
 
-def _named(shares: np.ndarray, undone: np.ndarray) -> dict[str, Any]:
+def _named(shares: FloatArray, undone: FloatArray) -> dict[str, Any]:
     order = np.argsort(-shares, kind="stable")
     held = np.cumsum(np.maximum(0, shares)[order]) / np.maximum(0, shares).sum()
     chosen = order[: int(np.searchsorted(held, 0.5)) + 1]
@@ -126,7 +127,7 @@ def _named(shares: np.ndarray, undone: np.ndarray) -> dict[str, Any]:
     }
 
 
-def ordered(found: Sequence[str]) -> list[str]:
+def ordered(found: Iterable[Any]) -> list[str]:
     """Return methods in the order of the tables: our own, peers, trivial baselines."""
     known = methods()
     peers = [name for name, kind in known.items() if not kind.by_default and not kind.is_trivial]
@@ -146,10 +147,11 @@ def kinds_table(board: Board) -> pd.DataFrame:
     table.loc["best trivial baseline"] = line.reindex(there).fillna("–")
     plants = kinds[kinds["method"] == "shares"].set_index("kind")["plants"]
     table.loc["plants"] = plants.reindex(there).fillna(0).astype(int).astype(str)
-    return table.rename_axis(columns=None).reset_index()
+    table.columns.name = None
+    return table.reset_index()
 
 
-def _interval(row: dict[str, Any]) -> str:
+def _interval(row: Mapping[Any, Any]) -> str:
     low, high = row["planted_mass_low"], row["planted_mass_high"]
     ends = "" if np.isnan(low) else f" [{low:.2f}, {high:.2f}]"
     return f"{row['planted_mass']:.2f}{ends}"
@@ -223,7 +225,11 @@ def picture(board: Board) -> dict[str, Any]:
         "x": {"field": "kind", "sort": [*PLANT_KINDS], "title": "kind of plant"},
         "y": {"field": "method", "sort": order, "title": None},
     }
-    colour = {"field": "planted_mass", "type": "quantitative", "title": "planted mass"}
+    colour: dict[str, Any] = {
+        "field": "planted_mass",
+        "type": "quantitative",
+        "title": "planted mass",
+    }
     colour |= {"scale": {"scheme": "blues", "domain": [0, 1]}}
     white = {"condition": {"test": "datum.planted_mass > 0.5", "value": "white"}, "value": "black"}
     return {
