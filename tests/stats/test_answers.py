@@ -246,6 +246,16 @@ def test_line_shares_of_some_windows_are_refused():
         line_shares(np.zeros((4, 2)), 3, [range(1), range(3)])
 
 
+@pytest.mark.parametrize("profile", [[0.5, 0.5, *[0] * 10], [0.175] * 4 + [0.0375] * 8])
+def test_a_run_can_be_a_finding_among_as_many_as_the_paper_has(profile):
+    """612 answers: the smallest p has to be below .0001."""
+    rng = np.random.default_rng(3)
+    shares = np.eye(LAYERS)[rng.choice(LAYERS, size=150, p=profile)]
+    found = answer(Evidence(shares, np.zeros(150), rng.normal(size=300)))
+    assert found.word in {"concentrated", "uneven"}
+    assert corrected([found.p, *[1.0] * 611])[0] <= 0.05
+
+
 def test_another_method_agrees_if_its_layers_hold_half_by_the_primary_method():
     profile = np.r_[0.5, 0.3, 0.2, -0.4]
     assert half_of(np.r_[1.0, 0.5, 0.1, np.nan]) == (1,)

@@ -1,4 +1,4 @@
-"""Agreement of two lists of numbers: a coefficient with its p and interval."""
+"""Correlation coefficients with p-values and intervals over groups such as tasks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,13 +23,15 @@ COEFFICIENTS: dict[Kind, Callable[..., Any]] = {
 }
 
 FEWEST = 3
-"""Pairs for a coefficient."""
+"""Smallest number of pairs that have a coefficient."""
 FEWEST_GROUPS = 5
-"""For an interval: with fewer groups, its error is known too badly."""
+"""Smallest number of groups for an interval; with fewer, its error is known too badly."""
 EXACT_UP_TO = 8
-"""Pairs or groups for which p counts all orders: the usual one is sure of three in a row."""
+"""Largest number of pairs or groups for which p counts all orders.
+
+The usual p would call three pairs in the same order certain."""
 PERMUTATIONS = 4999
-"""Random orders for p where there are more groups than that."""
+"""Random orders for p with more groups than EXACT_UP_TO."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,20 @@ def correlation(
     groups: NDArray[Any] | None = None,
     subjects: NDArray[Any] | None = None,
 ) -> Correlation:
-    """Coefficient of the pairs of `x` (n,) and `y` (n,); pairs with a missing number are dropped.
+    """Return the coefficient of `x` (n,) and `y` (n,); pairs with a missing number are dropped.
 
-    With fewer than three pairs, or where one side is constant, it is NaN and `why` says so. Pairs
-    in one of the `groups` (n,), such as those of a task, are permuted and left out as a whole; each
-    is that of one of the `subjects` (n,), such as a model. By default each pair is a group. Up to 8
-    groups p is exact; with fewer than five there is no interval (NaN).
-
+    With fewer than three pairs, or where one side is constant, the coefficient is NaN and `why`
+    says so. Up to eight groups p is exact; with fewer than five groups there is no interval (NaN).
     Spearman's coefficient with one pair per group has Fisher's interval with the variance of Bonett
-    and Wright (2000); others have that of the jackknife over groups, on Fisher's scale.
+    and Wright (2000); other coefficients have a jackknife interval over groups, on Fisher's scale.
+
+    Args:
+        x: one number per pair.
+        y: the other number of each pair.
+        kind: Spearman's or Pearson's coefficient.
+        groups: group of each pair, such as its task; groups are permuted and left out as a whole.
+            By default each pair is a group.
+        subjects: subject of each pair within its group, such as a model.
     """
     there = np.isfinite(x) & np.isfinite(y)
     x, y = x[there], y[there]
@@ -84,10 +91,10 @@ def correlation(
 
 
 def correlations(values: FloatArray, kind: Kind) -> tuple[list[float], float, float]:
-    """Coefficients of all pairs of columns of `values` (n, m), and the interval of their mean.
+    """Return coefficients of all pairs of columns of `values` (n, m), and their mean's interval.
 
-    Pairs of columns without a coefficient are left out. Rows are what is drawn: where there are
-    fewer than five, or no coefficient, the ends of the interval are NaN.
+    Pairs of columns without a coefficient are left out. The jackknife leaves out rows; with fewer
+    than five rows, or without any coefficient, the ends of the interval are NaN.
     """
     pairs = []
     for columns in combinations(values.T, 2):
@@ -109,7 +116,7 @@ def _fisher_ends(rho: float, n: int) -> tuple[float, float]:
 
 
 def _jackknife_ends(rho: float, without: FloatArray, n: int) -> tuple[float, float]:
-    """Ends around `rho` of `n` pairs, from the coefficients `without` each group (groups,).
+    """Return the interval's ends around `rho` from the coefficients `without` each group (groups,).
 
     Groups without which there is no coefficient are not counted.
     """
@@ -122,13 +129,13 @@ def _jackknife_ends(rho: float, without: FloatArray, n: int) -> tuple[float, flo
 
 
 def _to_z(rho: FloatArray, n: int) -> FloatArray:
-    """Fisher's z of coefficients; 1 counts as half a step of Spearman's coefficient below 1."""
+    """Return Fisher's z; ±1 is taken as half a step of Spearman's coefficient inside of ±1."""
     largest = 1 - 6 / (n**3 - n)
     return np.arctanh(np.clip(rho, -largest, largest))
 
 
 def _from_z(rho: float, half: float, n: int) -> tuple[float, float]:
-    """Ends that are `half` from `rho` on Fisher's scale; `rho` itself is always between them."""
+    """Return ends that are `half` away from `rho` on Fisher's scale, with `rho` between them."""
     low, high = np.tanh(_to_z(np.array(rho), n) + np.array([-half, half]))
     return min(float(low), rho), max(float(high), rho)
 
@@ -136,7 +143,7 @@ def _from_z(rho: float, half: float, n: int) -> tuple[float, float]:
 def _without_each(
     x: FloatArray, y: FloatArray, group: IntArray, kind: Kind, n_groups: int = 0
 ) -> FloatArray:
-    """Coefficients (groups,) of the pairs that are not in each group; NaN where there is none."""
+    """Return coefficients (groups,) without the pairs of each group; NaN where there is none."""
     others = np.arange(max(n_groups, group.max() + 1))[:, None] != group
     counts = others.astype(np.float64)
     if kind == "spearman":
@@ -147,12 +154,12 @@ def _without_each(
 def grouped_p(
     x: FloatArray, y: FloatArray, group: IntArray, subject: IntArray, kind: Kind
 ) -> float:
-    """Two-sided p of the coefficient of `x` (n,) and `y` (n,) when whole groups are permuted.
+    """Return the two-sided p of the coefficient of `x` and `y` (n,) when groups are permuted.
 
-    A group's numbers in `y` stay in one group, so what they have in common does not count as
-    evidence: p is the share of the orders of groups that put the coefficient as far from 0. Pair i
-    is that of `subject[i]` in `group[i]`, e.g. a model (or model and layer) in a task, numbered
-    from 0; where a subject lacks in the group it is moved to, there is no pair.
+    Numbers of one group in `y` move as a whole, so what they have in common does not count as
+    evidence. p is the share of orders of the groups whose coefficient is as far from 0. Pair i is
+    that of `subject[i]` in `group[i]`, e.g. a model (or model and layer) in a task, numbered from
+    0. A subject that the other group lacks makes no pair.
     """
     if kind == "spearman":
         x, y = stats.rankdata(x), stats.rankdata(y)
@@ -171,7 +178,7 @@ def grouped_p(
 
 
 def _pearson_of_sums(*sums: FloatArray) -> FloatArray:
-    """Coefficients from the sums of 1, x, y, x², y² and xy; NaN where a side is constant."""
+    """Return coefficients from sums of 1, x, y, x², y² and xy; NaN where a side is constant."""
     n, x, y, xx, yy, xy = sums
     under = (n * xx - x**2) * (n * yy - y**2)
     over = n * xy - x * y
@@ -183,7 +190,7 @@ def _pearson_of_sums(*sums: FloatArray) -> FloatArray:
 
 @cache
 def _orders(n: int) -> IntArray:
-    """Orders of n things, the given one first: all (n!, n) of few, or some random ones."""
+    """Return orders of n groups, the given one first: all n! orders if few, else random ones."""
     if n <= EXACT_UP_TO:
         return np.array(list(permutations(range(n))))
     every = np.tile(np.arange(n), (1 + PERMUTATIONS, 1))
@@ -192,16 +199,16 @@ def _orders(n: int) -> IntArray:
 
 
 def _weighted_ranks(values: FloatArray, counts: FloatArray) -> FloatArray:
-    """Ranks (draws, n) of `values` (n,) where value i is there `counts[:, i]` times."""
+    """Return ranks (draws, n) of `values` (n,) if value i occurs `counts[:, i]` times."""
     _, place = np.unique(values, return_inverse=True)
     at_place = counts @ (place[:, None] == np.arange(place.max() + 1))
     return np.asarray((at_place.cumsum(1) - at_place / 2)[:, place])
 
 
 def _weighted_pearson(x: FloatArray, y: FloatArray, counts: FloatArray) -> FloatArray:
-    """Coefficients (draws,) of `x` and `y`, (n,) or (draws, n).
+    """Return coefficients (draws,) of `x` and `y`, (n,) or (draws, n), with weights `counts`.
 
-    NaN where a side is constant, or where nothing was drawn that has both.
+    NaN where a side is constant or no pair was drawn.
     """
     x, y = (side - side.mean(-1, keepdims=True) for side in (x, y))
     return _pearson_of_sums(*((counts * part).sum(1) for part in (1, x, y, x * x, y * y, x * y)))

@@ -1,11 +1,10 @@
 """The paper's claims as functions of tidy tables: does memorisation sit deeper in easier tasks?
 
-Every function takes tables with the columns task, model and seed, and returns a table with a row a
-coefficient. Numbers are means over seeds first. An event that never happens is deeper than any
-layer: it counts as the layer after the last. What several models (or layers) say of one task is not
-independent, so intervals are over tasks, and for p whole tasks are permuted, each with all of its
-models and layers. p is small where the two sides
-agree on how tasks differ; what all tasks share, such as a model that is deeper, does not count.
+Functions take tables with the columns task, model and seed, and return one row per coefficient.
+Numbers are averaged over seeds first. An event that never happens is deeper than any layer: it
+counts as the layer after the last. Several models (or layers) of one task are not independent, so
+intervals are over tasks, and for p whole tasks are permuted, each with all of its models and
+layers. p is small if both sides agree on how tasks differ; what all tasks share does not count.
 """
 
 from collections.abc import Sequence
@@ -30,33 +29,34 @@ from memloc.stats.intervals import Interval, t_ends, wilson
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
 """The measures of depth that Table 2 compares with generalisation."""
 EVENT_PAIRS = (("crossing", "memorisation"), ("initiation", "ninety"))
-"""What centroids and what label probes call by other names."""
+"""Events of centroids and the events of label probes that correspond to them."""
 ALL = "all"
-"""In the column model: the points of all models."""
+"""Value of the column model for the points of all models."""
 BINARY = "-binary"
-"""How the name of a task ends of which two classes are left."""
+"""Ending of the name of a task of which two classes are left."""
 POINT = ["task", "model"]
 NUMBERS = ("rho", "p", "corrected", "significant", "n", "low", "high", "why")
 """Columns of a coefficient: `corrected` is Holm's p over the coefficients of a model in the table
 (all coefficients of a table that has no column model); `why` says why a coefficient is NaN."""
 MARKS = ("n_never", "n_inseparable")
 CENTRE = "M-CoG "
-"""Before the name of a method: its centre of gravity, as a measure of depth."""
+"""Prefix of a method's name that makes the name of its centre of gravity."""
 NOT_IN_MEAN = ("shares",)
-"""Not a method of the paper's, and sharper than those are: its centre stands for itself."""
+"""Methods left out of the mean M-CoG: not in the paper, and sharper than its methods."""
 USUAL = 0.5
-"""A method that more than this share of the tasks and models has is part of their mean M-CoG."""
+"""Share of tasks and models above which a method is part of the mean M-CoG."""
 SETTINGS = AgreementSettings()
 
 
 def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """How deep memorisation is by every measure: one row per task, model and measure.
+    """Return the depth of memorisation: one row per task, model and measure.
 
     Columns: task, model, measure, depth (mean over seeds, in layers), depth_low and depth_high
-    (which hold the seeds' intervals), layers (of the model), n (seeds), n_never and n_inseparable
-    (seeds in which the event never happens, or happens at a layer where the classes cannot be told
-    apart), methods (that the depth is by). `M-CoG swapping` and so on are single methods; `M-CoG`
-    is the mean over those that most tasks and models have, of those that have all of them.
+    (lowest and highest end of the seeds' intervals), layers (of the model), n (seeds), n_never and
+    n_inseparable (seeds in which the event never happens, or happens at a layer where the classes
+    cannot be told apart), methods (behind the depth). `M-CoG swapping` and so on are single
+    methods. `M-CoG` is the mean over methods that most tasks and models have, for tasks and models
+    that have all of these methods.
     """
     layers = runs.groupby(POINT)["depth"].first().rename("layers").reset_index()
     plain = events[events["variant"] == "plain"].merge(layers, on=POINT)
@@ -84,7 +84,7 @@ def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.D
 
 
 def _with_mean_centre(table: pd.DataFrame) -> pd.DataFrame:
-    """With the mean over the methods that most have, for tasks and models that have all of them."""
+    """Add the mean M-CoG for tasks and models that have all usual methods."""
     method = table["measure"].str.removeprefix(CENTRE)
     named = table.assign(methods=method.where(table["measure"].str.startswith(CENTRE), ""))
     centres = named[named["methods"] != ""]
@@ -100,10 +100,13 @@ def _with_mean_centre(table: pd.DataFrame) -> pd.DataFrame:
 def over_seeds(
     table: pd.DataFrame, by: Sequence[str], value: str, means: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Mean of `value` over the seeds of each group, from the lowest lower end to the highest upper.
+    """Return the mean of `value` over seeds, with the outermost ends of the seeds' intervals.
 
-    With one seed that is the run's own interval; with several it holds every seed's. Other columns
-    are averaged, too, if they are named in `means`. Without ends, there are none.
+    Args:
+        table: rows with a `seed`, `value` and perhaps the ends `low` and `high`.
+        by: columns that define a group.
+        value: column to average.
+        means: further columns to average.
     """
     grouped = table.groupby(list(by), sort=False, observed=True, dropna=False)
     named = {value: (value, "mean"), "low": ("low", "min"), "high": ("high", "max")}
@@ -113,10 +116,10 @@ def over_seeds(
 
 
 def weigh_mean_weights(mcog: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
-    """M-CoG of each task, model and method, from weights averaged over the seeds in `mcog`.
+    """Replace M-CoG by that of layer weights averaged over seeds, for each task, model and method.
 
-    `layers` has their weights. Every seed's row gets the same number, so that means over seeds are
-    this one: the seeds' own weighted by the sums of their weights.
+    `layers` has the weights. Every seed's row gets the same number, so that the mean over seeds is
+    this number too.
     """
     if mcog.empty:
         return mcog
@@ -128,7 +131,7 @@ def weigh_mean_weights(mcog: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame
 
 
 def over_models(depth: pd.DataFrame) -> pd.DataFrame:
-    """Depths in which events are means over models, under the model `all`; others stay."""
+    """Average the depths of events over models, under the model `all`; M-CoG stays as it is."""
     is_event = ~depth["measure"].str.startswith("M-CoG")
     means, sums = ("depth", "layers"), ("n", *MARKS)
     how = dict.fromkeys(means, "mean") | dict.fromkeys(sums, "sum")
@@ -137,9 +140,9 @@ def over_models(depth: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_scores(runs: pd.DataFrame, generalisation: pd.DataFrame) -> pd.DataFrame:
-    """How well a model generalises: one row per task, model and score (`against`).
+    """Return how well models generalise: one row per task, model and score (`against`).
 
-    Means over seeds, with what holds the seeds' intervals.
+    Means over seeds, with the lowest and highest end of the seeds' intervals.
     """
     chance = 1 / runs["n_classes"]
     sure = wilson(*(runs[n].to_numpy(float) for n in ("validation_accuracy", "validation")))
@@ -162,9 +165,9 @@ def depth_and_generalisation(
 ) -> pd.DataFrame:
     """Table 2: Spearman's ρ over tasks between depth and each score, per model and pooled.
 
-    `depth` is what `depths` returned, `scores` what `task_scores` did. Pooled depths are shares of
-    the model's layers. `n_never` and `n_inseparable` count points of which some seed is like that;
-    `methods` names those that a centre of gravity is by.
+    `depth` comes from `depths` and `scores` from `task_scores`. Depths are shares of the model's
+    layers. `n_never` and `n_inseparable` count points with such a seed; `methods` names the methods
+    behind a centre of gravity.
     """
     rows = []
     for score in ("generalisation", "validation"):
@@ -180,7 +183,7 @@ def depth_and_generalisation(
 
 
 def event_agreement(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
-    """ρ between the events of centroids and those of label probes, per model and pooled."""
+    """Return ρ between events of centroids and of label probes, per model and pooled."""
     rows = []
     for one, other in EVENT_PAIRS:
         points = _share(depth, one).merge(_share(depth, other), on=POINT)
@@ -263,9 +266,9 @@ def size_agreement(
 
 
 def same_seeds(table: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Rows of multi-class tasks and of their binarised versions of which the other is there, too.
+    """Return rows of multi-class tasks and binarised versions that have both.
 
-    The other has the same model, seed and `by`, the name of a method or an event.
+    Pairs have the same model, seed and `by`, the column of a method or an event.
     """
     whole = table["task"].str.removesuffix(BINARY).rename("whole")
     tasks = table.groupby([whole, "model", "seed", by])["task"].transform("nunique")
@@ -275,8 +278,8 @@ def same_seeds(table: pd.DataFrame, by: str) -> pd.DataFrame:
 def binarisation(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
     """Appendix C: multi-class tasks and their binarised versions, over tasks and models.
 
-    `depth` is of `same_seeds`. Besides ρ, of shares of the model's layers: the mean difference
-    (binarised minus multi-class) and the mean absolute one, in layers, with the ends of t intervals
+    `depth` is of `same_seeds`. ρ is of depths as shares of the model's layers. The mean difference
+    (binarised minus multi-class) and the mean absolute difference are in layers, with t intervals
     over tasks.
     """
     rows = []
@@ -301,44 +304,44 @@ def _with_ends(name: str) -> list[str]:
 
 
 def methods_of(depth: pd.DataFrame, measure: str) -> str:
-    """Which methods a measure in a table of `depths` is the mean of; of an event: none."""
+    """Return the methods that a measure in a table of `depths` averages; empty for events."""
     return next(iter(depth.loc[depth["measure"] == measure, "methods"]), "")
 
 
 def _share(depth: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """One measure under its name, as a share of the model's layers."""
+    """Return one measure as a share of the model's layers, in a column of its name."""
     part = depth[depth["measure"] == measure]
     return part.assign(**{measure: part["depth"] / part["layers"]})[[*POINT, measure, *MARKS]]
 
 
 def _marks(points: pd.DataFrame) -> dict[str, int]:
-    """How many points have a seed in which the event never happens, or one that means nothing.
+    """Count points with a seed in which the event never happens, or classes are not separable.
 
-    Points that two tables were merged for have the marks of both.
+    Points merged from two tables have the marks of both.
     """
     return {mark: int((points.filter(like=mark) > 0).any(axis=1).sum()) for mark in MARKS}
 
 
 def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The points of all models, then of each."""
+    """Return the points of all models, then those of each model."""
     indexed = points.set_index(POINT)
     return [(ALL, indexed), *((str(name), part) for name, part in indexed.groupby(level="model"))]
 
 
 def _coefficient(points: pd.DataFrame, x: str, y: str, kind: Kind = "spearman") -> dict[str, Any]:
-    """Coefficient of two columns, with p and interval over the tasks in the index."""
+    """Return the coefficient of two columns, with p and interval over the index's tasks."""
     tasks, others = points.index.get_level_values("task"), points.reset_index("task").index
     one, other = (points[name].to_numpy(np.float64) for name in (x, y))
     return asdict(correlation(one, other, kind, tasks.to_numpy(), pd.factorize(others)[0]))
 
 
 def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd.DataFrame:
-    """Means over what is not named: one row per point, one column per method or model."""
+    """Average over all other columns: one row per point, one column per method or model."""
     return values.pivot_table(column, index=point, columns=by, aggfunc="mean")
 
 
 def _scaled(weights: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Means over seeds, from 0 to 1 within each method of a model; constant ones are left out."""
+    """Average over seeds and scale to 0..1 within each method of a model; drop constant ones."""
     point = [*POINT, "method", "layer"]
     mean: pd.DataFrame = weights.groupby(point)[[column]].mean().reset_index()
     groups = mean.groupby(["model", "method"])[column]
@@ -353,7 +356,7 @@ def _table(
     first: Sequence[str],
     last: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Rows of coefficients with Holm's p, by which they are significant or not."""
+    """Return rows of coefficients with Holm's p within each model, and which are significant."""
     table = pd.DataFrame(rows, columns=[*first, *NUMBERS, *last])
     known = table["p"].notna()
     family = table["model"] if "model" in table else pd.Series("", index=table.index)

@@ -1,4 +1,4 @@
-"""How deep: the centre of gravity of layer weights, and the layers where events happen."""
+"""Depth: the centre of gravity of layer weights, and the layers where events happen."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -10,34 +10,34 @@ from memloc.arrays import BoolArray, FloatArray, Table
 from memloc.errors import ScoreError
 
 LEVEL = 0.95
-"""Of every interval."""
+"""Confidence level of every interval."""
 Numbers: TypeAlias = FloatArray | float
 Rule: TypeAlias = Callable[[BoolArray], FloatArray]
-"""Which layer of those where a condition holds is the event: `first_layer` or one of the others."""
+"""Function that chooses the event's layer among those where a condition holds."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """The layer where something happens, with the interval of its resamples.
+    """The layer where something happens, with its bootstrap interval.
 
-    `NaN` is `never`, which is deeper than any layer: a `high` of NaN says that the interval
-    reaches beyond the last layer.
+    NaN means never, which is deeper than any layer: a `high` of NaN says that the interval reaches
+    beyond the last layer.
     """
 
     layer: float
     low: float
     high: float
     never: float
-    """Share of the resamples in which it never happens."""
+    """Share of the resamples in which the event never happens."""
 
     def row(self, source: str, name: str, separable: BoolArray) -> dict[str, object]:
-        """It in a table of events; `separable` (0..L) says whether classes can be told apart."""
+        """Return a row of a table of events; `separable` (0..L): can classes be told apart?"""
         clear = not np.isnan(self.layer) and bool(separable[int(self.layer)])
         return {"source": source, "event": name, **asdict(self), "separable": clear}
 
 
 def centre_of_gravity(weights: FloatArray) -> float:
-    """Mean of the layer numbers 1..L under `weights` (L,): sum of i * w_i over sum of w_i."""
+    """Return the mean layer number under `weights` (L,): Σ i · w_i / Σ w_i, layers from 1."""
     centre = float(centres_of_gravity(weights))
     if np.isnan(centre):
         raise ScoreError(f"Layers cannot be weighed: their scores sum to {weights.sum():g}.")
@@ -45,7 +45,7 @@ def centre_of_gravity(weights: FloatArray) -> float:
 
 
 def centres_of_gravity(weights: FloatArray) -> FloatArray:
-    """The same for each row of `weights` (..., L); NaN where its sum is not positive."""
+    """Return the centre of gravity of each row of `weights` (..., L); NaN if its sum is not > 0."""
     total = np.asarray(weights.sum(axis=-1))
     moment = weights @ np.arange(1.0, weights.shape[-1] + 1)
     centres = np.full(total.shape, np.nan)
@@ -54,7 +54,7 @@ def centres_of_gravity(weights: FloatArray) -> FloatArray:
 
 
 def relative_to_frozen(norms: FloatArray, frozen: FloatArray) -> FloatArray:
-    """Norms of gradients (..., L), divided by those of the frozen model."""
+    """Return gradient norms (..., L) divided by those of the frozen model."""
     if not (frozen > 0).all():
         layer = int(np.argwhere(~(frozen > 0))[0, -1]) + 1
         raise ScoreError(
@@ -65,14 +65,14 @@ def relative_to_frozen(norms: FloatArray, frozen: FloatArray) -> FloatArray:
 
 
 def first_layer(condition: BoolArray) -> FloatArray:
-    """First layer of 1..L where `condition` (..., L) holds; NaN: it never does."""
+    """Return the first layer of 1..L where `condition` (..., L) holds; NaN if it never does."""
     return np.where(condition.any(axis=-1), condition.argmax(axis=-1) + 1.0, np.nan)
 
 
 def last_crossing(condition: BoolArray) -> FloatArray:
-    """Last layer of 1..L where `condition` (..., L) begins to hold, even if it ends again later.
+    """Return the last layer where `condition` (..., L) begins to hold, even if it ends again.
 
-    Holding at layer 1 counts as beginning there; NaN: it never holds.
+    Layers are counted from 1. Holding at layer 1 counts as beginning there; NaN if it never holds.
     """
     begins = condition.copy()
     begins[..., 1:] &= ~condition[..., :-1]
@@ -80,18 +80,18 @@ def last_crossing(condition: BoolArray) -> FloatArray:
 
 
 def last_uninterrupted(condition: BoolArray) -> FloatArray:
-    """Layer of 1..L from which `condition` (..., L) holds up to the last one.
+    """Return the layer, from 1, from which `condition` (..., L) holds up to the last layer.
 
-    NaN: it does not hold at the last layer, whatever came before.
+    NaN if it does not hold at the last layer.
     """
     return np.where(condition[..., -1], last_crossing(condition), np.nan)
 
 
 def event(condition: BoolArray, resampled: BoolArray, rule: Rule, first: int = 1) -> Event:
-    """The event of `condition` (L,) with the interval from that of `resampled` (resamples, L).
+    """Return the event of `condition` (L,), with an interval from `resampled` (resamples, L).
 
-    The ends are layers that occur, not means of two: the layer is a whole number. `first` is the
-    number of the first layer that is given.
+    The ends are whole layers that occur in resamples. `first` is the number of the first column's
+    layer.
     """
     others = rule(resampled) + (first - 1)
     deep = np.where(np.isnan(others), np.inf, others)
@@ -102,12 +102,12 @@ def event(condition: BoolArray, resampled: BoolArray, rule: Rule, first: int = 1
 
 
 def event_depth(layers: FloatArray, depth: FloatArray | int) -> FloatArray:
-    """Layers as numbers to average and to rank: never (NaN) counts as `depth` + 1."""
+    """Return layers as numbers to average and rank: never (NaN) counts as `depth` + 1."""
     return np.where(np.isnan(layers), np.asarray(depth) + 1.0, layers)
 
 
 def event_depths(events: Table, depth: FloatArray) -> dict[str, FloatArray]:
-    """The same of the columns `layer`, `low` and `high`; ends that nobody measured stay NaN."""
+    """Return `event_depth` of the columns layer, low and high; unknown ends stay NaN."""
     layer, low, high = (events[n].to_numpy(np.float64) for n in ("layer", "low", "high"))
     ends = {"low": event_depth(low, depth), "high": event_depth(high, depth)}
     measured = has_interval(low, high, events["never"].to_numpy(np.float64))
@@ -116,9 +116,9 @@ def event_depths(events: Table, depth: FloatArray) -> dict[str, FloatArray]:
 
 
 def has_interval(low: Numbers, high: Numbers, never: Numbers) -> BoolArray:
-    """Whether the interval of an event is known.
+    """Return whether an event's interval is known.
 
-    Two ends that are NaN lie beyond the last layer only if there are resamples that never get
-    there; otherwise there are no resamples.
+    Two NaN ends lie beyond the last layer if the event never happens in some resamples; otherwise
+    there are no resamples.
     """
     return ~(np.isnan(low) & np.isnan(high)) | (np.asarray(never) > 0)

@@ -24,22 +24,22 @@ Statistic: TypeAlias = Callable[[FloatArray], FloatArray | float]
 
 RESAMPLES = 1000
 CHUNK = 1_000_000
-"""Counts drawn at once, about 12 MB of them."""
+"""Largest number of counts drawn at once: about 12 MB."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A number with its interval, usually the percentiles of its resamples; or an array of them."""
+    """A number, or an array of numbers, with its interval."""
 
     estimate: Any
     low: Any
     high: Any
     level: float = LEVEL
     n_dropped: int = 0
-    """Resamples in which some number did not exist; the interval is that of the others."""
+    """Resamples left out of the interval because some number did not exist."""
 
     def named(self, name: str) -> dict[str, Any]:
-        """The number as a column of this name, its ends as two more."""
+        """Return the number and its ends as columns: `name`, `name_low` and `name_high`."""
         return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
@@ -52,11 +52,15 @@ def window_intervals(
     n_resamples: int = RESAMPLES,
     known: Sequence[range] | None = None,
 ) -> tuple[Interval, Interval]:
-    """Intervals of the layer weights (L,) and of M-CoG from `wrong` (examples, W).
+    """Return bootstrap intervals of the layer weights (L,) and of M-CoG.
 
-    `wrong` says of each example and window whether the prediction is not the assigned label. With
-    `normalise`, resamples in which the full window undoes nothing are dropped. `known` are the
-    windows of `wrong` where they are not `windows(depth)`.
+    Args:
+        wrong: (examples, windows): whether the prediction is not the assigned label.
+        depth: number of layers.
+        normalise: divide by the full window's error; resamples without such errors are dropped.
+        rng: generator that draws the resamples.
+        n_resamples: number of resamples.
+        known: windows of `wrong`; all windows of the model by default.
     """
     known = windows(depth) if known is None else known
     _check_resampling(len(wrong))
@@ -75,9 +79,9 @@ def bootstrap(
     statistic: Statistic = lambda values: values.mean(axis=0),
     n_resamples: int = RESAMPLES,
 ) -> Interval:
-    """Intervals of `statistic` of `values` (n, ...), whose rows are resampled; by default the mean.
+    """Return the bootstrap interval of `statistic` (default: mean) over rows of `values` (n, ...).
 
-    Resamples in which a number is NaN that exists in `values` are dropped.
+    Resamples are dropped if a number is NaN there although the data have it.
     """
     n = len(values)
     _check_resampling(n)
@@ -95,10 +99,10 @@ def prediction_margin(values: FloatArray) -> float:
 
 
 def wilson(shares: FloatArray | float, n: FloatArray | float) -> Interval:
-    """Wilson's intervals of `shares` of `n` trials each; NaN where there are no trials.
+    """Return Wilson's intervals of `shares` of `n` trials each; NaN without trials.
 
-    They are not empty where all trials agree, unlike a bootstrap. accuracy@k above k = 1 is a mean
-    of shares and varies less than a yes or no would, so there the interval is rather too wide.
+    Unlike a bootstrap, they have a width where all trials agree. accuracy@k above k = 1 is a mean
+    of shares and varies less than a yes or no, so its interval is rather too wide.
     """
     share = np.asarray(shares, dtype=np.float64)
     known = np.asarray(n, dtype=np.float64)
@@ -111,7 +115,7 @@ def wilson(shares: FloatArray | float, n: FloatArray | float) -> Interval:
 
 
 def percentiles(resampled: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Both ends (...) of an interval with LEVEL of `resampled` (R, ...); NaN without any."""
+    """Return both ends (...) of the middle LEVEL of `resampled` (R, ...); NaN without resamples."""
     if not len(resampled):
         nowhere = np.full(resampled.shape[1:], np.nan)
         return nowhere, nowhere
@@ -151,7 +155,7 @@ def bootstrap_ends(values: FloatArray) -> tuple[float, float]:
 
 
 def bootstrap_counts(n: int, n_resamples: int, rng: Generator) -> IntArray:
-    """How often each of `n` examples is drawn (n_resamples, n); every row sums to n."""
+    """Return how often each of `n` examples is drawn: (n_resamples, n), rows sum to n."""
     return rng.multinomial(n, np.full(n, 1 / n), size=n_resamples)
 
 
@@ -162,9 +166,14 @@ def resampled(
     n_resamples: int = RESAMPLES,
     size: int | None = None,
 ) -> FloatArray:
-    """`statistic` (draws, ...) of counts (draws, n) of examples: of each once, then of resamples.
+    """Return `statistic` of counts (draws, n): first of the data, then of resamples.
 
-    Some resamples at a time: of each, `size` numbers (default: n) fit into CHUNK.
+    Args:
+        statistic: function of how often each example is drawn, (draws, n) to (draws, ...).
+        n: number of examples.
+        rng: generator that draws the resamples.
+        n_resamples: number of resamples.
+        size: numbers held per resample, n by default; CHUNK limits how many are held at once.
     """
     found = [statistic(np.ones((1, n), dtype=np.int64))]
     step = max(1, CHUNK // (size or n))
@@ -174,7 +183,7 @@ def resampled(
 
 
 def resampled_means(wrong: BoolArray, n_resamples: int, rng: Generator) -> FloatArray:
-    """Means of `wrong` (n, W) and, below them, over resampled examples: (1 + n_resamples, W)."""
+    """Return the means of `wrong` (n, W), then those of resamples: (1 + n_resamples, W)."""
     # Sums of fewer than 2**24 ones are exact in single precision, and twice as fast.
     ones, n = wrong.astype(np.float32), len(wrong)
     sums = resampled(lambda counts: counts.astype(np.float32) @ ones, n, rng, n_resamples)
@@ -182,14 +191,14 @@ def resampled_means(wrong: BoolArray, n_resamples: int, rng: Generator) -> Float
 
 
 def _normalised_resamples(errors: FloatArray, full: int) -> FloatArray:
-    """Row 0, the data themselves, must have an error of the full window; others may be dropped."""
+    """Normalise errors; drop resamples, but not row 0 (the data), without any full-window error."""
     usable = errors[:, full] > 0
     usable[0] = True
     return normalised(errors[usable], full)
 
 
 def band(stack: FloatArray, n_dropped: int = 0) -> Interval:
-    """Row 0 of `stack` (1 + resamples, ...) is the estimate, the others make the interval."""
+    """Return row 0 of `stack` (1 + resamples, ...) as the estimate, with the others' interval."""
     estimate, resampled = stack[0], stack[1:]
     lost = np.isnan(resampled) & ~np.isnan(estimate)
     kept = resampled[~lost.any(axis=tuple(range(1, lost.ndim)))]

@@ -1,8 +1,8 @@
 """How well localisers find planted layers, and what they say where nothing was planted.
 
-Tables in, tables out. `layers` has one row per plant, method and layer: the columns of KEY, then
-layer (from 1), weight, and undone: the largest share of the labels in question that changing layers
-undid, for methods that change layers.
+Functions take and return tables. `layers` has one row per plant, method and layer: the columns of
+KEY, the layer (from 1), its weight, and `undone`: for methods that change layers, the largest share
+of the labels that a change undid.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -28,19 +28,19 @@ from memloc.stats.intervals import (
 from memloc.stats.windows import planted_layers
 
 KEY = ["task", "category", "model", "seed", "planted", "first", "last", "null", "method"]
-"""What tells plants and methods apart; `planted` are the layers, from 1, such as 6-7 or 2+9."""
+"""Columns that identify a plant and a method; `planted` has layers from 1, as in 6-7 or 2+9."""
 POST_PROCESSED_AT = 2
 """Appendix E reports accuracy@2."""
 FOUND = 0.95
-"""Share of the real plants that a method has to call localised."""
+"""Share of real plants that a method's threshold must call localised."""
 
 
 def accuracy_at_k(weights: FloatArray, planted: Collection[int], k: int) -> float:
-    """Share of the `k` layers with the largest `weights` (L,) that are planted (from 0).
+    """Return the share of the `k` layers with the largest `weights` (L,) that are planted (from 0).
 
-    Where fewer than `k` layers are planted, it is the share of the planted layers that are among
-    the `k`, so that 1 can be reached: hits / min(k, planted). Among equal weights (to 12 digits)
-    it is the expected share over all orders, so that uniform weights give chance.
+    If fewer than `k` layers are planted, the share of planted layers among the `k`, so that 1 can
+    be reached: hits / min(k, planted). Ties (to 12 digits) count by their expected share over all
+    orders, so that uniform weights give chance.
     """
     is_planted = _planted_mask(weights, planted)
     if not 1 <= k <= len(weights):
@@ -55,10 +55,10 @@ def accuracy_at_k(weights: FloatArray, planted: Collection[int], k: int) -> floa
 
 
 def reciprocal_rank(weights: FloatArray, planted: Collection[int]) -> float:
-    """1 / rank of the best planted layer (from 0), where the largest of `weights` (L,) has rank 1.
+    """Return 1 / rank of the best planted layer (from 0); the largest of `weights` has rank 1.
 
-    Among equal weights it is the expected rank over all orders: of t equal layers of which m are
-    planted, the first planted one is on average the (t + 1)/(m + 1)-th.
+    Ties count by the expected rank over all orders: of t equal layers of which m are planted, the
+    first planted one is on average the (t + 1)/(m + 1)-th.
     """
     is_planted = _planted_mask(weights, planted)
     rounded = _rounded(weights)
@@ -69,7 +69,7 @@ def reciprocal_rank(weights: FloatArray, planted: Collection[int]) -> float:
 
 
 def auroc(weights: FloatArray, planted: Collection[int]) -> float:
-    """Probability that a planted layer (from 0) outweighs another one; equal weights count half."""
+    """Return how often a planted layer (from 0) outweighs another one; ties count half."""
     is_planted = _planted_mask(weights, planted)
     if is_planted.all():
         raise ScoreError("All layers are planted, so there is none to tell them from.")
@@ -78,28 +78,28 @@ def auroc(weights: FloatArray, planted: Collection[int]) -> float:
 
 
 def share_above(ones: FloatArray, others: FloatArray) -> float:
-    """Probability that one of `ones` is above one of `others`; equal ones count half."""
+    """Return how often one of `ones` is above one of `others`; ties count half."""
     return float(stats.mannwhitneyu(ones, others).statistic / (len(ones) * len(others)))
 
 
 def planted_mass(weights: FloatArray, planted: Collection[int]) -> float:
-    """Share of the positive `weights` (L,) that is on planted layers (from 0); NaN without any."""
+    """Return the share of positive `weights` (L,) on planted layers (from 0); NaN without any."""
     is_planted, positive = _planted_mask(weights, planted), np.maximum(0, weights)
     total = positive.sum()
     return float(positive[is_planted].sum() / total) if total > 0 else np.nan
 
 
 def centre_error(weights: FloatArray, planted: Collection[int]) -> float:
-    """Layers between the centre of the positive `weights` (L,) and that of the planted layers."""
+    """Return the distance between the centres of positive `weights` and of planted layers."""
     is_planted, positive = _planted_mask(weights, planted), np.maximum(0, weights)
     found, true = centres_of_gravity(np.stack([positive, is_planted.astype(np.float64)]))
     return float(abs(found - true))
 
 
 def distance_from_uniform(weights: FloatArray) -> float:
-    """Total variation: half the sum over layers of |w_i / sum of w - 1 / L|, `weights` (L,).
+    """Return the total variation: half of Σ |w_i / Σ w - 1 / L| over `weights` (L,).
 
-    Layers below 0, whose swap helps, hold nothing; where no layer holds anything, it is 0.
+    Negative weights, of layers whose swap helps, count as 0; without positive weights it is 0.
     """
     positive = np.maximum(0, weights)
     total = positive.sum()
@@ -131,15 +131,15 @@ MEASURES: dict[str, Callable[[FloatArray, Collection[int]], float]] = {
     "planted_mass": planted_mass,
     "centre_error": centre_error,
 }
-"""What is said of every plant and method, whatever k, from weights (L,) and planted layers."""
+"""Scores of a plant and method that need no k, from weights (L,) and planted layers."""
 
 
 def plant_scores(
     layers: pd.DataFrame, ks: Sequence[int], validation_tasks: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """accuracy@k, chance, reciprocal rank and AUROC of every real plant, method and k.
+    """Return accuracy@k, chance and the other MEASURES of every real plant, method and k.
 
-    `validation_tasks` chose how a method works, so they do not test it: they are marked.
+    `validation_tasks` are marked: they chose how a method works, so they do not test it.
     """
     rows = []
     real = layers[~layers["null"].astype(bool)]
@@ -161,10 +161,10 @@ def plant_scores(
 
 
 def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Means over plants for each value of `by` and k, with Wilson intervals of the accuracy.
+    """Return means over plants for each value of `by` and k, with intervals.
 
-    Those of the other measures are bootstrap intervals over plants, after the numbers themselves.
-    Plants of validation tasks count only where there are no others.
+    Accuracies have Wilson's intervals, other measures bootstrap intervals over plants. Plants of
+    validation tasks count only if there are no others.
     """
     validates = scores["validation"].astype(bool)
     if not validates.all():
@@ -181,7 +181,7 @@ def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def processed_accuracy(norms: pd.DataFrame) -> pd.DataFrame:
-    """Appendix E: accuracy@2 of gradients with each step of their post-processing on and off.
+    """Return accuracy@2 of gradients with each step of post-processing on and off (Appendix E).
 
     `norms` has one row per plant, norm, kind (noisy or difference, perhaps of frozen weights) and
     layer. Means over real plants with Wilson intervals.
@@ -210,18 +210,18 @@ def processed_accuracy(norms: pd.DataFrame) -> pd.DataFrame:
 
 
 def distances(layers: pd.DataFrame) -> pd.DataFrame:
-    """How far from uniform the layer weights of each plant and null are; 0: nothing is claimed."""
+    """Return how far from uniform the layer weights of each plant and null are."""
     rows = [{**key, "distance": distance_from_uniform(found)} for key, found in _by_plant(layers)]
     return pd.DataFrame(rows, columns=[*KEY, "distance", "undone"])
 
 
 def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
-    """Of each method: how often it would call a null localised, were it to find real plants.
+    """Return how often each method would call a null localised.
 
-    A method calls weights localised that are at least `threshold` from uniform, the distance
-    which FOUND of the real plants reach. `apart` is the probability that a real plant is further
-    from uniform than a null. Weights have no scale: `undone` says how much there was to weigh.
-    Their ends, which follow, are those of bootstrap intervals over plants and nulls.
+    A method calls weights localised if they are at least `threshold` from uniform, the distance
+    that FOUND of the real plants reach. `apart` is the probability that a real plant is further
+    from uniform than a null. Weights have no scale; `undone` says how much there was to weigh.
+    Ends are of bootstrap intervals over plants and nulls.
     """
     rows = []
     for method, part in distances(layers).groupby("method", sort=False):
@@ -249,7 +249,7 @@ def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
 
 
 def _apart_ends(real: FloatArray, null: FloatArray) -> tuple[float, float]:
-    """Ends of how often a number of `real` is above one of `null`, both of which are resampled."""
+    """Return bootstrap ends of how often a number of `real` is above one of `null`."""
     if min(len(real), len(null)) < 2:
         return np.nan, np.nan
     wins = (real[:, None] > null) + (real[:, None] == null) / 2

@@ -1,4 +1,4 @@
-"""From the errors of windows to the window matrix and one weight a layer."""
+"""Windows of layers: the window matrix, layer weights, and names of windows and plants."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,7 @@ Groups: TypeAlias = tuple[Group, ...]
 
 
 def windows(n_layers: int) -> list[range]:
-    """Every run of consecutive layers from 0, narrow ones first: n(n + 1)/2 of them."""
+    """Return every run of consecutive layers (from 0), narrow ones first: n(n + 1)/2 windows."""
     return [
         range(first, first + width)
         for width in range(1, n_layers + 1)
@@ -53,7 +53,7 @@ def windows(n_layers: int) -> list[range]:
 def window_matrix(
     errors: FloatArray, depth: int, known: Sequence[range] | None = None
 ) -> FloatArray:
-    """Errors (..., W) to (..., depth, depth): row = width - 1, column = layer.
+    """Return the window matrix (..., depth, depth) of errors (..., W): row width - 1, column layer.
 
     A cell is the mean error over the windows of that width that contain that layer. `known` are
     the windows of `errors`, in its order, where they are not `windows(depth)`; cells without a
@@ -67,7 +67,7 @@ def window_matrix(
 
 
 def normalised(errors: FloatArray, full: int = -1) -> FloatArray:
-    """Errors (..., W) divided by that of the full window, which stands at position `full`."""
+    """Return errors (..., W) divided by the full window's error, which is at position `full`."""
     whole = errors[..., full]
     if not (whole > 0).all():
         raise ScoreError(
@@ -78,7 +78,7 @@ def normalised(errors: FloatArray, full: int = -1) -> FloatArray:
 
 
 def full_window(depth: int, known: Sequence[range]) -> int:
-    """Position of the window of all `depth` layers among the `known` ones."""
+    """Return the position of the window of all `depth` layers among the `known` windows."""
     if range(depth) not in known:
         raise ScoreError(
             f"Errors cannot be normalised without the window of all {depth} layers: run that "
@@ -88,7 +88,7 @@ def full_window(depth: int, known: Sequence[range]) -> int:
 
 
 def layer_weights(matrix: FloatArray) -> FloatArray:
-    """Column means of the matrix (..., widths, L) to (..., L), over its rows without NaN.
+    """Return layer weights (..., L): column means of the matrix (..., widths, L).
 
     A row that lacks only some layers is left out for all of them: wide windows have larger
     errors, so layers are comparable only over the same widths. Without a row, weights are NaN.
@@ -101,7 +101,7 @@ def layer_weights(matrix: FloatArray) -> FloatArray:
 
 @lru_cache(maxsize=16)
 def _window_means(depth: int, known: tuple[range, ...]) -> tuple[FloatArray, BoolArray]:
-    """The map (depth², W) from errors to cells, and the cells (depth, depth) without a window."""
+    """Return the map (depth², W) from errors to cells, and which cells have no window."""
     _check_windows(depth, known)
     belongs = np.zeros((depth, depth, len(known)))
     for position, window in enumerate(known):
@@ -132,12 +132,12 @@ def _check_errors(errors: FloatArray, n_windows: int) -> None:
 
 
 def windows_between(first: Iterable[int], last: Iterable[int]) -> list[range]:
-    """Windows from their first and last layers, counted from 1."""
+    """Return windows from their first and last layers, counted from 1."""
     return [range(int(a) - 1, int(b)) for a, b in zip(first, last, strict=True)]
 
 
 def read_window(text: str) -> range:
-    """A window as people write it: `6-7`, or `3` for one layer."""
+    """Read a window as people write it: `6-7`, or `3` for one layer."""
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
     if found is None or int(found[1]) < 1:
         raise SettingsError(f"{text!r} is no window of layers: write 6-7, or 3 for one layer.")
@@ -148,12 +148,12 @@ def read_window(text: str) -> range:
 
 
 def window_name(window: range) -> str:
-    """A window as people write it, both ends given."""
+    """Write a window with both ends: `6-7`, `3-3`."""
     return f"{window.start + 1}-{window.stop}"
 
 
 def layers_name(layers: Sequence[int]) -> str:
-    """Some layers, each by its number."""
+    """Write layers one by one: `layers 1, 2, 3`."""
     return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
 
 
@@ -214,12 +214,12 @@ def _read_group(text: str) -> Group:
 
 
 def plant_name(groups: Groups) -> str:
-    """The layers of a plant as people write them, each in one way only."""
+    """Write the layers of a plant; each plant has exactly one name."""
     return "/".join(map(str, groups))
 
 
 def consecutive(layers: Sequence[int]) -> list[range]:
-    """Sorted layers as the fewest windows."""
+    """Return sorted layers as the fewest windows."""
     starts = [layer for layer in layers if layer - 1 not in layers]
     ends = [layer + 1 for layer in layers if layer + 1 not in layers]
     return [range(start, end) for start, end in zip(starts, ends, strict=True)]
@@ -233,12 +233,12 @@ def _joined(layers: list[int]) -> str:
 
 
 def planted_layers(text: str) -> list[int]:
-    """All layers (from 0) of a plant, whatever the group."""
+    """Return the layers (from 0) of all groups of a plant."""
     return sorted({layer for group in read_plant(text) for layer in group.layers})
 
 
 def usual_plants(depth: int, width: int) -> list[str]:
-    """The first, the middle and the last `width` layers."""
+    """Return the names of the first, the middle and the last `width` layers."""
     starts = dict.fromkeys((0, (depth - width) // 2, depth - width))
     found = [window_name(range(start, start + width)) for start in starts]
     check_plant(found[0], depth)
@@ -246,7 +246,7 @@ def usual_plants(depth: int, width: int) -> list[str]:
 
 
 def every_window(depth: int, width: int) -> list[str]:
-    """The windows of `width` layers at every position."""
+    """Return the names of the windows of `width` layers at every position."""
     check_plant(window_name(range(width)), depth)
     return [window_name(range(start, start + width)) for start in range(depth - width + 1)]
 
