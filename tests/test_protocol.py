@@ -117,6 +117,9 @@ PAPER = {
     "generalisation.share": 0.5,
     "generalisation.epochs": 10,
     "generalisation.learning_rate": 3e-5,
+    "timeline.epochs": (),
+    "timeline.noisy_examples": 100,
+    "timeline.clean_examples": None,
 }
 PUBLISHED_CODE = {
     "gradients.objective": "logit",

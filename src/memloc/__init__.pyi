@@ -13,6 +13,7 @@ from memloc.methods.gradients import Gradients as Gradients
 from memloc.methods.retraining import Retraining as Retraining
 from memloc.methods.shares import Shares as Shares
 from memloc.methods.swapping import Swapping as Swapping
+from memloc.methods.timeline import Timeline as Timeline
 from memloc.model.load import LoadOptions as LoadOptions
 from memloc.model.stack import register_stack as register_stack
 from memloc.progress import quiet as quiet

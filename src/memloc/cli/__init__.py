@@ -22,6 +22,7 @@ from memloc.cli.runs import (
     find,
     localise,
     repair,
+    timeline,
     train,
 )
 from memloc.cli.studies import (
@@ -127,7 +128,7 @@ def _show_version(asked: bool) -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "A model": (adopt, train, localise, analyse, find, repair),
+    "A model": (adopt, train, localise, analyse, timeline, find, repair),
     "Many models, tasks and seeds": (init, plan, run, status, logs, control, board),
     "Results": (report, figures, tables),
     "What there is": (tasks, models, check, protocol),

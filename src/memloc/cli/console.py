@@ -256,6 +256,8 @@ def show_layers(found: "Found") -> None:
 
     method, answer = next(iter(found.answers.items()))
     say(f"{answer}\n\n{layer_bars(found[method])}\n")
+    if early := found[method].about.get("early_donor"):
+        say(f"{early}\n")
     say(f"{found.folder}: {', '.join(found.results)}")
 
 

@@ -376,6 +376,23 @@ def analyse(
     console.show_found(found, "analyses", as_json)
 
 
+def timeline(
+    run: RunFolder,
+    change: Change = None,
+    force: Force = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Show in which epochs and layers noisy and clean labels were learnt.
+
+    The final weights are compared with every kept epoch (`finetune.keep_epochs=early` keeps them).
+    To compare with some epochs only, add `--set timeline.epochs=[1,2,4,8]`.
+
+    Example: `memloc timeline runs/tiny-topic/tiny-opt/seed-1`
+    """
+    analyse(run, ["timeline"], change, force=force, device=device, as_json=as_json)
+
+
 def repair(
     run: RunFolder,
     out: Annotated[Path, typer.Option(help="Folder of the repaired checkpoint.")],

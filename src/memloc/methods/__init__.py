@@ -133,6 +133,10 @@ class Method(Settings, ABC, metaclass=_Checked):
         """Draw what it found for the terminal; empty if there is nothing to draw."""
         return ""
 
+    def used(self, run: Run) -> list[str]:
+        """Name the weights of a run that it looks at."""
+        return [*self.needs, *(weights for weights in self.uses if run.has(weights))]
+
     def check(self, run: Run) -> None:
         """Refuse settings that do not fit a run, before any weights are loaded."""
 

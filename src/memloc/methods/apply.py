@@ -18,6 +18,8 @@ from memloc.errors import (
     lookup,
 )
 from memloc.methods import Kind, Method, Named, Sizes
+from memloc.methods.early import LEAST_GAP, early_donor, early_sentence
+from memloc.methods.game import Game
 from memloc.methods.protocol import preset, requested
 from memloc.methods.registry import exactness, method_names, methods
 from memloc.methods.result import Result
@@ -168,14 +170,28 @@ def _look(
     _refuse_others(settings)
     skipped: dict[str, str] = {}
     if named is None:
-        every = [protocol.method(name) for name in method_names(kind)]
+        every = [_with_donor(run, protocol.method(name)) for name in method_names(kind)]
         chosen, skipped = runnable(run, every)
     else:
-        chosen = requested(named, kind, protocol, settings)
+        chosen = [_with_donor(run, m) for m in requested(named, kind, protocol, settings)]
     names = [method.name for method in chosen]
     refuse_idle(settings, ["verdict", *names, *skipped], " and ".join(names))
     found = apply(run, chosen, protocol.verdict, force=force, announce=announce)
     return replace(found, skipped=skipped)
+
+
+def _with_donor(run: Run, method: Method) -> Method:
+    """Return the method; a game is played with the best early epoch if there is no reference."""
+    if not isinstance(method, Game) or method.donor != "reference" or run.has("reference"):
+        return method
+    donor = early_donor(run)
+    if donor is None:
+        return method
+    if donor.gap < LEAST_GAP:
+        tell(f"No reference, and no early epoch can take its place: the best is {donor}.")
+        return method
+    tell(f"{method.name}: no reference, so early weights take its place: {donor}.")
+    return method.replace({"donor": donor.weights})
 
 
 def _refuse_others(settings: Mapping[str, Any]) -> None:
@@ -206,7 +222,7 @@ def apply(
         for weights in method.needs:
             run.require(weights)
         method.check(run)  # settings are refused before files are hashed, which takes seconds
-        run.check_unchanged(_used(run, method))
+        run.check_unchanged(method.used(run))
     tell(run.noisy.summary())
     _tell_weak_reference(run, chosen, verdict.noisy_at_least)
     # By the bar of today.
@@ -292,7 +308,7 @@ def _refuse_texts(run: Run, method: Method) -> None:
 
 def result_key(run: Run, method: Method) -> str:
     """Return the key of a result: weights and their files, data, and the method's settings."""
-    used = _used(run, method)
+    used = method.used(run)
     decided_by = {
         "settings": method.model_dump(mode="json"),
         "uses": used,
@@ -300,10 +316,6 @@ def result_key(run: Run, method: Method) -> str:
         "files": run.files(used),
     }
     return key(Maker(method.name, method.version), decided_by)
-
-
-def _used(run: Run, method: Method) -> list[str]:
-    return [*method.needs, *(w for w in method.uses if run.has(w))]
 
 
 @dataclass(frozen=True)
@@ -340,6 +352,8 @@ class Kept:
 def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
     with suitable_threads(run.record.width):
         found = method.found(run)
+    if isinstance(method, Game) and (said := early_sentence(run, method.donor, found)):
+        found = replace(found, about={**found.about, "early_donor": said})
     if found.weighs_layers:
         found = found.with_answer(n_classes=len(run.task.label_names))
     facts = {

@@ -83,11 +83,12 @@ def _ours() -> dict[str, type[Method]]:
     from memloc.methods.retraining import Retraining
     from memloc.methods.shares import Shares
     from memloc.methods.swapping import Swapping
+    from memloc.methods.timeline import Timeline
     from memloc.methods.trivial import TRIVIAL
 
     kinds: tuple[type[Method], ...] = (
         *(Swapping, Retraining, Gradients, Probing, Shares),
-        *(Centroids, LabelProbes, Generalisation),
+        *(Centroids, LabelProbes, Generalisation, Timeline),
         *TRIVIAL,
         *PEERS,
     )

@@ -53,6 +53,14 @@ def positions(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     return named.groupby(keys, sort=False).agg(how).reset_index()
 
 
+def timeline(table: Table) -> Table:
+    """What each layer learnt up to each epoch, mean over seeds with the same kept epochs."""
+    keys = [*CASE, "examples", "after", "epoch", "layer"]
+    how = dict.fromkeys(("share", "noisy_accuracy", "clean_accuracy"), "mean")
+    how |= {"low": "min", "high": "max"}
+    return table.groupby(keys, sort=False).agg(how).reset_index()
+
+
 def label_probes(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     """F1 by the examples that probes are tested on and the labels that they are asked for."""
     from memloc.stats.claims import over_seeds
@@ -156,6 +164,18 @@ def probes_picture(layers: Table, words: Mapping[str, str]) -> str:
         f1 = shown.loc[_probed(shown) == kind, "f1"]
         lines.append((name, f1.tolist(), f"{f1.iloc[-1]:.2f}"))
     return curves(f"F1 of label probes, layer 1 to {shown['layer'].max()}", lines)
+
+
+def timeline_picture(table: Table) -> str:
+    """Draw what the layers learnt of noisy labels, one line per kept epoch."""
+    noisy = table[table["examples"] == "noisy"]
+    top = max(noisy["share"].max(), 1e-9)
+    lines = []
+    for (after, epoch), part in noisy.groupby(["after", "epoch"]):
+        learnt = part.sort_values("layer")["share"]
+        end = f"{learnt.sum():+.0%} of the noisy labels"
+        lines.append((f"epoch {after} to {epoch}", (learnt / top).tolist(), end))
+    return curves(f"noisy labels learnt, layer 1 to {noisy['layer'].max()}", lines)
 
 
 def halves_picture(examples: Table) -> str:

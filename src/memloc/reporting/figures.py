@@ -83,6 +83,8 @@ class Look(Settings):
     text: str | None = None
     """Written into cells in the colour that the column `ink` names, `small` below it."""
     small: str | None = None
+    above: dict[str, str] = {}
+    """Columns drawn as lines above cells, over the same x, and what each is called."""
 
 
 class Figure(style.Exhibit):
@@ -279,6 +281,10 @@ def draw(shape: str, rows: pd.DataFrame, look: Look) -> alt.TopLevelMixin:
     chart = SHAPES[shape](rows, look)
     height = look.height if look.height is not None else alt.Step(_step(rows, look))
     chart = chart.properties(width=look.width, height=height)
+    if look.above:
+        lines = _above(rows, look).properties(width=look.width, height=ABOVE)
+        both = alt.vconcat(lines, chart, spacing=6, data=rows)
+        return both.resolve_scale(color="independent")
     if look.panel is None:
         return chart.properties(data=rows)
     order = style.order(look.panel, rows[look.panel])
@@ -400,7 +406,33 @@ def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     return alt.layer(*parts)
 
 
+def _above(rows: pd.DataFrame, look: Look) -> alt.Chart:
+    """Lines of some columns over the x of cells, from 0 to 1."""
+    x = _discrete(rows, look.x, None, alt.X)
+    names = list(look.above.values())
+    named = " : ".join(f"datum.column == '{c}' ? '{name}'" for c, name in look.above.items())
+    scale = alt.Scale(domain=names, range=[style.MEANINGS[n] for n in names])
+    return (
+        alt.Chart()
+        .transform_fold(list(look.above), as_=["column", "line"])
+        .transform_calculate(named=f"{named} : ''")
+        .mark_line(point=True)
+        .encode(
+            x=x,
+            y=alt.Y(
+                "mean(line):Q",
+                title="accuracy",
+                scale=alt.Scale(domain=[0, 1]),
+                axis=alt.Axis(format="%"),
+            ),
+            color=alt.Color("named:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
+        )
+    )
+
+
 SHAPES = {shape.__name__: shape for shape in (curves, points, bars, cells)}
+ABOVE = 90
+"""Height of lines above cells."""
 LOWEST = 14
 """Pixels of a row in which a number can be read."""
 FEW_BANDS = 5

@@ -22,6 +22,8 @@ from memloc.stats.windows import (
 
 Statistic: TypeAlias = Callable[[FloatArray], FloatArray | float]
 
+PERMUTATIONS = 2000
+"""Random permutations of a test."""
 RESAMPLES = 1000
 CHUNK = 1_000_000
 """Largest number of counts drawn at once: about 12 MB."""
@@ -88,6 +90,21 @@ def bootstrap(
     found = [statistic(values)]
     found += [statistic(values[rng.integers(n, size=n)]) for _ in range(n_resamples)]
     return band(np.array(found, dtype=np.float64))
+
+
+def permutation_p(one: FloatArray, other: FloatArray, rng: Generator) -> float:
+    """Return the two-sided p-value of a difference in means when values are dealt out at random.
+
+    It is 1 where one of the two has no values.
+    """
+    if not len(one) or not len(other):
+        return 1.0
+    every = np.concatenate([one, other])
+    dealt = rng.permuted(np.tile(every, (PERMUTATIONS, 1)), axis=1)[:, : len(one)].mean(1)
+    # Means of the two parts differ by what the mean of the one differs from that of all.
+    distances = np.abs(dealt - every.mean())
+    reached = (distances >= abs(one.mean() - every.mean()) - 1e-12).sum()
+    return float((1 + reached) / (1 + PERMUTATIONS))
 
 
 def prediction_margin(values: FloatArray) -> float:

@@ -83,6 +83,11 @@ def kept_batch(folder: Path, number: int) -> Path:
     return folder / f"batch-{number}.npz"
 
 
+def kept_donor(folder: Path, donor: str) -> Path:
+    """Shares of a timeline against one donor."""
+    return folder / f"against-{donor}.npz"
+
+
 def kept_repairs(folder: Path, number: int) -> Path:
     """What became of one group of repaired models."""
     return folder / f"group-{number}.json"

@@ -1,0 +1,269 @@
+"""When and where labels were learnt: shares of the layers against successive epochs.
+
+The shares of the layers against a donor sum to what exchanging all layers undoes. An early epoch as
+donor undoes nearly all labels, and the last ones undo nothing, so the difference between the shares
+against two successive epochs says what each layer learnt between them. These differences are a map
+of layers and epochs, and they sum to what the first donor undoes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from memloc.arrays import BoolArray, FloatArray, IntArray, Table
+from memloc.errors import ScoreError
+from memloc.methods import Method, Sizes, views
+from memloc.methods.result import Result
+from memloc.methods.shares import Shares
+from memloc.run.folder import Run
+from memloc.seeds import generator
+from memloc.settings import ours, packaged
+from memloc.stats.depth import centres_of_gravity
+from memloc.stats.intervals import bootstrap, permutation_p
+from memloc.stats.windows import layer_ranges
+from memloc.store import paths
+from memloc.store.memo import ARRAYS, Maker, memo, unfinished_key
+from memloc.store.records import as_table
+
+_REPORT = packaged(__file__)
+ALPHA = 0.025
+"""Level of each of the two tests that compare noisy and clean examples: .05 in all."""
+USUAL_EPOCHS = 12
+"""Number of kept epochs that a cost is estimated for."""
+
+
+class _AgainstEpoch(Shares):
+    """The shares of the layers against one epoch; its unfinished work is the timeline's."""
+
+    name = "timeline"
+
+
+class Timeline(Method):
+    """Shows in which epochs and layers noisy and clean labels were learnt."""
+
+    name = "timeline"
+    kind = "analysis"
+    needs = ("final",)
+    by_default = False
+    scratch = True
+    shows = {"map": "timeline", "summary": "timeline_summary"}
+    report = {**_REPORT, "rows": {"timeline": views.timeline}}
+
+    epochs: tuple[int, ...] = ours(())
+    """The kept epochs that the final weights are compared with; default: all."""
+    noisy_examples: int | None = ours(100, ge=1)
+    """Number of noisy examples, drawn at random; `null`: all."""
+    clean_examples: int | None = ours(None, ge=1)
+    """Number of clean examples; default: as many as noisy ones."""
+
+    @classmethod
+    def told(cls, found: Result) -> str:
+        """Say whether noisy labels were learnt later than clean ones, and where each were."""
+        return str(found.about["answer"])
+
+    @classmethod
+    def picture(cls, found: Result) -> str:
+        """Draw what each layer learnt, one line per epoch."""
+        return views.timeline_picture(found["map"])
+
+    def check(self, run: Run) -> None:
+        """Refuse a run without early checkpoints, and epochs that were not kept."""
+        for epoch in self.epochs or run.epochs() or (1,):
+            run.require(paths.epoch(epoch))
+
+    def used(self, run: Run) -> list[str]:
+        """The final weights and those of all donors."""
+        return ["final", *self.donors(run).values()]
+
+    def donors(self, run: Run) -> dict[int, str]:
+        """The names of the donors' weights by their epochs; 0 is the pre-trained model."""
+        start = {0: "pretrained"} if run.has("pretrained") and not self.epochs else {}
+        return start | {n: paths.epoch(n) for n in sorted(self.epochs or run.epochs())}
+
+    def cost(self, sizes: Sizes) -> float:
+        """As many times the cost of shares as there are donors."""
+        return (len(self.epochs) or USUAL_EPOCHS) * self._against("").cost(sizes)
+
+    def run(self, run: Run) -> Result:
+        """The tables `map` (layer by epoch), `learnt` (by example) and `summary`."""
+        self.check(run)
+        donors = self.donors(run)
+        found = [self._shares(run, donor) for donor in donors.values()]
+        known = found[0]["wrong"] == 0  # labels that the final model predicts
+        noisy = run.noisy.is_noisy[found[0]["rows"]][known]
+        if not noisy.any() or noisy.all():
+            raise ScoreError(f"{run.name} needs noisy and clean labels that its model predicts.")
+        shares = np.stack([each["shares"][known] for each in found])
+        lost = np.stack([each["lost"][known] > 0 for each in found])
+        epochs = np.array([*donors, _last_epoch(run, max(donors))])
+        learnt = _learnt_table(found[0]["rows"][known], noisy, epochs, lost, shares)
+        summary, answer = _compared(learnt, shares, noisy)
+        tables = {"map": _map(run, epochs, shares, noisy), "learnt": learnt, "summary": summary}
+        return Result(self.name, tables, {"answer": answer, "remarks": []})
+
+    def _against(self, donor: str) -> Shares:
+        counts = self.model_dump(include={"noisy_examples", "clean_examples"})
+        return _AgainstEpoch(donor=donor, **counts)
+
+    def _shares(self, run: Run, donor: str) -> dict[str, Any]:
+        """Shares (examples, layers) against a donor, and which labels all of its layers lose."""
+        game = self._against(donor)
+        rows = np.concatenate(game.examples(run))
+        decided_by = {
+            "run": run.identity(game.needs),
+            "files": run.files(game.needs),
+            "settings": game.model_dump(mode="json"),
+            "rows": rows.tolist(),
+        }
+
+        def make() -> dict[str, Any]:
+            played = game.play(run)
+            (shares, _), _ = played.plan.shares(played.values)  # type: ignore[attr-defined]
+            wrong, lost = played.values[0][:, [0, -1]].T
+            return {"rows": rows, "shares": shares, "wrong": wrong, "lost": lost}
+
+        key = unfinished_key(Maker(self.name, self.version), decided_by)
+        path = paths.kept_donor(run.work(self.name), donor)
+        made: dict[str, Any] = memo(path, key, make, ARRAYS)
+        return made
+
+
+def differences(shares: FloatArray) -> FloatArray:
+    """What each layer learnt after each donor: shares (donors, ...) less those of the next one.
+
+    The shares against the final weights are 0, so the differences sum to the first shares.
+    """
+    return np.asarray(shares - np.concatenate([shares[1:], np.zeros_like(shares[:1])]))
+
+
+def learnt_after(lost: BoolArray) -> IntArray:
+    """The number of donors up to the last one that loses each label, of `lost` (donors, examples).
+
+    It is 0 for labels that no donor loses.
+    """
+    n_donors = len(lost)
+    return np.asarray(np.where(lost.any(0), n_donors - lost[::-1].argmax(0), 0), dtype=np.int64)
+
+
+def _last_epoch(run: Run, kept: int) -> int:
+    """The number of the final epoch; one after the last kept epoch where it is not known."""
+    table = run.training()
+    own = table[table["training"] == "noisy"]
+    return max(int(own["epoch"].max()) if len(own) else 0, kept + 1)
+
+
+def _map(run: Run, epochs: IntArray, shares: FloatArray, noisy: BoolArray) -> Table:
+    """What each layer learnt in each epoch, of noisy and clean examples, with intervals."""
+    curve = _accuracies(run, int(epochs[-1]))
+    steps = differences(shares)
+    n_steps, _, depth = steps.shape
+    rng = generator(0, "bootstrap", Timeline.name)
+    parts = []
+    for examples, picked in (("noisy", noisy), ("clean", ~noisy)):
+        band = bootstrap(steps[:, picked].transpose(1, 0, 2), rng=rng)
+        ends = np.repeat(epochs[1:], depth)
+        known = {kind: [values.get(int(e), np.nan) for e in ends] for kind, values in curve.items()}
+        parts.append(
+            {
+                "examples": examples,
+                "after": np.repeat(epochs[:-1], depth),
+                "epoch": ends,
+                "layer": np.tile(np.arange(1, depth + 1), n_steps),
+                "share": np.ravel(band.estimate),
+                "low": np.ravel(band.low),
+                "high": np.ravel(band.high),
+                **known,
+            }
+        )
+    return as_table(*parts)
+
+
+def _accuracies(run: Run, last: int) -> Mapping[str, Mapping[int, float]]:
+    """Accuracies on noisy and clean examples by epoch, as far as they were measured."""
+    table = run.training()
+    own = table[table["training"] == "noisy"]
+    final = run.status.final
+    found: dict[str, dict[int, float]] = {}
+    for kind in ("noisy", "clean"):
+        column = f"{kind}_accuracy"
+        found[column] = dict(zip(own["epoch"].tolist(), own[column].tolist(), strict=True))
+        if final is not None:
+            found[column][last] = getattr(final, kind)
+    return found
+
+
+def _learnt_table(
+    rows: IntArray, noisy: BoolArray, epochs: IntArray, lost: BoolArray, shares: FloatArray
+) -> Table:
+    """By example: from which kept epoch on its label is there, and which layers hold it.
+
+    `layer` holds most of what the last donor that loses the label undoes, and `centre` is the
+    centre of gravity of all layers; both are missing where no donor loses the label.
+    """
+    after = learnt_after(lost)
+    held = np.maximum(0, shares[np.maximum(0, after - 1), np.arange(len(rows))])
+    held[after == 0] = np.nan
+    layer = np.where(after > 0, np.nan_to_num(held).argmax(1) + 1.0, np.nan)
+    return as_table(
+        {
+            "example": rows,
+            "is_noisy": noisy,
+            "epoch": epochs[after],
+            "layer": layer,
+            "centre": centres_of_gravity(held),
+        }
+    )
+
+
+def _compared(learnt: Table, shares: FloatArray, noisy: BoolArray) -> tuple[Table, str]:
+    """Compare noisy with clean labels: when they were learnt, and in which layers."""
+    rng = generator(0, "permutations", Timeline.name)
+    is_noisy = learnt["is_noisy"].to_numpy()
+    found: dict[str, tuple[float, float]] = {}
+    tests = {}
+    for what in ("epoch", "centre"):
+        values = learnt[what].to_numpy(float)
+        one, other = (values[mask & ~np.isnan(values)] for mask in (is_noisy, ~is_noisy))
+        middle = np.median if what == "epoch" else np.mean
+        found[what] = tuple(float(middle(v)) if len(v) else np.nan for v in (one, other))  # type: ignore[assignment]
+        tests[what] = permutation_p(one, other, rng)
+    rows = [
+        {
+            "examples": kind,
+            "labels": int(mask.sum()),
+            "undone": float(shares[0, mask].sum(1).mean()),
+            "epoch": found["epoch"][place],
+            "centre": found["centre"][place],
+            "top_layers": layer_ranges(_top(shares[0, mask].mean(0))),
+            "p_epoch": tests["epoch"],
+            "p_centre": tests["centre"],
+        }
+        for place, (kind, mask) in enumerate((("noisy", noisy), ("clean", ~noisy)))
+    ]
+    return as_table(rows), _sentence(rows)
+
+
+def _top(weights: FloatArray) -> list[int]:
+    """The fewest layers, from 1, that hold half of the positive weights."""
+    positive = np.maximum(0, weights)
+    order = np.argsort(-positive, kind="stable")
+    needed = int(np.searchsorted(positive[order].cumsum(), positive.sum() / 2)) + 1
+    return sorted(int(layer) + 1 for layer in order[:needed])
+
+
+def _sentence(rows: list[dict[str, Any]]) -> str:
+    noisy, clean = rows
+    word = "later" if noisy["epoch"] >= clean["epoch"] else "earlier"
+    when = f"half of the noisy labels by epoch {noisy['epoch']:g}, of the clean ones by epoch "
+    when += f"{clean['epoch']:g}"
+    if noisy["p_epoch"] < ALPHA:
+        first = f"Noisy labels were learnt {word} than clean ones: {when}."
+    else:
+        first = f"It cannot be told whether noisy or clean labels were learnt first: {when}."
+    where = f"Half of the noisy labels are in {noisy['top_layers']}, half of the clean ones in "
+    where += str(clean["top_layers"])
+    if noisy["p_centre"] < ALPHA:
+        deep = "deeper" if noisy["centre"] > clean["centre"] else "less deep"
+        return f"{first} {where}; noisy labels are {deep}."
+    return f"{first} {where}; no difference in depth can be told."

@@ -1,0 +1,240 @@
+"""Time and parts as ground truth: staged plants, their nulls, plants in parts, early donors.
+
+`python -m studies.timeline --out FOLDER PART …` runs the parts `staged`, `donors`, `sublayers` and
+`nulls` (default: all). Each plant or run is one row of a table in `studies/tables/timeline`; rows
+that are there are not made again, and weights are deleted once their row is written.
+All models are cut to their first eight layers, so that all subsets of layers are cheap.
+"""
+
+import argparse
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import memloc
+from memloc.arrays import IntArray
+from memloc.methods.early import LEAST_GAP, early_donor
+from memloc.methods.shares import Shares
+from memloc.methods.timeline import ALPHA, Timeline, learnt_after
+from memloc.model.predict import predict
+from memloc.run.folder import Run
+from memloc.run.plant import make_null
+from memloc.stats.windows import read_plant
+from memloc.store import paths
+from memloc.store.files import whole_file
+
+TABLES = Path(__file__).parent / "tables" / "timeline"
+MODELS = ("tiny-opt", "tiny-bert", "tiny-gpt-neo", "tiny-gpt-neox")
+TASKS = ("tiny-topic", "tiny-sentiment", "tiny-entailment", "tiny-acceptability")
+DEPTH = memloc.LoadOptions(depth=8)
+STAGE = 14
+"""The epoch from which on the second group of a staged plant is learnt, of 30."""
+STAGED = tuple(
+    f"{one}/{other}@{STAGE}"
+    for pair in (("2-3", "6-7"), ("1-2", "5-6"), ("3-4", "7-8"))
+    for one, other in (pair, pair[::-1])
+)
+NEEDED = 0.9
+"""Share of the noisy labels that a plant must memorise to be used."""
+SUBLAYERS = ("mlp:3-4", "attention:3-4", "mlp:6-7", "attention:6-7")
+EASY = {"control.auxiliary_examples": 32, "verdict.noisy_at_least": NEEDED, "control.tries": 2}
+Row = dict[str, Any]
+
+
+def staged(model: str, planted: str, folder: Path) -> Row:
+    """Plant two groups of noisy labels in stages and look for both by `Timeline`."""
+    changes = {**EASY, "control.epochs": 30, "control.learning_rate": 3e-3}
+    run = memloc.plant(
+        model, _task(72), folder, planted, weights=["final"], options=DEPTH, settings=changes
+    )
+    return {"noisy_learnt": run.status.final.noisy, **_found(run)}  # type: ignore[union-attr]
+
+
+def nulls(model: str, planted: str, folder: Path) -> Row:
+    """Train a staged plant on its original labels: no difference between examples is real."""
+    staged(model, planted, folder / "plant")
+    null = make_null(Run.open(folder / "plant"), folder / "null", ["final"])
+    found = Timeline(epochs=tuple(null.epochs()[::2])).run(null)["summary"]
+    best = early_donor(null)
+    return {
+        "p_epoch": found["p_epoch"].iloc[0],
+        "p_centre": found["p_centre"].iloc[0],
+        "largest_gap": np.nan if best is None else best.gap,
+    }
+
+
+def sublayers(model: str, planted: str, folder: Path) -> Row:
+    """Plant in attention or MLPs and look for the part by shares of sublayers."""
+    changes = {**EASY, "control.epochs": 40, "control.learning_rate": 1.5e-3}
+    run = memloc.plant(
+        model,
+        _task(72),
+        folder,
+        planted,
+        weights=["final", "reference"],
+        options=DEPTH,
+        settings=changes,
+    )
+    table = Shares(units="sublayers", clean_examples=12).run(run)
+    units = table["units"]
+    held = units[units["value"] == "labels"].set_index("unit")["share"].clip(lower=0)
+    (group,) = read_plant(planted)
+    own = [f"{group.part} {layer + 1}" for layer in group.layers]
+    of_kind = [name for name in held.index if name.startswith(group.part)]
+    top = held.sort_values(ascending=False).index[:2]
+    return {
+        "noisy_learnt": run.status.final.noisy,  # type: ignore[union-attr]
+        "control": table.about["control"]["kept"],
+        "mass": held[own].sum() / held.sum(),
+        "right_kind": held[of_kind].sum() / held.sum(),
+        "found_of_two": len({*top} & {*own}),
+    }
+
+
+def donors(model: str, task: str, folder: Path) -> Row:
+    """Compare shares against the best early epoch with those against the reference."""
+    settings = {"finetune.learning_rate": 8e-4, "finetune.epochs": 20}
+    run = memloc.train(
+        model,
+        _task(96, task),
+        folder,
+        weights=["final", "reference"],
+        options=DEPTH,
+        settings=settings,
+    )
+    best = early_donor(run)
+    assert best is not None
+    found = {name: Shares(donor=name).run(run) for name in ("reference", best.weights)}
+    one, other = (each.weights for each in found.values())
+    row: Row = {"epoch": best.epoch, "gap": best.gap, "r": np.corrcoef(one, other)[0, 1]}
+    for name, each in zip(("reference", "early"), found.values(), strict=True):
+        labels = each["labels"]
+        lost = labels.groupby("is_noisy")["lost"].mean()
+        row |= {f"{name}_undone": lost[True], f"{name}_damage": lost[False]}
+        row[f"{name}_control"] = each.about["control"]["kept"]
+    row["noisy_learnt"] = run.status.final.noisy  # type: ignore[union-attr]
+    return row
+
+
+def _task(examples: int, name: str = "tiny-topic") -> Any:
+    return memloc.add_noise(memloc.load_task(name, examples=examples), rate=0.17, seed=1)
+
+
+def _found(run: Run) -> Row:
+    """Where and when `Timeline` finds each group, and when the models themselves predict it."""
+    assert run.plant is not None
+    epochs = run.epochs()[::2]
+    found = Timeline(epochs=tuple(epochs), clean_examples=4).run(run)
+    learnt = found["learnt"].set_index("example")
+    game = Shares(donor=paths.epoch(epochs[0]), clean_examples=4).run(run)
+    held = game["example_shares"].pivot_table("lost", "example", "layer")
+    ends = np.array([*epochs, 30])
+    predicted = _predicted(run, epochs)
+    row: Row = {"checkpoints": len(epochs)}
+    for number, group in enumerate(read_plant(run.plant.planted), 1):
+        rows = run.noisy_rows[run.planted_groups[run.noisy_rows] == number - 1]
+        rows = np.array([each for each in rows if each in learnt.index])
+        when = np.searchsorted(ends, learnt.loc[rows, "epoch"].to_numpy())
+        weights = held.loc[rows].mean().clip(lower=0)
+        top = weights.sort_values(ascending=False).index[:2]
+        own = [layer + 1 for layer in group.layers]
+        row |= {
+            f"epoch_{number}": float(ends[int(np.median(when))]),
+            f"off_{number}": float(abs(np.median(when) - np.median(predicted[rows]))),
+            f"found_{number}": len({*top} & {*own}),
+            f"mass_{number}": weights[own].sum() / weights.sum(),
+        }
+    return row
+
+
+def _predicted(run: Run, epochs: list[int]) -> IntArray:
+    """For each example, from which checkpoint on the checkpoints themselves predict its label."""
+    wrong = []
+    for epoch in epochs:
+        loaded = run.load(paths.epoch(epoch))
+        logits = predict(loaded.stack, run.encode(loaded))
+        wrong.append(logits.argmax(1) != run.noisy.assigned)
+    return learnt_after(np.array(wrong))
+
+
+PARTS: dict[str, tuple[Callable[[str, str, Path], Row], tuple[str, ...]]] = {
+    "staged": (staged, STAGED),
+    "donors": (donors, TASKS),
+    "sublayers": (sublayers, SUBLAYERS),
+    "nulls": (nulls, STAGED),
+}
+
+
+def left(part: str) -> Iterator[tuple[str, str]]:
+    """Yield the models and plants, or tasks, of a part that have no row yet."""
+    done = read(part)
+    for what, model in product(PARTS[part][1], MODELS):
+        if not ((done["model"] == model) & (done["what"] == what)).any():
+            yield model, what
+
+
+def read(part: str) -> pd.DataFrame:
+    """Read the rows of a part that are there."""
+    path = TABLES / f"{part}.csv"
+    return pd.read_csv(path) if path.is_file() else pd.DataFrame({"model": [], "what": []})
+
+
+def rates() -> dict[str, dict[str, float]]:
+    """Sum up each table: how many plants memorised, and in which share what was found is right."""
+    staged, nulls, sublayers = (read(part) for part in ("staged", "nulls", "sublayers"))
+    donors = read("donors")
+    used = staged[staged["noisy_learnt"] >= NEEDED] if len(staged) else staged
+    found: dict[str, dict[str, float]] = {}
+    if len(used):
+        layers = (used["found_1"] == 2) & (used["found_2"] == 2)
+        epochs = (used["off_1"] <= 1) & (used["off_2"] <= 1)
+        order = (used["epoch_1"] < used["epoch_2"]) & (used["epoch_2"] >= STAGE)
+        each = {"layers": layers, "epoch within one checkpoint": epochs, "order of groups": order}
+        found["staged"] = {"plants": len(staged), "memorised": len(used)}
+        found["staged"] |= {name: float(right.mean()) for name, right in each.items()}
+    if len(nulls):
+        false = (nulls["p_epoch"] < ALPHA) | (nulls["p_centre"] < ALPHA)
+        gap = float((nulls["largest_gap"] >= LEAST_GAP).mean())
+        found["nulls"] = {"nulls": len(nulls), "false": float(false.mean()), "donor": gap}
+    if len(sublayers):
+        some = sublayers[sublayers["noisy_learnt"] >= NEEDED]
+        kind = float((some["right_kind"] > 0.5).mean())
+        found["sublayers"] = {"plants": len(sublayers), "memorised": len(some)}
+        found["sublayers"] |= {"median mass": some["mass"].median(), "least": some["mass"].min()}
+        found["sublayers"] |= {"mass >= .9": float((some["mass"] >= 0.9).mean())}
+        found["sublayers"] |= {"right kind": kind}
+    if len(donors):
+        r = donors["r"]
+        found["donors"] = {"runs": len(r), "median r": r.median(), "least r": r.min()}
+    return found
+
+
+def main() -> None:
+    """Make what is missing, and print the rates."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("parts", nargs="*", default=list(PARTS))
+    given = parser.parse_args()
+    for part in given.parts:
+        for model, what in left(part):
+            folder = given.out / part / f"{model}-{what.replace('/', '_').replace(':', '-')}"
+            try:
+                row = PARTS[part][0](model, what, folder)
+            except memloc.MemlocError as error:
+                row = {"failed": str(error)}
+            table = pd.concat([read(part), pd.DataFrame([{"model": model, "what": what, **row}])])
+            with whole_file(TABLES / f"{part}.csv") as draft:
+                table.to_csv(draft, index=False, float_format="%.4g")
+            shutil.rmtree(folder, ignore_errors=True)
+            print(part, model, what, row, flush=True)
+    for part, each in rates().items():
+        print(part, {name: round(value, 3) for name, value in each.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""When and where labels were learnt, by shares against the epochs of a training."""
+
+import numpy as np
+import pytest
+
+import memloc
+from fixtures.models import PAPER_FAMILIES
+from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
+from memloc.errors import StoreError
+from memloc.methods.early import EarlyDonor, early_donor
+from memloc.methods.timeline import Timeline, differences, learnt_after
+
+NEEDED = {"verdict.noisy_at_least": 0.5}
+
+
+def make(folder, tiny_model, family="opt", weights=("final",), **changes):
+    protocol = fast_protocol(finetune__keep_epochs="early", **changes)
+    model = str(tiny_model(family, depth=3))
+    return train_run(make_recipe(model, make_task(40), 1, protocol), folder, weights)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tiny_model):
+    return make(tmp_path_factory.mktemp("runs") / "run", tiny_model)
+
+
+@pytest.fixture(scope="module")
+def found(run):
+    return Timeline().run(run)
+
+
+def test_differences_of_shares_sum_to_the_first_shares():
+    shares = np.random.default_rng(0).normal(size=(5, 4, 3))
+    np.testing.assert_allclose(differences(shares).sum(0), shares[0])
+
+
+def test_a_label_is_learnt_after_the_last_donor_that_loses_it():
+    lost = np.array([[1, 1, 0, 0, 1], [0, 1, 0, 1, 0], [0, 1, 0, 0, 1]], dtype=bool)
+    assert learnt_after(lost).tolist() == [1, 3, 0, 2, 3]
+
+
+@pytest.mark.parametrize("family", PAPER_FAMILIES)
+def test_the_map_sums_to_what_the_first_donor_undoes(family, tiny_model, tmp_path):
+    run = make(tmp_path, tiny_model, family, finetune__epochs=6)
+    found = Timeline().run(run)
+    learnt = found["learnt"]
+    played = Timeline()._against("pretrained").play(run)
+    shares, _ = played.plan.shares(played.values)
+    for kind, is_noisy in (("noisy", True), ("clean", False)):
+        examples = learnt["example"][learnt["is_noisy"] == is_noisy]
+        known = shares[0, np.isin(played.rows, examples)].mean(0)
+        summed = found["map"].query("examples == @kind").groupby("layer")["share"].sum()
+        np.testing.assert_allclose(summed, known, atol=1e-6)
+        undone = found["summary"].set_index("examples")["undone"][kind]
+        assert known.sum() == pytest.approx(undone, abs=1e-6)
+
+
+def test_every_known_example_has_an_epoch_and_layers(run, found):
+    learnt = found["learnt"]
+    assert set(learnt["epoch"]) <= {0, *run.epochs(), 12}
+    has_layer = learnt["layer"].notna()
+    assert (learnt["epoch"][~has_layer] == 0).all()
+    assert learnt["layer"][has_layer].between(1, 3).all()
+    assert learnt["centre"][has_layer].between(1, 3).all()
+    assert list(found["summary"]["examples"]) == ["noisy", "clean"]
+
+
+def test_the_answer_is_a_sentence_and_the_picture_has_a_line_per_epoch(run, found):
+    assert "learnt" in Timeline.told(found)
+    assert "layer" in Timeline.told(found)
+    lines = Timeline.picture(found).splitlines()
+    assert len(lines) == 1 + 1 + len(run.epochs())
+
+
+def test_results_are_kept_and_depend_on_the_epochs(run):
+    settings = {**NEEDED, "timeline.epochs": [1, 2]}
+    one = memloc.analyse(run, "timeline", settings=settings)
+    again = memloc.analyse(run, "timeline", settings=settings)
+    assert again.reused == ("timeline",)
+    assert set(one["timeline"]["map"]["after"]) == {1, 2}
+    other = memloc.analyse(run, "timeline", settings={**settings, "timeline.epochs": [1]})
+    assert not other.reused
+
+
+def test_epochs_that_were_not_kept_are_refused(run, tiny_model, tmp_path):
+    with pytest.raises(StoreError, match="has no epoch-11 weights: the epochs that were kept"):
+        Timeline(epochs=(1, 11)).run(run)
+    model = str(tiny_model("opt", depth=3))
+    bare = train_run(make_recipe(model, make_task(40), 1, fast_protocol()), tmp_path, ["final"])
+    with pytest.raises(StoreError, match="no early epochs were kept"):
+        Timeline().run(bare)
+
+
+def test_the_best_early_donor_knows_clean_labels_and_no_noisy_ones(run):
+    best = early_donor(run)
+    table = run.training()
+    gaps = (table["clean_accuracy"] - table["noisy_accuracy"]).set_axis(table["epoch"])
+    assert best.gap == pytest.approx(gaps[run.epochs()].max())
+
+
+def test_without_a_reference_the_best_early_epoch_takes_its_place(run, monkeypatch):
+    best = EarlyDonor(2, noisy=0.1, clean=0.9)
+    monkeypatch.setattr("memloc.methods.apply.early_donor", lambda _run: best)
+    found = memloc.localise(run, ["shares", "swapping"], settings=NEEDED)
+    for name in ("shares", "swapping"):
+        about = found[name].about
+        assert about["donor"] == "epoch-2"
+        assert "The donor is epoch 2" in about["early_donor"]
+    monkeypatch.setattr(
+        "memloc.methods.apply.early_donor", lambda _run: EarlyDonor(2, noisy=0.5, clean=0.6)
+    )
+    with pytest.raises(StoreError, match="has no reference weights"):
+        memloc.localise(run, ["shares"], settings=NEEDED)
+
+
+def test_the_command_shows_the_timeline(run):
+    from typer.testing import CliRunner
+
+    from memloc.cli import app
+
+    shown = CliRunner().invoke(app, ["timeline", str(run.folder), "--device=cpu"])
+    assert shown.exit_code == 0, shown.output
+    assert "noisy labels learnt, layer 1 to 3" in shown.output
+    refused = CliRunner().invoke(app, ["timeline", str(run.folder), "--set=timeline.epochs=[11]"])
+    assert refused.exit_code != 0
