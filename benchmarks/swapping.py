@@ -73,7 +73,7 @@ def _model(hidden: int, seed: int) -> Stack:
 
 def _memloc(final: Stack, reference: Stack, encoded: Encoded) -> IntArray:
     predicted = np.zeros((len(encoded), len(windows(final.depth))), dtype=np.int64)
-    predictions = Outcome(("class",), lambda logits, _: logits.argmax(-1)[None])
+    predictions = Outcome(("class",), lambda logits, _: logits.argmax(-1)[None].float())
     mixtures = Mixtures(final, reference, outcome=predictions)
     for rows in mixtures.batches(encoded, np.arange(len(encoded))):
         found = mixtures.values(encoded, rows, rows, window_subsets(final.depth))

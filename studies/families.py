@@ -106,6 +106,8 @@ class Outcome:
     """Whether texts of different lengths go together."""
     difference: float = 0.0
     reason: str = ""
+    sublayers: bool = False
+    """Whether the attention and the MLP of its layers are told apart."""
 
 
 def main(names: Sequence[str]) -> None:
@@ -118,6 +120,7 @@ def main(names: Sequence[str]) -> None:
         print(f"{outcome.family:24}{outcome.outcome:10}{outcome.difference:.1e}  {outcome.reason}")
         found.append(outcome)
     print(dict(Counter(outcome.outcome for outcome in found)))
+    print(f"{sum(outcome.sublayers for outcome in found)} with sublayers")
     if not names:
         record = {"transformers": version("transformers"), "families": [asdict(o) for o in found]}
         RESULTS.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
@@ -178,7 +181,20 @@ def try_family(family: str) -> Outcome:
             return Outcome(family, "error", reason=_words(error))
     difference = max(report.parity, report.batch_invariance, swapped)
     outcome = "exact" if difference <= EXACT else "wrong"
-    return Outcome(family, outcome, report.readout, final.stack.pads, difference)
+    parts = has_sublayers(final)
+    return Outcome(family, outcome, report.readout, final.stack.pads, difference, sublayers=parts)
+
+
+def has_sublayers(model: Any) -> bool:
+    """Whether the attention and the MLP of a model's layers are told apart."""
+    from memloc.errors import ModelError
+    from memloc.model.units import find_units
+
+    try:
+        find_units(model.stack, "sublayers")
+    except ModelError:
+        return False
+    return True
 
 
 def swapped_difference(final: Any, reference: Any) -> float:
@@ -293,7 +309,10 @@ def table() -> str:
         why = how if outcome.outcome == "exact" else _reason(outcome)
         groups.setdefault(f"{outcome.outcome}: {why}", []).append(outcome.family)
     known = f"{len(found)} families that transformers {record['transformers']} maps to a sequence"
-    lines = [f"Of {known} classifier: {said}.", ""]
+    whole = [o.family for o in found if o.outcome == "exact" and not o.sublayers]
+    parts = f"Attention and MLP are told apart in {sum(o.sublayers for o in found)} of them"
+    parts += f", and not in {', '.join(whole)}." if whole else "."
+    lines = [f"Of {known} classifier: {said}. {parts}", ""]
     lines += [f"- **{why}** ({len(names)}): {', '.join(names)}" for why, names in groups.items()]
     wrapped = [fill(line, 118, subsequent_indent=INDENT * line.startswith("-")) for line in lines]
     return "\n".join(wrapped) + "\n"
