@@ -13,8 +13,8 @@ from memloc.store import paths
 from memloc.study.config import init_study
 from memloc.study.execute import open_study
 from memloc.study.executors import LocalExecutor
-from memloc.study.plan import open_plan
-from memloc.study.records import Order, Store, study_states
+from memloc.study.plan import Step, open_plan
+from memloc.study.records import Store, study_states
 
 SHORT = """\
 preset: demo
@@ -71,20 +71,19 @@ def _shortest_step(folder: Path) -> float:
     return min(record.seconds for record in records if record)
 
 
-def _refused(folder: Path) -> Order:
-    """An order that is refused after all that a step does before its work begins."""
+def _refused(folder: Path) -> Step:
+    """A step that is refused after all that a step does before its work begins."""
     steps = open_plan(folder).steps.values()
     step = next(step for step in steps if step.kind == "localise")
-    missing = step.model_copy(update={"folder": "no such run", "name": "no such step"})
-    return Order(folder=str(folder), step=missing, token="")
+    return step.model_copy(update={"folder": "no such run", "name": "no such step"})
 
 
 def _copied(folder: Path, repeats: int) -> float:
-    executor, order = LocalExecutor(folder, 1, 1, ["opt"]), _refused(folder)
+    executor, step = LocalExecutor(folder, 1, 1, ["opt"]), _refused(folder)
     executor.start()
 
     def once() -> None:
-        executor.submit(order)
+        executor.submit(step)
         while not executor.wait(60):
             pass
 

@@ -47,6 +47,13 @@ def api(names: Sequence[str]) -> str:
     return "\n\n".join(_documented(name, getattr(memloc, name)) for name in names)
 
 
+def types(names: Sequence[str]) -> str:
+    """Types in the signatures of public names, with their members."""
+    from memloc import types as public
+
+    return "\n\n".join(_documented(name, getattr(public, name)) for name in names)
+
+
 def _documented(name: str, found: Any) -> str:
     if not isinstance(found, type):
         return "\n\n".join([f"## {name}", *_function(found)])
@@ -212,7 +219,7 @@ def results(_: Sequence[str]) -> str:
 
 
 PARTS: dict[str, Callable[[Sequence[str]], str]] = {
-    part.__name__: part for part in (api, commands, settings, run, study, results)
+    part.__name__: part for part in (api, types, commands, settings, run, study, results)
 }
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from memloc.labels.find import find
+from memloc.progress import announcing
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
 from pretraining.language import vocabulary
@@ -63,7 +64,8 @@ def measured(rows: int) -> dict[str, Any]:
         def estimate(*_: Any) -> None:
             seen.update(planned_mb=peak_mb(), planned_s=round(time.process_time() - began, 1))
 
-        found = find(data, "tiny-opt", folder, settings=SETTINGS, announce=estimate)
+        with announcing("halves", estimate):
+            found = find(data, "tiny-opt", folder, settings=SETTINGS)
         size = data.stat().st_size / 1e6
     return {
         "rows": len(found.table),

@@ -29,7 +29,7 @@ LEVELS = (
     {"study"},
     {"cli"},
     {"verbs"},
-    {"__init__", "__main__"},
+    {"__init__", "__main__", "types"},
 )
 """A room may import itself and those of earlier levels."""
 LEVEL = {room: place for place, level in enumerate(LEVELS) for room in level}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import memloc
+import memloc.types
 from memloc.cli import app
 from memloc.methods.protocol import preset
 
@@ -38,6 +39,7 @@ def test_every_public_name_command_and_setting_is_in_the_reference(generated):
     for part, words in marks:
         asked[part] += words.split()
     assert sorted(asked["api"]) == sorted(memloc.__all__)
+    assert sorted(asked["types"]) == sorted({*memloc.types.__all__} - {"Data"})
     shown = generated.commands(asked["commands"])
     for command in app.registered_commands:
         assert f"## {command.callback.__name__}\n" in shown
@@ -47,5 +49,5 @@ def test_every_public_name_command_and_setting_is_in_the_reference(generated):
 
 def test_parameters_are_listed_one_by_one(generated):
     shown = generated.api(["adopt"])
-    assert len(re.findall(r"^- `\w+`: \S", shown, re.MULTILINE)) >= 19
+    assert len(re.findall(r"^- `\w+`: \S", shown, re.MULTILINE)) >= 18
     assert "Column of texts. Default: `'text'`." in shown

@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'memloc' has no attribute {name!r}")
     found = getattr(importlib.import_module(_HOMES[name]), name)
-    return verbs.visible(found) if name in verbs.COST else found
+    return verbs.visible(found) if name in verbs.WORK else found
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -95,6 +95,9 @@ def during(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 _told: ContextVar[Callable[[str], None]] = ContextVar("told", default=lambda _sentence: None)
+_announced: ContextVar[tuple[str, Callable[..., None]] | None] = ContextVar(
+    "announced", default=None
+)
 _request: ContextVar[str] = ContextVar("request", default="")
 
 
@@ -106,6 +109,17 @@ def tell(sentence: str) -> None:
 def telling(say: Callable[[str], None]) -> AbstractContextManager[None]:
     """While active, `say` is called with what `tell` is given."""
     return during(_told, say)
+
+
+def announce(work: str, *facts: Any) -> None:
+    """Say that work of a kind begins, with what decides its cost; see `announcing`."""
+    if (found := _announced.get()) and found[0] == work:
+        found[1](*facts)
+
+
+def announcing(work: str, tell: Callable[..., None]) -> AbstractContextManager[None]:
+    """While active, `tell` is called before work of a kind: training, methods, halves or repair."""
+    return during(_announced, (work, tell))
 
 
 def request() -> str:

@@ -7,16 +7,12 @@ from typing import Any
 
 from memloc import progress
 
-COST = {
-    "train": "tell_cost",
-    "adopt": "tell_cost",
-    "adopt_trainer": "tell_cost",
-    "localise": "tell_cost_of_methods",
-    "analyse": "tell_cost_of_methods",
-    "find": "tell_cost_of_halves",
-    "repair": "tell_cost_of_repair",
+WORK = {
+    **dict.fromkeys(("train", "adopt", "adopt_trainer"), "training"),
+    **dict.fromkeys(("localise", "analyse"), "methods"),
+    **{"find": "halves", "repair": "repair"},
 }
-"""Functions that show progress, and what tells their cost (in `study.calibrate`)."""
+"""Functions that show progress, and the kind of work whose cost they tell beforehand."""
 
 
 @cache
@@ -30,18 +26,19 @@ def visible(function: Callable[..., Any]) -> Callable[..., Any]:
     def shown(*args: Any, **kwargs: Any) -> Any:
         if progress.is_quiet():
             return function(*args, **kwargs)
-        with progress.shown():
-            return function(*args, **{"announce": partial(_tell, function.__name__), **kwargs})
+        work = WORK[function.__name__]
+        with progress.shown(), progress.announcing(work, partial(_tell, work)):
+            return function(*args, **kwargs)
 
     return shown
 
 
-def _tell(name: str, *work: Any) -> None:
+def _tell(work: str, *facts: Any) -> None:
     """Measure this machine, and say what the work costs."""
-    from memloc.study import calibrate
+    from memloc.study.calibrate import TELL
 
-    where = [Path(work[0].folder).parent] if COST[name] == "tell_cost" else []
-    getattr(calibrate, COST[name])(*where, *work)
+    where = [Path(facts[0].folder).parent] if work == "training" else []
+    TELL[work](*where, *facts)
 
 
 def draw(shown: Any) -> Any:

@@ -33,7 +33,7 @@ from memloc.methods.registry import find_method, method_names
 from memloc.methods.result import Result
 from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
-from memloc.progress import requested, telling
+from memloc.progress import announcing, requested, telling
 from memloc.protocol import VerdictSettings
 from memloc.reporting.results import load_results
 from memloc.run.adopt import adopt
@@ -198,10 +198,12 @@ def test_quick_methods_run_first_and_what_is_left_is_announced(memorised_run, co
         announced.append((run.name, [method.name for method in methods], list(computed)))
 
     names = ["retraining", "swapping", "gradients"]
-    found = localise(memorised_run, names, announce=note)
+    with announcing("methods", note):
+        found = localise(memorised_run, names)
     assert list(found.results) == names
     assert computed == ["gradients", "swapping", "retraining"]
-    localise(memorised_run, [*names, "probing"], announce=note)
+    with announcing("methods", note):
+        localise(memorised_run, [*names, "probing"])
     assert announced == [
         (memorised_run.name, names, []),
         (memorised_run.name, ["probing"], computed[:3]),

@@ -24,6 +24,7 @@ from memloc.model.load import load_model
 from memloc.progress import requested, telling
 from memloc.run.adopt import adopt
 from memloc.run.folder import Run
+from memloc.store import identity
 from memloc.store.records import write_json
 
 WEIGHTS = ("final", "reference", "memorised", "frozen")
@@ -420,7 +421,33 @@ def test_no_more_than_two_models_are_held_at_once(given, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "load_model", watching)
     run = adopt(tmp_path / "mine", **given)
     adopting, held[:] = [*held], []
-    assert (len(adopting), max(adopting)) == (7, 2)  # five, and two for their accuracies
+    assert (len(adopting), max(adopting)) == (5, 2)
     few = {"swapping.clean_examples": 1, "shares.clean_examples": 1}
     localise(run, ["swapping", "shares"], settings=few)
     assert (len(held), max(held)) == (4, 2)
+
+
+def test_each_checkpoint_is_loaded_and_hashed_once_by_adopt_and_by_localise(
+    given, tmp_path, monkeypatch
+):
+    loaded, read, hashed = [], [], []
+    plain = checkpoints.load_checkpoint, identity._read, load.hash_weights
+    monkeypatch.setattr(
+        checkpoints, "load_checkpoint", lambda at, *a: loaded.append(at) or plain[0](at, *a)
+    )
+    monkeypatch.setattr(identity, "_read", lambda path: read.append(path) or plain[1](path))
+    monkeypatch.setattr(load, "hash_weights", lambda named: hashed.append(1) or plain[2](named))
+    monkeypatch.setattr(identity, "SETTLED", 0.0)
+    identity._read_once.cache_clear()
+    run = adopt(tmp_path / "mine", **given)
+    assert len(loaded) == len({*loaded}) == 4
+    assert len(hashed) == 5  # the pre-trained weights, too
+    large = [path for path in read if path.suffix == ".safetensors"]
+    assert len(large) == len({*large}) == 5
+    for kept in (loaded, read, hashed):
+        kept.clear()
+    identity._read_once.cache_clear()  # as in another command
+    localise(run.folder, ["shares"], settings={"shares.clean_examples": 1})
+    large = sorted(path.parent.name for path in read if path.suffix == ".safetensors")
+    assert sorted(path.name for path in loaded) == large == ["final", "reference"]
+    assert not hashed

@@ -1,5 +1,7 @@
 """Hashes: the same where what they stand for is the same, and other where it is not."""
 
+import os
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +10,7 @@ import torch
 
 from fixtures.tasks import make_task
 from memloc.data.task import Examples, NoisyLabels, hash_task
+from memloc.store import identity
 from memloc.store.identity import (
     hash_checkpoint,
     hash_files,
@@ -91,3 +94,28 @@ def test_a_checkpoint_is_its_model_and_tokenizer_files(tmp_path):
     assert hash_checkpoint(tmp_path) == before
     (tmp_path / "config.json").write_text("{}")
     assert hash_checkpoint(tmp_path) != before
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(identity, "SETTLED", 0.0)
+    path, read, plain = tmp_path / "model.safetensors", [], identity._read
+    monkeypatch.setattr(identity, "_read", lambda path: read.append(path) or plain(path))
+    path.write_bytes(b"a" * 5000)
+    first = hash_files([path])
+    assert hash_files([path]) == first
+    assert len(read) == 1
+    time.sleep(0.02)  # a file system's clock ticks
+    times = path.stat()
+    path.write_bytes(b"b" * 5000)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # as some tools keep it
+    assert hash_files([path]) != first
+    assert len(read) == 2
+
+
+def test_a_file_that_was_just_written_is_read_again(tmp_path):
+    path = tmp_path / "model.safetensors"
+    found = set()
+    for letter in b"abc":
+        path.write_bytes(bytes([letter]) * 5000)
+        found.add(hash_files([path]))
+    assert len(found) == 3

@@ -198,7 +198,7 @@ def test_a_report_that_loses_power_at_any_file_event_is_the_same_after_the_next(
 
 
 class InProcess:
-    """Does a study's orders in this process, one after another."""
+    """Does a study's steps in this process, one after another."""
 
     cores = jobs = 1
 
@@ -211,13 +211,13 @@ class InProcess:
     def stop(self):
         pass
 
-    def has_room(self, _order):
+    def has_room(self, _step):
         return not self.outcomes
 
-    def submit(self, order):
-        self.outcomes.append(steps.do_order(order))
+    def submit(self, step):
+        self.outcomes.append(steps.do(step))
 
-    def is_at_work(self, _order):
+    def is_at_work(self, _step):
         return True
 
     def wait(self, _seconds):

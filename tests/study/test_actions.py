@@ -5,10 +5,9 @@ import json
 import pytest
 
 from fixtures.commands import rows_of, write_csv
-from fixtures.plans import RUN, plan_of
+from fixtures.plans import RUN, do, plan_of
 from memloc.methods.result import Result
 from memloc.run.folder import Run
-from memloc.study.step import do
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def small(micro):
 def done(folder):
     plan = plan_of(folder)
     for step in plan.steps.values():
-        do(plan.file.folder, step)
+        do(step)
     return plan
 
 

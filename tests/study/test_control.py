@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fixtures.commands import rows_of, write_csv
+from fixtures.plans import do
 from fixtures.studies import Study, training
 from memloc.cli import app
 from memloc.errors import SettingsError, StoreError
@@ -13,7 +14,6 @@ from memloc.reporting.results import load_results
 from memloc.seeds import generator
 from memloc.store.records import write_table
 from memloc.study.plan import control_plan, open_plan
-from memloc.study.step import do
 
 PLANTED = """\
 preset: paper
@@ -63,7 +63,7 @@ def plant_all(folder):
     plan = open_plan(folder)
     assert {step.kind for step in plan.steps.values()} == {"plant"}  # no plain run is trained
     for step in plan.steps.values():
-        do(plan.file.folder, step)
+        do(step)
     return load_results(folder)
 
 

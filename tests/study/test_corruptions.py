@@ -16,7 +16,7 @@ from memloc.methods.apply import localise
 from memloc.reporting.results import load_results
 from memloc.run.folder import Run
 from memloc.study import step as steps
-from memloc.study.records import Order, study_states
+from memloc.study.records import study_states
 
 CORRUPTIONS = 200
 PART = 25
@@ -42,7 +42,7 @@ def done(folder):
         if state.name == "failed":
             failed.append(state.why)
         elif state.name != "done":
-            outcome = steps.do_order(Order(folder=str(folder), step=step, token="token"))
+            outcome = steps.do(step.model_copy(update={"token": "token"}))
             failed += [outcome.reason] if outcome.reason else []
     return failed
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fixtures.plans import RUN, make_order, write_rows
+from fixtures.plans import RUN, make_step, write_rows
 from memloc.errors import MemlocError, SettingsError
 from memloc.progress import telling
 from memloc.reporting import page
@@ -42,25 +42,24 @@ class Saying:
         self.started += 1
         self.seen_before = len(self.seen)
 
-    def has_room(self, order):
+    def has_room(self, step):
         return len(self.waiting) < self.slots
 
-    def submit(self, order):
-        self.submitted.append(order.step.name)
-        self.waiting.append(order)
+    def submit(self, step):
+        self.submitted.append(step.name)
+        self.waiting.append(step)
         self.most = max(self.most, len(self.waiting))
 
-    def is_at_work(self, order):
+    def is_at_work(self, step):
         return True
 
     def wait(self, seconds):
-        order = self.waiting.pop(0)
-        return [self.outcome(order.step, order)]
+        return [self.outcome(self.waiting.pop(0))]
 
-    def outcome(self, step, order):
+    def outcome(self, step):
         if any(word in step.name for word in self.fails):
             return Outcome(step=step.name, reason="it was told to")
-        self.store.begin(step, order.token)
+        self.store.begin(step, step.token)
         for path in step.outputs:
             (self.store.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.store.folder / path).touch()
@@ -170,8 +169,8 @@ def test_only_some_steps(folder):
 
 def test_a_step_that_is_done_stays_so_if_its_process_is_ended_after_it(folder):
     class Ending(Saying):
-        def outcome(self, step, order):
-            super().outcome(step, order)
+        def outcome(self, step):
+            super().outcome(step)
             return Outcome(step=step.name, reason="its process was ended by SIGKILL")
 
     plan = make_plan(read_study(folder))
@@ -186,7 +185,7 @@ def test_a_step_that_is_done_stays_so_if_its_process_is_ended_after_it(folder):
     assert (TRAIN, "", 1.0) in said
     # Records that cannot be read spoil nothing else.
     execution.store.record_path(TRAIN).write_text("{")
-    execution.submitted = {TRAIN: make_order()}
+    execution.submitted = {TRAIN: make_step()}
     assert execution._note(Outcome(step=TRAIN, reason="no")).reason == "no"
 
 
@@ -204,10 +203,8 @@ def test_steps_on_which_most_depends_come_first(folder):
 )
 def test_there_are_never_more_threads_than_cores(tmp_path, busy, threads, room):
     executor = LocalExecutor(tmp_path, jobs=4, cores=2)
-    executor._children = {
-        pipe: Child(make_order(threads=n), 0, pipe, lambda: 0) for pipe, n in enumerate(busy)
-    }
-    assert executor.has_room(make_order(threads=threads)) is room
+    executor._children = {pipe: Child("x", n, 0, pipe, lambda: 0) for pipe, n in enumerate(busy)}
+    assert executor.has_room(make_step(threads=threads)) is room
 
 
 def test_narrow_models_get_one_thread_and_wide_ones_their_share(tmp_path, folder):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.plans import make_order
+from fixtures.plans import make_step
 from memloc.study import executors, step
 from memloc.study.executors import (
     Child,
@@ -42,7 +42,7 @@ def is_running(pid):
 @pytest.mark.skipif(not executors.can_copy(), reason="processes are copied on Linux only")
 def test_a_copy_tells_how_it_went_and_logs_what_it_said(executor, capsys):
     with capsys.disabled():  # a copy of this process has its streams
-        executor.submit(make_order(executor.folder))
+        executor.submit(make_step(home=str(executor.folder)))
         (outcome,) = wait_for(executor)
     assert outcome.step == STEP
     assert "is not a run" in outcome.reason
@@ -56,22 +56,22 @@ def test_a_warning_of_newer_pythons_about_copies_is_not_passed_on(executor, caps
         os, "fork", lambda: warnings.warn("threads", DeprecationWarning, stacklevel=1) or fork()
     )
     with capsys.disabled():
-        executor.submit(make_order(executor.folder))
+        executor.submit(make_step(home=str(executor.folder)))
         assert len(wait_for(executor)) == 1
 
 
 @pytest.mark.skipif(not executors.can_copy(), reason="processes are copied on Linux only")
 def test_a_step_that_is_ended_says_by_what_and_others_go_on(executor, capsys, monkeypatch):
-    monkeypatch.setattr("memloc.study.step.do_order", lambda *_: time.sleep(60))
+    monkeypatch.setattr("memloc.study.step.do", lambda *_: time.sleep(60))
     with capsys.disabled():
-        executor.submit(make_order(executor.folder))
+        executor.submit(make_step(home=str(executor.folder)))
         (child,) = executor._children.values()
         os.kill(child.pid, signal.SIGKILL)
         (ended,) = wait_for(executor)
     assert (ended.step, "by SIGKILL" in ended.reason) == (STEP, True)
     monkeypatch.undo()
     with capsys.disabled():
-        executor.submit(make_order(executor.folder))
+        executor.submit(make_step(home=str(executor.folder)))
         assert [outcome.step for outcome in wait_for(executor)] == [STEP]
 
 
@@ -89,7 +89,7 @@ def test_stopping_ends_steps_with_all_that_they_started_and_stopping_twice_is_fi
     os.close(write)
     statuses = []
     executor._children[read] = Child(
-        make_order(), pid, read, lambda: statuses.append(os.waitpid(pid, 0)[1]) or 0
+        STEP, 1, pid, read, lambda: statuses.append(os.waitpid(pid, 0)[1]) or 0
     )
     executor.stop()
     assert statuses == [signal.SIGKILL]
@@ -111,6 +111,6 @@ def test_a_copy_whose_origin_is_gone_already_ends_at_once():
 
 def test_a_fresh_process_tells_how_it_went(micro):
     folder = micro()
-    outcome = started_fresh(make_order(folder)).outcome()
+    outcome = started_fresh(make_step(home=str(folder))).outcome()
     assert "is not a run" in outcome.reason
     assert "memloc: " in (folder / f"logs/{STEP}.log").read_text()

@@ -4,11 +4,10 @@ import importlib
 
 import pytest
 
-from fixtures.plans import RUN, finish_all, not_done, plan_of
+from fixtures.plans import RUN, do, finish_all, not_done, plan_of
 from memloc.methods import registry as base
 from memloc.methods.protocol import _with_methods, preset
 from memloc.study.estimate import Calibration, estimate
-from memloc.study.step import do
 
 MODULE = '''
 from memloc import Method
@@ -92,7 +91,7 @@ def test_it_looks_at_plain_and_planted_runs(installed, micro):
 
     plan = plan_of(micro(changes=CHANGES))
     for step in plan.steps.values():
-        do(plan.file.folder, step)
+        do(step)
     found = load_results(plan.file.folder)
     assert found.layers["method"].unique().tolist() == ["evenly"]
     assert set(found.control_layers["method"]) == {"evenly", "swapping"}

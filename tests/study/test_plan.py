@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from fixtures.commands import rows_of, write_csv
-from fixtures.plans import RUN, finish_all, not_done, plan_of, stale_after
+from fixtures.plans import RUN, do, finish_all, not_done, plan_of, stale_after
 from memloc.errors import SettingsError
 from memloc.methods.protocol import preset
 from memloc.methods.registry import find_method, method_names
@@ -26,7 +26,6 @@ from memloc.study.plan import (
     runs_there,
 )
 from memloc.study.records import study_states
-from memloc.study.step import do
 
 
 @pytest.mark.parametrize(
@@ -222,7 +221,7 @@ def test_a_plant_made_anew_leaves_no_null_of_older_settings(micro):
     plan = plan_of(micro(changes={"methods: [swapping]}": "methods: [swapping], nulls: none}"}))
     (step,) = (step for step in plan.steps.values() if step.kind == "plant")
     for product in ("plant", "null"):
-        assert any("null-1-1" in path for path in step.products[product].removes)
+        assert any("null-1-1" in path for path in step.removes[product])
 
 
 ALSO = (
@@ -257,7 +256,7 @@ def test_the_data_seed_of_a_block_decides_its_splits(micro):
     assert one.steps[name].identity == two.steps[name].identity
     hashes = []
     for plan in (one, two):
-        do(plan.file.folder, plan.steps[name])
+        do(plan.steps[name])
         hashes.append(Run.open(plan.file.folder / f"{RUN[:-1]}2").record.task.hash)
     assert hashes[0] == hashes[1]
 
@@ -355,7 +354,7 @@ def test_the_steps_of_an_adopted_run_are_really_done_and_estimated(adopted):
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     # Vectors of 30 examples from two sets of weights, and two epochs of probes on them.
     assert found.seconds[step.name] == pytest.approx(2 * 30 * 0.01 + 2 * 30 * 0.001)
-    do(adopted, step)
+    do(step)
     assert (adopted / "theirs/mine/results/probing/about.json").is_file()
     assert not (adopted / "theirs/mine/checkpoints").exists()
 

@@ -1,8 +1,8 @@
 """An embedded model with labels planted in two of its layers: swapping and retraining find them."""
 
+from fixtures.plans import do
 from memloc.reporting.results import load_results
 from memloc.study.plan import control_plan
-from memloc.study.step import do
 
 
 def test_swapping_and_retraining_find_the_planted_window(tmp_path):
@@ -18,7 +18,7 @@ def test_swapping_and_retraining_find_the_planted_window(tmp_path):
     block = {"windows": ["1-2"], "methods": ["swapping", "retraining"], "nulls": "none"}
     plan = control_plan(tmp_path, study, block)
     (step,) = plan.steps.values()
-    do(plan.file.folder, step)
+    do(step)
     found = load_results(tmp_path)
     assert found.plants["used"].tolist() == [True]
     scores = found.control.set_index(["method", "k"])["accuracy"]

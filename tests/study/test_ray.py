@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fixtures.plans import make_order
+from fixtures.plans import make_step
 from fixtures.same_results import assert_same_results
 from memloc.errors import SettingsError
 from memloc.store import paths
@@ -79,11 +79,11 @@ def test_a_step_asks_for_what_one_machine_has():
         {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0, "memory": 6e10}},
         {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0, "memory": 2e11}},
     ]
-    with_gpu = on_ray.best_machine(nodes, make_order(threads=16, memory=1, gpus=1.0))
+    with_gpu = on_ray.best_machine(nodes, make_step(threads=16, memory=1, gpus=1.0))
     assert with_gpu == {"CPU": 8.0, "GPU": 1.0, "memory": 6e10}
-    without = on_ray.best_machine(nodes, make_order(threads=16, memory=1))
+    without = on_ray.best_machine(nodes, make_step(threads=16, memory=1))
     assert without == nodes[0]["Resources"]
-    assert on_ray.best_machine([], make_order()) == {}
+    assert on_ray.best_machine([], make_step()) == {}
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from memloc.store.files import drafts_in, new_draft
 from memloc.store.lock import RUN, locked, who_runs
 from memloc.store.records import read_json, write_json
 from memloc.study.inputs import Shape
-from memloc.study.plan import Product, Step
+from memloc.study.plan import Step
 from memloc.study.records import Store
 
 
@@ -26,9 +26,14 @@ def make_step(training=1, swapping=1, probing=1):
         folder="run",
         shape=Shape(2, 8, 0),
         products={
-            "plant": Product(settings={"rate": training}, removes=("run",)),
-            "swapping": Product(settings={"swaps": swapping}, removes=("run/swapping",)),
-            "probing": Product(settings={"probes": probing}, removes=("run/probing",)),
+            "plant": {"rate": training},
+            "swapping": {"swaps": swapping},
+            "probing": {"probes": probing},
+        },
+        removes={
+            "plant": ("run",),
+            "swapping": ("run/swapping",),
+            "probing": ("run/probing",),
         },
         outputs=("run/json",),
     )

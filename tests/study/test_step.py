@@ -1,6 +1,7 @@
 """One step in a process of its own: what it says when it goes well, fails, or is ended."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,14 +9,14 @@ import sys
 import pytest
 import torch
 
-from fixtures.plans import RUN, make_order
+from fixtures.plans import RUN, make_step
 from memloc.errors import SettingsError
 from memloc.run.folder import Run
 from memloc.study import step as module
-from memloc.study.executors import read_outcome
+from memloc.study.executors import Child
 from memloc.study.plan import open_plan
-from memloc.study.records import Order, Outcome, Store
-from memloc.study.step import do_order
+from memloc.study.records import Outcome, Store
+from memloc.study.step import do
 
 TRAIN = f"train/{RUN}"
 
@@ -26,16 +27,17 @@ def ordered(micro, monkeypatch):
 
     def run(action):
         folder = micro()
-        monkeypatch.setattr(module, "do", action)
+        step = step_of(folder, "token")
+        monkeypatch.setattr(module, "make_run", lambda *_, **__: action(folder, step))
         monkeypatch.setattr(module, "_watch", lambda *_: None)
         monkeypatch.setattr(module, "limit_threads", lambda _: None)
-        return folder, do_order(order_of(folder, "token"))
+        return folder, do(step)
 
     return run
 
 
-def order_of(folder, token):
-    return Order(folder=str(folder), step=open_plan(folder).steps[TRAIN], token=token)
+def step_of(folder, token):
+    return open_plan(folder).steps[TRAIN].model_copy(update={"token": token})
 
 
 def make_outputs(folder, step):
@@ -77,8 +79,7 @@ def test_a_refusal_is_a_sentence_and_anything_else_has_a_trace(ordered, capsys):
 @pytest.mark.parametrize("name", [f"localise/{RUN}/retraining", f"plant/{RUN}/1-1"])
 def test_a_step_is_the_same_after_it_was_sent(micro, name):
     step = open_plan(micro()).steps[name]
-    sent = Order(folder="x", step=step, token="").model_dump_json()
-    read = Order.model_validate_json(sent).step
+    read = type(step).model_validate_json(step.model_dump_json())
     assert (read.spec, read.identity) == (step.spec, step.identity)
     assert read.methods_with_settings() == step.methods_with_settings()
     assert hash(read.spec) == hash(step.spec)
@@ -87,19 +88,25 @@ def test_a_step_is_the_same_after_it_was_sent(micro, name):
 def test_a_process_plans_nothing(micro, monkeypatch):
     """What a step makes is what it was handed, also if the study's file is gone."""
     folder = micro()
-    order = order_of(folder, "token")
+    step = step_of(folder, "token")
     (folder / "study.yaml").unlink()
-    assert do_order(order).reason == ""
-    assert Run.open(folder / RUN).spec == order.step.spec
+    assert do(step).reason == ""
+    assert Run.open(folder / RUN).spec == step.spec
 
 
 def test_how_a_process_ended_is_its_outcome():
-    order = make_order(name="localise/x")
     said = Outcome(step="x", reason="no", seconds=1.0, peak_mb=2.0)
-    assert read_outcome(order, said.model_dump_json(), 0) == said
+
+    def outcome_of(text, status):
+        read, write = os.pipe()
+        os.write(write, text.encode())
+        os.close(write)
+        return Child("localise/x", 1, 0, read, lambda: status).outcome()
+
+    assert outcome_of(said.model_dump_json(), 0) == said
 
     def reason(status):
-        outcome = read_outcome(order, "", status)
+        outcome = outcome_of("", status)
         assert outcome.step == "localise/x"
         return outcome.reason
 
@@ -110,7 +117,7 @@ def test_how_a_process_ended_is_its_outcome():
 
 def test_a_fresh_process_tells_its_outcome_on_standard_output(micro):
     done = subprocess.run(
-        [sys.executable, "-m", "memloc.study.step", make_order(micro()).model_dump_json()],
+        [sys.executable, "-m", "memloc.study.step", make_step(home=str(micro())).model_dump_json()],
         capture_output=True,
         text=True,
         check=True,
@@ -121,4 +128,4 @@ def test_a_fresh_process_tells_its_outcome_on_standard_output(micro):
 
 def test_what_was_done_before_a_worker_was_lost_is_not_done_again(ordered):
     folder, before = ordered(make_outputs)
-    assert do_order(order_of(folder, "another")) == before
+    assert do(step_of(folder, "another")) == before

@@ -12,8 +12,8 @@ from memloc.reporting.sentences import Summary
 from memloc.store import paths
 from memloc.study.execute import cores
 from memloc.study.plan import open_plan
-from memloc.study.records import Order, Store
-from memloc.study.step import do_order
+from memloc.study.records import Store
+from memloc.study.step import do
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_run_of_memloc_0_1_where_one_is_to_be_trained_fails_in_one_sentence(mi
     folder = micro()
     make_old(folder / RUN / "run.json")
     name = f"train/{RUN}"
-    outcome = do_order(Order(folder=str(folder), step=open_plan(folder).steps[name], token="t"))
+    outcome = do(open_plan(folder).steps[name])
     assert OLD in outcome.reason
     assert "\n" not in outcome.reason
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fixtures.plans import RUN, finish_all, make_order
+from fixtures.plans import RUN, finish_all, make_step
 from memloc.errors import StoreError
 from memloc.store.records import write_json
 from memloc.study.estimate import Estimate
@@ -37,7 +37,7 @@ def test_the_first_line_says_how_much_there_is_to_do(capsys):
     execution = make_execution(["one", "two", "three", "four"])
     with shown() as view:
         view(execution, None)  # nothing has begun
-        execution.submitted = {name: make_order(name=f"train/{name}") for name in ("one", "two")}
+        execution.submitted = {name: make_step(f"train/{name}") for name in ("one", "two")}
         execution.running |= {"one": time.time(), "two": time.time()}
         view(execution, None)
         view(execution, None)
@@ -58,7 +58,7 @@ def test_a_terminal_shows_one_table_with_what_runs_and_the_time_left():
     console.print(live_table(make_execution(["train/a"])))  # the first line is not folded
     assert console.file.getvalue().startswith("0 of 1 step done, 0 running, about 2.0 min left ")
     execution = make_execution(["train/a", "train/b", "localise/a/swapping", "plant/a"])
-    execution.submitted["train/b"] = make_order(name="train/b")
+    execution.submitted["train/b"] = make_step("train/b")
     execution.running["train/b"] = time.time() - 30
     execution.states["train/a"] = State("done")
     execution.states["localise/a/swapping"] = State("failed", "no luck")
@@ -78,7 +78,7 @@ def test_a_terminal_shows_one_table_with_what_runs_and_the_time_left():
 
 def test_steps_in_the_queue_of_a_cluster_do_not_count_as_running(capsys):
     execution = make_execution(["train/a", "train/b", "train/c"])
-    orders = {name: make_order(name=name) for name in execution.chosen}
+    orders = {name: make_step(name) for name in execution.chosen}
     execution.submitted = dict(orders)
     execution.executor.is_at_work = lambda order: order is orders["train/b"]
     execution._look()
@@ -92,7 +92,7 @@ def test_steps_in_the_queue_of_a_cluster_do_not_count_as_running(capsys):
 
 def test_a_log_says_nothing_twice_however_long_a_step_takes(capsys, monkeypatch):
     execution = make_execution(["one"])
-    execution.submitted["one"] = make_order()
+    execution.submitted["one"] = make_step()
     execution.running["one"] = time.time()
     with shown() as view:
         for hour in range(5):

@@ -1,8 +1,8 @@
 """Runs: trained, or made of checkpoints that are there; and what methods find in them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +28,7 @@ from memloc.cli.options import (
     option_by_option,
 )
 from memloc.errors import SettingsError
-from memloc.progress import bars
+from memloc.progress import announcing, bars
 from memloc.store import paths
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     folder = paths.run_folder(out, noisy.name, model, seed, loading.depth)
     check_training(folder, weights or ())
 
-    how = {"device": constants.device, "announce": partial(_tell_cost, out)}
-    run = _trained((model, noisy, seed, settings), loading, folder, weights, how)
+    with _told("training", out):
+        what = (model, noisy, seed, settings)
+        run = _trained(what, loading, folder, weights, constants.device)
     console.show_run(run, common_preset(name).verdict.noisy_at_least, as_json)
 
 
@@ -100,17 +101,16 @@ def _trained(
     loading: Loading,
     folder: Path,
     weights: list[str] | None,
-    how: dict[str, Any],
+    device: str,
 ) -> "Run":
-    """Train what a spec describes, with progress bars; torch is loaded only now."""
+    """Train what a spec describes; torch is loaded only now."""
     from memloc.model.load import LoadOptions
     from memloc.run.folder import WEIGHTS
     from memloc.run.spec import RunSpec
     from memloc.run.train import make_run
 
     spec = RunSpec.of(*what, options=LoadOptions(**asdict(loading)))
-    with bars():
-        return make_run(spec, folder, weights or tuple(WEIGHTS), task=what[1], **how)
+    return make_run(spec, folder, weights or tuple(WEIGHTS), task=what[1], device=device)
 
 
 def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) -> "Task":
@@ -122,18 +122,17 @@ def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) ->
     return load_csv(own.data, seed=seed, **own.columns)
 
 
-def _tell_cost(*given: Any) -> None:
-    """What training will cost, measured on this machine; torch is loaded by then."""
-    from memloc.study.calibrate import tell_cost
+@contextmanager
+def _told(work: str, *first: Any) -> Iterator[None]:
+    """While active, progress is shown, and before work of this kind what it will cost."""
 
-    tell_cost(*given)
+    def tell(*facts: Any) -> None:
+        from memloc.study.calibrate import TELL  # loads torch
 
+        TELL[work](*first, *facts)
 
-def _tell_cost_of_methods(*given: Any) -> None:
-    """What methods will cost, measured on this machine; torch is loaded by then."""
-    from memloc.study.calibrate import tell_cost_of_methods
-
-    tell_cost_of_methods(*given)
+    with bars(), announcing(work, tell):
+        yield
 
 
 def _with_flip(
@@ -208,10 +207,9 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         "settings": constants.changes,
         "train_missing": train_missing,
         "device": constants.device,
-        "announce": partial(_tell_cost, run.parent),
         **({} if seed is None else {"seed": seed}),
     }
-    with bars():
+    with _told("training", run.parent):
         if own.data is None:
             made = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
         else:
@@ -262,9 +260,8 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
     changes = constants.changes | ({} if models is None else {"generalisation.models": models})
 
     from memloc.labels.find import find as look
-    from memloc.study.calibrate import tell_cost_of_halves
 
-    with bars():
+    with _told("halves"):
         found = look(
             *given,
             out,
@@ -273,7 +270,6 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
             preset=constants.preset,
             settings=changes,
             device=constants.device,
-            announce=tell_cost_of_halves,
         )
     console.show_suspects(found, as_json)
 
@@ -325,14 +321,13 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
     """
     from memloc.methods.apply import localise as look
 
-    with bars():
+    with _told("methods"):
         found = look(
             run,
             methods or None,
             settings=changes_of(change),
             force=force,
             device=device,
-            announce=_tell_cost_of_methods,
         )
     if as_json or details:
         console.show_found(found, "methods", as_json)
@@ -364,14 +359,13 @@ def analyse(
     """
     from memloc.methods.apply import analyse as look
 
-    with bars():
+    with _told("methods"):
         found = look(
             run,
             analyses or None,
             settings=changes_of(change),
             force=force,
             device=device,
-            announce=_tell_cost_of_methods,
         )
     console.show_found(found, "analyses", as_json)
 
@@ -414,9 +408,8 @@ def repair(
     Example: `memloc repair runs/tiny-topic/tiny-opt/seed-1 --out repaired`
     """
     from memloc.labels.repair import repair as mend
-    from memloc.study.calibrate import tell_cost_of_repair
 
     settings = {"way": way, **changes_of(change)}
-    with bars():
-        found = mend(run, out, settings=settings, device=device, announce=tell_cost_of_repair)
+    with _told("repair"):
+        found = mend(run, out, settings=settings, device=device)
     console.show_repaired(found, as_json)

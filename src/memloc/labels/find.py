@@ -5,7 +5,7 @@ label it should have; `doubts` decides from their probabilities which labels are
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -50,7 +50,7 @@ from memloc.methods.protocol import preset as preset_called
 from memloc.model.device import suitable_threads
 from memloc.model.known import default_preset
 from memloc.model.load import Classifier, load_model
-from memloc.progress import tell
+from memloc.progress import announce, tell
 from memloc.protocol import MEMORISED_ONLY, FineTuneSettings, refuse_idle
 from memloc.run.folder import Run
 from memloc.settings import packaged
@@ -171,10 +171,6 @@ def measured(models: int) -> dict[str, Any]:
     return {"models": nearest, **known[nearest]}
 
 
-Announce = Callable[[Pool, Any, int], None]
-"""Told before work begins: the data, the model, and how many models are trained."""
-
-
 @checked_arguments
 def find(  # noqa: PLR0913 - each names something that varies between people's files
     data: Data | Run,
@@ -189,7 +185,6 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
-    announce: Announce = lambda _pool, _model, _models: None,
 ) -> Suspects:
     """Say which labels of a file, or of a run, are likely wrong, and what they should be.
 
@@ -212,7 +207,6 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         preset: The preset that settings start from.
         settings: Settings that differ from the preset, such as `{"generalisation.models": 12}`.
         device: `auto`, `cpu`, `cuda` or `mps`.
-        announce: Told what there is to do before models are trained.
     """
     changes = settings or {}
     if isinstance(data, Run) or _is_folder(data):
@@ -235,7 +229,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         work = replace(work, pool=replace(work.pool, device=device))
     _refuse_corrected(work.folder)
     with locked(work.locked, RUN):
-        return _looked(work, announce)
+        return _looked(work)
 
 
 def _is_folder(data: Any) -> TypeGuard[str | Path]:
@@ -302,13 +296,13 @@ class _Work:
     """Of the result, by the row of an example from 0."""
 
 
-def _looked(work: _Work, announce: Announce) -> Suspects:
+def _looked(work: _Work) -> Suspects:
     """Train the models that are missing, judge every label and write the files."""
     pool, models = work.pool, work.models
     remarks = _remarks(pool)
     if len(kept_halves(pool, models)) < models:
         tell(_before(pool, models))
-        announce(pool, work.start, models)
+        announce("halves", pool, work.start, models)
     with suitable_threads(work.start.stack.width):
         halves = half_models(pool, models)
     table, judged = suspects_table(halves, pool.examples, pool.label_names)

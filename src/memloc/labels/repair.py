@@ -53,7 +53,7 @@ from memloc.model.device import pick_device, suitable_threads
 from memloc.model.load import Classifier
 from memloc.model.parts import find_parts
 from memloc.model.predict import encode_for, predict
-from memloc.progress import Advance, track
+from memloc.progress import Advance, announce, track
 from memloc.protocol import FineTuneSettings
 from memloc.run.folder import Run
 from memloc.seeds import generator, number
@@ -73,10 +73,6 @@ BACKWARD = 3
 """Passes of a block in an update: forwards, and about two backwards."""
 
 
-Announce = Callable[["Workshop"], None]
-"""Told before work begins."""
-
-
 @checked_arguments
 def repair(
     run: Run | str | Path,
@@ -84,7 +80,6 @@ def repair(
     *,
     settings: Mapping[str, Any] | None = None,
     device: str | None = None,
-    announce: Announce = lambda _workshop: None,
 ) -> Repaired:
     """Write a checkpoint into `folder` from which the run's memorised labels are gone, and test it.
 
@@ -97,12 +92,11 @@ def repair(
         settings: Settings that differ from the defaults of `RepairSettings`, such as
             `{"way": "retrain"}`.
         device: `auto`, `cpu`, `cuda` or `mps`; by default the run's.
-        announce: Called before work begins, with the models that are to be compared.
     """
     opened, home = open_run(run, device), Path(folder)
     chosen = checked(RepairSettings, settings or {})
     _refuse(opened, home)
-    announce(Workshop(opened, chosen))
+    announce("repair", Workshop(opened, chosen))
     # Smallest sets need all subsets, and a deeper model has too many of single layers.
     subsets = {"shares.subsets": "groups"} if opened.depth > MOST_EXACT else {}
     scores = localise(opened, ["shares"], settings=subsets)["shares"]

@@ -1,7 +1,7 @@
 """Methods on a run: checks first, then each method or its stored result, then its files."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from memloc.methods.protocol import preset, requested
 from memloc.methods.registry import exactness, method_names, methods
 from memloc.methods.result import Result
 from memloc.model.device import suitable_threads
-from memloc.progress import request, tell
+from memloc.progress import announce, request, tell
 from memloc.protocol import VerdictSettings, readable, refuse_idle
 from memloc.run.folder import Run
 from memloc.stats.answers import Answer, agreement, half_of
@@ -37,13 +37,13 @@ from memloc.store.records import as_path
 class Found(Plotted):
     """What methods found in a run: results by name, and why a method could not run."""
 
-    results: dict[str, Any]
+    results: dict[str, Result]
     folder: Path
     skipped: dict[str, str]
     reused: tuple[str, ...] = ()
     """Methods whose stored result was made of the same and was used again."""
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Result:
         if name in self.skipped:
             raise UnknownKey(f"{name} was not run on this model: it {self.skipped[name]}.")
         return lookup("result", name, self.results, UnknownKey)
@@ -96,7 +96,6 @@ def localise(
     settings: Mapping[str, Any] | None = None,
     force: bool = False,
     device: str | None = None,
-    announce: "Announce | None" = None,
 ) -> Found:
     """Measure how much each layer of a run matters, by the methods named or by all that can run.
 
@@ -111,10 +110,9 @@ def localise(
             `{"gradients.norm": "L2"}`.
         force: Whether to continue where labels were not memorised.
         device: `auto`, `cpu`, `cuda` or `mps`; by default the run's.
-        announce: Called before work begins, with the run and the methods that are not stored.
     """
     opened = open_run(run, device)
-    return _look(opened, "localiser", methods, settings or {}, force, announce or _silent)
+    return _look(opened, "localiser", methods, settings or {}, force)
 
 
 @checked_arguments
@@ -125,7 +123,6 @@ def analyse(
     settings: Mapping[str, Any] | None = None,
     force: bool = False,
     device: str | None = None,
-    announce: "Announce | None" = None,
 ) -> Found:
     """Say how noisy examples drift from class to class and how well the model generalises.
 
@@ -138,18 +135,9 @@ def analyse(
         settings: Settings of analyses that differ from the run's preset.
         force: Whether to continue where labels were not memorised.
         device: `auto`, `cpu`, `cuda` or `mps`; by default the run's.
-        announce: Called before work begins, with the run and the analyses that are not stored.
     """
     opened = open_run(run, device)
-    return _look(opened, "analysis", methods, settings or {}, force, announce or _silent)
-
-
-Announce = Callable[[Run, Sequence[Method]], None]
-"""Called before work begins, with the run and the methods whose results are not stored."""
-
-
-def _silent(_run: Run, _methods: Sequence[Method]) -> None:
-    """Announce nothing."""
+    return _look(opened, "analysis", methods, settings or {}, force)
 
 
 def open_run(run: Run | str | Path, device: str | None) -> Run:
@@ -164,7 +152,6 @@ def _look(
     named: Named | Sequence[Named] | None,
     settings: Mapping[str, Any],
     force: bool,
-    announce: Announce,
 ) -> Found:
     protocol = preset(run.settings.preset).replace(settings)
     _refuse_others(settings)
@@ -176,7 +163,7 @@ def _look(
         chosen = [_with_donor(run, m) for m in requested(named, kind, protocol, settings)]
     names = [method.name for method in chosen]
     refuse_idle(settings, ["verdict", *names, *skipped], " and ".join(names))
-    found = apply(run, chosen, protocol.verdict, force=force, announce=announce)
+    found = apply(run, chosen, protocol.verdict, force=force)
     return replace(found, skipped=skipped)
 
 
@@ -210,7 +197,6 @@ def apply(
     verdict: VerdictSettings,
     *,
     force: bool = False,
-    announce: Announce = _silent,
 ) -> Found:
     """Run methods, or use again what they found in the same; results are kept in the run's folder.
 
@@ -229,7 +215,7 @@ def apply(
     forced = not run.memorised(verdict.noisy_at_least)
     judged = {"forced": forced, "final_noisy_accuracy": final.noisy}
     if left := [method for method in chosen if not _is_stored(run, method)]:
-        announce(run, left)
+        announce("methods", run, left)
     results, reused = {}, list[str]()
     sizes = roughly(run)
     for method in sorted(chosen, key=lambda method: method.cost(sizes)):

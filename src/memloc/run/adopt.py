@@ -3,12 +3,12 @@
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memloc.arrays import IntArray
 from memloc.data.own import Columns, read_rows
 from memloc.data.perturb import OWN
 from memloc.data.tables import Data, Source, source_of
@@ -18,9 +18,9 @@ from memloc.errors import (
     SettingsError,
     checked_arguments,
 )
-from memloc.model.device import suitable_threads
+from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import adapter_base, is_adapter
-from memloc.progress import request, tell
+from memloc.progress import announce, request, tell
 from memloc.protocol import settings_of_run
 from memloc.run.folder import (
     WEIGHTS,
@@ -43,7 +43,6 @@ from memloc.store.records import as_stored, read_json
 if TYPE_CHECKING:
     from memloc.model.load import Classifier
 
-Announce = Callable[[Run, "Classifier", Mapping[str, int]], None]
 NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 
 
@@ -71,7 +70,6 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     settings: Mapping[str, Any] | None = None,
     train_missing: bool = False,
     device: str = "auto",
-    announce: Announce = lambda _run, _model, _left: None,
 ) -> Run:
     """Make a run of checkpoints and of the data that they were trained on.
 
@@ -103,23 +101,24 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         settings: Settings that differ from the preset.
         train_missing: Whether to train reference and frozen weights from `pretrained`.
         device: `auto`, `cpu`, `cuda` or `mps`.
-        announce: Called before training with the run, its model and the epochs left.
     """
     early = {paths.epoch(_number(n)): place for n, place in (epochs or {}).items()}
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen, **early)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
     columns = Columns(text, label, pair, original, flag, prompt, continuation)
-    facts, names, adopted = _examined(places, pretrained, texts=columns.is_texts)
-    task = _read(data, columns, held_out, names)
+    loaded = _agreeing(_load(places["final"], pretrained, texts=columns.is_texts))
+    task = _read(data, columns, held_out, loaded.label_names)
     task = _memorised(task, places, pretrained, decided.text.max_tokens)
+    measure = partial(_measured, task, decided.text.max_tokens, device)
+    status = _examined(loaded, places, pretrained, measure)
     spec = RunSpec.of(str(pretrained or final), task, seed, decided)
-    facts |= {"spec": spec, "command": request(), "task": TaskRecord.of(task), "made_by": "adopt"}
+    record = _record(spec, task, loaded, status)
+    del loaded
     with locked(Path(folder), RUN):
-        run = begin(Path(folder), task, RunRecord(**facts), RunStatus(adopted=adopted))
-        run = _noted(replace(run, device=device), adopted)
+        run = _noted(replace(begin(Path(folder), task, record, status), device=device), status)
         _keep_curves(run, source_of(data))
-        return _with_missing(run, announce) if train_missing else run
+        return _with_missing(run) if train_missing else run
 
 
 @checked_arguments
@@ -135,7 +134,6 @@ def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do n
     settings: Mapping[str, Any] | None = None,
     train_missing: bool = False,
     device: str = "auto",
-    announce: Announce = lambda _run, _model, _left: None,
 ) -> Run:
     """Make a run of the output folder of a Hugging Face Trainer that had a `memloc.RunCallback`.
 
@@ -153,14 +151,12 @@ def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do n
         settings: Settings that differ from the preset.
         train_missing: Whether to train reference and frozen weights from the pre-trained model.
         device: `auto`, `cpu`, `cuda` or `mps`.
-        announce: Called before training with the run, its model and the epochs left.
     """
     kept = _of_trainer(Path(output))
     tokens = {"text.max_tokens": kept.pop("max_tokens")}
     kept |= {"reference": reference, "frozen": frozen, "held_out": held_out, "preset": preset}
     kept |= {"settings": {**tokens, **(settings or {})}, "train_missing": train_missing}
-    kept |= {"device": device, "announce": announce}
-    return adopt(folder, **{**kept, **({} if seed is None else {"seed": seed})})
+    return adopt(folder, **{**kept, **({} if seed is None else {"seed": seed})}, device=device)
 
 
 def _of_trainer(output: Path) -> dict[str, Any]:
@@ -220,18 +216,13 @@ def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str |
     return pretrained
 
 
-def _noted(run: Run, adopted: Mapping[str, Checkpoint]) -> Run:
+def _noted(run: Run, new: RunStatus) -> Run:
     """The run with what may be new: more weights, or the same ones elsewhere; its accuracies."""
     if few := few_in(run.task):
         tell(few)
-    known = {**run.status.adopted, **adopted}
-    if known != run.status.adopted:
-        run = run.note(adopted=known)
-    if run.status.final is None:
-        run = run.note(final=Accuracies.of(_measured(run, "final", run.noisy.assigned)))
-    if run.status.reference is None and "reference" in known:
-        run = run.note(reference=_measured(run, "reference", run.noisy.original)["accuracy"])
-    return run
+    known, adopted = run.status, {**run.status.adopted, **new.adopted}
+    reference = new.reference if known.reference is None else known.reference
+    return run.note(adopted=adopted, final=known.final or new.final, reference=reference)
 
 
 def _read(given: Data, columns: Columns, held_out: Data | None, names: Sequence[str]) -> Task:
@@ -255,30 +246,73 @@ def _memorised(
     return task if not task.is_texts else memorised_texts(task, places, pretrained, max_tokens)
 
 
-def _examined(
-    places: Mapping[str, Path], pretrained: str | Path | None, *, texts: bool
-) -> tuple[dict[str, Any], list[str], dict[str, Checkpoint]]:
-    """Facts of the final weights, their labels, and all weights, each checked against the final."""
-    from memloc.model.check import require_agreement
+def _load(place: Path, pretrained: str | Path | None, *, texts: bool) -> "Classifier":
+    """Load a checkpoint; an adapter is merged into the pre-trained weights, if they are given."""
     from memloc.model.checkpoints import load_checkpoint
+    from memloc.model.load import LoadOptions
+
+    base = None if pretrained is None else str(pretrained)
+    return load_checkpoint(place, LoadOptions(base=base), texts=texts)
+
+
+def _agreeing(model: "Classifier") -> "Classifier":
+    """Return the model; one that memloc would be wrong about is refused."""
+    from memloc.model.check import require_agreement
+
+    require_agreement(model)
+    return model
+
+
+def _examined(
+    final: "Classifier",
+    places: Mapping[str, Path],
+    pretrained: str | Path | None,
+    measure: "Callable[[Classifier, str], dict[str, float]]",
+) -> RunStatus:
+    """Check all weights against the final ones, and measure what the labels' weights predict.
+
+    Each checkpoint is loaded once and let go before the next, so that at most two are held.
+    """
     from memloc.model.load import LoadOptions, load_model
 
-    options = LoadOptions(base=None if pretrained is None else str(pretrained))
-    final = load_checkpoint(places["final"], options, texts=texts)
-    require_agreement(final)
-    # Each is let go before the next is read, so that no more than two models are held.
     found = {"final": _compared(final, final, "final", places["final"])}
+    reference = None
     for name, place in places.items():
-        if name != "final":
-            found[name] = _compared(
-                final, load_checkpoint(place, options, texts=texts), name, place
-            )
+        if name == "final":
+            continue
+        other = _load(place, pretrained, texts=not final.label_names)
+        found[name] = _compared(final, other, name, place)
+        if name == "reference":
+            _refuse_copy(found)
+            reference = measure(other, name)["accuracy"]
+        del other
     if pretrained is not None:
         cut = LoadOptions(depth=final.stack.depth)
         start = load_model(str(pretrained), final.label_names, options=cut)
         found["pretrained"] = _compared(final, start, "pretrained", Path(pretrained))
-    facts = {"depth": final.stack.depth, "width": final.stack.width}
-    return {**facts, "weights_hash": found["final"].hash}, final.label_names, found
+        del start
+    ending = Accuracies.of(measure(final, "final"))
+    return RunStatus(adopted=found, final=ending, reference=reference)
+
+
+def _record(spec: RunSpec, task: Task, final: "Classifier", status: RunStatus) -> RunRecord:
+    return RunRecord(
+        spec=spec,
+        made_by="adopt",
+        weights_hash=status.adopted["final"].hash,
+        depth=final.stack.depth,
+        width=final.stack.width,
+        task=TaskRecord.of(task),
+        command=request(),
+    )
+
+
+def _refuse_copy(found: Mapping[str, Checkpoint]) -> None:
+    if found["reference"].hash == found["final"].hash:
+        raise ModelError(
+            f"The reference weights in {found['reference'].path} are a copy of the final weights: "
+            "give a checkpoint that was trained on the original labels."
+        )
 
 
 def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) -> Checkpoint:
@@ -286,11 +320,6 @@ def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) 
     from memloc.model.check import check_pair
 
     check_pair(final, other, name)
-    if name == "reference" and other.weights_hash == final.weights_hash:
-        raise ModelError(
-            f"The reference weights in {place} are a copy of the final weights: give a "
-            "checkpoint that was trained on the original labels."
-        )
     if other.unchanged_layers and name != "frozen":
         layers = ", ".join(map(str, other.unchanged_layers))
         tell(f"The adapter of the {name} weights does nothing in layers {layers}.")
@@ -301,17 +330,20 @@ def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) 
     )
 
 
-def _measured(run: Run, weights: str, trained_on: IntArray) -> dict[str, float]:
-    """How often these weights predict the labels that they were trained on."""
-    from memloc.model.predict import accuracies, predicted
+def _measured(
+    task: Task, max_tokens: int, device: str, model: "Classifier", weights: str
+) -> dict[str, float]:
+    """How often final or reference weights predict the labels that they were trained on."""
+    from memloc.model.predict import accuracies, encode_for, predicted
 
-    loaded = run.load(weights)
-    with suitable_threads(run.record.width):
-        found = predicted(loaded.stack, run.encode(loaded))
-    return accuracies(found, trained_on, run.noisy)
+    labels = task.labels.original if weights == "reference" else task.labels.assigned
+    model.model.to(pick_device(device)).eval()
+    with suitable_threads(model.stack.width):
+        found = predicted(model.stack, encode_for(model, task.train, max_tokens))
+    return accuracies(found, labels, task.labels)
 
 
-def _with_missing(run: Run, announce: Announce) -> Run:
+def _with_missing(run: Run) -> Run:
     """Train the reference and frozen weights that were not given."""
     from memloc.run.recipe import Training
 
@@ -320,6 +352,6 @@ def _with_missing(run: Run, announce: Announce) -> Run:
     if not left:
         return run
     start = run.load_pretrained(run.seed)
-    announce(run, start, dict.fromkeys(left, run.settings.finetune.epochs))
+    announce("training", run, start, dict.fromkeys(left, run.settings.finetune.epochs))
     with suitable_threads(run.record.width):
         return Training(run, start).make(left)

@@ -27,10 +27,12 @@ def memorised_texts(
     wanted = task.labels.is_noisy
     final = load_checkpoint(places["final"], options, texts=True)
     recalled = wanted & _recalled(final, task, max_tokens)
+    del final  # at most one model is held here
     known = np.zeros_like(wanted)
     if "reference" in places:
         reference = load_checkpoint(places["reference"], options, texts=True)
         known |= recalled & _recalled(reference, task, max_tokens)
+        del reference
     if pretrained is not None:
         known |= recalled & _recalled(load_model(str(pretrained), []), task, max_tokens)
     said = (

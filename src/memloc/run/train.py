@@ -1,6 +1,6 @@
 """Trains the weights of a run; a training that was interrupted continues where it stopped."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from memloc.model.check import require_agreement
 from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import default_preset
 from memloc.model.load import Classifier, LoadOptions, load_model
-from memloc.progress import request, tell
+from memloc.progress import announce, request, tell
 from memloc.protocol import settings_of_run
 from memloc.run.folder import (
     TRAININGS,
@@ -31,9 +31,6 @@ from memloc.store import paths
 from memloc.store.files import drafts_in, remove
 from memloc.store.lock import RUN, locked
 
-Announce = Callable[[Run, Classifier, Mapping[str, int]], None]
-"""Told before work begins: the run, its model, and how many epochs are left of each training."""
-
 
 @checked_arguments
 def train(  # noqa: PLR0913 - one argument for each thing that people vary
@@ -47,7 +44,6 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
     weights: Sequence[str] = tuple(WEIGHTS),
     options: LoadOptions | None = None,
     device: str = "auto",
-    announce: Announce = lambda _run, _model, _left: None,
 ) -> Run:
     """Fine-tune a model on labels of which some are wrong, and on the original ones.
 
@@ -63,12 +59,11 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
         weights: Weights to make, of `memorised`, `final`, `reference` and `frozen`.
         options: What may be run and read while the model is loaded.
         device: `auto`, `cpu`, `cuda` or `mps`.
-        announce: Called before training with the run, its model and the epochs left.
     """
     check_given(model, task, options)
     decided = settings_of_run(preset or default_preset(model), settings or {}, has_noise=True)
     spec = RunSpec.of(model, task, seed, decided, options)
-    return make_run(spec, folder, weights, task=task, device=device, announce=announce)
+    return make_run(spec, folder, weights, task=task, device=device)
 
 
 def check_given(model: str, task: Task, options: LoadOptions | None) -> None:
@@ -97,7 +92,6 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
     task: Task | None = None,
     auxiliary: Task | None = None,
     device: str = "auto",
-    announce: Announce = lambda _run, _model, _left: None,
     optional: Sequence[str] = (),
 ) -> Run:
     """Make the missing weights of the run that a spec describes.
@@ -109,7 +103,6 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
         task: The task of the spec, if it is in memory; otherwise it is read.
         auxiliary: The auxiliary task of a plant, if it is in memory; otherwise it is read.
         device: `auto`, `cpu`, `cuda` or `mps`.
-        announce: Called before training with the run, its model and the epochs left.
         optional: Weights that are also made if they can train in the same pass at little cost.
     """
     for name in weights:
@@ -132,7 +125,7 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
             tell(few)
         left = _left(run, weights)
         if left:
-            announce(run, start, left)
+            announce("training", run, start, left)
         with suitable_threads(run.record.width):
             training = Training(run, start, auxiliary)
             return training.make([*left], [WEIGHTS[name] for name in optional])

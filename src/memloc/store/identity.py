@@ -5,7 +5,9 @@ decides them is the same.
 """
 
 import hashlib
+import time
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +30,32 @@ def hash_files(files: Iterable[Path]) -> str:
     for path in files:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}".encode())
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(_contents(path))
     return digest.hexdigest()[:16]
+
+
+def _contents(path: Path) -> bytes:
+    """Hash of a file's contents; a large file is read again only after it has changed."""
+    stat = path.stat()
+    if stat.st_size < LARGE or time.time() - stat.st_ctime < SETTLED:
+        return _read(path)
+    return _read_once(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(maxsize=1000)
+def _read_once(path: Path, *_version: int) -> bytes:
+    return _read(path)
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+LARGE = 2**10
+"""Bytes from which on the hash of a file is remembered as long as its times and size stay."""
+SETTLED = 0.1
+"""Seconds after which another change of a file has another time."""
 
 
 MODEL_FILES = (

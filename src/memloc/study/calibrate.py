@@ -258,3 +258,12 @@ def _timed(clock: Clock, work: Callable[[], Any]) -> float:
     began = clock()
     work()
     return clock() - began
+
+
+TELL: dict[str, Callable[..., None]] = {
+    "training": tell_cost,
+    "methods": tell_cost_of_methods,
+    "halves": tell_cost_of_halves,
+    "repair": tell_cost_of_repair,
+}
+"""What says the cost of work before it begins, by the kind that `progress.announce` is given."""

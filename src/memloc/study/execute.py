@@ -35,7 +35,7 @@ from memloc.study.executors import (
 )
 from memloc.study.inputs import few_sentence, noise_sentence
 from memloc.study.plan import Plan, Step, open_plan
-from memloc.study.records import Order, Outcome, State, Store, finished, study_states
+from memloc.study.records import Outcome, State, Store, finished, study_states
 
 if TYPE_CHECKING:
     from memloc.reporting.page import Report
@@ -177,8 +177,8 @@ class Execution:
     """Whether steps that failed before are tried again."""
     began: float = field(default_factory=time.time)
     waiting: list[str] = field(default_factory=list)
-    submitted: dict[str, Order] = field(default_factory=dict)
-    """Orders that the executor has; on a cluster, some of them wait."""
+    submitted: dict[str, Step] = field(default_factory=dict)
+    """Steps that the executor has; on a cluster, some of them wait."""
     running: dict[str, float] = field(default_factory=dict)
     """Steps that are at work, and when they were first seen to be."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -228,9 +228,9 @@ class Execution:
                     self.executor.start()
                 self.began = time.time()  # an estimate does not count what is loaded for all steps
                 while True:
-                    for order in self._ready():
-                        self.submitted[order.step.name] = order
-                        self.executor.submit(order)
+                    for step in self._ready():
+                        self.submitted[step.name] = step
+                        self.executor.submit(step)
                     if not self.submitted:  # then none can still be waiting
                         break
                     self._look()
@@ -249,8 +249,8 @@ class Execution:
         urgent = urgency(self.plan, self.estimate.seconds)
         return sorted(found, key=lambda name: -urgent[name])
 
-    def _ready(self) -> Iterator[Order]:
-        """Yield orders for the steps that can begin, as long as the executor has room."""
+    def _ready(self) -> Iterator[Step]:
+        """Yield the steps that can begin, as long as the executor has room."""
         for name in list(self.waiting):
             step = self.plan.steps[name]
             if step.needs in self.waiting or step.needs in self.submitted:
@@ -258,26 +258,27 @@ class Execution:
             if step.needs and self.states[step.needs].name != "done":
                 self.waiting.remove(name)
                 self.blocked[name] = step.needs
-            elif self.executor.has_room(order := self._order(step)):
+            elif self.executor.has_room(attempt := self._attempt(step)):
                 self.waiting.remove(name)
-                yield order
+                yield attempt
 
     def _look(self) -> None:
         """Note which of the submitted steps are at work."""
-        for name, order in self.submitted.items():
-            if name not in self.running and self.executor.is_at_work(order):
+        for name, step in self.submitted.items():
+            if name not in self.running and self.executor.is_at_work(step):
                 self.running[name] = time.time()
 
-    def _order(self, step: Step) -> Order:
+    def _attempt(self, step: Step) -> Step:
+        """The step with the name of this attempt and what it takes while it runs."""
         study, estimate = self.plan.file.study, self.estimate
-        return Order(
-            folder=str(self.executor.folder),
-            step=step,
-            token=secrets.token_hex(8),
-            threads=estimate.threads[step.name],
-            memory=int(estimate.memory[step.name]),
-            gpus=study.gpus if study.device != "cpu" else 0.0,
-        )
+        facts = {
+            "home": str(self.executor.folder),
+            "token": secrets.token_hex(8),
+            "threads": estimate.threads[step.name],
+            "memory": int(estimate.memory[step.name]),
+            "gpus": study.gpus if study.device != "cpu" else 0.0,
+        }
+        return step.model_copy(update=facts)
 
     def _note(self, outcome: Outcome) -> Outcome:
         """Keep how a step went, which may be better than how its process ended."""

@@ -12,12 +12,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from memloc.errors import SettingsError, in_words
-from memloc.study.records import Order, Outcome, Store
+from memloc.study.plan import Step
+from memloc.study.records import Outcome, Store
 
 RETRIES = 3
 """How often a step is given to another worker of a cluster when its own is lost."""
@@ -25,38 +26,35 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class Child:
-    """The process of an order, and the pipe on which it tells what came out."""
+    """The process of a step, and the pipe on which it tells what came out."""
 
-    order: Order
+    name: str
+    threads: int
     pid: int
     pipe: int
     status: Callable[[], int]
     """Waits for its end."""
 
     def outcome(self) -> Outcome:
-        """Wait for its end and say how the step went."""
+        """Wait for its end and say how the step went: what it told, or what its end tells."""
         with os.fdopen(self.pipe, encoding="utf-8") as told:
             text = told.read()
-        return read_outcome(self.order, text, self.status())
-
-
-def read_outcome(order: Order, text: str, status: int) -> Outcome:
-    """What the process of an order said, or what its end says."""
-    with suppress(ValueError):  # it said nothing, or was ended while it did
-        return Outcome.model_validate_json(text)
-    reason = f"its process ended with status {status} and said nothing"
-    if status < 0:
-        name = signal.Signals(-status).name
-        hint = " (perhaps out of memory)" if -status == signal.SIGKILL else ""
-        reason = f"its process was ended by {name}{hint}"
-    return Outcome(step=order.step.name, reason=reason)
+        status = self.status()
+        with suppress(ValueError):  # it said nothing, or was ended while it did
+            return Outcome.model_validate_json(text)
+        reason = f"its process ended with status {status} and said nothing"
+        if status < 0:
+            name = signal.Signals(-status).name
+            hint = " (perhaps out of memory)" if -status == signal.SIGKILL else ""
+            reason = f"its process was ended by {name}{hint}"
+        return Outcome(step=self.name, reason=reason)
 
 
 class LocalExecutor:
-    """At most `jobs` orders at once, on no more threads in all than there are cores.
+    """At most `jobs` steps at once, on no more threads in all than there are cores.
 
     Loading torch and transformers takes longer than a short step: this process loads them once,
-    and each order is a copy of it. Where that is not safe, each is a fresh process.
+    and each step runs in a copy of it. Where that is not safe, each is a fresh process.
     """
 
     # The standard library's forkserver was tried in its place. It survives the kill test, too. But
@@ -78,33 +76,32 @@ class LocalExecutor:
             with suppress(ImportError):
                 importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
 
-    def has_room(self, order: Order) -> bool:
-        """Whether there is a job and enough cores left; an order that needs all runs alone."""
-        running = [child.order.threads for child in self._children.values()]
-        room = sum(running) + order.threads <= self.cores
+    def has_room(self, step: Step) -> bool:
+        """Whether there is a job and enough cores left; a step that needs all runs alone."""
+        running = [child.threads for child in self._children.values()]
+        room = sum(running) + step.threads <= self.cores
         return len(running) < self.jobs and (not running or room)
 
-    def submit(self, order: Order) -> None:
-        """Start the process of an order: a copy of this one, or a fresh one."""
+    def submit(self, step: Step) -> None:
+        """Start the process of a step: a copy of this one, or a fresh one."""
         if not can_copy():
-            child = started_fresh(order)
+            child = started_fresh(step)
         else:
             (read, write), parent = os.pipe(), os.getpid()
             if not (pid := _fork()):
-                from memloc.study import step
+                from memloc.study import step as steps
 
-                with _in_copy(order):
-                    step.die_with(parent)
-                    os.write(write, step.do_order(order).model_dump_json().encode())
+                with _in_copy(step):
+                    steps.die_with(parent)
+                    os.write(write, steps.do(step).model_dump_json().encode())
             os.close(write)
-            child = Child(
-                order, pid, read, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            )
+            ended = partial(_ended, pid)
+            child = Child(step.name, step.threads, pid, read, ended)
         self._children[child.pipe] = child
 
-    def is_at_work(self, order: Order) -> bool:
-        """Whether an order that was submitted has begun: here, all have."""
-        return any(child.order is order for child in self._children.values())
+    def is_at_work(self, step: Step) -> bool:
+        """Whether a step that was submitted has begun: here, all have."""
+        return any(child.name == step.name for child in self._children.values())
 
     def wait(self, seconds: float) -> list[Outcome]:
         """The steps that ended, after at most so long."""
@@ -133,6 +130,10 @@ def can_copy() -> bool:
     return not torch.accelerator.is_available()
 
 
+def _ended(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def _fork() -> int:
     with warnings.catch_warnings():  # from Python 3.12 on, of libraries' threads, which are idle
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -140,8 +141,8 @@ def _fork() -> int:
 
 
 @contextmanager
-def _in_copy(order: Order) -> Iterator[None]:
-    """Be the process of an order, a copy of its parent, which ends with the block.
+def _in_copy(step: Step) -> Iterator[None]:
+    """Be the process of a step, a copy of its parent, which ends with the block.
 
     It leaves with `_exit`, so that nothing of its origin is run.
     """
@@ -151,7 +152,7 @@ def _in_copy(order: Order) -> Iterator[None]:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as after `nohup`
                 signal.signal(number, signal.SIG_DFL)
-        with _log(order) as log:
+        with _log(step) as log:
             for stream in (1, 2):
                 os.dup2(log.fileno(), stream)
         yield
@@ -162,13 +163,13 @@ def _in_copy(order: Order) -> Iterator[None]:
         os._exit(status)
 
 
-def started_fresh(order: Order) -> Child:
-    """Start a new interpreter for an order."""
+def started_fresh(step: Step) -> Child:
+    """Start a new interpreter for a step."""
     read, write = os.pipe()
-    threads = {"OMP_NUM_THREADS": str(order.threads)}
-    with _log(order) as log:
+    threads = {"OMP_NUM_THREADS": str(step.threads)}
+    with _log(step) as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "memloc.study.step", order.model_dump_json()],
+            [sys.executable, "-m", "memloc.study.step", step.model_dump_json()],
             stdin=subprocess.DEVNULL,
             stdout=write,
             stderr=log,
@@ -176,12 +177,12 @@ def started_fresh(order: Order) -> Child:
             start_new_session=True,
         )
     os.close(write)
-    return Child(order, process.pid, read, process.wait)
+    return Child(step.name, step.threads, process.pid, read, process.wait)
 
 
-def _log(order: Order) -> TextIO:
-    """Open the log of an order's step to append to it; if that is impossible, discard it."""
-    path = Store(Path(order.folder)).log_path(order.step.name)
+def _log(step: Step) -> TextIO:
+    """Open the log of a step to append to it; if that is impossible, discard it."""
+    path = Store(Path(step.home)).log_path(step.name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a", encoding="utf-8")
@@ -190,7 +191,7 @@ def _log(order: Order) -> TextIO:
 
 
 class RayExecutor:
-    """Gives every order to Ray, which finds the place for it.
+    """Gives every step to Ray, which finds the place for it.
 
     Results come through the study's folder, which every machine sees under the same path.
     """
@@ -204,7 +205,7 @@ class RayExecutor:
             ) from None
         self._ray: Any = ray
         self.folder = folder.resolve()
-        self._running: dict[Any, Order] = {}
+        self._running: dict[Any, Step] = {}
         self._before = 1
         self._remote = ray.remote(_do_on_worker)
         try:
@@ -229,23 +230,23 @@ class RayExecutor:
     def start(self) -> None:
         """Nothing to do: the cluster is there."""
 
-    def has_room(self, order: Order) -> bool:
+    def has_room(self, step: Step) -> bool:
         """Ray queues what does not fit; a few more than fit keep every machine busy."""
         busy = sum(other.threads for other in self._running.values())
-        return not busy or busy + order.threads <= 2 * self.cores
+        return not busy or busy + step.threads <= 2 * self.cores
 
-    def submit(self, order: Order) -> None:
-        """Have an order done somewhere."""
-        best = best_machine(self._ray.nodes(), order)
+    def submit(self, step: Step) -> None:
+        """Have a step done somewhere."""
+        best = best_machine(self._ray.nodes(), step)
         options: dict[str, Any] = {
-            "num_cpus": min(order.threads, max(1, int(best.get("CPU", 1)))),
-            "num_gpus": min(order.gpus, best.get("GPU", 0.0)),
-            "memory": int(min(order.memory, 0.9 * best.get("memory", 0.0))),
+            "num_cpus": min(step.threads, max(1, int(best.get("CPU", 1)))),
+            "num_gpus": min(step.gpus, best.get("GPU", 0.0)),
+            "memory": int(min(step.memory, 0.9 * best.get("memory", 0.0))),
             "max_retries": RETRIES,
-            "name": order.step.name,
+            "name": step.name,
         }
-        reference = self._remote.options(**options).remote(order.model_dump_json())
-        self._running[reference] = order
+        reference = self._remote.options(**options).remote(step.model_dump_json())
+        self._running[reference] = step
 
     def wait(self, seconds: float) -> list[Outcome]:
         """The steps that ended, after at most so long."""
@@ -257,15 +258,15 @@ class RayExecutor:
         return [self._outcome(reference) for reference in ready]
 
     def _outcome(self, reference: Any) -> Outcome:
-        order = self._running.pop(reference)
+        step = self._running.pop(reference)
         try:
             return Outcome.model_validate_json(self._ray.get(reference))
         except self._ray.exceptions.RayError as error:
-            return Outcome(step=order.step.name, reason=in_words(error))
+            return Outcome(step=step.name, reason=in_words(error))
 
-    def is_at_work(self, order: Order) -> bool:
-        """Whether a worker has begun an order; until then, Ray has it in its queue."""
-        return Store(self.folder).owner(order.step.name).startswith(order.token)
+    def is_at_work(self, step: Step) -> bool:
+        """Whether a worker has begun a step; until then, Ray has it in its queue."""
+        return Store(self.folder).owner(step.name).startswith(step.token)
 
     def stop(self) -> None:
         """End whatever still runs, and leave the cluster."""
@@ -280,10 +281,10 @@ Executor = LocalExecutor | RayExecutor
 """Where steps run: both can start, say whether they have room, submit, wait and stop."""
 
 
-def best_machine(nodes: Sequence[Mapping[str, Any]], order: Order) -> dict[str, float]:
-    """What one machine has, the best for an order: it must not wait for more than that."""
+def best_machine(nodes: Sequence[Mapping[str, Any]], step: Step) -> dict[str, float]:
+    """What one machine has, the best for a step: it must not wait for more than that."""
     there: list[dict[str, float]] = [node["Resources"] for node in nodes if node["Alive"]]
-    wanted = {"GPU": order.gpus, "memory": order.memory, "CPU": order.threads}
+    wanted = {"GPU": step.gpus, "memory": step.memory, "CPU": step.threads}
     return max(
         there,
         key=lambda has: [min(has.get(name, 0.0), most) for name, most in wanted.items()],
@@ -292,8 +293,8 @@ def best_machine(nodes: Sequence[Mapping[str, Any]], order: Order) -> dict[str, 
 
 
 def _do_on_worker(text: str) -> str:
-    """Carry out an order in a process of its own, which ends with the worker of a cluster."""
-    order = Order.model_validate_json(text)
+    """Carry out a step in a process of its own, which ends with the worker of a cluster."""
+    step = Step.model_validate_json(text)
     # A token of its own: a worker that was given up, but is alive, ends its steps when it sees it.
-    token = f"{order.token}-{secrets.token_hex(8)}"
-    return started_fresh(order.model_copy(update={"token": token})).outcome().model_dump_json()
+    token = f"{step.token}-{secrets.token_hex(8)}"
+    return started_fresh(step.model_copy(update={"token": token})).outcome().model_dump_json()

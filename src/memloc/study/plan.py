@@ -51,18 +51,6 @@ Methods = Mapping[str, Method]
 """Methods by name, with their settings."""
 
 
-class Product(Settings):
-    """One thing that a step makes: what decides it, and the files to remove when that changed."""
-
-    settings: dict[str, Any]
-    removes: tuple[str, ...]
-
-    @property
-    def identity(self) -> str:
-        """Cache key of what decides it."""
-        return key(Maker("product", 1), self.settings)
-
-
 class Step(Settings):
     """One piece of work, done by one process."""
 
@@ -74,7 +62,10 @@ class Step(Settings):
     """The folder of the run, in the study's folder."""
     shape: Shape
     """Size of the model."""
-    products: dict[str, Product]
+    products: dict[str, dict[str, Any]]
+    """What decides each thing that it makes, by the name of the thing."""
+    removes: dict[str, tuple[str, ...]] = {}
+    """Files and folders to remove when what decides a product has changed, by product."""
     outputs: tuple[str, ...]
     """Files and folders, in the study's folder, that are there when it is done."""
     weights: tuple[str, ...] = ()
@@ -91,11 +82,19 @@ class Step(Settings):
     force: bool = False
     """Whether methods also look at a run that did not memorise its labels."""
     device: str = "auto"
+    home: str = ""
+    """Folder of the study."""
+    token: str = ""
+    """Name of this attempt: a process whose step has another token by now ends itself."""
+    threads: int = 1
+    memory: int = 0
+    """Bytes that it takes while it runs."""
+    gpus: float = 0.0
 
     @property
     def settings(self) -> dict[str, Any]:
         """All that decides it, as it reads back from a record, for people to compare."""
-        made = {k: v for product in self.products.values() for k, v in product.settings.items()}
+        made = {name: value for own in self.products.values() for name, value in own.items()}
         as_read: dict[str, Any] = json.loads(json.dumps(made))
         return as_read
 
@@ -117,15 +116,19 @@ class Step(Settings):
         return {"force": self.force, **_flat("verdict", self.verdict)}
 
     @cached_property
+    def keys(self) -> dict[str, str]:
+        """Cache key of each product."""
+        return {name: key(Maker("product", 1), own) for name, own in self.products.items()}
+
+    @cached_property
     def identity(self) -> str:
         """Cache key of what decides it, and of what it reads."""
-        own = {name: product.identity for name, product in self.products.items()}
         version = find_method(self.method).version if self.method else 1
-        return key(Maker(self.kind, version), {"products": own, "inputs": self.reads})
+        return key(Maker(self.kind, version), {"products": self.keys, "inputs": self.reads})
 
     def made(self, names: Iterable[str]) -> str:
         """Cache key of some of its products."""
-        return key(Maker(self.kind, 1), {n: self.products[n].identity for n in names})
+        return key(Maker(self.kind, 1), {name: self.keys[name] for name in names})
 
     def methods_with_settings(self) -> list[Method]:
         """The methods as objects."""
@@ -237,6 +240,7 @@ class _Planner:
         self._task = cache(partial(task_spec, file))
         self._common: dict[str, Any] = {
             "verdict": self.protocol.verdict,
+            "home": str(file.folder),
             "force": self.study.force,
             "device": self.study.device,
         }
@@ -316,10 +320,8 @@ class _Planner:
             folder=folder,
             shape=shape_of(spec.model, spec.depth),
             weights=weights,
-            products={
-                "weights": Product(settings=settings, removes=(folder,)),
-                "memorised": Product(settings=when, removes=tuple(map(str, again))),
-            },
+            products={"weights": settings, "memorised": when},
+            removes={"weights": (folder,), "memorised": tuple(map(str, again))},
             outputs=(f"{folder}/{paths.RUN}", *kept),
             **self._common,
         )
@@ -342,7 +344,8 @@ class _Planner:
             folder=folder,
             shape=shape,
             methods={name: method.model_dump(mode="json")},
-            products={"result": Product(settings=settings, removes=(str(path),))},
+            products={"result": settings},
+            removes={"result": (str(path),)},
             outputs=(str(path / paths.ABOUT),),
             needs="" if step is None else step.name,
             reads="" if step is None else step.made(["weights", *["memorised"][:is_late]]),
@@ -380,12 +383,8 @@ class _Planner:
         assert spec.plant is not None
         window = spec.plant.planted
         both = [paths.plant_folder(Path(), Path(run), window, null=kind) for kind in (False, True)]
-        own = Product(settings=spec.deciding(), removes=tuple(map(str, both)))
-        products = {"plant": own}
-        for name, method in methods.items():
-            files = tuple(str(paths.result(folder, name)) for folder in both)
-            products[name] = Product(settings=_flat(name, method), removes=files)
-        products["null"] = Product(settings={"null": null}, removes=(str(both[1]),))
+        results = {name: tuple(str(paths.result(at, name)) for at in both) for name in methods}
+        looks = {name: _flat(name, method) for name, method in methods.items()}
         return Step(
             name=f"plant/{run}/{window.replace('/', '_').replace(' ', '-')}",
             kind="plant",
@@ -395,7 +394,8 @@ class _Planner:
             weights=weights_for(methods),
             methods={name: method.model_dump(mode="json") for name, method in methods.items()},
             null=str(both[1]) if null else "",
-            products=products,
+            products={"plant": spec.deciding(), **looks, "null": {"null": null}},
+            removes={"plant": tuple(map(str, both)), **results, "null": (str(both[1]),)},
             # What else is there depends on whether it memorised.
             outputs=(str(both[0] / paths.RUN),),
             **self._common,

@@ -207,7 +207,7 @@ class Store:
         about = {
             "step": step.name,
             "identity": step.identity,
-            "products": {name: product.identity for name, product in step.products.items()},
+            "products": step.keys,
             "settings": step.settings,
             "host": socket.gethostname(),
             "when": time.time(),
@@ -220,12 +220,11 @@ class Store:
         Where only some products of a step changed, what the others left is kept.
         """
         before = record.products
-        changed = [n for n, made in step.products.items() if before.get(n) != made.identity]
-        for name, product in step.products.items():
-            # With the same settings as before it is the inputs that changed.
-            if name in changed or not changed:
-                for path in product.removes:
-                    self._take_away(self.folder / path)
+        changed = [name for name, made in step.keys.items() if before.get(name) != made]
+        # With the same settings as before it is the inputs that changed.
+        for name in changed or step.keys:
+            for path in step.removes[name]:
+                self._take_away(self.folder / path)
 
     def _take_away(self, path: Path) -> None:
         """Remove what no other process is at work on."""
@@ -238,20 +237,6 @@ class Store:
         within = [path, *path.parents][: len(path.relative_to(self.folder).parts)]
         begun = (p for p in within if (p / paths.RUN).is_file() or who_runs(p, RUN) is not None)
         return next(begun, None)
-
-
-class Order(Settings):
-    """The step that one process is to do, and what it takes while it runs."""
-
-    folder: str
-    """Folder of the study."""
-    step: Step
-    token: str
-    """Name of this attempt: a process whose step has another token by now ends itself."""
-    threads: int = 1
-    memory: int = 0
-    """Bytes."""
-    gpus: float = 0.0
 
 
 class Outcome(Settings):

@@ -1,4 +1,4 @@
-"""Carries out one step in a process of its own, also by `python -m memloc.study.step ORDER`.
+"""Carries out one step in a process of its own, also by `python -m memloc.study.step STEP`.
 
 The process is handed the step as JSON and plans nothing. The process that started it is told the
 outcome on a pipe, as one line of JSON; everything that is printed goes to the log. It ends when
@@ -29,45 +29,39 @@ from memloc.run.plant import is_enough, make_null, make_plant
 from memloc.run.train import make_run
 from memloc.store.lock import SILENT, patient
 from memloc.study.plan import Step
-from memloc.study.records import Order, Outcome, Store, finished
+from memloc.study.records import Outcome, Store, finished
 
 WATCH = 1.0
 """Seconds between two looks at whether this process is still wanted."""
 
 
-def do_order(order: Order) -> Outcome:
-    """Do a step in this process and keep a record of how it went."""
-    began, store, step = _now(), Store(Path(order.folder)), order.step
+def do(step: Step) -> Outcome:
+    """Make what a step is to leave behind, and keep a record of how it went."""
+    began, store = _now(), Store(Path(step.home))
     try:
         if done := finished(store, step):  # by a worker of a cluster that was lost after it
             return done
-        with _watched():
-            store.begin(step, order.token)
-            _watch(store, step.name, order.token)
-            limit_threads(order.threads)
-            do(store.folder, step)
+        with _watched(step.home):
+            store.begin(step, step.token)
+            _watch(store, step.name, step.token)
+            limit_threads(step.threads)
+            place = store.folder / step.folder
+            if step.kind == "train":
+                make_run(step.spec, place, step.weights, device=step.device)
+            elif step.kind == "plant":
+                _plant(store.folder, step)
+            else:
+                _look(Run.open(place, step.device), step)
         store.check(step)
         seconds, processor = map(float, _now() - began)
         peak = _peak_mb()
-        facts = {"seconds": seconds, "peak_mb": peak, "threads": order.threads}
+        facts = {"seconds": seconds, "peak_mb": peak, "threads": step.threads}
         if pick_device(step.device).type == "cpu":  # it waits for other devices
             facts["processor"] = processor
         store.finish(step, facts)
         return Outcome(step=step.name, seconds=seconds, peak_mb=peak)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other steps go on
         return Outcome(step=step.name, reason=_said(error), seconds=float((_now() - began)[0]))
-
-
-def do(folder: Path, step: Step) -> None:
-    """Make what a step is to leave behind in a study's folder; what is there already is used."""
-    place = folder / step.folder
-    with requested(["run", str(folder)]):
-        if step.kind == "train":
-            make_run(step.spec, place, step.weights, device=step.device)
-        elif step.kind == "plant":
-            _plant(folder, step)
-        else:
-            _look(Run.open(place, step.device), step)
 
 
 def _look(run: Run, step: Step) -> None:
@@ -85,10 +79,11 @@ def _plant(folder: Path, step: Step) -> None:
 
 
 @contextmanager
-def _watched() -> Iterator[None]:
+def _watched(study: str) -> Iterator[None]:
     """While active, progress goes to the log, and locks are waited for."""
     # A process that a step was taken from may be about to end.
-    with patient(2 * SILENT), lines(), telling(lambda text: say(text, sys.stderr)):
+    notes = telling(lambda text: say(text, sys.stderr))
+    with patient(2 * SILENT), lines(), notes, requested(["run", study]):
         yield
 
 
@@ -143,12 +138,12 @@ def _peak_mb() -> float:
 
 
 def main() -> None:
-    """Do the order that the command line gives; the outcome goes to standard output."""
-    order = Order.model_validate_json(sys.argv[1])
+    """Do the step that the command line gives; the outcome goes to standard output."""
+    step = Step.model_validate_json(sys.argv[1])
     die_with(os.getppid())
     told = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    print(do_order(order).model_dump_json(), file=told, flush=True)
+    print(do(step).model_dump_json(), file=told, flush=True)
 
 
 if __name__ == "__main__":
