@@ -89,12 +89,6 @@ class FineTuneSettings(Settings):
     without_near_ceiling: Literal["report", "use last epoch"] = ours("report")
     """What to do if no epoch gets there: report it, or use the last epoch as θ_M1."""
 
-    @property
-    def learns_as_one(self) -> bool:
-        """Whether several models may be trained as one with these settings."""
-        # Batches of similar length differ from seed to seed in where the smaller one is.
-        return self.autocast == "none" and not (self.length_grouped or self.gradient_checkpointing)
-
 
 class VerdictSettings(Settings):
     """When a run counts as memorised."""

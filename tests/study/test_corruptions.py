@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from fixtures.plans import RUN, plan_of
+from fixtures.power import THOROUGH
 from memloc.errors import MemlocError
 from memloc.methods.apply import localise
 from memloc.reporting.results import load_results
@@ -18,7 +19,7 @@ from memloc.run.folder import Run
 from memloc.study import step as steps
 from memloc.study.records import study_states
 
-CORRUPTIONS = 200
+CORRUPTIONS = 200 if THOROUGH else 100
 PART = 25
 """Corruptions of one test."""
 CHANGES = {

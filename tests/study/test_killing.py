@@ -9,6 +9,7 @@ import time
 import pytest
 
 from fixtures.forked import ended, forked
+from fixtures.power import THOROUGH
 from fixtures.same_results import assert_same_results
 from memloc.reporting.results import load_results
 from memloc.store import paths
@@ -17,7 +18,7 @@ from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan
 from memloc.study.records import study_states
 
-KILLS = 30
+KILLS = 30 if THOROUGH else 16
 
 
 def copy_of(finished, folder):

@@ -21,7 +21,7 @@ from memloc.errors import (
 from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import adapter_base, is_adapter
 from memloc.progress import announce, request, tell
-from memloc.protocol import settings_of_run
+from memloc.protocol import RunSettings, settings_of_run
 from memloc.run.folder import (
     WEIGHTS,
     Accuracies,
@@ -112,8 +112,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     task = _memorised(task, places, pretrained, decided.text.max_tokens)
     measure = partial(_measured, task, decided.text.max_tokens, device)
     status = _examined(loaded, places, pretrained, measure)
-    spec = RunSpec.of(str(pretrained or final), task, seed, decided)
-    record = _record(spec, task, loaded, status)
+    record = _record(str(pretrained or final), task, (seed, decided), loaded, status)
     del loaded
     with locked(Path(folder), RUN):
         run = _noted(replace(begin(Path(folder), task, record, status), device=device), status)
@@ -295,9 +294,16 @@ def _examined(
     return RunStatus(adopted=found, final=ending, reference=reference)
 
 
-def _record(spec: RunSpec, task: Task, final: "Classifier", status: RunStatus) -> RunRecord:
+def _record(
+    model: str,
+    task: Task,
+    how: tuple[int, RunSettings],
+    final: "Classifier",
+    status: RunStatus,
+) -> RunRecord:
+    """What is written once about a run; `how` is its seed and its settings."""
     return RunRecord(
-        spec=spec,
+        spec=RunSpec.of(model, task, *how),
         made_by="adopt",
         weights_hash=status.adopted["final"].hash,
         depth=final.stack.depth,
