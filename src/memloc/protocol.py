@@ -81,7 +81,7 @@ class FineTuneSettings(Settings):
     repeat: int = ours(1, ge=1)
     """How often each noisy example is learnt in an epoch, as texts that are memorised often are."""
     measure_every: int = ours(1, ge=1)
-    """Measure accuracies after every so many epochs, and after the last. θ_M1 is one of these."""
+    """Epochs between two measurements of accuracies; θ_M1 is one of the measured epochs."""
     near_ceiling: float = paper(0.993, "appendix D", gt=0, lt=1)
     """θ_M1 is the first epoch whose training score is above this."""
     near_ceiling_score: Literal["accuracy", "macro F1"] = paper("accuracy", "appendix D")
@@ -143,9 +143,9 @@ class ProbeSettings(Settings):
     dropout: float = published(0.1, ge=0, lt=1)
     """Dropout on the input."""
     learning_rate: float = paper(2e-4, "§3.1", gt=0)
-    """Of AdamW."""
+    """Learning rate of AdamW."""
     weight_decay: float = published(1e-5, ge=0)
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     batch_size: int = published(32, ge=1)
     """Examples per update."""
     epochs: int = paper(100, "§3.1", ge=1)

@@ -63,7 +63,7 @@ def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     jobs: Jobs = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only steps whose names have these words, and what they need."),
+        typer.Option(help="Run matching steps and their dependencies."),
     ] = None,
     retry: Annotated[
         bool, typer.Option("--retry", help="Repeat steps that failed before.")

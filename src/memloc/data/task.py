@@ -120,7 +120,7 @@ class Task(Shown):
 
 
 def hash_task(task: Task) -> str:
-    """Of texts, labels and splits."""
+    """Return the hash of a task's texts, labels and splits."""
     digest = hashlib.sha256()
     for examples in task.splits.values():
         digest.update(hash_examples(examples).encode())
@@ -131,7 +131,7 @@ def hash_task(task: Task) -> str:
 
 
 def hash_examples(examples: Examples) -> str:
-    """Of texts and their labels, in their order."""
+    """Return the hash of texts and their labels, in their order."""
     digest = hashlib.sha256()
     for parts in examples.parts:
         digest.update(("\x1f".join(parts) + "\x1e").encode())

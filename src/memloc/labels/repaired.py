@@ -88,7 +88,7 @@ class Repaired(Shown):
         return self.judge(self.chosen)
 
     def judge(self, way: str) -> Judgement:
-        """The same of any model."""
+        """Return the verdict on any of the compared models."""
         row = self.row(way)
         if row["noisy_predicted"] > self.may_predict:
             return "still there"

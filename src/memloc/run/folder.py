@@ -192,7 +192,7 @@ class Run(Plotted):
 
     @property
     def seed(self) -> int:
-        """The model seed."""
+        """Seed of the order of the data, the initial head and dropout."""
         return self.spec.seed
 
     @property
@@ -211,14 +211,14 @@ class Run(Plotted):
 
     @property
     def model_name(self) -> str:
-        """For people; a model from a folder is called like the folder."""
+        """Name of the model for people; a model from a folder is called like the folder."""
         if self.record.made_by == "adopt" and "pretrained" not in self.status.adopted:
             return self.folder.resolve().name
         return Path(self.spec.model).name
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the run for people: task, model and seed."""
         return f"{self.record.task.name} · {self.model_name} · seed {self.seed}"
 
     @property
@@ -240,7 +240,7 @@ class Run(Plotted):
 
     @property
     def is_null(self) -> bool:
-        """Whether it is the null of a planted run: nothing is memorised, errors may be nil."""
+        """Whether the run is the null of a planted run, which has nothing to memorise."""
         return self.plant is not None and self.plant.null
 
     @cached_property

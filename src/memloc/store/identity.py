@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:
-    """Of parameters by name."""
+    """Return the hash of parameters by name and value."""
     digest = hashlib.sha256()
     for name, values in named:
         digest.update(name.encode())
@@ -25,7 +25,7 @@ def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:
 
 
 def hash_files(files: Iterable[Path]) -> str:
-    """Of files by name, size and contents, wherever they are."""
+    """Return the hash of files by name, size and contents, wherever they are."""
     digest = hashlib.sha256()
     for path in files:
         size = path.stat().st_size
@@ -66,6 +66,6 @@ MODEL_FILES = (
 
 
 def hash_checkpoint(folder: Path) -> str:
-    """Of the files of a model's folder."""
+    """Return the hash of the files in a model's folder that decide what the model does."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     return hash_files(p for p in files if any(map(p.match, MODEL_FILES)))

@@ -60,9 +60,9 @@ from memloc.study.plan import Plan, Step
 
 Clock = Callable[[], float]
 UPDATES = 4
-"""Timed ones, after one that is not."""
+"""Number of timed updates, after one that is not timed."""
 LONGEST = 64
-"""Tokens of a text here; wide models take time in proportion."""
+"""Largest number of tokens of a timed text; wide models take time in proportion."""
 HEADS, VOCABULARY, PROBED = 4, 500, 200
 FOR_DEPTH, FEW = 2, 16
 """Layers of a wide model that are timed, and texts that it looks at."""
@@ -184,7 +184,7 @@ def _tokens(step: Step, plan: Plan) -> float:
 
 
 def tokens_of(examples: Examples, task: str = "") -> float:
-    """Of a text: a word is about one and a third token, in the embedded tasks one."""
+    """Return the mean number of tokens of a text: 4/3 per word, one per word in embedded tasks."""
     words = [len(" ".join(parts).split()) + len(parts) for parts in examples.parts[:500]]
     return float(np.mean(words)) * (1.0 if task.startswith("tiny-") else 4 / 3)
 
@@ -192,7 +192,7 @@ def tokens_of(examples: Examples, task: str = "") -> float:
 def speed(shape: Shape, tokens: float, training: FineTuneSettings, device: str) -> dict[str, float]:
     """Seconds of an update, of an example's prediction and of a probe epoch of an example.
 
-    They are those of one thread. Texts have so many tokens, within limits.
+    All are measured on one thread, with texts of about `tokens` tokens.
     """
     is_narrow, length = shape.width < NARROW, max(4, min(LONGEST, round(tokens)))
     depth = shape.depth if is_narrow else FOR_DEPTH
@@ -245,7 +245,7 @@ def _update_seconds(
 
 
 def _probe_seconds(shape: Shape) -> float:
-    """Of an epoch of the noise probes of all layers and seeds."""
+    """Return the seconds of an epoch of the noise probes of all layers and seeds."""
     rng = generator(0, "calibration", "probes")
     vectors = rng.normal(size=(PROBED, shape.depth + 1, shape.width)).astype(np.float32)
     labels = np.arange(PROBED, dtype=np.int64) % 2

@@ -31,19 +31,19 @@ from memloc.study.records import StepRecord, Store
 UNSURE = 2.0
 """Factor by which an estimate without any finished step may be off (see the guide on studies)."""
 SURE = 1.2
-"""The least that is ever promised."""
+"""Lower bound of the factor by which an estimate is said to be off."""
 GAIN = 0.6
-"""Of a core that each thread beyond the first gains a wide model. Measured at width 384 on a quiet
-machine: two threads are 1.2 to 1.7 times as fast as one. Finished steps correct it."""
+"""Speed-up of a wide model by each thread beyond the first, in cores. Measured at width 384 on a
+quiet machine: two threads are 1.2× to 1.7× faster than one. Finished steps correct it."""
 STOPPED = 10.0
-"""A step that took so many times its processor's time was not only slow: its process was stopped,
-or the machine slept."""
+"""Ratio of clock time to processor time from which on a step counts as stopped: its process was
+halted, or the machine slept."""
 BASE = 700e6
 """Bytes of a process that has loaded everything and no model yet (measured)."""
 EARLY = 0.5
 """Share of the epochs that are kept as early checkpoints (.33 to .47 in embedded models)."""
 USUAL_TOKENS = 48.0
-"""Assumed of a task whose texts are not on this machine."""
+"""Tokens of a text, assumed for a task whose texts are not on this machine."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Estimate:
     """Finished steps that the estimate was corrected by."""
 
     def duration(self, seconds: Mapping[str, float], cores: int, jobs: int) -> float:
-        """Time until steps of so many seconds are done: shared by cores, or the longest step."""
+        """Return the time until these steps are done, which share the cores."""
         work = sum(self.threads[name] * each for name, each in seconds.items())
         widest = max((self.threads[name] for name in seconds), default=1)
         return max([work / min(cores, jobs * widest), *seconds.values()])
 
 
 def machine() -> str:
-    """What a calibration is valid for."""
+    """Return the name of this machine, for which a calibration is valid."""
     return f"{platform.node()} {platform.machine()} {platform.processor()}".strip()
 
 
@@ -137,7 +137,7 @@ def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> E
 
 
 def on_cores(threads: int, seconds: float) -> float:
-    """How long work takes on so many threads that takes these seconds on one."""
+    """Return the seconds on `threads` threads of work that takes `seconds` on one."""
     return seconds / (1 + GAIN * (threads - 1))
 
 
@@ -154,12 +154,12 @@ def _pace(records: Iterable[StepRecord]) -> float:
 
 
 def around(seconds: float, factor: float) -> str:
-    """From when to when something may take, if the estimate is off by this factor."""
+    """Say the range of a duration whose estimate may be off by this factor."""
     return f"{duration(seconds / factor)} to {duration(seconds * factor)}"
 
 
 def disk_sentences(disk: float, folder: Path) -> list[str]:
-    """How much space results take, and whether there is as much."""
+    """Say how much disk space results take, and whether it is free."""
     free = shutil.disk_usage(folder).free
     more = "THAT IS MORE THAN THERE IS: choose another folder or free space first."
     taken = f"Results will take {size(disk)} of disk; {size(free)} are free."
@@ -167,12 +167,12 @@ def disk_sentences(disk: float, folder: Path) -> list[str]:
 
 
 def size(count: float) -> str:
-    """Bytes as people say them."""
+    """Return a number of bytes in words, such as 1.2 MB."""
     return decimal(int(count))
 
 
 def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Of every step: its seconds, with those of the longest step that waits for it."""
+    """Return, for each step, its seconds plus those of the longest step that waits for it."""
     found = dict(seconds)
     for step in plan.steps.values():
         if step.needs:
@@ -239,7 +239,7 @@ def sizes_of(
 def training_seconds(
     settings: RunSettings, sizes: Sizes, epochs: Mapping[str, int], auxiliary: int = 0
 ) -> float:
-    """Of so many epochs of each training, with other examples in addition to the task's."""
+    """Return the seconds of these epochs of each training, with `auxiliary` examples per epoch."""
     own, validation = settings.finetune, 0.25 * sizes.examples
     looking = (sizes.examples + validation) * sizes.predict / own.measure_every
     once = (sizes.examples + auxiliary) * sizes.update + looking

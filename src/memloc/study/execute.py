@@ -99,7 +99,7 @@ def page_of(study: "Execution") -> "Report | None":
 
 
 def checked_jobs(jobs: int | None) -> int:
-    """At most one a core: more of them would only wait for each other."""
+    """Return the number of steps at once, at most one per core."""
     there = cores()
     if jobs is not None and not 1 <= jobs <= there:
         raise SettingsError(
@@ -151,7 +151,7 @@ def few_sentences(plan: Plan, names: Container[str]) -> list[str]:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -192,7 +192,7 @@ class Execution:
         return Store(self.plan.file.folder)
 
     def count(self, state: str) -> int:
-        """How many of the chosen steps stand so."""
+        """Count the chosen steps in this state."""
         return sum(self.states[name].name == state for name in self.chosen)
 
     def failed(self) -> dict[str, str]:
@@ -209,7 +209,7 @@ class Execution:
         return self.estimate.duration(left, self.executor.cores, self.executor.jobs)
 
     def seconds_left(self) -> float:
-        """Until all that can be done is done."""
+        """Return the expected seconds until all chosen steps that can run are done."""
         to_do = {n for n in self.chosen if self.states[n].name in {"missing", "stale"}}
         return self.expected((to_do - self.blocked.keys()) | self.submitted.keys())
 
@@ -297,7 +297,7 @@ class Execution:
         return outcome
 
     def _facts(self) -> dict[str, object]:
-        """For others to see, next to the records of the steps."""
+        """Return the progress of a study for `memloc status` in another terminal."""
         return {
             "running": self.running,
             "queued": len(self.submitted) - len(self.running),
@@ -308,4 +308,4 @@ class Execution:
 
 
 Watcher = Callable[[Execution, Outcome | None], None]
-"""Told how far it is: often, and whenever a step ended."""
+"""Called with the study every half second, and with the outcome whenever a step has ended."""

@@ -168,7 +168,7 @@ class Store:
         return found
 
     def state(self, step: Step) -> State:
-        """How a step stands."""
+        """Return the state of a step: done, missing, stale or failed, and why."""
         record = self.record(step.name)
         if record is None:
             return State("missing")
@@ -240,7 +240,7 @@ class Store:
 
 
 class Outcome(Settings):
-    """How a step went; no reason: well."""
+    """How a step went; an empty reason means success."""
 
     step: str
     reason: str = ""
@@ -249,7 +249,7 @@ class Outcome(Settings):
 
 
 def finished(store: Store, step: Step) -> Outcome | None:
-    """How a step went that is done."""
+    """Return the outcome of a step that is already done, None for other steps."""
     record = store.record(step.name)
     if record is None or store.state(step).name != "done":
         return None
@@ -257,7 +257,7 @@ def finished(store: Store, step: Step) -> Outcome | None:
 
 
 def study_states(plan: Plan) -> dict[str, State]:
-    """How every step stands."""
+    """Return the state of every step of a plan."""
     store = Store(plan.file.folder)
     return {name: store.state(step) for name, step in plan.steps.items()}
 
@@ -269,7 +269,7 @@ def _damaged(path: Path, fault: str) -> StoreError:
 
 
 def _difference(step: Step, record: StepRecord) -> str:
-    """The first setting that is another one now, or that an input is."""
+    """Name the first setting that changed since the step was recorded, or say that an input did."""
     before, now = record.settings, step.settings
     for name in sorted({*before, *now}):
         was, is_now = before.get(name, "not there"), now.get(name, "not there")

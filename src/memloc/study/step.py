@@ -88,12 +88,12 @@ def _watched(study: str) -> Iterator[None]:
 
 
 def _now() -> FloatArray:
-    """Seconds by the clock, and of the processor's work."""
+    """Return seconds of the clock and of the processor."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
 def _said(error: Exception) -> str:
-    """Why something failed; the log says it, too."""
+    """Return why a step failed, and write it to the log."""
     if isinstance(error, MemlocError):
         say(f"memloc: {error}", sys.stderr)
         return str(error)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 BUSY = 0.5
-"""Load of a core from which on it is said."""
+"""Load per core from which on a busy machine is mentioned."""
 STATES = ("done", "missing", "stale", "failed")
 
 
@@ -51,7 +51,7 @@ def plan_rows(study: Execution) -> list[dict[str, Any]]:
 
 
 def plan_sentences(study: Execution) -> list[str]:
-    """What is left in all, how sure that is, and why steps are made anew."""
+    """Say what is left to do, how sure the estimate is, and why finished steps are repeated."""
     estimate, states = study.estimate, study.states
     left = {n for n, state in states.items() if state.name != "done"}
     if not left:
@@ -191,7 +191,7 @@ def end_sentences(study: Execution) -> list[str]:
 
 
 def failures(study: Execution) -> list[str]:
-    """What failed and why, and what can be done about it."""
+    """Say which steps failed, why, and which command retries them."""
     folder, failed = study.plan.file.folder, study.failed()
     lines = _reasons(failed)
     if study.blocked:
@@ -214,7 +214,7 @@ def _reasons(failed: Mapping[str, str]) -> list[str]:
 
 
 def end_record(study: Execution) -> dict[str, Any]:
-    """How it ended, for machines."""
+    """Return how a study ended, as a record for `--json`."""
     return {
         "folder": str(study.plan.file.folder),
         "seconds": time.time() - study.began,
@@ -251,7 +251,7 @@ def _bytes(path: Path) -> int:
 
 
 def status_sentences(status: Mapping[str, Any]) -> list[str]:
-    """How a study stands."""
+    """Say in sentences how far a study is."""
     counts = ", ".join(f"{status[s]} {s}" for s in STATES if status[s] or s == "done")
     lines = [f"{status['folder']}: {counted(status['steps'], 'step')}, {counts}."]
     if status["done"]:
@@ -279,7 +279,7 @@ def status_sentences(status: Mapping[str, Any]) -> list[str]:
 
 
 def read_log(place: str | Path, step: str) -> str:
-    """What a step has printed, all its attempts."""
+    """Return the log of a step, with all its attempts."""
     plan = open_plan(place)
     lookup("step", step, plan.steps)
     path = Store(plan.file.folder).log_path(step)
