@@ -433,7 +433,9 @@ def test_each_checkpoint_is_loaded_and_hashed_once_by_adopt_and_by_localise(
     loaded, read, hashed = [], [], []
     plain = checkpoints.load_checkpoint, identity._read, load.hash_weights
     monkeypatch.setattr(
-        checkpoints, "load_checkpoint", lambda at, *a: loaded.append(at) or plain[0](at, *a)
+        checkpoints,
+        "load_checkpoint",
+        lambda at, *a, **k: loaded.append(at) or plain[0](at, *a, **k),
     )
     monkeypatch.setattr(identity, "_read", lambda path: read.append(path) or plain[1](path))
     monkeypatch.setattr(load, "hash_weights", lambda named: hashed.append(1) or plain[2](named))
