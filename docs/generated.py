@@ -7,7 +7,9 @@ compares them with the code.
 """
 
 import inspect
+import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -24,10 +26,13 @@ WIDTH = 118
 def main() -> None:
     """Write the generated parts of all pages."""
     for page in sorted(Path(__file__).parent.rglob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        if (new := filled(text)) != text:
-            page.write_text(new, encoding="utf-8")
-            print(f"written: {page}")
+        made = {page: filled(page.read_text(encoding="utf-8"))}
+        if page.parent.name == "notebooks":
+            made[page.with_suffix(".ipynb")] = as_notebook(made[page])
+        for path, text in made.items():
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                path.write_text(text, encoding="utf-8")
+                print(f"written: {path}")
 
 
 def filled(text: str) -> str:
@@ -38,6 +43,39 @@ def filled(text: str) -> str:
         return f"<!-- generated: {name}{found[2]} -->\n\n{PARTS[name](words)}\n\n<!-- end -->"
 
     return MARK.sub(part, text)
+
+
+def as_notebook(page: str) -> str:
+    """Return a page as a notebook of Jupyter without outputs: its Python becomes cells of code."""
+    install = "%pip install --quiet memloc  # where it is not installed yet"
+    parts = re.split(r"```python\n(.*?)```\n", MARK.sub("", page), flags=re.DOTALL)
+    cells = [("markdown", parts[0]), ("code", install)]
+    cells += [("code" if n % 2 else "markdown", text) for n, text in enumerate(parts[1:], start=1)]
+    shown = [_notebook_cell(n, kind, text.strip()) for n, (kind, text) in enumerate(cells)]
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    whole = {"cells": [each for each in shown if each["source"]], "nbformat": 4}
+    whole |= {"nbformat_minor": 5, "metadata": {"kernelspec": kernel}}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _notebook_cell(number: int, kind: str, text: str) -> dict[str, Any]:
+    found = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}}
+    found |= {"source": text.splitlines(keepends=True)}
+    return found | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+
+
+def notebook(names: Sequence[str]) -> str:
+    """Return the links to a notebook: to download it and, once there is an address, to open it."""
+    (name,) = names
+    here = Path(__file__).parents[1] / "pyproject.toml"
+    project = tomllib.loads(here.read_text(encoding="utf-8"))["project"]
+    repository = project["urls"].get("Repository", "").rstrip("/")
+    links = [f"[Download this page as a notebook]({name}.ipynb)"]
+    if repository.startswith("https://github.com/"):
+        place = repository.removeprefix("https://github.com/")
+        hosted = f"https://colab.research.google.com/github/{place}/blob/main/docs/notebooks"
+        links.append(f"[open it in Colab]({hosted}/{name}.ipynb)")
+    return f"{', or '.join(links)}."
 
 
 def api(names: Sequence[str]) -> str:
@@ -219,7 +257,8 @@ def results(_: Sequence[str]) -> str:
 
 
 PARTS: dict[str, Callable[[Sequence[str]], str]] = {
-    part.__name__: part for part in (api, types, commands, settings, run, study, results)
+    part.__name__: part
+    for part in (notebook, api, types, commands, settings, run, study, results)
 }
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import memloc
 import memloc.protocol
 from fixtures.tasks import QUICK
 from memloc.cli import app
+from memloc.display import Plotted
 from memloc.model.load import LoadOptions, load_model
 from memloc.study.config import parse_study
 from studies.tutorial import STEP, hand_over, play
@@ -28,6 +29,9 @@ README, METHOD_PAGE = ROOT / "README.md", DOCS / "guides" / "add_a_method.md"
 OWN_DATA = DOCS / "guides" / "own_data.md"
 TEXTS = DOCS / "guides" / "texts.md"
 TUTORIAL = DOCS / "tutorial.md"
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.md"))
+TOGETHER = [TUTORIAL, *NOTEBOOKS]
+"""Pages whose blocks of Python continue each other."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -83,8 +87,18 @@ def test_there_is_python_in_the_documents():
 def test_the_python_of_the_documents_runs(desk, monkeypatch):
     monkeypatch.chdir(desk)
     for page, code in PYTHON:
-        if page != TUTORIAL:  # whose blocks go together
+        if page not in TOGETHER:
             exec(compile(code, str(page), "exec"), {"__name__": page.stem})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_a_notebook_runs_from_its_first_cell_to_its_last(page, desk, monkeypatch):
+    monkeypatch.chdir(desk)
+    monkeypatch.setattr(Plotted, "plot", lambda _self: None)  # which has tests of its own
+    space = {"__name__": page.stem}
+    for code in blocks(page, "python"):
+        exec(compile(code, str(page), "exec"), space)
 
 
 @pytest.mark.slow
@@ -168,8 +182,8 @@ def test_the_python_of_the_documents_uses_public_names_only():
 def test_the_python_of_the_documents_type_checks(tmp_path):
     """By the rules of our own code; its cache, which `make check` fills first, makes it quick."""
     mypy = pytest.importorskip("mypy.api")
-    scripts = [script for script in PYTHON if script[0] != TUTORIAL]
-    scripts.append((TUTORIAL, "\n".join(blocks(TUTORIAL, "python"))))
+    scripts = [script for script in PYTHON if script[0] not in TOGETHER]
+    scripts += [(page, "\n".join(blocks(page, "python"))) for page in TOGETHER]
     for number, (page, code) in enumerate(scripts):
         (tmp_path / f"{page.stem.lower()}_{number}.py").write_text(code, encoding="utf-8")
     files = [str(path) for path in sorted(tmp_path.iterdir())]

@@ -28,7 +28,19 @@ def test_the_reference_says_what_the_code_says(generated):
         for page in PAGES
         if generated.filled(text := page.read_text(encoding="utf-8")) != text
     ]
+    for page in (DOCS / "notebooks").glob("*.md"):
+        made = generated.as_notebook(page.read_text(encoding="utf-8"))
+        if page.with_suffix(".ipynb").read_text(encoding="utf-8") != made:
+            old.append(page.with_suffix(".ipynb").name)
     assert not old, "run `python docs/generated.py`"
+
+
+def test_a_notebook_is_one_click_away_once_there_is_an_address(generated, monkeypatch):
+    assert "colab" not in generated.notebook(["wrong_labels"])
+    urls = {"project": {"urls": {"Repository": "https://github.com/somebody/memloc"}}}
+    monkeypatch.setattr(generated.tomllib, "loads", lambda _text: urls)
+    hosted = "github/somebody/memloc/blob/main/docs/notebooks/wrong_labels.ipynb"
+    assert hosted in generated.notebook(["wrong_labels"])
 
 
 def test_every_public_name_command_and_setting_is_in_the_reference(generated):
