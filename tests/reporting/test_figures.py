@@ -15,6 +15,7 @@ from memloc.reporting.figures import (
     DATA,
     FIGURES,
     Drawn,
+    Figure,
     Look,
     draw,
     save_figure,
@@ -228,3 +229,37 @@ def test_everything_shown_on_hover_is_named_in_words(figure, results):
     titles = re.findall(r'"title": "([^"]*)"', text)
     assert titles
     assert not [title for title in titles if "_" in title]
+
+
+def test_the_parts_of_a_layer_are_a_split_of_its_bar():
+    parts = pd.DataFrame(
+        {
+            **{"task": "t", "category": "c", "model": "m", "method": "shares", "remark": ""},
+            **{"seed": [1, 1, 1, 2], "value": "labels", "share": [0.1, 0.3, 0.2, 0.5]},
+            **{"unit": ["attention 1", "mlp 1", "mlp 10", "mlp 1"], "first": [1, 1, 10, 1]},
+            **{"last": [1, 1, 10, 1], "low": 0.0, "high": 1.0},
+        }
+    )
+    (figure,) = Figure.chosen(FIGURES, ["units"])
+    rows = figure.rows(parts)
+    assert rows["layers"].tolist() == ["1", "1", "10"]
+    assert rows["kind"].tolist() == ["attention", "mlp", "mlp"]
+    assert rows["share"].tolist() == [0.1, 0.4, 0.2]
+    chart = figure.draw(parts).to_dict()
+    assert chart["layer"][0]["encoding"]["y"]["stack"] == "zero"
+
+
+def test_what_layers_do_alone_is_drawn_by_layer():
+    ends = {f"{n}{e}": 0.5 for n in ("alone_out", "alone_in") for e in ("", "_low", "_high")}
+    keys = {"task": "t", "category": "c", "model": "m", "seed": 1, "value": "labels"}
+    (figure,) = Figure.chosen(FIGURES, ["alone"])
+    rows = figure.rows(pd.DataFrame([{**keys, "layer": n, **ends} for n in (1, 2)]))
+    assert rows.groupby("what").size().tolist() == [2, 2]
+
+
+def test_file_names_leave_out_what_all_files_share(results, tmp_path):
+    alone = results.only(model="tiny-bert")
+    written, _ = write_figures(alone, tmp_path, "svg", ["layers"])
+    assert {path.name for path in written} == {
+        f"layers-{method}.svg" for method in alone.layers["method"].unique()
+    }

@@ -55,13 +55,14 @@ class Shares(Game):
     """Shapley values of the units over all subsets of units from the donor."""
 
     name = "shares"
-    shows = {"shares": "shares"}
+    shows = {"shares": "shares", "units": "units"}
     exactness = 3
     report = {
         **_REPORT,
         "rows": {
             "shares": lambda table: views.shares(table, _REPORT["words"]),
             "alone": lambda table: views.alone(table, _REPORT["words"]),
+            "units": lambda table: views.units(table, _REPORT["words"]),
         },
     }
     version = 6

@@ -33,12 +33,32 @@ def shares(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
 
 def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     """What single layers do alone: means over seeds, with ends that hold the seeds' intervals."""
-    names = ("alone_out", "alone_in")
-    how = dict.fromkeys(names, "mean")
-    how |= {f"{name}_low": "min" for name in names} | {f"{name}_high": "max" for name in names}
-    found = table.groupby([*CASE, "value", "layer"], sort=False).agg(how).reset_index()
+    import pandas as pd
+
+    known = table.dropna(subset=list(words["what"]))
+    ends = {"share": "", "low": "_low", "high": "_high"}
+    parts = [
+        known.assign(what=said, **{name: known[f"{column}{end}"] for name, end in ends.items()})
+        for column, said in words["what"].items()
+    ]
+    how = {"share": "mean", "low": "min", "high": "max"}
+    keys = [*CASE, "value", "what", "layer"]
+    found = pd.concat(parts).groupby(keys, sort=False).agg(how).reset_index()
     # Margins first: single layers rarely turn a whole label.
     return in_words(found, "value", dict(reversed(list(words["value"].items()))))
+
+
+def units(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
+    """Shares of the units of each layer, mean over seeds; `kind` is their name without number."""
+    from memloc.stats.claims import over_seeds
+
+    one = table["first"] == table["last"]
+    first, last = table["first"].astype(str), table["last"].astype(str)
+    kind = table["unit"].str.replace(r"[\d.]+", "", regex=True).str.strip(" .:-")
+    named = table.assign(layers=first.where(one, first + "-" + last), kind=kind)
+    keys = [*CASE, "value", "unit", "kind", "layers", "first"]
+    found = over_seeds(named, keys, "share").sort_values("first", kind="stable")
+    return in_words(found, "value", words["value"])
 
 
 def positions(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:

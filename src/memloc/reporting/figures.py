@@ -1,4 +1,4 @@
-"""What a figure is: its words, its table and its chart, in one of four shapes; figures as files.
+"""What a figure is: its words, its table and its chart, in one of five shapes; figures as files.
 
 `figures.yaml` describes each. Its `Look` says which columns are drawn and what axes are called;
 colours and orders are style's.
@@ -76,8 +76,6 @@ class Look(Settings):
     """What stands side by side in one row of bars, or is drawn as lines of their own."""
     bars: bool = False
     """Bars instead of points."""
-    label: str | None = None
-    """Written next to points."""
     frame: str | None = None
     """Cells for which this expression is true have a frame."""
     text: str | None = None
@@ -104,7 +102,7 @@ class Figure(style.Exhibit):
     """Only on the page if a choice has this many points; a table shows fewer better."""
     noisy_at_least: int = 0
     """Only on the page if some run has this many noisy examples: with fewer it shows chance."""
-    shape: Literal["curves", "points", "bars", "cells"]
+    shape: Literal["curves", "points", "bars", "cells", "stacks"]
     look: Look
 
     def draw(self, table: pd.DataFrame) -> alt.TopLevelMixin:
@@ -237,7 +235,8 @@ def write_figures(
     written = []
     with track("figures", len(jobs)) as advance:
         for figure, chart, choice in jobs:
-            path = folder / f"{'-'.join(_words(figure.name, choice))}.{kind}"
+            varied = {n: v for n, v in choice.items() if chart.rows[n].nunique() > 1}
+            path = folder / f"{'-'.join(_words(figure.name, varied))}.{kind}"
             save_spec(_titled(figure, chart, choice), path)
             written.append(path)
             advance(1)
@@ -351,9 +350,6 @@ def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         parts.append(rules.encode(**{"x": x, "y": y, **ends}))
     marks = _marks(base, rows, look, opacity=fade(1), size=90).encode(x=x, y=y)
     parts.append(marks.add_params(*chosen))
-    if look.label is not None:
-        words = base.mark_text(dx=9, dy=-7, fontSize=10, align="left")
-        parts.append(words.encode(x=x, y=y, text=f"{look.label}:N", opacity=fade(1)))
     return alt.layer(*parts)
 
 
@@ -430,7 +426,15 @@ def _above(rows: pd.DataFrame, look: Look) -> alt.Chart:
     )
 
 
-SHAPES = {shape.__name__: shape for shape in (curves, points, bars, cells)}
+def stacks(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
+    """One bar for each layer, split by what its parts hold."""
+    axis = alt.Axis(format=look.format or alt.Undefined)
+    y = alt.Y(f"{look.y}:Q", title=look.y_title, stack="zero", axis=axis)
+    x = _discrete(rows, look.x, look.x_title, alt.X).axis(labelAngle=0)
+    return alt.layer(_base(rows, look).mark_bar().encode(x=x, y=y))
+
+
+SHAPES = {shape.__name__: shape for shape in (curves, points, bars, cells, stacks)}
 ABOVE = 90
 """Height of lines above cells."""
 LOWEST = 14

@@ -82,7 +82,7 @@
       const most = panels === 3 ? 3 : copy.columns; // no panel alone in a row, where there is room
       const side = Math.max(1, Math.min(most, panels, Math.floor((width - labels) / least)));
       copy.columns = side;
-      copy.spec.width = Math.max(120, Math.min(Math.max(usual * 2.2, 660), (width - labels - 20) / side - each));
+      copy.spec.width = Math.max(120, Math.min(Math.max(usual * 2.2, 660), (width - labels - 30) / side - each));
     } else if (copy.height?.step) { // Vega does not fit charts whose height depends on their rows
       copy.width = Math.max(120, Math.min(width, 1100) - labelRoom(copy, rows, width) - 20);
       const columns = new Set(rows.map((row) => row[layersOf(copy)[0].x.field])).size;
