@@ -166,7 +166,7 @@ def test_people_read_one_row_per_run_and_one_column_per_layer(theirs):
 
 def test_its_figure_and_tables_are_files_too(theirs, tmp_path):
     (figure, other), _ = write_figures(theirs, tmp_path, "svg", ["long-steps-layers"])
-    assert figure.name == "long-steps-layers-tiny-bert-tiny-topic.svg"
+    assert figure.name == "long-steps-layers-tiny-bert.svg"
     assert "Long steps" in other.read_text()
     names = ["long-steps-layers", "long-steps-summary"]
     written, missing = write_tables(theirs, tmp_path, "csv", names)

@@ -71,8 +71,8 @@ def test_sentences_in_a_table_are_folded_so_that_they_can_be_read(html):
 
 def test_every_figure_has_its_place_and_its_rows(results, html):
     shown = {figure["name"]: figure for figure in record(html)["figures"]}
-    # Plants of one task, events of three, and probes for seven noisy examples say nothing.
-    small = {"control-tasks", "events", "noise-probes"}
+    # Plants of one task, events and layers of three, and probes for seven examples say little.
+    small = {"control-tasks", "events", "noise-probes", "single-layers"}
     assert set(shown) == {figure.name for figure in FIGURES} - small
     absent = re.search(r'<p id="absent">(.*?)</p>', html, re.S)
     assert absent is None or "task by task" not in absent.group(1)
@@ -152,7 +152,7 @@ def test_an_adopted_run_gives_a_full_page(tmp_path, known, held_out):
     report = write_report(run.folder)
     html = report.path.read_text(encoding="utf-8")
     shown = {figure["name"] for figure in record(html)["figures"]}
-    drawn = {"layers", "windows", "single-layers", "mcog-over-models", "examples"}
+    drawn = {"layers", "windows", "mcog-over-models", "examples"}
     assert shown >= (drawn | {"centroids"} if known else drawn)
     assert "training" not in shown
     assert "memloc train" not in html
