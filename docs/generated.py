@@ -257,8 +257,7 @@ def results(_: Sequence[str]) -> str:
 
 
 PARTS: dict[str, Callable[[Sequence[str]], str]] = {
-    part.__name__: part
-    for part in (notebook, api, types, commands, settings, run, study, results)
+    part.__name__: part for part in (notebook, api, types, commands, settings, run, study, results)
 }
 
 if __name__ == "__main__":
