@@ -34,7 +34,7 @@ def signatures():
             for part, value in vars(found).items():
                 function = getattr(value, "fget", None) or getattr(value, "func", value)
                 function = getattr(function, "__func__", function)
-                if not part.startswith("_") and inspect.isfunction(function):
+                if not part.startswith("_") and part != "card" and inspect.isfunction(function):
                     yield f"{name}.{part}", function
 
 
