@@ -10,7 +10,7 @@ in their plan, which says which mixtures are computed.
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -161,6 +161,9 @@ class Game(Method):
     (of an adapter), or the folder of a checkpoint, such as `./other`."""
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured, drawn at random."""
+    stream: bool = ours(False)
+    """Whether blocks are read from disk when they run, for models larger than memory; on the CPU
+    and slower, with the same numbers."""
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -206,7 +209,7 @@ class Game(Method):
         noisy, clean = self.examples(run)
         rows = np.concatenate([noisy, clean])
         self._check_memory(self.plan(run.depth, n_noisy=len(noisy)), len(rows))
-        final, donor = (run.load(weights) for weights in self.needs)
+        final, donor = (self._load(run, weights) for weights in self.needs)
         remarks = self._compare(run, final, donor)
         units = find_units(final.stack, self.units)
         plan = self.plan(run.depth, run.name, rows, len(noisy), met_by(final.stack, units))
@@ -224,6 +227,20 @@ class Game(Method):
         }
         return Played(plan, rows, len(noisy), values, outcome, names, about)
 
+    def _load(self, run: Run, weights: str) -> "Classifier":
+        if not self.stream:
+            return run.load(weights)
+        from memloc.model.streamed import load_streamed
+
+        run.require(weights)
+        run.check_unchanged([weights])
+        if not run.path(weights).is_dir():
+            raise SettingsError(
+                f"The {weights} weights are in no folder of their own, so they cannot be streamed: "
+                f"set {self.name}.stream to false, or give a folder by {self.name}.donor."
+            )
+        return load_streamed(run.path(weights))
+
     def guess_met(self, depth: int) -> list[int]:
         """Return the units, as bits, of each layer as far as the settings tell."""
         if isinstance(self.units, Mapping):
@@ -235,17 +252,21 @@ class Game(Method):
         """Refuse a donor that does not fit, and say what a reader has to know of the two."""
         from memloc.model.check import check_pair
         from memloc.model.parts import find_parts
+        from memloc.model.streamed import weight
 
         check_pair(final, donor, self.donor)
-        own, other = (dict(each.model.named_parameters()) for each in (final, donor))
+
+        def are_equal(names: Iterable[str]) -> bool:
+            return all(weight(final.model, n).equal(weight(donor.model, n)) for n in names)
+
         in_blocks = {id(p) for p in final.stack.blocks.parameters()}
-        inside = [name for name, p in own.items() if id(p) in in_blocks]
-        if not run.is_null and all(own[name].equal(other[name]) for name in inside):
+        inside = [name for name, p in final.model.named_parameters() if id(p) in in_blocks]
+        if not run.is_null and are_equal(inside):
             raise ScoreError(
                 f"The layers of the {self.donor} weights are those of the final ones, so nothing "
                 f"can be exchanged: give other weights by {self.name}.donor."
             )
-        if all(own[name].equal(other[name]) for name in find_parts(final.stack).embeddings):
+        if are_equal(find_parts(final.stack).embeddings):
             return []
         return [
             "The two models have different embeddings. All mixtures begin with those of the final "

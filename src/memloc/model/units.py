@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from memloc.errors import ModelError, SettingsError
 from memloc.model.stack import BlockCall, Stack, undropped
+from memloc.model.streamed import with_sources
 from memloc.stats.windows import SUBLAYERS
 
 Units = dict[str, tuple[str, ...]]
@@ -105,7 +106,7 @@ def exchanged(block: nn.Module, donor: nn.Module, names: Collection[str]) -> nn.
     shared: dict[int, Any] = {id(buffer): buffer for buffer in block.buffers()}
     for name, parameter in block.named_parameters():
         shared[id(parameter)] = lent[name] if name in names else parameter
-    return copy.deepcopy(block, shared)
+    return with_sources(copy.deepcopy(block, shared), block, donor, names)
 
 
 def _names_by_block(stack: Stack) -> list[tuple[str, ...]]:
