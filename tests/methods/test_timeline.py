@@ -9,6 +9,7 @@ from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import StoreError
 from memloc.methods.early import EarlyDonor, early_donor
 from memloc.methods.timeline import Timeline, differences, learnt_after
+from memloc.reporting.figures import FIGURES
 
 NEEDED = {"verdict.noisy_at_least": 0.5}
 
@@ -70,6 +71,13 @@ def test_the_answer_is_a_sentence_and_the_picture_has_a_line_per_epoch(run, foun
     assert "layer" in Timeline.told(found)
     lines = Timeline.picture(found).splitlines()
     assert len(lines) == 1 + 1 + len(run.epochs())
+
+
+def test_the_map_is_drawn_below_the_accuracies(found):
+    figure = next(f for f in FIGURES if f.name == "timeline")
+    key = {"task": "words", "category": "words", "model": "tiny", "seed": 1}
+    spec = figure.draw(found["map"].assign(**key)).to_dict()
+    assert len(spec["vconcat"]) == 2
 
 
 def test_results_are_kept_and_depend_on_the_epochs(run):
