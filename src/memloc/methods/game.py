@@ -162,7 +162,7 @@ class Game(Method):
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured, drawn at random."""
     stream: bool = ours(False)
-    """Whether blocks are read from disk when they run, for models larger than memory; on the CPU
+    """Whether blocks are read from disk when they run, which needs less memory; on the CPU
     and slower, with the same numbers."""
 
     @property
