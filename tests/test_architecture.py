@@ -14,7 +14,8 @@ SRC = Path(__file__).parents[1] / "src"
 PACKAGE = SRC / "memloc"
 
 LEVELS = (
-    {"arrays", "errors", "seeds", "progress"},
+    {"arrays", "errors", "seeds"},
+    {"progress"},
     {"display"},
     {"store"},
     {"settings"},

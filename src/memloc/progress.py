@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from memloc.errors import SettingsError
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -69,6 +71,8 @@ def quiet(on: bool = True) -> None:
     Args:
         on: Whether to be quiet.
     """
+    if not isinstance(on, bool):
+        raise SettingsError(f"Give quiet True or False, not a {type(on).__name__}.")
     os.environ[QUIET] = "1" if on else "0"
 
 

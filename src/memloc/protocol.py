@@ -265,7 +265,8 @@ def settings_of_run(
         if "." in key and key.split(".")[0] not in RunSettings.model_fields:
             raise SettingsError(
                 f"{key} does not decide the weights of a run, so the run would not keep it: give "
-                "it to `memloc localise` or `memloc analyse`, or set it in a study's file."
+                "it to `memloc localise` or `memloc analyse`, or set it in a study's file; `memloc "
+                "protocol` lists all settings."
                 f"{nearest(key, start.flat())}"
             )
     changed = start.replace(changes)

@@ -73,6 +73,7 @@ def test_every_figure_has_its_place_and_its_rows(results, html):
     shown = {figure["name"]: figure for figure in record(html)["figures"]}
     # Plants of one task, events and layers of three, and probes for seven examples say little.
     small = {"control-tasks", "events", "noise-probes", "single-layers"}
+    small |= {"timeline"}  # no early epochs here; tests/methods/test_timeline.py draws it
     assert set(shown) == {figure.name for figure in FIGURES} - small
     absent = re.search(r'<p id="absent">(.*?)</p>', html, re.S)
     assert absent is None or "task by task" not in absent.group(1)

@@ -38,11 +38,15 @@ def results(folder):
     return memloc.load_results(folder)
 
 
+NO_EPOCHS = {"timeline", "timeline_summary"}
+"""Tables of early epochs, which the synthetic study has none of."""
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 def test_every_table_has_its_columns_and_rows(results, name):
     table = getattr(results, name)
     assert list(table.columns) == list(COLUMNS[name])
-    assert len(table)
+    assert len(table) or name in NO_EPOCHS
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -251,7 +255,7 @@ def test_the_reference_accuracy_is_that_of_the_last_epoch_without_noise(results)
 
 def test_only_keeps_the_rows_of_a_model(results):
     one = results.only(model="tiny-opt", seed=1)
-    for name in TABLES:
+    for name in {*TABLES} - NO_EPOCHS:
         table = getattr(one, name)
         assert "model" not in table.columns or set(table["model"]) == {"tiny-opt"}
     assert set(one.reverted["model"]) == {"tiny-opt"}

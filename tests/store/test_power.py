@@ -151,7 +151,7 @@ def test_finding_that_loses_power_at_any_file_event_ends_with_the_same(disk, tmp
         whole = found(disk.root)
     for when, tree in sampled(disk):
         folder = disk.written(tree)
-        pd.testing.assert_frame_equal(found(folder).examples, whole.examples, obj=when)
+        pd.testing.assert_frame_equal(found(folder).table, whole.table, obj=when)
         now, then = (place / "found" / "suspects.csv" for place in (folder, disk.root))
         assert now.read_bytes() == then.read_bytes(), when
         assert_same_tables(disk.root, folder)

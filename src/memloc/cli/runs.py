@@ -384,7 +384,9 @@ def timeline(
 
     Example: `memloc timeline runs/tiny-topic/tiny-opt/seed-1`
     """
-    analyse(run, ["timeline"], change, force=force, device=device, as_json=as_json)
+    from memloc.methods.timeline import Timeline
+
+    analyse(run, [Timeline.name], change, force=force, device=device, as_json=as_json)
 
 
 def repair(

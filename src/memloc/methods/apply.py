@@ -278,7 +278,7 @@ def runnable(run: Run, every: Sequence[Method]) -> tuple[list[Method], dict[str,
                 skipped[method.name] = f"needs {' and '.join(lacking)} weights"
             else:
                 method.check(run)
-        except DataError as error:
+        except (DataError, StoreError) as error:
             skipped[method.name] = f"cannot: {str(error).rstrip('.')}"
     if len(skipped) == len(every):
         reasons = "; ".join(f"{method} {why}" for method, why in skipped.items())

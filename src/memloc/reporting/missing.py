@@ -9,7 +9,7 @@ import pandas as pd
 import yaml
 
 from memloc.data.perturb import OWN
-from memloc.errors import DataError, counted
+from memloc.errors import DataError, StoreError, counted
 from memloc.methods.registry import find_method, method_names, methods
 from memloc.reporting.derived import RUN
 from memloc.reporting.results import Results
@@ -164,7 +164,7 @@ def _can_run(method: str, run: Run) -> bool:
     if run.record.task.category == OWN:  # other tasks have what methods ask of data
         try:
             asked.check(run)
-        except DataError:
+        except (DataError, StoreError):
             return False
     return not without & set(asked.needs)
 

@@ -102,7 +102,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         train_missing: Whether to train reference and frozen weights from `pretrained`.
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
-    early = {paths.epoch(_number(n)): place for n, place in (epochs or {}).items()}
+    early = _early(epochs)
     places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen, **early)
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
@@ -197,6 +197,15 @@ def _places(**given: str | Path | None) -> dict[str, Path]:
     places = {name: Path(place) for name, place in given.items() if place is not None}
     kept = {name: place / paths.TRAINER / "final" for name, place in places.items()}
     return {name: kept[name] if kept[name].is_dir() else places[name] for name in places}
+
+
+def _early(epochs: Any) -> dict[str, str | Path]:
+    """Return the folders of early checkpoints by the names of their weights."""
+    if not isinstance(epochs, Mapping | None):
+        raise SettingsError(
+            f"Give epochs as a dict of epoch numbers and folders, not a {type(epochs).__name__}."
+        )
+    return {paths.epoch(_number(n)): place for n, place in (epochs or {}).items()}
 
 
 def _number(epoch: object) -> int:

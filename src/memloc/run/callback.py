@@ -78,7 +78,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
                 f"All of {counted(len(parts), 'example')} have another label than before noise; "
                 "clean examples are needed, too."
             )
-        if keep_epochs not in {"none", "early"}:
+        if not isinstance(keep_epochs, str) or keep_epochs not in {"none", "early"}:
             raise SettingsError(f"RunCallback: keep_epochs is none or early, not {keep_epochs!r}.")
         self.near_ceiling, self.max_tokens = near_ceiling, max_tokens
         self.keeps_early = keep_epochs == "early"
