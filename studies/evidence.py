@@ -1,0 +1,222 @@
+"""Runs of a real encoder on the paper's twelve tasks, one at a time, with exact shares.
+
+    python -m studies.evidence WORK --encoder FOLDER --data FOLDER     computes what is missing
+    python -m studies.evidence WORK --encoder FOLDER --data FOLDER --left     lists what is missing
+
+The rules, written before any result, are in `tables/evidence/study.yaml`. A run passes four stages:
+`layers` (shares, swapping, gradients, centroids, the timeline, the early donor, attention and MLP),
+`probes`, `scaled` (the probes of standardised vectors) and `retraining`. Rows of a finished stage
+are in `tables/evidence/STAGE`, and a stage whose rows are there is never computed again, so any
+machine continues the study. WORK holds the weights of runs with stages left; they are deleted with
+the last stage of a run, and made again, the same, where they are missing.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import yaml
+
+from memloc.methods.early import early_donor
+from memloc.methods.result import Result
+from memloc.methods.shares import Shares
+from memloc.reporting.results import load_results
+from memloc.run.folder import Run
+from memloc.store import paths
+from memloc.store.files import whole_file
+from studies.cost import costs
+from studies.pages import STORED
+from studies.stored import keep
+
+TABLES = STORED / "evidence"
+STUDY = TABLES / paths.STUDY
+SEEDS = (1, 2, 3)
+TASKS = (
+    *("trec", "sst2", "cola", "emotion", "wic", "rte"),
+    *("sst5", "stormfront", "implicithate", "mrpc", "boolq", "reuters"),
+)
+"""Tasks with short texts first, so that they are done first."""
+RETRAINED = ("trec", "sst2", "cola", "emotion")
+SPLIT_SEED = 1
+"""Seed of the runs whose attention and MLP are told apart."""
+STAGES: dict[str, dict[str, Any]] = {
+    "layers": {
+        "methods": ["shares", "swapping", "gradients"],
+        "analyses": ["centroids", "timeline"],
+    },
+    "float32": {
+        "methods": ["shares", "swapping"],
+        **{"finetune.autocast": "none", "finetune.keep_epochs": "none"},
+    },
+    "probes": {"methods": ["probing"], "analyses": ["label_probes"]},
+    "scaled": {
+        **{"methods": ["probing"], "analyses": ["label_probes"]},
+        **{"probing.standardise": True, "label_probes.standardise": True},
+    },
+    "retraining": {"methods": ["retraining"]},
+}
+"""What looks at a run in each stage, and the settings that only this stage has."""
+
+
+class Piece(NamedTuple):
+    """One stage of one run."""
+
+    stage: str
+    task: str
+    seed: int
+
+
+def order() -> Iterator[Piece]:
+    """Yield all pieces in the order in which they are computed."""
+    yield Piece("layers", TASKS[0], 1)
+    yield Piece("float32", TASKS[0], 1)
+    for seed in SEEDS:
+        yield from (Piece("layers", task, seed) for task in TASKS)
+        for task in TASKS:
+            yield from (Piece(stage, task, seed) for stage in ("probes", "scaled"))
+    yield from (Piece("retraining", task, 1) for task in RETRAINED)
+
+
+def left() -> list[Piece]:
+    """Return the pieces whose rows are not stored."""
+    return [piece for piece in dict.fromkeys(order()) if not is_stored(piece)]
+
+
+def is_stored(piece: Piece) -> bool:
+    """Return whether the rows of a piece are stored."""
+    path = TABLES / piece.stage / "runs.parquet"
+    if not path.is_file():
+        return False
+    runs = pd.read_parquet(path, columns=["task", "seed"])
+    return bool(((runs["task"] == piece.task) & (runs["seed"] == piece.seed)).any())
+
+
+def study_of(piece: Piece) -> dict[str, Any]:
+    """Return the study of one piece: the registered one, cut down to one run and one stage."""
+    study = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
+    stage = STAGES[piece.stage]
+    own = {name: value for name, value in stage.items() if "." in name}
+    block = next(
+        block
+        for block in ({}, *study.pop("also"))
+        if piece.task in block.get("tasks", study["tasks"])
+        and piece.seed in block.get("seeds", study["seeds"])
+    )
+    return study | {
+        "tasks": [piece.task],
+        "seeds": [piece.seed],
+        "methods": stage["methods"],
+        "analyses": stage.get("analyses", []),
+        "overrides": study["overrides"] | block.get("overrides", {}) | own,
+    }
+
+
+def compute(piece: Piece, work: Path) -> None:
+    """Compute one stage of one run and store its rows; weights that no stage needs are deleted.
+
+    The folder `work` has links to the encoder and to the data.
+    """
+    with whole_file(work / paths.STUDY) as draft:
+        draft.write_text(yaml.safe_dump(study_of(piece), sort_keys=False), encoding="utf-8")
+    asked = [sys.executable, "-m", "memloc", "run", str(work), "--jobs", "1", "--retry"]
+    subprocess.run(asked, check=False)  # a step that cannot be done, as nothing memorised, fails
+    (folder,) = work.glob(f"{piece.task}/*/seed-{piece.seed}")
+    run = Run.open(folder)
+    results = load_results(folder)
+    if results.runs["noisy_accuracy"].isna().any():
+        raise SystemExit(f"{folder} was not trained: see `memloc logs {work}`.")
+    found = costs(work, folder.relative_to(work).as_posix())
+    if piece.stage == "layers" and results.runs["memorised"].all():
+        found = pd.concat([found, _further(run, piece)])
+    _add("costs", piece, found)
+    keep(results, TABLES / piece.stage)
+    shutil.rmtree(folder / paths.RESULTS, ignore_errors=True)
+    if piece.stage == "float32" or not any(p[1:] == piece[1:] for p in left()):
+        shutil.rmtree(folder)
+    for epoch in folder.glob(f"{paths.CHECKPOINTS}/{paths.epoch('*')}"):
+        shutil.rmtree(epoch)
+
+
+def _further(run: Run, piece: Piece) -> pd.DataFrame:
+    """Compare the early donor with the reference, and split the layers; return the cost."""
+    rows, spent = [], []
+    best = early_donor(run)
+    games = {"reference": Shares(subsets="exact", clean_examples=15)}
+    if best is not None:
+        games[best.weights] = games["reference"].model_copy(update={"donor": best.weights})
+    if piece.seed == SPLIT_SEED:
+        games["parts"] = Shares(units="sublayers", standard_error=0.03, clean_examples=8)
+    for name, game in games.items():
+        start = time.process_time()
+        kept = paths.result(run.folder, game.name)
+        found = Result.read(kept) if name == "reference" else game.run(run)
+        spent.append({"step": f"shares, {name}", "minutes": (time.process_time() - start) / 60})
+        if name == "parts":
+            _add("parts", piece, found["units"].query("value == 'labels'"))
+            continue
+        labels = found["labels"].groupby("is_noisy")["lost"].mean()
+        is_early = name != "reference" and best is not None
+        row = {"donor": "early" if is_early else name, "undone": labels[True]}
+        row |= {"damaged": labels[False], "centre": found.mcog.estimate}
+        row |= {f"share_{i}": weight for i, weight in enumerate(found.weights, 1)}
+        if is_early and best is not None:
+            row |= {"epoch": best.epoch, "noisy": best.noisy, "clean": best.clean}
+        rows.append(row)
+    _add("donors", piece, pd.DataFrame(rows))
+    return pd.DataFrame(spent[1:])
+
+
+def _add(name: str, piece: Piece, rows: pd.DataFrame) -> None:
+    """Put rows into a CSV table in place of those that the same piece left before."""
+    path = TABLES / f"{name}.csv"
+    before = pd.read_csv(path) if path.is_file() else pd.DataFrame()
+    for column, value in reversed(piece._asdict().items()):
+        rows = rows.assign(**{column: value})
+    rows = rows[[*Piece._fields, *(c for c in rows if c not in Piece._fields)]]
+    if len(before):
+        same = (before[[*Piece._fields]] == [*piece]).all(axis=1)
+        rows = pd.concat([before[~same], rows])
+    with whole_file(path) as draft:
+        rows.to_csv(draft, index=False, float_format="%.5g")
+
+
+def _place(piece: Piece, asked: argparse.Namespace) -> Path:
+    """Return the folder of a piece's weights, with links to the encoder and to the data."""
+    work: Path = asked.work / "float32" if piece.stage == "float32" else asked.work
+    work.mkdir(parents=True, exist_ok=True)
+    for name, place in (("encoder", asked.encoder), ("data", asked.data)):
+        link = work / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(place.resolve())
+    return work
+
+
+def main() -> None:
+    """Compute what is missing, piece by piece, until the time is up."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", type=Path, help="folder for weights, about 8 GB")
+    parser.add_argument("--encoder", type=Path, required=True, help="folder of the encoder")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the tasks")
+    parser.add_argument("--left", action="store_true", help="list what is missing and end")
+    parser.add_argument("--until", default="24:00", help="begin no piece after this time, HH:MM")
+    asked = parser.parse_args()
+    if asked.left:
+        print(*(" ".join(map(str, piece)) for piece in left()), sep="\n")
+        return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for piece in left():
+        if time.strftime("%H:%M") >= asked.until:
+            break
+        print(time.strftime("%H:%M:%S"), *piece, flush=True)
+        compute(piece, _place(piece, asked))
+
+
+if __name__ == "__main__":
+    main()
