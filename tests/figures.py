@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import re
+import sys
 import tempfile
 import tokenize
 import traceback
@@ -164,6 +165,7 @@ def frames() -> list[str]:
 
     A step is a copy of the process that runs the study, so its frames begin at the command.
     """
+    sys.path.insert(0, str(PACKAGE.parent))  # this package, not one that is installed
     import torch
 
     from memloc.cli import main
@@ -183,7 +185,9 @@ def frames() -> list[str]:
             os._exit(1)
 
         torch.Tensor.backward = backward
-        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+        # The study says that its step failed: the step ended itself, see above.
+        silent = contextlib.redirect_stderr(io.StringIO())
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()), silent:
             main(["run", str(study), "--only", "train", "--jobs", "1"])
         return told.read_text().splitlines()
 

@@ -230,7 +230,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(recipe, uninterrupted, tm
 
 def test_a_parameter_that_is_never_used_does_not_hinder(tmp_path):
     """Its gradient is never there, so AdamW keeps nothing about it."""
-    from memloc.engine.loop import Objective, update
+    from memloc.engine.loop import Objective, train_epoch
     from memloc.protocol import FineTuneSettings
 
     def make():
@@ -245,12 +245,11 @@ def test_a_parameter_that_is_never_used_does_not_hinder(tmp_path):
         )
 
     one, two = make(), make()
-    rows = torch.arange(2).numpy()
-    update(one, rows)
+    train_epoch([one], [1], 1)
     save_state(tmp_path / "s", [one], {"one": []}, "key")
     load_state(tmp_path / "s", [two], "key")
-    update(one, rows)
-    update(two, rows)
+    train_epoch([one], [1], 2)
+    train_epoch([two], [1], 2)
     assert two.updates == 2
     assert torch.equal(one.tensors["used"], two.tensors["used"])
     assert not torch.equal(one.tensors["used"], torch.ones(2, 2))

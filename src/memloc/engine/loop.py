@@ -89,6 +89,31 @@ class Objective:
         """Number of batches in one pass over the data."""
         return -(-int(self.learnt.shape[1]) // self.settings.batch_size)
 
+    @contextmanager
+    def updating(self) -> Iterator[None]:
+        """While active, gradients are gathered; at the end one step is taken."""
+        counted = self.tensors | self.counted
+        clear_gradients(counted)
+        yield
+        clip_gradients(counted, self.members, self.settings.clip)
+        self.optimiser.step()
+        self.schedule.step()
+
+    def losses(self, rows: IntArray) -> Iterator[Tensor]:
+        """Yield the losses (members,) of a batch (members, examples), piece by piece.
+
+        The settings say how many pieces there are; the sum of all pieces is the mean loss.
+        """
+        device, rows = self.labels.device, np.atleast_2d(rows)
+        members = torch.arange(len(rows), device=device).unsqueeze(1)
+        pieces = min(self.settings.accumulate, rows.shape[1])
+        for piece in np.array_split(rows, pieces, axis=1):
+            with _autocast(self.settings, device):
+                logits = self.logits(piece.reshape(-1))
+            labels = self.labels[members, torch.from_numpy(piece).to(device)]
+            each = _losses(logits.float(), labels.reshape(-1))
+            yield each.view(len(rows), -1).sum(1) / rows.shape[1]
+
     def batches(self, seed: int, purpose: str, epoch: int, member: int) -> list[IntArray]:
         """Return the batches of one member in an epoch, as rows of the data."""
         rows = self.learnt[member]
@@ -116,12 +141,15 @@ def train_epoch(
     """
     begun = [objective for objective in objectives if epoch >= objective.first_epoch]
     losses: dict[str, list[Tensor]] = {objective.name: [] for objective in begun}
-    device = objectives[0].labels.device
-    with dropout_seeded(seeds, device, "dropout", epoch):
+    with dropout_seeded(seeds, objectives[0].labels.device, "dropout", epoch):
         for index, rows in epoch_order(objectives, seeds, epoch, turns):
-            with only_trainable(objectives, index):
-                loss = update(objectives[index], rows)
-            losses[objectives[index].name].append(loss)
+            objective = objectives[index]
+            loss = torch.zeros(objective.members, device=objective.labels.device)
+            with only_trainable(objectives, index), objective.updating():
+                for piece in objective.losses(rows):
+                    piece.sum().backward()  # type: ignore[no-untyped-call]
+                    loss += piece.detach()
+            losses[objective.name].append(loss)
             after_update(loss)
     means = {name: torch.stack(values).mean(0).cpu().numpy() for name, values in losses.items()}
     for name, mean in means.items():
@@ -133,31 +161,8 @@ def train_epoch(
     return means
 
 
-def update(objective: Objective, rows: IntArray) -> Tensor:
-    """Take one step on a batch (members, examples), in pieces if asked; return the mean losses."""
-    settings = objective.settings
-    device = objective.labels.device
-    rows = np.atleast_2d(rows)
-    counted = objective.tensors | objective.counted
-    clear_gradients(counted)
-    total = torch.zeros(len(rows), device=device)
-    members = torch.arange(len(rows), device=device).unsqueeze(1)
-    for piece in np.array_split(rows, min(settings.accumulate, rows.shape[1]), axis=1):
-        with _autocast(settings, device):
-            logits = objective.logits(piece.reshape(-1))
-        labels = objective.labels[members, torch.from_numpy(piece).to(device)]
-        each = _losses(logits.float(), labels.reshape(-1))
-        losses = each.view(len(rows), -1).sum(1) / rows.shape[1]
-        losses.sum().backward()
-        total += losses.detach()
-    clip_gradients(counted, len(rows), settings.clip)
-    objective.optimiser.step()
-    objective.schedule.step()
-    return total
-
-
 def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the loss of each example; nothing is learnt where the label is below 0."""
+    """Return the loss of each example; it is zero where the label is below 0."""
     if logits.ndim == 1:
         return torch.where(labels >= 0, -logits, 0.0)
     return cross_entropy(logits, labels, reduction="none")

@@ -1,6 +1,7 @@
 """Carries out the trainings of a run: θ_M1 and θ_M2, θ_O, and θ_F."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from memloc.model.device import pick_device
 from memloc.model.disguise import disguise
 from memloc.model.load import Classifier
 from memloc.model.predict import accuracies, encode_for
-from memloc.progress import track
+from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings
 from memloc.run.folder import TRAININGS, WEIGHTS, Accuracies, Run
 from memloc.seeds import generator
@@ -70,21 +71,39 @@ class Training:
         An `optional` training is carried out only where it costs little in one pass with others.
         """
         for some in (("noisy", "original"), ("frozen",)):
-            there = [name for name in some if self.run.has(TRAININGS[name])]
-            for done in (*([name] for name in there), *([some] if len(there) == len(some) else [])):
-                remove(self.state(*done))  # a process was stopped just before this
-            is_begun = self.state(*some).is_file()
-            needed = some if is_begun else {*names, *optional, *there}
-            if {*some} & {*names}:
-                kept = self._kept(there)
-                self._fit(
-                    [
-                        self._learner(name, is_kept=name in kept, is_optional=name not in names)
-                        for name in some
-                        if name in needed
-                    ]
-                )
+            learners = self._learners(some, names, optional)
+            auxiliary = self._auxiliary(is_frozen="frozen" in some) if learners else None
+            with self._tracked(learners, auxiliary) as advance:
+                for ready in fit(
+                    learners,
+                    self.texts,
+                    self.settings,
+                    auxiliary=auxiliary,
+                    watch=Watch(advance, after_epoch=self._measure),
+                    state=States(self.state, self.key),
+                ):
+                    for trained in ready:
+                        if not self.run.has(TRAININGS[trained.name]):
+                            self._keep(trained)
         return self.run
+
+    def _learners(
+        self, group: Sequence[str], names: Sequence[str], optional: Sequence[str]
+    ) -> list[Learner]:
+        """Return the models of a group that are needed to carry out the named trainings."""
+        there = [name for name in group if self.run.has(TRAININGS[name])]
+        for done in (*([name] for name in there), *([group] if len(there) == len(group) else [])):
+            remove(self.state(*done))  # a process was stopped just before this
+        if not {*group} & {*names}:
+            return []
+        is_begun = self.state(*group).is_file()
+        needed = group if is_begun else {*names, *optional, *there}
+        kept = self._kept(there)
+        return [
+            self._learner(name, is_kept=name in kept, is_optional=name not in names)
+            for name in group
+            if name in needed
+        ]
 
     def _kept(self, names: Sequence[str]) -> set[str]:
         """Those of the trained models that need not be trained again to make the others."""
@@ -95,27 +114,18 @@ class Training:
             notes[name] = about.get("trained_with", [name])
         return whole(notes)
 
-    def _fit(self, learners: Sequence[Learner]) -> None:
-        """Train what is missing of these models, and keep it."""
-        settings = self.settings
-        auxiliary = self._auxiliary(is_frozen=learners[0].name == "frozen")
+    def _tracked(
+        self, learners: Sequence[Learner], auxiliary: Auxiliary | None
+    ) -> AbstractContextManager[Advance]:
+        """Show the progress of the trainings that are missing; of none, show nothing."""
         missing = [one for one in learners if not one.is_kept and not one.is_optional]
+        if not missing:
+            return nullcontext(lambda _steps: None)
         each = auxiliary.updates if auxiliary else 0
-        total = sum(learner.updates(self.texts, settings) + each for learner in missing)
+        total = sum(learner.updates(self.texts, self.settings) + each for learner in missing)
         task, model = self.task.name, Path(self.run.spec.model).name
-        title = f"{task} · {model} · {' and '.join(learner.name for learner in missing)}"
-        with track(title, total) as advance:
-            for ready in fit(
-                learners,
-                self.texts,
-                settings,
-                auxiliary=auxiliary,
-                watch=Watch(advance, after_epoch=self._measure),
-                state=States(self.state, self.key),
-            ):
-                for trained in ready:
-                    if not self.run.has(TRAININGS[trained.name]):
-                        self._keep(trained)
+        names = " and ".join(learner.name for learner in missing)
+        return track(f"{task} · {model} · {names}", total)
 
     def _learner(self, name: str, *, is_kept: bool = False, is_optional: bool = False) -> Learner:
         noisy, plant = self.task.labels, self.run.plant
