@@ -151,11 +151,12 @@ _TEXT = ((str,), "a string")
 _PLACE = ((str, os.PathLike), "a path as a string or Path")
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("text", "label", "pair", "original", "flag", "name", "kind"), _TEXT),
-    **dict.fromkeys(("preset", "device", "model_type", "layers"), _TEXT),
+    **dict.fromkeys(("preset", "device", "model_type", "layers", "repository"), _TEXT),
+    **dict.fromkeys(("revision",), _TEXT),
     **dict.fromkeys(("folder", "out", "cache_dir", "final", "reference", "memorised"), _PLACE),
     **dict.fromkeys(("frozen", "pretrained", "output"), _PLACE),
     **dict.fromkeys(("seed", "examples"), ((Integral,), "a whole number")),
-    **dict.fromkeys(("force", "train_missing"), ((bool,), "True or False")),
+    **dict.fromkeys(("force", "train_missing", "private"), ((bool,), "True or False")),
     "model": ((str, os.PathLike, _InFolder), "a name, a folder or a run"),
     "settings": ((Mapping,), "a dict of settings such as {'finetune.epochs': 30}"),
     "weights": ((Sequence,), "a list of names such as ['final', 'reference']"),

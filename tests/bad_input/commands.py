@@ -44,6 +44,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "figures": ("--format", "--only", "--out", "--json"),
     "tables": ("--format", "--only", "--out", "--json"),
     "report": ("--out", "--json"),
+    "push": ("--public", "--json"),
+    "pull": ("--revision", "--json"),
     "init": (),
     "plan": ("--jobs", "--steps", "--json"),
     "run": ("--jobs", "--only", "--retry", "--on", "--address", "--json"),
@@ -52,7 +54,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 FLAGS = {
     *("--json", "--force", "--steps", "--retry", "--remote-code", "--any-format"),
-    "--train-missing",
+    *("--train-missing", "--public"),
 }
 PLACES = (
     "MODEL",

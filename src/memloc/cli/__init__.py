@@ -21,6 +21,8 @@ from memloc.cli.runs import (
     analyse,
     find,
     localise,
+    pull,
+    push,
     repair,
     timeline,
     train,
@@ -130,7 +132,7 @@ def _show_version(asked: bool) -> None:
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "A model": (adopt, train, localise, analyse, timeline, find, repair),
     "Many models, tasks and seeds": (init, plan, run, status, logs, control, board),
-    "Results": (report, figures, tables),
+    "Results": (report, figures, tables, push, pull),
     "What there is": (tasks, models, check, protocol),
 }
 """In the groups and the order in which `memloc --help` lists them."""

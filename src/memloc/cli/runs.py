@@ -415,3 +415,45 @@ def repair(
     with _told("repair"):
         found = mend(run, out, settings=settings, device=device)
     console.show_repaired(found, as_json)
+
+
+def push(
+    run: RunFolder,
+    repository: Annotated[str, typer.Argument(help="Repository of the hub, as user/name.")],
+    public: Annotated[
+        bool, typer.Option("--public", help="Let everybody read it; its texts are in it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Upload a run with its data, weights and results to the Hugging Face hub.
+
+    Everything is sent that others need to repeat or add to the results. A new repository is
+    private, as the training texts are in it. Code and pickled weights are not sent.
+
+    Example: `memloc push runs/tiny-topic/tiny-opt/seed-1 me/tiny-topic`
+    """
+    from memloc.run.folder import Run
+
+    address = Run.open(run).push(repository, private=not public)
+    console.show(as_json, {"address": address}, address)
+
+
+def pull(
+    repository: Annotated[str, typer.Argument(help="Repository of the hub, as user/name.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of the run that is made.")],
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit. Default: the newest state.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a run that somebody pushed to the Hugging Face hub, and check every file of it.
+
+    Every command then works on it as on a run that was made here.
+
+    Example: `memloc pull me/tiny-topic runs/theirs`
+    """
+    from memloc.protocol import common_preset
+    from memloc.run.folder import Run
+
+    needed = common_preset("paper").verdict.noisy_at_least
+    console.show_run(Run.pull(repository, folder, revision), needed, as_json)

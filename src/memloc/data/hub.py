@@ -1,8 +1,11 @@
 """Access to the Hugging Face hub: asked once whether it answers, and then used or left alone."""
 
+import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +53,20 @@ def unreachable() -> str:
     from huggingface_hub import constants
 
     return "" if is_reachable() else f"{constants.ENDPOINT} cannot be reached"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """While active, the hub's library draws no bars, and only errors are heard of."""
+    bars = import_module("huggingface_hub.utils.tqdm")  # a class hides it in its package
+    logger = logging.getLogger("huggingface_hub")
+    level, hidden = logger.level, bars.are_progress_bars_disabled()
+    logger.setLevel(logging.ERROR)
+    bars.disable_progress_bars()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.setLevel(level)
+        if not hidden:
+            bars.enable_progress_bars()

@@ -26,6 +26,7 @@ from memloc.display import Card, Plotted
 from memloc.errors import (
     StoreError,
     TrainingError,
+    checked_arguments,
     counted,
     listed,
     lookup,
@@ -40,7 +41,7 @@ from memloc.settings import Settings
 from memloc.stats.answers import too_few
 from memloc.stats.windows import read_plant
 from memloc.store import paths
-from memloc.store.files import remove
+from memloc.store.files import remove, whole_folder
 from memloc.store.identity import hash_checkpoint
 from memloc.store.records import (
     as_stored,
@@ -180,6 +181,41 @@ class Run(Plotted):
             )
         return cls(Path(folder), record, device, _read(status, RunStatus))
 
+    @classmethod
+    @checked_arguments
+    def pull(
+        cls, repository: str, folder: str | Path, revision: str | None = None, device: str = "auto"
+    ) -> "Run":
+        """Fetch a run that was pushed to the hub, check every file, and open it.
+
+        Args:
+            repository: Repository of the hub, as `user/name`.
+            folder: Folder of the run that is made.
+            revision: Branch, tag or commit; by default the newest state.
+            device: `auto`, `cpu`, `cuda` or `mps`.
+        """
+        from memloc.run.exchange import check_fetched, download
+
+        place = Path(folder)
+        if place.exists():
+            raise StoreError(f"{place} exists: choose another folder for the run.")
+        with whole_folder(place) as draft:
+            download(repository, draft, revision)
+            check_fetched(cls.open(draft), repository)
+        return cls.open(place, device)
+
+    @checked_arguments
+    def push(self, repository: str, *, private: bool = True) -> str:
+        """Upload the run with its data, results and weights to the hub, and return its address.
+
+        Args:
+            repository: Repository of the hub, as `user/name`; it is made if it does not exist.
+            private: Whether a new repository is private; the texts of the run are in it.
+        """
+        from memloc.run.exchange import upload
+
+        return upload(self, repository, private=private)
+
     @property
     def spec(self) -> RunSpec:
         """Everything that decides its weights."""
@@ -311,7 +347,7 @@ class Run(Plotted):
     def path(self, weights: str) -> Path:
         """The folder of these weights, whether it exists or not."""
         if weights in self.status.adopted:
-            return Path(self.status.adopted[weights].path)
+            return Path(self._at(self.status.adopted[weights]))
         return Path(weights) if is_folder(weights) else paths.checkpoint(self.folder, weights)
 
     def work(self, method: str) -> Path:
@@ -407,7 +443,14 @@ class Run(Plotted):
     def _start(self) -> tuple[str, str]:
         """Where the pre-trained weights are, and their hash."""
         given = self.status.adopted.get("pretrained")
-        return (given.path, given.hash) if given else (self.spec.model, self.record.weights_hash)
+        if given is None:
+            return self.spec.model, self.record.weights_hash
+        return self._at(given), given.hash
+
+    def _at(self, known: Checkpoint) -> str:
+        """Where adopted weights are; those of a run from the hub are in its own folder."""
+        inside = self.folder / known.path
+        return str(inside) if inside.is_dir() else known.path
 
     def check_unchanged(self, weights: Iterable[str]) -> None:
         """Refuse weights whose files, the tokenizer's too, are not those that were kept."""

@@ -67,5 +67,10 @@ MODEL_FILES = (
 
 def hash_checkpoint(folder: Path) -> str:
     """Return the hash of the files in a model's folder that decide what the model does."""
+    return hash_files(model_files(folder))
+
+
+def model_files(folder: Path) -> list[Path]:
+    """Return the files in a model's folder that decide what the model does, by name."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    return hash_files(p for p in files if any(map(p.match, MODEL_FILES)))
+    return [path for path in files if any(map(path.match, MODEL_FILES))]
