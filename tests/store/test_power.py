@@ -26,8 +26,8 @@ from memloc.study.execute import open_study
 
 AT_LEAST = 100
 """Cuts of each command."""
-SAMPLE = 25
-"""States that are tried of a command that leaves more."""
+SAMPLE = 9
+"""Number of states that are tried for each command; all with MEMLOC_THOROUGH=1."""
 STUDY = """\
 preset: demo
 models: [tiny-opt]

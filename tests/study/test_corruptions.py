@@ -19,7 +19,7 @@ from memloc.run.folder import Run
 from memloc.study import step as steps
 from memloc.study.records import study_states
 
-CORRUPTIONS = 200 if THOROUGH else 100
+CORRUPTIONS = 200 if THOROUGH else 50
 PART = 25
 """Corruptions of one test."""
 CHANGES = {

@@ -18,7 +18,7 @@ from memloc.study.executors import LocalExecutor
 from memloc.study.plan import open_plan
 from memloc.study.records import study_states
 
-KILLS = 30 if THOROUGH else 16
+KILLS = 30 if THOROUGH else 8
 
 
 def copy_of(finished, folder):
