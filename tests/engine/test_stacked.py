@@ -131,8 +131,10 @@ def in_long_texts(number):
     return layout
 
 
-@pytest.mark.parametrize("number", [1, 2, 4, SETTINGS.batch_size])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "number"),
+    [*((family, 2) for family in FAMILIES), *(("opt", n) for n in (1, 4, SETTINGS.batch_size))],
+)
 def test_members_learn_as_if_each_were_alone(members, monkeypatch, family, number):
     """With clipping, decay, a schedule and dropout that are each one's own, embeddings as well."""
     monkeypatch.setattr(Stacked, "_layout", in_long_texts(number))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fixtures.models import PAPER_FAMILIES
+from fixtures.power import THOROUGH
 from memloc.engine.fit import ONE_BY_ONE
 from memloc.engine.stacked import Stacked
 
@@ -27,7 +28,7 @@ def test_a_micro_study_gives_what_was_recorded(family, tmp_path):
     )
 
 
-@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize("family", PAPER_FAMILIES if THOROUGH else ["bert", "gpt_neo"])
 def test_models_that_are_trained_one_by_one_give_the_same_up_to_float_noise(
     family, tmp_path, monkeypatch
 ):

@@ -54,6 +54,10 @@ def planted(recipe, tmp_path_factory):
 
 SLOW = {"finetune.learning_rate": 1e-6, "control.rate_factor": 1e4, "control.tries": 3}
 """A rate that memorises nothing, and a second one that does."""
+IN_VAIN = {**SLOW, "finetune.epochs": 1}
+"""Three attempts, none of which memorises."""
+LITTLE = {"finetune.epochs": 4, "verdict.noisy_at_least": 0.01, "control.accuracy_above": 0.01}
+"""A short training that counts as enough."""
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +103,7 @@ def test_the_record_is_written_once_and_attempts_are_elsewhere(recipe, tmp_path,
         return run
 
     monkeypatch.setattr(plants, "make_run", read_after)
-    run = made(planted_spec(recipe, {**SLOW, "finetune.epochs": 1}), recipe, tmp_path)
+    run = made(planted_spec(recipe, IN_VAIN), recipe, tmp_path)
     assert len(records) == 3
     assert len(set(records)) == 1
     assert len(run.status.attempts) == 2  # before the last one
@@ -108,8 +112,14 @@ def test_the_record_is_written_once_and_attempts_are_elsewhere(recipe, tmp_path,
     assert Run.open(tmp_path).spec.settings.finetune.learning_rate == 1e-6
 
 
+@pytest.fixture(scope="module")
+def in_vain(recipe, tmp_path_factory):
+    """A plant of three short attempts, not to be changed."""
+    return made(planted_spec(recipe, IN_VAIN), recipe, tmp_path_factory.mktemp("vain"))
+
+
 @pytest.mark.parametrize(("name", "call"), [("remove", 1), ("remove", 2), ("make_run", 2)])
-def test_an_attempt_that_is_killed_goes_on(recipe, tried_again, tmp_path, monkeypatch, name, call):
+def test_an_attempt_that_is_killed_goes_on(recipe, in_vain, tmp_path, monkeypatch, name, call):
     """Stopped while the files of an attempt are removed, or just before the next one."""
     calls, real = [], getattr(plants, name)
 
@@ -119,14 +129,14 @@ def test_an_attempt_that_is_killed_goes_on(recipe, tried_again, tmp_path, monkey
             raise KeyboardInterrupt
         return real(*given, **more)
 
-    spec = planted_spec(recipe, SLOW)
+    spec = planted_spec(recipe, IN_VAIN)
     with monkeypatch.context() as patch:
         patch.setattr(plants, name, stop)
         with pytest.raises(KeyboardInterrupt):
             made(spec, recipe, tmp_path)
     run = made(spec, recipe, tmp_path)
-    assert run.status == tried_again.status
-    assert_same_weights(run, tried_again)
+    assert run.status == in_vain.status
+    assert_same_weights(run, in_vain)
 
 
 @pytest.mark.parametrize(
@@ -138,12 +148,12 @@ def test_a_plant_that_is_there_is_not_tried_again(recipe, tried_again, monkeypat
     assert again.status == tried_again.status
 
 
-def test_a_plant_that_lost_its_status_is_tried_from_the_first_rate(recipe, tried_again, tmp_path):
-    folder = shutil.copytree(tried_again.folder, tmp_path / "run")
+def test_a_plant_that_lost_its_status_is_tried_from_the_first_rate(recipe, in_vain, tmp_path):
+    folder = shutil.copytree(in_vain.folder, tmp_path / "run")
     (folder / "status.json").unlink()
-    run = made(planted_spec(recipe, SLOW), recipe, folder)
-    assert run.status == tried_again.status
-    assert_same_weights(run, tried_again)
+    run = made(planted_spec(recipe, IN_VAIN), recipe, folder)
+    assert run.status == in_vain.status
+    assert_same_weights(run, in_vain)
 
 
 def test_a_plant_of_another_rate_is_refused_and_stays(recipe, tried_again, monkeypatch):
@@ -153,8 +163,19 @@ def test_a_plant_of_another_rate_is_refused_and_stays(recipe, tried_again, monke
         made(other, recipe, tried_again.folder)
 
 
-def test_a_null_shares_the_reference_and_learns_original_labels(recipe, planted, tmp_path):
-    null = make_null(planted, tmp_path / "null", ALL, auxiliary=OTHER)
+@pytest.fixture(scope="module")
+def kinds(recipe, tmp_path_factory):
+    """A plant of every kind in the same layer, trained for a short time, not to be changed."""
+    names = {kind: f"{kind} 2" for kind in ("equal", "decoy", "loud")}
+    return {
+        kind: made(planted_spec(recipe, LITTLE, layers), recipe, tmp_path_factory.mktemp(kind))
+        for kind, layers in ({"easy": "2-2"} | names).items()
+    }
+
+
+def test_a_null_shares_the_reference_and_learns_original_labels(recipe, kinds, tmp_path):
+    planted = kinds["easy"]
+    null = make_null(planted, tmp_path / "null", TWO, auxiliary=OTHER)
     noisy = null.noisy
     assert (noisy.assigned == noisy.original).all()
     assert (noisy.is_noisy == recipe.task.labels.is_noisy).all()
@@ -163,16 +184,6 @@ def test_a_null_shares_the_reference_and_learns_original_labels(recipe, planted,
     pairs = zip(weights_of(null, "final"), weights_of(null, "reference"), strict=True)
     assert not all(torch.equal(a, b) for a, b in pairs)
     assert null.is_null
-
-
-@pytest.fixture(scope="module")
-def kinds(recipe, planted, tmp_path_factory):
-    """A plant of every kind in the same layer, not to be changed."""
-    hard = {
-        kind: made(planted_spec(recipe, layers=f"{kind} 2"), recipe, tmp_path_factory.mktemp(kind))
-        for kind in ("equal", "decoy", "loud")
-    }
-    return {"easy": planted, **hard}
 
 
 def moved(one, other):
@@ -213,9 +224,10 @@ def test_the_null_of_loud_neighbours_still_learns_their_wrong_labels(kinds, tmp_
     assert 2 in moved(*(null.load("final") for null in nulls.values()))
 
 
-def test_the_public_function_makes_the_same_plant(recipe, planted, tmp_path):
-    changes = {name.replace("__", "."): value for name, value in CHANGES.items()}
+def test_the_public_function_makes_the_same_plant(recipe, kinds, tmp_path):
+    changes = {name.replace("__", "."): value for name, value in CHANGES.items()} | LITTLE
     settings = {f"finetune.{k}": v for k, v in recipe.protocol.finetune.flat().items()} | changes
+    planted = kinds["easy"]
     run = memloc.plant(
         recipe.model,
         recipe.task,
