@@ -1,14 +1,15 @@
-"""Runs of a real encoder on the paper's twelve tasks, one at a time, with exact shares.
+"""Runs of real models on the paper's tasks, one at a time, with exact shares.
 
-    python -m studies.evidence WORK --encoder FOLDER --data FOLDER     computes what is missing
-    python -m studies.evidence WORK --encoder FOLDER --data FOLDER --left     lists what is missing
+    python -m studies.evidence WORK --model FOLDER --data FOLDER          computes what is missing
+    python -m studies.evidence WORK --model FOLDER --data FOLDER --left   lists what is missing
 
-The rules, written before any result, are in `tables/evidence/study.yaml`. A run passes four stages:
-`layers` (shares, swapping, gradients, centroids, the timeline, the early donor, attention and MLP),
-`probes`, `scaled` (the probes of standardised vectors) and `retraining`. Rows of a finished stage
-are in `tables/evidence/STAGE`, and a stage whose rows are there is never computed again, so any
-machine continues the study. WORK holds the weights of runs with stages left; they are deleted with
-the last stage of a run, and made again, the same, where they are missing.
+The rules, written before any result, are in `tables/evidence/study.yaml`, and for models of the
+paper's size (`--study wide`) in `tables/wide/study.yaml`. A run passes the stages `layers` (shares,
+swapping, gradients, centroids, the timeline, the early donor, attention and MLP), `probes`,
+`scaled` (the probes of standardised vectors) and `retraining`. Rows of a finished stage are in
+`tables/STUDY/STAGE`, and a stage whose rows are there is never computed again, so any machine
+continues the study. WORK holds the weights of runs with stages left; they are deleted with the last
+stage of a run, and made again, the same, where they are missing.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,15 +38,8 @@ from studies.cost import costs
 from studies.pages import STORED
 from studies.stored import keep
 
-TABLES = STORED / "evidence"
-STUDY = TABLES / paths.STUDY
-SEEDS = (1, 2, 3)
-TASKS = (
-    *("trec", "sst2", "cola", "emotion", "wic", "rte"),
-    *("sst5", "stormfront", "implicithate", "mrpc", "boolq", "reuters"),
-)
-"""Tasks with short texts first, so that they are done first."""
-RETRAINED = ("trec", "sst2", "cola", "emotion")
+ENCODER = "bert-12x384"
+"""The model of the study `evidence`, by the name of its folder."""
 SPLIT_SEED = 1
 """Seed of the runs whose attention and MLP are told apart."""
 STAGES: dict[str, dict[str, Any]] = {
@@ -73,58 +69,90 @@ class Piece(NamedTuple):
     seed: int
 
 
-def order() -> Iterator[Piece]:
-    """Yield all pieces in the order in which they are computed."""
-    yield Piece("layers", TASKS[0], 1)
-    yield Piece("float32", TASKS[0], 1)
-    for seed in SEEDS:
-        yield from (Piece("layers", task, seed) for task in TASKS)
-        for task in TASKS:
-            yield from (Piece(stage, task, seed) for stage in ("probes", "scaled"))
-    yield from (Piece("retraining", task, 1) for task in RETRAINED)
+@dataclass(frozen=True)
+class Registered:
+    """A study whose rules are written down, and the model that it is computed with."""
+
+    name: str = "evidence"
+    model: str = ENCODER
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its file and its tables."""
+        return STORED / self.name
+
+    @cached_property
+    def file(self) -> dict[str, Any]:
+        """What its file says."""
+        found: dict[str, Any] = yaml.safe_load((self.folder / paths.STUDY).read_text("utf-8"))
+        return found
+
+    def order(self) -> Iterator[Piece]:
+        """Yield all pieces in the order in which they are computed."""
+        main, also = self.file, self.file.get("also", [])
+        tasks = dict.fromkeys(t for block in (main, *also) for t in block.get("tasks", []))
+        seeds = dict.fromkeys(s for block in (main, *also) for s in block.get("seeds", []))
+        if self.name == "evidence":
+            first = next(iter(tasks))
+            yield from (Piece(stage, first, 1) for stage in ("layers", "float32"))
+        for seed in seeds:
+            yield from (Piece("layers", task, seed) for task in tasks)
+            for task in tasks:
+                yield from (Piece(stage, task, seed) for stage in ("probes", "scaled"))
+        for block in also:
+            if block.get("methods"):
+                yield from (Piece("retraining", task, 1) for task in block["tasks"])
+
+    def left(self) -> list[Piece]:
+        """Return the pieces whose rows are not stored."""
+        return [piece for piece in dict.fromkeys(self.order()) if not self.is_stored(piece)]
+
+    def is_stored(self, piece: Piece) -> bool:
+        """Return whether the rows of a piece are stored."""
+        path = self.folder / piece.stage / "runs.parquet"
+        if not path.is_file():
+            return False
+        runs = pd.read_parquet(path, columns=["task", "model", "seed"])
+        return [piece.task, self.model, piece.seed] in runs.to_numpy().tolist()
+
+    def study_of(self, piece: Piece) -> dict[str, Any]:
+        """Return the study of one piece: the registered one, cut down to one run and one stage."""
+        study, stage = dict(self.file), STAGES[piece.stage]
+        own = {name: value for name, value in stage.items() if "." in name}
+        block = next(
+            block
+            for block in ({}, *study.pop("also", []))
+            if piece.task in block.get("tasks", study["tasks"])
+            and piece.seed in block.get("seeds", study["seeds"])
+        )
+        return study | {
+            "tasks": [piece.task],
+            "seeds": [piece.seed],
+            "methods": stage["methods"],
+            "analyses": stage.get("analyses", []),
+            "overrides": study["overrides"] | block.get("overrides", {}) | own,
+        }
+
+    def add(self, name: str, piece: Piece, rows: pd.DataFrame) -> None:
+        """Put rows into a CSV table in place of those that the same piece left before."""
+        path = self.folder / f"{name}.csv"
+        key = {**piece._asdict(), "model": self.model}
+        rows = pd.DataFrame([key] * len(rows)).join(rows.reset_index(drop=True))
+        if path.is_file():
+            before = pd.read_csv(path)
+            same = (before[[*key]] == [*key.values()]).all(axis=1)
+            rows = pd.concat([before[~same], rows])
+        with whole_file(path) as draft:
+            rows.to_csv(draft, index=False, float_format="%.5g")
 
 
-def left() -> list[Piece]:
-    """Return the pieces whose rows are not stored."""
-    return [piece for piece in dict.fromkeys(order()) if not is_stored(piece)]
-
-
-def is_stored(piece: Piece) -> bool:
-    """Return whether the rows of a piece are stored."""
-    path = TABLES / piece.stage / "runs.parquet"
-    if not path.is_file():
-        return False
-    runs = pd.read_parquet(path, columns=["task", "seed"])
-    return bool(((runs["task"] == piece.task) & (runs["seed"] == piece.seed)).any())
-
-
-def study_of(piece: Piece) -> dict[str, Any]:
-    """Return the study of one piece: the registered one, cut down to one run and one stage."""
-    study = yaml.safe_load(STUDY.read_text(encoding="utf-8"))
-    stage = STAGES[piece.stage]
-    own = {name: value for name, value in stage.items() if "." in name}
-    block = next(
-        block
-        for block in ({}, *study.pop("also"))
-        if piece.task in block.get("tasks", study["tasks"])
-        and piece.seed in block.get("seeds", study["seeds"])
-    )
-    return study | {
-        "tasks": [piece.task],
-        "seeds": [piece.seed],
-        "methods": stage["methods"],
-        "analyses": stage.get("analyses", []),
-        "overrides": study["overrides"] | block.get("overrides", {}) | own,
-    }
-
-
-def compute(piece: Piece, work: Path) -> None:
+def compute(study: Registered, piece: Piece, work: Path) -> None:
     """Compute one stage of one run and store its rows; weights that no stage needs are deleted.
 
-    The folder `work` has links to the encoder and to the data.
+    The folder `work` has links to the model and to the data.
     """
     with whole_file(work / paths.STUDY) as draft:
-        draft.write_text(yaml.safe_dump(study_of(piece), sort_keys=False), encoding="utf-8")
+        draft.write_text(yaml.safe_dump(study.study_of(piece), sort_keys=False), encoding="utf-8")
     asked = [sys.executable, "-m", "memloc", "run", str(work), "--jobs", "1", "--retry"]
     subprocess.run(asked, check=False)  # a step that cannot be done, as nothing memorised, fails
     (folder,) = work.glob(f"{piece.task}/*/seed-{piece.seed}")
@@ -134,21 +162,21 @@ def compute(piece: Piece, work: Path) -> None:
         raise SystemExit(f"{folder} was not trained: see `memloc logs {work}`.")
     found = costs(work, folder.relative_to(work).as_posix())
     if piece.stage == "layers" and results.runs["memorised"].all():
-        found = pd.concat([found, _further(run, piece)])
-    _add("costs", piece, found)
-    keep(results, TABLES / piece.stage)
+        found = pd.concat([found, _further(study, run, piece)])
+    study.add("costs", piece, found)
+    keep(results, study.folder / piece.stage)
     shutil.rmtree(folder / paths.RESULTS, ignore_errors=True)
-    if piece.stage == "float32" or not any(p[1:] == piece[1:] for p in left()):
+    if piece.stage == "float32" or not any(p[1:] == piece[1:] for p in study.left()):
         shutil.rmtree(folder)
     for epoch in folder.glob(f"{paths.CHECKPOINTS}/{paths.epoch('*')}"):
         shutil.rmtree(epoch)
 
 
-def _further(run: Run, piece: Piece) -> pd.DataFrame:
+def _further(study: Registered, run: Run, piece: Piece) -> pd.DataFrame:
     """Compare the early donor with the reference, and split the layers; return the cost."""
     rows, spent = [], []
     best = early_donor(run)
-    games = {"reference": Shares(subsets="exact", clean_examples=15)}
+    games = {"reference": Shares(clean_examples=15)}
     if best is not None:
         games[best.weights] = games["reference"].model_copy(update={"donor": best.weights})
     if piece.seed == SPLIT_SEED:
@@ -159,7 +187,7 @@ def _further(run: Run, piece: Piece) -> pd.DataFrame:
         found = Result.read(kept) if name == "reference" else game.run(run)
         spent.append({"step": f"shares, {name}", "minutes": (time.process_time() - start) / 60})
         if name == "parts":
-            _add("parts", piece, found["units"].query("value == 'labels'"))
+            study.add("parts", piece, found["units"].query("value == 'labels'"))
             continue
         labels = found["labels"].groupby("is_noisy")["lost"].mean()
         is_early = name != "reference" and best is not None
@@ -169,29 +197,16 @@ def _further(run: Run, piece: Piece) -> pd.DataFrame:
         if is_early and best is not None:
             row |= {"epoch": best.epoch, "noisy": best.noisy, "clean": best.clean}
         rows.append(row)
-    _add("donors", piece, pd.DataFrame(rows))
+    study.add("donors", piece, pd.DataFrame(rows))
     return pd.DataFrame(spent[1:])
 
 
-def _add(name: str, piece: Piece, rows: pd.DataFrame) -> None:
-    """Put rows into a CSV table in place of those that the same piece left before."""
-    path = TABLES / f"{name}.csv"
-    before = pd.read_csv(path) if path.is_file() else pd.DataFrame()
-    for column, value in reversed(piece._asdict().items()):
-        rows = rows.assign(**{column: value})
-    rows = rows[[*Piece._fields, *(c for c in rows if c not in Piece._fields)]]
-    if len(before):
-        same = (before[[*Piece._fields]] == [*piece]).all(axis=1)
-        rows = pd.concat([before[~same], rows])
-    with whole_file(path) as draft:
-        rows.to_csv(draft, index=False, float_format="%.5g")
-
-
-def _place(piece: Piece, asked: argparse.Namespace) -> Path:
-    """Return the folder of a piece's weights, with links to the encoder and to the data."""
+def _place(study: Registered, piece: Piece, asked: argparse.Namespace) -> Path:
+    """Return the folder of a piece's weights, with links to the model and to the data."""
     work: Path = asked.work / "float32" if piece.stage == "float32" else asked.work
     work.mkdir(parents=True, exist_ok=True)
-    for name, place in (("encoder", asked.encoder), ("data", asked.data)):
+    names = Path(study.file["models"][0]).name, Path(study.file["data_folder"]).name
+    for name, place in zip(names, (asked.model, asked.data), strict=True):
         link = work / name
         link.unlink(missing_ok=True)
         link.symlink_to(place.resolve())
@@ -202,20 +217,22 @@ def main() -> None:
     """Compute what is missing, piece by piece, until the time is up."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path, help="folder for weights, about 8 GB")
-    parser.add_argument("--encoder", type=Path, required=True, help="folder of the encoder")
+    parser.add_argument("--model", type=Path, required=True, help="folder of the model")
     parser.add_argument("--data", type=Path, required=True, help="folder of the tasks")
+    parser.add_argument("--study", default="evidence", choices=("evidence", "wide"))
     parser.add_argument("--left", action="store_true", help="list what is missing and end")
     parser.add_argument("--until", default="24:00", help="begin no piece after this time, HH:MM")
     asked = parser.parse_args()
+    study = Registered(asked.study, asked.model.resolve().name)
     if asked.left:
-        print(*(" ".join(map(str, piece)) for piece in left()), sep="\n")
+        print(*(" ".join(map(str, piece)) for piece in study.left()), sep="\n")
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for piece in left():
+    for piece in study.left():
         if time.strftime("%H:%M") >= asked.until:
             break
         print(time.strftime("%H:%M:%S"), *piece, flush=True)
-        compute(piece, _place(piece, asked))
+        compute(study, piece, _place(study, piece, asked))
 
 
 if __name__ == "__main__":
