@@ -5,11 +5,11 @@
 
 The rules, written before any result, are in `tables/evidence/study.yaml`, and for models of the
 paper's size (`--study wide`) in `tables/wide/study.yaml`. A run passes the stages `layers` (shares,
-swapping, gradients, centroids, the timeline, the early donor, attention and MLP), `probes`,
-`scaled` (the probes of standardised vectors) and `retraining`. Rows of a finished stage are in
-`tables/STUDY/STAGE`, and a stage whose rows are there is never computed again, so any machine
-continues the study. WORK holds the weights of runs with stages left; they are deleted with the last
-stage of a run, and made again, the same, where they are missing.
+swapping, gradients, centroids), `time` (the timeline, the early donor, attention and MLP),
+`probes`, `scaled` (the probes of standardised vectors) and `retraining`. Rows of a finished stage
+are in `tables/STUDY/STAGE`, and a stage whose rows are there is never computed again, so any
+machine continues the study. WORK holds the weights of runs with stages left; they are deleted with
+the last stage of a run, and made again, the same, where they are missing.
 """
 
 import argparse
@@ -43,10 +43,8 @@ ENCODER = "bert-12x384"
 SPLIT_SEED = 1
 """Seed of the runs whose attention and MLP are told apart."""
 STAGES: dict[str, dict[str, Any]] = {
-    "layers": {
-        "methods": ["shares", "swapping", "gradients"],
-        "analyses": ["centroids", "timeline"],
-    },
+    "layers": {"methods": ["shares", "swapping", "gradients"], "analyses": ["centroids"]},
+    "time": {"methods": [], "analyses": ["timeline"]},
     "float32": {
         "methods": ["shares", "swapping"],
         **{"finetune.autocast": "none", "finetune.keep_epochs": "none"},
@@ -94,11 +92,10 @@ class Registered:
         seeds = dict.fromkeys(s for block in (main, *also) for s in block.get("seeds", []))
         if self.name == "evidence":
             first = next(iter(tasks))
-            yield from (Piece(stage, first, 1) for stage in ("layers", "float32"))
+            yield from (Piece(stage, first, 1) for stage in ("layers", "time", "float32"))
         for seed in seeds:
-            yield from (Piece("layers", task, seed) for task in tasks)
-            for task in tasks:
-                yield from (Piece(stage, task, seed) for stage in ("probes", "scaled"))
+            for stages in (("layers", "time"), ("probes", "scaled")):
+                yield from (Piece(stage, task, seed) for task in tasks for stage in stages)
         for block in also:
             if block.get("methods"):
                 yield from (Piece("retraining", task, 1) for task in block["tasks"])
@@ -161,44 +158,50 @@ def compute(study: Registered, piece: Piece, work: Path) -> None:
     if results.runs["noisy_accuracy"].isna().any():
         raise SystemExit(f"{folder} was not trained: see `memloc logs {work}`.")
     found = costs(work, folder.relative_to(work).as_posix())
-    if piece.stage == "layers" and results.runs["memorised"].all():
+    shares = paths.result(folder, Shares.name)
+    if piece.stage == "layers" and shares.is_dir():
+        _add_shares(study, piece, "reference", Result.read(shares))
+    if piece.stage == "time" and results.runs["memorised"].all():
         found = pd.concat([found, _further(study, run, piece)])
     study.add("costs", piece, found)
     keep(results, study.folder / piece.stage)
     shutil.rmtree(folder / paths.RESULTS, ignore_errors=True)
     if piece.stage == "float32" or not any(p[1:] == piece[1:] for p in study.left()):
         shutil.rmtree(folder)
-    for epoch in folder.glob(f"{paths.CHECKPOINTS}/{paths.epoch('*')}"):
-        shutil.rmtree(epoch)
+    if piece.stage == "time":
+        for epoch in folder.glob(f"{paths.CHECKPOINTS}/{paths.epoch('*')}"):
+            shutil.rmtree(epoch)
 
 
 def _further(study: Registered, run: Run, piece: Piece) -> pd.DataFrame:
     """Compare the early donor with the reference, and split the layers; return the cost."""
-    rows, spent = [], []
+    spent = []
     best = early_donor(run)
-    games = {"reference": Shares(clean_examples=15)}
     if best is not None:
-        games[best.weights] = games["reference"].model_copy(update={"donor": best.weights})
-    if piece.seed == SPLIT_SEED:
-        games["parts"] = Shares(units="sublayers", standard_error=0.03, clean_examples=8)
-    for name, game in games.items():
         start = time.process_time()
-        kept = paths.result(run.folder, game.name)
-        found = Result.read(kept) if name == "reference" else game.run(run)
-        spent.append({"step": f"shares, {name}", "minutes": (time.process_time() - start) / 60})
-        if name == "parts":
-            study.add("parts", piece, found["units"].query("value == 'labels'"))
-            continue
-        labels = found["labels"].groupby("is_noisy")["lost"].mean()
-        is_early = name != "reference" and best is not None
-        row = {"donor": "early" if is_early else name, "undone": labels[True]}
-        row |= {"damaged": labels[False], "centre": found.mcog.estimate}
-        row |= {f"share_{i}": weight for i, weight in enumerate(found.weights, 1)}
-        if is_early and best is not None:
-            row |= {"epoch": best.epoch, "noisy": best.noisy, "clean": best.clean}
-        rows.append(row)
-    study.add("donors", piece, pd.DataFrame(rows))
-    return pd.DataFrame(spent[1:])
+        game = Shares(donor=best.weights, noisy_examples=24, clean_examples=12)
+        row = {"epoch": best.epoch, "knows_noisy": best.noisy, "knows_clean": best.clean}
+        _add_shares(study, piece, "early", game.run(run), row)
+        spent.append({"step": "early donor", "minutes": (time.process_time() - start) / 60})
+    if piece.seed == SPLIT_SEED:
+        start = time.process_time()
+        game = Shares(units="sublayers", standard_error=0.03, clean_examples=8)
+        units = game.run(run)["units"]
+        study.add("parts", piece, units[units["value"] == "labels"])
+        spent.append({"step": "attention and MLP", "minutes": (time.process_time() - start) / 60})
+    return pd.DataFrame(spent)
+
+
+def _add_shares(
+    study: Registered, piece: Piece, donor: str, found: Result, more: dict[str, Any] | None = None
+) -> None:
+    """Store what each layer holds of each wrong label, and what the donor undoes and damages."""
+    table = found["example_shares"].pivot(index="example", columns="layer", values="lost")
+    table.columns = [f"layer_{layer}" for layer in table.columns]
+    study.add(f"{donor}_shares", piece, table.reset_index())
+    labels = found["labels"].groupby("is_noisy")["lost"].mean()
+    row = {"undone": labels[True], "damaged": labels[False], **(more or {})}
+    study.add(f"{donor}_donors", piece, pd.DataFrame([row]))
 
 
 def _place(study: Registered, piece: Piece, asked: argparse.Namespace) -> Path:

@@ -37,7 +37,9 @@ def keep(results: Results, folder: Path) -> None:
     if (results.folder / paths.STUDY).is_file():
         shutil.copyfile(results.folder / paths.STUDY, folder / paths.STUDY)
     before = kept(folder)
-    looked_at = pd.concat([results.mcog[[*KEY]], results.events[[*KEY]]]).drop_duplicates()
+    found = [getattr(results, name) for name in KEPT if name not in {"runs", "training"}]
+    nothing = results.runs[[*KEY]].iloc[:0]
+    looked_at = pd.concat([nothing, *(table[[*KEY]] for table in found)]).drop_duplicates()
     trained = results.runs.dropna(subset="noisy_accuracy")
     # Nothing looks at runs that did not memorise.
     in_vain = trained.loc[~trained["memorised"].astype(bool), [*KEY]]
